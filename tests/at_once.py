@@ -11,7 +11,9 @@ T = TypeVar("T")
 
 
 def at_once(number: int, work: Callable[[int], T]) -> list[T | BaseException]:
-    """Call `work(0)`, `work(1)` … in threads that begin together; return what each returned or raised."""
+    """Call `work(0)`, `work(1)` … in threads that begin together; return what each returned or
+    raised.
+    """
     together = threading.Barrier(number)
 
     def one(which: int) -> T:

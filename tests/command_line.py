@@ -1,8 +1,9 @@
-"""`bundle-router` for tests: a command in this process, on a terminal, or, where the process is what is tested, cold.
+"""`bundle-router` for tests: a command in this process, on a terminal, or, where the process is
+what is tested, cold.
 
-A command in this process is `bundle_router.cli.main` in a folder, with streams, environment, signal handlers and
-imported modules of its own: what it changes of these is as it was afterwards. It says and returns what a process would,
-and costs no start of Python and no import.
+A command in this process is `bundle_router.cli.main` in a folder, with streams, environment, signal
+handlers and imported modules of its own: what it changes of these is as it was afterwards. It says
+and returns what a process would, and costs no start of Python and no import.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ ROOT = Path(__file__).parents[1]
 Finished = subprocess.CompletedProcess[str]
 
 
-def run(folder: Path, *words: str | Path, code: int = 0, env: Mapping[str, str] | None = None) -> Finished:
+def run(
+    folder: Path, *words: str | Path, code: int = 0, env: Mapping[str, str] | None = None
+) -> Finished:
     """Run a command in a folder, through pipes and without input, and check its exit status."""
     out, err = Printed(), Printed(errors="backslashreplace")
     status = _status_of(words, folder, env or {}, out, err)
@@ -58,7 +61,8 @@ def on_a_terminal(folder: Path, *words: str | Path, columns: int, **env: str) ->
 def watch(
     folder: Path, *words: str | Path, on_line: Callable[[str], None], before: tuple[str, ...] = ()
 ) -> tuple[int, str, str]:
-    """Return status, output and standard error of a command; each line of the latter is handed over as it comes.
+    """Return status, output and standard error of a command; each line of the latter is handed over
+    as it comes.
 
     With `before`, a program that is to start the command, it is a process of its own.
     """
@@ -87,21 +91,37 @@ def _hand_over(lines: Iterable[str], said: list[str], on_line: Callable[[str], N
         on_line(line)
 
 
-def begin(folder: Path, *words: str | Path, before: tuple[str, ...] = (), **options: Any) -> subprocess.Popen[str]:
-    """Start a command as a process of its own, for what only a process shows: signals, closed streams, a cold start."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "router"), "PYTHONSAFEPATH": "1", **options.pop("env", {})}
+def begin(
+    folder: Path, *words: str | Path, before: tuple[str, ...] = (), **options: Any
+) -> subprocess.Popen[str]:
+    """Start a command as a process of its own, for what only a process shows: signals, closed
+    streams, a cold start.
+    """
+    env = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT / "router"),
+        "PYTHONSAFEPATH": "1",
+        **options.pop("env", {}),
+    }
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
     return subprocess.Popen(
-        [*before, sys.executable, "-m", "bundle_router", *map(str, words)], cwd=folder, env=env, **options
+        [*before, sys.executable, "-m", "bundle_router", *map(str, words)],
+        cwd=folder,
+        env=env,
+        **options,
     )
 
 
 class Printed(io.TextIOWrapper):
-    """A stream that keeps what is written, and refuses what has no bytes in UTF-8, as `sys.stdout` does."""
+    """A stream that keeps what is written, and refuses what has no bytes in UTF-8, as `sys.stdout`
+    does.
+    """
 
     def __init__(self, errors: str = "strict") -> None:
         self._bytes = io.BytesIO()
-        super().__init__(self._bytes, encoding="utf-8", errors=errors, newline="\n", write_through=True)
+        super().__init__(
+            self._bytes, encoding="utf-8", errors=errors, newline="\n", write_through=True
+        )
 
     @property
     def text(self) -> str:
@@ -127,8 +147,14 @@ class Shell:
             (self.folder / "config" / f"{name}.toml").write_text(text, encoding="utf-8")
 
 
-def _status_of(words: tuple[str | Path, ...], folder: Path, env: Mapping[str, str], out: TextIO, err: TextIO) -> int:
-    with _process_state(folder, env), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+def _status_of(
+    words: tuple[str | Path, ...], folder: Path, env: Mapping[str, str], out: TextIO, err: TextIO
+) -> int:
+    with (
+        _process_state(folder, env),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
         try:
             return main(list(map(str, words)))
         except SystemExit as end:  # of argparse
@@ -146,8 +172,15 @@ def _read_all(descriptor: int, take: Callable[[bytes], None]) -> None:
 
 @contextlib.contextmanager
 def _process_state(folder: Path, env: Mapping[str, str]) -> Iterator[None]:
-    """Be in the folder with this environment; afterwards folder, environment, input, modules and signals are back."""
-    before, environment, path, modules = Path.cwd(), dict(os.environ), list(sys.path), set(sys.modules)
+    """Be in the folder with this environment; afterwards folder, environment, input, modules and
+    signals are back.
+    """
+    before, environment, path, modules = (
+        Path.cwd(),
+        dict(os.environ),
+        list(sys.path),
+        set(sys.modules),
+    )
     terminate, stdin = signal.getsignal(signal.SIGTERM), sys.stdin
     os.chdir(folder)
     os.environ.update({"COLUMNS": "120", **env})
@@ -160,6 +193,8 @@ def _process_state(folder: Path, env: Mapping[str, str]) -> Iterator[None]:
         os.environ.clear()
         os.environ.update(environment)
         os.chdir(before)
-        for name in set(sys.modules) - modules:  # what the folder itself has of modules is another's in the next test
+        for name in (
+            set(sys.modules) - modules
+        ):  # what the folder itself has of modules is another's in the next test
             if str(getattr(sys.modules[name], "__file__", None)).startswith(f"{folder}{os.sep}"):
                 del sys.modules[name]

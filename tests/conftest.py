@@ -1,4 +1,6 @@
-"""For every test: where it runs, and what of the machine and of whoever started pytest it does not see."""
+"""For every test: where it runs, and what of the machine and of whoever started pytest it does not
+see.
+"""
 
 import asyncio
 import gc
@@ -26,29 +28,35 @@ load_profile()
 for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"):
     os.environ.pop(name, None)
 
-# Beside the installed packages, not in the checkout: what Hypothesis remembers, also in programs that tests start.
-# Where another user installed them it could not write, and its warning would be an error.
+# Beside the installed packages, not in the checkout: what Hypothesis remembers, also in programs
+# that tests start. Where another user installed them it could not write, and its warning would be
+# an error.
 REMEMBERED = Path(sys.prefix, "hypothesis")
 if not os.access(REMEMBERED if REMEMBERED.exists() else sys.prefix, os.W_OK):
     REMEMBERED = Path(tempfile.gettempdir(), f"hypothesis-{os.getuid()}")
 os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(REMEMBERED))
 
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
-    # No compiled module in the checkout, as whoever set it wants, and yet not each of them compiled by each process.
+    # No compiled module in the checkout, as whoever set it wants, and yet not each of them compiled
+    # by each process.
     os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(Path(sys.prefix, "pycache"))
     sys.dont_write_bytecode = False
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Files that are named run in one process, which begins sooner; folders, and the whole suite, in many.
+    """Files that are named run in one process, which begins sooner; folders, and the whole suite,
+    in many.
 
-    These are two a core: tests of servers, browsers and processes wait for more than half of their time.
+    These are two a core: tests of servers, browsers and processes wait for more than half of their
+    time.
     """
     named = [argument.partition("::")[0] for argument in config.args]
     if all(name.endswith(".py") for name in named):
         return 0
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     return 2 * cores
 
 
@@ -64,7 +72,9 @@ FIRST = (
     "tests/serving/test_serve_verb.py",
     "tests/serving/test_passing_on.py",
 )
-"""Files that take half a minute or more, most of it waiting for programs: begun last, one would run beside nothing."""
+"""Files that take half a minute or more, most of it waiting for programs: begun last, one would run
+beside nothing.
+"""
 
 
 TOGETHER = {
@@ -107,7 +117,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
             own = (name for name, files in TOGETHER.items() if nodeid.startswith(files))
             return next(own, None) or str(super()._split_scope(nodeid))
 
-        # Two that went through all tests of a worker, at each end of a test: a third of the CPU of who hands tests out.
+        # Two that went through all tests of a worker, at each end of a test: a third of the CPU of
+        # who hands tests out.
 
         def add_node_collection(self, node: Any, collection: Sequence[str]) -> None:
             super().add_node_collection(node, collection)
@@ -115,7 +126,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 
         def _pending_of(self, workload: dict[str, dict[str, bool]]) -> int:
             """Count to three, beginning with the last: whether there are more nobody asks."""
-            pending = (done for tests in reversed(workload.values()) for done in reversed(tests.values()) if not done)
+            pending = (
+                done
+                for tests in reversed(workload.values())
+                for done in reversed(tests.values())
+                if not done
+            )
             return len(list(islice(pending, 3)))
 
     return Scheduling(config, log)
@@ -127,14 +143,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Rewrite the assertions of a share of the tests: in a fresh clone each worker would rewrite all, at the same time.
+    """Rewrite the assertions of a share of the tests: in a fresh clone each worker would rewrite
+    all, at the same time.
 
-    pytest has no function for that; what is not there when a worker imports it, the worker rewrites as always.
+    pytest has no function for that; what is not there when a worker imports it, the worker rewrites
+    as always.
     """
     worker = getattr(config, "workerinput", None)
     if worker is None or sys.dont_write_bytecode:
         return
-    files = sorted(file for name in config.args for file in Path(name.partition("::")[0]).rglob("test_*.py"))
+    files = sorted(
+        file for name in config.args for file in Path(name.partition("::")[0]).rglob("test_*.py")
+    )
     for file in files[int(worker["workerid"][2:]) :: worker["workercount"]]:
         file = file.resolve()
         folder = rewrite.get_cache_dir(file)
@@ -146,9 +166,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """In a worker, report no set-up and no teardown that went well: two of three reports, which nobody reads.
+    """In a worker, report no set-up and no teardown that went well: two of three reports, which
+    nobody reads.
 
-    Sending all of them took half a millisecond of CPU a test, here and in the process that hands tests out.
+    Sending all of them took half a millisecond of CPU a test, here and in the process that hands
+    tests out.
     """
     if not hasattr(item.config, "workerinput") or item.config.getoption("durations") is not None:
         return None
@@ -162,7 +184,9 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Look for no garbage while tests are imported and collected: there is none, and it took a fifth of the time."""
+    """Look for no garbage while tests are imported and collected: there is none, and it took a
+    fifth of the time.
+    """
     gc.disable()
     try:
         return (yield)
@@ -171,9 +195,11 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_finish() -> None:
-    gc.freeze()  # without a look for garbage, which takes longer than the little there is would matter
+    # without a look for garbage, which takes longer than the little there is would matter
+    gc.freeze()
     FROZEN.append(len(sys.modules))
-    # Most tests end before there is garbage worth a look; by default the collector takes one CPU second in thirteen.
+    # Most tests end before there is garbage worth a look; by default the collector takes one CPU
+    # second in thirteen.
     gc.set_threshold(100_000, 50, 50)
 
 
@@ -188,7 +214,9 @@ FROZEN = [0]
 
 
 def freeze() -> None:
-    """Have what has been imported and collected stay: no later collection of garbage looks through it."""
+    """Have what has been imported and collected stay: no later collection of garbage looks through
+    it.
+    """
     gc.collect()
     gc.freeze()
     FROZEN.append(len(sys.modules))
@@ -206,7 +234,9 @@ def _patient_discovery() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def _no_cache_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Search indexes that tests leave behind are no user's: they are shared by the tests of one process."""
+    """Search indexes that tests leave behind are no user's: they are shared by the tests of one
+    process.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -214,7 +244,10 @@ def _no_cache_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
-    """A `BrowserThread`. Files that use one are in one worker (`TOGETHER`), which starts one Chromium."""
+    """A `BrowserThread`.
+
+    Files that use one are in one worker (`TOGETHER`), which starts one Chromium.
+    """
     from tests.pages.browsing import BrowserThread, missing
 
     if why := missing():
@@ -269,7 +302,9 @@ def leap(monkeypatch: pytest.MonkeyPatch) -> Leap:
 
 @pytest.fixture
 def many_descriptors() -> Iterator[None]:
-    """Leave this process no descriptor below 1,100, as in a host that has many connections: `select` ends at 1,023."""
+    """Leave this process no descriptor below 1,100, as in a host that has many connections:
+    `select` ends at 1,023.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < MANY * 2:
         pytest.skip("this process may not have that many descriptors")

@@ -1,15 +1,17 @@
 """What the house is measured by, beside its goals: `python tests/house.py [--names]`.
 
-A goal that is not met yet has a ceiling, a little above what was measured when it was written: above it
-tests/test_architecture.py fails, so that nobody makes it worse. Lower a ceiling when you have come below it; `--names`
-says what was counted.
+A goal that is not met yet has a ceiling, a little above what was measured when it was written:
+above it tests/test_architecture.py fails, so that nobody makes it worse. Lower a ceiling when you
+have come below it; `--names` says what was counted.
 
     rooms       folders and modules at the top of the package, which are the top of the import graph
-    enters      modules whose code runs in a mapped `route`, and in the first `call` of its run, warm, over the shipped
-                config; and how often one is entered again that was left before
+    enters      modules whose code runs in a mapped `route`, and in the first `call` of its run,
+                warm, over the shipped config; and how often one is entered again that was left
+                before
     parameters  functions that take more than seven, `self` and `cls` not counted
     one name    public classes that have their name with another one
-    one stem    modules that have their name with one of a neighbouring room: of one that imports theirs, or is imported
+    one stem    modules that have their name with one of a neighbouring room: of one that imports
+                theirs, or is imported
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ class Measure:
         return "" if self.goal is None else "met" if self.value <= self.goal else "not met"
 
 
-# --- modules and imports ---------------------------------------------------------------------------------------------
+# --- modules and imports --------------------------------------------------------------------------
 
 
 def name_of(path: Path) -> str:
@@ -61,8 +63,13 @@ def name_of(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-NAMES: Final = {name_of(path): path for path in sorted(p.relative_to(ROOT) for p in HOME.rglob("*.py"))}
-"""Every module and its path. The client in `router/client` is a distribution of its own, with the library's names."""
+NAMES: Final = {
+    name_of(path): path for path in sorted(p.relative_to(ROOT) for p in HOME.rglob("*.py"))
+}
+"""Every module and its path.
+
+The client in `router/client` is a distribution of its own, with the library's names.
+"""
 
 
 @cache
@@ -84,7 +91,9 @@ def room_of(module: str) -> str:
 
 @cache
 def imports_of(path: Path) -> set[str]:
-    """Return the dotted names imported anywhere in the module, `from x import y` as `x.y` where that is a module."""
+    """Return the dotted names imported anywhere in the module, `from x import y` as `x.y` where
+    that is a module.
+    """
     found: set[str] = set()
     for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
@@ -101,11 +110,7 @@ def all_imports() -> dict[str, set[str]]:
     return {name: imports_of(path) for name, path in NAMES.items()}
 
 
-# --- what is counted -------------------------------------------------------------------------------------------------
-
-
-def product_lines() -> int:
-    return sum(path.read_text(encoding="utf-8").count("\n") for path in (ROOT / "router").rglob("*.py"))
+# --- what is counted ------------------------------------------------------------------------------
 
 
 def rooms() -> list[str]:
@@ -132,7 +137,11 @@ def shared_class_names() -> list[str]:
         for node in tree_of(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes[node.name].append(name)
-    return [f"{name}: {', '.join(modules)}" for name, modules in sorted(homes.items()) if len(modules) > 1]
+    return [
+        f"{name}: {', '.join(modules)}"
+        for name, modules in sorted(homes.items())
+        if len(modules) > 1
+    ]
 
 
 def shared_stems() -> list[str]:
@@ -151,19 +160,24 @@ def shared_stems() -> list[str]:
         beside = [
             one
             for one in modules
-            if any(room_of(one) != room_of(other) and {room_of(one), room_of(other)} in neighbours for other in modules)
+            if any(
+                room_of(one) != room_of(other) and {room_of(one), room_of(other)} in neighbours
+                for other in modules
+            )
         ]
         if beside:
             found.append(f"{stem}: {', '.join(beside)}")
     return found
 
 
-# --- what a route and a call go through ------------------------------------------------------------------------------
+# --- what a route and a call go through -----------------------------------------------------------
 
 
 @dataclass
 class Passage:
-    """The modules of the package that were entered, in order, each once for as long as it is not left."""
+    """The modules of the package that were entered, in order, each once for as long as it is not
+    left.
+    """
 
     entered: list[str] = field(default_factory=list)
 
@@ -178,7 +192,11 @@ class Passage:
 
     def see(self, frame: FrameType, event: str, _argument: Any) -> None:
         file = frame.f_code.co_filename
-        if event == "call" and file.startswith(str(HOME)) and (not self.entered or self.entered[-1] != file):
+        if (
+            event == "call"
+            and file.startswith(str(HOME))
+            and (not self.entered or self.entered[-1] != file)
+        ):
             self.entered.append(file)
 
 
@@ -195,8 +213,8 @@ def watched(passage: Passage) -> Iterator[None]:
 def passages() -> Mapping[str, Passage]:
     """Return what a mapped `route` and a `call` go through, in a router that has done both before.
 
-    Its clock stands still: a second later it would look again whether pins and installed programs are as they were,
-    and whether a second passes in between is a matter of how busy the machine is.
+    Its clock stands still: a second later it would look again whether pins and installed programs
+    are as they were, and whether a second passes in between is a matter of how busy the machine is.
     """
     from bundle_router import Router, Step
 
@@ -212,7 +230,9 @@ def passages() -> Mapping[str, Passage]:
                     await router.call(run_id, "repo.read_file", {"path": "a.txt"})
         return found
 
-    still = patch("bundle_router.adapters.system.SystemClock.monotonic_ns", return_value=time.monotonic_ns())
+    still = patch(
+        "bundle_router.adapters.system.SystemClock.monotonic_ns", return_value=time.monotonic_ns()
+    )
     with tempfile.TemporaryDirectory() as folder, still:
         return asyncio.run(measured(Path(folder)))
 
@@ -221,10 +241,13 @@ def measures() -> list[Measure]:
     """Return everything that is measured, with its goal and, while that is not met, the ceiling."""
     ways = passages()
     route, call = ways["route"], ways["call"]
-    signatures, classes, stems, top = long_signatures(), shared_class_names(), shared_stems(), rooms()
+    signatures, classes, stems, top = (
+        long_signatures(),
+        shared_class_names(),
+        shared_stems(),
+        rooms(),
+    )
     return [
-        Measure("product lines", product_lines(), 40_000, 78_068),
-        Measure("modules", len(NAMES), None, 463),
         Measure("rooms", len(top), 16, 16, tuple(top)),
         Measure("a route enters", len(route.modules), 15, 15, route.modules),
         Measure("  and again", route.again, None, 60),
@@ -237,7 +260,9 @@ def measures() -> list[Measure]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--names", action="store_true", help="say what was counted")
     names = parser.parse_args().names
     print(f"{'':38}{'now':>8}{'goal':>8}{'ceiling':>9}")

@@ -1,22 +1,25 @@
-"""Change the decisive modules in one small way at a time, and see whether a test fails: `python tests/mutants.py`.
+"""Change the decisive modules in one small way at a time, and see whether a test fails:
+`python tests/mutants.py`.
 
-A mutant that no test tells from the original is a survivor. Each is killed by a test, goes with simpler code, or is
-argued in `tests/data/mutants.toml`. The exit status is 1 when a survivor is not argued, or an argument is stale: its
-mutant is killed or no longer there.
+A mutant that no test tells from the original is a survivor. Each is killed by a test, goes with
+simpler code, or is argued in `tests/data/mutants.toml`. The exit status is 1 when a survivor is not
+argued, or an argument is stale: its mutant is killed or no longer there.
 
 Rules:
-1. Nothing on disk is changed. pytest collects an area's tests once; for each mutant this process is forked, the child
-   puts the mutant's code into the functions that exist, and runs the tests that enter the changed statement, to the
-   first that fails: first those that told other mutants apart, then the quickest. Which enter it is seen once, with
-   code that notes each statement it enters. What is argued is left out, but with `--argued`, which finds arguments
-   that are stale.
-2. What is changed: the body of functions, and the values of constants of a module (put wherever they were imported,
-   and the constants made of them in the area made anew). Not: class bodies, defaults of parameters, decorators,
-   annotations, messages, regular expressions.
-3. The quickest tests that together take `SECONDS` of CPU have to tell it apart; what they let pass is tried once more,
-   with the quickest of all that take `AGAIN` times as long. What only a longer search would find is found by chance.
-4. A child that fails, dies or uses several times the CPU of its tests is a killed mutant. Hypothesis takes the same
-   examples each time and shrinks nothing, and sets have one order, so that two runs say the same.
+1. Nothing on disk is changed. pytest collects an area's tests once; for each mutant this process is
+   forked, the child puts the mutant's code into the functions that exist, and runs the tests that
+   enter the changed statement, to the first that fails: first those that told other mutants apart,
+   then the quickest. Which enter it is seen once, with code that notes each statement it enters.
+   What is argued is left out, but with `--argued`, which finds arguments that are stale.
+2. What is changed: the body of functions, and the values of constants of a module (put wherever
+   they were imported, and the constants made of them in the area made anew). Not: class bodies,
+   defaults of parameters, decorators, annotations, messages, regular expressions.
+3. The quickest tests that together take `SECONDS` of CPU have to tell it apart; what they let pass
+   is tried once more, with the quickest of all that take `AGAIN` times as long. What only a longer
+   search would find is found by chance.
+4. A child that fails, dies or uses several times the CPU of its tests is a killed mutant.
+   Hypothesis takes the same examples each time and shrinks nothing, and sets have one order, so
+   that two runs say the same.
 
     python tests/mutants.py                     all areas: about half an hour of CPU
     python tests/mutants.py chain --part 1/4    every fourth mutant of one area
@@ -61,14 +64,18 @@ ARGUED: Final = ROOT / "tests" / "data" / "mutants.toml"
 SECONDS: Final = 4.0
 """CPU seconds of the tests that one mutant is tried with."""
 AGAIN: Final = 10
-"""How many times these seconds a mutant is tried with before it counts as a survivor, by tests that do not enter it,
-too: which are the quickest changes from run to run, and what is made once is entered by one and used by many."""
+"""How many times these seconds a mutant is tried with before it counts as a survivor, by tests that
+do not enter it, too: which are the quickest changes from run to run, and what is made once is
+entered by one and used by many.
+"""
 WORD: Final = re.compile(r"[a-z][a-z0-9_]*\Z")
 
 
 @dataclass(frozen=True)
 class Area:
-    """Modules (paths or globs below the package) and the tests that are to tell their mutants from them."""
+    """Modules (paths or globs below the package) and the tests that are to tell their mutants from
+    them.
+    """
 
     modules: tuple[str, ...]
     tests: tuple[str, ...]
@@ -126,7 +133,7 @@ AREAS: Final = {
 }  # fmt: skip
 
 
-# --- what is changed -------------------------------------------------------------------------------------------------
+# --- what is changed ------------------------------------------------------------------------------
 
 Make = Callable[[], ast.AST | None]
 """Makes what stands in the node's place; None: nothing (`pass`, or one item less)."""
@@ -134,7 +141,11 @@ Make = Callable[[], ast.AST | None]
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change. `where` names the module and function, `change` what became what; `number` tells equals apart."""
+    """One change.
+
+    `where` names the module and function, `change` what became what; `number` tells equals
+    apart.
+    """
 
     path: Path
     where: str
@@ -180,13 +191,17 @@ def variants(node: ast.AST, parent: ast.AST) -> list[Make]:
             return [with_(values=left) if len(left) > 1 else _only(left[0]) for left in less]
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             return [lambda: operand]
-        case ast.BinOp(op=op, left=left, right=right) if type(op) in COUNTED and not _is_text(left, right):
+        case ast.BinOp(op=op, left=left, right=right) if type(op) in COUNTED and not _is_text(
+            left, right
+        ):
             return [with_(op=COUNTED[type(op)]())]
         case ast.Constant(value=bool() as value):
             return [with_(value=not value)]
         case ast.Constant(value=int() | float() as value) if value + 1 != value:
             return [with_(value=value + 1)]
-        case ast.Constant(value=str() as value) if WORD.match(value) and not isinstance(parent, ast.JoinedStr):
+        case ast.Constant(value=str() as value) if WORD.match(value) and not isinstance(
+            parent, ast.JoinedStr
+        ):
             return [with_(value="not_" + value)]
         case ast.Call(func=ast.Name(id="sorted"), args=args):
             return [lambda: ast.Call(ast.Name("list", ast.Load()), args, [])]
@@ -194,11 +209,19 @@ def variants(node: ast.AST, parent: ast.AST) -> list[Make]:
             return [with_(func=ast.Name(CALLED[name], ast.Load()))]
         case ast.comprehension(ifs=[_, *_] as ifs):
             return [with_(ifs=[one for one in ifs if one is not gone]) for gone in ifs]
-        case ast.If() | ast.While() | ast.IfExp() if not isinstance(node.test, ast.Compare | ast.BoolOp | ast.UnaryOp):
+        case ast.If() | ast.While() | ast.IfExp() if not isinstance(
+            node.test, ast.Compare | ast.BoolOp | ast.UnaryOp
+        ):
             return [with_(test=ast.UnaryOp(ast.Not(), node.test))]
         case ast.Return(value=value) if value is not None and not isinstance(value, ast.Constant):
             return [with_(value=ast.Constant(None))]
-        case ast.Expr(value=ast.Call()) | ast.AugAssign() | ast.Raise() | ast.Break() | ast.Continue():
+        case (
+            ast.Expr(value=ast.Call())
+            | ast.AugAssign()
+            | ast.Raise()
+            | ast.Break()
+            | ast.Continue()
+        ):
             return [lambda: ast.Pass()]
         case ast.Assign(targets=[ast.Subscript() | ast.Attribute()]):
             return [lambda: ast.Pass()]
@@ -218,19 +241,28 @@ def _changed(node: ast.AST, **fields: Any) -> ast.AST:
 
 def _is_text(*operands: ast.expr) -> bool:
     return any(
-        isinstance(one, ast.JoinedStr) or (isinstance(one, ast.Constant) and isinstance(one.value, str))
+        isinstance(one, ast.JoinedStr)
+        or (isinstance(one, ast.Constant) and isinstance(one.value, str))
         for one in operands
     )
 
 
-SKIPPED: Final = ("annotation", "returns", "decorator_list", "defaults", "kw_defaults", "format_spec")
+SKIPPED: Final = (
+    "annotation",
+    "returns",
+    "decorator_list",
+    "defaults",
+    "kw_defaults",
+    "format_spec",
+)
 TYPES: Final = {"Literal", "Final", "Callable", "TypeVar", "NewType", "cast"}
 
 
 @dataclass(frozen=True)
 class Site:
-    """A node, and where it stands: in a field of `parent`, in a function or class, in a statement, in the value of a
-    constant of the module."""
+    """A node, and where it stands: in a field of `parent`, in a function or class, in a statement,
+    in the value of a constant of the module.
+    """
 
     node: ast.AST
     parent: ast.AST
@@ -257,25 +289,38 @@ def walked(node: ast.AST, above: Site | None = None) -> Iterator[Site]:
 
 
 def _is_left_alone(node: ast.AST) -> bool:
-    """Whether nothing is changed below the node: what is said of types, docstrings, what only a bug of ours reaches."""
+    """Whether nothing is changed below the node: what is said of types, docstrings, what only a bug
+    of ours reaches.
+    """
     if isinstance(node, ast.Assert | ast.Import | ast.ImportFrom):
         return True
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
         return True
-    called = node.func if isinstance(node, ast.Call) else node.value if isinstance(node, ast.Subscript) else None
+    called = (
+        node.func
+        if isinstance(node, ast.Call)
+        else node.value
+        if isinstance(node, ast.Subscript)
+        else None
+    )
     return isinstance(called, ast.Name) and called.id in TYPES
 
 
 def _constant(node: ast.AST) -> str:
     match node:
-        case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr()):
+        case (
+            ast.Assign(targets=[ast.Name(id=name)])
+            | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr())
+        ):
             return "" if name == "__all__" else name
     return ""
 
 
 @cache
 def parsed(path: Path) -> tuple[ast.Module, list[Site]]:
-    """Return a module and its sites, parsed once: each mutant changes them in a process of its own."""
+    """Return a module and its sites, parsed once: each mutant changes them in a process of its
+    own.
+    """
     tree = ast.parse(path.read_text(encoding="utf-8"))
     return tree, list(walked(tree))
 
@@ -292,22 +337,32 @@ def mutants_of(path: Path) -> list[Mutant]:
             continue
         where = f"{path.relative_to(HOME)} {'.'.join(site.scope) or site.constant}"
         for variant, make in enumerate(variants(site.node, site.parent)):
-            context = f" in {_text(site.parent)[:100]}" if isinstance(site.node, ast.Constant) else ""
+            context = (
+                f" in {_text(site.parent)[:100]}" if isinstance(site.node, ast.Constant) else ""
+            )
             change = f"{_text(site.node)} -> {_text(make())}{context}"
             seen[where, change] += 1
             times = seen[where, change]
             constant = "" if in_function else site.constant
             again = times if times > 1 else 0
             assert site.stmt is not None, "every node stands in a statement"
-            made.append(Mutant(path, where, change, again, number, variant, site.stmt.lineno, constant))
+            made.append(
+                Mutant(path, where, change, again, number, variant, site.stmt.lineno, constant)
+            )
     return made
 
 
 def _within_functions(tree: ast.Module) -> set[int]:
     functions = [
-        node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
     ]
-    bodies = [one for node in functions for one in (node.body if isinstance(node.body, list) else [node.body])]
+    bodies = [
+        one
+        for node in functions
+        for one in (node.body if isinstance(node.body, list) else [node.body])
+    ]
     return {id(inner) for body in bodies for inner in ast.walk(body)}
 
 
@@ -315,14 +370,22 @@ def _text(node: ast.AST | None) -> str:
     if node is None:
         return "nothing"
     if isinstance(node, ast.comprehension):
-        return " ".join((f"for {ast.unparse(node.target)} in …", *(f"if {ast.unparse(one)}" for one in node.ifs)))
+        return " ".join(
+            (
+                f"for {ast.unparse(node.target)} in …",
+                *(f"if {ast.unparse(one)}" for one in node.ifs),
+            )
+        )
     if isinstance(node, ast.If | ast.While):
         return f"{type(node).__name__.lower()} {ast.unparse(node.test)}"
     return " ".join(ast.unparse(ast.fix_missing_locations(copy.deepcopy(node))).split())
 
 
 def changed(mutant: Mutant) -> ast.stmt:
-    """Return the statement of the module that holds the change, with the change made. For a forked process."""
+    """Return the statement of the module that holds the change, with the change made.
+
+    For a forked process.
+    """
     tree, sites = parsed(mutant.path)
     site = sites[mutant.node]
     node, parent, name = site.node, site.parent, site.name
@@ -341,11 +404,13 @@ def changed(mutant: Mutant) -> ast.stmt:
 
 def compiled(statements: list[ast.stmt], path: Path) -> CodeType:
     flags = __future__.annotations.compiler_flag
-    code: CodeType = compile(ast.Module(statements, []), str(path), "exec", flags, dont_inherit=True)
+    code: CodeType = compile(
+        ast.Module(statements, []), str(path), "exec", flags, dont_inherit=True
+    )
     return code
 
 
-# --- putting it into the functions that exist ------------------------------------------------------------------------
+# --- putting it into the functions that exist -----------------------------------------------------
 
 Live = dict[str, dict[tuple[str, int], list[FunctionType]]]
 
@@ -357,7 +422,9 @@ def live_functions() -> Live:
     found: Live = defaultdict(lambda: defaultdict(list))
     for thing in gc.get_objects():
         if isinstance(thing, FunctionType) and thing.__code__.co_filename.startswith(str(HOME)):
-            found[thing.__code__.co_filename][thing.__code__.co_qualname, thing.__code__.co_firstlineno].append(thing)
+            found[thing.__code__.co_filename][
+                thing.__code__.co_qualname, thing.__code__.co_firstlineno
+            ].append(thing)
     gc.freeze()  # a child that looked through all of it would copy it
     return found
 
@@ -370,7 +437,10 @@ def codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def put(mutant: Mutant, live: Live, paths: Sequence[Path]) -> bool:
-    """Put a mutant in place of the original, in this process. False: it changes nothing that exists."""
+    """Put a mutant in place of the original, in this process.
+
+    False: it changes nothing that exists.
+    """
     statement = changed(mutant)
     for path in paths:
         _clear_caches(module_of(path))
@@ -385,7 +455,9 @@ def put_code(module: CodeType, live: Mapping[tuple[str, int], Sequence[FunctionT
     is_changed = False
     for code in codes(module):
         for function in live.get((code.co_qualname, code.co_firstlineno), ()):
-            if function.__code__ != code and len(function.__code__.co_freevars) == len(code.co_freevars):
+            if function.__code__ != code and len(function.__code__.co_freevars) == len(
+                code.co_freevars
+            ):
                 function.__code__ = code
                 is_changed = True
     return is_changed
@@ -406,7 +478,9 @@ def _clear_caches(holder: object) -> None:
 
 
 def _put_constant(path: Path, name: str, value: ast.expr, paths: Sequence[Path]) -> bool:
-    """Give a constant its new value wherever it was imported, and then those of the area that are made of it."""
+    """Give a constant its new value wherever it was imported, and then those of the area that are
+    made of it.
+    """
     module = module_of(path)
     old = module.__dict__[name]
     new = eval(compile(ast.Expression(value), str(path), "eval"), module.__dict__)
@@ -419,12 +493,14 @@ def _put_constant(path: Path, name: str, value: ast.expr, paths: Sequence[Path])
             for stmt in parsed(path)[0].body:
                 made = _constant(stmt)
                 value_of: Any = getattr(stmt, "value", None)
-                if made and any(isinstance(one, ast.Name) and one.id == name for one in ast.walk(value_of)):
+                if made and any(
+                    isinstance(one, ast.Name) and one.id == name for one in ast.walk(value_of)
+                ):
                     _put_constant(path, made, value_of, paths)
     return bool(module.__dict__[name] is new)
 
 
-# --- running the tests -----------------------------------------------------------------------------------------------
+# --- running the tests ----------------------------------------------------------------------------
 
 
 @dataclass
@@ -443,9 +519,12 @@ def run_item(item: pytest.Item, following: pytest.Item | None) -> bool:
     return not any(report.failed for report in runtestprotocol(item, log=False, nextitem=following))
 
 
-def observed(items: Sequence[pytest.Item], live: Live, paths: Sequence[Path]) -> tuple[list[Entered], list[str]]:
-    """Run each test, and see which statements of the files it enters, and which modules they import in the end. For a
-    forked process."""
+def observed(
+    items: Sequence[pytest.Item], live: Live, paths: Sequence[Path]
+) -> tuple[list[Entered], list[str]]:
+    """Run each test, and see which statements of the files it enters, and which modules they import
+    in the end. For a forked process.
+    """
     entered: set[tuple[str, int]] = set()
     setattr(builtins, NOTE, lambda file, line: entered.add((file, line)))
     for path in paths:
@@ -548,16 +627,25 @@ class Runner:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_load_initial_conftests(self) -> None:
-        from hypothesis import Phase, settings  # not before: pytest wants to be the first to import it
+        from hypothesis import (
+            Phase,
+            settings,
+        )  # not before: pytest wants to be the first to import it
 
         phases = (Phase.explicit, Phase.generate)
-        settings.register_profile("mutants", phases=phases, database=None, derandomize=True, report_multiple_bugs=False)
+        settings.register_profile(
+            "mutants", phases=phases, database=None, derandomize=True, report_multiple_bugs=False
+        )
         settings.load_profile("mutants")  # tests/profiles.py makes its own of this one
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
         """End the child at the first failure, before it is told in words."""
-        if self.is_mutant and call.excinfo and not call.excinfo.errisinstance(pytest.skip.Exception):
+        if (
+            self.is_mutant
+            and call.excinfo
+            and not call.excinfo.errisinstance(pytest.skip.Exception)
+        ):
             os._exit(1)
 
     @pytest.hookimpl(tryfirst=True)
@@ -585,17 +673,27 @@ class Runner:
             entering = [at for at in order if _enters(entered[at], mutant)]
             begin, verdict = time.monotonic(), "survived"
             first = _within(self.seconds, entering, entered)
-            first.sort(key=lambda at: self.killers.index(at) if at in self.killers else len(self.killers))
+            first.sort(
+                key=lambda at: self.killers.index(at) if at in self.killers else len(self.killers)
+            )
             others = [at for at in _within(AGAIN * self.seconds, order, entered) if at not in first]
             for chosen in (first, others):
                 if verdict == "survived" and chosen:
-                    verdict = self._verdict(mutant, [(at, items[at], entered[at].seconds) for at in chosen], live)
-            print(f"{number}/{len(self.mutants)} {verdict:9} {time.monotonic() - begin:6.1f} s  {mutant}", flush=True)
+                    verdict = self._verdict(
+                        mutant, [(at, items[at], entered[at].seconds) for at in chosen], live
+                    )
+            print(
+                f"{number}/{len(self.mutants)} {verdict:9} {time.monotonic() - begin:6.1f} s "
+                f" {mutant}",
+                flush=True,
+            )
             if verdict in ("survived", "unseen"):
                 self.survivors.append(mutant)
         return True
 
-    def _verdict(self, mutant: Mutant, chosen: Sequence[tuple[int, pytest.Item, float]], live: Live) -> str:
+    def _verdict(
+        self, mutant: Mutant, chosen: Sequence[tuple[int, pytest.Item, float]], live: Live
+    ) -> str:
         if not chosen:
             return "unseen"
 
@@ -626,17 +724,21 @@ def _limit_cpu(seconds: float) -> None:
 
 
 def _within(seconds: float, order: Sequence[int], entered: Sequence[Entered]) -> list[int]:
-    """Return the first of the tests that together take no longer than a mutant may; at least one."""
+    """Return the first of the tests that together take no longer than a mutant may; at least
+    one.
+    """
     ends = list(accumulate(entered[at].seconds for at in order))
     return [at for at, end in zip(order, ends, strict=True) if end <= seconds or at == order[0]]
 
 
 def _enters(entered: Entered, mutant: Mutant) -> bool:
-    """Whether a test enters the statement; what looks at a constant may enter none of its module."""
+    """Whether a test enters the statement; what looks at a constant may enter none of its
+    module.
+    """
     return bool(mutant.constant) or (str(mutant.path), mutant.line) in entered.statements
 
 
-# --- the command -----------------------------------------------------------------------------------------------------
+# --- the command ----------------------------------------------------------------------------------
 
 
 def argued() -> dict[tuple[str, str], str]:
@@ -646,22 +748,42 @@ def argued() -> dict[tuple[str, str], str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("areas", nargs="*", metavar="AREA", help=f"of {', '.join(AREAS)}; none: all")
-    parser.add_argument("--part", default="1/1", metavar="K/N", help="every N-th mutant, from the K-th")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "areas", nargs="*", metavar="AREA", help=f"of {', '.join(AREAS)}; none: all"
+    )
+    parser.add_argument(
+        "--part", default="1/1", metavar="K/N", help="every N-th mutant, from the K-th"
+    )
     parser.add_argument("--match", default="", help="only mutants whose line holds this text")
-    parser.add_argument("--again", type=Path, metavar="FILE", help="only mutants that a line of the file names")
     parser.add_argument(
-        "--tests", action="append", metavar="FILE", help="tests to try them with, not all of the area's"
+        "--again", type=Path, metavar="FILE", help="only mutants that a line of the file names"
     )
     parser.add_argument(
-        "--seconds", type=float, default=SECONDS, help="CPU seconds of tests for one mutant (default: %(default)s)"
+        "--tests",
+        action="append",
+        metavar="FILE",
+        help="tests to try them with, not all of the area's",
     )
-    parser.add_argument("--argued", action="store_true", help="try those that are argued, too: arguments can be stale")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=SECONDS,
+        help="CPU seconds of tests for one mutant (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--argued",
+        action="store_true",
+        help="try those that are argued, too: arguments can be stale",
+    )
     parser.add_argument("--list", action="store_true", help="print them, and try none")
     asked = parser.parse_args()
     if "PYTHONHASHSEED" not in os.environ:
-        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "PYTHONHASHSEED": "1"})
+        os.execve(
+            sys.executable, [sys.executable, *sys.argv], {**os.environ, "PYTHONHASHSEED": "1"}
+        )
     unknown = [name for name in asked.areas if name not in AREAS]
     if unknown:
         parser.error(f"unknown area {unknown[0]!r}: there are {', '.join(AREAS)}")
@@ -677,19 +799,29 @@ def main() -> int:
                 wrong += 1
         first, step = map(int, asked.part.split("/"))
         again = asked.again.read_text(encoding="utf-8") if asked.again else ""
-        meant = [one for one in every if asked.match in str(one) and (not again or f"{one}\n" in again)]
+        meant = [
+            one for one in every if asked.match in str(one) and (not again or f"{one}\n" in again)
+        ]
         tried_too = [one for one in meant if asked.argued or (one.where, one.name) not in why]
         chosen = tried_too[first - 1 :: step]
         if asked.list:
             print(*chosen, sep="\n")
         elif chosen:
-            area = AREAS[name] if asked.tests is None else replace(AREAS[name], tests=tuple(asked.tests))
-            wrong += tried(name, Runner(area, chosen, asked.seconds), why, len(meant) - len(tried_too))
+            area = (
+                AREAS[name]
+                if asked.tests is None
+                else replace(AREAS[name], tests=tuple(asked.tests))
+            )
+            wrong += tried(
+                name, Runner(area, chosen, asked.seconds), why, len(meant) - len(tried_too)
+            )
     return 1 if wrong else 0
 
 
 def tried(name: str, runner: Runner, why: dict[tuple[str, str], str], left_out: int) -> int:
-    """Try the mutants of one area, but for those `left_out` as they are argued; how many of them are wrong."""
+    """Try the mutants of one area, but for those `left_out` as they are argued; how many of them
+    are wrong.
+    """
     mutants = runner.mutants
     pytest.main(
         [
@@ -709,7 +841,9 @@ def tried(name: str, runner: Runner, why: dict[tuple[str, str], str], left_out: 
         return 1
     left = {(mutant.where, mutant.name) for mutant in runner.survivors}
     new = [mutant for mutant in runner.survivors if (mutant.where, mutant.name) not in why]
-    stale = [one for one in mutants if (one.where, one.name) in why and (one.where, one.name) not in left]
+    stale = [
+        one for one in mutants if (one.where, one.name) in why and (one.where, one.name) not in left
+    ]
     for mutant in new:
         print(f"SURVIVED  {mutant}")
     for mutant in stale:
@@ -717,7 +851,8 @@ def tried(name: str, runner: Runner, why: dict[tuple[str, str], str], left_out: 
     argued_ones = f"{left_out + len(left) - len(new)} argued ({left_out} of them not tried)"
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     print(
-        f"{name}: {len(mutants) + left_out} mutants, {len(mutants) - len(left)} killed, {argued_ones}, {len(new)} not"
+        f"{name}: {len(mutants) + left_out} mutants, {len(mutants) - len(left)} killed,"
+        f" {argued_ones}, {len(new)} not"
     )
     print(f"{name}: {used.ru_utime + used.ru_stime:.0f} s of CPU by now", flush=True)
     return len(new) + len(stale)

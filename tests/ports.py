@@ -8,7 +8,10 @@ from contextlib import suppress
 
 
 def free_port() -> int:
-    """Return a port that nobody has. The system gives those below 32,768 to nobody who asks for any port."""
+    """Return a port that nobody has.
+
+    The system gives those below 32,768 to nobody who asks for any port.
+    """
     while True:
         port = random.SystemRandom().randrange(20_000, 32_000)
         with socket.socket() as probe, suppress(OSError):

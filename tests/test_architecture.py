@@ -47,13 +47,35 @@ LAYERS: dict[str, set[str]] = {
     "tool": {"adapters", "core", "errors"},
 }
 SHARED_ADAPTERS = {
-    *("artifact_files", "database_file", "json_schema", "loop", "linear_patterns", "postgres", "text_files", "workers"),
+    *(
+        "artifact_files",
+        "database_file",
+        "json_schema",
+        "loop",
+        "linear_patterns",
+        "postgres",
+        "text_files",
+        "workers",
+    ),
 }
-"""Threads, loops, checks, files and stores that several adapters stand on. No other adapter is imported by another."""
+"""Threads, loops, checks, files and stores that several adapters stand on.
+
+No other adapter is imported by another.
+"""
 CORE = ("models", "catalog", "tools", "config", "decide", "search", "records")
 """The core's inner layers: each may import those before it."""
 DEFERRAL_RULES = (
-    *("causes", "comparison", "findings", "hiding", "json_spans", "plans", "rewriting", "settings", "transcript"),
+    *(
+        "causes",
+        "comparison",
+        "findings",
+        "hiding",
+        "json_spans",
+        "plans",
+        "rewriting",
+        "settings",
+        "transcript",
+    ),
 )
 """The modules of `deferral` that hold rules: as pure as the core."""
 OWNERS = {
@@ -133,7 +155,10 @@ OWNERS = {
         "router/bundle_router/serving/mcp/direct.py",
         "router/bundle_router/adapters/mcp/quiet.py",
     },
-    "uvicorn": {"router/bundle_router/serving/listener.py", "router/bundle_router/deferral/proxy.py"},
+    "uvicorn": {
+        "router/bundle_router/serving/listener.py",
+        "router/bundle_router/deferral/proxy.py",
+    },
     "httpx2": {"router/bundle_router/adapters/mcp/http.py"},
     "uvloop": {"router/bundle_router/adapters/loop.py"},
     "httptools": {"router/bundle_router/adapters/mcp/channels.py"},
@@ -197,22 +222,32 @@ PURE = {
 @pytest.mark.parametrize("module", NAMES)
 def test_imports_point_one_way(module: str) -> None:
     layer = layer_of(module)
-    own = [name for name in imports_of(NAMES[module]) if name.split(".")[0] == PACKAGE and name != PACKAGE]
+    own = [
+        name
+        for name in imports_of(NAMES[module])
+        if name.split(".")[0] == PACKAGE and name != PACKAGE
+    ]
     for imported in own:
-        assert layer_of(imported) in LAYERS[layer] | {layer, "dataclass"}, f"{module} ({layer}) imports {imported}"
+        assert layer_of(imported) in LAYERS[layer] | {layer, "dataclass"}, (
+            f"{module} ({layer}) imports {imported}"
+        )
         if layer == "adapters" and layer_of(imported) == "adapters":
             assert imported.split(".")[2] in {module.split(".")[2], *SHARED_ADAPTERS}, (
                 f"adapters never import each other: {module}, {imported}"
             )
         if layer == "tools" != layer_of(imported):
-            assert imported in ("bundle_router.errors", "bundle_router.core.models"), f"{module} imports {imported}"
+            assert imported in ("bundle_router.errors", "bundle_router.core.models"), (
+                f"{module} imports {imported}"
+            )
 
 
 WRAPPERS = {"bundle_router.errors": ["call_async"]}
 """Coroutine functions of the core that await what they wrap, and nothing else."""
 PURE_MODULES = [name for name in NAMES if layer_of(name) in ("core", "review", "errors")]
 PURE_MODULES += [
-    f"bundle_router.deferral.{name}" for name in DEFERRAL_RULES if f"bundle_router.deferral.{name}" in NAMES
+    f"bundle_router.deferral.{name}"
+    for name in DEFERRAL_RULES
+    if f"bundle_router.deferral.{name}" in NAMES
 ]
 
 
@@ -223,14 +258,24 @@ def test_the_core_is_pure(module: str) -> None:
     tree = tree_of(NAMES[module])
     coroutines = [node.name for node in ast.walk(tree) if isinstance(node, ast.AsyncFunctionDef)]
     assert coroutines == WRAPPERS.get(module, [])
-    called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    called = {
+        node.func.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
     assert not called & {"open", "print", "input", "exec", "eval", "__import__"}
-    methods = {n.func.attr for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)}
+    methods = {
+        n.func.attr
+        for n in ast.walk(tree)
+        if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)
+    }
     assert not methods & {"now", "today", "utcnow"}
 
 
 def test_the_house_gets_no_worse() -> None:
-    """A ceiling that is above its goal is on its way down; `python tests/house.py --names` says what counts."""
+    """A ceiling that is above its goal is on its way down; `python tests/house.py --names` says
+    what counts.
+    """
     worse = [row for row in measures() if row.value > row.ceiling]
     assert [(row.what.strip(), row.value, row.ceiling) for row in worse] == []
 
@@ -243,7 +288,8 @@ def test_there_are_no_import_cycles() -> None:
         if module in done:
             return
         for imported in sorted(imports_of(NAMES[module]) & NAMES.keys() - {PACKAGE}):
-            # `from package.sub import x` inside the package's own __init__ is the package, not a cycle.
+            # `from package.sub import x` inside the package's own __init__ is the package, not a
+            # cycle.
             if imported != module:
                 visit(imported, (*trail, module))
         done.add(module)
@@ -256,14 +302,20 @@ def test_there_are_no_import_cycles() -> None:
 @pytest.mark.parametrize("library", OWNERS)
 def test_each_heavy_library_has_its_owners(library: str) -> None:
     imports = all_imports()
-    users = {str(NAMES[name]) for name, imported in imports.items() if library in {i.split(".")[0] for i in imported}}
+    users = {
+        str(NAMES[name])
+        for name, imported in imports.items()
+        if library in {i.split(".")[0] for i in imported}
+    }
     assert users <= OWNERS[library]
 
 
 def test_importing_the_package_loads_nothing_heavy() -> None:
     heavy = ("litellm", "instructor", "mcp", "sqlmodel", "structlog", "re2", "rich", "numpy")
     script = f"import sys, bundle_router; print([m for m in {heavy} if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "[]"
 
 

@@ -60,7 +60,10 @@ def embed(folder: Path, name: str) -> bool:
 def test_a_file_that_many_create_at_once_serves_all(tmp_path: Path, use: Use) -> None:
     for count in range(ROUNDS):
         (folder := tmp_path / str(count)).mkdir()
-        served = at_once(THREADS, lambda number, use=use, folder=folder: use(folder, f"name {number}"))  # type: ignore[misc]
+        served = at_once(
+            THREADS,
+            lambda number, use=use, folder=folder: use(folder, f"name {number}"),  # type: ignore[misc]
+        )
         assert served == [True] * THREADS
         (file,) = folder.glob("*.sqlite")
         assert file.stat().st_mode & 0o777 == 0o600
@@ -68,15 +71,22 @@ def test_a_file_that_many_create_at_once_serves_all(tmp_path: Path, use: Use) ->
 
 def test_a_look_up_leaves_this_processs_locks_on_the_file(tmp_path: Path) -> None:
     """The locks are the process's, and closing any descriptor of the file drops them all."""
-    begin = f"import sqlite3; sqlite3.connect({os.fspath(tmp_path / FILE)!r}, timeout=0).execute('BEGIN IMMEDIATE')"
+    begin = (
+        f"import sqlite3; sqlite3.connect({os.fspath(tmp_path / FILE)!r}, timeout=0).execute('BEGIN"
+        " IMMEDIATE')"
+    )
     with closing(sqlite3.connect(tmp_path / FILE, isolation_level=None)) as connection:
         connection.execute("BEGIN EXCLUSIVE")
         assert SqlAnswers(tmp_path, FakeDiagnostics()).get("key") is None
-        other = subprocess.run([sys.executable, "-c", begin], capture_output=True, text=True, check=False)
+        other = subprocess.run(
+            [sys.executable, "-c", begin], capture_output=True, text=True, check=False
+        )
     assert "database is locked" in other.stderr
 
 
 def test_no_module_opens_a_file_beside_sqlite() -> None:
     texts = {name: (ROOT / path).read_text(encoding="utf-8") for name, path in NAMES.items()}
-    opening = [name for name, text in texts.items() if "import sqlite3" in text and "os.open(" in text]
+    opening = [
+        name for name, text in texts.items() if "import sqlite3" in text and "os.open(" in text
+    ]
     assert opening == ["bundle_router.adapters.database_file"]

@@ -1,4 +1,6 @@
-"""The documentation holds: snippets run, commands parse, links and names exist, lists are complete."""
+"""The documentation holds: snippets run, commands parse, links and names exist, lists are
+complete.
+"""
 
 from __future__ import annotations
 
@@ -39,19 +41,34 @@ TABLES = {
 def blocks(language: str) -> list[tuple[str, str]]:
     """Return (page, text) of every fenced block of a language."""
     fence = re.compile(rf"^```{language}\n(.*?)^```", re.MULTILINE | re.DOTALL)
-    return [(str(page.relative_to(ROOT)), text) for page in PAGES for text in fence.findall(page.read_text("utf-8"))]
+    return [
+        (str(page.relative_to(ROOT)), text)
+        for page in PAGES
+        for text in fence.findall(page.read_text("utf-8"))
+    ]
 
 
 def commands() -> list[str]:
-    """Return every `bundle-router …` command of a shell block or of inline code, without its comment."""
+    """Return every `bundle-router …` command of a shell block or of inline code, without its
+    comment.
+    """
     lines = [line for _, block in blocks("sh") for line in block.splitlines()]
-    lines += [code for page in PAGES for code in re.findall(r"`(bundle-router [^`]+)`", page.read_text("utf-8"))]
-    return sorted({line.partition("  #")[0].strip() for line in lines if line.startswith("bundle-router ")})
+    lines += [
+        code
+        for page in PAGES
+        for code in re.findall(r"`(bundle-router [^`]+)`", page.read_text("utf-8"))
+    ]
+    return sorted(
+        {line.partition("  #")[0].strip() for line in lines if line.startswith("bundle-router ")}
+    )
 
 
 def inline() -> list[str]:
     """Return every inline code of the pages, fenced blocks left out."""
-    texts = (re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL) for page in PAGES)
+    texts = (
+        re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+        for page in PAGES
+    )
     return sorted({code for text in texts for code in re.findall(r"`([^`\n]+)`", text)})
 
 
@@ -70,7 +87,10 @@ def test_the_readme_is_short_and_shows_code_early() -> None:
 
 def test_the_first_snippet_does_what_its_comments_say(project: Path) -> None:
     code = next(text for page, text in blocks("python") if page == "README.md")
-    code = code.replace("decision.bundle_ids  ", "assert decision.bundle_ids == ['repo.readonly', 'workspace.exec']  ")
+    code = code.replace(
+        "decision.bundle_ids  ",
+        "assert decision.bundle_ids == ['repo.readonly', 'workspace.exec']  ",
+    )
     code = code.replace("result.text  ", "assert result.text  ")
     scope: dict[str, object] = {}
     exec("async def snippet():\n" + textwrap.indent(code, "    "), scope)
@@ -105,11 +125,16 @@ def test_every_verb_is_shown() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_leads_somewhere(page: Path) -> None:
-    targets = [link.partition("#")[0] for link in re.findall(r"\]\((?!https?:)([^)]+)\)", page.read_text("utf-8"))]
+    targets = [
+        link.partition("#")[0]
+        for link in re.findall(r"\]\((?!https?:)([^)]+)\)", page.read_text("utf-8"))
+    ]
     assert [link for link in targets if link and not (page.parent / link).exists()] == []
 
 
-@pytest.mark.parametrize("name", [code for code in inline() if re.fullmatch(r"bundle_router(\.\w+)+", code)])
+@pytest.mark.parametrize(
+    "name", [code for code in inline() if re.fullmatch(r"bundle_router(\.\w+)+", code)]
+)
 def test_every_python_name_exists(name: str) -> None:
     module, _, last = name.rpartition(".")
     try:
@@ -119,7 +144,8 @@ def test_every_python_name_exists(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [code for code in inline() if re.match(r"(tests|router|config|bundles|\.ci)/[\w./-]+$", code)]
+    "name",
+    [code for code in inline() if re.match(r"(tests|router|config|bundles|\.ci)/[\w./-]+$", code)],
 )
 def test_every_path_exists(name: str) -> None:
     assert (ROOT / name).exists()
@@ -127,13 +153,20 @@ def test_every_path_exists(name: str) -> None:
 
 PROMISES = [
     [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
-    for line in (ROOT / ".github" / "SECURITY.md").read_text("utf-8").partition("## What outside")[0].splitlines()
+    for line in (
+        (ROOT / ".github" / "SECURITY.md")
+        .read_text("utf-8")
+        .partition("## What outside")[0]
+        .splitlines()
+    )
     if line.startswith("| ") and not line.startswith("| promise")
 ]
 
 
 @pytest.mark.parametrize("row", PROMISES, ids=lambda row: row[0][:60])
-def test_every_promise_names_tests_that_exist_where_they_were_run_and_what_it_does_not_cover(row: list[str]) -> None:
+def test_every_promise_names_tests_that_exist_where_they_were_run_and_what_it_does_not_cover(
+    row: list[str],
+) -> None:
     _promise, tests, run_on, not_promised = row
     above = PROMISES[: PROMISES.index(row)]
     while tests.startswith("same file"):
@@ -150,7 +183,11 @@ def test_every_promise_names_tests_that_exist_where_they_were_run_and_what_it_do
 def test_every_attack_that_was_tried_has_a_place_among_the_promises() -> None:
     text = (ROOT / ".github" / "SECURITY.md").read_text("utf-8").partition("## What outside")[0]
     named = set(re.findall(r"\b(?:B\d|[SF]-\d\d)\b", text))
-    assert named == {*(f"B{number}" for number in range(1, 7)), *(f"S-{number:02}" for number in range(1, 40)), "F-28"}
+    assert named == {
+        *(f"B{number}" for number in range(1, 7)),
+        *(f"S-{number:02}" for number in range(1, 40)),
+        "F-28",
+    }
 
 
 def test_every_reason_and_code_is_listed_in_order() -> None:
@@ -169,4 +206,8 @@ def test_a_sentence_is_behind_every_closed_word() -> None:
 
 def test_the_exit_codes_are_those_of_the_errors() -> None:
     listed = {int(number) for number in re.findall(r"^\| (\d) \|", REFERENCE, re.MULTILINE)}
-    assert listed == {0, 1, *(error.exit_code for error in (ConfigError, RequestError, RouterError, CorruptRun))}
+    assert listed == {
+        0,
+        1,
+        *(error.exit_code for error in (ConfigError, RequestError, RouterError, CorruptRun)),
+    }

@@ -1,6 +1,8 @@
-"""What the README shows runs without Linux: in a process whose `os` has none of Linux's names and that says `darwin`.
+"""What the README shows runs without Linux: in a process whose `os` has none of Linux's names and
+that says `darwin`.
 
-This is no Mac: the kernel, its files and its processes are Linux's. It finds code that asks for what only Linux has.
+This is no Mac: the kernel, its files and its processes are Linux's. It finds code that asks for
+what only Linux has.
 """
 
 from __future__ import annotations
@@ -19,12 +21,48 @@ from bundle_router.tools.workspace.macos import profile
 from tests.test_docs import ROOT, blocks
 
 LINUX_ONLY = (
-    *("O_PATH", "O_TMPFILE", "O_LARGEFILE", "O_DIRECT", "O_NOATIME", "O_RSYNC", "EFD_CLOEXEC", "GRND_NONBLOCK"),
-    *("memfd_create", "pidfd_open", "sched_getaffinity", "sched_setaffinity", "eventfd", "splice", "copy_file_range"),
-    *("getxattr", "setxattr", "listxattr", "removexattr", "posix_fadvise", "posix_fallocate", "getrandom", "fdatasync"),
-    *("setresuid", "setresgid", "getresuid", "getresgid", "pipe2", "preadv2", "pwritev2", "sched_getscheduler"),
+    *(
+        "O_PATH",
+        "O_TMPFILE",
+        "O_LARGEFILE",
+        "O_DIRECT",
+        "O_NOATIME",
+        "O_RSYNC",
+        "EFD_CLOEXEC",
+        "GRND_NONBLOCK",
+    ),
+    *(
+        "memfd_create",
+        "pidfd_open",
+        "sched_getaffinity",
+        "sched_setaffinity",
+        "eventfd",
+        "splice",
+        "copy_file_range",
+    ),
+    *(
+        "getxattr",
+        "setxattr",
+        "listxattr",
+        "removexattr",
+        "posix_fadvise",
+        "posix_fallocate",
+        "getrandom",
+        "fdatasync",
+    ),
+    *(
+        "setresuid",
+        "setresgid",
+        "getresuid",
+        "getresgid",
+        "pipe2",
+        "preadv2",
+        "pwritev2",
+        "sched_getscheduler",
+    ),
 )
-# The standard library is loaded before, since it looks for files that this machine's Python has for Linux alone.
+# The standard library is loaded before, since it looks for files that this machine's Python has for
+# Linux alone.
 LEAVE_LINUX = f"""
 import asyncio, ctypes, multiprocessing, os, platform, resource, selectors, shutil, subprocess, sys, sysconfig, tempfile
 import urllib.request, uuid, zoneinfo
@@ -62,8 +100,15 @@ asyncio.run(main())
 
 def run_elsewhere(code: str, folder: Path) -> str:
     env = {**os.environ, "PYTHONPATH": str(ROOT / "router")}
-    words = [sys.executable, "-P", "-c", LEAVE_LINUX + code]  # nothing may be written where code is imported from
-    done = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False)
+    words = [
+        sys.executable,
+        "-P",
+        "-c",
+        LEAVE_LINUX + code,
+    ]  # nothing may be written where code is imported from
+    done = subprocess.run(
+        words, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     assert "crashed" not in done.stderr
     return done.stdout
@@ -116,10 +161,18 @@ def test_the_tools_work_or_refuse_with_a_sentence(project: Path) -> None:
     "code", ["from bundle_router import Router", "import bundle_router.cli as c; c.main(['demo'])"]
 )
 def test_windows_is_refused_with_a_sentence(code: str, tmp_path: Path) -> None:
-    words = f"import sys, asyncio, subprocess; sys.modules['fcntl'] = None; sys.platform = 'win32'; {code}"
+    words = (
+        "import sys, asyncio, subprocess; sys.modules['fcntl'] = None; sys.platform = 'win32';"
+        f" {code}"
+    )
     env = {**os.environ, "PYTHONPATH": str(ROOT / "router")}
     done = subprocess.run(
-        [sys.executable, "-c", words], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+        [sys.executable, "-c", words],
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     message, advice = done.stderr.splitlines()[-2:]
     assert "does not run on Windows" in message
@@ -129,7 +182,11 @@ def test_windows_is_refused_with_a_sentence(code: str, tmp_path: Path) -> None:
 def test_the_readmes_snippets_run(project: Path) -> None:
     pages = [code for page, code in blocks("python") if page in ("README.md", "router/README.md")]
     first, *others = [code for code in pages if "postgresql://" not in code]
-    snippet = "import asyncio\nasync def snippet():\n" + textwrap.indent(first, "    ") + "\nasyncio.run(snippet())\n"
+    snippet = (
+        "import asyncio\nasync def snippet():\n"
+        + textwrap.indent(first, "    ")
+        + "\nasyncio.run(snippet())\n"
+    )
     run_elsewhere("\n".join((snippet, *others)), project)
 
 

@@ -1,4 +1,6 @@
-"""Every field of the values that an engine holds has a description where an IDE looks for it: right below it."""
+"""Every field of the values that an engine holds has a description where an IDE looks for it: right
+below it.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,14 @@ def test_every_field_has_a_description(value: type) -> None:
 
 
 @pytest.mark.parametrize("first", ["", "Step(run_id='r', workflow='w', role='r', step='s');"])
-def test_the_signature_of_a_step_names_its_fields_before_and_after_the_first_use(first: str) -> None:
-    program = f"import inspect; from bundle_router import Step; {first} print(list(inspect.signature(Step).parameters))"
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+def test_the_signature_of_a_step_names_its_fields_before_and_after_the_first_use(
+    first: str,
+) -> None:
+    program = (
+        f"import inspect; from bundle_router import Step; {first}"
+        " print(list(inspect.signature(Step).parameters))"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout
     assert said == f"{list(Step.model_fields)}\n"

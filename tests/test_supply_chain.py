@@ -1,7 +1,9 @@
-"""What is installed beside the package (S-23): by hash, above the floors, and nothing that runs unasked.
+"""What is installed beside the package (S-23): by hash, above the floors, and nothing that runs
+unasked.
 
-A file `*.pth` runs code at each start of Python, and some entry points are loaded by a library that finds them. Who
-changes a lock, and meets a new one here, looks at what it does before it is added to the table.
+A file `*.pth` runs code at each start of Python, and some entry points are loaded by a library that
+finds them. Who changes a lock, and meets a new one here, looks at what it does before it is added
+to the table.
 """
 
 from __future__ import annotations
@@ -33,21 +35,36 @@ LOADED_BY_OTHERS = {
     "opentelemetry_http_transport": {"opentelemetry-exporter-http-transport"},
     "pkg_config": {"numpy"},
     "pyinstaller40": {"numpy", "ormsgpack", "playwright"},
-    "pytest11": {"anyio", "hypothesis", "langsmith", "pytest-xdist", "schemathesis"},  # pytest is told to load none
+    "pytest11": {
+        "anyio",
+        "hypothesis",
+        "langsmith",
+        "pytest-xdist",
+        "schemathesis",
+    },  # pytest is told to load none
 }
-"""Groups of entry points, and whose they are. Commands are not among them: nobody runs one unasked."""
+"""Groups of entry points, and whose they are.
+
+Commands are not among them: nobody runs one unasked.
+"""
 
 is_locked = (Path(sys.prefix) / ".installed-requirements.lock").is_file()
 locked_only = pytest.mark.skipif(not is_locked, reason="this environment was not made by .ci/test")
 
 
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_all_that_a_lock_names_has_a_version_and_hashes_and_comes_from_no_named_place(lock: Path) -> None:
+def test_all_that_a_lock_names_has_a_version_and_hashes_and_comes_from_no_named_place(
+    lock: Path,
+) -> None:
     text = re.sub(r"\\\n", " ", lock.read_text(encoding="utf-8"))
-    rows = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    rows = [
+        line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")
+    ]
     assert rows
     for row in rows:
-        assert re.fullmatch(r"[\w.\-\[\],]+==\S+( ;[^#]*?)?(\s+--hash=sha256:[0-9a-f]{64})+\s*", row), row
+        assert re.fullmatch(
+            r"[\w.\-\[\],]+==\S+( ;[^#]*?)?(\s+--hash=sha256:[0-9a-f]{64})+\s*", row
+        ), row
 
 
 @pytest.mark.parametrize("lock", NODE_LOCKS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -74,7 +91,9 @@ def test_no_package_runs_code_at_the_start_of_python() -> None:
         if re.search(r"^import[ \t]", file.read_text(encoding="utf-8"), re.MULTILINE)
     }
     assert running <= {"distutils-precedence.pth"}, "setuptools' own, where venv brings it"
-    assert not [file for folder in folders for file in folder.glob("*customize.py")], "site imports these two"
+    assert not [file for folder in folders for file in folder.glob("*customize.py")], (
+        "site imports these two"
+    )
 
 
 @locked_only

@@ -47,7 +47,9 @@ def times_open(path: str) -> int:
     return sum(os.path.realpath(fd) == path for fd in Path("/proc/self/fd").iterdir())
 
 
-def test_a_logout_waits_for_a_refresh_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_logout_waits_for_a_refresh_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     file = TokenFile(default_folder(os.environ), URL, "")
     file.write(tokens={"access_token": "old"})
@@ -57,7 +59,8 @@ def test_a_logout_waits_for_a_refresh_under_way(tmp_path: Path, monkeypatch: pyt
         fcntl.flock(lock, fcntl.LOCK_EX)
         leaving.start()
         while (
-            leaving.is_alive() and sum(os.path.realpath(fd) == lock.name for fd in Path("/proc/self/fd").iterdir()) < 2
+            leaving.is_alive()
+            and sum(os.path.realpath(fd) == lock.name for fd in Path("/proc/self/fd").iterdir()) < 2
         ):
             os.sched_yield()
         file.write(tokens={"access_token": "new"})

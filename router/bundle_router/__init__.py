@@ -3,11 +3,12 @@
     from bundle_router import Router, Step
 
     async with Router.open("config", runs="runs") as router:
-        decision = await router.route(Step(run_id="r-42", workflow="feature", role="implementer", step="edit"))
-        decision.bundle_ids
+        decision = await router.route(Step(run_id="r-42", workflow="feature", role="implementer",
+        step="edit")) decision.bundle_ids
 
-Importing this package loads nothing heavy: the names below load at first use. So do its modules for other readers:
-`errors`, `tool` (for authors of tools), `serving` (the MCP endpoint), `ext` (for frameworks) and `testing` (fakes).
+Importing this package loads nothing heavy: the names below load at first use. So do its modules for
+other readers: `errors`, `tool` (for authors of tools), `serving` (the MCP endpoint), `ext` (for
+frameworks) and `testing` (fakes).
 """
 
 from __future__ import annotations
@@ -38,7 +39,17 @@ _HOMES: Final = {
 _MODULES: Final = ("errors", "ext", "serving", "testing", "tool")
 
 __version__ = "0.1.0"
-__all__ = ["Catalog", "Decision", "Result", "Router", "RouterError", "Step", "StepPolicy", "Toolset", "load_catalog"]
+__all__ = [
+    "Catalog",
+    "Decision",
+    "Result",
+    "Router",
+    "RouterError",
+    "Step",
+    "StepPolicy",
+    "Toolset",
+    "load_catalog",
+]
 
 
 def __getattr__(name: str) -> Any:

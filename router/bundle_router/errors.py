@@ -3,21 +3,24 @@
     RouterError
     ├── ConfigError            the config is invalid; carries every problem, not the first
     ├── RequestError           the caller asked for something that is not possible
-    │   ├── WrongCall          a function does not take these arguments, or lacks one; also a TypeError
+    │   ├── WrongCall          a function does not take these arguments, or lacks one; also a
+                               TypeError
     │   ├── InvalidStep        a `Step` can't be made of these values; also a ValueError
     │   ├── UnknownRun         no run of that id is open or on disk
     │   ├── UnknownArtifact    neither the run nor an ancestor has it
     │   ├── KeyConflict        the key of a step or call was used before, with other contents
     │   └── WrongContext       a sync method inside a running event loop, or the reverse
-    ├── RunBusy                other processes held the run's records for too long; nothing was written
+    ├── RunBusy                other processes held the run's records for too long; nothing was
+                               written
     ├── StorageError           the run directory can't be written; the decision was not returned
     ├── CorruptRun             a run directory's records are damaged or were changed
     ├── CorruptPins            a pin file can't be read, or its texts and digests do not match
     ├── NotInstalled           an optional part is used whose extra is not installed
     └── ToolFailure            a tool failed (agents see it as an error result)
 
-`message` says what is wrong and where. `advice` says what a person can do; it is separate, so that a log line stays
-one line. Both are bounded (`longest`). `exit_code` is the command line's exit status (see README, "Exit codes").
+`message` says what is wrong and where. `advice` says what a person can do; it is separate, so that
+a log line stays one line. Both are bounded (`longest`). `exit_code` is the command line's exit
+status (see README, "Exit codes").
 """
 
 from __future__ import annotations
@@ -37,7 +40,9 @@ MAX_MESSAGE: Final = 2_000
 def shorten(text: str, limit: int) -> str:
     """Return a text, or if it is longer than `limit` characters its beginning and end."""
     half = limit // 2 - 20
-    return text if len(text) <= limit else f"{text[:half]}… ({len(text):,} characters) …{text[-half:]}"
+    return (
+        text if len(text) <= limit else f"{text[:half]}… ({len(text):,} characters) …{text[-half:]}"
+    )
 
 
 class RouterError(Exception):
@@ -60,10 +65,10 @@ class RouterError(Exception):
 class Problem:
     """A problem of the config: what is wrong or risky, where, and what to do about it.
 
-    `file` is as the user would type it, `line` starts at 1 (0: the whole file), `path` is the key path
-    (`routes[3].bundles[0]`). `level` is `error`, `warning` (no effect) or `risk` (allowed, but to be looked at); the
-    last two have `rule`, a stable word. `column` starts at 1 (0: the whole line); the text names it only where there is
-    no key path, because the file is not TOML.
+    `file` is as the user would type it, `line` starts at 1 (0: the whole file), `path` is the key
+    path (`routes[3].bundles[0]`). `level` is `error`, `warning` (no effect) or `risk` (allowed, but
+    to be looked at); the last two have `rule`, a stable word. `column` starts at 1 (0: the whole
+    line); the text names it only where there is no key path, because the file is not TOML.
     """
 
     file: str
@@ -97,7 +102,10 @@ class ConfigError(RouterError):
         head = f"{count} problem{'s' if count != 1 else ''} in the config"
         advice = "correct what is named above, then run `bundle-router check`"
         if any(p.message.startswith("unknown bundle") and not p.suggestion for p in self.problems):
-            advice += "; pass your own tools, which a bundle may be of, as local=... or --local NAME=module:TOOLS"
+            advice += (
+                "; pass your own tools, which a bundle may be of, as local=... or --local"
+                " NAME=module:TOOLS"
+            )
         super().__init__("\n".join([head, *(f"  {p}" for p in self.problems)]), advice=advice)
 
 
@@ -112,7 +120,10 @@ class WrongCall(RequestError, TypeError):
 
 
 class InvalidStep(RequestError, ValueError):
-    """A `Step` or `StepPolicy` can't be made of these values. The message says what each wrong field must be."""
+    """A `Step` or `StepPolicy` can't be made of these values.
+
+    The message says what each wrong field must be.
+    """
 
 
 class UnknownRun(RequestError):
@@ -124,7 +135,10 @@ class UnknownArtifact(RequestError):
 
 
 class KeyConflict(RequestError):
-    """The run has the key of a step or call already, with other contents. The message names the difference."""
+    """The run has the key of a step or call already, with other contents.
+
+    The message names the difference.
+    """
 
 
 class WrongContext(RequestError):
@@ -132,8 +146,10 @@ class WrongContext(RequestError):
 
 
 class RunBusy(RouterError):
-    """Other processes held the run's records, or kept appending to them, for too long. Nothing was written; trying
-    again is safe. `pid` is the process that held them, 0 if unknown."""
+    """Other processes held the run's records, or kept appending to them, for too long.
+
+    Nothing was written; trying again is safe. `pid` is the process that held them, 0 if unknown.
+    """
 
     def __init__(self, message: str, *, pid: int = 0, advice: str = "") -> None:
         super().__init__(message, advice=advice)
@@ -143,8 +159,9 @@ class RunBusy(RouterError):
 class StorageError(RouterError):
     """The run directory could not be written, so the decision or result was withheld.
 
-    `kind` is one of `disk_full`, `read_only`, `deleted`, `short_write`, `out_of_files`, `io_error`, `not_private`,
-    `too_large`, `unreachable` (a database that is away), `no_locks` (a file system that does not honour them).
+    `kind` is one of `disk_full`, `read_only`, `deleted`, `short_write`, `out_of_files`, `io_error`,
+    `not_private`, `too_large`, `unreachable` (a database that is away), `no_locks` (a file system
+    that does not honour them).
     """
 
     def __init__(self, message: str, *, kind: str, advice: str = "") -> None:
@@ -152,21 +169,42 @@ class StorageError(RouterError):
         self.kind = kind
 
 
-_FREE_SPACE: Final = "free space on the disk, or have this user's quota raised, then try again; no restart is needed"
-_MAKE_WRITABLE: Final = "make it writable for this user (see its owner and modes, and attributes), or choose another"
-_DELETED: Final = "it was deleted or moved: close the run; the next step of the same id starts a new, empty one"
+_FREE_SPACE: Final = (
+    "free space on the disk, or have this user's quota raised, then try again; no restart is needed"
+)
+_MAKE_WRITABLE: Final = (
+    "make it writable for this user (see its owner and modes, and attributes), or choose another"
+)
+_DELETED: Final = (
+    "it was deleted or moved: close the run; the next step of the same id starts a new, empty one"
+)
 STORAGE_FAULTS: Final = {
     errno.ENOSPC: ("disk_full", _FREE_SPACE),
     errno.EDQUOT: ("disk_full", _FREE_SPACE),
-    errno.EFBIG: ("disk_full", "raise the limit of file sizes (`ulimit -f`), or go on under a new run id"),
-    errno.EROFS: ("read_only", "the file system is mounted read-only: remount it, or choose another runs directory"),
+    errno.EFBIG: (
+        "disk_full",
+        "raise the limit of file sizes (`ulimit -f`), or go on under a new run id",
+    ),
+    errno.EROFS: (
+        "read_only",
+        "the file system is mounted read-only: remount it, or choose another runs directory",
+    ),
     errno.EACCES: ("read_only", _MAKE_WRITABLE),
     errno.EPERM: ("read_only", _MAKE_WRITABLE),
     errno.ENOENT: ("deleted", _DELETED),
     errno.ESTALE: ("deleted", _DELETED),
-    errno.ENOTDIR: ("io_error", "there is a file where a folder is needed: move it away, or choose another folder"),
-    errno.EMFILE: ("out_of_files", "close_run finished runs, or raise the limit of open files (`ulimit -n`)"),
-    errno.ENFILE: ("out_of_files", "the machine is out of open files: close some, or raise `fs.file-max`"),
+    errno.ENOTDIR: (
+        "io_error",
+        "there is a file where a folder is needed: move it away, or choose another folder",
+    ),
+    errno.EMFILE: (
+        "out_of_files",
+        "close_run finished runs, or raise the limit of open files (`ulimit -n`)",
+    ),
+    errno.ENFILE: (
+        "out_of_files",
+        "the machine is out of open files: close some, or raise `fs.file-max`",
+    ),
 }
 """The `StorageError.kind` of an `OSError.errno`, and what a person can do about it."""
 
@@ -175,17 +213,25 @@ def storage_error(what: str, error: OSError) -> StorageError:
     """Return the StorageError for a failed call; `what` says which operation failed and where."""
     code = error.errno or 0
     kind, advice = STORAGE_FAULTS.get(code, ("io_error", "check the disk and the system log"))
-    return StorageError(f"{what}: {error.strerror or error} (errno {code})", kind=kind, advice=advice)
+    return StorageError(
+        f"{what}: {error.strerror or error} (errno {code})", kind=kind, advice=advice
+    )
 
 
 class CorruptRun(RouterError):
-    """A record in the middle of a run is unreadable, or the hash chain is broken. Reported, never skipped."""
+    """A record in the middle of a run is unreadable, or the hash chain is broken.
+
+    Reported, never skipped.
+    """
 
     exit_code = 5
 
 
 class CorruptPins(RouterError):
-    """A pin file is invalid or was edited by hand. No tool of its server may be used because of it."""
+    """A pin file is invalid or was edited by hand.
+
+    No tool of its server may be used because of it.
+    """
 
     exit_code = 5
 
@@ -196,26 +242,33 @@ class NotInstalled(RouterError):
 
 @contextmanager
 def needs_extra(what: str, extra: str) -> Iterator[None]:
-    """Raise NotInstalled with the extra's name where an import in this block fails because a library is missing."""
+    """Raise NotInstalled with the extra's name where an import in this block fails because a
+    library is missing.
+    """
     try:
         yield
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] == "bundle_router":
             raise
         raise NotInstalled(
-            f"{what} needs {missing.name}, which is not installed", advice=f"pip install 'bundle-router[{extra}]'"
+            f"{what} needs {missing.name}, which is not installed",
+            advice=f"pip install 'bundle-router[{extra}]'",
         ) from None
 
 
 def expect(what: str, value: object, kinds: type | tuple[type, ...], example: str) -> None:
     """Raise RequestError, with a sentence, if a parameter is not of the kinds it must be."""
     if not isinstance(value, kinds):
-        raise RequestError(f"{what} can't be {value!r:.100}, of type {type(value).__name__}", advice=example)
+        raise RequestError(
+            f"{what} can't be {value!r:.100}, of type {type(value).__name__}", advice=example
+        )
 
 
 def explain_wrong_calls(called: Called) -> Called:
-    """Have a function, or a class's constructor and public methods, raise WrongCall for arguments that do not fit. The
-    signature is read only once Python has raised its TypeError. A coroutine function stays one."""
+    """Have a function, or a class's constructor and public methods, raise WrongCall for arguments
+    that do not fit. The signature is read only once Python has raised its TypeError. A coroutine
+    function stays one.
+    """
     if isinstance(called, type):
         for name, member in {**vars(called), "__init__": called.__init__}.items():  # type: ignore[misc]  # of this class
             inner = getattr(member, "__func__", member)  # of a class method
@@ -234,10 +287,14 @@ def explain_wrong_calls(called: Called) -> Called:
     async def call_async(*values: Any, **named: Any) -> Any:
         return await call(*values, **named)  # its arguments are bound before it begins
 
-    return cast("Called", wraps(called)(call_async if inspect.iscoroutinefunction(called) else call))
+    return cast(
+        "Called", wraps(called)(call_async if inspect.iscoroutinefunction(called) else call)
+    )
 
 
-def _refuse_misfits(called: Callable[..., Any], values: tuple[Any, ...], named: dict[str, Any]) -> None:
+def _refuse_misfits(
+    called: Callable[..., Any], values: tuple[Any, ...], named: dict[str, Any]
+) -> None:
     """Raise WrongCall for arguments that do not fit a function's signature."""
     from difflib import get_close_matches
 
@@ -245,18 +302,30 @@ def _refuse_misfits(called: Callable[..., Any], values: tuple[Any, ...], named: 
     try:
         signature.bind(*values, **named)
     except TypeError as wrong:
-        takes = [p.replace(annotation=empty) for p in signature.parameters.values() if p.name not in ("self", "cls")]
-        near = [get_close_matches(word, signature.parameters, 1) for word in named.keys() - signature.parameters]
+        takes = [
+            p.replace(annotation=empty)
+            for p in signature.parameters.values()
+            if p.name not in ("self", "cls")
+        ]
+        near = [
+            get_close_matches(word, signature.parameters, 1)
+            for word in named.keys() - signature.parameters
+        ]
         hint = "".join(f"did you mean {one[0]}=? " for one in near if one)
         how = called.__doc__ if called.__name__ == "__init__" else None
         name = called.__qualname__.removesuffix(".__init__")
-        raise WrongCall(f"{name}(): {wrong}", advice=how or f"{hint}it takes {inspect.Signature(takes)}") from None
+        raise WrongCall(
+            f"{name}(): {wrong}", advice=how or f"{hint}it takes {inspect.Signature(takes)}"
+        ) from None
 
 
 def refuse_windows(platform: str) -> None:
     """Raise RouterError, with a sentence, on Windows, where an import would fail."""
     if platform == "win32":
-        message = "Bundle Router does not run on Windows, which lacks the file locks that its records need"
+        message = (
+            "Bundle Router does not run on Windows, which lacks the file locks that its records"
+            " need"
+        )
         raise RouterError(message, advice="run it under WSL")
 
 

@@ -1,6 +1,9 @@
-"""The ports: one Protocol for each effect. The engine knows these alone; `bundle_router.wiring` passes it the adapters.
+"""The ports: one Protocol for each effect.
 
-`bundle_router.testing` has fakes of the ports; one contract suite runs against the fake and the adapter.
+The engine knows these alone; `bundle_router.wiring` passes it the adapters.
+
+`bundle_router.testing` has fakes of the ports; one contract suite runs against the fake and the
+adapter.
 """
 
 from __future__ import annotations
@@ -31,11 +34,16 @@ from bundle_router.core.tools.transport.tool_servers import (
 T = TypeVar("T")
 
 Readiness = Literal["cold", "warming", "ready", "missing", "broken"]
-"""The state of a model client: not started, loading, usable, not installed, or installed but not loadable."""
+"""The state of a model client: not started, loading, usable, not installed, or installed but not
+loadable.
+"""
 
 
 class Clock(Protocol):
-    """Reads the time. Durations and lifetimes use `monotonic_ns`; only records contain `time_ns`."""
+    """Reads the time.
+
+    Durations and lifetimes use `monotonic_ns`; only records contain `time_ns`.
+    """
 
     def time_ns(self) -> int:
         """Return the nanoseconds since 1970, UTC."""
@@ -52,36 +60,52 @@ class Redactor(Protocol):
         """Redact several texts at the price of one. Without a secret, returns `texts` itself."""
 
     def are_clean(self, texts: Sequence[str]) -> bool:
-        """Return whether `redact` would change none of the texts. False may be wrong, True never is."""
+        """Return whether `redact` would change none of the texts.
+
+        False may be wrong, True never is.
+        """
 
     def redact_value(self, value: Any) -> Any:
-        """Return a JSON value with every string in it redacted, keys included; the value itself is not changed."""
+        """Return a JSON value with every string in it redacted, keys included; the value itself is
+        not changed.
+        """
 
     def keep(self, name: str, value: str) -> None:
-        """Redact this value too from now on: a token that was made while the program runs. From any thread."""
+        """Redact this value too from now on: a token that was made while the program runs.
+
+        From any thread.
+        """
 
 
 class Diagnostics(Protocol):
-    """Tells the operator about events, on standard error. Never raises, never writes to standard output."""
+    """Tells the operator about events, on standard error.
+
+    Never raises, never writes to standard output.
+    """
 
     def event(self, level: str, name: str, **fields: object) -> None:
-        """Report an event. `level` is `debug`, `info`, `warning` or `error`; `name` like `log.healed`."""
+        """Report an event.
+
+        `level` is `debug`, `info`, `warning` or `error`; `name` like `log.healed`.
+        """
 
 
 class Capabilities(Protocol):
     """Looks up what exists on this machine."""
 
     def present(self, names: Sequence[str]) -> tuple[frozenset[str], int]:
-        """Return those of the names `env:NAME` and `binary:NAME` that exist now, and until when (`monotonic_ns`) they
-        need not be looked up again."""
+        """Return those of the names `env:NAME` and `binary:NAME` that exist now, and until when
+        (`monotonic_ns`) they need not be looked up again.
+        """
 
 
 class Scratch(Protocol):
     """Files that a tool gets for one call."""
 
     def put(self, name: str, data: bytes, *, within: str = "") -> str:
-        """Write a read-only file, alone in a new folder inside `within` (empty: the system's temporary folder), and
-        return its absolute path. Raises StorageError."""
+        """Write a read-only file, alone in a new folder inside `within` (empty: the system's
+        temporary folder), and return its absolute path. Raises StorageError.
+        """
 
     def close(self) -> None:
         """Delete the files."""
@@ -91,17 +115,25 @@ class ArtifactStore(Protocol):
     """Stores the bytes of one run's artifacts by their digest."""
 
     def put(self, data: bytes) -> str:
-        """Store the bytes and return their digest. Raises StorageError (and leaves nothing behind), CorruptRun."""
+        """Store the bytes and return their digest.
+
+        Raises StorageError (and leaves nothing behind), CorruptRun.
+        """
 
     def get(self, sha256: str) -> bytes:
-        """Return the bytes, checked against the digest. Raises KeyError if absent, CorruptRun if they do not match."""
+        """Return the bytes, checked against the digest.
+
+        Raises KeyError if absent, CorruptRun if they do not match.
+        """
 
 
 class RunLog(Protocol):
-    """The log of one run, as one process reads and appends it. No process owns a run: all read and append side by side.
+    """The log of one run, as one process reads and appends it.
 
-    The log remembers which records it has returned; others are news. The caller holds a lock of its own around
-    everything but `sync` and the artifacts.
+    No process owns a run: all read and append side by side.
+
+    The log remembers which records it has returned; others are news. The caller holds a lock of its
+    own around everything but `sync` and the artifacts.
     """
 
     @property
@@ -114,7 +146,9 @@ class RunLog(Protocol):
 
     @property
     def id_prefix(self) -> str:
-        """The prefix of the run's decision and call ids, unique over machines (see `nonce` in the header)."""
+        """The prefix of the run's decision and call ids, unique over machines (see `nonce` in the
+        header).
+        """
 
     @property
     def healed(self) -> tuple[RepairedTail, ...]:
@@ -122,47 +156,57 @@ class RunLog(Protocol):
 
     @property
     def next_seq(self) -> int:
-        """The number of records returned or written so far: the `seq` of the next one, if no news come first."""
+        """The number of records returned or written so far: the `seq` of the next one, if no news
+        come first.
+        """
 
     def news(self) -> Iterable[Record]:
-        """Return the records that any process appended since the last look, in order; the first time all of them.
-        Consume it whole. Costs one look at sizes (or one query) where there are none. Raises CorruptRun, StorageError.
+        """Return the records that any process appended since the last look, in order; the first
+        time all of them. Consume it whole. Costs one look at sizes (or one query) where there are
+        none. Raises CorruptRun, StorageError.
         """
 
     def append(
         self, file: File, record: dict[str, Any], *, only_at: int | None = None, wait_s: float = 5.0
     ) -> Appended:
-        """Append one record (adds `seq`, `prev`, `hash`) behind all others, and return what came before it.
+        """Append one record (adds `seq`, `prev`, `hash`) behind all others, and return what came
+        before it.
 
-        `only_at`: compare and append. Nothing is written unless the run has exactly that many records and all of them
-        were returned before. Appending to a closed run opens it again.
+        `only_at`: compare and append. Nothing is written unless the run has exactly that many
+        records and all of them were returned before. Appending to a closed run opens it again.
 
-        Raises RunBusy when the store was not free within `wait_s`, StorageError when the record was not written; a
-        later append may succeed. After a failed `sync` every append is refused (see there).
+        Raises RunBusy when the store was not free within `wait_s`, StorageError when the record was
+        not written; a later append may succeed. After a failed `sync` every append is refused (see
+        there).
         """
 
     def record(self, seq: int) -> Record:
         """Read one record again that was returned before. Raises KeyError."""
 
     def put_catalog(self, revision: str, text: str, *, wait_s: float = 5.0) -> None:
-        """Store the text of a catalog revision with the run unless it is there, before a decision names it. Raises
-        RunBusy when the store was not free within `wait_s`, StorageError."""
+        """Store the text of a catalog revision with the run unless it is there, before a decision
+        names it. Raises RunBusy when the store was not free within `wait_s`, StorageError.
+        """
 
     def sync(self) -> None:
-        """Return when everything appended so far survives power loss (durability `disk`); else return at once.
+        """Return when everything appended so far survives power loss (durability `disk`); else
+        return at once.
 
         Blocks for milliseconds with `disk`: not for an event loop's thread.
 
-        After it raised StorageError nobody knows whether the disk holds the records that were not synced. Nothing that
-        rests on them may be returned or become current, and this log refuses every further append and sync. Close it
-        and open the run again: what is on disk then counts.
+        After it raised StorageError nobody knows whether the disk holds the records that were not
+        synced. Nothing that rests on them may be returned or become current, and this log refuses
+        every further append and sync. Close it and open the run again: what is on disk then counts.
         """
 
     def artifacts(self) -> ArtifactStore: ...
 
     def close(self) -> tuple[Writer, ...]:
-        """Close the log. If this process wrote to the run and no other has it open, write the run's end (`closed`,
-        chain head, count); else return the others. Idempotent, and closes even when it raises."""
+        """Close the log.
+
+        If this process wrote to the run and no other has it open, write the run's end (`closed`,
+        chain head, count); else return the others. Idempotent, and closes even when it raises.
+        """
 
 
 class RunStore(Protocol):
@@ -170,14 +214,20 @@ class RunStore(Protocol):
 
     @property
     def blocks(self) -> bool:
-        """Whether reading and appending take a round trip, and so are not for an event loop's thread."""
+        """Whether reading and appending take a round trip, and so are not for an event loop's
+        thread.
+        """
 
     @property
     def writer(self) -> str:
-        """The token of this process, unique over machines and restarts; others can see whether it lives."""
+        """The token of this process, unique over machines and restarts; others can see whether it
+        lives.
+        """
 
     def is_alive(self, writer: str) -> bool:
-        """Return whether the process of a token may still be at work; False only when it is certainly gone."""
+        """Return whether the process of a token may still be at work; False only when it is
+        certainly gone.
+        """
 
     def open(self, run_id: str) -> RunLog | None:
         """Open an existing run; None where there is none. Writes and locks nothing.
@@ -188,20 +238,24 @@ class RunStore(Protocol):
     def create(self, run_id: str, *, header: RunHeader, catalog: str) -> RunLog:
         """Begin a run, or open it if it exists by now. A failure leaves no run behind.
 
-        `header` is written to `run.json` and names at least `catalog_revision`; `catalog` is the text of that revision.
-        Raises CorruptRun, StorageError.
+        `header` is written to `run.json` and names at least `catalog_revision`; `catalog` is the
+        text of that revision. Raises CorruptRun, StorageError.
         """
 
     def check(self) -> None:
-        """Check whether runs can be stored now, by a write to the directory or a query. Blocks. Raises StorageError."""
+        """Check whether runs can be stored now, by a write to the directory or a query.
+
+        Blocks. Raises StorageError.
+        """
 
     def close(self) -> None:
         """Release everything that is held besides runs."""
 
 
 class Selector(Protocol):
-    """Answers a question that the mapping can't: by search, then by a model. Its failures are in the reply, never
-    raised.
+    """Answers a question that the mapping can't: by search, then by a model.
+
+    Its failures are in the reply, never raised.
 
     The core keeps only those of its answers that are among the question's candidates.
     """
@@ -210,14 +264,20 @@ class Selector(Protocol):
 
 
 CallFunction = Callable[[str, str], Awaitable[Any]]
-"""Calls a function of a program by name, with its arguments as JSON text. Its exceptions are raised in the program."""
+"""Calls a function of a program by name, with its arguments as JSON text.
+
+Its exceptions are raised in the program.
+"""
 
 
 class Programs(Protocol):
     """Runs programs from strangers, which can reach nothing but the functions they are given."""
 
     async def run(self, program: Program, call: CallFunction) -> ProgramEnd:
-        """Check a program and run it. Its errors are in the returned end, never raised. Raises NotInstalled."""
+        """Check a program and run it.
+
+        Its errors are in the returned end, never raised. Raises NotInstalled.
+        """
 
     async def close(self) -> None: ...
 
@@ -226,10 +286,19 @@ class ToolSearch(Protocol):
     """Ranks the tools of a catalog for a query."""
 
     def rank_tools(
-        self, catalog: Catalog, query: str, permitted: frozenset[str], k: int, *, answering: bool = False
+        self,
+        catalog: Catalog,
+        query: str,
+        permitted: frozenset[str],
+        k: int,
+        *,
+        answering: bool = False,
     ) -> Sequence[str] | None:
-        """Return the best `k` of the permitted tools, best first; None without search. `answering`: for an agent, so
-        without irrelevant ones. Blocks; the first time until an index is built."""
+        """Return the best `k` of the permitted tools, best first; None without search.
+
+        `answering`: for an agent, so without irrelevant ones. Blocks; the first time until an index
+        is built.
+        """
 
 
 class BackgroundLoop(Protocol):
@@ -239,11 +308,17 @@ class BackgroundLoop(Protocol):
         """Start a coroutine on the loop. Cancelling the future cancels it."""
 
     def close(self) -> None:
-        """Cancel all work, wait for its end, and end the thread. Idempotent; blocks for seconds at most."""
+        """Cancel all work, wait for its end, and end the thread.
+
+        Idempotent; blocks for seconds at most.
+        """
 
 
 class ModelClient(Protocol):
-    """Calls language models. Used from one event loop, which belongs to the client while it is open."""
+    """Calls language models.
+
+    Used from one event loop, which belongs to the client while it is open.
+    """
 
     @property
     def readiness(self) -> Readiness:
@@ -253,35 +328,50 @@ class ModelClient(Protocol):
         """Load what calls need, which takes seconds, and return the state then. Contacts nobody."""
 
     async def complete(self, request: ModelRequest) -> ModelReply:
-        """Make exactly one upstream call. What it reads is bounded, its time is not: cancel it for that, which closes
-        its connection. An upstream failure is in the reply, never raised."""
+        """Make exactly one upstream call.
+
+        What it reads is bounded, its time is not: cancel it for that, which closes its connection.
+        An upstream failure is in the reply, never raised.
+        """
 
     async def close(self) -> None: ...
 
 
 class Embedder(Protocol):
-    """Turns texts into vectors: equal texts into equal vectors, but for the last bits. Used from many threads."""
+    """Turns texts into vectors: equal texts into equal vectors, but for the last bits.
+
+    Used from many threads.
+    """
 
     @property
     def name(self) -> str: ...
 
     @property
     def revision(self) -> str:
-        """A value that changes when the vectors of a text would. May load the model: not on an event loop."""
+        """A value that changes when the vectors of a text would.
+
+        May load the model: not on an event loop.
+        """
 
     @property
     def prompts(self) -> tuple[str, str]:
         """What the caller puts before a request, and before a document. May load the model."""
 
     def embed(self, texts: Sequence[str], *, timeout_s: float) -> Embedding:
-        """Embed the texts within about `timeout_s`. A failure is in the reply, never raised. The caller checks that the
-        vectors are sound (`bundle_router.core.search.meaning.fault_in`)."""
+        """Embed the texts within about `timeout_s`.
+
+        A failure is in the reply, never raised. The caller checks that the vectors are sound
+        (`bundle_router.core.search.meaning.fault_in`).
+        """
 
     def close(self) -> None: ...
 
 
 class AnswerStore(Protocol):
-    """Stores answers as text beyond the life of the process. A cache: an unreadable answer is missing. For threads."""
+    """Stores answers as text beyond the life of the process.
+
+    A cache: an unreadable answer is missing. For threads.
+    """
 
     def get(self, key: str) -> str | None: ...
 
@@ -289,9 +379,14 @@ class AnswerStore(Protocol):
 
 
 class Sessions(Protocol):
-    """Calls tool servers. One adapter for each family of transports; the engine chooses by the server's transport."""
+    """Calls tool servers.
 
-    async def check_arguments(self, server: str, tool: str, arguments: Mapping[str, Any]) -> Sequence[str]:
+    One adapter for each family of transports; the engine chooses by the server's transport.
+    """
+
+    async def check_arguments(
+        self, server: str, tool: str, arguments: Mapping[str, Any]
+    ) -> Sequence[str]:
         """Return what is wrong with the arguments, one sentence each; empty when they are fine."""
 
     async def call(
@@ -304,8 +399,11 @@ class Sessions(Protocol):
         scope: Scope = EVERYONE,
         place: CallPlace = NOWHERE,
     ) -> RawResult:
-        """Call a tool. `place` is for local tools; a server has the folder it was started in. A failure of the tool is
-        in the result, never raised."""
+        """Call a tool.
+
+        `place` is for local tools; a server has the folder it was started in. A failure of the tool
+        is in the result, never raised.
+        """
 
     async def close(self) -> None: ...
 
@@ -314,40 +412,61 @@ class ToolServers(Sessions, Protocol):
     """Sessions with servers elsewhere: they can be listed, and may keep state for a run."""
 
     closed_runs: dict[str, None]
-    """Runs whose sessions end with the call they are begun for. Taken out: it may keep sessions between calls again."""
+    """Runs whose sessions end with the call they are begun for.
+
+    Taken out: it may keep sessions between calls again.
+    """
 
     @property
     def changes(self) -> int:
         """A number that grows whenever `known` or `status` may have changed, other than by time."""
 
     async def prepare(self) -> None:
-        """Load the libraries that reach servers: a second of our own, which must not count as a server's time to
-        answer.
+        """Load the libraries that reach servers: a second of our own, which must not count as a
+        server's time to answer.
 
-        Raises ToolFailure where no thread can be started for it."""
+        Raises ToolFailure where no thread can be started for it.
+        """
 
-    async def definitions(self, server: str, *, scope: Scope = EVERYONE, fresh: bool = False) -> Listing:
+    async def definitions(
+        self, server: str, *, scope: Scope = EVERYONE, fresh: bool = False
+    ) -> Listing:
         """Return the server's tools, from the cache while that holds. `fresh`: read them now.
 
-        Raises ToolFailure when the list can't be had; its code is that of a call that fails for the same reason.
+        Raises ToolFailure when the list can't be had; its code is that of a call that fails for the
+        same reason.
         """
 
     def known(self, server: str, *, scope: Scope = EVERYONE) -> Listing | None:
         """Return the last list, however old, without contacting the server."""
 
     def fresh(self, server: str, *, scope: Scope = EVERYONE) -> Listing | None:
-        """Return what `definitions` would return from its cache; None where it would ask the server."""
+        """Return what `definitions` would return from its cache; None where it would ask the
+        server.
+        """
 
     async def ask(
-        self, server: str, method: str, params: Mapping[str, Any], *, timeout_s: float, scope: Scope = EVERYONE
+        self,
+        server: str,
+        method: str,
+        params: Mapping[str, Any],
+        *,
+        timeout_s: float,
+        scope: Scope = EVERYONE,
     ) -> ServerReply:
-        """Send the server any request but a call. Returns its answer, or the reason why there is none."""
+        """Send the server any request but a call.
+
+        Returns its answer, or the reason why there is none.
+        """
 
     async def follow(
         self, server: str, uri: str, updated: Callable[[], None], *, scope: Scope = EVERYONE
     ) -> Callable[[], None]:
-        """Call `updated`, from any thread, whenever the server reports a change of the resource. Return a function that
-        ends this; the end of the run ends it too. Raises ToolFailure when the server can't be reached."""
+        """Call `updated`, from any thread, whenever the server reports a change of the resource.
+
+        Return a function that ends this; the end of the run ends it too. Raises ToolFailure when
+        the server can't be reached.
+        """
 
     def status(self, *, scope: Scope = EVERYONE) -> Sequence[ServerStatus]: ...
 
@@ -355,4 +474,6 @@ class ToolServers(Sessions, Protocol):
         """Add the run to `closed_runs`. Return whether `close_run` may have something to end."""
 
     async def close_run(self, run_id: str) -> None:
-        """End the run's sessions, each after the calls that use it, and wait for those that none uses."""
+        """End the run's sessions, each after the calls that use it, and wait for those that none
+        uses.
+        """

@@ -7,8 +7,8 @@ A tool is a typed function, sync or async; agents read its docstring:
 
     Router.open(..., local={"tickets": [get_ticket]})
 
-`tool` gives it another name or description. `LocalTool` spells everything out. `LocalServer` also declares a bundle
-with the tools, for which no config file is needed.
+`tool` gives it another name or description. `LocalTool` spells everything out. `LocalServer` also
+declares a bundle with the tools, for which no config file is needed.
 """
 
 from __future__ import annotations
@@ -17,10 +17,28 @@ from collections.abc import Callable
 from typing import Any, overload
 
 from bundle_router.adapters.local.functions import local_tool
-from bundle_router.core.models import Data, LocalServer, LocalTool, Media, Text, ToolContext, ToolOutput
+from bundle_router.core.models import (
+    Data,
+    LocalServer,
+    LocalTool,
+    Media,
+    Text,
+    ToolContext,
+    ToolOutput,
+)
 from bundle_router.errors import ToolFailure, explain_wrong_calls
 
-__all__ = ["Data", "LocalServer", "LocalTool", "Media", "Text", "ToolContext", "ToolFailure", "ToolOutput", "tool"]
+__all__ = [
+    "Data",
+    "LocalServer",
+    "LocalTool",
+    "Media",
+    "Text",
+    "ToolContext",
+    "ToolFailure",
+    "ToolOutput",
+    "tool",
+]
 
 for _value in (Data, LocalServer, LocalTool, Media, Text, ToolFailure, ToolOutput):
     explain_wrong_calls(_value)
@@ -32,10 +50,17 @@ def tool(function: Callable[..., Any] | LocalTool, /) -> LocalTool: ...
 def tool(*, name: str = "", description: str = "") -> Callable[[Callable[..., Any]], LocalTool]: ...
 @explain_wrong_calls
 def tool(
-    function: Callable[..., Any] | LocalTool | None = None, /, *, name: str = "", description: str = ""
+    function: Callable[..., Any] | LocalTool | None = None,
+    /,
+    *,
+    name: str = "",
+    description: str = "",
 ) -> LocalTool | Callable[[Callable[..., Any]], LocalTool]:
-    """Make a tool of a typed function; used bare or as `@tool(name="…")`. Raises RequestError for a function that can't
-    be described: a parameter without a type, `*args`, no docstring."""
+    """Make a tool of a typed function; used bare or as `@tool(name="…")`.
+
+    Raises RequestError for a function that can't be described: a parameter without a type, `*args`,
+    no docstring.
+    """
     if function is not None:
         return local_tool(function)
     return lambda function: local_tool(function, name=name, description=description)

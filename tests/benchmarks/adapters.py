@@ -1,12 +1,14 @@
-"""What an adapter costs beside its framework alone: `python tests/benchmarks/adapters.py [--turns N] [--rounds N]`.
+"""What an adapter costs beside its framework alone:
+`python tests/benchmarks/adapters.py [--turns N] [--rounds N]`.
 
-One agent run has many model turns, each with one call of a small tool, the model being a test model that costs little.
-The same run is made with the tool given to the framework itself, and through the adapter (run directory on disk, the
-tool allowed by policy, two records a call). Figures are milliseconds of CPU for one turn with its call, the least of
-the rounds, which alternate. `router` is the router's own part, without a framework: one `call` with a key. The last
-figure is what the framework's own way to be extended adds with nothing behind it: LangChain hands every middleware's
-hooks to four threads a turn, for LangSmith, also where nobody traces; pydantic-ai asks an agent's toolsets in tasks of
-their own, three times a turn, as soon as there is one beside its functions.
+One agent run has many model turns, each with one call of a small tool, the model being a test model
+that costs little. The same run is made with the tool given to the framework itself, and through the
+adapter (run directory on disk, the tool allowed by policy, two records a call). Figures are
+milliseconds of CPU for one turn with its call, the least of the rounds, which alternate. `router`
+is the router's own part, without a framework: one `call` with a key. The last figure is what the
+framework's own way to be extended adds with nothing behind it: LangChain hands every middleware's
+hooks to four threads a turn, for LangSmith, also where nobody traces; pydantic-ai asks an agent's
+toolsets in tasks of their own, three times a turn, as soon as there is one beside its functions.
 """
 
 from __future__ import annotations
@@ -45,8 +47,12 @@ def open_router(folder: Path) -> Router:
         (folder / "config" / f"{name}.toml").write_text(text, encoding="utf-8")
     local = {"notes": LocalServer([look], "Look at notes.")}
     # No budget of a step is in the way of a run of many calls.
-    (folder / "config" / "router.toml").write_text("[limits]\ncalls_per_step = 100000\n", encoding="utf-8")
-    return Router.open(folder / "config", runs=folder / "runs", local=local, workspace=folder / "config")
+    (folder / "config" / "router.toml").write_text(
+        "[limits]\ncalls_per_step = 100000\n", encoding="utf-8"
+    )
+    return Router.open(
+        folder / "config", runs=folder / "runs", local=local, workspace=folder / "config"
+    )
 
 
 def next_step() -> Step:
@@ -71,7 +77,9 @@ def pydantic_ai_loops(router: Router) -> tuple[Loop, ...]:
         return FunctionModel(respond)
 
     async def alone(turns: int) -> None:
-        await Agent(model("look", turns), tools=[look]).run("go", usage_limits=UsageLimits(request_limit=None))
+        await Agent(model("look", turns), tools=[look]).run(
+            "go", usage_limits=UsageLimits(request_limit=None)
+        )
 
     async def routed(turns: int) -> None:
         toolset = RoutedToolset(router, step=next_step())
@@ -116,7 +124,9 @@ def langchain_loops(router: Router) -> tuple[Loop, ...]:
         await agent.ainvoke({"messages": [("user", "go")]}, {"recursion_limit": 10_000})
 
     async def routed(turns: int) -> None:
-        agent: Any = create_agent(model("notes__look", turns), middleware=[RoutedTools(router, next_step())])
+        agent: Any = create_agent(
+            model("notes__look", turns), middleware=[RoutedTools(router, next_step())]
+        )
         await agent.ainvoke({"messages": [("user", "go")]}, {"recursion_limit": 10_000})
 
     async def hooked(turns: int) -> None:
@@ -127,9 +137,21 @@ def langchain_loops(router: Router) -> tuple[Loop, ...]:
 
 
 def openai_agents_loops(router: Router) -> tuple[Loop, ...]:
-    from agents import Agent, Model, ModelResponse, Runner, Usage, function_tool, set_tracing_disabled
+    from agents import (
+        Agent,
+        Model,
+        ModelResponse,
+        Runner,
+        Usage,
+        function_tool,
+        set_tracing_disabled,
+    )
     from bundle_router.ext.openai_agents import RoutedAgent
-    from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
+    from openai.types.responses import (
+        ResponseFunctionToolCall,
+        ResponseOutputMessage,
+        ResponseOutputText,
+    )
 
     set_tracing_disabled(True)
 
@@ -162,7 +184,9 @@ def openai_agents_loops(router: Router) -> tuple[Loop, ...]:
         await Runner.run(agent, "go", max_turns=turns + 2)
 
     async def routed(turns: int) -> None:
-        agent = RoutedAgent(name="a", model=Played("notes__look", turns), router=router, step=next_step())
+        agent = RoutedAgent(
+            name="a", model=Played("notes__look", turns), router=router, step=next_step()
+        )
         await agent.run("go", max_turns=turns + 2)
 
     return alone, routed
@@ -179,7 +203,11 @@ async def router_alone(router: Router, turns: int) -> None:
     decision = await router.route(next_step())
     for turn in range(turns):
         await router.call(
-            decision.run_id, "notes__look", {"number": turn}, decision=decision.decision_id, key=f"k{turn}"
+            decision.run_id,
+            "notes__look",
+            {"number": turn},
+            decision=decision.decision_id,
+            key=f"k{turn}",
         )
 
 
@@ -190,21 +218,34 @@ async def cpu_ms(loop: Awaitable[None], turns: int) -> float:
 
 
 async def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     options.add_argument("--turns", type=int, default=40)
     options.add_argument("--rounds", type=int, default=7)
     asked = options.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         async with open_router(Path(folder)) as router:
             await router_alone(router, asked.turns)
-            own = min([await cpu_ms(router_alone(router, asked.turns), asked.turns) for _ in range(asked.rounds)])
+            own = min(
+                [
+                    await cpu_ms(router_alone(router, asked.turns), asked.turns)
+                    for _ in range(asked.rounds)
+                ]
+            )
             print(f"{'router':16}{'':10}{own:10.2f}")
-            print(f"{'':16}{'alone':>10}{'routed':>10}{'adds':>10}   ms of CPU, one turn with one call")
+            print(
+                f"{'':16}{'alone':>10}{'routed':>10}{'adds':>10}   ms of CPU, one turn with one"
+                " call"
+            )
             for name, make in FRAMEWORKS.items():
                 loops = make(router)
                 for loop in loops:
                     await loop(2)
-                rows = [[await cpu_ms(loop(asked.turns), asked.turns) for loop in loops] for _ in range(asked.rounds)]
+                rows = [
+                    [await cpu_ms(loop(asked.turns), asked.turns) for loop in loops]
+                    for _ in range(asked.rounds)
+                ]
                 least, most, *hooks = (min(column) for column in zip(*rows, strict=True))
                 more = f"   of itself {hooks[0] - least:.2f}" if hooks else ""
                 print(f"{name:16}{least:10.2f}{most:10.2f}{most - least:10.2f}{more}")

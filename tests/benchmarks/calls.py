@@ -1,9 +1,11 @@
-"""What the library's own call costs beside an older checkout's: `python tests/benchmarks/calls.py --before CHECKOUT`.
+"""What the library's own call costs beside an older checkout's:
+`python tests/benchmarks/calls.py --before CHECKOUT`.
 
-A process of each checkout, with the interpreter and the packages of this one, makes the same calls in turn; the
-figures are the ratios of their CPU a call, each of a pair of neighbouring rounds. The tool says what it was told: a
-function of the caller's, on a stdio server, on an HTTP server. A caller is a task of a loop, or a thread without one.
-Records go to a run directory, as they do for everybody.
+A process of each checkout, with the interpreter and the packages of this one, makes the same calls
+in turn; the figures are the ratios of their CPU a call, each of a pair of neighbouring rounds. The
+tool says what it was told: a function of the caller's, on a stdio server, on an HTTP server. A
+caller is a task of a loop, or a thread without one. Records go to a run directory, as they do for
+everybody.
 """
 
 from __future__ import annotations
@@ -22,7 +24,16 @@ from typing import Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.benchmarks.gateways import BUNDLE, LIMITS, POLICY, ROOT, ROUTE, STDIO_SERVER, process, tool_server
+from tests.benchmarks.gateways import (
+    BUNDLE,
+    LIMITS,
+    POLICY,
+    ROOT,
+    ROUTE,
+    STDIO_SERVER,
+    process,
+    tool_server,
+)
 
 CALLER: Final = """
 import asyncio, importlib, os, sys, time
@@ -93,8 +104,13 @@ TOOLS: Final = ["own.echo", "pipe.echo", "bench.echo"]
 
 def write_config(folder: Path, url: str) -> None:
     (folder / "config").mkdir(parents=True)
-    command = f"command = {json.dumps(sys.executable)}\nargs = {json.dumps(['-c', STDIO_SERVER, '18'])}"
-    servers = f'[servers.bench]\nurl = "{url}"\ntrust = "trusted"\n[servers.pipe]\ntransport = "stdio"\n{command}\n'
+    command = (
+        f"command = {json.dumps(sys.executable)}\nargs = {json.dumps(['-c', STDIO_SERVER, '18'])}"
+    )
+    servers = (
+        f'[servers.bench]\nurl = "{url}"\ntrust = "trusted"\n[servers.pipe]\ntransport ='
+        f' "stdio"\n{command}\n'
+    )
     servers += 'trust = "trusted"\n[servers.own]\ntransport = "local"\ntrust = "trusted"\n'
     files = {
         "servers": servers,
@@ -109,9 +125,13 @@ def write_config(folder: Path, url: str) -> None:
 
 @contextlib.contextmanager
 def caller(folder: Path, checkout: str, *, sync: bool) -> Iterator[subprocess.Popen[str]]:
-    """A process of a checkout that makes calls when it is told to, and answers with seconds of CPU."""
+    """A process of a checkout that makes calls when it is told to, and answers with seconds of
+    CPU.
+    """
     kind = "sync" if sync else "async"
-    with process(sys.executable, "-c", CALLER, str(folder), checkout, kind, checkout=checkout) as child:
+    with process(
+        sys.executable, "-c", CALLER, str(folder), checkout, kind, checkout=checkout
+    ) as child:
         yield child
 
 
@@ -123,7 +143,9 @@ def used_s(child: subprocess.Popen[str], tool: str, callers: int, each: int) -> 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--before", required=True, help="an older checkout")
     parser.add_argument("--calls", type=int, default=192, help="calls a round")
     parser.add_argument("--rounds", type=int, default=9)
@@ -140,11 +162,22 @@ def main() -> None:
                 rounds = []
                 for _ in range(options.rounds + 1):
                     each = max(1, options.calls // callers)
-                    rounds.append([used_s(child, tool, callers, each) / each / callers for child in (now, then)])
+                    rounds.append(
+                        [
+                            used_s(child, tool, callers, each) / each / callers
+                            for child in (now, then)
+                        ]
+                    )
                 ratios = sorted(one / other for one, other in rounds[1:])
-                ours, theirs = (statistics.median(column) * 1000 for column in zip(*rounds[1:], strict=True))
+                ours, theirs = (
+                    statistics.median(column) * 1000 for column in zip(*rounds[1:], strict=True)
+                )
                 spread = f"({ratios[0]:.2f} to {ratios[-1]:.2f})"
-                print(f"{name:28}{statistics.median(ratios):5.2f} {spread:16}{ours:7.3f} : {theirs:.3f} ms", flush=True)
+                print(
+                    f"{name:28}{statistics.median(ratios):5.2f} {spread:16}{ours:7.3f} :"
+                    f" {theirs:.3f} ms",
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """What a mapped decision costs, as ratios: `python tests/benchmarks/decisions.py [--json]`.
 
-The floor is what no logger can do without: JSON-encode, sha256 and one write() of the very same records, measured in
-the same process, in turns with the decisions, so that a noisy machine moves both.
+The floor is what no logger can do without: JSON-encode, sha256 and one write() of the very same
+records, measured in the same process, in turns with the decisions, so that a noisy machine moves
+both.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ T = TypeVar("T")
 
 
 def catalog_of(bundles: int, routes: int) -> Catalog:
-    """`bundles` bundles of three tools, `routes` routes to distinct addresses, one policy that allows all of them."""
+    """`bundles` bundles of three tools, `routes` routes to distinct addresses, one policy that
+    allows all of them.
+    """
     made = {
         f"team{n % 50}.set{n}": Bundle(
             f"team{n % 50}.set{n}",
@@ -62,9 +65,15 @@ def catalog_of(bundles: int, routes: int) -> Catalog:
 def router_over(catalog: Catalog, runs: str) -> Router:
     """A router with the real log and redactor, and nothing else real."""
     clock, redactor = SystemClock(), SecretRedactor({"GITHUB_TOKEN": "ghp_" + "x" * 36})
-    store = DiskRunStore(runs, clock=clock, artifacts=lambda path: MemoryArtifacts(), redactor=redactor)
-    deps = EnginePorts(clock, redactor, FakeDiagnostics(), {}, lambda data: MediaFacts("application/octet-stream"))
-    engine = Engine(catalog=catalog, ports=deps, store=store, capabilities=FakeCapabilities(), workspace="/")
+    store = DiskRunStore(
+        runs, clock=clock, artifacts=lambda path: MemoryArtifacts(), redactor=redactor
+    )
+    deps = EnginePorts(
+        clock, redactor, FakeDiagnostics(), {}, lambda data: MediaFacts("application/octet-stream")
+    )
+    engine = Engine(
+        catalog=catalog, ports=deps, store=store, capabilities=FakeCapabilities(), workspace="/"
+    )
     return Router(EngineVersions(engine))
 
 
@@ -95,7 +104,10 @@ def floor(folder: str) -> Callable[[dict[str, object]], object]:
 
     def write(record: dict[str, object]) -> None:
         text = encode(record)
-        os.write(fd, (text[:-1] + ',"hash":"' + hashlib.sha256(text.encode()).hexdigest() + '"}\n').encode())
+        os.write(
+            fd,
+            (text[:-1] + ',"hash":"' + hashlib.sha256(text.encode()).hexdigest() + '"}\n').encode(),
+        )
 
     return write
 
@@ -123,7 +135,9 @@ def against_the_floor(bundles: int, routes: int, count: int) -> dict[str, float]
 
 
 def at_size(size: int, count: int) -> dict[str, float]:
-    """Warm decisions of a catalog of `size` bundles and `size` routes, and the first, which builds the indexes."""
+    """Warm decisions of a catalog of `size` bundles and `size` routes, and the first, which builds
+    the indexes.
+    """
     with tempfile.TemporaryDirectory() as folder:
         router = router_over(catalog_of(size, size), folder)
         matched = [step_of(n * 13 % min(size, 200), "m") for n in range(count)]
@@ -146,7 +160,8 @@ def main() -> None:
     arguments.add_argument("--count", type=int, default=5000)
     given = arguments.parse_args()
     machine = (
-        f"{platform.machine()}, {os.cpu_count()} CPUs, Linux {platform.release()}, Python {platform.python_version()}"
+        f"{platform.machine()}, {os.cpu_count()} CPUs, Linux {platform.release()}, Python"
+        f" {platform.python_version()}"
     )
     f = against_the_floor(500, 500, given.count)
     curve = [at_size(size, 1000) for size in (50, 500, 5000)]
@@ -154,7 +169,10 @@ def main() -> None:
         print(json.dumps({"machine": machine, "floor": f, "curve": curve}, indent=2))
         return
     print(machine)
-    print(f"mapped decision on disk, {f['bundles']} bundles x {f['routes']} routes, {f['record_bytes']} byte records:")
+    print(
+        f"mapped decision on disk, {f['bundles']} bundles x {f['routes']} routes,"
+        f" {f['record_bytes']} byte records:"
+    )
     print(f"  p50 {f['decision_us_p50']:.1f} us, p99 {f['decision_us_p99']:.1f} us", end="; ")
     print(f"floor p50 {f['floor_us_p50']:.1f} us; ratio {f['ratio_p50']:.2f}")
     for row in curve:

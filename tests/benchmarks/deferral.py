@@ -2,9 +2,10 @@
 
     python tests/benchmarks/deferral.py [--streams 50] [--rounds 6]
 
-Three processes: a fake upstream that streams, one proxy at a time, and this client, which keeps `--streams` requests
-under way. The plain proxy has the same server, client library and settings, and forwards bytes. The body is one that a
-real agent sent (opencode, 34 KB, 34 tools), or with `--long` that of a long conversation (some 400 KB).
+Three processes: a fake upstream that streams, one proxy at a time, and this client, which keeps
+`--streams` requests under way. The plain proxy has the same server, client library and settings,
+and forwards bytes. The body is one that a real agent sent (opencode, 34 KB, 34 tools), or with
+`--long` that of a long conversation (some 400 KB).
 """
 
 from __future__ import annotations
@@ -40,13 +41,28 @@ EVENTS = 120
 
 def events() -> list[bytes]:
     usage = {"input_tokens": 5, "cache_read_input_tokens": 9_000, "output_tokens": 1}
-    message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": [], "usage": usage}
+    message = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "m",
+        "content": [],
+        "usage": usage,
+    }
     steps: list[dict[str, Any]] = [{"type": "message_start", "message": message}]
-    steps.append({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}})
+    steps.append(
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
+    )
     delta = {"type": "text_delta", "text": "some words of an answer "}
     steps += [{"type": "content_block_delta", "index": 0, "delta": delta}] * EVENTS
     steps += [{"type": "content_block_stop", "index": 0}]
-    steps += [{"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": EVENTS}}]
+    steps += [
+        {
+            "type": "message_delta",
+            "delta": {"stop_reason": "end_turn"},
+            "usage": {"output_tokens": EVENTS},
+        }
+    ]
     steps += [{"type": "message_stop"}]
     return [f"event: {step['type']}\ndata: {json.dumps(step)}\n\n".encode() for step in steps]
 
@@ -79,7 +95,9 @@ class Plain:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         body = await request.body()
-        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers.raw]
+        headers = [
+            (name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers.raw
+        ]
         answer = await self._upstream.send(request.method, request.url.path, headers, body)
 
         async def pieces() -> AsyncIterator[bytes]:
@@ -120,7 +138,10 @@ async def serve_part(part: str, upstream_port: int) -> None:
         async with Upstream(f"http://127.0.0.1:{upstream_port}") as upstream:
             made: Any = Plain(upstream)
             if part == "deferral":
-                store, numbers = HiddenStore(Path(folder) / "hidden.sqlite"), NumbersLog(Path(folder))
+                store, numbers = (
+                    HiddenStore(Path(folder) / "hidden.sqlite"),
+                    NumbersLog(Path(folder)),
+                )
                 made = DeferralProxy(upstream, RequestRewriter(DeferralRules()), store, numbers)
             async with serve(Metered(made), listening) as port:
                 print(port, flush=True)
@@ -128,9 +149,14 @@ async def serve_part(part: str, upstream_port: int) -> None:
 
 
 async def one(port: int, body: bytes) -> float:
-    """Send one request, read its answer to the end, and return the seconds to its first byte of body."""
+    """Send one request, read its answer to the end, and return the seconds to its first byte of
+    body.
+    """
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    head = f"POST /v1/messages HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
+    head = (
+        "POST /v1/messages HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\ncontent-length:"
+        f" {len(body)}\r\n\r\n"
+    )
     began = time.perf_counter()
     writer.write(head.encode() + body)
     await reader.readuntil(b"message_start")
@@ -151,14 +177,18 @@ async def cpu(port: int) -> float:
 
 
 async def load(port: int, body: bytes, streams: int, each: int) -> tuple[list[float], float]:
-    """Keep so many requests under way; returns the times to first byte and the proxy's CPU seconds a request."""
+    """Keep so many requests under way; returns the times to first byte and the proxy's CPU seconds
+    a request.
+    """
 
     async def lane() -> list[float]:
         return [await one(port, body) for _ in range(each)]
 
     before = await cpu(port)
     lanes = await asyncio.gather(*(lane() for _ in range(streams)))
-    return [first for times in lanes for first in times], (await cpu(port) - before) / (streams * each)
+    return [first for times in lanes for first in times], (await cpu(port) - before) / (
+        streams * each
+    )
 
 
 def body_of(*, long: bool) -> bytes:
@@ -168,7 +198,10 @@ def body_of(*, long: bool) -> bytes:
         body = json.load(file)["body"]
     if long:
         text = "word " * 2_000
-        more = [{"role": role, "content": [{"type": "text", "text": text}]} for role in ("assistant", "user") * 18]
+        more = [
+            {"role": role, "content": [{"type": "text", "text": text}]}
+            for role in ("assistant", "user") * 18
+        ]
         body["messages"] += more
     return json.dumps(body).encode()
 
@@ -188,7 +221,9 @@ async def measure(streams: int, rounds: int, body: bytes) -> dict[str, Any]:
     for part in ("plain", "deferral"):
         process, ports[part] = start(part, fake_port)
         processes.append(process)
-    rows: dict[str, dict[str, list[float]]] = {part: {"first": [], "cpu": [], "alone": []} for part in ports}
+    rows: dict[str, dict[str, list[float]]] = {
+        part: {"first": [], "cpu": [], "alone": []} for part in ports
+    }
     try:
         for port in ports.values():
             await load(port, body, streams, 1)  # warm

@@ -1,16 +1,17 @@
-"""What the endpoint costs beside other gateways and beside the SDK's own server, in one run: a row for each promise.
+"""What the endpoint costs beside other gateways and beside the SDK's own server, in one run: a row
+for each promise.
 
     python tests/benchmarks/endpoint.py [--calls 128] [--rounds 5] [--tools 18] [--mode auto|legacy]
         [--mcp-proxy PROGRAM] [--fastmcp PYTHON] [--all]
 
-Everything is driven by the SDK's own client and ends at tools that echo: over HTTP at a server of the SDK's, over stdio
-at one of bare lines. CPU is the kernel's
-own account of the gateway's process, in milliseconds a call. The ways take turns, round by round, and a ratio is taken
-within a round: a machine that slows down slows all of them. Medians of the rounds, with their quartiles.
+Everything is driven by the SDK's own client and ends at tools that echo: over HTTP at a server of
+the SDK's, over stdio at one of bare lines. CPU is the kernel's own account of the gateway's
+process, in milliseconds a call. The ways take turns, round by round, and a ratio is taken within a
+round: a machine that slows down slows all of them. Medians of the rounds, with their quartiles.
 
-`mcp-proxy` has stdio servers only; all else reaches one server over HTTP. A list through the endpoint holds six tools
-of the router besides; 18 is the median of real servers. `--all` prints what each way came to. What the library's own
-call costs: calls.py.
+`mcp-proxy` has stdio servers only; all else reaches one server over HTTP. A list through the
+endpoint holds six tools of the router besides; 18 is the median of real servers. `--all` prints
+what each way came to. What the library's own call costs: calls.py.
 """
 
 from __future__ import annotations
@@ -33,7 +34,16 @@ from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.benchmarks.gateways import KEY, Gateway, Missing, fastmcp, mcp_proxy, minimal, ours, tool_server
+from tests.benchmarks.gateways import (
+    KEY,
+    Gateway,
+    Missing,
+    fastmcp,
+    mcp_proxy,
+    minimal,
+    ours,
+    tool_server,
+)
 
 MANY: Final = 16
 WARMING: Final = 32
@@ -44,7 +54,9 @@ PROXY, MINIMAL, DIRECT = "mcp-proxy", "minimal", "the SDK's server"
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to the tools, and the process whose CPU counts: the gateway's, or the server's where there is none."""
+    """One way to the tools, and the process whose CPU counts: the gateway's, or the server's where
+    there is none.
+    """
 
     name: str
     go: Callable[[], Awaitable[Any]]
@@ -85,7 +97,9 @@ LISTS: Final = (Promise("list", ENDPOINT, PROXY, 0.5), Promise("list", ENDPOINT,
 
 def cpu_s(pid: int) -> float:
     """CPU that a process used so far, of all its threads."""
-    return time.clock_gettime((~pid << 3) | 2)  # the clock id of another process, as the kernel has it
+    return time.clock_gettime(
+        (~pid << 3) | 2
+    )  # the clock id of another process, as the kernel has it
 
 
 async def load(way: Way, callers: int, calls: int) -> Sample:
@@ -128,13 +142,19 @@ async def measure(gateways: Sequence[Gateway], options: argparse.Namespace) -> N
             _check(await call())
             calls.append(Way(gateway.name, call, gateway.pid))
             lists.append(Way(gateway.name, names, gateway.pid))
-        for ways, callers, promises in ((calls, MANY, CALLS), (calls, 1, ALONE), (lists, MANY, LISTS)):
+        for ways, callers, promises in (
+            (calls, MANY, CALLS),
+            (calls, 1, ALONE),
+            (lists, MANY, LISTS),
+        ):
             taken = await rounds(ways, callers, options)
             for line in (*rows(promises, taken), *(parts(callers, taken) if options.all else ())):
                 print(line, flush=True)
 
 
-def _asked(agent: Any, tool: str) -> tuple[Callable[[], Awaitable[Any]], Callable[[], Awaitable[Any]]]:
+def _asked(
+    agent: Any, tool: str
+) -> tuple[Callable[[], Awaitable[Any]], Callable[[], Awaitable[Any]]]:
     return lambda: agent.call_tool(tool, SAID), lambda: agent.session.list_tools()
 
 
@@ -161,24 +181,35 @@ def rows(promises: Sequence[Promise], taken: Rounds) -> Iterator[str]:
     for promise in promises:
         if promise.beside in taken:
             pairs = zip(taken[promise.ours], taken[promise.beside], strict=True)
-            yield row(promise, [a.elapsed / b.elapsed if promise.elapsed else a.cpu / b.cpu for a, b in pairs])
+            yield row(
+                promise,
+                [a.elapsed / b.elapsed if promise.elapsed else a.cpu / b.cpu for a, b in pairs],
+            )
 
 
 def row(promise: Promise, ratios: Sequence[float]) -> str:
     low, middle, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else [*ratios] * 3
     verdict = "met" if middle <= promise.goal else "missed"
     beside = f"{promise.beside}'s" if not promise.beside.endswith("server") else promise.beside
-    return f"{promise.what:24} {middle:5.2f} ({low:.2f} to {high:.2f}) x {beside}; goal {promise.goal}: {verdict}"
+    return (
+        f"{promise.what:24} {middle:5.2f} ({low:.2f} to {high:.2f}) x {beside}; goal"
+        f" {promise.goal}: {verdict}"
+    )
 
 
 def parts(callers: int, taken: Rounds) -> Iterator[str]:
     for name, samples in taken.items():
-        cpu, elapsed = (statistics.median(part) for part in zip(*((s.cpu, s.elapsed) for s in samples), strict=True))
+        cpu, elapsed = (
+            statistics.median(part)
+            for part in zip(*((s.cpu, s.elapsed) for s in samples), strict=True)
+        )
         yield f"    {name}, {callers} callers: {cpu:.2f} ms of CPU, {elapsed:.2f} ms elapsed a call"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--calls", type=int, default=128, help="calls a round")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tools", type=int, default=18)
@@ -187,8 +218,13 @@ def main() -> None:
     parser.add_argument("--mcp-proxy", default="mcp-proxy", help="the program")
     parser.add_argument("--all", action="store_true", help="print what each way came to")
     options = parser.parse_args()
-    machine = f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}"
-    print(f"{machine}, Python {platform.python_version()}, mcp {version('mcp')}, load {os.getloadavg()[0]:.1f}")
+    machine = (
+        f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}"
+    )
+    print(
+        f"{machine}, Python {platform.python_version()}, mcp {version('mcp')}, load"
+        f" {os.getloadavg()[0]:.1f}"
+    )
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         server, url = stack.enter_context(tool_server(options.tools))

@@ -3,15 +3,17 @@
     python tests/benchmarks/exposure.py [--catalog servers.jsonl] [--routing FOLDER] [--servers]
     python tests/benchmarks/exposure.py capture [--installed FOLDER] [--to servers.jsonl]
 
-`capture` asks the servers that `.ci/servers/install` installs what tools they have. Without `--catalog` the capture
-that ships (tests/data/catalog) is measured, and without `--routing` the labelled sample (tests/data/routing).
-Tokens are cl100k_base, definitions in OpenAI form. Every server is one bundle in mode `meta`, its tools pinned, so that
-all of them are behind search. Three questions:
+`capture` asks the servers that `.ci/servers/install` installs what tools they have. Without
+`--catalog` the capture that ships (tests/data/catalog) is measured, and without `--routing` the
+labelled sample (tests/data/routing). Tokens are cl100k_base, definitions in OpenAI form. Every
+server is one bundle in mode `meta`, its tools pinned, so that all of them are behind search. Three
+questions:
 
-  surface   meta-tools and guidance against all schemas, with 20 and with all of the servers behind it, and how many of
-            the servers the guidance names
-  answer    one search answer: tokens, and how often it holds the right tool (a graded query's best tools; a labelled
-            step's first gold tool), beside the first 5 and 10 raw schemas of the same ranking
+  surface   meta-tools and guidance against all schemas, with 20 and with all of the servers behind
+            it, and how many of the servers the guidance names
+  answer    one search answer: tokens, and how often it holds the right tool (a graded query's best
+            tools; a labelled step's first gold tool), beside the first 5 and 10 raw schemas of the
+            same ranking
   servers   (--servers) all schemas of each server against our surface for that server alone
 """
 
@@ -34,7 +36,10 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from bundle_router.adapters.bm25 import LexicalIndex, english_stemmer  # noqa: E402  the path is set above
+from bundle_router.adapters.bm25 import (  # noqa: E402  the path is set above
+    LexicalIndex,
+    english_stemmer,
+)
 from bundle_router.adapters.local import card  # noqa: E402
 from bundle_router.core.catalog import Bundle, Card, Catalog, Server  # noqa: E402
 from bundle_router.core.models import Activation  # noqa: E402
@@ -64,7 +69,9 @@ def counter() -> Count:
     spec = find_spec("litellm")
     if spec is None or spec.origin is None:
         raise SystemExit("litellm carries the tokenizer's file: install the dev extra")
-    os.environ["TIKTOKEN_CACHE_DIR"] = str(Path(spec.origin).parent / "litellm_core_utils" / "tokenizers")
+    os.environ["TIKTOKEN_CACHE_DIR"] = str(
+        Path(spec.origin).parent / "litellm_core_utils" / "tokenizers"
+    )
     import tiktoken
 
     encoding = tiktoken.get_encoding("cl100k_base")
@@ -89,7 +96,9 @@ def catalog_of(cards: Mapping[str, Card], about: Mapping[str, str]) -> Catalog:
     return Catalog(
         servers={name: Server(name, "streamable-http", "trusted") for name in members},
         bundles={
-            name: Bundle(name, about.get(name, name), tuple(sorted(tools)), effects=("read",), mode="meta")
+            name: Bundle(
+                name, about.get(name, name), tuple(sorted(tools)), effects=("read",), mode="meta"
+            )
             for name, tools in members.items()
         },
         cards=cards,
@@ -110,7 +119,11 @@ def graded(cards: Mapping[str, Card]) -> list[Query]:
     queries = []
     for row in json.loads(GRADED.read_text(encoding="utf-8"))["queries"]:
         best = max(label["relevance"] for label in row["labels"])
-        gold = {label["tool_id"].replace(":", ".", 1) for label in row["labels"] if label["relevance"] == best}
+        gold = {
+            label["tool_id"].replace(":", ".", 1)
+            for label in row["labels"]
+            if label["relevance"] == best
+        }
         if gold <= cards.keys():
             queries.append(Query(row["query"], frozenset(gold)))
     return queries
@@ -124,12 +137,17 @@ def labelled(folder: Path) -> tuple[dict[str, Card], dict[str, str], list[Query]
     cards: dict[str, Card] = {}
     names: dict[str, str] = {}
     for row in _rows(folder / "tools.jsonl"):
-        made = card(safe[row["server"]], row["name"], row["description"] or "", row["inputSchema"] or {})
+        made = card(
+            safe[row["server"]], row["name"], row["description"] or "", row["inputSchema"] or {}
+        )
         cards[made.name] = made
         names[row["id"]] = made.name
-    about = {safe[row["id"]]: row["description"] or row["id"] for row in _rows(folder / "servers.jsonl")}
+    about = {
+        safe[row["id"]]: row["description"] or row["id"] for row in _rows(folder / "servers.jsonl")
+    }
     queries = [
-        Query(row["query"], frozenset(names[tool] for tool in row["tools"])) for row in _rows(folder / "queries.jsonl")
+        Query(row["query"], frozenset(names[tool] for tool in row["tools"]))
+        for row in _rows(folder / "queries.jsonl")
     ]
     return cards, about, queries
 
@@ -175,7 +193,11 @@ def answers(title: str, catalog: Catalog, queries: Sequence[Query], count: Count
         spent.append((time.perf_counter() - began) * 1000)
         sizes.append(count(said.text))
         lines = said.text.splitlines()
-        told = [tool for tool in ranked[: len(lines)] if any(line.startswith(shelf.exposed[tool]) for line in lines)]
+        told = [
+            tool
+            for tool in ranked[: len(lines)]
+            if any(line.startswith(shelf.exposed[tool]) for line in lines)
+        ]
         tools.append(len(told))
         hits += bool(query.gold & set(told))
         for k in raw:
@@ -193,26 +215,45 @@ def answers(title: str, catalog: Catalog, queries: Sequence[Query], count: Count
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("verb", nargs="?", choices=("measure", "capture"), default="measure")
-    parser.add_argument("--catalog", type=Path, default=SAMPLE, help="what is measured: a server a line")
+    parser.add_argument(
+        "--catalog", type=Path, default=SAMPLE, help="what is measured: a server a line"
+    )
     parser.add_argument("--routing", type=Path, default=SAMPLES, help="a folder with labelled sets")
     parser.add_argument("--servers", action="store_true", help="one line for each server")
-    parser.add_argument("--installed", type=Path, help="capture: what .ci/servers/install filled (default: .servers)")
-    parser.add_argument("--to", type=Path, default=Path("servers.jsonl"), help="capture: the file that is written")
+    parser.add_argument(
+        "--installed",
+        type=Path,
+        help="capture: what .ci/servers/install filled (default: .servers)",
+    )
+    parser.add_argument(
+        "--to", type=Path, default=Path("servers.jsonl"), help="capture: the file that is written"
+    )
     options = parser.parse_args(argv)
     if options.verb == "capture":
         return capture(options.installed, options.to)
     if not options.catalog.is_file():
-        print(f"there is no catalog {options.catalog}: `{Path(__file__).name} capture` writes one", file=sys.stderr)
+        print(
+            f"there is no catalog {options.catalog}: `{Path(__file__).name} capture` writes one",
+            file=sys.stderr,
+        )
         return 3
     labelled_set = next((name for name in LABELLED if (options.routing / name).is_dir()), None)
     if labelled_set is None:
-        print(f"{options.routing} holds none of the labelled sets {', '.join(LABELLED)}", file=sys.stderr)
+        print(
+            f"{options.routing} holds none of the labelled sets {', '.join(LABELLED)}",
+            file=sys.stderr,
+        )
         return 3
     count = counter()
     cards, order = real_servers(options.catalog)
-    print("surface                    tools  all schemas  meta-tools  guidance  together  servers named")
+    print(
+        "surface                    tools  all schemas  meta-tools  guidance  together  servers"
+        " named"
+    )
     for number in sorted({min(20, len(order)), len(order)}):
         some = {name: one for name, one in cards.items() if one.server in order[:number]}
         catalog = catalog_of(some, {})

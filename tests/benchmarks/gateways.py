@@ -1,7 +1,8 @@
-"""The gateways that stand beside the endpoint: each a process in front of the same tools, driven by the same client.
+"""The gateways that stand beside the endpoint: each a process in front of the same tools, driven by
+the same client.
 
-A peer lives in an environment of its own, since their dependencies contradict each other. One that is not there is
-left out, and why is said.
+A peer lives in an environment of its own, since their dependencies contradict each other. One that
+is not there is left out, and why is said.
 """
 
 from __future__ import annotations
@@ -121,7 +122,9 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def process(*words: str, checkout: str = ROOT) -> Iterator[subprocess.Popen[str]]:
-    """A process that runs while the context lasts, with the package of a checkout, whatever it was named then."""
+    """A process that runs while the context lasts, with the package of a checkout, whatever it was
+    named then.
+    """
     is_moved = Path(checkout, "router", "bundle_router").is_dir()
     child = subprocess.Popen(
         words,
@@ -129,7 +132,11 @@ def process(*words: str, checkout: str = ROOT) -> Iterator[subprocess.Popen[str]
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        env={**os.environ, "KEY": KEY, "PYTHONPATH": f"{checkout}/router" if is_moved else checkout},
+        env={
+            **os.environ,
+            "KEY": KEY,
+            "PYTHONPATH": f"{checkout}/router" if is_moved else checkout,
+        },
     )
     try:
         yield child
@@ -161,12 +168,31 @@ def tool_server(tools: int) -> Iterator[tuple[int, str]]:
 def ours(folder: Path, upstream: str, tools: int) -> Iterator[Gateway]:
     """`bundle-router serve`. `upstream` is an address, or `stdio`."""
     over_stdio = upstream == "stdio"
-    command = f"command = {json.dumps(sys.executable)}\nargs = {json.dumps(['-c', STDIO_SERVER, str(tools)])}"
+    command = (
+        f"command = {json.dumps(sys.executable)}\nargs ="
+        f" {json.dumps(['-c', STDIO_SERVER, str(tools)])}"
+    )
     written = f'transport = "stdio"\n{command}' if over_stdio else f'url = "{upstream}"'
     write_config(folder, written, tools)
     step = ("--run", "served", "--workflow", "w", "--role", "r", "--step", "s", "--development")
-    places = ("--config", f"{folder}/config", "--runs", f"{folder}/served", "--workspace", str(folder))
-    verb = (sys.executable, "-m", "bundle_router", "serve", "--mcp-only", "--json", "--token-env", "KEY")
+    places = (
+        "--config",
+        f"{folder}/config",
+        "--runs",
+        f"{folder}/served",
+        "--workspace",
+        str(folder),
+    )
+    verb = (
+        sys.executable,
+        "-m",
+        "bundle_router",
+        "serve",
+        "--mcp-only",
+        "--json",
+        "--token-env",
+        "KEY",
+    )
     with process(*verb, *step, *places, "--unpinned") as child:
         assert child.stdout is not None
         url = json.loads(child.stdout.readline())["url"]
@@ -179,7 +205,13 @@ def write_config(folder: Path, server: str, tools: int) -> None:
     servers = f'[servers.bench]\n{server}\ntrust = "trusted"\n'
     names = ["bench.echo", *(f"bench.echo_{number}" for number in range(1, tools))]
     bundles = f"{BUNDLE}{json.dumps(names)}\n"
-    files = {"servers": servers, "bundles": bundles, "routes": ROUTE, "policy": POLICY, "router": LIMITS}
+    files = {
+        "servers": servers,
+        "bundles": bundles,
+        "routes": ROUTE,
+        "policy": POLICY,
+        "router": LIMITS,
+    }
     for file, text in files.items():
         (folder / "config" / f"{file}.toml").write_text(text, encoding="utf-8")
 
@@ -213,7 +245,9 @@ def mcp_proxy(program: str, tools: int) -> Iterator[Gateway]:
         raise Missing(f"mcp-proxy: there is no program {program!r}: name it with --mcp-proxy")
     port = free_port()
     beneath = ("--", sys.executable, "-c", STDIO_SERVER, str(tools))
-    with process(program, "--port", str(port), "--pass-environment", "--log-level", "ERROR", *beneath) as child:
+    with process(
+        program, "--port", str(port), "--pass-environment", "--log-level", "ERROR", *beneath
+    ) as child:
         await_port(port, child)
         number = found.replace("mcp-proxy", "").strip()
         yield Gateway("mcp-proxy", f"http://127.0.0.1:{port}/mcp", "echo", child.pid, number)

@@ -1,10 +1,12 @@
-"""A thousand agents on one endpoint at once: a list and two calls each, beside a minimal gateway of the SDK's parts.
+"""A thousand agents on one endpoint at once: a list and two calls each, beside a minimal gateway of
+the SDK's parts.
 
     python tests/benchmarks/many_agents.py [--agents 1000] [--turns 2]
 
-Each agent has a connection of its own and speaks modern MCP in bare bytes, so that the agents take little of the
-machine that they share with what is measured. `turns`: as many agents again, for what memory comes to. Says how many
-requests were answered with a result, what the others were told, how long answers took, and memory before and after.
+Each agent has a connection of its own and speaks modern MCP in bare bytes, so that the agents take
+little of the machine that they share with what is measured. `turns`: as many agents again, for what
+memory comes to. Says how many requests were answered with a result, what the others were told, how
+long answers took, and memory before and after.
 """
 
 from __future__ import annotations
@@ -57,9 +59,9 @@ def request(gateway: Gateway, method: str) -> bytes:
         named = f"mcp-name: {gateway.tool}\r\n"
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
     return (
-        f"POST /{path} HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {KEY}\r\ncontent-type: application/json\r\n"
-        f"accept: application/json, text/event-stream\r\nmcp-protocol-version: 2026-07-28\r\nmcp-method: {method}\r\n"
-        f"{named}content-length: {len(body)}\r\n\r\n{body}"
+        f"POST /{path} HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {KEY}\r\ncontent-type:"
+        " application/json\r\naccept: application/json, text/event-stream\r\nmcp-protocol-version:"
+        f" 2026-07-28\r\nmcp-method: {method}\r\n{named}content-length: {len(body)}\r\n\r\n{body}"
     ).encode()
 
 
@@ -76,7 +78,11 @@ async def agent(gateway: Gateway, answers: Answers) -> None:
             writer.write(request(gateway, method))
             try:
                 body = await _body(reader)
-            except (OSError, asyncio.IncompleteReadError, ValueError) as error:  # ValueError: an answer that is no JSON
+            except (
+                OSError,
+                asyncio.IncompleteReadError,
+                ValueError,
+            ) as error:  # ValueError: an answer that is no JSON
                 answers.refused[f"{method}: {type(error).__name__}"] += 1
                 return
             answers.seconds.append(time.perf_counter() - begun)
@@ -127,14 +133,17 @@ def measured(gateway: Gateway, options: argparse.Namespace) -> Iterator[str]:
         seconds = sorted(answers.seconds) or [float("nan")]
         after = memory_mb(gateway.pid)
         yield (
-            f"{gateway.name}, turn {turn}: {answers.results} of {3 * options.agents} answered, median "
-            f"{seconds[len(seconds) // 2]:.2f} s, p99 {seconds[max(int(len(seconds) * 0.99) - 1, 0)]:.2f} s; memory "
-            f"{before:.0f} MB before, {after:.0f} after (x {after / before:.2f}); refused: {dict(answers.refused)}"
+            f"{gateway.name}, turn {turn}: {answers.results} of {3 * options.agents} answered,"
+            f" median {seconds[len(seconds) // 2]:.2f} s, p99"
+            f" {seconds[max(int(len(seconds) * 0.99) - 1, 0)]:.2f} s; memory {before:.0f} MB"
+            f" before, {after:.0f} after (x {after / before:.2f}); refused: {dict(answers.refused)}"
         )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--agents", type=int, default=1_000)
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--tools", type=int, default=18)

@@ -1,8 +1,10 @@
-"""How long the pages take over 10,000 runs and over a run of 10,000 records, beside the raw query in the same process.
+"""How long the pages take over 10,000 runs and over a run of 10,000 records, beside the raw query
+in the same process.
 
     python tests/benchmarks/pages.py [--runs 10000] [--records 10000]
 
-Runs are made in memory over the sample team's config and written as run directories; the first indexing is timed too.
+Runs are made in memory over the sample team's config and written as run directories; the first
+indexing is timed too.
 """
 
 from __future__ import annotations
@@ -28,8 +30,10 @@ ROUNDS = 7
 
 
 def median_ms(work: Callable[[], object]) -> tuple[float, float]:
-    """Milliseconds and CPU milliseconds (medians of several rounds, after one that is not counted). The second hardly
-    depends on what else the machine does."""
+    """Milliseconds and CPU milliseconds (medians of several rounds, after one that is not counted).
+
+    The second hardly depends on what else the machine does.
+    """
     work()
     found, spent = [], []
     for _ in range(ROUNDS):
@@ -41,7 +45,9 @@ def median_ms(work: Callable[[], object]) -> tuple[float, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--runs", type=int, default=10_000)
     parser.add_argument("--records", type=int, default=10_000)
     asked = parser.parse_args()

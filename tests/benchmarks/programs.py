@@ -1,8 +1,10 @@
-"""Code mode beside direct calls, on three tasks over real servers: `python tests/benchmarks/programs.py FOLDER`.
+"""Code mode beside direct calls, on three tasks over real servers:
+`python tests/benchmarks/programs.py FOLDER`.
 
-FOLDER is what `.ci/servers/install` made. The same tools are asked for directly (a long result is read to its end, page
-by page) and by one program. What is counted: tokens that pass through the model (arguments that it writes and results
-that it reads, cl100k_base), calls that the model makes, and the wall time of these calls, the model's own not counted.
+FOLDER is what `.ci/servers/install` made. The same tools are asked for directly (a long result is
+read to its end, page by page) and by one program. What is counted: tokens that pass through the
+model (arguments that it writes and results that it reads, cl100k_base), calls that the model makes,
+and the wall time of these calls, the model's own not counted.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ def counter() -> Any:
     spec = find_spec("litellm")
     assert spec is not None
     assert spec.origin is not None
-    os.environ["TIKTOKEN_CACHE_DIR"] = str(Path(spec.origin).parent / "litellm_core_utils" / "tokenizers")
+    os.environ["TIKTOKEN_CACHE_DIR"] = str(
+        Path(spec.origin).parent / "litellm_core_utils" / "tokenizers"
+    )
     import tiktoken
 
     encoding = tiktoken.get_encoding("cl100k_base")
@@ -41,31 +45,49 @@ def project(folder: Path, servers: Path) -> None:
     work = folder / "work"
     work.mkdir()
     for number in range(FILES):
-        (work / f"file-{number:04}.{'csv' if number % 40 == 7 else 'txt'}").write_text("x" * (number % 100))
+        (work / f"file-{number:04}.{'csv' if number % 40 == 7 else 'txt'}").write_text(
+            "x" * (number % 100)
+        )
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(work)]
     subprocess.run(["git", "init", "-q", str(work)], check=True)
     for number in range(40):
         name = f"file-{number * 7:04}.{'csv' if number * 7 % 40 == 7 else 'txt'}"
         subprocess.run([*git, "add", name], check=True)
         subprocess.run([*git, "commit", "-q", "-m", f"touch {name}"], check=True)
-    node = servers / "node_modules" / "@modelcontextprotocol" / "server-filesystem" / "dist" / "index.js"
-    rows = {"files": ["node", str(node), str(work)], "git": [str(servers / "venv" / "bin" / "mcp-server-git")]}
+    node = (
+        servers
+        / "node_modules"
+        / "@modelcontextprotocol"
+        / "server-filesystem"
+        / "dist"
+        / "index.js"
+    )
+    rows = {
+        "files": ["node", str(node), str(work)],
+        "git": [str(servers / "venv" / "bin" / "mcp-server-git")],
+    }
     text = "".join(
-        f'[servers.{name}]\ntransport = "stdio"\ntrust = "trusted"\ncommand = {json.dumps(words[0])}\n'
-        f"args = {json.dumps(words[1:])}\n"
+        f'[servers.{name}]\ntransport = "stdio"\ntrust = "trusted"\ncommand ='
+        f" {json.dumps(words[0])}\nargs = {json.dumps(words[1:])}\n"
         for name, words in rows.items()
     )
     bundles = "".join(
-        f'[bundles."all.{mode}"]\ndescription = "Files and history."\ntools = ["files.*", "git.*"]\n'
-        f'effects = ["read", "write"]\nmode = "{mode}"\n'
+        f'[bundles."all.{mode}"]\ndescription = "Files and history."\ntools = ["files.*",'
+        f' "git.*"]\neffects = ["read", "write"]\nmode = "{mode}"\n'
         for mode in ("direct", "code")
     )
     routes = "".join(
-        f'[[routes]]\nname = "{mode}"\nrole = "{mode}"\nbundles = ["all.{mode}"]\n' for mode in ("direct", "code")
+        f'[[routes]]\nname = "{mode}"\nrole = "{mode}"\nbundles = ["all.{mode}"]\n'
+        for mode in ("direct", "code")
     )
     policy = '[[policies]]\nname = "all"\nallow = ["bundle:all.*"]\neffects = ["read", "write"]\n'
     (folder / "config").mkdir()
-    for name, words in (("servers", text), ("bundles", bundles), ("routes", routes), ("policy", policy)):
+    for name, words in (
+        ("servers", text),
+        ("bundles", bundles),
+        ("routes", routes),
+        ("policy", policy),
+    ):
         (folder / "config" / f"{name}.toml").write_text(words, encoding="utf-8")
 
 
@@ -83,7 +105,9 @@ class Model:
         self.seconds += time.perf_counter() - started
         assert result.ok, result.text[:500]
         self.calls += 1
-        self.tokens += self.count(json.dumps({"name": name, "arguments": arguments})) + self.count(result.text)
+        self.tokens += self.count(json.dumps({"name": name, "arguments": arguments})) + self.count(
+            result.text
+        )
         return result
 
     async def call_to_the_end(self, name: str, arguments: dict[str, Any]) -> None:
@@ -104,7 +128,9 @@ async def measured(router: Router, mode: str, task: str, work: Path, count: Any)
         ("files.get_file_info", {"path": str(work / "file-0000.txt")}),
         ("git.git_status", {"repo_path": str(work)}),
     ):  # both servers are up, and their tools known
-        for _ in range(STARTS):  # a loaded machine may take longer to start a server than a call waits for one
+        for _ in range(
+            STARTS
+        ):  # a loaded machine may take longer to start a server than a call waits for one
             warm = await router.call(run, name, arguments)
             if warm.ok:
                 break
@@ -139,25 +165,31 @@ async def loop_directly(model: Model, work: Path) -> None:
 
 DIRECT = {"filter": filter_directly, "join": join_directly, "loop": loop_directly}
 PROGRAMS = {
-    "filter": """
+    "filter": (
+        """
 found = await files__list_directory(path='WORK')
 text = found['content'] if isinstance(found, dict) else found
 print([line for line in text.split('\\n') if line.endswith('.csv')][:60])
-""",
-    "join": """
+"""
+    ),
+    "join": (
+        """
 import asyncio
 log, sizes = await asyncio.gather(
     git__git_log(repo_path='WORK', max_count=40), files__list_directory_with_sizes(path='WORK'))
 names = [word for line in str(log).split() for word in line.split("'") if word.startswith('file-')]
 text = sizes['content'] if isinstance(sizes, dict) else sizes
 print(len([line for line in text.split('\\n') if any(name in line for name in set(names))]))
-""",
-    "loop": """
+"""
+    ),
+    "loop": (
+        """
 import asyncio
 names = ['file-%04d.%s' % (n, 'csv' if n % 40 == 7 else 'txt') for n in range(30)]
 rows = await asyncio.gather(*[files__get_file_info(path='WORK/' + name) for name in names])
 print(len(rows), str(rows[0])[:80])
-""",
+"""
+    ),
 }
 
 

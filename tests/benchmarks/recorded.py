@@ -1,9 +1,11 @@
-"""What reading recorded runs costs: `replay` of mapped decisions, and `runs verify` in megabytes a second.
+"""What reading recorded runs costs: `replay` of mapped decisions, and `runs verify` in megabytes a
+second.
 
     python tests/benchmarks/recorded.py --decisions 100000 --megabytes 200
 
-Both are the commands themselves, in processes of their own, by their CPU time (on one core). The floor of `verify` is
-what no reader of a chain can do without: JSON-decode and sha256 of the same lines, in this process.
+Both are the commands themselves, in processes of their own, by their CPU time (on one core). The
+floor of `verify` is what no reader of a chain can do without: JSON-decode and sha256 of the same
+lines, in this process.
 """
 
 from __future__ import annotations
@@ -61,7 +63,12 @@ def floor_of(runs: Path) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--decisions", type=int, default=10_000, help="mapped decisions to replay (goal: of 100,000)")
+    parser.add_argument(
+        "--decisions",
+        type=int,
+        default=10_000,
+        help="mapped decisions to replay (goal: of 100,000)",
+    )
     parser.add_argument("--megabytes", type=int, default=50, help="recorded lines to verify")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -69,14 +76,21 @@ def main() -> None:
         recorded(runs, arguments.decisions, "rename the flag")
         spent = cpu_of("replay", "--runs", str(runs))
         each = 100_000 / arguments.decisions
-        print(f"replay: {arguments.decisions:,} mapped decisions in {spent:.1f} s of CPU; goal: 100,000 in 60 s")
+        print(
+            f"replay: {arguments.decisions:,} mapped decisions in {spent:.1f} s of CPU; goal:"
+            " 100,000 in 60 s"
+        )
         print(f"  {spent * each:.1f} s for 100,000: {'met' if spent * each < 60 else 'missed'}")
         runs = Path(folder, "verified")
-        size = recorded(runs, max(PER_RUN, arguments.megabytes * 1_000_000 // 5_800), "why " * 1_000) / 1e6
+        size = (
+            recorded(runs, max(PER_RUN, arguments.megabytes * 1_000_000 // 5_800), "why " * 1_000)
+            / 1e6
+        )
         idle = cpu_of("--version")
         spent, floor = cpu_of("runs", "verify", "--runs", str(runs)) - idle, floor_of(runs)
         print(
-            f"verify: {size:.0f} MB at {size / spent:.0f} MB/s of CPU, {spent / floor:.2f} of the floor; goal: 200 MB/s"
+            f"verify: {size:.0f} MB at {size / spent:.0f} MB/s of CPU, {spent / floor:.2f} of the"
+            " floor; goal: 200 MB/s"
         )
 
 

@@ -1,10 +1,13 @@
-"""What redaction costs: `python tests/benchmarks/redaction.py` prints microseconds per text, and for one construction.
+"""What redaction costs: `python tests/benchmarks/redaction.py` prints microseconds per text, and
+for one construction.
 
-Each figure is the best of several rounds, so that a busy machine disturbs little. "Clean" texts hold no secret;
-"probed" ones look as if they might; the megabytes are the worst kinds of each that we know.
+Each figure is the best of several rounds, so that a busy machine disturbs little. "Clean" texts
+hold no secret; "probed" ones look as if they might; the megabytes are the worst kinds of each that
+we know.
 
-With `--sources MEGABYTES`: CPU of each megabyte of the standard library's sources, in pieces of 1,500 characters, the
-first time and again, and what the process has grown by (Linux). New text makes new states of the automata.
+With `--sources MEGABYTES`: CPU of each megabyte of the standard library's sources, in pieces of
+1,500 characters, the first time and again, and what the process has grown by (Linux). New text
+makes new states of the automata.
 """
 
 from __future__ import annotations
@@ -23,11 +26,14 @@ from pathlib import Path
 from time import perf_counter, process_time
 
 PROSE = (
-    "Rename the feature flag in src/router/settings.py and update every call site; keep the public interface stable, "
-    "then run the tests of the affected packages and summarise for the reviewer what changed and why. "
+    "Rename the feature flag in src/router/settings.py and update every call site; keep the public"
+    " interface stable, then run the tests of the affected packages and summarise for the reviewer"
+    " what changed and why. "
 )
 TOKEN = "ghp_" + "aB3dE5gH7" * 4
-DIRTY = f"{PROSE} token={TOKEN} Authorization: Bearer {TOKEN[4:]} postgresql://u:hunter2@db/app {PROSE}"
+DIRTY = (
+    f"{PROSE} token={TOKEN} Authorization: Bearer {TOKEN[4:]} postgresql://u:hunter2@db/app {PROSE}"
+)
 RECORD = {
     "type": "route.decided",
     "run_id": "r-42",
@@ -39,8 +45,13 @@ RECORD = {
         "goal": PROSE,
         "constraints": ["no network"],
     },
-    "bundles": [{"id": f"repo.part{n}", "rank": n, "reason": "mapped", "evidence": "route edit"} for n in range(6)],
-    "left_out": [{"id": f"x.part{n}", "code": "policy_denied", "detail": "policy base"} for n in range(12)],
+    "bundles": [
+        {"id": f"repo.part{n}", "rank": n, "reason": "mapped", "evidence": "route edit"}
+        for n in range(6)
+    ],
+    "left_out": [
+        {"id": f"x.part{n}", "code": "policy_denied", "detail": "policy base"} for n in range(12)
+    ],
 }
 
 
@@ -112,16 +123,24 @@ def measure_texts() -> None:
     from bundle_router.adapters.redaction import SecretRedactor
 
     imported = process_time()
-    redactor = SecretRedactor({"VENDOR_KEY": "correct horse/battery+staple", "OTHER": "another-value-of-some-length"})
+    redactor = SecretRedactor(
+        {"VENDOR_KEY": "correct horse/battery+staple", "OTHER": "another-value-of-some-length"}
+    )
     built = process_time()
     redactor.redact(PROSE)
     warm = process_time()
 
     print(
-        f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()} on {sys.platform}, ", end=""
+        f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()} on"
+        f" {sys.platform}, ",
+        end="",
     )
     print(f"google-re2 {version('google-re2')}")
-    print(f"CPU ms: import {(imported - start) * 1e3:.1f}, construction {(built - imported) * 1e3:.1f}, ", end="")
+    print(
+        f"CPU ms: import {(imported - start) * 1e3:.1f}, construction"
+        f" {(built - imported) * 1e3:.1f}, ",
+        end="",
+    )
     print(f"first text {(warm - built) * 1e3:.1f}")
 
     noise = base64.b64encode(random.Random(0).randbytes(750_000)).decode()
@@ -130,9 +149,13 @@ def measure_texts() -> None:
         "clean 200 characters": lambda: redactor.redact(PROSE[:200]),
         "clean 1,000 characters": lambda: redactor.redact((PROSE * 6)[:1000]),
         "clean, 40 texts in one look": lambda: redactor.redact_many([PROSE[:25]] * 40),
-        f"clean record as a value ({len(encoded)} characters)": lambda: redactor.redact_value(RECORD),
+        f"clean record as a value ({len(encoded)} characters)": lambda: redactor.redact_value(
+            RECORD
+        ),
         "clean record, encoded (are_clean)": lambda: redactor.are_clean([encoded]),
-        "probed 1,000 characters": lambda: redactor.redact((PROSE * 5)[:950] + " the key: see_the_manual of it"),
+        "probed 1,000 characters": lambda: redactor.redact(
+            (PROSE * 5)[:950] + " the key: see_the_manual of it"
+        ),
         "dirty 1,000 characters": lambda: redactor.redact((DIRTY + PROSE * 4)[:1000]),
         "clean 1 MB": lambda: redactor.redact(megabyte(PROSE)),
         "dirty 1 MB": lambda: redactor.redact(megabyte(DIRTY)),

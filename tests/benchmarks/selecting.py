@@ -1,13 +1,17 @@
-"""What search settles by itself, how often it is right, and what it costs: `python tests/benchmarks/selecting.py`.
+"""What search settles by itself, how often it is right, and what it costs:
+`python tests/benchmarks/selecting.py`.
 
     [--data FOLDER] [--sets mcp_mix,livemcp] [--limit N]
 
-The rules under test are those of `core.search.sufficiency` under the calibration that ships, every bundle being one
-that reads, so that effects do not decide. Three situations for each labelled query: every bundle permitted; a dozen
-permitted, the right ones among them; a dozen permitted, and the right ones not.
+The rules under test are those of `core.search.sufficiency` under the calibration that ships, every
+bundle being one that reads, so that effects do not decide. Three situations for each labelled
+query: every bundle permitted; a dozen permitted, the right ones among them; a dozen permitted, and
+the right ones not.
 
-  settled   share of queries that search answers by itself, and how many of these answers name a right bundle first
-  union     share shown as a union, and how many of these hold a right bundle (in brackets: all right ones)
+  settled   share of queries that search answers by itself, and how many of these answers name a
+            right bundle first
+  union     share shown as a union, and how many of these hold a right bundle (in brackets: all
+            right ones)
   novel     share where it says that nothing fits
 """
 
@@ -39,7 +43,13 @@ from bundle_router.engine.engine import Engine  # noqa: E402
 from bundle_router.engine.engine_ports import EnginePorts  # noqa: E402
 from bundle_router.engine.selecting import SearchSelector  # noqa: E402
 from bundle_router.engine.versions import EngineVersions  # noqa: E402
-from bundle_router.testing import FakeCapabilities, FakeDiagnostics, FakeSessions, MemoryArtifacts, small_catalog  # noqa: E402
+from bundle_router.testing import (  # noqa: E402
+    FakeCapabilities,
+    FakeDiagnostics,
+    FakeSessions,
+    MemoryArtifacts,
+    small_catalog,
+)
 from bundle_router.wiring import Router  # noqa: E402
 from bundle_router.wiring.searching import make_search  # noqa: E402
 
@@ -54,7 +64,9 @@ DOZEN = 12
 
 def catalog_for(data: LabelledSet) -> Catalog:
     """The set's bundles, all of which read and cost nothing to show."""
-    return small_catalog({b.id: Bundle(b.id, b.description, (), effects=("read",)) for b in data.bundles})
+    return small_catalog(
+        {b.id: Bundle(b.id, b.description, (), effects=("read",)) for b in data.bundles}
+    )
 
 
 def judgements(data: LabelledSet, search: Search, kind: str) -> list[tuple[Query, Judgement]]:
@@ -63,7 +75,9 @@ def judgements(data: LabelledSet, search: Search, kind: str) -> list[tuple[Query
     for query in data.queries:
         drawn = frozenset(source.sample(everyone, min(DOZEN, len(everyone))))
         right = frozenset(query.bundles)
-        permitted = {"all": frozenset(everyone), "dozen": drawn | right, "absent": drawn - right}[kind]
+        permitted = {"all": frozenset(everyone), "dozen": drawn | right, "absent": drawn - right}[
+            kind
+        ]
         out.append((query, judge(catalog, A_STEP, search.rank_bundles(query.request, permitted))))
     return out
 
@@ -80,24 +94,35 @@ def line(found: Sequence[tuple[Query, Judgement]]) -> str:
     novel = sum(j.use.verdict == "novel" for _, j in found)
     return (
         f"settled {share(len(settled), len(found))} right {share(right, len(settled))}   union"
-        f" {share(len(union), len(found))} holds {share(some, len(union))} ({share(every, len(union))})   novel"
-        f" {share(novel, len(found))}"
+        f" {share(len(union), len(found))} holds {share(some, len(union))}"
+        f" ({share(every, len(union))})   novel {share(novel, len(found))}"
     )
 
 
 def unmatched_step_us(bundles: int, count: int) -> list[float]:
-    """A step that no route covers, settled or passed on by search, recorded: the whole of `route()`."""
+    """A step that no route covers, settled or passed on by search, recorded: the whole of
+    `route()`.
+    """
     catalog = catalog_of(bundles, 0)
     diagnostics = FakeDiagnostics()
     clock, redactor = SystemClock(), SecretRedactor({})
     with tempfile.TemporaryDirectory() as runs:
-        store = DiskRunStore(runs, clock=clock, artifacts=lambda path: MemoryArtifacts(), redactor=redactor)
+        store = DiskRunStore(
+            runs, clock=clock, artifacts=lambda path: MemoryArtifacts(), redactor=redactor
+        )
         selector = SearchSelector(make_search, diagnostics)
         sessions = {"local": FakeSessions({})}
         deps = EnginePorts(
-            clock, redactor, diagnostics, sessions, lambda data: MediaFacts("application/octet-stream"), selector
+            clock,
+            redactor,
+            diagnostics,
+            sessions,
+            lambda data: MediaFacts("application/octet-stream"),
+            selector,
         )
-        engine = Engine(catalog=catalog, ports=deps, store=store, capabilities=FakeCapabilities(), workspace="/")
+        engine = Engine(
+            catalog=catalog, ports=deps, store=store, capabilities=FakeCapabilities(), workspace="/"
+        )
         router = Router(EngineVersions(engine))
         times = []
         for n in range(count + 20):
@@ -120,7 +145,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     for bundles in (50, 500):
         times = unmatched_step_us(bundles, 500)
-        print(f"an unmatched step, {bundles} bundles of 3 tools: median {statistics.median(times):,.0f} us")
+        print(
+            f"an unmatched step, {bundles} bundles of 3 tools: median"
+            f" {statistics.median(times):,.0f} us"
+        )
     names = routing_data.sets_in(options.data, options.sets)
     for name in names:
         data = routing_data.load(options.data, name, limit=options.limit)

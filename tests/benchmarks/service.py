@@ -1,13 +1,16 @@
-"""What a decision costs over HTTP: `POST /v1/route` of a mapped step beside a bare route of the same framework, on the
-same listener in the same process, that reads the same body and appends the same bytes to a file.
+"""What a decision costs over HTTP: `POST /v1/route` of a mapped step beside a bare route of the
+same framework, on the same listener in the same process, that reads the same body and appends the
+same bytes to a file.
 
-    python tests/benchmarks/service.py [--requests 2000] [--rate 200]     the table of tests/benchmarks/README.md
-    python tests/benchmarks/service.py --soak 200000 --calls 20000        memory and descriptors over that many
+    python tests/benchmarks/service.py [--requests 2000] [--rate 200]     the table of
+                                                                          tests/benchmarks/README.md
+    python tests/benchmarks/service.py --soak 200000 --calls 20000        memory and descriptors
+                                                                          over that many
 
-The clients are another process, on the same cores. Latencies are of requests at a fixed rate over 64 connections, each
-from the time it was due (so that a stall counts for all it delayed), and of one connection that asks back to back. The
-two routes take turns within each round. The bare route is mounted behind the service's own gate, so what the gate costs
-is in both.
+The clients are another process, on the same cores. Latencies are of requests at a fixed rate over
+64 connections, each from the time it was due (so that a stall counts for all it delayed), and of
+one connection that asks back to back. The two routes take turns within each round. The bare route
+is mounted behind the service's own gate, so what the gate costs is in both.
 """
 
 from __future__ import annotations
@@ -29,14 +32,21 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 CONNECTIONS = 64
 ROUNDS = 5
-STEP = {"workflow": "feature", "role": "planner", "step": "plan", "goal": "find out what the repository holds"}
+STEP = {
+    "workflow": "feature",
+    "role": "planner",
+    "step": "plan",
+    "goal": "find out what the repository holds",
+}
 
 
-# --- the server: the service, and a bare route mounted beside it ------------------------------------------------------
+# --- the server: the service, and a bare route mounted beside it ----------------------------------
 
 
 def bare(folder: Path) -> Any:
-    """An application whose one route reads a body and appends what a decision's record has, in one write."""
+    """An application whose one route reads a body and appends what a decision's record has, in one
+    write.
+    """
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import Response
@@ -48,7 +58,11 @@ def bare(folder: Path) -> Any:
     async def append(request: Request) -> Response:
         await request.body()
         if not line:
-            line["record"] = (folder / "runs" / "seed" / "routing.jsonl").read_bytes().splitlines(keepends=True)[0]
+            line["record"] = (
+                (folder / "runs" / "seed" / "routing.jsonl")
+                .read_bytes()
+                .splitlines(keepends=True)[0]
+            )
             line["answer"] = (folder / "answer.json").read_bytes()
         os.write(out, line["record"])
         return Response(line["answer"], media_type="application/json")
@@ -69,7 +83,7 @@ async def served(folder: Path) -> None:
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
 
 
-# --- the clients ------------------------------------------------------------------------------------------------------
+# --- the clients ----------------------------------------------------------------------------------
 
 
 class Connection:
@@ -84,8 +98,8 @@ class Connection:
 
     async def ask(self, path: str, body: bytes) -> bytes:
         head = (
-            f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{self._port}\r\nAuthorization: Bearer {self._key}\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+            f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{self._port}\r\nAuthorization: Bearer"
+            f" {self._key}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         )
         self._writer.write(head.encode() + body)
         answer = await self._reader.readuntil(b"\r\n\r\n")
@@ -163,11 +177,15 @@ async def measured(port: int, key: str, pid: int, arguments: argparse.Namespace)
             single[path] += await back_to_back(connections[0], path, arguments.requests // ROUNDS)
             taken[path] += cpu_ms(pid) - before
         for path in spread:
-            spread[path] += await at_rate(connections, path, arguments.requests // ROUNDS, arguments.rate)
+            spread[path] += await at_rate(
+                connections, path, arguments.requests // ROUNDS, arguments.rate
+            )
     row("one connection", single)
     row(f"64 at {arguments.rate:g} a second", spread)
     ours, bare_ms = (taken[path] / len(single[path]) for path in ("/v1/route", "/bare"))
-    print(f"processor time of the server, one connection: {ours:.3f} and {bare_ms:.3f} ms a request")
+    print(
+        f"processor time of the server, one connection: {ours:.3f} and {bare_ms:.3f} ms a request"
+    )
     for each in connections:
         each.close()
 
@@ -198,19 +216,30 @@ async def soaked(port: int, key: str, pid: int, arguments: argparse.Namespace) -
             if number and number % (runs // 10) == tenth:
                 megabytes, descriptors = standing(pid)
                 steps, calls = number * steps_a_run, number * calls_a_run
-                print(f"{steps:9,} steps {calls:8,} calls {megabytes:8.1f} MB {descriptors:5} descriptors", flush=True)
+                print(
+                    f"{steps:9,} steps {calls:8,} calls {megabytes:8.1f} MB {descriptors:5}"
+                    " descriptors",
+                    flush=True,
+                )
 
     began = time.perf_counter()
     await asyncio.gather(*(work(each, 0) for each in connections))
-    print(f"{runs * steps_a_run:,} steps and {runs * calls_a_run:,} calls in {time.perf_counter() - began:.0f} s")
+    print(
+        f"{runs * steps_a_run:,} steps and {runs * calls_a_run:,} calls in"
+        f" {time.perf_counter() - began:.0f} s"
+    )
     for each in connections:
         each.close()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--requests", type=int, default=2_000, help="of each kind")
-    parser.add_argument("--rate", type=float, default=200.0, help="requests a second over 64 connections")
+    parser.add_argument(
+        "--rate", type=float, default=200.0, help="requests a second over 64 connections"
+    )
     parser.add_argument("--soak", type=int, default=0, help="decisions of a soak, instead")
     parser.add_argument("--calls", type=int, default=20_000, help="calls of a soak")
     parser.add_argument("--served", type=Path, help=argparse.SUPPRESS)
@@ -227,7 +256,9 @@ def main() -> None:
         assert server.stdin is not None
         try:
             said = json.loads(server.stdout.readline())
-            print(f"{os.cpu_count()} cores for both, load {os.getloadavg()[0]:.1f} at the beginning")
+            print(
+                f"{os.cpu_count()} cores for both, load {os.getloadavg()[0]:.1f} at the beginning"
+            )
             if arguments.soak:
                 asyncio.run(soaked(said["port"], said["key"], server.pid, arguments))
             else:

@@ -1,9 +1,11 @@
-"""What an append costs in each store, beside the floor: one INSERT of the same bytes and its commit, same connection.
+"""What an append costs in each store, beside the floor: one INSERT of the same bytes and its
+commit, same connection.
 
     python tests/benchmarks/store.py postgresql://… [--records 2000]
 
-Prints, for 3 KB records, microseconds (median, 99th) of the floor, of the store alone, and of two handles that take
-turns on one run. A directory's floor is one write() of the same bytes. All take turns, in one process.
+Prints, for 3 KB records, microseconds (median, 99th) of the floor, of the store alone, and of two
+handles that take turns on one run. A directory's floor is one write() of the same bytes. All take
+turns, in one process.
 """
 
 from __future__ import annotations
@@ -28,8 +30,9 @@ RECORD: dict[str, Any] = {"type": "route.decided", "justification": "x" * 3000}
 
 
 def timed(ways: dict[str, Callable[[int], object]], count: int) -> dict[str, float]:
-    """Runs every way once in each of `count` rounds, so that a noisy machine moves them all; prints a line of each and
-    returns their medians in microseconds."""
+    """Runs every way once in each of `count` rounds, so that a noisy machine moves them all; prints
+    a line of each and returns their medians in microseconds.
+    """
     took: dict[str, list[float]] = {what: [] for what in ways}
     for number in range(count + 50):
         for what, each in ways.items():
@@ -63,7 +66,10 @@ def main() -> None:
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(f"create schema {schema}")
         try:
-            measure(f"{url}{'&' if '?' in url else '?'}options=-csearch_path%3D{schema}", arguments.records)
+            measure(
+                f"{url}{'&' if '?' in url else '?'}options=-csearch_path%3D{schema}",
+                arguments.records,
+            )
         finally:
             connection.execute(f"drop schema {schema} cascade")
 
@@ -75,10 +81,14 @@ def measure(url: str, count: int) -> None:
     lines = sealed()
     insert = "insert into floor values ('floor', %s, %s)"
     with stores[0].pool.lend(float("inf")) as connection, tempfile.NamedTemporaryFile() as file:
-        connection.execute("create table floor (run_id text, seq bigint, line text, primary key (run_id, seq))")
+        connection.execute(
+            "create table floor (run_id text, seq bigint, line text, primary key (run_id, seq))"
+        )
         found = timed(
             {
-                "floor: INSERT and commit": lambda at: connection.execute(insert, (at, next(lines).decode())),
+                "floor: INSERT and commit": lambda at: connection.execute(
+                    insert, (at, next(lines).decode())
+                ),
                 "PostgreSQL: append": lambda _: append_to(alone),
                 "PostgreSQL: append, two take turns": lambda at: append_to(turns[at % 2]),
                 "floor of a directory: write()": lambda _: os.write(file.fileno(), next(lines)),

@@ -1,19 +1,22 @@
-"""What the sessions add to a call: CPU and time a call, against the SDK's own client on the same server, side by side.
+"""What the sessions add to a call: CPU and time a call, against the SDK's own client on the same
+server, side by side.
 
     python tests/benchmarks/tool_calls.py [--calls 640]
     python tests/benchmarks/tool_calls.py --large [--calls 50] [--servers 1]
 
-The server is the SDK's, in a process of its own, so that only the client's CPU is counted. The library's way includes
-the hop to the sessions' thread and back, the queue, the breaker, the lease and the blocks.
+The server is the SDK's, in a process of its own, so that only the client's CPU is counted. The
+library's way includes the hop to the sessions' thread and back, the queue, the breaker, the lease
+and the blocks.
 
-`--large`: how long the event loops stand still while so many calls of a `Router` at once return 5 MB each: one text,
-many blocks, nested JSON; over modern HTTP, HTTP of the handshake era (JSON, SSE), stdio. With `--servers`, they are
-calls of so many servers in turn (on stdio each a process). Each loop has a timer of 1 ms.
-Longest and 99th percentile between two of its ticks, in ms: CPU of the loop's own thread (what the loop itself does),
-its wait for the interpreter (time less that CPU, the timer, and what Linux says it waited for a core), both together
-less what the thread for large results, too, waited for a core (what is ours), and time. The time of an idle loop of
-another process is what the machine does to any loop. Full garbage collections are named: the process has them without
-large results, too.
+`--large`: how long the event loops stand still while so many calls of a `Router` at once return 5
+MB each: one text, many blocks, nested JSON; over modern HTTP, HTTP of the handshake era (JSON,
+SSE), stdio. With `--servers`, they are calls of so many servers in turn (on stdio each a process).
+Each loop has a timer of 1 ms. Longest and 99th percentile between two of its ticks, in ms: CPU of
+the loop's own thread (what the loop itself does), its wait for the interpreter (time less that CPU,
+the timer, and what Linux says it waited for a core), both together less what the thread for large
+results, too, waited for a core (what is ours), and time. The time of an idle loop of another
+process is what the machine does to any loop. Full garbage collections are named: the process has
+them without large results, too.
 """
 
 from __future__ import annotations
@@ -125,17 +128,28 @@ async def main():
 
 asyncio.run(main())
 """
-WAYS = {"modern": "modern HTTP", "json": "handshake, JSON", "events": "handshake, SSE", "stdio": "stdio"}
+WAYS = {
+    "modern": "modern HTTP",
+    "json": "handshake, JSON",
+    "events": "handshake, SSE",
+    "stdio": "stdio",
+}
 CONFIG = {
     "bundles": '[bundles.large]\ndescription = "Large."\neffects = ["read"]\n',
     "routes": '[[routes]]\nname = "all"\nbundles = ["large"]\n',
     "policy": '[[policies]]\nname = "all"\nallow = ["*"]\n',
-    "router": '[log]\ndiagnostics = "error"\n[limits]\ncalls_per_step = 1_000_000\nrepeated_calls = 1_000_000\n',
+    "router": (
+        '[log]\ndiagnostics = "error"\n[limits]\ncalls_per_step = 1_000_000\nrepeated_calls ='
+        " 1_000_000\n"
+    ),
 }
 
 
 READ = ctypes.PyDLL(None).pread
-READ.argtypes, READ.restype = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_long), ctypes.c_ssize_t
+READ.argtypes, READ.restype = (
+    (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_long),
+    ctypes.c_ssize_t,
+)
 
 
 class Silent:
@@ -159,7 +173,9 @@ async def load(call: Callable[[], Awaitable[object]], callers: int, calls: int) 
     cpu, clock = cpu_s(), time.perf_counter()
     await asyncio.gather(*(one() for _ in range(callers)))
     done = each * callers
-    return f"{(cpu_s() - cpu) / done * 1000:6.2f} {(time.perf_counter() - clock) / done * 1000:6.2f}"
+    return (
+        f"{(cpu_s() - cpu) / done * 1000:6.2f} {(time.perf_counter() - clock) / done * 1000:6.2f}"
+    )
 
 
 async def measure(url: str, calls: int) -> None:
@@ -184,7 +200,9 @@ async def measure(url: str, calls: int) -> None:
             "list, SDK client": lambda: client.list_tools(),
             "list, sessions (cached)": lambda: sessions.definitions("bench"),
         }
-        print(f"{'ms a call: CPU, elapsed':28}" + "".join(f"{n:>6} callers   " for n in (1, 16, 64)))
+        print(
+            f"{'ms a call: CPU, elapsed':28}" + "".join(f"{n:>6} callers   " for n in (1, 16, 64))
+        )
         for name, way in ways.items():
             await way()
             row = [await load(way, callers, calls) for callers in (1, 16, 64)]
@@ -194,7 +212,9 @@ async def measure(url: str, calls: int) -> None:
 
 
 class Ticks:
-    """A timer of 1 ms on every loop: what passed between two of its ticks, while `on`, by the name of its thread."""
+    """A timer of 1 ms on every loop: what passed between two of its ticks, while `on`, by the name
+    of its thread.
+    """
 
     def __init__(self) -> None:
         self.on = False
@@ -229,7 +249,9 @@ class Ticks:
     @staticmethod
     def _worker() -> int:
         """Return the number of the thread for large results; 0 before it has started."""
-        named = (thread.native_id for thread in threading.enumerate() if thread.name == "large-results")
+        named = (
+            thread.native_id for thread in threading.enumerate() if thread.name == "large-results"
+        )
         return next(named, None) or 0
 
     def _collect(self, phase: str, _info: object) -> None:
@@ -245,7 +267,9 @@ class Ticks:
 
 @cache
 def schedule_of(thread: int) -> int:
-    """Return a descriptor of what Linux says of a thread, which is not closed; -1 where it says nothing."""
+    """Return a descriptor of what Linux says of a thread, which is not closed; -1 where it says
+    nothing.
+    """
     try:
         return os.open(f"/proc/self/task/{thread}/schedstat", os.O_RDONLY)
     except OSError:
@@ -253,24 +277,31 @@ def schedule_of(thread: int) -> int:
 
 
 def queued_s(thread: int) -> float:
-    """Return the seconds that the thread has waited for a core, without letting go of the interpreter meanwhile."""
+    """Return the seconds that the thread has waited for a core, without letting go of the
+    interpreter meanwhile.
+    """
     said = ctypes.create_string_buffer(80)
     if not thread or READ(schedule_of(thread), said, 80, 0) <= 0:
         return 0.0
     return int(said.value.split()[1]) / 1e9
 
 
-async def measure_large(folder: Path, calls: int, servers: int, ticks: Ticks, idle: Callable[[], str]) -> None:
+async def measure_large(
+    folder: Path, calls: int, servers: int, ticks: Ticks, idle: Callable[[], str]
+) -> None:
     from bundle_router import Router, Step
 
-    async with Router.open(folder / "config", runs=folder / "runs", workspace=folder, development="unpinned") as router:
+    async with Router.open(
+        folder / "config", runs=folder / "runs", workspace=folder, development="unpinned"
+    ) as router:
         for _ in range(60):
             await router.route(Step(run_id="r", workflow="w", role="r", step="s"))
             if all([(await router.call("r", f"s{n}.small", {})).ok for n in range(servers)]):
                 break
         for kind in ("text", "blocks", "nested"):
             ticks.clear()
-            gc.collect()  # what opening the router left, which a process that has run for a while has not
+            # what opening the router left, which a process that has run for a while has not
+            gc.collect()
             idle()
             await asyncio.sleep(0.1)  # each loop has ticked since the row before was freed
             ticks.on, before, begun = True, cpu_s(), time.perf_counter()
@@ -280,10 +311,21 @@ async def measure_large(folder: Path, calls: int, servers: int, ticks: Ticks, id
             ticks.on = False
             took_s = time.perf_counter() - begun
             each = (cpu_s() - before) / calls * 1000
-            print(f"  {kind:7}{sum(result.ok for result in results):4} answered, {each:4.0f} ms of CPU each", end="")
+            print(
+                f"  {kind:7}{sum(result.ok for result in results):4} answered, {each:4.0f} ms of"
+                " CPU each",
+                end="",
+            )
             for name, rows in ticks.rows.items():
-                columns = [(max(one), statistics.quantiles(one, n=100)[98]) for one in zip(*rows, strict=True)]
-                print(f" | {name[-10:]}", *(f"{most:5.0f} ({p99:.0f})" for most, p99 in columns), end="")
+                columns = [
+                    (max(one), statistics.quantiles(one, n=100)[98])
+                    for one in zip(*rows, strict=True)
+                ]
+                print(
+                    f" | {name[-10:]}",
+                    *(f"{most:5.0f} ({p99:.0f})" for most, p99 in columns),
+                    end="",
+                )
             print(
                 f" | {took_s:.1f} s | idle {idle()}",
                 *(f"| collection {one:.0f}" for one in ticks.collections),
@@ -293,7 +335,9 @@ async def measure_large(folder: Path, calls: int, servers: int, ticks: Ticks, id
 
 def main_large(calls: int, servers: int) -> None:
     ticks = Ticks()
-    other = subprocess.Popen([sys.executable, "-c", IDLE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    other = subprocess.Popen(
+        [sys.executable, "-c", IDLE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     assert other.stdout is not None
     answers = other.stdout
 
@@ -308,29 +352,41 @@ def main_large(calls: int, servers: int) -> None:
             argv = ["-S", str(folder / "server.py"), way]
             entry: dict[str, Any] = {"transport": "stdio", "command": sys.executable, "args": argv}
             if way != "stdio":
-                server = subprocess.Popen([sys.executable, *argv], stdout=subprocess.PIPE, text=True)
+                server = subprocess.Popen(
+                    [sys.executable, *argv], stdout=subprocess.PIPE, text=True
+                )
                 stack.callback(server.wait)
                 stack.callback(server.kill)
                 assert server.stdout is not None
                 entry = {"url": f"http://127.0.0.1:{int(server.stdout.readline())}/mcp"}
             (folder / "config").mkdir()
             keys = "\n".join(f"{key} = {json.dumps(value)}" for key, value in entry.items())
-            tables = [f'[servers.s{n}]\ntrust = "trusted"\ntimeout_s = 600\n{keys}\n' for n in range(servers)]
+            tables = [
+                f'[servers.s{n}]\ntrust = "trusted"\ntimeout_s = 600\n{keys}\n'
+                for n in range(servers)
+            ]
             texts = {**CONFIG, "servers": "".join(tables)}
             texts["bundles"] += f"tools = {json.dumps([f's{n}.*' for n in range(servers)])}\n"
             for file, text in texts.items():
                 (folder / "config" / f"{file}.toml").write_text(text, encoding="utf-8")
-            columns = "ms of the loop's CPU, its wait for the lock, both with the thread on a core, by the clock"
+            columns = (
+                "ms of the loop's CPU, its wait for the lock, both with the thread on a core, by"
+                " the clock"
+            )
             print(f"{name}, load {os.getloadavg()[0]:.0f}: {columns}")
             asyncio.run(measure_large(folder, calls, servers, ticks, idle))
     other.communicate()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--calls", type=int)
     parser.add_argument("--servers", type=int, default=1)
-    parser.add_argument("--large", action="store_true", help="event loops while calls return 5 MB each")
+    parser.add_argument(
+        "--large", action="store_true", help="event loops while calls return 5 MB each"
+    )
     options = parser.parse_args()
     if options.large:
         main_large(options.calls or 50, options.servers)

@@ -1,16 +1,19 @@
-"""Twenty stdio servers behind one Router: time to the first list, to the next, what the router weighs, and the end.
+"""Twenty stdio servers behind one Router: time to the first list, to the next, what the router
+weighs, and the end.
 
     python tests/benchmarks/twenty_servers.py [--servers 20] [--sdk] [--idle] [--rounds 1]
 
-The servers are small ones: a Python script without libraries, ten tools each (`--sdk`: the SDK's own server instead,
-each of which takes a core for most of a second to start). Nothing is pinned (`development="unpinned"`), so that
-showing the tools has to start all of them: the worst case. `cold` is from before `Router.open` to the list of all
-tools, the import of the SDK included; beside it the CPU that the router and all it started used for it, which other
-load does not change. `again` is the next step of the same run; `another run` is one that finds the lists in the
-cache, and starts a process only for the server it calls. Memory is what the kernel says is resident; the servers and
-their one supervisor, which are processes of their own, are counted apart. `--idle` also waits until idle servers were
-stopped (five minutes). Beside it, in each round, stands the least that such a list can cost: one process with the SDK's
-client of each server, and nothing else. Exits with 1 when a goal is missed in the round of the least time.
+The servers are small ones: a Python script without libraries, ten tools each (`--sdk`: the SDK's
+own server instead, each of which takes a core for most of a second to start). Nothing is pinned
+(`development="unpinned"`), so that showing the tools has to start all of them: the worst case.
+`cold` is from before `Router.open` to the list of all tools, the import of the SDK included; beside
+it the CPU that the router and all it started used for it, which other load does not change. `again`
+is the next step of the same run; `another run` is one that finds the lists in the cache, and starts
+a process only for the server it calls. Memory is what the kernel says is resident; the servers and
+their one supervisor, which are processes of their own, are counted apart. `--idle` also waits until
+idle servers were stopped (five minutes). Beside it, in each round, stands the least that such a
+list can cost: one process with the SDK's client of each server, and nothing else. Exits with 1 when
+a goal is missed in the round of the least time.
 """
 
 from __future__ import annotations
@@ -86,7 +89,9 @@ GOAL_MIB: Final = 120
 GOAL_RATIO: Final = 1.3
 """To the minimal gateway, in time and in the memory of everything."""
 IDLE_S: Final = 300 + 15 + 10
-"""How long an unused process may live, how often that is looked at, and how long ending one may take."""
+"""How long an unused process may live, how often that is looked at, and how long ending one may
+take.
+"""
 
 
 def arguments_of(folder: Path, sdk: bool) -> list[str]:
@@ -99,15 +104,20 @@ def write_config(folder: Path, count: int, sdk: bool) -> None:
     names = [f"s{number:02}" for number in range(count)]
     texts = {
         "servers": "".join(
-            f'[servers.{name}]\ntransport = "stdio"\ntrust = "trusted"\ncommand = {json.dumps(sys.executable)}\n'
-            f"args = {arguments}\n"
+            f'[servers.{name}]\ntransport = "stdio"\ntrust = "trusted"\ncommand ='
+            f" {json.dumps(sys.executable)}\nargs = {arguments}\n"
             for name in names
         ),
         "bundles": "".join(
-            f'[bundles."all.{name}"]\ndescription = "Things of {name}."\ntools = ["{name}.*"]\neffects = ["read"]\n'
+            f'[bundles."all.{name}"]\ndescription = "Things of {name}."\ntools ='
+            f' ["{name}.*"]\neffects = ["read"]\n'
             for name in names
         ),
-        "routes": '[[routes]]\nname = "all"\nbundles = [' + ", ".join(f'"all.{name}"' for name in names) + "]\n",
+        "routes": (
+            '[[routes]]\nname = "all"\nbundles = ['
+            + ", ".join(f'"all.{name}"' for name in names)
+            + "]\n"
+        ),
         "policy": '[[policies]]\nname = "all"\nallow = ["*"]\n',
         "router": '[log]\ndiagnostics = "error"\n[activation]\nmax_tools = 1000\n',
     }
@@ -145,8 +155,12 @@ def weighed(began: float) -> dict[str, float]:
 def measure_apart(*words: str) -> dict[str, float]:
     """What another process says of itself on its last line."""
     root = str(Path(__file__).resolve().parents[2])
-    done = subprocess.run([sys.executable, *words], stdout=subprocess.PIPE, text=True, cwd=root, check=True)
-    return {str(what): float(value) for what, value in json.loads(done.stdout.splitlines()[-1]).items()}
+    done = subprocess.run(
+        [sys.executable, *words], stdout=subprocess.PIPE, text=True, cwd=root, check=True
+    )
+    return {
+        str(what): float(value) for what, value in json.loads(done.stdout.splitlines()[-1]).items()
+    }
 
 
 def step(run_id: str) -> Step:
@@ -164,7 +178,9 @@ async def until(condition: Callable[[], bool], timeout_s: float) -> float:
 
 async def measure(folder: Path, count: int, began: float, idle: bool) -> dict[str, float]:
     found: dict[str, float] = {}
-    opened = Router.open(folder / "config", runs=folder / "runs", workspace=folder, development="unpinned")
+    opened = Router.open(
+        folder / "config", runs=folder / "runs", workspace=folder, development="unpinned"
+    )
     async with opened as router:
         await router.route(step("r"))
         while len((await router.tools("r")).active) < 10 * count:
@@ -179,7 +195,9 @@ async def measure(folder: Path, count: int, began: float, idle: bool) -> dict[st
         assert (await router.call("other", "s00.tool_0", {"text": "hello"})).text == "hello"
         found["another run, with a call"] = time.perf_counter() - lap
         if idle:  # all but the supervisor
-            found["idle ones stopped after"] = await until(lambda: len(descendants(os.getpid())) <= 1, IDLE_S)
+            found["idle ones stopped after"] = await until(
+                lambda: len(descendants(os.getpid())) <= 1, IDLE_S
+            )
         lap = time.perf_counter()
     found["closed in"] = time.perf_counter() - lap
     found["processes left"] = len(descendants(os.getpid()))
@@ -196,7 +214,13 @@ def main() -> int:
     parser.add_argument("--alone", help="measure the router in this folder and print it as JSON")
     arguments = parser.parse_args()
     if arguments.alone:
-        print(json.dumps(asyncio.run(measure(Path(arguments.alone), arguments.servers, began, arguments.idle))))
+        print(
+            json.dumps(
+                asyncio.run(
+                    measure(Path(arguments.alone), arguments.servers, began, arguments.idle)
+                )
+            )
+        )
         return 0
     count = str(arguments.servers)
     rounds = []

@@ -1,7 +1,8 @@
 """HTML to Markdown: what a reader gets of real pages, and what a hostile one costs.
 
-`tests/data/docs/*.html` imitate what Sphinx, MkDocs, Docusaurus and old manuals publish; the `.md` beside each is what
-must come of it. After a deliberate change, write them anew with `python tests/bundles/test_docs_markdown.py`.
+`tests/data/docs/*.html` imitate what Sphinx, MkDocs, Docusaurus and old manuals publish; the `.md`
+beside each is what must come of it. After a deliberate change, write them anew with
+`python tests/bundles/test_docs_markdown.py`.
 """
 
 from __future__ import annotations
@@ -26,14 +27,20 @@ BASE = "https://docs.example.org/en/latest/guide/page.html"
 def convert(html: str, *, base: str = BASE, anchor: str = "", timeout_s: float = 60) -> Converted:
     ours = "https://docs.example.org/"
     return to_markdown(
-        html, base=base, anchor=anchor, keeps_image=lambda url: url.startswith(ours), deadline=Deadline(timeout_s)
+        html,
+        base=base,
+        anchor=anchor,
+        keeps_image=lambda url: url.startswith(ours),
+        deadline=Deadline(timeout_s),
     )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.stem))
 def test_a_page_reads_as_its_golden_file(page: Path) -> None:
     made = convert(page.read_text(encoding="utf-8"))
-    assert f"<!-- {made.title} -->\n\n{made.markdown}\n" == page.with_suffix(".md").read_text(encoding="utf-8")
+    assert f"<!-- {made.title} -->\n\n{made.markdown}\n" == page.with_suffix(".md").read_text(
+        encoding="utf-8"
+    )
 
 
 @pytest.mark.parametrize(
@@ -101,7 +108,9 @@ def test_the_main_content_is_preferred(html: str, expected: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.stem))
 def test_every_link_of_a_page_is_absolute_and_of_a_harmless_scheme(page: Path) -> None:
-    targets = re.findall(r"(?<!\\)\]\(([^)]*)\)", convert(page.read_text(encoding="utf-8")).markdown)
+    targets = re.findall(
+        r"(?<!\\)\]\(([^)]*)\)", convert(page.read_text(encoding="utf-8")).markdown
+    )
     assert targets
     assert [target for target in targets if not target.startswith(("https://", "mailto:"))] == []
 
@@ -119,7 +128,9 @@ def test_every_link_of_a_page_is_absolute_and_of_a_harmless_scheme(page: Path) -
         ("plain", "here", "empty"),
     ],
 )
-def test_an_anchor_is_found_where_it_stands_and_changes_nothing(page: str, anchor: str, text: str) -> None:
+def test_an_anchor_is_found_where_it_stands_and_changes_nothing(
+    page: str, anchor: str, text: str
+) -> None:
     html = (DATA / f"{page}.html").read_text(encoding="utf-8")
     made = convert(html, anchor=anchor)
     assert made.markdown == convert(html).markdown
@@ -141,13 +152,22 @@ def test_more_markdown_than_the_bound_is_refused() -> None:
 
 
 def test_headings_in_code_are_none() -> None:
-    text = "# A\n```sh\n# not\n```\n~~~~\n```\n# not\n~~~\n~~~~\n  ## `B` [c](d) #\n> ```\n> x\n> ```\n#no\n###### F"
-    assert [(heading.level, heading.title) for heading in find_headings(text)] == [(1, "A"), (2, "B c"), (6, "F")]
+    text = (
+        "# A\n```sh\n# not\n```\n~~~~\n```\n# not\n~~~\n~~~~\n  ## `B` [c](d) #\n> ```\n> x\n>"
+        " ```\n#no\n###### F"
+    )
+    assert [(heading.level, heading.title) for heading in find_headings(text)] == [
+        (1, "A"),
+        (2, "B c"),
+        (6, "F"),
+    ]
     assert text[find_headings(text)[1].start :].startswith("  ## `B`")
 
 
 @given(st.text(alphabet="aü\n日", min_size=1, max_size=300), st.integers(1, 50), st.integers(4, 60))
-def test_pieces_join_to_the_whole_and_stay_within_their_bounds(text: str, max_chars: int, max_bytes: int) -> None:
+def test_pieces_join_to_the_whole_and_stay_within_their_bounds(
+    text: str, max_chars: int, max_bytes: int
+) -> None:
     pieces, offset = [], 0
     while offset < len(text):
         piece = cut_piece(text, offset, max_chars=max_chars, max_bytes=max_bytes)
@@ -201,5 +221,7 @@ def test_converting_stops_at_the_deadline() -> None:
 if __name__ == "__main__":
     for path in PAGES:
         golden = convert(path.read_text(encoding="utf-8"))
-        path.with_suffix(".md").write_text(f"<!-- {golden.title} -->\n\n{golden.markdown}\n", encoding="utf-8")
+        path.with_suffix(".md").write_text(
+            f"<!-- {golden.title} -->\n\n{golden.markdown}\n", encoding="utf-8"
+        )
     sys.exit(0)

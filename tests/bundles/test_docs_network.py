@@ -1,8 +1,9 @@
-"""Fetching against a real TLS server: what is connected to, what is followed, what is read, and when it stops.
+"""Fetching against a real TLS server: what is connected to, what is followed, what is read, and
+when it stops.
 
-The resolver is a stub that answers with public addresses; the connector maps those, and only those, to the server on
-127.0.0.1 and records every address it is handed. An audit hook records, beneath all of it, what the process itself
-resolves and connects to.
+The resolver is a stub that answers with public addresses; the connector maps those, and only those,
+to the server on 127.0.0.1 and records every address it is handed. An audit hook records, beneath
+all of it, what the process itself resolves and connects to.
 """
 
 from __future__ import annotations
@@ -38,8 +39,19 @@ HOST, OTHER = "docs.example.org", "other.example.org"
 Responder = bytes | Callable[[ssl.SSLSocket, threading.Event], None]
 
 
-def reply(body: bytes = b"", *, kind: str = "text/plain", status: str = "200 OK", headers: Sequence[str] = ()) -> bytes:
-    lines = [f"HTTP/1.1 {status}", f"Content-Type: {kind}", f"Content-Length: {len(body)}", *headers]
+def reply(
+    body: bytes = b"",
+    *,
+    kind: str = "text/plain",
+    status: str = "200 OK",
+    headers: Sequence[str] = (),
+) -> bytes:
+    lines = [
+        f"HTTP/1.1 {status}",
+        f"Content-Type: {kind}",
+        f"Content-Length: {len(body)}",
+        *headers,
+    ]
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
@@ -48,11 +60,16 @@ def redirect(target: str, status: str = "302 Found") -> bytes:
 
 
 class Site:
-    """A TLS server on 127.0.0.1 whose certificate names `*.example.org`. `pages` maps (host, target) to a reply."""
+    """A TLS server on 127.0.0.1 whose certificate names `*.example.org`.
+
+    `pages` maps (host, target) to a reply.
+    """
 
     def __init__(self, authority: trustme.CA, certificate: trustme.LeafCert) -> None:
         self.client_tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        self.client_tls.options |= getattr(ssl, "OP_IGNORE_UNEXPECTED_EOF", 0)  # as Debian's Python has it
+        self.client_tls.options |= getattr(
+            ssl, "OP_IGNORE_UNEXPECTED_EOF", 0
+        )  # as Debian's Python has it
         authority.configure_trust(self.client_tls)
         self._server_tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         certificate.configure_cert(self._server_tls)
@@ -88,7 +105,11 @@ class Site:
     def _serve(self, connection: socket.socket) -> None:
         connection.settimeout(300)
         # The client hangs up whenever it has seen enough: that is what most tests here are about.
-        with connection, suppress(OSError), self._server_tls.wrap_socket(connection, server_side=True) as tls:
+        with (
+            connection,
+            suppress(OSError),
+            self._server_tls.wrap_socket(connection, server_side=True) as tls,
+        ):
             request = b""
             while b"\r\n\r\n" not in request:
                 if not (data := tls.recv(65536)):
@@ -96,7 +117,9 @@ class Site:
                 request += data
             self.requests.append(request)
             target = request.split(b" ", 2)[1].decode()
-            host = next(line for line in request.decode().split("\r\n") if line.startswith("Host: "))[6:]
+            host = next(
+                line for line in request.decode().split("\r\n") if line.startswith("Host: ")
+            )[6:]
             responder = self.pages.get((host, target), reply(b"no", status="404 Not Found"))
             if callable(responder):
                 responder(tls, self._stop)
@@ -145,7 +168,9 @@ class Rig:
         self.site.pages[host, target] = responder
         return f"https://{host}{target}"
 
-    def fetch(self, url: str, *, section: str | None = None, offset: int = 0, **context: Any) -> ToolOutput:
+    def fetch(
+        self, url: str, *, section: str | None = None, offset: int = 0, **context: Any
+    ) -> ToolOutput:
         arguments = FetchArguments(url=url, section=section, offset=offset)
         output: ToolOutput = self.fetch_tool.run(arguments, _context(**context))
         return output
@@ -156,7 +181,9 @@ class Rig:
         return block.text
 
     def search(self, site: str, query: str, limit: int = 10) -> str:
-        (block,) = self.search_tool.run(SearchArguments(site=site, query=query, limit=limit), _context()).blocks
+        (block,) = self.search_tool.run(
+            SearchArguments(site=site, query=query, limit=limit), _context()
+        ).blocks
         assert isinstance(block, Text)
         return block.text
 
@@ -173,11 +200,15 @@ def _context(
     max_bytes: int = 2_000_000,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> ToolContext:
-    return ToolContext("/nowhere", LocalSettings(docs_hosts=tuple(hosts)), timeout_s, max_bytes, cancelled)
+    return ToolContext(
+        "/nowhere", LocalSettings(docs_hosts=tuple(hosts)), timeout_s, max_bytes, cancelled
+    )
 
 
 class Audit:
-    """Every name resolved and address connected to by this process, as the interpreter itself reports it."""
+    """Every name resolved and address connected to by this process, as the interpreter itself
+    reports it.
+    """
 
     def __init__(self) -> None:
         self.connects: list[Any] = []
@@ -214,13 +245,16 @@ def rig(audit: Audit, issued: tuple[trustme.CA, trustme.LeafCert]) -> Iterator[R
         yield rig
         assert set(audit.connects) <= {("127.0.0.1", site.port)}, "connected past the connector"
         assert set(audit.lookups) <= {"127.0.0.1"}, "resolved past the resolver"
-        assert set(rig.connector.connected) <= {(PUBLIC, 443), (PUBLIC_6, 443)}, "connected to an unchecked address"
+        assert set(rig.connector.connected) <= {
+            (PUBLIC, 443),
+            (PUBLIC_6, 443),
+        }, "connected to an unchecked address"
     finally:
         audit.on = False
         site.close()
 
 
-# --- what is asked, and of whom ------------------------------------------------------------------------------------
+# --- what is asked, and of whom -------------------------------------------------------------------
 
 
 def test_a_page_comes_with_its_url_and_the_request_carries_nothing_about_the_user(
@@ -230,7 +264,9 @@ def test_a_page_comes_with_its_url_and_the_request_carries_nothing_about_the_use
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
-    url = rig.page("/a?b=c", reply(b"hello\r\nworld\x1b[31m\x07\xe2\x80\xae!", headers=["Set-Cookie: id=1"]))
+    url = rig.page(
+        "/a?b=c", reply(b"hello\r\nworld\x1b[31m\x07\xe2\x80\xae!", headers=["Set-Cookie: id=1"])
+    )
     assert rig.text(url) == f"URL: {url}\nType: text/plain\nCharacters: all 16\n\nhello\nworld[31m!"
     assert rig.text(url)
     lines = [request.decode().split("\r\n") for request in rig.site.requests]
@@ -277,7 +313,9 @@ def test_a_wildcard_lets_its_subdomains_in(rig: Rig) -> None:
         ["not an address"],
     ],
 )
-def test_an_answer_with_one_address_that_is_not_public_is_refused_whole(rig: Rig, answer: list[str]) -> None:
+def test_an_answer_with_one_address_that_is_not_public_is_refused_whole(
+    rig: Rig, answer: list[str]
+) -> None:
     rig.resolver.answers[HOST] = [answer]
     assert rig.code(f"https://{HOST}/") == "address_refused"
     assert rig.connector.connected == []
@@ -322,7 +360,7 @@ def test_a_certificate_of_an_unknown_authority_is_refused(rig: Rig) -> None:
     assert rig.site.requests == []
 
 
-# --- redirects -----------------------------------------------------------------------------------------------------
+# --- redirects ------------------------------------------------------------------------------------
 
 FORBIDDEN = [
     ("https://evil.example/", "host_not_allowed"),
@@ -345,7 +383,9 @@ FORBIDDEN = [
 
 @pytest.mark.parametrize("hops", [1, 3, 5])
 @pytest.mark.parametrize(("target", "code"), FORBIDDEN)
-def test_a_redirect_to_what_is_forbidden_ends_there_at_every_hop(rig: Rig, hops: int, target: str, code: str) -> None:
+def test_a_redirect_to_what_is_forbidden_ends_there_at_every_hop(
+    rig: Rig, hops: int, target: str, code: str
+) -> None:
     rig.resolver.answers["inside.example.org"] = [["10.0.0.1"]]
     for hop in range(1, hops):
         rig.page(f"/{hop}", redirect(f"/{hop + 1}"))
@@ -354,7 +394,9 @@ def test_a_redirect_to_what_is_forbidden_ends_there_at_every_hop(rig: Rig, hops:
     assert len(rig.connector.connected) == hops
 
 
-@pytest.mark.parametrize("status", ["301 Moved", "302 Found", "303 See Other", "307 Temporary", "308 Permanent"])
+@pytest.mark.parametrize(
+    "status", ["301 Moved", "302 Found", "303 See Other", "307 Temporary", "308 Permanent"]
+)
 def test_a_redirect_is_followed_and_the_final_url_stated(rig: Rig, status: str) -> None:
     rig.page("/b/d", reply(b"hello"), host=OTHER)
     url = rig.page("/a", redirect(f"//{OTHER}/b/c/../d#part", status))
@@ -371,7 +413,10 @@ def test_a_redirect_without_one_target_is_refused(rig: Rig) -> None:
     assert rig.code(rig.page("/a", reply(status="302 Found"))) == "bad_response"
     rig.page("/c", reply(b"hello"))
     assert (
-        rig.code(rig.page("/b", reply(status="302 Found", headers=["Location: /c", "Location: /d"]))) == "bad_response"
+        rig.code(
+            rig.page("/b", reply(status="302 Found", headers=["Location: /c", "Location: /d"]))
+        )
+        == "bad_response"
     )
 
 
@@ -380,7 +425,7 @@ def test_a_redirect_to_raw_utf8_is_followed(rig: Rig) -> None:
     assert "hello" in rig.text(rig.page("/a", redirect("/grüße")))
 
 
-# --- replies -------------------------------------------------------------------------------------------------------
+# --- replies --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -395,7 +440,9 @@ def test_a_redirect_to_raw_utf8_is_followed(rig: Rig) -> None:
         ("304 Not Modified", "http_error"),
     ],
 )
-def test_any_status_but_success_is_a_failure_and_its_body_is_not_shown(rig: Rig, status: str, code: str) -> None:
+def test_any_status_but_success_is_a_failure_and_its_body_is_not_shown(
+    rig: Rig, status: str, code: str
+) -> None:
     assert rig.code(rig.page("/a", reply(b"", status=status))) == code
 
 
@@ -446,9 +493,9 @@ def test_a_broken_reply_is_a_failure_not_half_a_page(rig: Rig, what: str) -> Non
 
 
 def test_bytes_after_the_stated_length_are_not_part_of_the_page(rig: Rig) -> None:
-    assert rig.text(rig.page("/", OK + b"Content-Length: 5\r\n\r\nhelloHTTP/1.1 200 OK\r\n\r\nevil")).endswith(
-        "\nhello"
-    )
+    assert rig.text(
+        rig.page("/", OK + b"Content-Length: 5\r\n\r\nhelloHTTP/1.1 200 OK\r\n\r\nevil")
+    ).endswith("\nhello")
 
 
 def test_chunks_and_members_of_gzip_are_put_together(rig: Rig) -> None:
@@ -475,14 +522,22 @@ def test_a_gzip_bomb_of_300_mb_stops_at_the_cap(rig: Rig) -> None:
     assert f"The page is longer than {MAX_TEXT} bytes; only its start was read" in text
     assert f"of {MAX_TEXT} (from 0)" in text
     assert (
-        rig.code(rig.page("/image", reply(bomb, kind="image/png", headers=["Content-Encoding: gzip"]))) == "too_large"
+        rig.code(
+            rig.page("/image", reply(bomb, kind="image/png", headers=["Content-Encoding: gzip"]))
+        )
+        == "too_large"
     )
 
 
 def test_compressed_bytes_that_decode_to_nothing_are_bounded_too(rig: Rig) -> None:
     def respond(tls: ssl.SSLSocket, stop: threading.Event) -> None:
         packer = zlib.compressobj(wbits=31)
-        tls.sendall(OK + b"Content-Encoding: gzip\r\n\r\n" + packer.compress(b"") + packer.flush(zlib.Z_SYNC_FLUSH))
+        tls.sendall(
+            OK
+            + b"Content-Encoding: gzip\r\n\r\n"
+            + packer.compress(b"")
+            + packer.flush(zlib.Z_SYNC_FLUSH)
+        )
         while not stop.is_set():
             tls.sendall(b"\x00\x00\x00\xff\xff" * 20_000)  # empty stored blocks
 
@@ -502,13 +557,15 @@ def test_an_endless_text_is_cut_and_an_endless_image_refused(rig: Rig) -> None:
     assert rig.code(rig.page("/b", endless(b"image/png")), max_bytes=10_000) == "too_large"
 
 
-# --- time ----------------------------------------------------------------------------------------------------------
+# --- time -----------------------------------------------------------------------------------------
 
 
 def _drip(first: bytes, drop: bytes) -> Responder:
     def respond(tls: ssl.SSLSocket, stop: threading.Event) -> None:
         tls.sendall(first)
-        for _ in range(500):  # 10 s: long past the deadline, so that a test without one ends and fails
+        for _ in range(
+            500
+        ):  # 10 s: long past the deadline, so that a test without one ends and fails
             if stop.wait(0.02):
                 return
             tls.sendall(drop)
@@ -591,13 +648,15 @@ def test_a_look_up_that_hangs_is_left_at_the_deadline_and_hanging_ones_are_count
         release.set()
 
 
-# --- the real network ----------------------------------------------------------------------------------------------
+# --- the real network -----------------------------------------------------------------------------
 
 
-def test_the_system_resolver_answers_and_a_loopback_answer_is_refused_without_a_connect(rig: Rig) -> None:
-    assert "127.0.0.1" in SystemResolver(lambda *_, **__: socket.getaddrinfo("127.0.0.1", 443)).resolve(
-        HOST, Deadline(60)
-    )
+def test_the_system_resolver_answers_and_a_loopback_answer_is_refused_without_a_connect(
+    rig: Rig,
+) -> None:
+    assert "127.0.0.1" in SystemResolver(
+        lambda *_, **__: socket.getaddrinfo("127.0.0.1", 443)
+    ).resolve(HOST, Deadline(60))
     real = SystemResolver(lambda *_, **more: socket.getaddrinfo("127.0.0.1", 443, **more))
     fetch, _ = tools_over(Network(real, rig.connector))
     with pytest.raises(ToolFailure) as caught:
@@ -608,7 +667,10 @@ def test_the_system_resolver_answers_and_a_loopback_answer_is_refused_without_a_
 def test_a_name_that_does_not_exist_or_no_network_at_all_is_said_plainly() -> None:
     fetch, _ = tools_over()
     with pytest.raises(ToolFailure) as caught:
-        fetch.run(FetchArguments(url="https://docs.invalid/"), _context(hosts=["docs.invalid"], timeout_s=60))
+        fetch.run(
+            FetchArguments(url="https://docs.invalid/"),
+            _context(hosts=["docs.invalid"], timeout_s=60),
+        )
     assert caught.value.code in ("dns_failed", "timeout")
     assert "docs.invalid" in caught.value.message
 
@@ -648,7 +710,7 @@ def _sockets(descriptors: Path) -> int:
     return sum(entry.is_socket() for entry in descriptors.iterdir())
 
 
-# --- what comes back -----------------------------------------------------------------------------------------------
+# --- what comes back ------------------------------------------------------------------------------
 
 PAGE = b"""<html><head><title>Guide</title></head><body><nav>menu</nav><main>
 <h1 id="top">Guide</h1><p>Intro &#x202e;.</p>
@@ -660,7 +722,9 @@ PAGE = b"""<html><head><title>Guide</title></head><body><nav>menu</nav><main>
 def test_html_comes_as_markdown_of_its_main_content(rig: Rig) -> None:
     url = rig.page("/docs/guide.html", reply(PAGE, kind="text/html; charset=utf-8"))
     text = rig.text(url)
-    assert text.startswith(f"URL: {url}\nType: text/html, as Markdown\nTitle: Guide\nCharacters: all ")
+    assert text.startswith(
+        f"URL: {url}\nType: text/html, as Markdown\nTitle: Guide\nCharacters: all "
+    )
     assert "menu" not in text
     assert "\u202e" not in text
     assert f"[up](https://{HOST}/up)" in text
@@ -718,7 +782,9 @@ def test_a_result_stays_within_the_bytes_it_may_have(rig: Rig) -> None:
     assert "fetch again with offset=" in text
 
 
-@pytest.mark.parametrize("kind", ["text/markdown", "application/json", "application/vnd.api+json", "text/css", ""])
+@pytest.mark.parametrize(
+    "kind", ["text/markdown", "application/json", "application/vnd.api+json", "text/css", ""]
+)
 def test_plain_text_markdown_and_json_come_as_they_are(rig: Rig, kind: str) -> None:
     body = '{"a": "<b>not html</b>"}\n# [x](y)'
     assert rig.text(rig.page("/a", reply(body.encode(), kind=kind))).endswith(body)
@@ -758,19 +824,26 @@ def test_text_that_is_binary_comes_as_an_artifact_of_unknown_type(rig: Rig) -> N
         ("text/plain; charset=utf-8", b"\xff\xfehello"[2:] + b"\xff", "hello\ufffd"),
     ],
 )
-def test_the_charset_is_heard_but_only_charsets_are(rig: Rig, kind: str, body: bytes, text: str) -> None:
+def test_the_charset_is_heard_but_only_charsets_are(
+    rig: Rig, kind: str, body: bytes, text: str
+) -> None:
     assert text in rig.text(rig.page("/", reply(body, kind=kind)))
 
 
-# --- search over the network ---------------------------------------------------------------------------------------
+# --- search over the network ----------------------------------------------------------------------
 
 
 def test_search_climbs_to_the_nearest_index_and_says_which(rig: Rig) -> None:
-    listing = b"# Docs\n- [Retries](https://docs.example.org/en/retries.html): how a call is tried again\n- [A](b.html)"
+    listing = (
+        b"# Docs\n- [Retries](https://docs.example.org/en/retries.html): how a call is tried"
+        b" again\n- [A](b.html)"
+    )
     rig.page("/en/llms.txt", reply(listing, kind="text/plain"))
     rig.page("/llms.txt", reply(b"[Wrong retries](wrong.html)"))
     text = rig.search(f"{HOST}/en/guide/start.html", "retries")
-    assert text.startswith(f"Index: https://{HOST}/en/llms.txt (llms.txt, 2 entries)\n1 of 1 matches for 'retries'")
+    assert text.startswith(
+        f"Index: https://{HOST}/en/llms.txt (llms.txt, 2 entries)\n1 of 1 matches for 'retries'"
+    )
     assert f"1. Retries\n   https://{HOST}/en/retries.html\n   how a call is tried again" in text
     assert "Wrong" not in text
 
@@ -787,7 +860,10 @@ def test_search_follows_an_index_redirect_and_stays_under_its_folder(rig: Rig) -
         "javascript:page-g",
         "/en/latest/page-h",
     ]
-    rig.page("/en/latest/llms.txt", reply("".join(f"- [page {link}]({link})\n" for link in links).encode()))
+    rig.page(
+        "/en/latest/llms.txt",
+        reply("".join(f"- [page {link}]({link})\n" for link in links).encode()),
+    )
     text = rig.search(HOST, "page")
     assert [line.strip() for line in text.splitlines() if line.startswith("   ")] == [
         f"https://{HOST}/en/latest/page-a.html",
@@ -797,15 +873,29 @@ def test_search_follows_an_index_redirect_and_stays_under_its_folder(rig: Rig) -
 
 def test_search_reads_sitemaps_of_sitemaps_of_the_same_site_only(rig: Rig) -> None:
     parts = "".join(
-        f"<sitemap><loc>{url}</loc></sitemap>" for url in (f"https://{HOST}/one.xml", "https://evil.example/x.xml")
+        f"<sitemap><loc>{url}</loc></sitemap>"
+        for url in (f"https://{HOST}/one.xml", "https://evil.example/x.xml")
     )
-    rig.page("/sitemap.xml", reply(f"<sitemapindex>{parts}</sitemapindex>".encode(), kind="text/xml"))
-    rig.page("/one.xml", reply(f"<urlset><url><loc>https://{HOST}/guide/rate-limits/</loc></url></urlset>".encode()))
-    assert f"1. guide rate limits\n   https://{HOST}/guide/rate-limits/" in rig.search(HOST, "limits")
+    rig.page(
+        "/sitemap.xml", reply(f"<sitemapindex>{parts}</sitemapindex>".encode(), kind="text/xml")
+    )
+    rig.page(
+        "/one.xml",
+        reply(f"<urlset><url><loc>https://{HOST}/guide/rate-limits/</loc></url></urlset>".encode()),
+    )
+    assert f"1. guide rate limits\n   https://{HOST}/guide/rate-limits/" in rig.search(
+        HOST, "limits"
+    )
 
 
 def test_search_of_a_site_that_answers_everything_with_a_page_finds_no_index(rig: Rig) -> None:
-    for path in ("objects.inv", "search/search_index.json", "searchindex.js", "llms.txt", "sitemap.xml"):
+    for path in (
+        "objects.inv",
+        "search/search_index.json",
+        "searchindex.js",
+        "llms.txt",
+        "sitemap.xml",
+    ):
         rig.page(f"/{path}", reply(PAGE, kind="text/html"))
     with pytest.raises(ToolFailure, match="publishes no index") as caught:
         rig.search(HOST, "retries")

@@ -29,7 +29,10 @@ Reader = Callable[[bytes], list[IndexEntry] | None]
 
 
 def inventory(lines: str, *, version: int = 2) -> bytes:
-    head = f"# Sphinx inventory version {version}\n# Project: Tinycache\n# Version: 2.4\n# The rest is compressed.\n"
+    head = (
+        f"# Sphinx inventory version {version}\n# Project: Tinycache\n# Version: 2.4\n# The rest is"
+        " compressed.\n"
+    )
     return head.encode() + zlib.compress(lines.encode())
 
 
@@ -50,7 +53,11 @@ def test_a_sphinx_inventory_gives_pages_sections_and_symbols() -> None:
 
 def test_a_mkdocs_index_gives_sections_with_their_text() -> None:
     docs = [
-        {"location": "config/#every-key", "title": "Every <b>key</b>", "text": "<p>All &amp; sundry\x1b</p>\ud800"},
+        {
+            "location": "config/#every-key",
+            "title": "Every <b>key</b>",
+            "text": "<p>All &amp; sundry\x1b</p>\ud800",
+        },
         {"location": "no-title/"},
         "junk",
         {"location": 3, "title": "bad"},
@@ -77,7 +84,8 @@ def test_a_sphinx_search_index_gives_pages_and_sections_in_both_spellings(quote:
 
 def test_llms_txt_gives_its_links_with_remarks() -> None:
     body = (
-        b"# Harbor\n> Docs\n\n## \n- [Retries](https://h.example/retries.md): How to retry\n* [Backoff](backoff.md)\n"
+        b"# Harbor\n> Docs\n\n## \n- [Retries](https://h.example/retries.md): How to retry\n*"
+        b" [Backoff](backoff.md)\n"
     )
     assert read_llms(body) == [
         IndexEntry("Retries", "https://h.example/retries.md", "", "How to retry"),
@@ -141,7 +149,9 @@ def test_an_inventory_bomb_inflates_no_further_than_the_cap() -> None:
 SITE = [
     IndexEntry("json", "library/json.html", "py:module"),
     IndexEntry("json.JSONEncoder", "library/json.html#json.JSONEncoder", "py:class"),
-    IndexEntry("json.JSONEncoder.default", "library/json.html#json.JSONEncoder.default", "py:method"),
+    IndexEntry(
+        "json.JSONEncoder.default", "library/json.html#json.JSONEncoder.default", "py:method"
+    ),
     IndexEntry("json — JSON encoder and decoder", "library/json.html"),
     IndexEntry("The default behaviour of everything", "howto/default.html"),
     IndexEntry("Retry with back-off", "howto/retry.html", "", "wait longer after each failure"),
@@ -168,8 +178,13 @@ def test_the_best_match_comes_first(query: str, first: str) -> None:
     assert rank(SITE, query)[0].title == first
 
 
-@given(st.permutations(SITE), st.sampled_from(["json", "default", "json encoder default", "howto library"]))
-def test_the_order_does_not_depend_on_the_order_of_the_index(entries: list[IndexEntry], query: str) -> None:
+@given(
+    st.permutations(SITE),
+    st.sampled_from(["json", "default", "json encoder default", "howto library"]),
+)
+def test_the_order_does_not_depend_on_the_order_of_the_index(
+    entries: list[IndexEntry], query: str
+) -> None:
     assert rank(entries, query) == rank(SITE, query)
 
 

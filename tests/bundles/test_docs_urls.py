@@ -143,11 +143,15 @@ def test_a_url_that_breaks_a_rule_is_refused(text: str) -> None:
     ],
 )
 def test_a_reference_is_read_on_its_page(reference: str, joined: str) -> None:
-    assert str(join_url(parse_url("https://docs.example.org/en/latest/page.html"), reference)) == joined
+    assert (
+        str(join_url(parse_url("https://docs.example.org/en/latest/page.html"), reference))
+        == joined
+    )
 
 
 @pytest.mark.parametrize(
-    "reference", ["http://docs.example.org/", "https://[::1/", "//docs.example.org:80/", "a\\b", "a\tb"]
+    "reference",
+    ["http://docs.example.org/", "https://[::1/", "//docs.example.org:80/", "a\\b", "a\tb"],
 )
 def test_a_reference_that_leads_to_what_is_never_fetched_is_refused(reference: str) -> None:
     with pytest.raises(ToolFailure) as caught:
@@ -203,7 +207,8 @@ def test_the_allow_list_compares_spelled_names(host: str, allowed: bool) -> None
 
 
 @pytest.mark.parametrize(
-    "pattern", ["*", "*.org", "*.*.example.org", "docs.*.org", "1.2.3.4", "https://docs.example.org", ""]
+    "pattern",
+    ["*", "*.org", "*.*.example.org", "docs.*.org", "1.2.3.4", "https://docs.example.org", ""],
 )
 def test_a_pattern_that_is_neither_form_is_an_error_not_a_gap(pattern: str) -> None:
     with pytest.raises(ToolFailure) as caught:
@@ -239,17 +244,29 @@ REFUSED = {
     "AMT": ["192.52.193.1"],
     "not global unicast": ["4000::1", "5f00::1", "e000::1", "1::1"],
     "scoped to an interface": ["fe80::1%eth0", "2606:4700::1111%1"],
-    "not an address": ["", "docs.example.org", "0177.0.0.1", "127.1", "2130706433", "0x7f.0.0.1", "1.2.3.4 ", "[::1]"],
+    "not an address": [
+        "",
+        "docs.example.org",
+        "0177.0.0.1",
+        "127.1",
+        "2130706433",
+        "0x7f.0.0.1",
+        "1.2.3.4 ",
+        "[::1]",
+    ],
 }
 
 
-@pytest.mark.parametrize(("text", "why"), [(text, why) for why, texts in REFUSED.items() for text in texts])
+@pytest.mark.parametrize(
+    ("text", "why"), [(text, why) for why, texts in REFUSED.items() for text in texts]
+)
 def test_an_address_that_is_not_public_unicast_is_refused_by_its_kind(text: str, why: str) -> None:
     assert refusal(text) == why
 
 
 @pytest.mark.parametrize(
-    "text", ["8.8.8.8", "93.184.215.14", "100.63.255.255", "172.32.0.1", "2606:4700::1111", "2a00:1450::1"]
+    "text",
+    ["8.8.8.8", "93.184.215.14", "100.63.255.255", "172.32.0.1", "2606:4700::1111", "2a00:1450::1"],
 )
 def test_a_public_address_is_not_refused(text: str) -> None:
     assert refusal(text) is None
@@ -273,5 +290,7 @@ def test_no_form_that_hides_an_ipv4_address_in_an_ipv6_one_is_accepted(number: i
 
 
 @given(st.ip_addresses())
-def test_nothing_that_python_calls_not_global_is_accepted(address: IPv4Address | IPv6Address) -> None:
+def test_nothing_that_python_calls_not_global_is_accepted(
+    address: IPv4Address | IPv6Address,
+) -> None:
     assert address.is_global or refusal(str(address))

@@ -74,7 +74,9 @@ def tree_hash(folder: Path) -> str:
     for path in sorted(folder.rglob("*")):
         info = path.lstat()
         content = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
-        digest.update(repr((str(path), info.st_mode, info.st_mtime_ns, info.st_size, content)).encode())
+        digest.update(
+            repr((str(path), info.st_mode, info.st_mtime_ns, info.st_size, content)).encode()
+        )
     return digest.hexdigest()
 
 
@@ -154,10 +156,16 @@ def test_an_absolute_path_inside_the_root_is_taken_as_relative(root: Root, tree:
     assert read(root, f"{tree}/plain.txt") == b"inside\n"
 
 
-def test_a_root_reached_through_a_link_accepts_both_spellings(tmp_path: Path, tree: Path, opener: Opener) -> None:
+def test_a_root_reached_through_a_link_accepts_both_spellings(
+    tmp_path: Path, tree: Path, opener: Opener
+) -> None:
     (tmp_path / "alias").symlink_to(tree)
     with Root(str(tmp_path / "alias"), opener=opener) as root:
-        assert read(root, f"{tmp_path}/alias/plain.txt") == read(root, f"{tree}/plain.txt") == b"inside\n"
+        assert (
+            read(root, f"{tmp_path}/alias/plain.txt")
+            == read(root, f"{tree}/plain.txt")
+            == b"inside\n"
+        )
 
 
 def test_devices_are_refused_unopened(tree: Path, root: Root) -> None:
@@ -242,7 +250,10 @@ def test_a_missing_workspace_is_named(tmp_path: Path) -> None:
 def test_a_short_race_does_not_escape() -> None:
     """The long one is `python tests/faults/path_race.py` (6 s, at least 100,000 attempts)."""
     done = subprocess.run(
-        [sys.executable, RACE, "--attempts", "4000", "--seconds", "0"], capture_output=True, text=True, timeout=300
+        [sys.executable, RACE, "--attempts", "4000", "--seconds", "0"],
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 escapes" in done.stdout

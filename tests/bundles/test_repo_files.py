@@ -36,18 +36,29 @@ def texts(output: ToolOutput) -> list[str]:
 
 
 def test_the_server_offers_five_tools_that_only_read() -> None:
-    assert [tool.name for tool in TOOLS] == ["read_file", "list_dir", "ripgrep", "git_log", "git_diff"]
+    assert [tool.name for tool in TOOLS] == [
+        "read_file",
+        "list_dir",
+        "ripgrep",
+        "git_log",
+        "git_diff",
+    ]
 
 
 def test_importing_the_tools_loads_nothing_heavy() -> None:
-    heavy = "[m for m in ('re2', 'ctypes', 'structlog', 'sqlmodel', 'litellm', 'mcp') if m in sys.modules]"
+    heavy = (
+        "[m for m in ('re2', 'ctypes', 'structlog', 'sqlmodel', 'litellm', 'mcp') if m in"
+        " sys.modules]"
+    )
     load = "import sys, pydantic; before = {heavy}; import bundle_router.tools.repo; "
     code = f"{load.format(heavy=heavy)}print([m for m in {heavy} if m not in before])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2]
+    )
     assert done.stdout.strip() == "[]", done.stderr
 
 
-# --- read_file ------------------------------------------------------------------------------------------------------
+# --- read_file ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -55,7 +66,12 @@ def test_importing_the_tools_loads_nothing_heavy() -> None:
     [
         (b"a\nb\nc\n", {}, "f.txt: lines 1-3 of 3 (6 bytes).", "a\nb\nc\n"),
         (b"a\nb\nc", {}, "f.txt: lines 1-3 of 3 (5 bytes).", "a\nb\nc"),
-        (b"a\nb\nc\n", {"start": 2, "end": 2}, "f.txt: lines 2-2 of 3 (6 bytes). For more: start=3.", "b\n"),
+        (
+            b"a\nb\nc\n",
+            {"start": 2, "end": 2},
+            "f.txt: lines 2-2 of 3 (6 bytes). For more: start=3.",
+            "b\n",
+        ),
         (b"a\nb\nc\n", {"start": 3}, "f.txt: lines 3-3 of 3 (6 bytes).", "c\n"),
         (b"a\nb\nc\n", {"end": 99}, "f.txt: lines 1-3 of 3 (6 bytes).", "a\nb\nc\n"),
         (b"one", {}, "f.txt: lines 1-1 of 1 (3 bytes).", "one"),
@@ -88,8 +104,12 @@ def test_a_long_file_comes_in_pages_that_join_to_the_whole(tmp_path: Path) -> No
     content = "".join(f"line {number}\n" for number in range(1, 4501))
     (tmp_path / "long").write_text(content)
     first = texts(call("read_file", tmp_path, path="long"))
-    assert first[0].startswith("long: lines 1-2,000 of 4,500") and first[0].endswith("For more: start=2001.")  # noqa: PT018
-    pages = [texts(call("read_file", tmp_path, path="long", start=start))[1] for start in (1, 2001, 4001)]
+    assert first[0].startswith("long: lines 1-2,000 of 4,500") and first[0].endswith(  # noqa: PT018
+        "For more: start=2001."
+    )
+    pages = [
+        texts(call("read_file", tmp_path, path="long", start=start))[1] for start in (1, 2001, 4001)
+    ]
     assert "".join(pages) == content
 
 
@@ -97,7 +117,10 @@ def test_the_byte_bound_cuts_and_says_where_to_go_on(tmp_path: Path) -> None:
     (tmp_path / "wide").write_text("0123456789\n" * 100)
     head, body = texts(call("read_file", tmp_path, path="wide", max_bytes=25))
     assert body == "0123456789\n0123456789\n012"
-    assert head.startswith("wide: lines 1-3 of 100") and "Cut at 25 bytes inside line 3. For more: start=3." in head  # noqa: PT018
+    assert (  # noqa: PT018
+        head.startswith("wide: lines 1-3 of 100")
+        and "Cut at 25 bytes inside line 3. For more: start=3." in head
+    )
 
 
 def test_a_file_larger_than_memory_may_hold_is_read_within_the_bound(tmp_path: Path) -> None:
@@ -134,7 +157,9 @@ def test_text_that_is_not_utf8_is_shown_and_named(tmp_path: Path) -> None:
         ("lie.txt", PNG, "text/plain"),
     ],
 )
-def test_binary_files_become_artifacts_byte_for_byte(tmp_path: Path, name: str, content: bytes, mime_type: str) -> None:
+def test_binary_files_become_artifacts_byte_for_byte(
+    tmp_path: Path, name: str, content: bytes, mime_type: str
+) -> None:
     (tmp_path / name).write_bytes(content)
     text, media = call("read_file", tmp_path, path=name).blocks
     assert media == Media(content, mime_type, name)
@@ -157,7 +182,9 @@ def test_a_caller_that_went_away_stops_the_scan(tmp_path: Path) -> None:
     assert caught.value.code == "cancelled"
 
 
-@pytest.mark.parametrize("wrong", [{"path": ""}, {"path": "f", "start": 0}, {"path": "f", "start": 5, "end": 4}])
+@pytest.mark.parametrize(
+    "wrong", [{"path": ""}, {"path": "f", "start": 0}, {"path": "f", "start": 5, "end": 4}]
+)
 def test_arguments_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         TOOL["read_file"].arguments(**wrong)
@@ -169,7 +196,9 @@ def test_arguments_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None
     start=st.integers(1, 14),
     size=st.integers(0, 12),
 )
-def test_any_range_is_that_slice_of_the_lines(tmp_path: Path, lines: list[str], start: int, size: int) -> None:
+def test_any_range_is_that_slice_of_the_lines(
+    tmp_path: Path, lines: list[str], start: int, size: int
+) -> None:
     content = "\n".join(lines)
     (tmp_path / "f").write_text(content, encoding="utf-8", newline="")
     expected = "".join(
@@ -180,10 +209,13 @@ def test_any_range_is_that_slice_of_the_lines(tmp_path: Path, lines: list[str], 
         with pytest.raises(ToolFailure, match="is beyond that"):
             call("read_file", tmp_path, path="f", start=start, end=start + size)
     else:
-        assert "".join(texts(call("read_file", tmp_path, path="f", start=start, end=start + size))[1:]) == expected
+        assert (
+            "".join(texts(call("read_file", tmp_path, path="f", start=start, end=start + size))[1:])
+            == expected
+        )
 
 
-# --- list_dir -------------------------------------------------------------------------------------------------------
+# --- list_dir -------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -231,7 +263,7 @@ def test_listing_a_file_says_it_is_no_folder(folder: Path) -> None:
     assert caught.value.code == "not_a_directory"
 
 
-# --- credentials ----------------------------------------------------------------------------------------------------
+# --- credentials ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -247,7 +279,11 @@ def test_listing_a_file_says_it_is_no_folder(folder: Path) -> None:
     ],
 )
 def test_files_of_credentials_are_neither_read_nor_searched(tmp_path: Path, name: str) -> None:
-    places = {"by-a-link": ".netrc", "folder-link/config": ".git/config", "hard-link": ".git/config"}
+    places = {
+        "by-a-link": ".netrc",
+        "folder-link/config": ".git/config",
+        "hard-link": ".git/config",
+    }
     path = tmp_path / places.get(name, name)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("https://me:hunter2@example.org")
@@ -259,7 +295,9 @@ def test_files_of_credentials_are_neither_read_nor_searched(tmp_path: Path, name
         call("read_file", tmp_path, path=name)
     assert caught.value.code == "credentials"
     if name == "hard-link":
-        return  # searching does not open what it finds again; a program can't make such a link (the .git is read-only)
+        # searching does not open what it finds again; a program can't make such a link (the .git is
+        # read-only)
+        return
     context = ToolContext(str(tmp_path), LocalSettings(), timeout_s=60, max_bytes=1 << 20)
     for engine in (None, scanning.search):
         found = ripgrep(Ripgrep(pattern="hunter2"), context, engine=engine)
@@ -271,7 +309,9 @@ def test_files_of_credentials_are_neither_read_nor_searched(tmp_path: Path, name
 
 
 @pytest.mark.parametrize("name", [".git/config", "separate/config"])
-def test_a_file_of_credentials_that_is_replaced_while_it_is_read_is_not_shown(tmp_path: Path, name: str) -> None:
+def test_a_file_of_credentials_that_is_replaced_while_it_is_read_is_not_shown(
+    tmp_path: Path, name: str
+) -> None:
     """The kernel calls it `… (deleted)` then; git replaces its config at each change."""
     config = tmp_path / name
     for path in (config, *(config.parent / beside for beside in ("HEAD", "objects", "refs"))):
@@ -290,7 +330,9 @@ def test_a_file_of_credentials_that_is_replaced_while_it_is_read_is_not_shown(tm
     assert caught.value.code == "credentials"
 
 
-@pytest.mark.parametrize("name", [".git/hooks/pre-commit", ".npmrc", ".env", "config", "docs/config", ".github/config"])
+@pytest.mark.parametrize(
+    "name", [".git/hooks/pre-commit", ".npmrc", ".env", "config", "docs/config", ".github/config"]
+)
 def test_hooks_and_project_settings_are_read(tmp_path: Path, name: str) -> None:
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / name).write_text("ordinary")

@@ -1,7 +1,8 @@
 """`repo.git_log` and `repo.git_diff` on real repositories, most of them hostile.
 
-Every setting of a repository that names a program is pointed at a script that leaves a canary behind. A canary would
-also betray a program we did not think of, since all of them are the same script.
+Every setting of a repository that names a program is pointed at a script that leaves a canary
+behind. A canary would also betray a program we did not think of, since all of them are the same
+script.
 """
 
 from __future__ import annotations
@@ -46,7 +47,12 @@ ENV = {
 def git(folder: Path, *arguments: str, **env: str) -> str:
     options = ("-c", "init.defaultBranch=main", "-c", "protocol.file.allow=always")
     done = subprocess.run(
-        ["git", *options, *arguments], cwd=folder, env=ENV | env, capture_output=True, text=True, check=True
+        ["git", *options, *arguments],
+        cwd=folder,
+        env=ENV | env,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return done.stdout.strip()
 
@@ -69,7 +75,9 @@ def call(
     confined: bool = True,
     **arguments: Any,
 ) -> str:
-    context = ToolContext(str(workspace), LocalSettings(hard_links=hard_links), timeout_s=30, max_bytes=max_bytes)
+    context = ToolContext(
+        str(workspace), LocalSettings(hard_links=hard_links), timeout_s=30, max_bytes=max_bytes
+    )
     run = TOOL[name].run if confined else partial(UNCONFINED[name], confined=False)
     output = run(TOOL[name].arguments(**arguments), context)
     return "\n".join(block.text for block in output.blocks if isinstance(block, Text))
@@ -110,7 +118,7 @@ def repo(tmp_path: Path) -> Path:
     return folder
 
 
-# --- the main job ---------------------------------------------------------------------------------------------------
+# --- the main job ---------------------------------------------------------------------------------
 
 
 def test_the_log_lists_commits_newest_first_and_says_that_is_all(repo: Path) -> None:
@@ -122,7 +130,9 @@ def test_the_log_lists_commits_newest_first_and_says_that_is_all(repo: Path) -> 
 
 
 def test_the_log_pages(repo: Path) -> None:
-    assert call("git_log", repo, max_count=2).startswith("2 commits, newest first; there are more: skip=2 reads on.")
+    assert call("git_log", repo, max_count=2).startswith(
+        "2 commits, newest first; there are more: skip=2 reads on."
+    )
     rest = call("git_log", repo, max_count=2, skip=2).split("\n")
     assert rest[0] == "1 commit, newest first; that is all."
     assert rest[2].strip() == "first"
@@ -146,28 +156,39 @@ def test_the_log_pages(repo: Path) -> None:
         ({"revision": "HEAD^"}, ["second: two lines", "first"]),
     ],
 )
-def test_the_log_is_filtered_by_plain_values(repo: Path, arguments: dict[str, Any], subjects: list[str] | None) -> None:
+def test_the_log_is_filtered_by_plain_values(
+    repo: Path, arguments: dict[str, Any], subjects: list[str] | None
+) -> None:
     if subjects is None:
         assert refused("git_log", repo, **arguments) == "outside_workspace"
         return
-    assert [line.strip() for line in call("git_log", repo, **arguments).split("\n")[2::2]] == subjects
+    assert [
+        line.strip() for line in call("git_log", repo, **arguments).split("\n")[2::2]
+    ] == subjects
 
 
 def test_a_diff_of_the_working_tree_the_index_and_two_revisions(repo: Path) -> None:
-    assert call("git_diff", repo) == (
-        "Changes from the index to the working tree: none. Untracked files are not part of a diff."
+    assert (
+        call("git_diff", repo)
+        == "Changes from the index to the working tree: none. Untracked files are not part of a"
+        " diff."
     )
     (repo / "a.txt").write_text("one\n2\n")
     (repo / "untracked").write_text("x")
     shown = call("git_diff", repo)
-    assert shown.startswith("Changes from the index to the working tree.\n a.txt | 2 +-\n 1 file changed")
+    assert shown.startswith(
+        "Changes from the index to the working tree.\n a.txt | 2 +-\n 1 file changed"
+    )
     assert "-two\n+2\n" in shown
     assert call("git_diff", repo, staged=True) == "Changes from HEAD to the index: none."
     git(repo, "add", "a.txt")
     assert "+2\n" in call("git_diff", repo, staged=True)
     between = call("git_diff", repo, base="v1", target="HEAD")
     assert between.startswith("Changes from v1 to HEAD.\n lib/b.txt | 1 +\n")
-    assert call("git_diff", repo, base="v1", target="HEAD", path="a.txt") == "Changes from v1 to HEAD in a.txt: none."
+    assert (
+        call("git_diff", repo, base="v1", target="HEAD", path="a.txt")
+        == "Changes from v1 to HEAD in a.txt: none."
+    )
     assert "+c" not in call("git_diff", repo, base="v1", target="HEAD", stat=True)
     assert "+2\n" in call("git_diff", repo, base="HEAD~2")
 
@@ -217,7 +238,7 @@ def test_a_repository_in_a_folder_of_its_own_inside_the_workspace_is_read(repo: 
     assert "third" in call("git_log", repo)
 
 
-# --- revisions are never options --------------------------------------------------------------------------------------
+# --- revisions are never options ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -233,7 +254,8 @@ def test_what_is_not_a_revision_never_reaches_git(revision: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "revision", ["HEAD", "@", "main", "v1.0", "feature/x-1", "HEAD~3", "HEAD^2~1", "0a1b2c3", "übung"]
+    "revision",
+    ["HEAD", "@", "main", "v1.0", "feature/x-1", "HEAD~3", "HEAD^2~1", "0a1b2c3", "übung"],
 )
 def test_what_people_call_revisions_is_accepted(revision: str) -> None:
     assert is_revision(revision)
@@ -246,7 +268,12 @@ def test_an_unknown_revision_is_named(repo: Path) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"target": "HEAD"}, {"base": "a", "target": "b", "staged": True}, {"context": 51}, {"since": "x"}],
+    [
+        {"target": "HEAD"},
+        {"base": "a", "target": "b", "staged": True},
+        {"context": 51},
+        {"since": "x"},
+    ],
 )
 def test_diff_arguments_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
@@ -259,7 +286,7 @@ def test_dates_are_plain_values(date: str) -> None:
         TOOL["git_log"].arguments(since=date)
 
 
-# --- hostile repositories ---------------------------------------------------------------------------------------------
+# --- hostile repositories -------------------------------------------------------------------------
 
 Booby = Callable[[Path, str, Path], None]
 """Given the repository, the canary script and a folder outside, sets one trap."""
@@ -289,18 +316,27 @@ def _diff_drivers(repo: Path, canary: str, _outside: Path) -> None:
 
 
 def _include(repo: Path, canary: str, outside: Path) -> None:
-    (outside / "inc").write_text(f"[core]\n fsmonitor = {canary}\n pager = {canary}\n[diff]\n external = {canary}\n")
+    (outside / "inc").write_text(
+        f"[core]\n fsmonitor = {canary}\n pager = {canary}\n[diff]\n external = {canary}\n"
+    )
     (repo / "inc").write_text((outside / "inc").read_text())
     with (repo / ".git" / "config").open("a") as config:
         config.write(
-            f'[include]\n path = {outside}/inc\n path = ../inc\n[includeIf "gitdir:/"]\n path = {outside}/inc\n'
+            f'[include]\n path = {outside}/inc\n path = ../inc\n[includeIf "gitdir:/"]\n path ='
+            f" {outside}/inc\n"
         )
 
 
 def _hooks(repo: Path, canary: str, outside: Path) -> None:
     for folder in (repo / ".git" / "hooks", outside / "hooks"):
         folder.mkdir(exist_ok=True)
-        for name in ("post-index-change", "fsmonitor-watchman", "pre-commit", "post-checkout", "reference-transaction"):
+        for name in (
+            "post-index-change",
+            "fsmonitor-watchman",
+            "pre-commit",
+            "post-checkout",
+            "reference-transaction",
+        ):
             shutil.copy(canary, folder / name)
     git(repo, "config", "core.hooksPath", str(outside / "hooks"))
 
@@ -342,9 +378,15 @@ TRAPS: dict[str, Booby] = {
     "external diff": _set(diff__external="CANARY"),
     "diff drivers and textconv": _diff_drivers,
     "filters": _filters,
-    "ssh, askpass, editor": _set(core__sshCommand="CANARY", core__askPass="CANARY", core__editor="CANARY"),
-    "signatures": _set(gpg__program="CANARY", log__showSignature="true", gpg__ssh__program="CANARY"),
-    "credential helper and alias": _set(credential__helper="!CANARY", alias__log="!CANARY", alias__diff="!CANARY"),
+    "ssh, askpass, editor": _set(
+        core__sshCommand="CANARY", core__askPass="CANARY", core__editor="CANARY"
+    ),
+    "signatures": _set(
+        gpg__program="CANARY", log__showSignature="true", gpg__ssh__program="CANARY"
+    ),
+    "credential helper and alias": _set(
+        credential__helper="!CANARY", alias__log="!CANARY", alias__diff="!CANARY"
+    ),
     "alternate refs": _set(core__alternateRefsCommand="CANARY", core__gitProxy="CANARY"),
     "trailers": _set(trailer__x__command="CANARY", trailer__x__cmd="CANARY"),
     "includes": _include,
@@ -410,8 +452,12 @@ def test_nothing_a_repository_names_is_ever_run(
     assert "+changed" in outcomes[2]
 
 
-@pytest.mark.parametrize("trap", ["fsmonitor", "external diff", "diff drivers and textconv", "filters", "includes"])
-def test_the_traps_work_on_a_git_that_obeys(trap: str, repo: Path, canary: tuple[str, Path]) -> None:
+@pytest.mark.parametrize(
+    "trap", ["fsmonitor", "external diff", "diff drivers and textconv", "filters", "includes"]
+)
+def test_the_traps_work_on_a_git_that_obeys(
+    trap: str, repo: Path, canary: tuple[str, Path]
+) -> None:
     """Otherwise the test above would prove nothing."""
     script, mark = canary
     TRAPS[trap](repo, script, mark.parent)
@@ -527,7 +573,12 @@ def test_refs_that_are_links_or_malformed_are_left_out(repo: Path, tmp_path: Pat
     (heads / "loop").write_text("ref: refs/heads/loop\n")
     with Root(str(repo)) as root:
         names = [line.split(" ", 1)[1] for line in collect_refs(root, ".git").splitlines()[1:]]
-    assert names == ["refs/heads/alias", "refs/heads/feature/x-1", "refs/heads/main", "refs/tags/v1"]
+    assert names == [
+        "refs/heads/alias",
+        "refs/heads/feature/x-1",
+        "refs/heads/main",
+        "refs/tags/v1",
+    ]
     assert "third" in call("git_log", repo, revision="alias")
 
 
@@ -563,7 +614,9 @@ def test_a_fifo_in_place_of_a_tracked_file_does_not_hang(repo: Path) -> None:
     assert refused("git_diff", repo) == "not_a_file"
 
 
-def test_a_tracked_file_replaced_by_a_link_shows_the_link_not_its_target(repo: Path, tmp_path: Path) -> None:
+def test_a_tracked_file_replaced_by_a_link_shows_the_link_not_its_target(
+    repo: Path, tmp_path: Path
+) -> None:
     (tmp_path / "secret").write_text("SECRET\n")
     (repo / "a.txt").unlink()
     (repo / "a.txt").symlink_to("../secret")
@@ -579,13 +632,18 @@ def test_a_tracked_file_replaced_by_a_link_shows_the_link_not_its_target(repo: P
 def test_a_diff_shows_what_was_copied_whatever_is_swapped_for_a_link_meanwhile(
     repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """git opens files by name after it looked at them: swapped then, one run in twenty showed `.git/config`."""
+    """git opens files by name after it looked at them: swapped then, one run in twenty showed
+    `.git/config`.
+    """
     (repo / "a.txt").write_text("mine\n")
     (repo / "lib" / "b.txt").write_text("mine too\n")
     (repo / ".netrc").write_text("password SECRET\n")
     programs = tmp_path / "programs"
     programs.mkdir()
-    swap = f"/bin/rm -rf {repo}/a.txt {repo}/lib; /bin/ln -s .netrc {repo}/a.txt; /bin/ln -s .git {repo}/lib"
+    swap = (
+        f"/bin/rm -rf {repo}/a.txt {repo}/lib; /bin/ln -s .netrc {repo}/a.txt; /bin/ln -s .git"
+        f" {repo}/lib"
+    )
     script = f'#!/bin/sh\ncase "$*" in *--patch*) {swap};; esac\nexec {shutil.which("git")} "$@"\n'
     (programs / "git").write_text(script)
     (programs / "git").chmod(0o755)
@@ -610,7 +668,9 @@ def test_what_a_killed_router_left_of_a_repository_is_deleted_by_the_next_call(
     assert list(tmp_path.glob("bundle-router-git-*")) == []
 
 
-def test_a_tracked_file_of_credentials_is_left_out_of_a_diff_of_the_working_tree(repo: Path) -> None:
+def test_a_tracked_file_of_credentials_is_left_out_of_a_diff_of_the_working_tree(
+    repo: Path,
+) -> None:
     commit(repo, "by mistake", {".netrc": "password OLD\n", "conf/.netrc": "x\n"})
     (repo / ".netrc").write_text("password SECRET\n")
     (repo / "a.txt").write_text("mine\n")
@@ -665,7 +725,9 @@ def test_a_missing_object_is_not_fetched_and_is_named(repo: Path) -> None:
 
 @pytest.mark.skipif(not CONFINED, reason="this kernel has no Landlock")
 def test_a_confined_child_reads_nothing_outside_and_starts_nothing(tmp_path: Path) -> None:
-    """The second wall by itself: a git that is told to run a shell and to read elsewhere, and can do neither."""
+    """The second wall by itself: a git that is told to run a shell and to read elsewhere, and can
+    do neither.
+    """
     binary = find_binary("git", outside=str(tmp_path))
     assert binary is not None
     mark = tmp_path / "mark"
@@ -677,7 +739,9 @@ def test_a_confined_child_reads_nothing_outside_and_starts_nothing(tmp_path: Pat
         ("init", "new"),
     ):
         _, _, child = output_of(
-            Command((binary, *arguments), str(tmp_path), env, (str(tmp_path),)), context, max_bytes=1000
+            Command((binary, *arguments), str(tmp_path), env, (str(tmp_path),)),
+            context,
+            max_bytes=1000,
         )
         assert child.code != 0
         assert b"denied" in child.stderr or b"cannot run" in child.stderr

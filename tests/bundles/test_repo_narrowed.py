@@ -1,4 +1,6 @@
-"""A step narrowed to a folder stays in it, also when it is swapped, moved or removed; hidden folders stay shut."""
+"""A step narrowed to a folder stays in it, also when it is swapped, moved or removed; hidden
+folders stay shut.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +34,18 @@ SECRET = "outside: must never be read\n"
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A workspace with a folder `job/part` to narrow to, look-alikes beside it, and what must not be read outside."""
+    """A workspace with a folder `job/part` to narrow to, look-alikes beside it, and what must not
+    be read outside.
+    """
     top = tmp_path / "top"
     (top / "job" / "part" / "deep").mkdir(parents=True)
     (top / "job" / "part" / "inside.txt").write_text("inside\n")
-    for folder in (top / "job", top / "job" / "part-evil", top / "job" / "par", tmp_path / "elsewhere"):
+    for folder in (
+        top / "job",
+        top / "job" / "part-evil",
+        top / "job" / "par",
+        tmp_path / "elsewhere",
+    ):
         folder.mkdir(exist_ok=True)
         (folder / "inside.txt").write_text(SECRET)
     (top / "job" / "link").symlink_to("part")
@@ -57,20 +66,36 @@ def test_paths_start_from_the_folder_and_end_beneath_it(tree: Path, opener: Open
         assert root.read(f"{tree}/job/part/inside.txt", max_bytes=100) == b"inside\n"
 
 
-@pytest.mark.parametrize("path", ["../inside.txt", "../part-evil/inside.txt", "deep/../../par/inside.txt"])
+@pytest.mark.parametrize(
+    "path", ["../inside.txt", "../part-evil/inside.txt", "deep/../../par/inside.txt"]
+)
 def test_what_lies_beside_it_is_out_of_reach(tree: Path, opener: Opener, path: str) -> None:
     assert code_of(tree, "job/part", path, opener) == "outside_workspace"
 
 
-@pytest.mark.parametrize("name", ["job", "job/part-evil", "job/par", "elsewhere", "top/job/part/../inside.txt"])
+@pytest.mark.parametrize(
+    "name", ["job", "job/part-evil", "job/par", "elsewhere", "top/job/part/../inside.txt"]
+)
 def test_an_absolute_path_beside_it_is_refused(tree: Path, opener: Opener, name: str) -> None:
     assert code_of(tree, "job/part", f"{tree}/{name}/inside.txt", opener) == "outside_workspace"
 
 
 @pytest.mark.parametrize(
-    "within", ["job/link", "alias/part", "job/gone", "job/part/inside.txt", "..", "job/../job/part", "/", "job/p\0"]
+    "within",
+    [
+        "job/link",
+        "alias/part",
+        "job/gone",
+        "job/part/inside.txt",
+        "..",
+        "job/../job/part",
+        "/",
+        "job/p\0",
+    ],
 )
-def test_a_folder_reached_by_a_link_or_not_at_all_is_unavailable(tree: Path, opener: Opener, within: str) -> None:
+def test_a_folder_reached_by_a_link_or_not_at_all_is_unavailable(
+    tree: Path, opener: Opener, within: str
+) -> None:
     assert code_of(tree, within, "inside.txt", opener) == "workspace_unavailable"
 
 
@@ -94,14 +119,18 @@ def remove(tree: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [swap_for_link, swap_parent_for_link, move_out, remove])
-def test_a_folder_changed_between_two_calls_is_unavailable(tree: Path, opener: Opener, change: object) -> None:
+def test_a_folder_changed_between_two_calls_is_unavailable(
+    tree: Path, opener: Opener, change: object
+) -> None:
     with Root(str(tree), "job/part", opener=opener) as root:
         assert root.read("inside.txt", max_bytes=100) == b"inside\n"
     change(tree)  # type: ignore[operator]  # the four functions above
     assert code_of(tree, "job/part", "inside.txt", opener) == "workspace_unavailable"
 
 
-def test_a_folder_swapped_during_a_call_is_still_the_one_that_was_opened(tree: Path, opener: Opener) -> None:
+def test_a_folder_swapped_during_a_call_is_still_the_one_that_was_opened(
+    tree: Path, opener: Opener
+) -> None:
     with Root(str(tree), "job/part", opener=opener) as root:
         swap_for_link(tree)
         assert root.read("inside.txt", max_bytes=100) == b"inside\n"
@@ -147,7 +176,7 @@ def test_a_folder_swapped_all_the_time_never_leads_outside(tree: Path, opener: O
     assert min(seen.values()) > 0, f"the race was never met: {seen}"
 
 
-# --- hidden folders -------------------------------------------------------------------------------------------------
+# --- hidden folders -------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -223,7 +252,7 @@ def open_descriptors() -> int:
     return sum(Path(f"/dev/fd/{number}").exists() for number in range(256))
 
 
-# --- the tools ------------------------------------------------------------------------------------------------------
+# --- the tools ------------------------------------------------------------------------------------
 
 TOOL = {tool.name: tool for tool in (*REPO, *WORKSPACE)}
 EVERY_TOOL: dict[str, dict[str, Any]] = {
@@ -238,8 +267,12 @@ EVERY_TOOL: dict[str, dict[str, Any]] = {
 
 
 def context(top: Path, **changes: Any) -> ToolContext:
-    python = BinaryRule(name="python", path="@python", forms=(BinaryForm(words=("-c",), positionals="(?s).*"),))
-    return ToolContext(str(top), LocalSettings(binaries=(python,)), timeout_s=30, max_bytes=1 << 20, **changes)
+    python = BinaryRule(
+        name="python", path="@python", forms=(BinaryForm(words=("-c",), positionals="(?s).*"),)
+    )
+    return ToolContext(
+        str(top), LocalSettings(binaries=(python,)), timeout_s=30, max_bytes=1 << 20, **changes
+    )
 
 
 def call(name: str, where: ToolContext, **arguments: Any) -> str:
@@ -259,18 +292,27 @@ def test_no_tool_works_in_a_folder_that_was_changed(tree: Path, tool: str, chang
     if tool == "exec" and sys.platform != "linux":
         pytest.skip("programs are only started on Linux")
     change(tree)
-    assert refusal(tool, context(tree, within="job/part"), **EVERY_TOOL[tool]) == "workspace_unavailable"
+    assert (
+        refusal(tool, context(tree, within="job/part"), **EVERY_TOOL[tool])
+        == "workspace_unavailable"
+    )
     assert [path.name for path in (tree.parent / "elsewhere").glob("*.txt")] == ["inside.txt"]
 
 
 def test_every_tool_starts_from_the_narrowed_folder(tree: Path) -> None:
     where = context(tree, within="job/part")
     assert call("read_file", where, path="inside.txt").endswith("\ninside\n")
-    assert call("list_dir", where).splitlines() == [".: 2 entries, depth 1.", "deep/", "inside.txt  7 bytes"]
+    assert call("list_dir", where).splitlines() == [
+        ".: 2 entries, depth 1.",
+        "deep/",
+        "inside.txt  7 bytes",
+    ]
     assert call("ripgrep", where, pattern=".").splitlines()[1:] == ["inside.txt", "  1: inside"]
     assert "created deep/new.txt" in call("write_file", where, path="deep/new.txt", content="x")
     assert (tree / "job" / "part" / "deep" / "new.txt").read_text() == "x"
-    assert "replaced inside.txt" in call("write_file", where, path=f"{tree}/job/part/inside.txt", content="y")
+    assert "replaced inside.txt" in call(
+        "write_file", where, path=f"{tree}/job/part/inside.txt", content="y"
+    )
 
 
 @pytest.mark.parametrize("path", ["../inside.txt", "../part-evil/inside.txt"])
@@ -289,7 +331,9 @@ needs_rg = pytest.mark.skipif(shutil.which("rg") is None, reason="no rg on PATH"
 @pytest.mark.parametrize(
     "arguments", [{}, {"path": "deep"}, {"path": "deep/x.txt"}, {"path": "deep", "glob": "deep/x*"}]
 )
-def test_rg_alone_searches_the_folder_that_was_opened(tree: Path, arguments: dict[str, Any]) -> None:
+def test_rg_alone_searches_the_folder_that_was_opened(
+    tree: Path, arguments: dict[str, Any]
+) -> None:
     (tree / "job" / "part" / "deep" / "x.txt").write_text("must be found\n")
     (tree.parent / "elsewhere" / "deep").mkdir()
     (tree.parent / "elsewhere" / "deep" / "x.txt").write_text(SECRET)
@@ -299,7 +343,9 @@ def test_rg_alone_searches_the_folder_that_was_opened(tree: Path, arguments: dic
         swap_for_link(tree)
         binary = os.path.realpath(str(shutil.which("rg")))
         hits = list(rg.search(binary, query, root, where, confined=False))
-    assert [(file.path, [line.text for line in file.lines]) for file in hits] == [("deep/x.txt", [b"must be found"])]
+    assert [(file.path, [line.text for line in file.lines]) for file in hits] == [
+        ("deep/x.txt", [b"must be found"])
+    ]
 
 
 @needs_rg
@@ -314,7 +360,14 @@ def test_rg_alone_obeys_no_ignore_file_above_the_root(tree: Path) -> None:
 
 
 def git(folder: Path, *arguments: str) -> None:
-    options = ["-c", "init.defaultBranch=main", "-c", "user.name=Ada", "-c", "user.email=ada@example.org"]
+    options = [
+        "-c",
+        "init.defaultBranch=main",
+        "-c",
+        "user.name=Ada",
+        "-c",
+        "user.email=ada@example.org",
+    ]
     subprocess.run(["git", *options, *arguments], cwd=folder, check=True, capture_output=True)
 
 
@@ -343,7 +396,9 @@ def test_git_shows_the_repository_that_was_opened(tree: Path) -> None:
 def test_a_diff_of_a_folder_that_is_swapped_meanwhile_shows_what_was_opened(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, confined: bool
 ) -> None:
-    """By a git that swaps it before it is started for the content: it goes to the folder by name."""
+    """By a git that swaps it before it is started for the content: it goes to the folder by
+    name.
+    """
     part, other = tree / "job" / "part", tree.parent / "elsewhere"
     make_repository(part, a="1\n", b="1\n")
     (part / "a").write_text("2\n")
@@ -363,12 +418,14 @@ def test_a_diff_of_a_folder_that_is_swapped_meanwhile_shows_what_was_opened(
     assert "b/b" not in shown.text
 
 
-# --- hidden folders, by every tool ----------------------------------------------------------------------------------
+# --- hidden folders, by every tool ----------------------------------------------------------------
 
 
 @pytest.fixture
 def records(tree: Path) -> ToolContext:
-    """A workspace with the router's own records in it, some links to them, and files of the same kind beside them."""
+    """A workspace with the router's own records in it, some links to them, and files of the same
+    kind beside them.
+    """
     for name in ("runs", "runs-old", "job/runs"):
         (tree / name / "r1").mkdir(parents=True)
         (tree / name / "r1" / "routing.jsonl").write_text(f"record of {name}\n")
@@ -402,20 +459,29 @@ def found(engine: TextSearch, where: ToolContext, **arguments: Any) -> tuple[str
 
 
 @pytest.mark.parametrize(
-    ("by_link", "really"), [("job/r1/routing.jsonl", "runs/r1/routing.jsonl"), ("job/notes", ".git/config")]
+    ("by_link", "really"),
+    [("job/r1/routing.jsonl", "runs/r1/routing.jsonl"), ("job/notes", ".git/config")],
 )
 def test_what_a_searcher_read_through_a_link_that_is_gone_again_is_not_shown(
     tree: Path, tmp_path: Path, records: ToolContext, by_link: str, really: str
 ) -> None:
-    """A searcher opens files by name: what it gets may be another file than the one that is there before and after."""
+    """A searcher opens files by name: what it gets may be another file than the one that is there
+    before and after.
+    """
     for path, content in ((by_link, "ours\n"), (really, "theirs\n")):
         (tree / path).parent.mkdir(parents=True, exist_ok=True)
         (tree / path).write_text(content)
     swapped = tmp_path / "rg"
-    swapped.write_text(f"#!/bin/sh\nwhile read -r line; do printf '%s\\n' \"$line\"; done < {tmp_path}/events\n")
+    swapped.write_text(
+        f"#!/bin/sh\nwhile read -r line; do printf '%s\\n' \"$line\"; done < {tmp_path}/events\n"
+    )
     swapped.chmod(0o755)
     for opened, shown in ((by_link, 1), (really, 0)):
-        match = {"lines": {"text": (tree / opened).read_text()}, "line_number": 1, "submatches": [{"start": 0}]}
+        match = {
+            "lines": {"text": (tree / opened).read_text()},
+            "line_number": 1,
+            "submatches": [{"start": 0}],
+        }
         end = {"binary_offset": None, "path": {"text": f"./{by_link}"}}
         events = [{"type": "match", "data": match}, {"type": "end", "data": end}]
         (tmp_path / "events").write_text("".join(json.dumps(event) + "\n" for event in events))
@@ -425,7 +491,9 @@ def test_what_a_searcher_read_through_a_link_that_is_gone_again_is_not_shown(
 HIDDEN_NOTE = " 1 place hidden: the router's own."
 
 
-def test_a_search_leaves_hidden_folders_out_and_says_so(engine: TextSearch, records: ToolContext) -> None:
+def test_a_search_leaves_hidden_folders_out_and_says_so(
+    engine: TextSearch, records: ToolContext
+) -> None:
     head, files = found(engine, records)
     assert files == ["job/runs/r1/routing.jsonl", "runs-old/r1/routing.jsonl"]
     assert head.endswith(HIDDEN_NOTE)
@@ -446,7 +514,9 @@ def test_a_search_that_finds_nothing_says_what_was_hidden(
     assert ripgrep(Ripgrep(pattern=pattern), by_link, engine=engine).blocks == (block,)
 
 
-def test_a_search_knows_a_hidden_folder_by_what_it_is(engine: TextSearch, tree: Path, records: ToolContext) -> None:
+def test_a_search_knows_a_hidden_folder_by_what_it_is(
+    engine: TextSearch, tree: Path, records: ToolContext
+) -> None:
     """The router's name for it may be a link by now, and another name may be a link to it."""
     (tree / "alias-of-runs").symlink_to("runs")
     (tree / "runs").rename(tree / "innocent")
@@ -489,7 +559,10 @@ MOUNTING = ["unshare", "--map-root-user", "--mount"]
 
 def can_mount() -> bool:
     found = shutil.which("unshare") is not None
-    return found and subprocess.run([*MOUNTING, "true"], check=False, capture_output=True).returncode == 0
+    return (
+        found
+        and subprocess.run([*MOUNTING, "true"], check=False, capture_output=True).returncode == 0
+    )
 
 
 @needs_git
@@ -497,7 +570,9 @@ def test_a_bind_mount_of_a_hidden_folder_is_hidden_too(tree: Path, records: Tool
     if not can_mount():
         pytest.skip("no mount namespace can be made here")
     (tree / "job" / "other-name" / "r1").mkdir(parents=True)
-    (tree / "job" / "other-name" / "r1" / "routing.jsonl").write_text("tracked under the mount point\n")
+    (tree / "job" / "other-name" / "r1" / "routing.jsonl").write_text(
+        "tracked under the mount point\n"
+    )
     make_repository(tree)
     rg_path = os.path.realpath(shutil.which("rg") or "") if shutil.which("rg") else ""
     script = [sys.executable, "-c", BOUND, str(tree), rg_path]
@@ -519,15 +594,23 @@ def test_names_with_glob_characters_hide_only_themselves(engine: TextSearch, tre
     assert files == ["run/f", "runxa!s/f", "rux/f"]
 
 
-@pytest.mark.parametrize("path", ["runs", "runs/r1", "to-runs", "to-runs/r1", "job/../runs", "runs/r1/routing.jsonl"])
-@pytest.mark.parametrize("tool", ["read_file", "list_dir", "ripgrep", "git_log", "git_diff", "write_file"])
-def test_no_tool_takes_a_path_into_a_hidden_folder(tree: Path, records: ToolContext, tool: str, path: str) -> None:
+@pytest.mark.parametrize(
+    "path", ["runs", "runs/r1", "to-runs", "to-runs/r1", "job/../runs", "runs/r1/routing.jsonl"]
+)
+@pytest.mark.parametrize(
+    "tool", ["read_file", "list_dir", "ripgrep", "git_log", "git_diff", "write_file"]
+)
+def test_no_tool_takes_a_path_into_a_hidden_folder(
+    tree: Path, records: ToolContext, tool: str, path: str
+) -> None:
     if tool.startswith("git"):
         if shutil.which("git") is None:
             pytest.skip("git is not installed")
         make_repository(tree)
     arguments = {**EVERY_TOOL[tool], "path": f"{path}/new" if tool == "write_file" else path}
-    wanted = {"hidden", "outside_workspace"} if tool.startswith("git") and ".." in path else {"hidden"}
+    wanted = (
+        {"hidden", "outside_workspace"} if tool.startswith("git") and ".." in path else {"hidden"}
+    )
     assert refusal(tool, records, **arguments) in wanted
     assert not list((tree / "runs").rglob("new"))
 
@@ -558,11 +641,15 @@ def test_a_diff_leaves_out_tracked_records(tree: Path, records: ToolContext) -> 
         assert "+2" in text
         assert "another run" not in text
     assert "second" in call("git_log", records)
-    assert "another run" in call("git_diff", context(tree), base="HEAD~1", target="HEAD")  # nothing hidden: it is there
+    assert "another run" in call(
+        "git_diff", context(tree), base="HEAD~1", target="HEAD"
+    )  # nothing hidden: it is there
 
 
 @needs_git
-def test_a_record_renamed_in_history_is_not_shown_as_a_rename(tree: Path, records: ToolContext) -> None:
+def test_a_record_renamed_in_history_is_not_shown_as_a_rename(
+    tree: Path, records: ToolContext
+) -> None:
     text = "".join(f"record line {number}\n" for number in range(50))
     (tree / "runs" / "r1" / "routing.jsonl").write_text(text)
     make_repository(tree)

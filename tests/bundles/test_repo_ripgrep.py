@@ -18,7 +18,9 @@ from bundle_router.tools.repo.children import find_binary
 from bundle_router.tools.repo.hits import Ripgrep, TextSearch
 from bundle_router.tools.repo.searching import ripgrep
 
-PATTERNS = json.loads((Path(__file__).parents[1] / "data" / "redos" / "patterns.json").read_text("utf-8"))
+PATTERNS = json.loads(
+    (Path(__file__).parents[1] / "data" / "redos" / "patterns.json").read_text("utf-8")
+)
 RG = shutil.which("rg")
 
 
@@ -37,7 +39,12 @@ def context_for(workspace: Path, **changes: Any) -> ToolContext:
 
 
 def find(
-    engine: TextSearch, workspace: Path, pattern: str, *, limits: dict[str, Any] | None = None, **arguments: Any
+    engine: TextSearch,
+    workspace: Path,
+    pattern: str,
+    *,
+    limits: dict[str, Any] | None = None,
+    **arguments: Any,
 ) -> list[str]:
     query = Ripgrep(pattern=pattern, **arguments)
     (block,) = ripgrep(query, context_for(workspace, **(limits or {})), engine=engine).blocks
@@ -49,7 +56,10 @@ def find(
 def project(tmp_path: Path) -> Path:
     root = tmp_path / "root"
     files = {
-        ".gitignore": b"*.log\n/build/\nnode_modules/\n!keep.log\nsub/only.txt\n**/cache/*.tmp\n# comment\n\\#hash\n",
+        ".gitignore": (
+            b"*.log\n/build/\nnode_modules/\n!keep.log\nsub/only.txt\n**/cache/*.tmp\n#"
+            b" comment\n\\#hash\n"
+        ),
         "a.py": b"import os\n\ndef alpha():\n    return 1\n\ndef beta():\n    return alpha()\n",
         "b.txt": b"Alpha\nalpha\nALPHA\n",
         "noend.txt": b"x\nalpha at the end",
@@ -151,7 +161,9 @@ def test_path_and_glob_narrow_the_search(
     assert [line for line in shown[1:] if not line.startswith("  ")] == files
 
 
-def test_only_gitignore_files_count_and_they_do_without_a_repository(engine: TextSearch, tmp_path: Path) -> None:
+def test_only_gitignore_files_count_and_they_do_without_a_repository(
+    engine: TextSearch, tmp_path: Path
+) -> None:
     (tmp_path / ".git" / "info").mkdir(parents=True)
     for name, content in ((".gitignore", "a\n"), (".ignore", "b\n"), (".git/info/exclude", "c\n")):
         (tmp_path / name).write_text(content)
@@ -162,17 +174,26 @@ def test_only_gitignore_files_count_and_they_do_without_a_repository(engine: Tex
     assert [line for line in find(engine, tmp_path, "hit")[1:] if line[0] != " "] == ["b", "c"]
 
 
-def test_empty_lines_are_found_and_the_end_of_a_file_is_none(engine: TextSearch, project: Path) -> None:
+def test_empty_lines_are_found_and_the_end_of_a_file_is_none(
+    engine: TextSearch, project: Path
+) -> None:
     assert find(engine, project, "^$", path="blank.txt")[1:] == ["blank.txt", "  1: ", "  2: "]
 
 
 def test_case_is_ignored_when_asked(engine: TextSearch, project: Path) -> None:
-    assert find(engine, project, "aLPHa", path="b.txt", ignore_case=True)[0] == "3 matching lines in 1 file."
+    assert (
+        find(engine, project, "aLPHa", path="b.txt", ignore_case=True)[0]
+        == "3 matching lines in 1 file."
+    )
     assert find(engine, project, "aLPHa", path="b.txt")[0].startswith("No match in b.txt.")
 
 
-def test_context_lines_stand_round_matches_and_gaps_are_marked(engine: TextSearch, tmp_path: Path) -> None:
-    (tmp_path / "f").write_text("".join(f"{n}{' hit' if n in (3, 4, 9) else ''}\n" for n in range(1, 12)))
+def test_context_lines_stand_round_matches_and_gaps_are_marked(
+    engine: TextSearch, tmp_path: Path
+) -> None:
+    (tmp_path / "f").write_text(
+        "".join(f"{n}{' hit' if n in (3, 4, 9) else ''}\n" for n in range(1, 12))
+    )
     assert find(engine, tmp_path, "hit", context=1)[2:] == [
         "  2- 2",
         "  3: 3 hit",
@@ -192,7 +213,9 @@ def test_the_match_limit_holds_over_files_and_says_there_is_more(
     for name in ("a", "b"):
         (tmp_path / name).write_text("hit\nhit\nmiss\nhit\n")
     shown = find(engine, tmp_path, "hit", max_matches=2, context=context)
-    assert shown[0].startswith("2 matching lines in 1 file, stopped at max_matches=2: there are more.")
+    assert shown[0].startswith(
+        "2 matching lines in 1 file, stopped at max_matches=2: there are more."
+    )
     assert shown[1:] == ["a", "  1: hit", "  2: hit", *(["  3- miss"] if context else [])]
     assert find(engine, tmp_path, "hit", max_matches=6)[0] == "6 matching lines in 2 files."
 
@@ -251,7 +274,7 @@ def test_file_names_are_shown_on_one_line(engine: TextSearch, tmp_path: Path) ->
     assert find(engine, tmp_path, "hit")[1] == "bad\\xff\\x0aname"
 
 
-# --- S-14 -----------------------------------------------------------------------------------------------------------
+# --- S-14 -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("row", PATTERNS, ids=[row["name"] for row in PATTERNS])
@@ -271,7 +294,9 @@ def test_no_pattern_blows_up_and_none_is_half_supported(
 def test_ten_thousand_alternatives_are_searched(engine: TextSearch, tmp_path: Path) -> None:
     (tmp_path / "f").write_text("word99 word9999x word\n" * 5000)
     pattern = "|".join(f"word{number}x" for number in range(10_000))
-    assert find(engine, tmp_path, pattern, max_matches=3)[0].startswith("3 matching lines in 1 file, stopped")
+    assert find(engine, tmp_path, pattern, max_matches=3)[0].startswith(
+        "3 matching lines in 1 file, stopped"
+    )
 
 
 def test_a_gitignore_of_stars_does_not_blow_up(engine: TextSearch, tmp_path: Path) -> None:
@@ -280,7 +305,7 @@ def test_a_gitignore_of_stars_does_not_blow_up(engine: TextSearch, tmp_path: Pat
     assert find(engine, tmp_path, "hit")[0] == "1 matching line in 1 file."
 
 
-# --- time, engines --------------------------------------------------------------------------------------------------
+# --- time, engines --------------------------------------------------------------------------------
 
 
 def test_a_search_out_of_time_says_so(engine: TextSearch, project: Path) -> None:
@@ -303,7 +328,9 @@ def test_hard_links_are_not_searched_when_they_are_refused(project: Path) -> Non
     assert block.text.startswith("No match")
 
 
-def test_a_binary_inside_the_workspace_is_never_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_binary_inside_the_workspace_is_never_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fake = tmp_path / "bin" / "rg"
     fake.parent.mkdir()
     fake.write_text("#!/bin/sh\ntouch canary\n")
@@ -317,7 +344,10 @@ def test_a_binary_inside_the_workspace_is_never_started(tmp_path: Path, monkeypa
 def test_searches_from_many_threads_do_not_disturb_each_other(project: Path) -> None:
     results: list[list[str]] = []
     search = partial(rg.search, os.path.realpath(str(RG)))
-    threads = [threading.Thread(target=lambda: results.append(find(search, project, "alpha"))) for _ in range(8)]
+    threads = [
+        threading.Thread(target=lambda: results.append(find(search, project, "alpha")))
+        for _ in range(8)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -14,7 +14,10 @@ DATA = Path(__file__).parent.parent / "data" / "cards"
 
 @pytest.fixture(scope="session")
 def real_servers() -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (DATA / "servers.jsonl").read_text(encoding="utf-8").splitlines()]
+    return [
+        json.loads(line)
+        for line in (DATA / "servers.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
 
 
 @pytest.fixture
@@ -41,5 +44,9 @@ def definitions() -> list[dict[str, Any]]:
         "icons": [{"src": "https://mail.example.com/icon.png"}],
         "_meta": {"vendor": "x"},
     }
-    read = {"name": "read", "description": "Reads one message.", "inputSchema": {"type": "object", "properties": {}}}
+    read = {
+        "name": "read",
+        "description": "Reads one message.",
+        "inputSchema": {"type": "object", "properties": {}},
+    }
     return [send, read]

@@ -41,12 +41,16 @@ def codes(*definitions: Any) -> list[str]:
 
 def test_every_tool_of_the_real_servers_is_admitted(real_servers: list[dict[str, Any]]) -> None:
     for row in real_servers:
-        found = admit(Server(row["server"], "stdio", command="x"), row["tools"], row["instructions"])
+        found = admit(
+            Server(row["server"], "stdio", command="x"), row["tools"], row["instructions"]
+        )
         assert found.refused == ()
         assert {tool.card.tool for tool in found.tools} == {tool["name"] for tool in row["tools"]}
 
 
-def test_a_server_that_leaves_the_type_out_is_repaired_and_said_so(real_servers: list[dict[str, Any]]) -> None:
+def test_a_server_that_leaves_the_type_out_is_repaired_and_said_so(
+    real_servers: list[dict[str, Any]],
+) -> None:
     row = next(row for row in real_servers if row["server"] == "gitlab-ref")
     found = admit(Server("gitlab-ref", "stdio", command="x"), row["tools"])
     assert all(tool.card.input_schema()["type"] == "object" for tool in found.tools)
@@ -62,20 +66,47 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "a name of 129 characters": (tool() | {"name": "a" * 129}, "bad_name"),
     "a schema that is a list": (tool([]), "bad_schema"),
     "a schema of another type": (tool({"type": "string"}), "not_object_schema"),
-    "a type that is no name": (tool({"type": "object", "properties": {"a": {"type": 7}}}), "bad_schema"),
-    "required that is no list": (tool({"type": "object", "properties": {"a": {"required": True}}}), "bad_schema"),
-    "a property that is no schema": (tool({"type": "object", "properties": {"a": ["string"]}}), "bad_schema"),
+    "a type that is no name": (
+        tool({"type": "object", "properties": {"a": {"type": 7}}}),
+        "bad_schema",
+    ),
+    "required that is no list": (
+        tool({"type": "object", "properties": {"a": {"required": True}}}),
+        "bad_schema",
+    ),
+    "a property that is no schema": (
+        tool({"type": "object", "properties": {"a": ["string"]}}),
+        "bad_schema",
+    ),
     "an empty anyOf": (tool({"type": "object", "anyOf": []}), "bad_schema"),
-    "an http reference": (tool({"type": "object", "properties": {"a": {"$ref": "http://x.example/s"}}}), "remote_ref"),
-    "a file reference": (tool({"type": "object", "properties": {"a": {"$ref": "file:///etc/passwd"}}}), "remote_ref"),
-    "a relative reference": (tool({"type": "object", "properties": {"a": {"$ref": "other.json#/a"}}}), "remote_ref"),
+    "an http reference": (
+        tool({"type": "object", "properties": {"a": {"$ref": "http://x.example/s"}}}),
+        "remote_ref",
+    ),
+    "a file reference": (
+        tool({"type": "object", "properties": {"a": {"$ref": "file:///etc/passwd"}}}),
+        "remote_ref",
+    ),
+    "a relative reference": (
+        tool({"type": "object", "properties": {"a": {"$ref": "other.json#/a"}}}),
+        "remote_ref",
+    ),
     "a new base address inside": (
         tool({"type": "object", "properties": {"a": {"$id": "http://x.example/", "$ref": "#/b"}}}),
         "remote_ref",
     ),
-    "a reference to nothing": (tool({"type": "object", "properties": {"a": {"$ref": "#/$defs/b"}}}), "broken_ref"),
+    "a reference to nothing": (
+        tool({"type": "object", "properties": {"a": {"$ref": "#/$defs/b"}}}),
+        "broken_ref",
+    ),
     "a reference into a value": (
-        tool({"type": "object", "properties": {"a": {"$ref": "#/default"}}, "default": {"$ref": "http://x.example"}}),
+        tool(
+            {
+                "type": "object",
+                "properties": {"a": {"$ref": "#/default"}},
+                "default": {"$ref": "http://x.example"},
+            }
+        ),
         "broken_ref",
     ),
     "a reference into a list of names": (
@@ -87,39 +118,72 @@ REFUSED: dict[str, tuple[Any, str]] = {
         "broken_ref",
     ),
     "a reference into text": (tool({"type": "object", "$ref": "#/type/0"}), "broken_ref"),
-    "a reference past the end of a list": (tool({"type": "object", "anyOf": [{"$ref": "#/anyOf/1"}]}), "broken_ref"),
-    "a reference by a word into a list": (tool({"type": "object", "anyOf": [{"$ref": "#/anyOf/x"}]}), "broken_ref"),
+    "a reference past the end of a list": (
+        tool({"type": "object", "anyOf": [{"$ref": "#/anyOf/1"}]}),
+        "broken_ref",
+    ),
+    "a reference by a word into a list": (
+        tool({"type": "object", "anyOf": [{"$ref": "#/anyOf/x"}]}),
+        "broken_ref",
+    ),
     "a reference by a digit of another script": (
         tool({"type": "object", "anyOf": [{"$ref": "#/anyOf/\u00b2"}]}),
         "broken_ref",
     ),
-    "a reference that is no text": (tool({"type": "object", "properties": {"a": {"$ref": True}}}), "bad_schema"),
+    "a reference that is no text": (
+        tool({"type": "object", "properties": {"a": {"$ref": True}}}),
+        "bad_schema",
+    ),
     "a recursive reference that is off": (
         tool({"type": "object", "properties": {"a": {"$recursiveRef": False}}}),
         "bad_schema",
     ),
-    "a base address that is no text": (tool({"type": "object", "properties": {"a": {"$id": 5}}}), "remote_ref"),
+    "a base address that is no text": (
+        tool({"type": "object", "properties": {"a": {"$id": 5}}}),
+        "remote_ref",
+    ),
     "a reference to itself": (tool({"type": "object", "$ref": "#"}), "endless_ref"),
     "a circle through anyOf": (
         tool(
             {
                 "type": "object",
-                "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/b"}]}, "b": {"allOf": [{"$ref": "#/$defs/a"}]}},
+                "$defs": {
+                    "a": {"anyOf": [{"$ref": "#/$defs/b"}]},
+                    "b": {"allOf": [{"$ref": "#/$defs/a"}]},
+                },
             }
         ),
         "endless_ref",
     ),
-    "a pattern that never ends": (tool({"type": "object", "properties": {"a": {"pattern": "^(a+)+$"}}}), "bad_pattern"),
-    "a pattern in a property's name": (tool({"type": "object", "patternProperties": {"(x*)*y": {}}}), "bad_pattern"),
-    "a very long pattern": (tool({"type": "object", "properties": {"a": {"pattern": "a" * 2001}}}), "bad_pattern"),
+    "a pattern that never ends": (
+        tool({"type": "object", "properties": {"a": {"pattern": "^(a+)+$"}}}),
+        "bad_pattern",
+    ),
+    "a pattern in a property's name": (
+        tool({"type": "object", "patternProperties": {"(x*)*y": {}}}),
+        "bad_pattern",
+    ),
+    "a very long pattern": (
+        tool({"type": "object", "properties": {"a": {"pattern": "a" * 2001}}}),
+        "bad_pattern",
+    ),
     "a hidden property": (tool({"type": "object", "properties": {"a\u200b": {}}}), "hidden_text"),
-    "a hidden enum value": (tool({"type": "object", "properties": {"a": {"enum": ["x\U000e0041"]}}}), "hidden_text"),
+    "a hidden enum value": (
+        tool({"type": "object", "properties": {"a": {"enum": ["x\U000e0041"]}}}),
+        "hidden_text",
+    ),
     "a hidden enum value in ASCII": (
         tool({"type": "object", "properties": {"a": {"enum": ["ok", "\x07"]}}}),
         "hidden_text",
     ),
-    "a letter that shows nothing": (tool({"type": "object", "properties": {"a": {"const": "\u3164"}}}), "hidden_text"),
-    "a private character": (tool({"type": "object", "properties": {"a": {"const": ["ok", "\ue000"]}}}), "hidden_text"),
+    "a letter that shows nothing": (
+        tool({"type": "object", "properties": {"a": {"const": "\u3164"}}}),
+        "hidden_text",
+    ),
+    "a private character": (
+        tool({"type": "object", "properties": {"a": {"const": ["ok", "\ue000"]}}}),
+        "hidden_text",
+    ),
     "a hidden key in a constant": (
         tool({"type": "object", "properties": {"a": {"const": {"ok": 1, "a\u200b": 1}}}}),
         "hidden_text",
@@ -153,7 +217,10 @@ def test_one_bad_tool_costs_one_tool(case: str) -> None:
     found = admitted(bad, tool() | {"name": "good"})
     assert [row.code for row in found.refused] == [code]
     assert [kept.card.tool for kept in found.tools] == ["good"]
-    assert all(row.name.isascii() and row.name.isprintable() and row.detail.isprintable() for row in found.refused)
+    assert all(
+        row.name.isascii() and row.name.isprintable() and row.detail.isprintable()
+        for row in found.refused
+    )
 
 
 def test_another_language_s_type_names_are_read_as_json_s_and_said_so() -> None:
@@ -184,7 +251,9 @@ def test_another_language_s_type_names_are_read_as_json_s_and_said_so() -> None:
         *note.partition("read ")[2].split(", ")
     }
     assert note.count("' as ") == 8, "of nine"
-    named = [name for name in ("float", "int", "str", "bool", "None", "dict") if f"'{name}' as" in note]
+    named = [
+        name for name in ("float", "int", "str", "bool", "None", "dict") if f"'{name}' as" in note
+    ]
     assert sorted(named, key=lambda name: note.index(f"'{name}'")) == sorted(named), (
         "in one order, whatever the order of a set"
     )
@@ -313,37 +382,62 @@ def test_a_keyword_has_the_form_that_validators_take(
     keyword: str, fine: list[Any], wrong: list[tuple[Any, str]]
 ) -> None:
     for value in fine:
-        assert admitted(tool({"type": "object", "properties": {"a~/b": {keyword: value}}})).refused == ()
+        assert (
+            admitted(tool({"type": "object", "properties": {"a~/b": {keyword: value}}})).refused
+            == ()
+        )
     for value, said in wrong:
-        (row,) = admitted(tool({"type": "object", "properties": {"a~/b": {keyword: value}}})).refused
+        (row,) = admitted(
+            tool({"type": "object", "properties": {"a~/b": {keyword: value}}})
+        ).refused
         assert row.code == "bad_schema"
-        assert re.match(rf"/properties/a~0~1b/{re.escape(keyword)} (is|has) {re.escape(said)}($|[, ])", row.detail)
+        assert re.match(
+            rf"/properties/a~0~1b/{re.escape(keyword)} (is|has) {re.escape(said)}($|[, ])",
+            row.detail,
+        )
 
 
 def test_a_pattern_is_as_long_as_the_limit_at_most() -> None:
-    for keyword, fine, long in (("pattern", "aaa", "aaaa"), ("patternProperties", {"aaa": {}}, {"aaaa": {}})):
+    for keyword, fine, long in (
+        ("pattern", "aaa", "aaaa"),
+        ("patternProperties", {"aaa": {}}, {"aaaa": {}}),
+    ):
         limits = DefinitionLimits(max_pattern_chars=3)
         assert admitted(tool({"type": "object", keyword: fine}), limits=limits).refused == ()
         (row,) = admitted(tool({"type": "object", keyword: long}), limits=limits).refused
         assert (row.code, row.detail) == ("bad_pattern", f"/{keyword} is longer than 3 characters")
     (row,) = admitted(tool({"type": "object", "pattern": "(a+)+"})).refused
-    assert row.detail == "/pattern repeats what already repeats, so that matching it may never end: '(a+)+'"
+    assert (
+        row.detail
+        == "/pattern repeats what already repeats, so that matching it may never end: '(a+)+'"
+    )
 
 
 @pytest.mark.parametrize(
     ("more", "size"),
     [
         ({"properties": {"a": {}, "b": True}}, 2),
-        ({"properties": {"a": {"$ref": "#/$defs/d"}, "b": {"$ref": "#/$defs/d"}}, "$defs": {"d": {"items": {}}}}, 9),
+        (
+            {
+                "properties": {"a": {"$ref": "#/$defs/d"}, "b": {"$ref": "#/$defs/d"}},
+                "$defs": {"d": {"items": {}}},
+            },
+            9,
+        ),
         ({"properties": {"a": {"$ref": "#"}}}, 3),
         ({"properties": {"a": {"$recursiveRef": True}}}, 3),
     ],
 )
-def test_a_schema_is_as_large_as_with_every_reference_written_out(more: dict[str, Any], size: int) -> None:
+def test_a_schema_is_as_large_as_with_every_reference_written_out(
+    more: dict[str, Any], size: int
+) -> None:
     schema = {"type": "object", **more}
     assert admitted(tool(schema), limits=DefinitionLimits(max_expanded_nodes=size)).refused == ()
     (row,) = admitted(tool(schema), limits=DefinitionLimits(max_expanded_nodes=size - 1)).refused
-    assert (row.code, row.detail) == ("endless_ref", f"its references multiply to more than {size - 1} schemas")
+    assert (row.code, row.detail) == (
+        "endless_ref",
+        f"its references multiply to more than {size - 1} schemas",
+    )
 
 
 def test_what_leads_to_itself_is_named_by_its_place() -> None:
@@ -353,27 +447,40 @@ def test_what_leads_to_itself_is_named_by_its_place() -> None:
 
 
 BOMBS: dict[str, Callable[[], Any]] = {
-    "10,000 alternatives": lambda: {"type": "object", "anyOf": [{"const": n} for n in range(10_000)]},
+    "10,000 alternatives": lambda: {
+        "type": "object",
+        "anyOf": [{"const": n} for n in range(10_000)],
+    },
     "10,000 levels": lambda: _nested(10_000),
     "100 levels": lambda: _nested(100),
     "ten times ten times ten": lambda: {
         "type": "object",
         "properties": {"a": {"$ref": "#/$defs/d0"}},
-        "$defs": {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 10} for n in range(10)} | {"d10": {}},
+        "$defs": (
+            {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 10} for n in range(10)}
+            | {"d10": {}}
+        ),
     },
     "30 doublings": lambda: {
         "type": "object",
         "allOf": [{"$ref": "#/$defs/d0"}],
-        "$defs": {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}, {"$ref": f"#/$defs/d{n + 1}"}]} for n in range(30)}
-        | {"d30": {}},
+        "$defs": (
+            {
+                f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}, {"$ref": f"#/$defs/d{n + 1}"}]}
+                for n in range(30)
+            }
+            | {"d30": {}}
+        ),
     },
     "30 doublings, the last first": lambda: {
         "type": "object",
-        "$defs": {"d30": {}}
-        | {
-            f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}, {"$ref": f"#/$defs/d{n + 1}"}]}
-            for n in range(29, -1, -1)
-        },
+        "$defs": (
+            {"d30": {}}
+            | {
+                f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}, {"$ref": f"#/$defs/d{n + 1}"}]}
+                for n in range(29, -1, -1)
+            }
+        ),
     },
     "a megabyte of text": lambda: {"type": "object", "description": "x" * 1_000_000},
     "a long chain of references": lambda: {
@@ -397,7 +504,9 @@ def test_a_schema_bomb_is_refused_and_costs_little(case: str) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_utime
     found = admitted(tool(bomb))
     assert found.tools == ()
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_utime - before < 2.0, "CPU seconds, an order above what it takes"
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_utime - before < 2.0, (
+        "CPU seconds, an order above what it takes"
+    )
 
 
 def test_no_reference_opens_a_socket(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -419,31 +528,54 @@ FINE: dict[str, Any] = {
         "type": "object",
         "properties": {"node": {"$ref": "#/$defs/node"}},
         "$defs": {
-            "node": {"type": "object", "properties": {"children": {"type": "array", "items": {"$ref": "#/$defs/node"}}}}
+            "node": {
+                "type": "object",
+                "properties": {"children": {"type": "array", "items": {"$ref": "#/$defs/node"}}},
+            }
         },
     },
-    "an anchor": {"type": "object", "properties": {"a": {"$ref": "#x"}, "b": {"$anchor": "x", "type": "string"}}},
+    "an anchor": {
+        "type": "object",
+        "properties": {"a": {"$ref": "#x"}, "b": {"$anchor": "x", "type": "string"}},
+    },
     "an address of its own": {"$id": "http://x.example/s", "type": "object"},
-    "an anchor of an early draft": {"type": "object", "properties": {"a": {"$id": "#x"}, "b": {"$ref": "#x"}}},
+    "an anchor of an early draft": {
+        "type": "object",
+        "properties": {"a": {"$id": "#x"}, "b": {"$ref": "#x"}},
+    },
     "recursive references": {
         "type": "object",
         "properties": {"a": {"$recursiveRef": True}, "b": {"$recursiveRef": "#"}},
     },
-    "a reference to what is true": {"type": "object", "properties": {"a": {"$ref": "#/$defs/t"}}, "$defs": {"t": True}},
-    "what is true or false": {"type": "object", "properties": {"a": True, "b": {"items": False}}, "not": False},
+    "a reference to what is true": {
+        "type": "object",
+        "properties": {"a": {"$ref": "#/$defs/t"}},
+        "$defs": {"t": True},
+    },
+    "what is true or false": {
+        "type": "object",
+        "properties": {"a": True, "b": {"items": False}},
+        "not": False,
+    },
     "constants": {"type": "object", "properties": {"a": {"const": {"b": [5, None, "\u00e9"]}}}},
     "a reference to a property": {
         "type": "object",
         "properties": {"a": {"type": "string"}, "b": {"$ref": "#/properties/a"}},
     },
-    "null where a string is": {"type": "object", "properties": {"a": {"type": "string", "default": None}}},
+    "null where a string is": {
+        "type": "object",
+        "properties": {"a": {"type": "string", "default": None}},
+    },
     "an empty enum": {"type": "object", "properties": {"a": {"enum": []}}},
     "draft 4": {
         "type": "object",
         "id": "http://x.example/s",
         "properties": {"a": {"minimum": 1, "exclusiveMinimum": True}},
     },
-    "line ends to choose from": {"type": "object", "properties": {"a": {"enum": ["\n", "\r\n", "\t"]}}},
+    "line ends to choose from": {
+        "type": "object",
+        "properties": {"a": {"enum": ["\n", "\r\n", "\t"]}},
+    },
     "a property called $ref": {"type": "object", "properties": {"$ref": {"type": "string"}}},
     "a property called enum": {
         "type": "object",
@@ -455,7 +587,10 @@ FINE: dict[str, Any] = {
 @pytest.mark.parametrize("case", FINE)
 def test_what_is_odd_and_valid_is_left_alone(case: str) -> None:
     (kept,) = admitted(tool(FINE[case])).tools
-    assert {**FINE[case], "properties": FINE[case].get("properties", {})} == kept.card.input_schema()
+    assert {
+        **FINE[case],
+        "properties": FINE[case].get("properties", {}),
+    } == kept.card.input_schema()
 
 
 def test_a_name_listed_twice_with_different_contents_is_refused_both_times() -> None:
@@ -475,7 +610,9 @@ def test_text_loses_what_nobody_can_see_and_the_definition_keeps_it() -> None:
         + "".join(chr(0xE0000 + ord(c)) for c in "ignore all")
         + "\u2028Next. \U0001f469\u200d\U0001f52c"
     )
-    (kept,) = admitted(tool({"type": "object", "properties": {"a": {"description": hidden}}}, description=hidden)).tools
+    (kept,) = admitted(
+        tool({"type": "object", "properties": {"a": {"description": hidden}}}, description=hidden)
+    ).tools
     assert kept.card.description == "Does it.\nNext. \U0001f469\u200d\U0001f52c"
     assert kept.card.input_schema()["properties"]["a"]["description"] == kept.card.description
     assert json.loads(kept.definition)["description"] == hidden
@@ -484,7 +621,10 @@ def test_text_loses_what_nobody_can_see_and_the_definition_keeps_it() -> None:
 
 def test_what_hides_in_ascii_goes_too_and_letters_stay() -> None:
     (kept,) = admitted(tool(description="Does\x1b[8m it.\x07")).tools
-    assert (kept.card.description, kept.notes) == ("Does it.", ("invisible characters were left out of its text",))
+    assert (kept.card.description, kept.notes) == (
+        "Does it.",
+        ("invisible characters were left out of its text",),
+    )
     (kept,) = admitted(tool(description="Does \u00e9t\u3164.", title="Does\u200b")).tools
     assert (kept.card.description, kept.title) == ("Does \u00e9t.", "Does")
     (kept,) = admitted(tool(title="Does\u200b")).tools
@@ -501,7 +641,10 @@ def test_what_is_only_read_is_cleaned_wherever_it_stands(key: str) -> None:
 
 @pytest.mark.parametrize("key", ["default", "examples", "example"])
 def test_values_that_are_only_read_are_cleaned_all_the_way_down(key: str) -> None:
-    schema = {"type": "object", "properties": {"a": {key: ["x\u200by", {"k\u200b": ["v\u200b", 5, None]}]}}}
+    schema = {
+        "type": "object",
+        "properties": {"a": {key: ["x\u200by", {"k\u200b": ["v\u200b", 5, None]}]}},
+    }
     (kept,) = admitted(tool(schema)).tools
     assert kept.card.input_schema()["properties"]["a"][key] == ["xy", {"k": ["v", 5, None]}]
 
@@ -514,10 +657,14 @@ def test_what_was_repaired_is_said() -> None:
         "it declares no input schema: taken as without arguments",
         "its input schema did not say that it is an object",
     )
-    assert [json.loads(one.card.schema) for one in kept] == [{"type": "object", "properties": {}}] * 2
+    assert [json.loads(one.card.schema) for one in kept] == [
+        {"type": "object", "properties": {}}
+    ] * 2
     assert kept[1].notes == ("its description was cut from 30 to 20 characters",)
     assert kept[1].card.description == "x" * 20 + "\n[cut: 10 more characters]"
-    (whole,) = admitted(tool(description="x" * 20), limits=DefinitionLimits(max_description_chars=20)).tools
+    (whole,) = admitted(
+        tool(description="x" * 20), limits=DefinitionLimits(max_description_chars=20)
+    ).tools
     assert (whole.card.description, whole.notes) == ("x" * 20, ())
 
 
@@ -559,12 +706,17 @@ def test_a_digest_that_was_pinned_earlier_is_made_again() -> None:
         ({"required": ["a", "b"]}, {"required": ["b", "a"]}),
         ({"enum": [1, "a"]}, {"enum": ["a", 1]}),
         ({"type": ["string", "null"]}, {"type": ["null", "string"]}),
-        *(({key: [{"title": "a"}, {}]}, {key: [{}, {"title": "a"}]}) for key in ("anyOf", "oneOf", "allOf")),
+        *(
+            ({key: [{"title": "a"}, {}]}, {key: [{}, {"title": "a"}]})
+            for key in ("anyOf", "oneOf", "allOf")
+        ),
     ],
 )
 def test_order_without_meaning_changes_no_digest(one: Any, other: Any) -> None:
     digests = [
-        admitted(tool({"type": "object", "properties": {"a": inner}}), limits=DefinitionLimits()).tools[0].card.sha256
+        admitted(tool({"type": "object", "properties": {"a": inner}}), limits=DefinitionLimits())
+        .tools[0]
+        .card.sha256
         for inner in (one, other)
     ]
     assert digests[0] == digests[1]
@@ -585,10 +737,15 @@ def test_order_without_meaning_changes_no_digest(one: Any, other: Any) -> None:
         ("other:/x", {"x": 9}, False),
     ],
 )
-def test_only_what_was_declared_volatile_may_change(path: str, changed: dict[str, Any], same: bool) -> None:
+def test_only_what_was_declared_volatile_may_change(
+    path: str, changed: dict[str, Any], same: bool
+) -> None:
     server = Server("s", "stdio", command="x", volatile=(path,))
     before = {"x": [1, 2, 3], "y": [{"a": 1, "b": 1}, {"a": 2}], "z": {"k": 1}}
-    digests = [admit(server, [tool(**fields)]).tools[0].card.sha256 for fields in (before, before | changed)]
+    digests = [
+        admit(server, [tool(**fields)]).tools[0].card.sha256
+        for fields in (before, before | changed)
+    ]
     assert (digests[0] == digests[1]) is same
 
 
@@ -630,7 +787,10 @@ def test_a_short_description_ends_with_a_sentence_where_half_of_it_is_one_and_el
 def test_hints_only_add_effects() -> None:
     assert hinted_effects({"readOnlyHint": False}) == ("write",)
     assert admitted(tool(annotations={"openWorldHint": True})).tools[0].effects == ("network",)
-    assert hinted_effects({"readOnlyHint": True, "destructiveHint": False, "openWorldHint": False}) == ()
+    assert (
+        hinted_effects({"readOnlyHint": True, "destructiveHint": False, "openWorldHint": False})
+        == ()
+    )
     assert hinted_effects({"readOnlyHint": True, "destructiveHint": True}) == ("write",)
     assert hinted_effects({"openWorldHint": True}) == ("network",)
     assert hinted_effects({"destructiveHint": "yes"}) == hinted_effects(None) == ()
@@ -656,12 +816,19 @@ def test_tokens_are_counted_by_whoever_can_count() -> None:
 
 
 def test_more_tools_than_the_limit_are_left_out_and_counted() -> None:
-    found = admitted(*(tool() | {"name": f"t{n}"} for n in range(5)), limits=DefinitionLimits(max_tools=3))
+    found = admitted(
+        *(tool() | {"name": f"t{n}"} for n in range(5)), limits=DefinitionLimits(max_tools=3)
+    )
     assert [kept.card.tool for kept in found.tools] == ["t0", "t1", "t2"]
     assert [(row.name, row.code, row.detail) for row in found.refused] == [
         ("*", "too_many_tools", "2 definitions after the first 3")
     ]
-    assert admitted(*(tool() | {"name": f"t{n}"} for n in range(3)), limits=DefinitionLimits(max_tools=3)).refused == ()
+    assert (
+        admitted(
+            *(tool() | {"name": f"t{n}"} for n in range(3)), limits=DefinitionLimits(max_tools=3)
+        ).refused
+        == ()
+    )
 
 
 EXPLOSIVE = [
@@ -742,7 +909,8 @@ _json = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=4)
         | st.dictionaries(
-            st.sampled_from(["type", "properties", "$ref", "items", "anyOf", "enum", "x"]) | st.text(max_size=5),
+            st.sampled_from(["type", "properties", "$ref", "items", "anyOf", "enum", "x"])
+            | st.text(max_size=5),
             inner,
             max_size=5,
         )
@@ -751,7 +919,12 @@ _json = st.recursive(
 )
 
 
-@given(st.lists(_json | st.fixed_dictionaries({"name": st.sampled_from(["a", "b"]), "inputSchema": _json}), max_size=5))
+@given(
+    st.lists(
+        _json | st.fixed_dictionaries({"name": st.sampled_from(["a", "b"]), "inputSchema": _json}),
+        max_size=5,
+    )
+)
 def test_nothing_a_server_says_raises(definitions: list[Any]) -> None:
     found = admit(SERVER, definitions, "x")
     assert len({kept.card.tool for kept in found.tools}) == len(found.tools)

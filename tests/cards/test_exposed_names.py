@@ -98,19 +98,32 @@ def test_names_that_look_alike_have_one_skeleton(one: str, other: str) -> None:
         ("a\ue000b", "a\\ue000b"),
     ],
 )
-def test_a_letter_of_another_script_is_written_out_where_it_stands_among_latin_ones(text: str, shown: str) -> None:
+def test_a_letter_of_another_script_is_written_out_where_it_stands_among_latin_ones(
+    text: str, shown: str
+) -> None:
     assert reveal(text) == shown
 
 
 def test_one_server_may_go_without_its_name_where_its_tools_can_not_be_mistaken() -> None:
-    tools = ["s.read", "s.a__b", "s.call_tool", "s.Write", "s.write", "s.x.y", "s.z_0123abcd", "t.read"]
+    tools = [
+        "s.read",
+        "s.a__b",
+        "s.call_tool",
+        "s.Write",
+        "s.write",
+        "s.x.y",
+        "s.z_0123abcd",
+        "t.read",
+    ]
     exposed = exposed_names(tools, "s")
     assert (exposed["s.read"], exposed["t.read"]) == ("read", "t__read")
     assert all(name == "s.read" or exposed[name] == exposed_names(tools)[name] for name in tools)
 
 
 @given(_names, _names)
-def test_without_a_prefix_too_names_are_apart_and_hold_whoever_comes_later(known: list[str], later: list[str]) -> None:
+def test_without_a_prefix_too_names_are_apart_and_hold_whoever_comes_later(
+    known: list[str], later: list[str]
+) -> None:
     bare = known[0].partition(".")[0]
     servers = {name.partition(".")[0] for name in known}
     others = [name for name in later if name.partition(".")[0] not in servers]

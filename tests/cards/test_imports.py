@@ -1,6 +1,8 @@
-"""Other programs' settings become config: valid, untrusted, without secrets, over nothing that is there.
+"""Other programs' settings become config: valid, untrusted, without secrets, over nothing that is
+there.
 
-`tests/data/cards/clients/*.expected` hold what is written; `UPDATE_GOLDEN=1 pytest tests/cards` writes them anew.
+`tests/data/cards/clients/*.expected` hold what is written; `UPDATE_GOLDEN=1 pytest tests/cards`
+writes them anew.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ def _errors(servers: str, bundles: str) -> list[str]:
         from_bytes("policy.toml", "policy.toml", b"#\n", "project"),
         from_bytes("router.toml", "router.toml", b"#\n", "project"),
     ]
-    return [str(problem) for problem in resolve(files, {}).report.problems() if problem.level == "error"]
+    return [
+        str(problem) for problem in resolve(files, {}).report.problems() if problem.level == "error"
+    ]
 
 
 def _imported(name: str) -> Any:
@@ -43,7 +47,10 @@ def _imported(name: str) -> Any:
 def test_each_form_becomes_the_config_that_is_expected(name: str) -> None:
     found = _imported(name)
     notes = "".join(f"- {note}\n" for note in found.notes)
-    text = f"{found.servers}\n=== bundles\n{found.bundles}\n=== notes\n{notes}\n=== set\n{' '.join(found.variables)}\n"
+    text = (
+        f"{found.servers}\n=== bundles\n{found.bundles}\n=== notes\n{notes}\n==="
+        f" set\n{' '.join(found.variables)}\n"
+    )
     golden = CLIENTS / f"{name}.expected"
     if os.environ.get("UPDATE_GOLDEN"):
         golden.write_text(text, encoding="utf-8")
@@ -54,8 +61,12 @@ def test_each_form_becomes_the_config_that_is_expected(name: str) -> None:
 def test_what_is_written_is_valid_config_and_untrusted(name: str) -> None:
     found = _imported(name)
     assert _errors(found.servers, found.bundles) == []
-    assert all(row["trust"] == "untrusted" for row in tomllib.loads(found.servers)["servers"].values())
-    assert all(row["mode"] == "meta" for row in tomllib.loads(found.bundles).get("bundles", {}).values())
+    assert all(
+        row["trust"] == "untrusted" for row in tomllib.loads(found.servers)["servers"].values()
+    )
+    assert all(
+        row["mode"] == "meta" for row in tomllib.loads(found.bundles).get("bundles", {}).values()
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -68,7 +79,10 @@ def test_no_secret_is_written_or_said(name: str) -> None:
 def test_importing_twice_adds_nothing() -> None:
     first = _imported("mcp.json")
     again = import_clients(
-        (CLIENTS / "mcp.json").read_text(encoding="utf-8"), "mcp.json", servers={*first.names, "repo"}, bundles=()
+        (CLIENTS / "mcp.json").read_text(encoding="utf-8"),
+        "mcp.json",
+        servers={*first.names, "repo"},
+        bundles=(),
     )
     assert (again.servers, again.bundles) == ("", "")
     assert sum("exists already" in note for note in again.notes) == len(first.names) + 1
@@ -88,7 +102,9 @@ def test_known_tools_fill_the_bundle() -> None:
 
 
 def test_one_variable_never_stands_for_two_values() -> None:
-    servers = {name: {"command": "x", "env": {"API_TOKEN": f"value-{name}"}} for name in ("one", "two")}
+    servers = {
+        name: {"command": "x", "env": {"API_TOKEN": f"value-{name}"}} for name in ("one", "two")
+    }
     found = import_clients(json.dumps({"mcpServers": servers}), "x.json")
     assert found.variables == ("API_TOKEN", "TWO_API_TOKEN")
 
@@ -114,7 +130,16 @@ def test_what_is_not_understood_is_refused_with_the_files_name(text: str, name: 
 
 
 _words = st.text(max_size=12) | st.sampled_from(
-    ["Authorization", "API_KEY", "${X}", "$Y", "Bearer abc", "https://a.example/mcp", "--token", "\x1b[0m"]
+    [
+        "Authorization",
+        "API_KEY",
+        "${X}",
+        "$Y",
+        "Bearer abc",
+        "https://a.example/mcp",
+        "--token",
+        "\x1b[0m",
+    ]
 )
 _entries = st.fixed_dictionaries(
     {},
@@ -136,10 +161,15 @@ def test_whatever_stands_there_what_is_written_is_valid(servers: dict[str, Any])
     assert _errors(found.servers, found.bundles) == []
 
 
-def test_servers_whose_tools_are_not_known_are_said_at_once_with_the_command_that_lists_them() -> None:
+def test_servers_whose_tools_are_not_known_are_said_at_once_with_the_command_that_lists_them() -> (
+    None
+):
     addresses = {name: {"url": f"https://{name}.example.com/mcp"} for name in ("b", "c")}
     text = json.dumps({"mcpServers": {"a": {"command": "prog"}, **addresses}})
     assert [note for note in import_clients(text, "x.json").notes if "lists them" in note] == [
-        "a: no tools are known, so the bundle is a comment: `bundle-router pin --development a` lists them",
+        (
+            "a: no tools are known, so the bundle is a comment: `bundle-router pin --development a`"
+            " lists them"
+        ),
         "b, c: no tools are known, so the bundle is a comment: `bundle-router pin b c` lists them",
     ]

@@ -35,7 +35,9 @@ def test_nothing_is_left_beside_the_file(tmp_path: Path, pins: Pins) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["mail.json"]
 
 
-def test_a_file_that_can_not_be_replaced_stays_and_nothing_is_left_beside_it(tmp_path: Path, pins: Pins) -> None:
+def test_a_file_that_can_not_be_replaced_stays_and_nothing_is_left_beside_it(
+    tmp_path: Path, pins: Pins
+) -> None:
     (tmp_path / "mail.json").mkdir()
     with pytest.raises(StorageError, match=r"mail\.json"):
         PinFiles(tmp_path).write(pins)

@@ -1,4 +1,6 @@
-"""Generated wrappers: formatted, typed, calling what they say, and never made of a server's words."""
+"""Generated wrappers: formatted, typed, calling what they say, and never made of a server's
+words.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,11 @@ from pydantic import BaseModel, ValidationError
 from tests.profiles import ALL
 
 ROOT = Path(__file__).parent.parent.parent
-CHECKS = [["ruff", "format", "--check"], ["ruff", "check"], *([["mypy", "--strict"]] if ALL else [])]
+CHECKS = [
+    ["ruff", "format", "--check"],
+    ["ruff", "check"],
+    *([["mypy", "--strict"]] if ALL else []),
+]
 """mypy begins without what it knows of the packages, which takes seconds: in `.ci/run`."""
 
 
@@ -45,7 +51,11 @@ def loaded(source: str, folder: Path) -> ModuleType:
 
 
 def models_of(module: ModuleType) -> list[type[BaseModel]]:
-    found = [value for value in vars(module).values() if isinstance(value, type) and issubclass(value, BaseModel)]
+    found = [
+        value
+        for value in vars(module).values()
+        if isinstance(value, type) and issubclass(value, BaseModel)
+    ]
     return [model for model in found if model is not BaseModel]
 
 
@@ -63,7 +73,9 @@ def vendored(real_servers: list[dict[str, Any]], tmp_path_factory: pytest.TempPa
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_wrappers_of_real_servers_pass_the_projects_own_checks(vendored: Path, check: list[str]) -> None:
+def test_wrappers_of_real_servers_pass_the_projects_own_checks(
+    vendored: Path, check: list[str]
+) -> None:
     if importlib.util.find_spec(check[0]) is None:
         pytest.skip(f"{check[0]} is not installed")
     option = "--config-file" if check[0] == "mypy" else "--config"
@@ -79,7 +91,9 @@ def test_wrappers_of_real_servers_pass_the_projects_own_checks(vendored: Path, c
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_wrappers_of_real_servers_load_and_their_models_are_whole(vendored: Path, tmp_path: Path) -> None:
+def test_wrappers_of_real_servers_load_and_their_models_are_whole(
+    vendored: Path, tmp_path: Path
+) -> None:
     for path in sorted(vendored.glob("*.py")):
         for model in models_of(loaded(path.read_text(encoding="utf-8"), tmp_path)):
             model.model_rebuild()
@@ -98,7 +112,10 @@ def test_a_wrapper_calls_its_tool_with_what_was_set_under_the_servers_names(tmp_
         },
         "required": ["class", "order"],
         "$defs": {
-            "node": {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}, "list": {"type": "array"}}}
+            "node": {
+                "type": "object",
+                "properties": {"next": {"$ref": "#/$defs/node"}, "list": {"type": "array"}},
+            }
         },
     }
     definition = {"name": "list", "description": "Lists.", "inputSchema": schema}
@@ -150,11 +167,26 @@ _hostile = st.text(max_size=30) | st.sampled_from(
     choices=st.lists(_hostile | st.integers() | st.none(), max_size=4),
     tool=st.from_regex(r"[A-Za-z0-9_.-]{1,60}", fullmatch=True),
 )
-def test_a_servers_words_never_become_code(description: str, names: list[str], choices: list[Any], tool: str) -> None:
-    inner = {"type": "object", "description": description, "properties": {"x": {"enum": choices}}, "required": names}
-    properties = {name: {"description": description, "anyOf": [{"enum": choices}, inner]} for name in names}
+def test_a_servers_words_never_become_code(
+    description: str, names: list[str], choices: list[Any], tool: str
+) -> None:
+    inner = {
+        "type": "object",
+        "description": description,
+        "properties": {"x": {"enum": choices}},
+        "required": names,
+    }
+    properties = {
+        name: {"description": description, "anyOf": [{"enum": choices}, inner]} for name in names
+    }
     cards = cards_of(
-        [{"name": tool, "description": description, "inputSchema": {"type": "object", "properties": properties}}]
+        [
+            {
+                "name": tool,
+                "description": description,
+                "inputSchema": {"type": "object", "properties": properties},
+            }
+        ]
     )
     tree = ast.parse(vendored_source("s", cards.values()))
     called = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}

@@ -1,4 +1,6 @@
-"""Case files: what is wrong in one is said as in a config file; what comes out otherwise, with its line."""
+"""Case files: what is wrong in one is said as in a config file; what comes out otherwise, with its
+line.
+"""
 
 from __future__ import annotations
 
@@ -39,10 +41,15 @@ def test_everything_wrong_in_a_case_file_is_said_with_line_key_and_nearest_name(
     for line in (
         "5 problems in the cases",
         "cases.toml:1: cases[0].bundles: is missing (add bundles = ...)",
-        "cases.toml:6: cases[0].capabilites: unknown key 'capabilites' (did you mean 'capabilities'?)",
+        (
+            "cases.toml:6: cases[0].capabilites: unknown key 'capabilites' (did you mean"
+            " 'capabilities'?)"
+        ),
         "cases.toml:7: cases[0].bundls: unknown key 'bundls' (did you mean 'bundles'?)",
-        "cases.toml:17: cases[1].steps[0].source: must be one of 'mapping', 'search', 'model', 'shortlist', "
-        "'default' or 'none', not 'maping' (did you mean 'mapping'?)",
+        (
+            "cases.toml:17: cases[1].steps[0].source: must be one of 'mapping', 'search', 'model',"
+            " 'shortlist', 'default' or 'none', not 'maping' (did you mean 'mapping'?)"
+        ),
         "cases.toml:21: cases[1].steps[1].role: must be text in quotes, not the number 7",
     ):
         assert line in said
@@ -89,8 +96,12 @@ left_out = [{left_out}]
         ('"repo.readnly", "docs.fetch"', "", "(no bundle is called 'repo.readnly'; did you mean 'repo.readonly'?)"),
     ],
 )  # fmt: skip
-def test_what_comes_out_otherwise_is_said_with_its_line(shell: Any, bundles: str, left_out: str, said: str) -> None:
-    (shell.folder / "cases.toml").write_text(CASE.format(bundles=bundles, left_out=left_out), encoding="utf-8")
+def test_what_comes_out_otherwise_is_said_with_its_line(
+    shell: Any, bundles: str, left_out: str, said: str
+) -> None:
+    (shell.folder / "cases.toml").write_text(
+        CASE.format(bundles=bundles, left_out=left_out), encoding="utf-8"
+    )
     done = shell("eval", "cases.toml", code=1 if said else 0)
     assert said in done.stdout
 
@@ -100,16 +111,21 @@ def test_a_code_that_is_none_is_a_mistake_in_the_file(shell: Any) -> None:
         CASE.format(bundles="", left_out='"repo.git_log: policy_denyed", ": x"'), encoding="utf-8"
     )
     said = shell("eval", "cases.toml", code=3).stderr
-    assert "cases.toml:10: cases[0].left_out[0]: 'policy_denyed' is not a code (did you mean 'policy_denied'?)" in said
+    assert (
+        "cases.toml:10: cases[0].left_out[0]: 'policy_denyed' is not a code (did you mean"
+        " 'policy_denied'?)" in said
+    )
     assert "cases.toml:10: cases[0].left_out[1]: ': x' names nothing" in said
 
 
 def test_a_bundle_and_a_tool_of_one_name_are_told_apart(shell: Any) -> None:
-    """The bundle `workspace.exec` stays, since its other tools may be seen; the tool `workspace.exec` does not."""
+    """The bundle `workspace.exec` stays, since its other tools may be seen; the tool
+    `workspace.exec` does not.
+    """
     (shell.folder / "cases.toml").write_text(
-        '[[cases]]\nname = "n"\nworkflow = "feature"\nrole = "implementer"\nstep = "s"\n'
-        'policy = { deny = ["tool:workspace.exec"] }\nbundles = ["repo.readonly", "workspace.exec"]\n'
-        'left_out = ["tool:workspace.exec: policy_denied", "bundle:workspace.exec"]\n',
+        '[[cases]]\nname = "n"\nworkflow = "feature"\nrole = "implementer"\nstep = "s"\npolicy = {'
+        ' deny = ["tool:workspace.exec"] }\nbundles = ["repo.readonly", "workspace.exec"]\nleft_out'
+        ' = ["tool:workspace.exec: policy_denied", "bundle:workspace.exec"]\n',
         encoding="utf-8",
     )
     done = shell("eval", "cases.toml", code=1)
@@ -117,7 +133,9 @@ def test_a_bundle_and_a_tool_of_one_name_are_told_apart(shell: Any) -> None:
     assert done.stdout.count("step 1") == 1, "the tool's row is as expected"
 
 
-def test_a_policy_that_names_what_no_config_has_is_said_and_not_taken_for_a_narrowing(shell: Any) -> None:
+def test_a_policy_that_names_what_no_config_has_is_said_and_not_taken_for_a_narrowing(
+    shell: Any,
+) -> None:
     (shell.folder / "cases.toml").write_text(
         '[[cases]]\nname = "typo"\nworkflow = "feature"\nrole = "reviewer"\nstep = "review"\n'
         'bundles = ["repo.readonly", "docs.fetch"]\n[cases.policy]\ndeny = ["bundle:docs.fetsh"]\n',

@@ -49,7 +49,8 @@ def test_the_demo_meets_everything_it_promises(demo: tuple[Path, str, str]) -> N
 
 
 needs_search = pytest.mark.skipif(
-    importlib.util.find_spec("bm25s") is None, reason="the extra bundle-router[search] is not installed"
+    importlib.util.find_spec("bm25s") is None,
+    reason="the extra bundle-router[search] is not installed",
 )
 needs_model = pytest.mark.skipif(
     importlib.util.find_spec("litellm") is None or importlib.util.find_spec("instructor") is None,
@@ -64,7 +65,9 @@ def test_the_demo_settles_steps_without_a_route_by_search_a_model_and_a_shortlis
 ) -> None:
     folder, run_id, printed = demo
     spike = f"{run_id}-spike"
-    records = [r for r in json_of(folder, "runs", "show", spike)["records"] if r["type"] == "route.decided"]
+    records = [
+        r for r in json_of(folder, "runs", "show", spike)["records"] if r["type"] == "route.decided"
+    ]
     assert [(r["source"], r["degraded"], r["bundles"][0]["id"]) for r in records] == [
         ("search", False, "docs.fetch"),
         ("model", False, "repo.readonly"),
@@ -77,7 +80,10 @@ def test_the_demo_settles_steps_without_a_route_by_search_a_model_and_a_shortlis
     shown = run(folder, "runs", "show", spike).stdout
     for text in (printed, shown):
         assert re.search(r"search: enough \(margin [01]\.\d+, .*thresholds shipped/2\)", text)
-        assert re.search(r"model openai/scripted-by-the-demo: answered \(1 call, \d+ ms, 200 \+ 20 tokens\)", text)
+        assert re.search(
+            r"model openai/scripted-by-the-demo: answered \(1 call, \d+ ms, 200 \+ 20 tokens\)",
+            text,
+        )
         assert "failed: upstream_error (1 call" in text
 
 
@@ -87,7 +93,11 @@ def test_a_recorded_decision_is_explained_as_it_was_taken(demo: tuple[Path, str,
     folder, run_id, _ = demo
     spike = f"{run_id}-spike"
     first = json_of(folder, "explain", "--run", spike, "--seq", "0", "--bundle", "repo.readonly")
-    assert (first["source"], first["shown"], first["chains"][0]["code"]) == ("search", False, "below_floor")
+    assert (first["source"], first["shown"], first["chains"][0]["code"]) == (
+        "search",
+        False,
+        "below_floor",
+    )
     last = json_of(folder, "explain", "--run", spike, "--tool", "repo.read_file")
     assert (last["degraded"], last["shown"], last["chains"][0]["reason"]) == (True, True, "sticky")
     assert last["model"]["failure"] == "upstream_error"
@@ -109,14 +119,23 @@ def test_search_ranks_bundles_and_tools_and_says_what_it_makes_of_them(tmp_path:
     assert "workspace.exec" not in {row["id"] for row in placed}, "policy does not permit it there"
     assert json_of(tmp_path, "search", "xyzzy")["search"]["verdict"] == "novel"
     assert "the query is empty" in run(tmp_path, "search", "  ", code=3).stderr
-    assert "is shown docs.fetch\n" in run(tmp_path, "search", "how does asyncio.timeout behave when nested").stdout
+    assert (
+        "is shown docs.fetch\n"
+        in run(tmp_path, "search", "how does asyncio.timeout behave when nested").stdout
+    )
     unsure = run(tmp_path, "search", "how does asyncio.timeout behave").stdout.splitlines()[-1]
-    assert unsure.startswith("a step that no route covers is offered docs.fetch behind search; a route (routes")
+    assert unsure.startswith(
+        "a step that no route covers is offered docs.fetch behind search; a route (routes"
+    )
     shutil.copytree(ROOT / "config", tmp_path / "config")
     shutil.copytree(ROOT / "bundles", tmp_path / "bundles")
-    (tmp_path / "config" / "router.toml").write_text('[model]\nnames = ["openai/x"]\n[fallback]\norder = ["model"]\n')
-    assert json_of(tmp_path, "search", "xyzzy")["then"] == (
-        "a step that no route covers puts the question to openai/x; a route (routes.toml) decides it"
+    (tmp_path / "config" / "router.toml").write_text(
+        '[model]\nnames = ["openai/x"]\n[fallback]\norder = ["model"]\n'
+    )
+    assert (
+        json_of(tmp_path, "search", "xyzzy")["then"]
+        == "a step that no route covers puts the question to openai/x; a route (routes.toml)"
+        " decides it"
     )
     (tmp_path / "config" / "router.toml").write_text("[fallback]\norder = []\n")
     assert "covers gets [fallback] default;" in run(tmp_path, "search", "read the file").stdout
@@ -145,19 +164,33 @@ def test_the_demo_wraps_on_a_narrow_terminal_and_breaks_no_word(tmp_path: Path) 
     shown = re.sub(r"\x1b\[[0-9;]*m", "", on_a_terminal(tmp_path, "demo", columns=60))
     tables = shown.partition("steps that no route covers")[0]
     assert max(map(len, tables.splitlines())) <= 60
-    for word in ("implementer", "repo.readonly,", "workspace.write_file", "not_allowed", "capability_missing"):
+    for word in (
+        "implementer",
+        "repo.readonly,",
+        "workspace.write_file",
+        "not_allowed",
+        "capability_missing",
+    ):
         assert word in tables, word
-    asked = shown.partition("steps that no route covers")[2].partition("Everything above")[0].splitlines()
+    asked = (
+        shown.partition("steps that no route covers")[2]
+        .partition("Everything above")[0]
+        .splitlines()
+    )
     assert len(asked) > 15
     assert max(map(len, asked)) <= 60
 
 
-def test_an_id_that_people_copy_stays_whole_on_a_narrow_terminal(demo: tuple[Path, str, str]) -> None:
+def test_an_id_that_people_copy_stays_whole_on_a_narrow_terminal(
+    demo: tuple[Path, str, str],
+) -> None:
     folder, run_id, _ = demo
     shown = on_a_terminal(folder, "runs", "list", columns=80)
     assert f"{run_id}-spike" in shown
     assert _widest(shown) <= 81
-    assert re.search(rf"parent:\s+{run_id}\s", shown), "where columns have no room, rows are paragraphs"
+    assert re.search(rf"parent:\s+{run_id}\s", shown), (
+        "where columns have no room, rows are paragraphs"
+    )
     assert "problem" not in shown, "a column without a word in it takes no room"
 
 
@@ -169,17 +202,24 @@ def test_what_the_demo_shows_is_what_the_records_say(demo: tuple[Path, str, str]
     assert row.split()[-1] == f"{reviewer['exposure']['tokens']:,}"
 
 
-def test_what_the_demo_points_to_can_be_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_demo_points_to_can_be_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program = tmp_path / "my venv" / "bin" / "bundle-router"
     program.parent.mkdir(parents=True)
     program.write_text(
-        f"#!{sys.executable}\nfrom bundle_router.cli import main\nraise SystemExit(main())\n", encoding="utf-8"
+        f"#!{sys.executable}\nfrom bundle_router.cli import main\nraise SystemExit(main())\n",
+        encoding="utf-8",
     )
     program.chmod(0o755)
     env = {**os.environ, "PYTHONPATH": str(ROOT / "router")}
     monkeypatch.setattr(sys, "argv", [str(program), "demo"])
-    typed = next(line for line in run(tmp_path, "demo").stdout.splitlines() if " runs show demo-" in line)
-    again = subprocess.run(typed, shell=True, cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
+    typed = next(
+        line for line in run(tmp_path, "demo").stdout.splitlines() if " runs show demo-" in line
+    )
+    again = subprocess.run(
+        typed, shell=True, cwd=tmp_path, env=env, capture_output=True, text=True, check=True
+    )
     assert "feature / planner / plan" in again.stdout
 
 
@@ -192,8 +232,12 @@ def test_runs_can_be_listed_shown_verified_and_replayed(demo: tuple[Path, str, s
     listed = json_of(folder, "runs", "list")["runs"]
     for words in ((), ("--sort", "run")):
         said = run(folder, "runs", "list", *words).stdout
-        assert re.search(r"\n\d+ of \d+ steps \(\d+%\) were settled by no route: .*search \d", said), said
-        assert re.search(r"\nin the config of run \S+, \d+ of \d+ bundles can only be picked by a route", said), said
+        assert re.search(
+            r"\n\d+ of \d+ steps \(\d+%\) were settled by no route: .*search \d", said
+        ), said
+        assert re.search(
+            r"\nin the config of run \S+, \d+ of \d+ bundles can only be picked by a route", said
+        ), said
     assert {row["run_id"] for row in listed} == {run_id, f"{run_id}-sub", f"{run_id}-spike"}
     shown = run(folder, "runs", "show", run_id).stdout
     assert "feature / reviewer / review" in shown
@@ -219,22 +263,30 @@ def test_verify_names_the_first_record_that_was_changed_and_exits_with_five(
     assert re.search(r"record 5 changed at .*routing.jsonl:2", done.stdout)
 
 
-def test_replay_passes_over_a_run_with_a_number_that_is_none(demo: tuple[Path, str, str], tmp_path: Path) -> None:
+def test_replay_passes_over_a_run_with_a_number_that_is_none(
+    demo: tuple[Path, str, str], tmp_path: Path
+) -> None:
     folder, run_id, _ = demo
     subprocess.run(["cp", "-a", str(folder / "runs"), str(tmp_path / "runs")], check=True)
     log = tmp_path / "runs" / run_id / "routing.jsonl"
-    log.write_text(log.read_text(encoding="utf-8").replace('"rank":1', '"rank":1e999', 1), encoding="utf-8")
+    log.write_text(
+        log.read_text(encoding="utf-8").replace('"rank":1', '"rank":1e999', 1), encoding="utf-8"
+    )
     said = run(tmp_path, "replay", run_id, code=5)
     assert "routing.jsonl:1: it is not JSON" in said.stderr
     assert "Traceback" not in said.stderr
 
 
-def test_replay_against_an_edited_config_says_what_changed(demo: tuple[Path, str, str], tmp_path: Path) -> None:
+def test_replay_against_an_edited_config_says_what_changed(
+    demo: tuple[Path, str, str], tmp_path: Path
+) -> None:
     folder, _, _ = demo
     run(tmp_path, "init")
     policy = tmp_path / "config" / "policy.toml"
     policy.write_text(
-        policy.read_text("utf-8").replace('"bundle:docs.fetch", "bundle:workspace.exec"]', '"bundle:workspace.exec"]'),
+        policy.read_text("utf-8").replace(
+            '"bundle:docs.fetch", "bundle:workspace.exec"]', '"bundle:workspace.exec"]'
+        ),
         encoding="utf-8",
     )
     found = json_of(folder, "replay", "--config", tmp_path / "config", code=1)
@@ -245,7 +297,9 @@ def test_replay_against_an_edited_config_says_what_changed(demo: tuple[Path, str
     }
 
 
-def test_replay_sees_a_bundle_that_was_given_more_tools(demo: tuple[Path, str, str], tmp_path: Path) -> None:
+def test_replay_sees_a_bundle_that_was_given_more_tools(
+    demo: tuple[Path, str, str], tmp_path: Path
+) -> None:
     folder, run_id, _ = demo
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "bundles.toml").write_text(
@@ -265,7 +319,8 @@ def test_a_changed_or_missing_artifact_and_a_call_without_an_end_are_seen(
     folder, run_id, _ = demo
     subprocess.run(["cp", "-a", str(folder / "runs"), str(tmp_path / "runs")], check=True)
     image, text = sorted(
-        (tmp_path / "runs" / run_id / "artifacts").rglob("[0-9a-f]" * 64), key=lambda p: p.stat().st_size
+        (tmp_path / "runs" / run_id / "artifacts").rglob("[0-9a-f]" * 64),
+        key=lambda p: p.stat().st_size,
     )
     image.chmod(0o600)
     image.write_bytes(b"x" * image.stat().st_size)
@@ -292,12 +347,17 @@ def test_a_broken_run_is_passed_over_and_named(demo: tuple[Path, str, str], tmp_
     assert run(tmp_path, "replay", code=5).stdout.startswith("8 decisions: 8 identical")
 
 
-def test_copying_runs_passes_over_what_it_refuses_and_says_so(demo: tuple[Path, str, str], tmp_path: Path) -> None:
+def test_copying_runs_passes_over_what_it_refuses_and_says_so(
+    demo: tuple[Path, str, str], tmp_path: Path
+) -> None:
     folder, run_id, _ = demo
     subprocess.run(["cp", "-a", str(folder / "runs"), str(tmp_path / "runs")], check=True)
     log = tmp_path / "runs" / run_id / "routing.jsonl"
     log.write_bytes(log.read_bytes().replace(b"mapping", b"mapPing", 1))
-    for verb in (("export", "--format", "directory", "--to", "copy"), ("import", "--from", "runs", "--runs", "taken")):
+    for verb in (
+        ("export", "--format", "directory", "--to", "copy"),
+        ("import", "--from", "runs", "--runs", "taken"),
+    ):
         done = run(tmp_path, "runs", *verb, code=5)
         assert "2 runs copied to" in done.stdout
         assert f"skipped: run '{run_id}' is not as it was written" in done.stderr
@@ -306,12 +366,24 @@ def test_copying_runs_passes_over_what_it_refuses_and_says_so(demo: tuple[Path, 
         assert again.stderr.count(" is already in ") == 2
         assert "0 runs copied to" in again.stdout
         named = run(tmp_path, "runs", verb[0], run_id, *verb[1:], code=5)
-        assert f"skipped: run '{run_id}' is not as it was written: its hash does not match its bytes" in named.stderr
+        assert (
+            f"skipped: run '{run_id}' is not as it was written: its hash does not match its bytes"
+            in named.stderr
+        )
         assert "0 runs copied to" in named.stdout
-    assert sorted(path.name for path in (tmp_path / "copy").iterdir()) == [f"{run_id}-spike", f"{run_id}-sub"]
-    assert sorted(path.name for path in (tmp_path / "taken").glob("demo*")) == [f"{run_id}-spike", f"{run_id}-sub"]
+    assert sorted(path.name for path in (tmp_path / "copy").iterdir()) == [
+        f"{run_id}-spike",
+        f"{run_id}-sub",
+    ]
+    assert sorted(path.name for path in (tmp_path / "taken").glob("demo*")) == [
+        f"{run_id}-spike",
+        f"{run_id}-sub",
+    ]
     shutil.rmtree(tmp_path / "runs" / run_id)
-    assert "already in" in run(tmp_path, "runs", "import", "--from", "runs", "--runs", "taken", code=3).stderr
+    assert (
+        "already in"
+        in run(tmp_path, "runs", "import", "--from", "runs", "--runs", "taken", code=3).stderr
+    )
 
 
 @pytest.mark.parametrize(
@@ -326,22 +398,32 @@ def test_copying_runs_passes_over_what_it_refuses_and_says_so(demo: tuple[Path, 
         "learn",
     ],
 )
-def test_a_folder_of_runs_that_is_not_there_is_not_taken_for_an_empty_one(verb: str, tmp_path: Path) -> None:
+def test_a_folder_of_runs_that_is_not_there_is_not_taken_for_an_empty_one(
+    verb: str, tmp_path: Path
+) -> None:
     done = run(tmp_path, *verb.split(), "--runs", "mistyped", code=3)
     assert "there is no folder mistyped" in done.stderr
     assert done.stdout == ""
     assert list(tmp_path.iterdir()) == []
-    assert "there is no folder mistyped" in run(tmp_path, "runs", "import", "--from", "mistyped", code=3).stderr
+    assert (
+        "there is no folder mistyped"
+        in run(tmp_path, "runs", "import", "--from", "mistyped", code=3).stderr
+    )
     assert "no runs in runs" in run(tmp_path, "runs", "list").stdout
 
 
-def test_export_and_index_tell_the_same_story_and_are_private(demo: tuple[Path, str, str], tmp_path: Path) -> None:
+def test_export_and_index_tell_the_same_story_and_are_private(
+    demo: tuple[Path, str, str], tmp_path: Path
+) -> None:
     folder, _, _ = demo
     run(folder, "runs", "export", "--to", tmp_path)
     run(folder, "runs", "index", "--url", f"sqlite:///{tmp_path}/index.sqlite")
     run(folder, "runs", "index", "--url", f"sqlite:///{tmp_path}/index.sqlite")
     with (tmp_path / "bundles.csv").open(newline="", encoding="utf-8") as file:
-        from_csv = [(r["run_id"], int(r["seq"]), r["bundle"], r["code"] or None) for r in csv.DictReader(file)]
+        from_csv = [
+            (r["run_id"], int(r["seq"]), r["bundle"], r["code"] or None)
+            for r in csv.DictReader(file)
+        ]
     database = sqlite3.connect(tmp_path / "index.sqlite")
     from_sql = database.execute(
         "select run_id, seq, bundle, code from bundle_router_bundles order by run_id, seq, position"
@@ -353,18 +435,24 @@ def test_export_and_index_tell_the_same_story_and_are_private(demo: tuple[Path, 
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
 
 
-def test_an_export_names_the_config_that_it_could_not_read(demo: tuple[Path, str, str], tmp_path: Path) -> None:
+def test_an_export_names_the_config_that_it_could_not_read(
+    demo: tuple[Path, str, str], tmp_path: Path
+) -> None:
     folder, _, _ = demo
     subprocess.run(["cp", "-a", str(folder / "runs"), str(tmp_path / "runs")], check=True)
     for path in (tmp_path / "runs").glob("*/catalog*.json"):
-        path.write_text(path.read_text(encoding="utf-8").replace("docs.fetch", "docs.fetc"), encoding="utf-8")
+        path.write_text(
+            path.read_text(encoding="utf-8").replace("docs.fetch", "docs.fetc"), encoding="utf-8"
+        )
     done = run(tmp_path, "runs", "export", "--to", tmp_path / "out", code=5)
     assert "0 rows in" in done.stdout
     assert "since its config can't be read" in done.stderr
     assert "it was changed" in done.stderr
 
 
-def test_prune_deletes_by_age_and_says_what_it_would_do(demo: tuple[Path, str, str], tmp_path: Path) -> None:
+def test_prune_deletes_by_age_and_says_what_it_would_do(
+    demo: tuple[Path, str, str], tmp_path: Path
+) -> None:
     folder, _, _ = demo
     subprocess.run(["cp", "-a", str(folder / "runs"), str(tmp_path / "runs")], check=True)
     assert json_of(tmp_path, "runs", "prune", "--older-than", "1h")["deleted"] == []
@@ -374,7 +462,9 @@ def test_prune_deletes_by_age_and_says_what_it_would_do(demo: tuple[Path, str, s
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_output_that_cannot_be_written_is_a_failure_of_the_disk_and_not_a_finding(tmp_path: Path) -> None:
+def test_output_that_cannot_be_written_is_a_failure_of_the_disk_and_not_a_finding(
+    tmp_path: Path,
+) -> None:
     with Path("/dev/full").open("w", encoding="utf-8") as full:
         process = begin(tmp_path, "check", "--json", stdout=full)
         _, said = process.communicate(timeout=300)
@@ -382,8 +472,19 @@ def test_output_that_cannot_be_written_is_a_failure_of_the_disk_and_not_a_findin
     assert said == "bundle-router: what it prints can't be written: No space left on device\n"
 
 
-def test_explain_says_why_search_could_not_pick_a_bundle_and_which_name_was_meant(tmp_path: Path) -> None:
-    at = ("--workflow", "other", "--role", "implementer", "--step", "any", "--goal", "read the file and run its tests")
+def test_explain_says_why_search_could_not_pick_a_bundle_and_which_name_was_meant(
+    tmp_path: Path,
+) -> None:
+    at = (
+        "--workflow",
+        "other",
+        "--role",
+        "implementer",
+        "--step",
+        "any",
+        "--goal",
+        "read the file and run its tests",
+    )
     (chain,) = json_of(tmp_path, "explain", "--bundle", "workspace.exec", *at)["chains"]
     assert chain["code"] == "not_mapped"
     assert "selectable = false" in chain["detail"]
@@ -396,19 +497,34 @@ def test_explain_says_why_search_could_not_pick_a_bundle_and_which_name_was_mean
 
 
 def test_a_step_that_no_policy_covers_is_said_to_be_one(tmp_path: Path) -> None:
-    said = run(tmp_path, "route", "--workflow", "feature", "--role", "planer", "--step", "plan").stdout
-    assert "nothing is permitted: no row of policy.toml with `allow` covers feature/planer/plan" in said
-    assert "role = 'planer' and allow = ['bundle:…'] permits bundles there" in " ".join(said.split())
+    said = run(
+        tmp_path, "route", "--workflow", "feature", "--role", "planer", "--step", "plan"
+    ).stdout
+    assert (
+        "nothing is permitted: no row of policy.toml with `allow` covers feature/planer/plan"
+        in said
+    )
+    assert "role = 'planer' and allow = ['bundle:…'] permits bundles there" in " ".join(
+        said.split()
+    )
     assert "nothing is permitted" not in run(tmp_path, "route", *STEP).stdout
 
 
 def test_route_explain_tools_and_call_work_on_one_run(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("hello\n", encoding="utf-8")
     routed = json_of(tmp_path, "route", *STEP, "--run", "r-1", "--deny", "tool:repo.git_log")
-    assert [row["id"] for row in routed["decision"]["bundles"]] == ["repo.readonly", "workspace.exec"]
+    assert [row["id"] for row in routed["decision"]["bundles"]] == [
+        "repo.readonly",
+        "workspace.exec",
+    ]
     assert "repo.git_log" not in run(tmp_path, "tools", "--run", "r-1").stdout
-    assert "hello" in run(tmp_path, "call", "--run", "r-1", "repo.read_file", '{"path": "a.txt"}').stdout
-    assert run(tmp_path, "call", "--run", "r-1", "repo.git_log", code=3).stdout.startswith("'repo.git_log' is not")
+    assert (
+        "hello"
+        in run(tmp_path, "call", "--run", "r-1", "repo.read_file", '{"path": "a.txt"}').stdout
+    )
+    assert run(tmp_path, "call", "--run", "r-1", "repo.git_log", code=3).stdout.startswith(
+        "'repo.git_log' is not"
+    )
     run(tmp_path, "call", "--run", "r-1", "repo.read_file", '{"path": "b.txt"}', code=4)
     explained = json_of(tmp_path, "explain", "--tool", "workspace.exec", "--workflow", "feature", "--role", "reviewer",
                         "--step", "review")  # fmt: skip
@@ -457,7 +573,10 @@ def test_what_is_wrong_is_said_on_stderr_with_its_own_exit_status(
 
 
 def test_check_says_when_it_checked_no_config_of_ones_own(tmp_path: Path) -> None:
-    alone = "this is the shipped config alone: there is no config folder here (`bundle-router init` writes one)"
+    alone = (
+        "this is the shipped config alone: there is no config folder here (`bundle-router init`"
+        " writes one)"
+    )
     assert alone in run(tmp_path, "check").stdout.splitlines()
     run(tmp_path, "init")
     assert alone not in run(tmp_path, "check").stdout
@@ -466,10 +585,14 @@ def test_check_says_when_it_checked_no_config_of_ones_own(tmp_path: Path) -> Non
 def test_the_forms_that_eval_shows_are_such_that_it_takes(tmp_path: Path) -> None:
     shown = run(tmp_path, "eval", "--help").stdout.splitlines()
     inner = [line[2:] for line in shown if line.startswith("  ")]
-    (tmp_path / "a.toml").write_text("\n".join(inner[inner.index("[[cases]]") :][:7]), encoding="utf-8")
+    (tmp_path / "a.toml").write_text(
+        "\n".join(inner[inner.index("[[cases]]") :][:7]), encoding="utf-8"
+    )
     rows = [line for line in inner if line.startswith("{")]
     (tmp_path / "a.jsonl").write_text("\n".join(rows), encoding="utf-8")
-    assert run(tmp_path, "eval", "a.toml", "a.jsonl").stdout.startswith("1 passed, 0 failed\n\na.jsonl: 2 steps")
+    assert run(tmp_path, "eval", "a.toml", "a.jsonl").stdout.startswith(
+        "1 passed, 0 failed\n\na.jsonl: 2 steps"
+    )
     (tmp_path / "a.jsonl").write_text('{"goal": "x"}', encoding="utf-8")
     assert "eval --help" in run(tmp_path, "eval", "a.jsonl", code=3).stderr
 
@@ -478,7 +601,10 @@ def test_check_exits_with_two_and_names_the_line(tmp_path: Path) -> None:
     run(tmp_path, "init")
     assert run(tmp_path, "check", "--strict").stdout.startswith("valid: 4 bundles")
     routes = tmp_path / "config" / "routes.toml"
-    routes.write_text(routes.read_text("utf-8").replace('["repo.readonly"]', '["repo.readnly"]', 1), encoding="utf-8")
+    routes.write_text(
+        routes.read_text("utf-8").replace('["repo.readonly"]', '["repo.readnly"]', 1),
+        encoding="utf-8",
+    )
     done = run(tmp_path, "check", code=2)
     assert re.search(r"^config/routes\.toml:\d+: routes\[\d+\]\.bundles\[0\]: unknown bundle 'repo\.readnly' "
                      r"\(did you mean 'repo\.readonly'\?\)$", done.stdout, re.MULTILINE)  # fmt: skip
@@ -491,7 +617,10 @@ def test_eval_runs_this_projects_own_cases(tmp_path: Path) -> None:
     assert "0 failed" in run(tmp_path, "eval", cases).stdout
     bad = tmp_path / "bad.toml"
     bad.write_text(
-        cases.read_text("utf-8").replace('bundles = ["repo.readonly", "docs.fetch"]', "bundles = []"), "utf-8"
+        cases.read_text("utf-8").replace(
+            'bundles = ["repo.readonly", "docs.fetch"]', "bundles = []"
+        ),
+        "utf-8",
     )
     assert json_of(tmp_path, "eval", bad, code=1)["failed"] == 2
 
@@ -522,7 +651,8 @@ def test_an_interrupted_call_ends_its_children_and_leaves_a_whole_log(
     tmp_path: Path, sent: signal.Signals, status: int
 ) -> None:
     (tmp_path / "test_slow.py").write_text(
-        "import pathlib, time\npathlib.Path('started').write_text('x')\ntime.sleep(600)\n", encoding="utf-8"
+        "import pathlib, time\npathlib.Path('started').write_text('x')\ntime.sleep(600)\n",
+        encoding="utf-8",
     )
     run(tmp_path, "route", *STEP, "--run", "r-1")
     process = begin(
@@ -544,5 +674,7 @@ def test_an_interrupted_call_ends_its_children_and_leaves_a_whole_log(
     assert report["ok"]
     last = json_of(tmp_path, "runs", "show", "r-1")["records"][-1]
     assert (last["type"], last["outcome"]) == ("call.finished", "cancelled")
-    while left := subprocess.run(["pgrep", "-af", str(tmp_path)], capture_output=True, text=True, check=False).stdout:
+    while left := subprocess.run(
+        ["pgrep", "-af", str(tmp_path)], capture_output=True, text=True, check=False
+    ).stdout:
         assert time.monotonic() < deadline, left  # what is killed ends a moment later

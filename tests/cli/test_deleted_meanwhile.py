@@ -64,7 +64,11 @@ def one_deleted(request: pytest.FixtureRequest, runs: Path, monkeypatch: pytest.
     ids=" ".join,
 )
 def test_a_verb_over_all_runs_passes_it_over_and_says_so(
-    runs: Path, tmp_path: Path, one_deleted: str, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+    runs: Path,
+    tmp_path: Path,
+    one_deleted: str,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
 ) -> None:
     assert main([*(word.format(to=tmp_path / "to") for word in words), "--runs", str(runs)]) == 0
     said = capsys.readouterr()
@@ -74,14 +78,18 @@ def test_a_verb_over_all_runs_passes_it_over_and_says_so(
 
 
 @pytest.mark.parametrize("verb", ["list", "stats"])
-def test_a_list_leaves_it_out(runs: Path, one_deleted: str, capsys: pytest.CaptureFixture[str], verb: str) -> None:
+def test_a_list_leaves_it_out(
+    runs: Path, one_deleted: str, capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
     assert main(["runs", verb, "--runs", str(runs), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert one_deleted not in json.dumps(said)
 
 
 @pytest.mark.parametrize("change", ["deleted", "rewritten"])
-def test_what_changes_between_its_check_and_its_copy_is_not_copied(runs: Path, tmp_path: Path, change: str) -> None:
+def test_what_changes_between_its_check_and_its_copy_is_not_copied(
+    runs: Path, tmp_path: Path, change: str
+) -> None:
     class ChangingArchive(Archive):
         is_checked = False
 
@@ -110,7 +118,10 @@ def put_link(path: Path) -> None:
 
 
 def put_socket(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as bound, contextlib.chdir(path.parent):  # its address is short
+    with (
+        socket.socket(socket.AF_UNIX) as bound,
+        contextlib.chdir(path.parent),
+    ):  # its address is short
         bound.bind(path.name)
 
 
@@ -130,8 +141,12 @@ def test_a_run_with_something_else_in_a_files_place_hides_no_other(
     assert "2 decisions: " in capsys.readouterr().out or not of_records
     assert main(["runs", "list", "--runs", str(runs), "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["runs"]) == 3
-    assert main(["runs", "prune", "--max-size", "0", "--runs", str(runs)]) == (4 if file == "routing.jsonl" else 0)
-    assert Archive(runs).run_ids() == (["golden"] if file == "routing.jsonl" else []), "its lock can't be tried"
+    assert main(["runs", "prune", "--max-size", "0", "--runs", str(runs)]) == (
+        4 if file == "routing.jsonl" else 0
+    )
+    assert Archive(runs).run_ids() == (["golden"] if file == "routing.jsonl" else []), (
+        "its lock can't be tried"
+    )
 
 
 def _check_others_are_shown(runs: Path, capsys: pytest.CaptureFixture[str], why: str) -> None:
@@ -144,7 +159,9 @@ def _check_others_are_shown(runs: Path, capsys: pytest.CaptureFixture[str], why:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read all files")
-def test_a_run_that_may_not_be_read_hides_no_other(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_may_not_be_read_hides_no_other(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (runs / "golden" / "routing.jsonl").chmod(0)
     _check_others_are_shown(runs, capsys, "golden/routing.jsonl")
 

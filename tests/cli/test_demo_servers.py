@@ -1,4 +1,6 @@
-"""What `bundle-router demo --mcp` finds of the servers it knows, and says of those that are not there."""
+"""What `bundle-router demo --mcp` finds of the servers it knows, and says of those that are not
+there.
+"""
 
 from __future__ import annotations
 

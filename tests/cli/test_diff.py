@@ -21,7 +21,9 @@ name = "makers"
 role = "implementer"
 allow = ["bundle:repo.readonly", "bundle:workspace.exec"]
 """
-WIDER = POLICY.replace('"bundle:repo.readonly"]', '"bundle:repo.readonly", "bundle:workspace.exec"]', 1)
+WIDER = POLICY.replace(
+    '"bundle:repo.readonly"]', '"bundle:repo.readonly", "bundle:workspace.exec"]', 1
+)
 
 
 @pytest.fixture
@@ -37,11 +39,16 @@ def test_a_widening_is_said_with_file_and_line_and_fails(two: Shell) -> None:
     said = two("diff", "old", "new", code=1).stdout.splitlines()
     assert said == [
         "widening (1)",
-        "+ may call workspace.binaries, workspace.exec, workspace.write_file of workspace.exec (can stay from "
-        "an earlier step of the run; shown direct)  WRITES EXECUTES",
+        (
+            "+ may call workspace.binaries, workspace.exec, workspace.write_file of workspace.exec"
+            " (can stay from an earlier step of the run; shown direct)  WRITES EXECUTES"
+        ),
         "    at any workflow · role reviewer · any step",
         "    because policy 'readers' changed (new/policy.toml:1)",
-        "1 widening, 0 narrowing, 0 neutral; 18 addresses (3 kinds of workflow, 6 of role, 1 of step)",
+        (
+            "1 widening, 0 narrowing, 0 neutral; 18 addresses (3 kinds of workflow, 6 of role, 1 of"
+            " step)"
+        ),
     ]
 
 
@@ -71,7 +78,10 @@ def test_a_reason_allows_a_widening_and_is_kept_beside_the_config(two: Shell) ->
     (line,) = (two.folder / "new" / "changes.jsonl").read_text(encoding="utf-8").splitlines()
     assert '"files"' not in line, "no file was edited with it"
     kept = json.loads(line)
-    assert (kept["type"], kept["reason"]) == ("widening.allowed", "reviewers run the tests since May")
+    assert (kept["type"], kept["reason"]) == (
+        "widening.allowed",
+        "reviewers run the tests since May",
+    )
     assert kept["widening"][0].endswith("any × reviewer × any")
     # It says what happened and permits nothing.
     two("diff", "old", "new", code=1)
@@ -96,7 +106,10 @@ def test_an_invalid_config_is_no_comparison(two: Shell) -> None:
 @pytest.mark.parametrize("columns", [60, 120])
 def test_it_is_read_on_a_terminal_of_any_width(two: Shell, columns: int) -> None:
     shown = on_a_terminal(two.folder, "diff", "new", "old", columns=columns)
-    assert max(len(line) for line in shown.replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines()) < columns
+    assert (
+        max(len(line) for line in shown.replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines())
+        < columns
+    )
     assert "workspace.write_file" in shown
 
 
@@ -104,13 +117,21 @@ def test_a_git_revision_is_compared_with_the_folder_of_today(tmp_path: Path) -> 
     (tmp_path / "config").mkdir()
     policy = tmp_path / "config" / "policy.toml"
     policy.write_text(POLICY, encoding="utf-8")
-    for words in (["init", "-q"], ["add", "."], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "x"]):
+    for words in (
+        ["init", "-q"],
+        ["add", "."],
+        ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "x"],
+    ):
         subprocess.run(["git", *words], cwd=tmp_path, check=True)
     policy.write_text(WIDER, encoding="utf-8")
     said = run(tmp_path, "diff", "HEAD", code=1).stdout
     assert "because policy 'readers' changed (config/policy.toml:1)" in said
     assert (
-        "policy 'readers' changed (HEAD:config/policy.toml:1)" in run(tmp_path, "diff", "config", "HEAD:config").stdout
+        "policy 'readers' changed (HEAD:config/policy.toml:1)"
+        in run(tmp_path, "diff", "config", "HEAD:config").stdout
     )
-    assert "no such folder, and git has no such revision: " in run(tmp_path, "diff", "no-such-revision", code=3).stderr
+    assert (
+        "no such folder, and git has no such revision: "
+        in run(tmp_path, "diff", "no-such-revision", code=3).stderr
+    )
     assert "holds 'elsewhere'" in run(tmp_path, "diff", "HEAD:elsewhere", code=3).stderr

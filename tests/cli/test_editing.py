@@ -11,11 +11,13 @@ from bundle_router.cli.importing import append_texts
 from tests.at_once import at_once
 
 
-def test_a_skill_is_looked_for_beside_the_config_and_a_link_out_of_there_does_not_count(shell: Any) -> None:
+def test_a_skill_is_looked_for_beside_the_config_and_a_link_out_of_there_does_not_count(
+    shell: Any,
+) -> None:
     shell.write(
         bundles="".join(
-            f'[bundles.{name}]\ndescription = "{name}: {words}"\ntools = ["{tool}"]\neffects = ["read"]\n'
-            f'skill = "{name}/SKILL.md"\n'
+            f'[bundles.{name}]\ndescription = "{name}: {words}"\ntools = ["{tool}"]\neffects ='
+            f' ["read"]\nskill = "{name}/SKILL.md"\n'
             for name, words, tool in (
                 ("one", "files", "repo.list_dir"),
                 ("two", "history of the project", "repo.git_log"),
@@ -36,7 +38,9 @@ def test_a_skill_is_looked_for_beside_the_config_and_a_link_out_of_there_does_no
 
 
 def test_a_skill_that_names_its_folder_is_told_the_file(shell: Any) -> None:
-    shell.write(bundles="[bundles.one]\ndescription='x'\ntools=['repo.read_file']\neffects=['read']\nskill='one'\n")
+    shell.write(
+        bundles="[bundles.one]\ndescription='x'\ntools=['repo.read_file']\neffects=['read']\nskill='one'\n"
+    )
     (shell.folder / "bundles" / "one").mkdir(parents=True)
     (shell.folder / "bundles" / "one" / "SKILL.md").write_text("Look first.\n", encoding="utf-8")
     (said,) = [p for p in shell.json("check")["problems"] if p["rule"] == "missing-skill"]

@@ -1,4 +1,6 @@
-"""`check --fix` corrects what has one right answer, where it stands; `check` shows the line with a caret under it."""
+"""`check --fix` corrects what has one right answer, where it stands; `check` shows the line with a
+caret under it.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,10 @@ def test_what_has_one_right_answer_is_corrected_and_the_rest_of_the_text_stays(
     ("name", "text"),
     [
         ("routes.toml", "[[routes]]\nname = 'a'\nbundels = ['x']\n"),  # a guess
-        ("routes.toml", "[[routes]]\nname = 'a'\nbundles = ['x', # about x\n 'x']\n"),  # the comment is about it
+        (
+            "routes.toml",
+            "[[routes]]\nname = 'a'\nbundles = ['x', # about x\n 'x']\n",
+        ),  # the comment is about it
         ("servers.toml", "[servers.a]\ncommand = '/opt/My Tools/server'\n"),  # a path with a space
         ("servers.toml", "[servers.a]\ncommand = \"sh -c 'a b'\"\n"),  # a shell's quoting
         ("servers.toml", "not = [toml\n"),
@@ -67,12 +72,17 @@ def test_what_needs_a_person_is_left_alone(name: str, text: str) -> None:
     assert fix(name, text) == text
 
 
-def test_check_fix_writes_the_files_says_what_it_did_and_checks_what_is_then_there(tmp_path: Path) -> None:
+def test_check_fix_writes_the_files_says_what_it_did_and_checks_what_is_then_there(
+    tmp_path: Path,
+) -> None:
     routes = tmp_path / "config" / "routes.toml"
     routes.parent.mkdir()
     routes.write_text(f"{COMMENT}[routes]\nname = 'a'\nbundles = 'repo.readonly'\n")
     said = run(tmp_path, "check", code=2).stdout
-    assert "config/routes.toml:2: routes: is a list of tables, and this is one table (write [[routes]])" in said
+    assert (
+        "config/routes.toml:2: routes: is a list of tables, and this is one table (write"
+        " [[routes]])" in said
+    )
     assert "  2 | [routes]\n    |  ^^^^^^\n" in said
     said = run(tmp_path, "check", "--fix").stdout  # the first hid the other
     assert "fixed: config/routes.toml:2: [routes] is a list of tables" in said

@@ -30,10 +30,14 @@ WRONG = [ticket]
 """
 CONFIG = {
     "servers": '[servers.tickets]\ntransport = "local"\ntrust = "trusted"\n',
-    "bundles": '[bundles."tickets.read"]\ndescription = "Read the tracker: what was asked for, and by whom."\n'
-    'tools = ["tickets.*"]\neffects = ["read"]\n',
+    "bundles": (
+        '[bundles."tickets.read"]\ndescription = "Read the tracker: what was asked for, and by'
+        ' whom."\ntools = ["tickets.*"]\neffects = ["read"]\n'
+    ),
     "routes": '[[routes]]\nname = "triage"\nrole = "triager"\nbundles = ["tickets.read"]\n',
-    "policy": '[[policies]]\nname = "triagers read"\nrole = "triager"\nallow = ["bundle:tickets.read"]\n',
+    "policy": (
+        '[[policies]]\nname = "triagers read"\nrole = "triager"\nallow = ["bundle:tickets.read"]\n'
+    ),
 }
 STEP = ("--workflow", "bugfix", "--role", "triager", "--step", "triage")
 LOCAL = ("--local", "tickets=engine_tools:TOOLS")
@@ -57,7 +61,9 @@ def engine(shell: Any) -> Any:
     return shell
 
 
-def test_an_engines_own_tools_are_checked_routed_listed_called_explained_searched_and_evaluated(engine: Any) -> None:
+def test_an_engines_own_tools_are_checked_routed_listed_called_explained_searched_and_evaluated(
+    engine: Any,
+) -> None:
     assert engine("check", "--strict", *LOCAL).stdout.startswith("valid: 5 bundles, 1 route,")
     routed = engine.json("route", *STEP, "--run", "r-1", *LOCAL)
     assert [row["id"] for row in routed["decision"]["bundles"]] == ["tickets.read"]
@@ -65,7 +71,9 @@ def test_an_engines_own_tools_are_checked_routed_listed_called_explained_searche
     called = engine("call", "--run", "r-1", "tickets.get_ticket", '{"number": 7}', *LOCAL)
     assert "ticket 7: the flag is misnamed" in called.stdout
     assert engine.json("explain", "--tool", "tickets.get_ticket", *STEP, *LOCAL)["shown"]
-    found = engine.json("search", "what does the tracker say of this ticket", "--tools", *LOCAL)["ranked"]
+    found = engine.json("search", "what does the tracker say of this ticket", "--tools", *LOCAL)[
+        "ranked"
+    ]
     assert found[0]["id"] == "tickets.get_ticket"
     assert engine("eval", "case.toml", *LOCAL).stdout == "1 passed, 0 failed\n"
     assert engine.json("replay", "--config", "config", *LOCAL)["counts"] == {"identical": 1}
@@ -92,23 +100,33 @@ def test_a_recorded_decision_is_explained_and_replayed_without_it(engine: Any) -
         ("Tickets=engine_tools:TOOLS", "'Tickets' is not a server name"),
         ("tickets=nowhere:TOOLS", "there is no module 'nowhere'"),
         ("tickets=nowhere.at.all:TOOLS", "there is no module 'nowhere'"),
-        ("tickets=engine_tools:TOLLS", "module 'engine_tools' has no 'TOLLS'\n  it has MORE, TOOLS"),
+        (
+            "tickets=engine_tools:TOLLS",
+            "module 'engine_tools' has no 'TOLLS'\n  it has MORE, TOOLS",
+        ),
         ("tickets=engine_tools:EMPTY", "its tools are an empty list"),
         ("tickets=engine_tools:WRONG", "the tool 'ticket' has no description"),
         ("tickets=engine_tools:Ask", "its tools are ModelMetaclass, not a list"),
         ("tickets=engine_tools:MORE", "'get.ticket again' is not a tool name"),
         ("tickets=broken_tools:TOOLS", "can't be imported: ZeroDivisionError: division by zero"),
-        ("tickets=needy_tools:TOOLS", "can't be imported: ModuleNotFoundError: No module named 'not_installed_here'"),
+        (
+            "tickets=needy_tools:TOOLS",
+            "can't be imported: ModuleNotFoundError: No module named 'not_installed_here'",
+        ),
     ],
 )
-def test_what_cannot_be_local_tools_is_refused_in_one_line_with_advice(engine: Any, given: str, said: str) -> None:
+def test_what_cannot_be_local_tools_is_refused_in_one_line_with_advice(
+    engine: Any, given: str, said: str
+) -> None:
     done = engine("check", "--local", given, code=3)
     assert said in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stderr.count("\n") == 2, "the message and the advice"
 
 
-def test_a_server_declared_with_its_bundle_is_known_to_the_verbs_as_it_is_to_the_engine(tmp_path: Path) -> None:
+def test_a_server_declared_with_its_bundle_is_known_to_the_verbs_as_it_is_to_the_engine(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "own.py").write_text(
         "from bundle_router.tool import LocalServer\n\ndef get_ticket(number: int) -> str:\n"
         '    """Read a ticket of the tracker."""\n    return f"ticket {number}"\n\n'
@@ -122,12 +140,31 @@ def test_a_server_declared_with_its_bundle_is_known_to_the_verbs_as_it_is_to_the
     unknown = run(tmp_path, "check", code=2).stdout
     assert unknown.endswith("bundles of your own Python tools need --local NAME=module:TOOLS\n")
     step = ("--workflow", "w", "--role", "triager", "--step", "s")
-    for verb in (("route", *step), ("explain", "--tool", "desk.get_ticket", *step), ("search", "x")):
+    for verb in (
+        ("route", *step),
+        ("explain", "--tool", "desk.get_ticket", *step),
+        ("search", "x"),
+    ):
         assert "--local NAME=module:TOOLS" in run(tmp_path, *verb, code=2).stderr, verb
     local = ("--local", "desk=own:TICKETS")
     run(tmp_path, "check", *local)
-    run(tmp_path, "route", *local, "--workflow", "w", "--role", "triager", "--step", "s", "--run", "r")
-    assert run(tmp_path, "call", *local, "--run", "r", "desk.get_ticket", '{"number": 7}').stdout == "ticket 7\n"
+    run(
+        tmp_path,
+        "route",
+        *local,
+        "--workflow",
+        "w",
+        "--role",
+        "triager",
+        "--step",
+        "s",
+        "--run",
+        "r",
+    )
+    assert (
+        run(tmp_path, "call", *local, "--run", "r", "desk.get_ticket", '{"number": 7}').stdout
+        == "ticket 7\n"
+    )
     assert run(tmp_path, "runs", "verify").stdout.endswith("1 of 1 runs are as they were written\n")
     assert "desk" in run(tmp_path, "explain", *local, "--tool", "desk.get_ticket", "--workflow", "w", "--role",
                          "triager", "--step", "s").stdout  # fmt: skip
@@ -154,7 +191,9 @@ def test_opening_a_router_says_which_tools_no_server_of_the_config_stands_for(
 
     config = tmp_path / "config"
     config.mkdir()
-    (config / "servers.toml").write_text('[servers.calendar]\ntransport = "local"\ntrust = "trusted"\n')
+    (config / "servers.toml").write_text(
+        '[servers.calendar]\ntransport = "local"\ntrust = "trusted"\n'
+    )
     with Router.open(config, runs=tmp_path / "runs", local={"calendar": [add], "calender": [add]}):
         said = capsys.readouterr().err
     assert "servers.toml has no local server 'calender', so these tools are not used" in said
@@ -174,7 +213,10 @@ def test_opening_a_router_says_which_rows_show_a_bundle_that_no_policy_permits(
     (tmp_path / "policy.toml").write_text("# none yet\n", encoding="utf-8")
     with Router.open(tmp_path, runs=tmp_path / "runs", local=declared):
         (said,) = map(json.loads, capsys.readouterr().err.splitlines())
-    assert (said["event"], said["problem"]) == ("local.not_permitted", "no policy lets any step see bundle 'calendar'")
+    assert (said["event"], said["problem"]) == (
+        "local.not_permitted",
+        "no policy lets any step see bundle 'calendar'",
+    )
     assert "allow = ['bundle:calendar'] in policy.toml" in said["advice"]
     assert "bundles = ['calendar']" in said["advice"]
     row = '[[policies]]\nname = "all"\nallow = ["bundle:calendar"]\n'

@@ -1,4 +1,6 @@
-"""A missing extra is a sentence that names it, for every verb that needs one; `check` says it before."""
+"""A missing extra is a sentence that names it, for every verb that needs one; `check` says it
+before.
+"""
 
 from __future__ import annotations
 
@@ -65,11 +67,15 @@ def without(folder: Path, modules: str, *words: str) -> subprocess.CompletedProc
         pytest.param(SDK, "serve --mcp-only", "mcp", id="serve --mcp-only"),
         pytest.param(f"{SDK},{PAGES}", "serve", "service", id="serve: no extra"),
         pytest.param(PAGES, "serve", "service", id="serve: mcp alone"),
-        pytest.param("psycopg", "runs list --runs postgresql://127.0.0.1:9/x", "postgresql", id="postgresql"),
+        pytest.param(
+            "psycopg", "runs list --runs postgresql://127.0.0.1:9/x", "postgresql", id="postgresql"
+        ),
         pytest.param("pyarrow", "runs export --to out --format parquet", "parquet", id="parquet"),
     ],
 )
-def test_a_verb_that_needs_an_extra_names_it(folder: Path, modules: str, words: str, extra: str) -> None:
+def test_a_verb_that_needs_an_extra_names_it(
+    folder: Path, modules: str, words: str, extra: str
+) -> None:
     done = without(folder, modules, *words.split())
     assert done.returncode == 4, done.stderr
     assert "Traceback" not in done.stderr
@@ -93,7 +99,9 @@ def test_check_says_before_what_is_missing(folder: Path) -> None:
     assert "not-installed" not in without(folder, "psycopg", "check").stdout
 
 
-def test_the_demo_of_a_plain_installation_begins_with_its_job_and_says_no_error(tmp_path: Path) -> None:
+def test_the_demo_of_a_plain_installation_begins_with_its_job_and_says_no_error(
+    tmp_path: Path,
+) -> None:
     done = without(tmp_path, "litellm,instructor", "demo")
     assert done.returncode == 0
     assert done.stderr == ""

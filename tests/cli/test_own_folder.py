@@ -41,22 +41,35 @@ def folder(tmp_path: Path) -> Path:
     "words",
     [
         pytest.param(["-m", "bundle_router", "check"], id="check"),
-        *([pytest.param(["-m", "bundle_router", "demo"], id="demo")] if ALL else []),  # which imports litellm: seconds
+        *(
+            [pytest.param(["-m", "bundle_router", "demo"], id="demo")] if ALL else []
+        ),  # which imports litellm: seconds
         pytest.param(["-c", OPEN], id="Router.open"),
     ],
 )
 def test_no_code_of_the_folder_runs(folder: Path, words: list[str]) -> None:
-    """`-P`, as installed commands do: the interpreter itself must not look for modules in the current folder."""
-    done = subprocess.run([sys.executable, "-P", *words], cwd=folder, capture_output=True, text=True, timeout=300)
+    """`-P`, as installed commands do: the interpreter itself must not look for modules in the
+    current folder.
+    """
+    done = subprocess.run(
+        [sys.executable, "-P", *words], cwd=folder, capture_output=True, text=True, timeout=300
+    )
     assert not (folder / "ran").exists(), (folder / "ran").read_text()
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_a_program_in_a_folder_with_those_names_opens_a_router_too(folder: Path) -> None:
-    """The folder of a script is on its path. What only the folder's own names could shadow is not looked for there."""
+    """The folder of a script is on its path.
+
+    What only the folder's own names could shadow is not looked for there.
+    """
     for name in ("bundle_router.py", "json.py", "sitecustomize.py"):
-        (folder / name).unlink()  # these would take the place of the library itself: Python's rule, not ours
+        (
+            folder / name
+        ).unlink()  # these would take the place of the library itself: Python's rule, not ours
     (folder / "engine.py").write_text(OPEN)
-    done = subprocess.run([sys.executable, "engine.py"], cwd=folder, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "engine.py"], cwd=folder, capture_output=True, text=True, timeout=300
+    )
     assert not (folder / "ran").exists(), (folder / "ran").read_text()
     assert done.returncode == 0, done.stdout + done.stderr

@@ -25,7 +25,9 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with Router.open(folder / "config", runs=folder / "runs", workspace=folder) as router:
         for number in range(4):
             for workflow, role, step in STEPS:
-                router.route_sync(Step(run_id=f"r-{number}", workflow=workflow, role=role, step=step))
+                router.route_sync(
+                    Step(run_id=f"r-{number}", workflow=workflow, role=role, step=step)
+                )
     return folder
 
 
@@ -48,7 +50,10 @@ def edit(shell: Shell, name: str, before: str, after: str) -> int:
 
 def test_a_change_is_put_down_to_the_edit_that_made_it(shell: Shell) -> None:
     line = edit(
-        shell, "policy.toml", 'name = "reviewers read"', 'name = "reviewers read"\ndeny = ["bundle:docs.fetch"]'
+        shell,
+        "policy.toml",
+        'name = "reviewers read"',
+        'name = "reviewers read"\ndeny = ["bundle:docs.fetch"]',
     )
     edit(shell, "bundles.toml", '"repo.git_log", "repo.git_diff"]', '"repo.git_log"]')
     edit(shell, "router.toml", "recent_steps = 5", "recent_steps = 4")
@@ -56,13 +61,17 @@ def test_a_change_is_put_down_to_the_edit_that_made_it(shell: Shell) -> None:
     by_edit = {group["edits"][0]["edit"]: group for group in said["groups"]}
     assert set(by_edit) == {"policy 'reviewers read' changed", "bundle 'repo.readonly' changed"}
     denied = by_edit["policy 'reviewers read' changed"]
-    assert denied["edits"] == [{"edit": "policy 'reviewers read' changed", "place": f"config/policy.toml:{line - 1}"}]
+    assert denied["edits"] == [
+        {"edit": "policy 'reviewers read' changed", "place": f"config/policy.toml:{line - 1}"}
+    ]
     assert (denied["decisions"], denied["together"], denied["known"]) == (4, False, True)
     assert denied["lost_bundle"] == [{"id": "docs.fetch", "decisions": 4}]
     assert [row["decisions"] for row in denied["lost_tool"]] == [4, 4]
     assert denied["examples"][0] == {"run_id": "r-0", "seq": 1, "workflow": "feature", "role": "reviewer",
                                      "step": "review"}  # fmt: skip
-    assert by_edit["bundle 'repo.readonly' changed"]["lost_tool"] == [{"id": "repo.git_diff", "decisions": 12}]
+    assert by_edit["bundle 'repo.readonly' changed"]["lost_tool"] == [
+        {"id": "repo.git_diff", "decisions": 12}
+    ]
     assert "lost_bundle" not in by_edit["bundle 'repo.readonly' changed"]
     assert said["counts"] == {"changed": 12}
 
@@ -70,11 +79,19 @@ def test_a_change_is_put_down_to_the_edit_that_made_it(shell: Shell) -> None:
 def test_what_only_two_edits_bring_about_is_put_down_to_both(shell: Shell) -> None:
     edit(shell, "policy.toml", '"bundle:docs.fetch"]\neffects = ["read", "network"]\n\n# Only',
          '"bundle:docs.fetch", "bundle:workspace.exec"]\n\n# Only')  # fmt: skip
-    edit(shell, "routes.toml", 'name = "feature-reviewer"', 'name = "feature-reviewer"\n# also runs the tests')
+    edit(
+        shell,
+        "routes.toml",
+        'name = "feature-reviewer"',
+        'name = "feature-reviewer"\n# also runs the tests',
+    )
     path = shell.folder / "config" / "routes.toml"
     text = path.read_text(encoding="utf-8")
     head, name, tail = text.partition('name = "feature-reviewer"')
-    path.write_text(head + name + tail.replace("bundles = [", 'bundles = ["workspace.exec", ', 1), encoding="utf-8")
+    path.write_text(
+        head + name + tail.replace("bundles = [", 'bundles = ["workspace.exec", ', 1),
+        encoding="utf-8",
+    )
     (group,) = json_of(shell.folder, "replay", "--config", "config", code=1)["groups"]
     assert group["together"] is True
     assert [row["edit"] for row in group["edits"]] == [
@@ -100,7 +117,8 @@ def test_people_read_counts_of_bundles_and_of_tools_apart_with_examples(shell: S
 def test_a_row_names_the_first_of_many_names(shell: Shell) -> None:
     ids = [f"many.b{number}" for number in range(40)]
     rows = "".join(
-        f'[bundles."{id_}"]\ndescription = "b"\ntools = ["repo.read_file"]\neffects = ["read"]\n' for id_ in ids
+        f'[bundles."{id_}"]\ndescription = "b"\ntools = ["repo.read_file"]\neffects = ["read"]\n'
+        for id_ in ids
     )
     bundles = shell.folder / "config" / "bundles.toml"
     bundles.write_text(f"{bundles.read_text(encoding='utf-8')}\n{rows}", encoding="utf-8")
@@ -117,7 +135,9 @@ def test_what_is_only_a_part_says_so(shell: Shell, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("bundle_router.cli.replay.MAX_ROWS", 3)
     monkeypatch.setattr("bundle_router.review.replaying.MAX_KEPT", 5)
     edit(shell, "bundles.toml", '"repo.git_log", "repo.git_diff"]', '"repo.git_log"]')
-    assert "the first 3 of 12; --json lists 5" in shell("replay", "--config", "config", code=1).stdout
+    assert (
+        "the first 3 of 12; --json lists 5" in shell("replay", "--config", "config", code=1).stdout
+    )
     said = shell.json("replay", "--config", "config", code=1)
     assert (len(said["differing"]), said["differing_count"], said["shows_part"]) == (5, 12, True)
 
@@ -131,7 +151,9 @@ def test_a_broken_run_contributes_nothing_to_the_groups(shell: Shell, recorded: 
     (shell.folder / "runs").unlink()
     shutil.copytree(recorded / "runs", shell.folder / "runs")
     path = shell.folder / "runs" / "r-2" / "routing.jsonl"
-    path.write_text(path.read_text(encoding="utf-8").replace('"step":"edit"', '"step":7', 1), encoding="utf-8")
+    path.write_text(
+        path.read_text(encoding="utf-8").replace('"step":"edit"', '"step":7', 1), encoding="utf-8"
+    )
     edit(shell, "bundles.toml", '"repo.git_log", "repo.git_diff"]', '"repo.git_log"]')
     (group,) = shell.json("replay", "--config", "config", code=5)["groups"]
     assert group["decisions"] == 9

@@ -19,7 +19,9 @@ STEP = ("--workflow", "feature", "--role", "implementer", "--step", "edit")
 
 @pytest.fixture
 def reviewed(shell: Any) -> Any:
-    """A run with a goal, a constraint, a label, a policy of its own, one call that works and one that is refused."""
+    """A run with a goal, a constraint, a label, a policy of its own, one call that works and one
+    that is refused.
+    """
     (shell.folder / "a.txt").write_text("first line\nsecond line\n" + "x" * 500, encoding="utf-8")
     shell(
         "route", *STEP, "--run", "r-1", "--goal", "rename\nthe flag", "--constraint", "no network", "--label",
@@ -42,7 +44,11 @@ def test_show_says_what_was_asked_what_was_given_and_what_came_back(reviewed: An
         '        with {"max_count":3}\n',
     ):
         assert said in shown
-    (gave,) = [line for line in shown.splitlines() if line.startswith("        gave ") and "first line" in line]
+    (gave,) = [
+        line
+        for line in shown.splitlines()
+        if line.startswith("        gave ") and "first line" in line
+    ]
     assert "first line ⏎" in gave
     assert gave.endswith(" characters)"), "what is cut off is counted"
     assert len(gave) <= 120
@@ -50,36 +56,51 @@ def test_show_says_what_was_asked_what_was_given_and_what_came_back(reviewed: An
 
 def test_show_fits_the_terminal_and_json_is_whole(reviewed: Any) -> None:
     shown = on_a_terminal(reviewed.folder, "runs", "show", "r-1", columns=80, NO_COLOR="1")
-    lines = [line for line in shown.splitlines() if line.lstrip().startswith(("with", "gave", "goal"))]
+    lines = [
+        line for line in shown.splitlines() if line.lstrip().startswith(("with", "gave", "goal"))
+    ]
     assert len(lines) >= 4
     assert max(map(len, lines)) <= 80
     records = reviewed.json("runs", "show", "r-1")["records"]
-    assert "x" * 500 in next(record["result"] for record in records if record.get("outcome") == "ok")
+    assert "x" * 500 in next(
+        record["result"] for record in records if record.get("outcome") == "ok"
+    )
 
 
 def test_a_run_that_was_not_closed_is_listed_with_its_records(reviewed: Any) -> None:
     assert reviewed.json("runs", "list")["runs"][0]["records"] == 4
     header = reviewed.folder / "runs" / "r-1" / "run.json"
-    header.write_text(header.read_text("utf-8").replace('"closed"', '"was_closed"'), encoding="utf-8")
+    header.write_text(
+        header.read_text("utf-8").replace('"closed"', '"was_closed"'), encoding="utf-8"
+    )
     (row,) = reviewed.json("runs", "list")["runs"]
     assert (row["state"], row["records"]) == ("ended", 4)
 
 
 @pytest.mark.parametrize(
-    ("size", "deleted"), [("50KB", 0), ("50kb", 0), ("50k", 0), ("1.5GiB", 0), ("0", 1), ("100 b", 1), ("0.001MB", 1)]
+    ("size", "deleted"),
+    [("50KB", 0), ("50kb", 0), ("50k", 0), ("1.5GiB", 0), ("0", 1), ("100 b", 1), ("0.001MB", 1)],
 )
 def test_prune_takes_sizes_as_people_write_them(reviewed: Any, size: str, deleted: int) -> None:
-    assert len(reviewed.json("runs", "prune", "--max-size", size, "--dry-run")["deleted"]) == deleted
+    assert (
+        len(reviewed.json("runs", "prune", "--max-size", size, "--dry-run")["deleted"]) == deleted
+    )
 
 
 def test_prune_says_what_is_no_size(shell: Any) -> None:
-    assert "write e.g. 50KB, 500MB or 1.5GiB" in shell("runs", "prune", "--max-size", "big", code=3).stderr
+    assert (
+        "write e.g. 50KB, 500MB or 1.5GiB"
+        in shell("runs", "prune", "--max-size", "big", code=3).stderr
+    )
 
 
 def test_the_steps_own_trust_floor_and_its_labels_come_from_the_command_line(shell: Any) -> None:
     shell.write(
         servers='[servers.repo]\ntransport = "local"\ntrust = "untrusted"\n',
-        bundles='[bundles."repo.readonly"]\ndescription = "x"\ntools = ["repo.read_file"]\neffects = ["read"]\n',
+        bundles=(
+            '[bundles."repo.readonly"]\ndescription = "x"\ntools = ["repo.read_file"]\neffects ='
+            ' ["read"]\n'
+        ),
         policy='[[policies]]\nname = "p"\nrole = "implementer"\nallow = ["bundle:repo.readonly"]\n',
     )
     assert shell.json("route", *STEP)["decision"]["bundles"][0]["id"] == "repo.readonly"
@@ -90,12 +111,18 @@ def test_the_steps_own_trust_floor_and_its_labels_come_from_the_command_line(she
     assert "given twice" in shell("route", *STEP, "--label", "a=1", "--label", "a=2", code=3).stderr
 
 
-def test_verify_finds_what_todays_rules_would_have_redacted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_finds_what_todays_rules_would_have_redacted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     recorded = next((Path(__file__).parent.parent / "data" / "runs").glob("*/golden-sub"))
     shutil.copytree(recorded, tmp_path / "runs" / recorded.name)
     assert main(["runs", "verify", "--secrets", "--runs", str(tmp_path / "runs")]) == 0
-    with (tmp_path / "runs" / recorded.name / "tool-calls.jsonl").open("a", encoding="utf-8") as file:
-        file.write('{"result": "key gsk_4nT9xV2mK4pL8nR34nT9xV2mK4pL8nR3 and [redacted:xai-key]"}\n')
+    with (tmp_path / "runs" / recorded.name / "tool-calls.jsonl").open(
+        "a", encoding="utf-8"
+    ) as file:
+        file.write(
+            '{"result": "key gsk_4nT9xV2mK4pL8nR34nT9xV2mK4pL8nR3 and [redacted:xai-key]"}\n'
+        )
     assert main(["runs", "verify", "--secrets", "--runs", str(tmp_path / "runs")]) == 1
     said = capsys.readouterr().out
     assert "tool-calls.jsonl:3: groq-key\n" in said
@@ -107,7 +134,9 @@ def test_a_run_is_read_without_waiting_for_a_pipe_or_following_a_link_or_however
 ) -> None:
     runs, secret = tmp_path / "runs", tmp_path / "outside.json"
     run = runs / "golden-sub"
-    shutil.copytree(next((Path(__file__).parent.parent / "data" / "runs").glob("*/golden-sub")), run)
+    shutil.copytree(
+        next((Path(__file__).parent.parent / "data" / "runs").glob("*/golden-sub")), run
+    )
     secret.write_text("key gsk_4nT9xV2mK4pL8nR34nT9xV2mK4pL8nR3\n")
     for make in (os.mkfifo, lambda path: path.symlink_to(secret)):
         make(run / "more.json")
@@ -125,7 +154,10 @@ def test_a_run_is_read_without_waiting_for_a_pipe_or_following_a_link_or_however
         os.close(opened.pop(-2))
     os.close(opened.pop())
     assert main(["runs", "list", "--runs", str(runs)]) == 0
-    assert main(["runs", "prune", "--max-size", "1", "--runs", str(runs)]) in (0, 4), "deleted, or told why not"
+    assert main(["runs", "prune", "--max-size", "1", "--runs", str(runs)]) in (
+        0,
+        4,
+    ), "deleted, or told why not"
     subprocess.run(["rm", "-rf", str(runs)], check=True)  # Python's own way ends at that depth
 
 
@@ -144,9 +176,15 @@ def test_a_folder_that_may_not_be_read_is_told_in_a_sentence(
         (run / "artifacts").chmod(0o700)
 
 
-def test_a_word_that_is_no_utf8_and_a_number_that_is_too_large_are_answered_in_a_sentence(reviewed: Any) -> None:
+def test_a_word_that_is_no_utf8_and_a_number_that_is_too_large_are_answered_in_a_sentence(
+    reviewed: Any,
+) -> None:
     word = "a\udcff"
-    for words in (["list", "--search", word], ["list", "--workflow", word], ["publish", word, "--to", "site"]):
+    for words in (
+        ["list", "--search", word],
+        ["list", "--workflow", word],
+        ["publish", word, "--to", "site"],
+    ):
         assert "is not UTF-8" in reviewed("runs", *words, code=3).stderr
     assert "r-1" in reviewed("runs", "list", "--limit", str(10**30)).stdout
     assert "r-1" in reviewed("runs", "search", "flag", "--limit", str(10**30)).stdout
@@ -161,15 +199,37 @@ def test_a_search_for_more_than_a_run_id_can_be_finds_nothing(reviewed: Any) -> 
 def test_no_text_of_a_step_or_a_call_looks_like_a_line_of_ours(shell: Any) -> None:
     """An agent chooses the names that it calls, and an engine passes on whose step it is."""
     forged = "x\n    9  call repo.read_file  → ok, 1.0 ms\r\n(all of it verified)"
-    shell("route", "--workflow", forged, "--role", forged, "--step", forged, "--run", "r-1", "--principal", forged)
+    shell(
+        "route",
+        "--workflow",
+        forged,
+        "--role",
+        forged,
+        "--step",
+        forged,
+        "--run",
+        "r-1",
+        "--principal",
+        forged,
+    )
     shell("route", *STEP, "--run", "r-1")
     shell("call", "--run", "r-1", forged, "{}", code=3)
-    for verb in (("show", "r-1"), ("stats",), ("list", "--denied"), ("search", "verified"), ("verify", "r-1")):
+    for verb in (
+        ("show", "r-1"),
+        ("stats",),
+        ("list", "--denied"),
+        ("search", "verified"),
+        ("verify", "r-1"),
+    ):
         for said in (
             shell("runs", *verb).stdout,
             on_a_terminal(shell.folder, "runs", *verb, columns=200, NO_COLOR="1"),
         ):
             lines = [line.strip() for line in said.splitlines()]
             assert not [line for line in lines if line.startswith(("9  call", "(all of"))]
-    said = shell("explain", "--tool", "repo.read_file", "--workflow", forged, "--role", "r", "--step", "s").stdout
-    assert not [line for line in said.splitlines() if line.lstrip().startswith(("9  call", "(all of"))]
+    said = shell(
+        "explain", "--tool", "repo.read_file", "--workflow", forged, "--role", "r", "--step", "s"
+    ).stdout
+    assert not [
+        line for line in said.splitlines() if line.lstrip().startswith(("9  call", "(all of"))
+    ]

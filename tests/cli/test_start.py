@@ -1,4 +1,6 @@
-"""What a start loads: nothing heavy for `--help` and `--version`, and modules of the package when they are named."""
+"""What a start loads: nothing heavy for `--help` and `--version`, and modules of the package when
+they are named.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +10,33 @@ from pathlib import Path
 
 import pytest
 
-HEAVY = ("pydantic", "rich", "asyncio", "sqlmodel", "structlog", "mcp", "litellm", "bundle_router.core")
+HEAVY = (
+    "pydantic",
+    "rich",
+    "asyncio",
+    "sqlmodel",
+    "structlog",
+    "mcp",
+    "litellm",
+    "bundle_router.core",
+)
 
 
 def loaded_by(script: str) -> set[str]:
     """Return the modules that a fresh interpreter has loaded after the script."""
     script += "\nimport sys\nprint(*sorted(sys.modules), file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=300
+    )
     return set(done.stderr.split())
 
 
 @pytest.mark.parametrize("words", [["--version"], ["--help"]])
 def test_help_and_version_load_nothing_heavy(words: list[str]) -> None:
-    script = "from contextlib import suppress\nfrom bundle_router.cli import main\nwith suppress(SystemExit):\n"
+    script = (
+        "from contextlib import suppress\nfrom bundle_router.cli import main\nwith"
+        " suppress(SystemExit):\n"
+    )
     assert loaded_by(f"{script}    main({words})").isdisjoint(HEAVY)
 
 
@@ -42,15 +58,28 @@ print("modules", len(ours), "compiled", len(made), "tools", *(name for name in o
 
 
 def test_a_cold_route_loads_no_tool_and_little_else(tmp_path: Path) -> None:
-    """Counted, since CPU differs by machine: ceilings a little above what there is. Where one is passed, look with
-    `python -X importtime -m bundle_router route …` for what need not be loaded for a route."""
+    """Counted, since CPU differs by machine: ceilings a little above what there is.
+
+    Where one is passed, look with `python -X importtime -m bundle_router route …` for what need not
+    be loaded for a route.
+    """
     done = subprocess.run(
-        [sys.executable, "-c", MADE_AT_A_ROUTE], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=300
+        [sys.executable, "-c", MADE_AT_A_ROUTE],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
     )
     words = done.stdout.splitlines()[-1].split()
-    assert sorted(words[5:]) == ["bundle_router.tools.descriptors", "bundle_router.tools.expressions"], "no tool"
+    assert sorted(words[5:]) == [
+        "bundle_router.tools.descriptors",
+        "bundle_router.tools.expressions",
+    ], "no tool"
     assert int(words[1]) <= 195, "modules of the package"
-    assert int(words[3]) <= 18, "classes made by the standard library's dataclass, which compiles six methods each"
+    assert int(words[3]) <= 18, (
+        "classes made by the standard library's dataclass, which compiles six methods each"
+    )
 
 
 def test_a_cold_route_starts_no_event_loop(tmp_path: Path) -> None:
@@ -73,7 +102,12 @@ asyncio.run(asyncio.sleep(0))  # who uses it then has all of it
 assert sys.modules["asyncio"].TaskGroup is TaskGroup is asyncio.TaskGroup
 """
     done = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=300
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
     )
     assert done.stdout.splitlines()[-1] == "loaded"
 

@@ -1,4 +1,6 @@
-"""What `runs show` tells a reviewer of calls that were refused, and of results that were used again."""
+"""What `runs show` tells a reviewer of calls that were refused, and of results that were used
+again.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,18 @@ from pydantic import BaseModel, Field
 from tests.command_line import on_a_terminal
 
 CONFIG = {
-    "servers": '[servers.tickets]\ntransport = "local"\ntrust = "trusted"\n'
-    '[[servers.tickets.reuse]]\ntools = ["get_*"]\nttl_s = 600\n',
-    "bundles": '[bundles.tickets]\ndescription = "Tickets."\ntools = ["tickets.*"]\neffects = ["read"]\n',
+    "servers": (
+        '[servers.tickets]\ntransport = "local"\ntrust = "trusted"\n'
+        '[[servers.tickets.reuse]]\ntools = ["get_*"]\nttl_s = 600\n'
+    ),
+    "bundles": (
+        '[bundles.tickets]\ndescription = "Tickets."\ntools = ["tickets.*"]\neffects = ["read"]\n'
+    ),
     "routes": '[[routes]]\nname = "all"\nbundles = ["tickets"]\n',
-    "policy": '[[policies]]\nname = "nobody closes tickets that others opened, or deletes them"\n'
-    'allow = ["bundle:tickets"]\ndeny = ["tool:tickets.close_ticket"]\n',
+    "policy": (
+        '[[policies]]\nname = "nobody closes tickets that others opened, or deletes them"\n'
+        'allow = ["bundle:tickets"]\ndeny = ["tool:tickets.close_ticket"]\n'
+    ),
 }
 
 
@@ -45,7 +53,12 @@ def reviewed(shell: Any) -> Any:
     at = {"runs": shell.folder / "runs", "workspace": shell.folder, "local": {"tickets": TOOLS}}
     with Router.open(shell.folder / "config", **at) as router:
         router.route_sync(Step(run_id="r-1", workflow="w", role="r", step="s"))
-        for name, number in (("get_ticket", 7), ("get_ticket", 7), ("close_ticket", 7), ("get_ticket", 0)):
+        for name, number in (
+            ("get_ticket", 7),
+            ("get_ticket", 7),
+            ("close_ticket", 7),
+            ("get_ticket", 0),
+        ):
             router.call_sync("r-1", f"tickets.{name}", {"number": number})
     return shell
 
@@ -54,7 +67,10 @@ def test_why_a_call_was_refused_is_said_whole_on_a_narrow_terminal(reviewed: Any
     shown = on_a_terminal(reviewed.folder, "runs", "show", "r-1", columns=80, TERM="dumb")
     assert max(map(len, shown.splitlines())) <= 80
     said = " ".join(shown.split())
-    assert "(policy_denied: policy 'nobody closes tickets that others opened, or deletes them' denies" in said
+    assert (
+        "(policy_denied: policy 'nobody closes tickets that others opened, or deletes them' denies"
+        in said
+    )
     assert "number: Input should be greater than or equal to 1" in said
 
 
@@ -71,10 +87,16 @@ def test_a_result_used_again_names_the_record_that_the_list_shows(reviewed: Any)
 
 
 def test_each_record_has_its_time_and_each_run_its_parent_and_sub_runs(reviewed: Any) -> None:
-    at = {"runs": reviewed.folder / "runs", "workspace": reviewed.folder, "local": {"tickets": TOOLS}}
+    at = {
+        "runs": reviewed.folder / "runs",
+        "workspace": reviewed.folder,
+        "local": {"tickets": TOOLS},
+    }
     with Router.open(reviewed.folder / "config", **at) as router:
         router.route_sync(Step(run_id="r-1", workflow="w", role="r", step="t"))
-        router.route_sync(Step(run_id="r-1-sub", workflow="w", role="r", step="s", parent_run_id="r-1"))
+        router.route_sync(
+            Step(run_id="r-1-sub", workflow="w", role="r", step="s", parent_run_id="r-1")
+        )
         router.call_sync("r-1", "tickets.get_ticket", {"number": 8})
     shown = reviewed("runs", "show", "r-1").stdout
     records = reviewed.json("runs", "show", "r-1")["records"]
@@ -82,21 +104,31 @@ def test_each_record_has_its_time_and_each_run_its_parent_and_sub_runs(reviewed:
         if record["type"] != "call.started":
             assert f"{record['seq']}  {record['time'][11:23]}  " in shown
     lines = [line.strip() for line in shown.splitlines()]
-    below = next(at for at, line in enumerate(lines) if line.startswith("↳ sub-run r-1-sub began at"))
-    assert any("call tickets.get_ticket" in line for line in lines[below:]), "it stands where it began"
+    below = next(
+        at for at, line in enumerate(lines) if line.startswith("↳ sub-run r-1-sub began at")
+    )
+    assert any("call tickets.get_ticket" in line for line in lines[below:]), (
+        "it stands where it began"
+    )
     shown = reviewed("runs", "show", "r-1-sub").stdout
     assert "sub-run of r-1: runs show r-1" in shown
     assert ", 1 record, opened " in shown.splitlines()[0]
 
 
 def test_a_recorded_decision_is_found_by_the_name_of_its_step(reviewed: Any) -> None:
-    at = {"runs": reviewed.folder / "runs", "workspace": reviewed.folder, "local": {"tickets": TOOLS}}
+    at = {
+        "runs": reviewed.folder / "runs",
+        "workspace": reviewed.folder,
+        "local": {"tickets": TOOLS},
+    }
     with Router.open(reviewed.folder / "config", **at) as router:
         router.route_sync(Step(run_id="r-1", workflow="w", role="r", step="t", max_bundles=0))
     last = reviewed.json("explain", "--run", "r-1", "--bundle", "tickets")
     named = reviewed.json("explain", "--run", "r-1", "--step", "s", "--bundle", "tickets")
     assert (last["shown"], named["shown"]) == (False, True)
-    refused = reviewed("explain", "--run", "r-1", "--step", "x", "--bundle", "tickets", code=3).stderr
+    refused = reviewed(
+        "explain", "--run", "r-1", "--step", "x", "--bundle", "tickets", code=3
+    ).stderr
     assert "no decision at step 'x'" in refused
     assert "0 (s), " in refused
 
@@ -109,12 +141,21 @@ def test_one_record_in_full_is_readable_and_is_json(reviewed: Any) -> None:
 
 
 def test_runs_are_listed_by_what_they_hold_counted_and_searched(reviewed: Any) -> None:
-    at = {"runs": reviewed.folder / "runs", "workspace": reviewed.folder, "local": {"tickets": TOOLS}}
+    at = {
+        "runs": reviewed.folder / "runs",
+        "workspace": reviewed.folder,
+        "local": {"tickets": TOOLS},
+    }
     with Router.open(reviewed.folder / "config", **at) as router:
-        router.route_sync(Step(run_id="r-2", workflow="w2", role="r", step="s", goal="mend the roof"))
+        router.route_sync(
+            Step(run_id="r-2", workflow="w2", role="r", step="s", goal="mend the roof")
+        )
     denied = reviewed.json("runs", "list", "--denied")
     assert [run["run_id"] for run in denied["runs"]] == ["r-1"]
-    assert [run["run_id"] for run in reviewed.json("runs", "list", "--sort=-started")["runs"]] == ["r-1", "r-2"]
+    assert [run["run_id"] for run in reviewed.json("runs", "list", "--sort=-started")["runs"]] == [
+        "r-1",
+        "r-2",
+    ]
     assert "no run matches" in reviewed("runs", "list", "--workflow", "w2", "--media").stdout
     table = reviewed("runs", "list", "--tool", "tickets.close_ticket").stdout
     assert "1 denied, 1 failed" in table
@@ -126,13 +167,24 @@ def test_runs_are_listed_by_what_they_hold_counted_and_searched(reviewed: Any) -
     before = (began - timedelta(hours=1)).astimezone(timezone(timedelta(hours=9)))
     listed = {time: reviewed.json("runs", "list", "--denied", "--until", time)["total"]
               for time in (str(began.date()), before.isoformat())}  # fmt: skip
-    assert list(listed.values()) == [1, 0], "a date to its last moment; an hour before, by another zone's clock"
+    assert list(listed.values()) == [
+        1,
+        0,
+    ], "a date to its last moment; an hour before, by another zone's clock"
     for time in ("yesterday", "999999w", "9" * 400 + "d"):
-        assert "write e.g. 2026-11-20 or 7d" in reviewed("runs", "list", "--since", time, code=3).stderr
-    assert "is not a size" in reviewed("runs", "prune", "--max-size", "9" * 400 + "GB", "--dry-run", code=3).stderr
+        assert (
+            "write e.g. 2026-11-20 or 7d"
+            in reviewed("runs", "list", "--since", time, code=3).stderr
+        )
+    assert (
+        "is not a size"
+        in reviewed("runs", "prune", "--max-size", "9" * 400 + "GB", "--dry-run", code=3).stderr
+    )
     reviewed("runs", "prune", "--max-size", "0B")
     index = sqlite3.connect(reviewed.folder / "runs" / ".index.sqlite")
-    assert index.execute("select count(*) from bundle_router_texts").fetchone() == (0,), "what is gone is forgotten"
+    assert index.execute("select count(*) from bundle_router_texts").fetchone() == (0,), (
+        "what is gone is forgotten"
+    )
     index.close()
 
 

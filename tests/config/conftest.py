@@ -8,7 +8,9 @@ from bundle_router.core.catalog import Card
 
 from tests.config.reference import shipped_servers
 
-_TEXTS = {"repo.git_log": "History. For one commit's changes call git_diff; `search` is another server's."}
+_TEXTS = {
+    "repo.git_log": "History. For one commit's changes call git_diff; `search` is another server's."
+}
 
 
 @pytest.fixture(scope="session")

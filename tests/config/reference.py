@@ -1,4 +1,6 @@
-"""`config/README.md`: every key with its type, default and meaning, made from the schemas, so that it can't lie."""
+"""`config/README.md`: every key with its type, default and meaning, made from the schemas, so that
+it can't lie.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,12 @@ _NAMES: Final = {"servers": "NAME", "bundles": "ID", "options": "MODEL"}
 
 
 def shipped_servers() -> dict[str, Sequence[LocalTool]]:
-    """Return the first-party servers: every package of `bundle_router.tools` that declares `TOOLS`."""
-    packages = sorted(info.name for info in pkgutil.iter_modules(bundle_router.tools.__path__) if info.ispkg)
+    """Return the first-party servers: every package of `bundle_router.tools` that declares
+    `TOOLS`.
+    """
+    packages = sorted(
+        info.name for info in pkgutil.iter_modules(bundle_router.tools.__path__) if info.ispkg
+    )
     return {name: tools for name in packages if (tools := shipped_tools(name))}
 
 
@@ -48,14 +54,25 @@ def reference_text() -> str:
     return "".join(parts)
 
 
-def _section(whole: Mapping[str, Any], key: str, node: Mapping[str, Any], within: str) -> Iterator[str]:
+def _section(
+    whole: Mapping[str, Any], key: str, node: Mapping[str, Any], within: str
+) -> Iterator[str]:
     """Yield the heading and the rows of a table, then those of the tables inside it."""
     path, many, table = _table(whole, key, node, within)
     heading = f"[[{path}]]" if many else f"[{path}]"
-    yield f"\n### `{heading}`\n\n{node['description']}\n\n| key | type | default | meaning |\n|---|---|---|---|\n"
+    yield (
+        f"\n### `{heading}`\n\n{node['description']}\n\n| key | type | default | meaning"
+        " |\n|---|---|---|---|\n"
+    )
     required = table.get("required", ())
     for name, row in table["properties"].items():
-        default = "required" if name in required else f"`{json.dumps(row['default'])}`" if "default" in row else ""
+        default = (
+            "required"
+            if name in required
+            else f"`{json.dumps(row['default'])}`"
+            if "default" in row
+            else ""
+        )
         meaning = row["description"].replace("|", "\\|")
         yield f"| `{name}` | {_type(row)} | {default} | {meaning} |\n"
     for name, row in table["properties"].items():
@@ -66,7 +83,9 @@ def _section(whole: Mapping[str, Any], key: str, node: Mapping[str, Any], within
 def _table(
     whole: Mapping[str, Any], key: str, node: Mapping[str, Any], within: str
 ) -> tuple[str, bool, Mapping[str, Any]]:
-    """Return the path of the table as headers write it, whether there may be many, and its schema."""
+    """Return the path of the table as headers write it, whether there may be many, and its
+    schema.
+    """
     many = node.get("type") == "array"
     path = f"{within}.{key}" if within else key
     if _values(node) is not None:
@@ -87,7 +106,9 @@ def _inner(node: Mapping[str, Any]) -> str | None:
 
 def _values(node: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the schema of what a table holds whose keys are the user's own."""
-    found = node.get("additionalProperties") or next(iter(node.get("patternProperties", {}).values()), None)
+    found = node.get("additionalProperties") or next(
+        iter(node.get("patternProperties", {}).values()), None
+    )
     return found if isinstance(found, Mapping) else None
 
 

@@ -1,4 +1,5 @@
-"""What no config may cost: every bomb is refused, or read, within a second of CPU and 200 MB (TRUST.md, S-21).
+"""What no config may cost: every bomb is refused, or read, within a second of CPU and 200 MB
+(TRUST.md, S-21).
 
 By default a tenth of each, in a third of the time; `.ci/run` has the largest size that is read.
 """
@@ -18,7 +19,9 @@ from bundle_router.core.config.config_text import MAX_BYTES, MAX_COST, from_byte
 
 from tests.profiles import ALL
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="peak memory is read from /proc"
+)
 
 _SHARE = 1 if ALL else 10
 MAX_CPU_S = 3.0 if ALL else 1.0
@@ -33,15 +36,21 @@ _BOMBS: dict[str, Callable[[], str]] = {
     "a number of 5,000 digits": lambda: "[limits]\nrecent_steps = " + "9" * 5_000,
     "a number of 4,000 digits": lambda: "[limits]\nrecent_steps = " + "9" * 4_000,
     "a hexadecimal number as long as a file": lambda: "[limits]\nrecent_steps = 0x" + "f" * _ROOM,
-    "hexadecimal numbers of 4 KB each": lambda: "a = [" + ("0x" + "f" * 4000 + ",") * (_ROOM // 4003) + "]",
+    "hexadecimal numbers of 4 KB each": lambda: (
+        "a = [" + ("0x" + "f" * 4000 + ",") * (_ROOM // 4003) + "]"
+    ),
     "a file of new lines": lambda: "\n" * _ROOM,
     "a file of comments": lambda: "#\n" * (_ROOM // 2),
     "a file of keys": lambda: _fill(lambda i: f"a{i}=1\n"),
     "a file of tables": lambda: _fill(lambda i: f"[a{i}]\n"),
     "a file of rows": lambda: "[[routes]]\n" * (_ROOM // 11),
     "a file of wrong rows": lambda: _fill(lambda i: f"[[routes]]\nname='n{i}'\nbundels=['x']\n"),
-    "a file of rows with unknown bundles": lambda: _fill(lambda i: f"[[routes]]\nname='n{i}'\nbundles=['x{i}']\n"),
-    "as many rows as may be": lambda: "".join(f"[[routes]]\nname='n{i}'\nbundles=['x{i}']\n" for i in range(10_000)),
+    "a file of rows with unknown bundles": lambda: _fill(
+        lambda i: f"[[routes]]\nname='n{i}'\nbundles=['x{i}']\n"
+    ),
+    "as many rows as may be": lambda: "".join(
+        f"[[routes]]\nname='n{i}'\nbundles=['x{i}']\n" for i in range(10_000)
+    ),
     "a file of elements": lambda: "a = [" + "1," * (_ROOM // 2 - 5) + "]",
     "a file of empty strings": lambda: '""' * (_ROOM // 2),
     "a file of string": lambda: 'a = "' + "x" * _ROOM + '"',
@@ -60,15 +69,32 @@ _UNITS: dict[str, tuple[str, Callable[[int], str]]] = {
     "inline tables": ("router.toml", lambda i: f"a{i}={{b={{c={{d=1}}}}}}\n"),
     "rows": ("routes.toml", lambda i: "[[routes]]\n"),
     "rows with a wrong key": ("routes.toml", lambda i: f"[[routes]]\nname='n{i}'\nbundels=['x']\n"),
-    "rows with an unknown bundle": ("routes.toml", lambda i: f"[[routes]]\nname='n{i}'\nbundles=['x{i}']\n"),
-    "rows with globs": ("routes.toml", lambda i: f"[[routes]]\nname='n{i}'\nrole='a{i}*'\nbundles=[]\n"),
-    "policies": ("policy.toml", lambda i: f"[[policies]]\nname='n{i}'\nrole='r{i}'\ndeny=['x{i}*']\n"),
+    "rows with an unknown bundle": (
+        "routes.toml",
+        lambda i: f"[[routes]]\nname='n{i}'\nbundles=['x{i}']\n",
+    ),
+    "rows with globs": (
+        "routes.toml",
+        lambda i: f"[[routes]]\nname='n{i}'\nrole='a{i}*'\nbundles=[]\n",
+    ),
+    "policies": (
+        "policy.toml",
+        lambda i: f"[[policies]]\nname='n{i}'\nrole='r{i}'\ndeny=['x{i}*']\n",
+    ),
     "policies with globs": (
         "policy.toml",
-        lambda i: f"[[policies]]\nname='n{i}'\nrole='*{i % 26}'\nstep='{i % 25}*'\ndeny=['x{i}*']\n",
+        lambda i: (
+            f"[[policies]]\nname='n{i}'\nrole='*{i % 26}'\nstep='{i % 25}*'\ndeny=['x{i}*']\n"
+        ),
     ),
-    "bundles": ("bundles.toml", lambda i: f"[bundles.b{i}]\ndescription='x'\ntools=['a.b']\neffects=['read']\n"),
-    "bundles of each other": ("bundles.toml", lambda i: f"[bundles.b{i}]\ndescription='x'\nbundles=['b{i + 1}']\n"),
+    "bundles": (
+        "bundles.toml",
+        lambda i: f"[bundles.b{i}]\ndescription='x'\ntools=['a.b']\neffects=['read']\n",
+    ),
+    "bundles of each other": (
+        "bundles.toml",
+        lambda i: f"[bundles.b{i}]\ndescription='x'\nbundles=['b{i + 1}']\n",
+    ),
     "servers": ("servers.toml", lambda i: f"[servers.s{i}]\nurl='http://x/'\n"),
 }
 """One line or a few of something, repeated until the guard says no."""
@@ -136,8 +162,9 @@ def _fill(line: Callable[[int], str], size_wanted: int = _ROOM - 200) -> str:
 
 def _assert_cheap(cost: dict[str, Any]) -> None:
     assert cost["rss_mb"] < 200, cost
-    # CPU of that process alone, not time on the wall. About 0.9 s was measured for the worst of full size; the rest is
-    # room for slower and busier machines. Without the caps these inputs cost tens of seconds.
+    # CPU of that process alone, not time on the wall. About 0.9 s was measured for the worst of
+    # full size; the rest is room for slower and busier machines. Without the caps these inputs cost
+    # tens of seconds.
     assert cost["cpu_s"] < MAX_CPU_S or cost["cpu_s"] < MAX_CPU_S * _slowness(), cost
     assert len(cost["first"]) < 400
     assert cost["count"] <= 101
@@ -168,7 +195,9 @@ def test_the_most_of_it_that_is_accepted_costs_less_than_a_second_and_200_megaby
 
 
 def _slowness() -> float:
-    """How much slower than the machine the limit was set on this one is, by a fixed amount of the same kind of work."""
+    """How much slower than the machine the limit was set on this one is, by a fixed amount of the
+    same kind of work.
+    """
     import time
     import tomllib
 
@@ -198,4 +227,7 @@ def test_bytes_that_are_not_a_config_file_are_named(data: bytes, said: str) -> N
 
 
 def test_a_byte_order_mark_and_windows_line_ends_are_read_as_if_they_were_not_there() -> None:
-    assert from_bytes("x.toml", "x.toml", b"\xef\xbb\xbfa = 1\r\nb = 2\r\n", "project").text == "a = 1\nb = 2\n"
+    assert (
+        from_bytes("x.toml", "x.toml", b"\xef\xbb\xbfa = 1\r\nb = 2\r\n", "project").text
+        == "a = 1\nb = 2\n"
+    )

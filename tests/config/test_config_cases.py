@@ -1,8 +1,10 @@
-"""Golden cases: each folder of tests/data/config is a config folder, `problems.txt` what `check` says of it, and
-`catalog.json` the canonical form of its catalog, where it has one: the bytes that revisions are made of.
+"""Golden cases: each folder of tests/data/config is a config folder, `problems.txt` what `check`
+says of it, and `catalog.json` the canonical form of its catalog, where it has one: the bytes that
+revisions are made of.
 
-To add one, write the config files and run this test with BUNDLE_ROUTER_WRITE_CASES=1; then read what it wrote. A folder
-`shipped` inside a case lies under it; one called `bundles` holds its reviewed content.
+To add one, write the config files and run this test with BUNDLE_ROUTER_WRITE_CASES=1; then read
+what it wrote. A folder `shipped` inside a case lies under it; one called `bundles` holds its
+reviewed content.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ def test_check_says_exactly_what_the_case_expects(name: str, cards: Mapping[str,
     files = read_case(CASES / name)
     said = [
         f"{problem.level} {problem}"
-        for problem in check(files, cards=cards, has_content=lambda path: (CASES / name / "bundles" / path).is_file())
+        for problem in check(
+            files, cards=cards, has_content=lambda path: (CASES / name / "bundles" / path).is_file()
+        )
     ]
     expected = CASES / name / "problems.txt"
     if os.environ.get("BUNDLE_ROUTER_WRITE_CASES") and not expected.exists():
@@ -51,7 +55,12 @@ def test_check_says_exactly_what_the_case_expects(name: str, cards: Mapping[str,
             load(files, cards=cards)
         assert [str(problem) for problem in caught.value.problems] == errors
     else:
-        canonical = json.dumps(load(files, cards=cards).to_json(), indent=1, sort_keys=True, ensure_ascii=True) + "\n"
+        canonical = (
+            json.dumps(
+                load(files, cards=cards).to_json(), indent=1, sort_keys=True, ensure_ascii=True
+            )
+            + "\n"
+        )
         kept = CASES / name / "catalog.json"
         if os.environ.get("BUNDLE_ROUTER_WRITE_CASES") and not kept.exists():
             kept.write_text(canonical, encoding="utf-8")

@@ -116,7 +116,9 @@ def test_globs_leave_out_what_the_server_excludes_and_names_stay_for_policy_to_r
     assert not any(card.server == "docs" for card in catalog.cards.values())
 
 
-def test_old_ids_are_followed_in_routes_asks_policies_and_compositions(cards: Mapping[str, Card]) -> None:
+def test_old_ids_are_followed_in_routes_asks_policies_and_compositions(
+    cards: Mapping[str, Card],
+) -> None:
     catalog = load(FILES, cards=cards)
     assert catalog.routes[0].bundles == ("wiki", "code")
     assert catalog.routes[0].ask == ("code", "st*")
@@ -139,15 +141,21 @@ def test_servers_and_bundles_merge_by_id_router_by_key_and_the_rest_is_replaced_
         file("routes.toml", ROUTES, "shipped"),
         file("policy.toml", POLICY + "[docs]\nhosts = ['docs.python.org']\n", "shipped"),
         file(
-            "router.toml", "[limits]\nrecent_steps = 1\nmax_result_chars = 500\n[log]\nredact_env = ['A']\n", "shipped"
+            "router.toml",
+            "[limits]\nrecent_steps = 1\nmax_result_chars = 500\n[log]\nredact_env = ['A']\n",
+            "shipped",
         ),
     ]
     project = [
-        file("bundles.toml", "[bundles.code]\ndescription = 'Ours.'\ntools = ['repo.ripgrep']\neffects = ['read']\n"),
+        file(
+            "bundles.toml",
+            "[bundles.code]\ndescription = 'Ours.'\ntools = ['repo.ripgrep']\neffects = ['read']\n",
+        ),
         file("policy.toml", "[[policies]]\nname = 'ours'\ndeny = ['*']\n"),
         file("router.toml", "[limits]\nrecent_steps = 2\n[log]\nredact_env = ['B']\n"),
     ]
-    # `source`, the old id of `code`, went with the entry it stood in; so those that use it are wrong now.
+    # `source`, the old id of `code`, went with the entry it stood in; so those that use it are
+    # wrong now.
     lines = [str(problem) for problem in check([*shipped, *project], cards=cards)]
     assert len(lines) == 3
     assert all("unknown bundle 'source'" in line and line.startswith("shipped/") for line in lines)
@@ -160,7 +168,10 @@ def test_servers_and_bundles_merge_by_id_router_by_key_and_the_rest_is_replaced_
     assert [policy.name for policy in catalog.policies] == ["ours"]
     assert catalog.local.docs_hosts == ()
     assert [route.name for route in catalog.routes] == ["first"]
-    assert (catalog.settings.limits.recent_steps, catalog.settings.limits.max_result_chars) == (2, 500)
+    assert (catalog.settings.limits.recent_steps, catalog.settings.limits.max_result_chars) == (
+        2,
+        500,
+    )
     assert catalog.settings.log.redact_env == ("B",)
 
 
@@ -186,16 +197,20 @@ def test_a_small_file_cannot_describe_a_large_catalog(cards: Mapping[str, Card])
     parts = ",".join(f"'w{i}'" for i in range(10))
     many = "".join(f"[bundles.m{i}]\ndescription='m'\nbundles=[{parts}]\n" for i in range(200))
     problems = check([FILES[0], file("bundles.toml", wide + many)], cards=cards)
-    assert [problem.message for problem in problems] == ["holds too many tools: the limit is 250,000 in all bundles"]
+    assert [problem.message for problem in problems] == [
+        "holds too many tools: the limit is 250,000 in all bundles"
+    ]
 
 
 def test_a_long_chain_of_compositions_needs_no_stack(cards: Mapping[str, Card]) -> None:
     chain = "".join(f"[bundles.c{i}]\ndescription='c'\nbundles=['c{i + 1}']\n" for i in range(3000))
     end = "[bundles.c3000]\ndescription='c'\ntools=['wiki.a']\neffects=['read']\n"
-    assert load([FILES[0], file("bundles.toml", chain + end)], cards=cards).bundles["c0"].tools == ("wiki.a",)
+    assert load([FILES[0], file("bundles.toml", chain + end)], cards=cards).bundles["c0"].tools == (
+        "wiki.a",
+    )
 
 
-# --- lint ----------------------------------------------------------------------------------------------------------
+# --- lint -----------------------------------------------------------------------------------------
 
 
 def test_every_rule_of_lint_is_shown_by_a_case() -> None:
@@ -208,7 +223,9 @@ def words(problems: list[Problem]) -> set[str]:
     return {problem.rule for problem in problems}
 
 
-def test_lint_speaks_of_shipped_entries_only_when_there_is_nothing_else(cards: Mapping[str, Card]) -> None:
+def test_lint_speaks_of_shipped_entries_only_when_there_is_nothing_else(
+    cards: Mapping[str, Card],
+) -> None:
     shipped = [ConfigFile(one.name, f"shipped/{one.name}", one.text, "shipped") for one in FILES]
     assert "excluded-tool" in words(check(shipped, cards=cards))
     assert check([*shipped, file("router.toml", "# nothing of ours\n")], cards=cards) == []
@@ -216,7 +233,9 @@ def test_lint_speaks_of_shipped_entries_only_when_there_is_nothing_else(cards: M
 
 names = st.sampled_from(["a", "b", "ab", "abc", "a*", "*b", "a?", "?", "*", "a*c"])
 fields = st.lists(names, max_size=2, unique=True).map(tuple)
-routes = st.lists(st.builds(Route, name=st.just("r"), workflow=fields, role=fields, step=fields), max_size=8)
+routes = st.lists(
+    st.builds(Route, name=st.just("r"), workflow=fields, role=fields, step=fields), max_size=8
+)
 
 
 @examples(300)

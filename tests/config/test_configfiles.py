@@ -1,4 +1,6 @@
-"""Config on disk: the shipped default, a project's folder over it, the scaffold, and the schemas for editors."""
+"""Config on disk: the shipped default, a project's folder over it, the scaffold, and the schemas
+for editors.
+"""
 
 from __future__ import annotations
 
@@ -32,28 +34,38 @@ from tests.config.reference import reference_text, shipped_servers
 
 ROLES = ("planner", "researcher", "implementer", "verifier", "reviewer")
 
-# --- the shipped default -------------------------------------------------------------------------------------------
+# --- the shipped default --------------------------------------------------------------------------
 
 
 def test_the_shipped_config_has_nothing_wrong_dead_or_risky(cards: Mapping[str, Card]) -> None:
-    assert [str(problem) for problem in check(read_config(), cards=cards, check_binary=problems)] == []
+    assert [
+        str(problem) for problem in check(read_config(), cards=cards, check_binary=problems)
+    ] == []
 
 
-def test_only_implementers_and_verifiers_reach_what_writes_or_runs(cards: Mapping[str, Card]) -> None:
+def test_only_implementers_and_verifiers_reach_what_writes_or_runs(
+    cards: Mapping[str, Card],
+) -> None:
     catalog = load(read_config(), cards=cards)
     facts = Facts(capabilities=frozenset({"env:GITHUB_TOKEN"}))
-    strong = {bundle.id for bundle in catalog.bundles.values() if {"exec", "write"} & {*bundle.effects}}
+    strong = {
+        bundle.id for bundle in catalog.bundles.values() if {"exec", "write"} & {*bundle.effects}
+    }
     assert strong == {"workspace.exec"}
     for workflow in ("feature", "bugfix", "anything"):
         for role in (*ROLES, "stranger"):
             ceiling = ceiling_of(catalog, (workflow, role, "any"), None, ())
-            permitted = {id_ for id_ in catalog.bundles if verdict(catalog, ceiling, facts, id_).permitted}
+            permitted = {
+                id_ for id_ in catalog.bundles if verdict(catalog, ceiling, facts, id_).permitted
+            }
             assert ("workspace.exec" in permitted) == (role in ("implementer", "verifier"))
             assert permitted or role == "stranger"
             assert not (permitted & strong and "thirdparty.github" in permitted)
 
 
-def test_both_workflows_have_a_route_for_every_role_that_policy_lets_through(cards: Mapping[str, Card]) -> None:
+def test_both_workflows_have_a_route_for_every_role_that_policy_lets_through(
+    cards: Mapping[str, Card],
+) -> None:
     catalog = load(read_config(), cards=cards)
     assert {(route.workflow[0], route.role[0]) for route in catalog.routes} == {
         (workflow, role) for workflow in ("feature", "bugfix") for role in ROLES
@@ -87,10 +99,12 @@ def test_the_shipped_python_rule_takes_tests_and_checks_and_nothing_else(
     assert isinstance(match(rule, line.split()), Accepted) == accepted
 
 
-# --- reading -------------------------------------------------------------------------------------------------------
+# --- reading --------------------------------------------------------------------------------------
 
 
-def test_a_project_folder_lies_over_the_shipped_one(tmp_path: Path, cards: Mapping[str, Card]) -> None:
+def test_a_project_folder_lies_over_the_shipped_one(
+    tmp_path: Path, cards: Mapping[str, Card]
+) -> None:
     (tmp_path / "router.toml").write_text("[activation]\nmax_tools = 7\n")
     files = read_config(tmp_path)
     assert {(file.layer, file.name) for file in files} == {
@@ -115,7 +129,9 @@ def test_the_shipped_folder_itself_is_loaded_once_under_whatever_name(
 def test_a_file_that_was_read_before_is_not_read_again_unless_it_changed_or_is_wrong(
     tmp_path: Path, cards: Mapping[str, Card]
 ) -> None:
-    bundle = '[bundles."{}"]\ndescription = "Here."\ntools = ["repo.read_file"]\neffects = ["read"]\n'
+    bundle = (
+        '[bundles."{}"]\ndescription = "Here."\ntools = ["repo.read_file"]\neffects = ["read"]\n'
+    )
 
     def resolved(text: str) -> ResolvedConfig:
         (tmp_path / "bundles.toml").write_text(text, encoding="utf-8")
@@ -145,26 +161,39 @@ def test_folders_that_cannot_be_a_config_are_refused_with_advice(tmp_path: Path)
         assert str(caught.value.problems[0]).startswith(f"{tmp_path}/{said}")
 
 
-def test_files_that_cannot_be_read_are_reported_with_the_rest(tmp_path: Path, cards: Mapping[str, Card]) -> None:
+def test_files_that_cannot_be_read_are_reported_with_the_rest(
+    tmp_path: Path, cards: Mapping[str, Card]
+) -> None:
     os.mkfifo(tmp_path / "servers.toml")
     (tmp_path / "bundles.toml").mkdir()
     (tmp_path / "routes.toml").symlink_to(tmp_path / "nowhere")
     (tmp_path / "policy.toml").write_bytes(b"")
     (tmp_path / "router.toml").write_text("[limitz]\n")
     (tmp_path / "rooter.toml").write_text("[")
-    said = [str(problem).removeprefix(f"{tmp_path}/") for problem in check(read_config(tmp_path), cards=cards)]
+    said = [
+        str(problem).removeprefix(f"{tmp_path}/")
+        for problem in check(read_config(tmp_path), cards=cards)
+    ]
     assert said == [
         "servers.toml: can't be read: it is not a regular file",
         "bundles.toml: can't be read: is a directory",
         "routes.toml: can't be read: no such file or directory",
-        "policy.toml: is empty: it may be half written (delete it to use the shipped one, or write a comment in it)",
+        (
+            "policy.toml: is empty: it may be half written (delete it to use the shipped one, or"
+            " write a comment in it)"
+        ),
         "router.toml:1: limitz: unknown key 'limitz' (did you mean 'limits'?)",
-        "rooter.toml: is not a file of the config and is not read (did you mean 'router.toml'?) [stray-file]",
+        (
+            "rooter.toml: is not a file of the config and is not read (did you mean 'router.toml'?)"
+            " [stray-file]"
+        ),
     ]
 
 
 def test_files_that_change_while_the_folder_is_read_are_read_again(tmp_path: Path) -> None:
-    """The writer strikes at the worst moment: policy.toml has been read, router.toml is about to be."""
+    """The writer strikes at the worst moment: policy.toml has been read, router.toml is about to
+    be.
+    """
 
     def write(number: int) -> None:
         for name in ("policy.toml", "router.toml"):
@@ -179,8 +208,13 @@ def test_files_that_change_while_the_folder_is_read_are_read_again(tmp_path: Pat
 def test_a_folder_that_never_keeps_still_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "router.toml"
     path.write_text("# 0\n")
-    strikes: list[Callable[[], object]] = [partial(path.write_text, f"# {number}\n") for number in range(1, 50)]
-    with on_opening(path, strikes), pytest.raises(ConfigError, match="keeps changing while it is read"):
+    strikes: list[Callable[[], object]] = [
+        partial(path.write_text, f"# {number}\n") for number in range(1, 50)
+    ]
+    with (
+        on_opening(path, strikes),
+        pytest.raises(ConfigError, match="keeps changing while it is read"),
+    ):
         read_config(tmp_path)
 
 
@@ -197,7 +231,10 @@ def _strike(event: str, arguments: tuple[object, ...]) -> None:
 
 @cache
 def watch_openings() -> None:
-    """Have `_strike` told of each file that is opened. There is no taking it away again, and it costs every import."""
+    """Have `_strike` told of each file that is opened.
+
+    There is no taking it away again, and it costs every import.
+    """
     sys.addaudithook(_strike)
 
 
@@ -222,7 +259,7 @@ def test_the_fingerprint_changes_with_the_text_and_with_nothing_else(tmp_path: P
     assert fingerprint(read_config(tmp_path)) != before
 
 
-# --- the scaffold --------------------------------------------------------------------------------------------------
+# --- the scaffold ---------------------------------------------------------------------------------
 
 
 def test_the_scaffold_passes_check_and_changes_nothing_until_it_is_edited(
@@ -252,17 +289,21 @@ def test_the_scaffold_says_when_it_cannot_write(tmp_path: Path) -> None:
         scaffold(tmp_path)
 
 
-def test_uncommenting_an_entry_of_the_scaffold_takes_it_over(tmp_path: Path, cards: Mapping[str, Card]) -> None:
+def test_uncommenting_an_entry_of_the_scaffold_takes_it_over(
+    tmp_path: Path, cards: Mapping[str, Card]
+) -> None:
     scaffold(tmp_path)
     for name in ("servers.toml", "bundles.toml", "router.toml"):
         path = tmp_path / "config" / name
         path.write_text(re.sub(r"(?m)^(\s*)#(?![ :\n])", r"\1", path.read_text()))
-        assert tomllib.loads(path.read_text()) == tomllib.loads((shipped_folder() / name).read_text())
+        assert tomllib.loads(path.read_text()) == tomllib.loads(
+            (shipped_folder() / name).read_text()
+        )
     files = read_config(tmp_path / "config")
     assert load(files, cards=cards).revision == load(read_config(), cards=cards).revision
 
 
-# --- schemas -------------------------------------------------------------------------------------------------------
+# --- schemas --------------------------------------------------------------------------------------
 
 
 def shipped_data(name: str) -> dict[str, Any]:
@@ -270,7 +311,9 @@ def shipped_data(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", FILE_NAMES)
-def test_the_schema_accepts_the_shipped_file_and_refuses_an_unknown_key_at_every_level(name: str) -> None:
+def test_the_schema_accepts_the_shipped_file_and_refuses_an_unknown_key_at_every_level(
+    name: str,
+) -> None:
     validator = jsonschema.Draft7Validator(schema(name))
     validator.check_schema(schema(name))
     data = shipped_data(name)
@@ -304,8 +347,14 @@ def test_the_schema_accepts_the_shipped_file_and_refuses_an_unknown_key_at_every
         ("bundles.toml", "[bundles.x]\ntools = ['repo.read_file']\neffects = ['read']\n"),
     ],
 )
-def test_what_a_schema_can_say_it_says_where_check_does(name: str, text: str, cards: Mapping[str, Card]) -> None:
-    shipped = read_config() if name == "bundles.toml" else [file for file in read_config() if file.name != name]
+def test_what_a_schema_can_say_it_says_where_check_does(
+    name: str, text: str, cards: Mapping[str, Card]
+) -> None:
+    shipped = (
+        read_config()
+        if name == "bundles.toml"
+        else [file for file in read_config() if file.name != name]
+    )
     said = check([*shipped, from_bytes(name, name, text.encode(), "project")], cards=cards)
     assert name in {problem.file for problem in said if problem.level == "error"}
     assert not jsonschema.Draft7Validator(schema(name)).is_valid(tomllib.loads(text))
@@ -326,12 +375,19 @@ def test_every_key_says_in_words_what_it_is_for(name: str) -> None:
 
 def test_the_schemas_and_the_reference_beside_the_shipped_files_are_those_of_this_version() -> None:
     for path, text in {**schema_texts(), "README.md": reference_text()}.items():
-        assert (shipped_folder() / path).read_text(encoding="utf-8") == text, f"{path} is stale: run .ci/generate"
+        assert (shipped_folder() / path).read_text(encoding="utf-8") == text, (
+            f"{path} is stale: run .ci/generate"
+        )
 
 
 def test_the_cards_that_are_shipped_are_those_of_the_tools() -> None:
-    shipped = {name: replace(card, tokens=0, counted=True) for name, card in shipped_cards().items()}
-    made = {name: replace(card, tokens=0, counted=True) for name, card in cards_of(shipped_servers()).items()}
+    shipped = {
+        name: replace(card, tokens=0, counted=True) for name, card in shipped_cards().items()
+    }
+    made = {
+        name: replace(card, tokens=0, counted=True)
+        for name, card in cards_of(shipped_servers()).items()
+    }
     assert shipped == made, "cards.json is stale: run .ci/generate"
     assert all(card.tokens > 20 for card in shipped_cards().values())
 

@@ -20,14 +20,23 @@ _Choice = TypeVar("_Choice")
 def all_paths(value: Any, path: Path = ()) -> dict[Path, Any]:
     """Every path in a parsed document, with what stands there."""
     found: dict[Path, Any] = {path: value} if path else {}
-    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    children = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, item in children:
         found |= all_paths(item, (*path, key))
     return found
 
 
 class Writer:
-    """Writes a document in one of the many ways TOML has, drawn at random. Numbers are unique, so they can be found."""
+    """Writes a document in one of the many ways TOML has, drawn at random.
+
+    Numbers are unique, so they can be found.
+    """
 
     def __init__(self, draw: Any) -> None:
         self.draw = draw
@@ -67,7 +76,9 @@ class Writer:
 
     def flat(self) -> str:
         self.number += 1
-        return self.one_of(str(self.number), f"[{self.number}, {self.number + 5000}]", '"a, b } ] # ="', "{}", "[]")
+        return self.one_of(
+            str(self.number), f"[{self.number}, {self.number + 5000}]", '"a, b } ] # ="', "{}", "[]"
+        )
 
     def text(self) -> str:
         return self.one_of(
@@ -78,8 +89,12 @@ class Writer:
 
     def assignments(self) -> None:
         for _ in range(self.draw(st.integers(0, 3))):
-            dotted = self.one_of(".", " . ").join(self.key()[1] for _ in range(self.draw(st.integers(1, 3))))
-            self.lines.append(f"{self.one_of('', '  ')}{dotted} = {self.value(0)}{self.one_of('', ' # c')}")
+            dotted = self.one_of(".", " . ").join(
+                self.key()[1] for _ in range(self.draw(st.integers(1, 3)))
+            )
+            self.lines.append(
+                f"{self.one_of('', '  ')}{dotted} = {self.value(0)}{self.one_of('', ' # c')}"
+            )
             self.lines.append(self.one_of("", "# [not.a.table]", "\t"))
 
     def document(self) -> str:
@@ -117,7 +132,11 @@ def test_every_path_the_parser_knows_has_a_line_and_the_line_holds_it(text: str)
         if isinstance(path[-1], str):
             # Escapes aside, the line of a key is a line that contains it.
             assert path[-1].split(" ")[0] in lines[line - 1]
-        elif isinstance(parsed[path], int) and not isinstance(parsed[path], bool) and parsed[path] > 1000:
+        elif (
+            isinstance(parsed[path], int)
+            and not isinstance(parsed[path], bool)
+            and parsed[path] > 1000
+        ):
             assert str(parsed[path]) in lines[line - 1]
 
 
@@ -139,7 +158,9 @@ def test_the_guard_lets_ordinary_documents_through(text: str) -> None:
 def test_a_path_is_shown_as_people_write_it(path: Path, shown: str) -> None:
     assert show(path) == shown
     if path and not any(isinstance(part, int) for part in path):
-        assert tomllib.loads(f"{shown} = 1") == json.loads(f'{{"headers": {{{json.dumps(path[-1])}: 1}}}}')
+        assert tomllib.loads(f"{shown} = 1") == json.loads(
+            f'{{"headers": {{{json.dumps(path[-1])}: 1}}}}'
+        )
 
 
 def test_what_is_not_in_the_text_gets_the_line_of_what_is_around_it() -> None:
@@ -160,7 +181,9 @@ def test_what_is_not_in_the_text_gets_the_line_of_what_is_around_it() -> None:
     ],
 )
 def test_a_string_of_several_lines_ends_where_the_parser_ends_it(text: str) -> None:
-    """Also on Python 3.11.2, where a possessive loop in an expression goes wrong whose body may fail half way."""
+    """Also on Python 3.11.2, where a possessive loop in an expression goes wrong whose body may
+    fail half way.
+    """
     assert dict(locate(text).items()).keys() == all_paths(tomllib.loads(text)).keys()
     assert guard(from_bytes("x.toml", "x.toml", text.encode(), "project")) is None
 

@@ -1,4 +1,6 @@
-"""`bundles/`, which ships inside the wheel: skills, pins of a real server and its wrapper, all as they are used."""
+"""`bundles/`, which ships inside the wheel: skills, pins of a real server and its wrapper, all as
+they are used.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ PROGRAM = Path(SERVERS, "venv", "bin", "mcp-server-time")
 
 
 def wrapper() -> ModuleType:
-    """Return the vendored module, loaded from where it lies: nothing is imported by the name `bundles`."""
+    """Return the vendored module, loaded from where it lies: nothing is imported by the name
+    `bundles`.
+    """
     spec = importlib.util.spec_from_file_location("clock_wrapper", WRAPPER)
     assert spec is not None
     assert spec.loader is not None
@@ -76,7 +80,9 @@ def example_of_a_program() -> str:
     return "\n".join(line.removeprefix("# ") for line in lines[start:end]) + "\n"
 
 
-@pytest.mark.skipif(not PROGRAM.exists(), reason="BUNDLE_ROUTER_TEST_SERVERS names no folder with mcp-server-time")
+@pytest.mark.skipif(
+    not PROGRAM.exists(), reason="BUNDLE_ROUTER_TEST_SERVERS names no folder with mcp-server-time"
+)
 def test_the_example_reaches_the_real_server_by_its_pins_and_its_wrapper(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,13 +100,17 @@ def test_the_example_reaches_the_real_server_by_its_pins_and_its_wrapper(
     clock = wrapper()
 
     async def ask() -> str:
-        async with Router.open(config, runs=tmp_path / "runs", workspace=tmp_path, development=True) as router:
+        async with Router.open(
+            config, runs=tmp_path / "runs", workspace=tmp_path, development=True
+        ) as router:
             await router.route(Step(run_id="r", workflow="w", role="agent", step="look"))
 
             async def call(name: str, arguments: dict[str, Any]) -> Any:
                 return await router.call("r", "call_tool", {"name": name, "arguments": arguments})
 
-            arguments = clock.ConvertTimeArguments(source_timezone="UTC", target_timezone="Asia/Tokyo", time="12:00")
+            arguments = clock.ConvertTimeArguments(
+                source_timezone="UTC", target_timezone="Asia/Tokyo", time="12:00"
+            )
             result = await clock.convert_time(call, arguments)
             assert result.ok, result.text
             return str(result.text)
@@ -120,7 +130,8 @@ def test_the_wheel_holds_the_data_that_modules_read(tmp_path: Path) -> None:
         for path in package.rglob(f"*.{ending}")
     }
     assert {
-        f"bundle_router/core/{name}.toml" for name in ("search/word_lists", "tools/warning_light/vocabulary")
+        f"bundle_router/core/{name}.toml"
+        for name in ("search/word_lists", "tools/warning_light/vocabulary")
     } <= data
     with zipfile.ZipFile(wheel) as packed:
         assert data - {*packed.namelist()} == set()

@@ -1,4 +1,6 @@
-"""The sticky set, value by value: what each of its operations gives, by the rules of `core/decide/activation.py`."""
+"""The sticky set, value by value: what each of its operations gives, by the rules of
+`core/decide/activation.py`.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from bundle_router.core.models import Activation, AskedTool, Entry, Reason
 
 
 def entry(id_: str, used: int = 1, origin: Reason = "mapped", place: int = 0, **more: Any) -> Entry:
-    return Entry(id_, origin, used, more.get("inherited", False), place, tuple(more.get("tools", ())))
+    return Entry(
+        id_, origin, used, more.get("inherited", False), place, tuple(more.get("tools", ()))
+    )
 
 
 def holding(*entries: Entry) -> Activation:
@@ -32,12 +36,16 @@ def tools_of(shown: Mapping[str, Sequence[str]]) -> Any:
 
 def test_a_call_makes_its_bundle_the_last_that_was_used() -> None:
     assert touch(holding(entry("a", 1)), "a") == holding(entry("a", 2))
-    assert touch(holding(entry("a", 3), entry("b", 5)), "a") == holding(entry("a", 6), entry("b", 5))
+    assert touch(holding(entry("a", 3), entry("b", 5)), "a") == holding(
+        entry("a", 6), entry("b", 5)
+    )
     assert touch(holding(entry("a", 3)), "nowhere") == holding(entry("a", 3))
 
 
 def test_a_tool_that_is_asked_for_has_its_place_for_good_and_its_use_of_now() -> None:
-    before = holding(entry("a", 4, place=1, tools=[AskedTool("s.one", 3, 2)]), entry("b", 5, place=2))
+    before = holding(
+        entry("a", 4, place=1, tools=[AskedTool("s.one", 3, 2)]), entry("b", 5, place=2)
+    )
     after = ask_for(before, "a", ("s.one", "s.two", "s.three"))
     tools = [AskedTool("s.one", 3, 6), AskedTool("s.two", 4, 6), AskedTool("s.three", 5, 6)]
     assert after == holding(entry("a", 6, place=1, tools=tools), entry("b", 5, place=2))
@@ -58,7 +66,9 @@ def test_a_run_that_is_gone_on_with_has_what_its_calls_made_of_it() -> None:
     )
 
 
-def test_bundles_that_became_one_keep_the_better_origin_the_latest_use_and_the_earliest_place() -> None:
+def test_bundles_that_became_one_keep_the_better_origin_the_latest_use_and_the_earliest_place() -> (
+    None
+):
     def together(one: Entry, other: Entry) -> Entry:
         (merged,) = rename_bundles(holding(one, other), lambda id_: "new").entries
         return merged
@@ -76,7 +86,12 @@ def test_bundles_that_became_one_keep_the_better_origin_the_latest_use_and_the_e
 def test_what_a_step_needs_gets_a_use_and_places_in_a_row() -> None:
     first = apply(Activation(), [("b", "mapped"), ("a", "always")], tools_of({}), 24).after
     assert first == holding(entry("a", 1, "always", 1), entry("b", 1, "mapped", 0))
-    then = apply(first, [("c", "mapped"), ("b", "mapped"), ("d", "mapped"), ("e", "mapped")], tools_of({}), 24).after
+    then = apply(
+        first,
+        [("c", "mapped"), ("b", "mapped"), ("d", "mapped"), ("e", "mapped")],
+        tools_of({}),
+        24,
+    ).after
     assert [(e.id, e.used, e.place) for e in then.entries] == [
         ("a", 1, 1), ("b", 2, 0), ("c", 2, 2), ("d", 2, 3), ("e", 2, 4),
     ]  # fmt: skip
@@ -88,7 +103,9 @@ OFFERED = entry("offered", 0, "shortlist", 4)
 def test_an_offer_is_there_without_a_use_and_leaves_unless_it_was_used() -> None:
     offered = apply(Activation(), [("a", "shortlist")], tools_of({}), 24).after
     assert offered == holding(entry("a", 0, "shortlist"))
-    assert [is_unused_offer(one) for one in (OFFERED, entry("x", 0), entry("x", 1, "shortlist"))] == [
+    assert [
+        is_unused_offer(one) for one in (OFFERED, entry("x", 0), entry("x", 1, "shortlist"))
+    ] == [
         True,
         False,
         False,
@@ -100,7 +117,11 @@ def test_an_offer_is_there_without_a_use_and_leaves_unless_it_was_used() -> None
 @pytest.mark.parametrize(
     ("known", "reason", "then"),
     [
-        (entry("a", 1, "mapped", inherited=True), "shortlist", entry("a", 1, "mapped", inherited=True)),
+        (
+            entry("a", 1, "mapped", inherited=True),
+            "shortlist",
+            entry("a", 1, "mapped", inherited=True),
+        ),
         (entry("a", 1, "search", inherited=True), "shortlist", entry("a", 1, "search")),
         (entry("a", 1, "shortlist", inherited=True), "search", entry("a", 4, "search")),
         (entry("a", 1, "search", inherited=True), "model", entry("a", 4, "search")),
@@ -109,9 +130,13 @@ def test_an_offer_is_there_without_a_use_and_leaves_unless_it_was_used() -> None
         (entry("a", 1, "mapped", inherited=True), "always", entry("a", 4, "mapped")),
     ],
 )
-def test_being_needed_again_is_a_use_for_what_the_mapping_brings_in(known: Entry, reason: Reason, then: Entry) -> None:
+def test_being_needed_again_is_a_use_for_what_the_mapping_brings_in(
+    known: Entry, reason: Reason, then: Entry
+) -> None:
     other = entry("b", 3, place=1)
-    assert apply(holding(known, other), [("a", reason)], tools_of({}), 24).after == holding(then, other)
+    assert apply(holding(known, other), [("a", reason)], tools_of({}), 24).after == holding(
+        then, other
+    )
 
 
 def test_all_that_was_picked_stays_where_it_pushes_nothing_out_that_is_trusted() -> None:
@@ -121,7 +146,15 @@ def test_all_that_was_picked_stays_where_it_pushes_nothing_out_that_is_trusted()
 
 def test_tools_that_go_are_told_of_the_bundles_that_stay_in_the_order_they_were_asked_for() -> None:
     before = holding(
-        entry("a", 9, tools=[AskedTool("s.late", 6, 2), AskedTool("read_artifact", 7, 2), AskedTool("s.kept", 8, 8)]),
+        entry(
+            "a",
+            9,
+            tools=[
+                AskedTool("s.late", 6, 2),
+                AskedTool("read_artifact", 7, 2),
+                AskedTool("s.kept", 8, 8),
+            ],
+        ),
         entry("b", 9, tools=[AskedTool("s.early", 2, 2)]),
         entry("c", 9),
         entry("gone", 1, "model", tools=[AskedTool("s.with_it", 1, 1)]),
@@ -130,7 +163,11 @@ def test_tools_that_go_are_told_of_the_bundles_that_stay_in_the_order_they_were_
     applied = apply(before, [], tools_of({**without, "gone": ("s.1", "s.2")}), 1)
     assert applied.evicted == ("gone",)
     assert applied.evicted_tools == (("b", "s.early"), ("a", "s.late"))
-    assert [entry.tools for entry in applied.after.entries] == [(AskedTool("s.kept", 8, 8),), (), ()]
+    assert [entry.tools for entry in applied.after.entries] == [
+        (AskedTool("s.kept", 8, 8),),
+        (),
+        (),
+    ]
 
 
 def test_a_cap_of_nothing_keeps_no_tool_that_was_asked_for() -> None:
@@ -140,6 +177,8 @@ def test_a_cap_of_nothing_keeps_no_tool_that_was_asked_for() -> None:
 
 
 def test_the_routers_own_tools_do_not_count() -> None:
-    before = holding(entry("a", 2, tools=[AskedTool("read_artifact", 1, 1)]), entry("b", 1, "model"))
+    before = holding(
+        entry("a", 2, tools=[AskedTool("read_artifact", 1, 1)]), entry("b", 1, "model")
+    )
     applied = apply(before, [], tools_of({"a": (), "b": ("s.b",)}), 1)
     assert applied.after.ids == ("a", "b")

@@ -1,4 +1,6 @@
-"""The budget of a step as arithmetic: what counts, when it is used up, and what going round in circles means."""
+"""The budget of a step as arithmetic: what counts, when it is used up, and what going round in
+circles means.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,8 @@ USED_UP = [("calls", 3, "3 calls, of at most 3"), ("result_bytes", 3_000, "resul
 
 @pytest.mark.parametrize(("budget", "most", "said"), USED_UP)
 @pytest.mark.parametrize(
-    ("of", "who"), [("step", "This step"), ("run", "This run"), ("tree", "This run and those it belongs with")]
+    ("of", "who"),
+    [("step", "This step"), ("run", "This run"), ("tree", "This run and those it belongs with")],
 )
 def test_the_call_that_finds_a_budget_used_up_is_the_first_that_is_refused(
     budget: str, most: float, said: str, of: str, who: str
@@ -48,7 +51,9 @@ def test_the_call_that_finds_a_budget_used_up_is_the_first_that_is_refused(
     def over(spent: Totals) -> tuple[str, str] | None:
         if of == "step":
             return over_budget(limits, spent, 99)
-        return over_total(limits, spent, None) if of == "run" else over_total(limits, Totals(), spent)
+        return (
+            over_total(limits, spent, None) if of == "run" else over_total(limits, Totals(), spent)
+        )
 
     used_up = Totals(3, 3_000, 7_000_000.0)
     assert over(Totals(2, 2_999, 6_999_999.0)) is None
@@ -74,19 +79,29 @@ def test_each_call_adds_what_it_came_to() -> None:
 def test_long_arguments_of_a_refused_call_are_kept_by_their_head_and_digest() -> None:
     assert shorten_arguments("x" * 4_000) == "x" * 4_000
     long = "x" * 4_001
-    assert json.loads(shorten_arguments(long)) == {"length": 4_001, "digest": digest(long), "head": "x" * 1_000}
+    assert json.loads(shorten_arguments(long)) == {
+        "length": 4_001,
+        "digest": digest(long),
+        "head": "x" * 1_000,
+    }
 
 
 def test_what_is_asked_is_told_apart_by_name_and_arguments() -> None:
     asked = [
-        asked_hash(name, arguments) for name, arguments in (("t", None), ("t", "{}"), ("u", None), ("t", "x" * 5_000))
+        asked_hash(name, arguments)
+        for name, arguments in (("t", None), ("t", "{}"), ("u", None), ("t", "x" * 5_000))
     ]
     assert len({*asked}) == 4
     assert asked_hash("t", "") == asked[0]
 
 
 def test_what_was_spent_is_recorded_by_name() -> None:
-    assert Totals(1, 20, 300.00049, 4).to_json() == {"calls": 1, "result_bytes": 20, "elapsed_ms": 300.0, "repeats": 4}
+    assert Totals(1, 20, 300.00049, 4).to_json() == {
+        "calls": 1,
+        "result_bytes": 20,
+        "elapsed_ms": 300.0,
+        "repeats": 4,
+    }
 
 
 CIRCLES: dict[str, tuple[list[tuple[int, int]], int]] = {

@@ -61,7 +61,9 @@ def outcome(cls: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize(("arguments", "named"), GIVEN)
-def test_a_value_is_made_shown_and_refused_alike(arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+def test_a_value_is_made_shown_and_refused_alike(
+    arguments: tuple[Any, ...], named: dict[str, Any]
+) -> None:
     assert outcome(OURS, arguments, named) == outcome(THEIRS, arguments, named)
 
 
@@ -70,7 +72,9 @@ def test_values_are_equal_and_hashed_alike() -> None:
     assert len(good) == 6
     for arguments, named in good:
         for others, other_named in good:
-            ours, theirs = ((cls(*arguments, **named), cls(*others, **other_named)) for cls in (OURS, THEIRS))
+            ours, theirs = (
+                (cls(*arguments, **named), cls(*others, **other_named)) for cls in (OURS, THEIRS)
+            )
             assert (ours[0] == ours[1]) is (theirs[0] == theirs[1])
             assert ours[0] != ours[1] or hash(ours[0]) == hash(ours[1])
     assert OURS("a") != THEIRS("a")
@@ -78,12 +82,18 @@ def test_values_are_equal_and_hashed_alike() -> None:
 
 
 def test_what_tools_look_at_is_alike() -> None:
-    ours, theirs = ([(f.name, f.type, f.init, f.kw_only) for f in dataclasses.fields(cls)] for cls in (OURS, THEIRS))
+    ours, theirs = (
+        [(f.name, f.type, f.init, f.kw_only) for f in dataclasses.fields(cls)]
+        for cls in (OURS, THEIRS)
+    )
     assert ours == theirs
     assert (OURS.__match_args__, OURS.__slots__, OURS.__doc__) == (
         THEIRS.__match_args__, THEIRS.__slots__, THEIRS.__doc__,
     )  # fmt: skip
-    names = [[(p.name, p.kind) for p in inspect.signature(cls).parameters.values()] for cls in (OURS, THEIRS)]
+    names = [
+        [(p.name, p.kind) for p in inspect.signature(cls).parameters.values()]
+        for cls in (OURS, THEIRS)
+    ]
     assert names[0] == names[1]
 
 

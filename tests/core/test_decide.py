@@ -1,4 +1,6 @@
-"""What a step may see: mapping, policy, capabilities, budgets, stickiness, sub-agents, and what nobody can widen."""
+"""What a step may see: mapping, policy, capabilities, budgets, stickiness, sub-agents, and what
+nobody can widen.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from bundle_router.core.catalog import ActivationSettings, Bundle, Catalog, Fallback, Policy, Route, Server, Settings
+from bundle_router.core.catalog import (
+    ActivationSettings,
+    Bundle,
+    Catalog,
+    Fallback,
+    Policy,
+    Route,
+    Server,
+    Settings,
+)
 from bundle_router.core.decide.decide import Question, decide, decide_without_answer, settle
 from bundle_router.core.models import (
     Activation,
@@ -33,7 +44,12 @@ def step(**changes: object) -> Step:
     return Step.model_validate(base | changes)
 
 
-def decided(catalog: Catalog, asked: Step, facts: Facts = NOW, before: Activation = Activation()) -> Decision:  # noqa: B008
+def decided(
+    catalog: Catalog,
+    asked: Step,
+    facts: Facts = NOW,
+    before: Activation = Activation(),  # noqa: B008
+) -> Decision:
     taken = decide(catalog, facts, before, asked)
     return decide_without_answer(taken, None) if isinstance(taken, Question) else taken
 
@@ -50,13 +66,19 @@ def test_the_first_route_that_covers_the_step_wins_and_its_order_is_kept() -> No
         TWO,
         routes=[
             Route("reviewers", role=("review*",), bundles=("repo.readonly",)),
-            Route("implementers", role=("implementer",), bundles=("workspace.exec", "repo.readonly")),
+            Route(
+                "implementers", role=("implementer",), bundles=("workspace.exec", "repo.readonly")
+            ),
             Route("rest", bundles=("repo.readonly",)),
         ],
     )
     decision = decided(catalog, step())
     assert decision.bundle_ids == ["workspace.exec", "repo.readonly"]
-    assert (decision.route, decision.source, decision.degraded) == ("implementers", "mapping", False)
+    assert (decision.route, decision.source, decision.degraded) == (
+        "implementers",
+        "mapping",
+        False,
+    )
     assert [chosen.rank for chosen in decision.bundles] == [1, 2]
     assert decided(catalog, step(role="reviewer")).bundle_ids == ["repo.readonly"]
 
@@ -66,7 +88,13 @@ def test_a_glob_route_that_stands_earlier_beats_an_exact_one() -> None:
         TWO,
         routes=[
             Route("glob", workflow=("feat*",), bundles=("repo.readonly",)),
-            Route("exact", workflow=("feature",), role=("implementer",), step=("edit",), bundles=("workspace.exec",)),
+            Route(
+                "exact",
+                workflow=("feature",),
+                role=("implementer",),
+                step=("edit",),
+                bundles=("workspace.exec",),
+            ),
         ],
     )
     assert decided(catalog, step()).route == "glob"
@@ -82,7 +110,9 @@ def test_a_glob_beside_an_exact_name_covers_what_it_matches_in_any_field(field: 
 
 
 def test_an_exact_route_that_stands_earlier_beats_a_glob() -> None:
-    catalog = small_catalog(TWO, routes=[Route("exact", step=("edit",)), Route("glob", step=("e*",))])
+    catalog = small_catalog(
+        TWO, routes=[Route("exact", step=("edit",)), Route("glob", step=("e*",))]
+    )
     assert decided(catalog, step()).route == "exact"
 
 
@@ -140,14 +170,22 @@ ROUTE_ALL = [Route("all", bundles=("repo.readonly", "workspace.exec"))]
                      ["repo.readonly", "workspace.exec"], {}, id="a policy for another workflow does not apply"),
     ],
 )  # fmt: skip
-def test_policies_unite_and_only_narrow(policies: list[Policy], shown: list[str], left_out: dict[str, str]) -> None:
+def test_policies_unite_and_only_narrow(
+    policies: list[Policy], shown: list[str], left_out: dict[str, str]
+) -> None:
     decision = decided(small_catalog(TWO, routes=ROUTE_ALL, policies=policies), step())
     assert decision.bundle_ids == shown
     assert codes(decision) == left_out
 
 
 def test_denying_a_bundle_takes_its_tools_out_of_what_is_composed_of_it() -> None:
-    both = Bundle("work.all", "all", ("repo.read_file", "workspace.exec"), bundles=tuple(TWO), effects=("read", "exec"))
+    both = Bundle(
+        "work.all",
+        "all",
+        ("repo.read_file", "workspace.exec"),
+        bundles=tuple(TWO),
+        effects=("read", "exec"),
+    )
     catalog = small_catalog(
         {**TWO, "work.all": both},
         routes=[Route("all", bundles=("work.all",))],
@@ -189,7 +227,9 @@ def test_what_stands_in_the_way_is_named(
 
 
 def test_a_capability_that_is_present_opens_the_bundle() -> None:
-    bundle = Bundle("gh", "x", ("gh.t",), effects=("read",), requires_env=("TOKEN",), requires_binary=("git",))
+    bundle = Bundle(
+        "gh", "x", ("gh.t",), effects=("read",), requires_env=("TOKEN",), requires_binary=("git",)
+    )
     catalog = small_catalog({"gh": bundle}, routes=[Route("all", bundles=("gh",))])
     facts = Facts(capabilities=frozenset(("env:TOKEN", "binary:git")))
     assert decided(catalog, step(), facts).bundle_ids == ["gh"]
@@ -197,7 +237,9 @@ def test_a_capability_that_is_present_opens_the_bundle() -> None:
 
 def test_an_unknown_bundle_in_a_route_is_named_and_an_alias_still_leads_to_it() -> None:
     renamed = Bundle("repo.read", "x", ("repo.t",), effects=("read",), aliases=("repo.readonly",))
-    catalog = small_catalog({"repo.read": renamed}, routes=[Route("all", bundles=("repo.readonly", "gone"))])
+    catalog = small_catalog(
+        {"repo.read": renamed}, routes=[Route("all", bundles=("repo.readonly", "gone"))]
+    )
     decision = decided(catalog, step())
     assert decision.bundle_ids == ["repo.read"]
     assert codes(decision) == {"gone": "unknown_bundle"}
@@ -226,10 +268,15 @@ def test_a_sub_agent_never_gets_more_than_its_parent_may_have() -> None:
     ]
     catalog = small_catalog(TWO, routes=ROUTE_ALL, policies=policies)
     alone = decided(catalog, step())
-    under_reviewer = decided(catalog, step(), Facts(grants=(Grant("feature", "reviewer", "review"),)))
+    under_reviewer = decided(
+        catalog, step(), Facts(grants=(Grant("feature", "reviewer", "review"),))
+    )
     assert (alone.bundle_ids, alone.exposure.tools) == (["repo.readonly", "workspace.exec"], 3)
     assert (under_reviewer.bundle_ids, under_reviewer.exposure.tools) == (["repo.readonly"], 1)
-    assert codes(under_reviewer) == {"workspace.exec": "not_allowed", "repo.list_dir": "policy_denied"}
+    assert codes(under_reviewer) == {
+        "workspace.exec": "not_allowed",
+        "repo.list_dir": "policy_denied",
+    }
     narrow = Grant("feature", "implementer", "edit", StepPolicy(deny=("workspace.exec",)))
     assert decided(catalog, step(), Facts(grants=(narrow,))).bundle_ids == ["repo.readonly"]
     ungranted = Grant("other", "nobody", "x")
@@ -240,13 +287,27 @@ def test_a_sub_agent_never_gets_more_than_its_parent_may_have() -> None:
     ("limits", "shown", "said"),
     [
         ({"max_bundles": 1}, ["repo.readonly"], "the step takes at most 1 bundles"),
-        ({"max_tools": 2}, ["repo.readonly"], "with it the step would see 3 tools, it takes at most 2"),
-        ({"max_tools": 1}, ["workspace.exec"], "with it the step would see 2 tools, it takes at most 1"),
-        ({"max_tokens": 25}, ["repo.readonly"], "with it the step would pay 30 tokens, it takes at most 25"),
+        (
+            {"max_tools": 2},
+            ["repo.readonly"],
+            "with it the step would see 3 tools, it takes at most 2",
+        ),
+        (
+            {"max_tools": 1},
+            ["workspace.exec"],
+            "with it the step would see 2 tools, it takes at most 1",
+        ),
+        (
+            {"max_tokens": 25},
+            ["repo.readonly"],
+            "with it the step would pay 30 tokens, it takes at most 25",
+        ),
         ({"max_tools": 0}, [], "with it the step would see 2 tools, it takes at most 0"),
     ],
 )
-def test_a_steps_budget_leaves_out_what_does_not_fit(limits: dict[str, int], shown: list[str], said: str) -> None:
+def test_a_steps_budget_leaves_out_what_does_not_fit(
+    limits: dict[str, int], shown: list[str], said: str
+) -> None:
     decision = decided(small_catalog(TWO, routes=ROUTE_ALL), step(**limits))
     assert decision.bundle_ids == shown
     assert set(codes(decision).values()) == {"over_budget"}
@@ -262,14 +323,20 @@ def test_an_always_bundle_comes_along_where_policy_permits_it() -> None:
     assert decided(small_catalog({**TWO, "notes": always}), step()).bundle_ids == ["notes"]
 
 
-# --- stickiness ----------------------------------------------------------------------------------------------------
+# --- stickiness -----------------------------------------------------------------------------------
 
 
 def test_a_mapped_bundle_stays_for_later_steps_until_policy_forbids_it() -> None:
     catalog = small_catalog(
         TWO,
-        routes=[Route("edit", step=("edit",), bundles=("workspace.exec",)), Route("rest", bundles=("repo.readonly",))],
-        policies=[Policy("p", allow=("*",)), Policy("q", role=("reviewer",), deny=("workspace.*",))],
+        routes=[
+            Route("edit", step=("edit",), bundles=("workspace.exec",)),
+            Route("rest", bundles=("repo.readonly",)),
+        ],
+        policies=[
+            Policy("p", allow=("*",)),
+            Policy("q", role=("reviewer",), deny=("workspace.*",)),
+        ],
     )
     first = decided(catalog, step())
     second = decided(catalog, step(step="look"), before=first.after)
@@ -280,20 +347,35 @@ def test_a_mapped_bundle_stays_for_later_steps_until_policy_forbids_it() -> None
     assert codes(third) == {"workspace.exec": "policy_denied"}
 
 
-def test_a_mapped_route_ignores_what_search_or_a_model_made_sticky_and_an_asking_route_does_not() -> None:
-    before = Activation((Entry("docs", "model", 3), Entry("notes", "search", 2), Entry("workspace.exec", "mapped", 1)))
+def test_a_mapped_route_ignores_what_search_or_a_model_made_sticky_and_an_asking_route_does_not() -> (
+    None
+):
+    before = Activation(
+        (
+            Entry("docs", "model", 3),
+            Entry("notes", "search", 2),
+            Entry("workspace.exec", "mapped", 1),
+        )
+    )
     bundles = {**TWO, "docs": ["docs.fetch"], "notes": ["notes.add"]}
     closed = small_catalog(bundles, routes=[Route("all", bundles=("repo.readonly",))])
     assert decided(closed, step(), before=before).bundle_ids == ["repo.readonly", "workspace.exec"]
     asking = small_catalog(bundles, routes=[Route("all", bundles=("repo.readonly",), ask=("*",))])
-    assert decided(asking, step(), before=before).bundle_ids == ["repo.readonly", "docs", "notes", "workspace.exec"]
+    assert decided(asking, step(), before=before).bundle_ids == [
+        "repo.readonly",
+        "docs",
+        "notes",
+        "workspace.exec",
+    ]
 
 
 def test_the_least_recently_used_go_first_and_are_named() -> None:
     bundles = {id_: [f"{id_}.1", f"{id_}.2"] for id_ in "abcd"}
     settings = Settings(activation=ActivationSettings(max_tools=4))
     catalog = small_catalog(
-        bundles, routes=[Route(id_, step=(id_,), bundles=(id_,)) for id_ in "abcd"], settings=settings
+        bundles,
+        routes=[Route(id_, step=(id_,), bundles=(id_,)) for id_ in "abcd"],
+        settings=settings,
     )
     before = Activation()
     for at in ("a", "b"):
@@ -316,20 +398,24 @@ def test_what_one_step_itself_needs_may_pass_the_cap() -> None:
 
 def test_stickiness_can_be_switched_off() -> None:
     settings = Settings(activation=ActivationSettings(sticky=False))
-    catalog = small_catalog(TWO, routes=[Route("all", bundles=("repo.readonly",))], settings=settings)
+    catalog = small_catalog(
+        TWO, routes=[Route("all", bundles=("repo.readonly",))], settings=settings
+    )
     decision = decided(catalog, step(), before=Activation((Entry("workspace.exec", "mapped", 1),)))
     assert decision.bundle_ids == ["repo.readonly"]
     assert decision.after == Activation()
 
 
-# --- questions -----------------------------------------------------------------------------------------------------
+# --- questions ------------------------------------------------------------------------------------
 
 THREE = {**TWO, "docs": ["docs.fetch"]}
 
 
 def test_a_step_without_a_route_is_a_question_over_what_is_permitted_and_selectable() -> None:
     hidden = Bundle("hidden", "x", ("h.t",), effects=("read",), selectable=False)
-    catalog = small_catalog({**THREE, "hidden": hidden}, policies=[Policy("p", allow=("*",), deny=("workspace.*",))])
+    catalog = small_catalog(
+        {**THREE, "hidden": hidden}, policies=[Policy("p", allow=("*",), deny=("workspace.*",))]
+    )
     taken = decide(catalog, NOW, Activation(), step())
     assert isinstance(taken, Question)
     assert taken.candidates == ("docs", "repo.readonly")
@@ -352,7 +438,9 @@ def test_an_answer_is_heard_only_where_it_names_candidates() -> None:
     taken = decide(catalog, NOW, Activation(), step())
     assert isinstance(taken, Question)
     assert taken.candidates == ("docs", "workspace.exec")
-    answer = Answer(("dоcs", "docs", "docs", "repo.readonly", "nope"), "model", "model", "needs docs")
+    answer = Answer(
+        ("dоcs", "docs", "docs", "repo.readonly", "nope"), "model", "model", "needs docs"
+    )
     decision = settle(taken, answer)
     assert decision.bundle_ids == ["repo.readonly", "docs"]
     assert codes(decision) == {"dоcs": "unknown_bundle", "nope": "unknown_bundle"}
@@ -366,7 +454,11 @@ def test_an_answer_that_names_nothing_leaves_the_mapping_and_a_failure_is_marked
     empty = settle(taken, Answer((), "search", "search"))
     assert (empty.bundle_ids, empty.source, empty.degraded) == (["repo.readonly"], "mapping", False)
     failed = decide_without_answer(taken, "timeout")
-    assert (failed.bundle_ids, failed.source, failed.degraded) == (["repo.readonly"], "mapping", True)
+    assert (failed.bundle_ids, failed.source, failed.degraded) == (
+        ["repo.readonly"],
+        "mapping",
+        True,
+    )
     assert "timeout" in failed.justification
 
 
@@ -379,20 +471,26 @@ def test_a_refused_default_is_none_and_says_so() -> None:
 
 
 def test_a_steps_trust_and_an_empty_list_of_effects_and_every_ancestor_narrow() -> None:
-    strangers = small_catalog(TWO, routes=ROUTE_ALL, servers=[Server("workspace", "local", "untrusted")])
+    strangers = small_catalog(
+        TWO, routes=ROUTE_ALL, servers=[Server("workspace", "local", "untrusted")]
+    )
     trusting = step(policy=StepPolicy(trust="trusted"))
     assert codes(decided(strangers, trusting)) == {"workspace.exec": "trust_too_low"}
     nothing = small_catalog(TWO, routes=ROUTE_ALL, policies=[Policy("p", allow=("*",), effects=())])
     assert set(codes(decided(nothing, step())).values()) == {"effect_not_allowed"}
     policies = [Policy("p", allow=("*",)), Policy("top", role=("top",), deny=("workspace.*",))]
     chain = tuple(Grant("feature", role, "s") for role in ("a", "b", "c", "top"))
-    deep = decided(small_catalog(TWO, routes=ROUTE_ALL, policies=policies), step(), Facts(grants=chain))
+    deep = decided(
+        small_catalog(TWO, routes=ROUTE_ALL, policies=policies), step(), Facts(grants=chain)
+    )
     assert codes(deep) == {"workspace.exec": "policy_denied"}
 
 
 def test_what_config_refuses_is_never_said_to_lack_a_capability() -> None:
     bundle = Bundle("gh", "x", ("gh.t",), requires_env=("TOKEN",))
-    denying = small_catalog({"gh": bundle}, routes=[Route("r", bundles=("gh",))], policies=[Policy("p", deny=("gh",))])
+    denying = small_catalog(
+        {"gh": bundle}, routes=[Route("r", bundles=("gh",))], policies=[Policy("p", deny=("gh",))]
+    )
     assert codes(decided(denying, step())) == {"gh": "policy_denied"}
 
 
@@ -415,22 +513,38 @@ def test_candidates_are_what_is_permitted_now_and_not_there_anyway() -> None:
 
 
 def test_a_tool_that_two_bundles_share_is_counted_once() -> None:
-    shared = small_catalog({"a": ["s.1", "s.2"], "b": ["s.2", "s.3", "s.4"]}, routes=[Route("r", bundles=("a", "b"))])
+    shared = small_catalog(
+        {"a": ["s.1", "s.2"], "b": ["s.2", "s.3", "s.4"]}, routes=[Route("r", bundles=("a", "b"))]
+    )
     decision = decided(shared, step(max_tools=4, max_tokens=40))
-    assert (decision.bundle_ids, decision.exposure.tools, decision.exposure.tokens) == (["a", "b"], 4, 40)
+    assert (decision.bundle_ids, decision.exposure.tools, decision.exposure.tokens) == (
+        ["a", "b"],
+        4,
+        40,
+    )
 
 
 @pytest.mark.parametrize("mode", ["meta", "deferred"])
-def test_direct_tools_are_counted_though_an_earlier_bundle_holds_them_behind_search(mode: Mode) -> None:
+def test_direct_tools_are_counted_though_an_earlier_bundle_holds_them_behind_search(
+    mode: Mode,
+) -> None:
     tools = tuple(f"s.{n}" for n in range(10, 40))
     behind = Bundle("behind", "Behind search.", tools, effects=("read",), mode=mode)
     routes = [Route("r", bundles=("behind", "open"))]
     shared = small_catalog({"behind": behind, "open": tools}, routes=routes)
     whole = decided(shared, step())
-    assert (whole.bundle_ids, whole.exposure.tools, whole.exposure.tokens) == (["behind", "open"], 30, 300)
+    assert (whole.bundle_ids, whole.exposure.tools, whole.exposure.tokens) == (
+        ["behind", "open"],
+        30,
+        300,
+    )
     for budget in ({"max_tools": 29}, {"max_tokens": 299}):
         few = decided(shared, step(**budget))
-        assert (few.bundle_ids, codes(few), few.exposure.tools) == (["behind"], {"open": "over_budget"}, 0)
+        assert (few.bundle_ids, codes(few), few.exposure.tools) == (
+            ["behind"],
+            {"open": "over_budget"},
+            0,
+        )
 
 
 def test_the_default_is_shown_only_where_the_order_names_it() -> None:
@@ -445,7 +559,7 @@ def test_where_the_order_names_nobody_to_ask_nothing_is_asked() -> None:
     assert taken.bundle_ids == ["docs"]
 
 
-# --- what is said of a decision ------------------------------------------------------------------------------------
+# --- what is said of a decision -------------------------------------------------------------------
 
 ASKING = small_catalog(
     THREE | {"more": ["more.t"]},
@@ -456,7 +570,12 @@ ASKING = small_catalog(
     ],
     settings=Settings(fallback=Fallback(default=("more",))),
 )
-RANKED = (Candidate("docs", 0.5), Candidate("more", 0.25), Candidate("repo.readonly", 0.125), Candidate("a", None))
+RANKED = (
+    Candidate("docs", 0.5),
+    Candidate("more", 0.25),
+    Candidate("repo.readonly", 0.125),
+    Candidate("a", None),
+)
 FOUND = SearchUse("ambiguous", "search was not sure", "t", cut=0.25, ranked=RANKED)
 USE = ModelUse("m")
 DOCS = Answer(("docs",), "model", "model", "it needs docs")
@@ -488,7 +607,11 @@ def test_a_decision_says_who_was_heard_and_what_came_of_it(
 ) -> None:
     taken = decide(ASKING, NOW, Activation(), step(step=at))
     if isinstance(taken, Question):
-        taken = settle(taken, answer, failure, search) if answer else decide_without_answer(taken, failure, USE, search)
+        taken = (
+            settle(taken, answer, failure, search)
+            if answer
+            else decide_without_answer(taken, failure, USE, search)
+        )
     assert taken.justification == said
 
 
@@ -496,7 +619,11 @@ def test_a_decision_says_who_was_heard_and_what_came_of_it(
     ("bundles", "before", "said"),
     [
         ({}, (), f"{OPEN}; nothing is shown"),
-        ({"notes": Bundle("notes", "x", ("notes.add",), always=True)}, (), f"{OPEN}; only what is always shown"),
+        (
+            {"notes": Bundle("notes", "x", ("notes.add",), always=True)},
+            (),
+            f"{OPEN}; only what is always shown",
+        ),
         ({}, ("docs",), "route 'all' covers this step; docs stays from before"),
         ({}, ("docs", "more"), "route 'all' covers this step; docs, more stay from before"),
         ({}, ("inherited",), "route 'all' covers this step; inherited stays from before"),
@@ -510,20 +637,30 @@ def test_a_decision_says_what_stays_and_where_nothing_is_shown(
         routes=[Route("all", step=("all",), bundles=tuple(TWO))],
     )
     stays = Activation(tuple(Entry(id_, "mapped", 1, id_ == "inherited") for id_ in before))
-    assert decided(made, step(step="all" if before else "other"), before=stays).justification == said
+    assert (
+        decided(made, step(step="all" if before else "other"), before=stays).justification == said
+    )
 
 
-def test_a_pick_rests_on_its_own_score_where_search_picked_it_and_else_on_what_the_answer_says() -> None:
+def test_a_pick_rests_on_its_own_score_where_search_picked_it_and_else_on_what_the_answer_says() -> (
+    None
+):
     question = decide(ASKING, NOW, Activation(), step())
     assert isinstance(question, Question)
     picked = replace(DOCS, ids=("docs", "workspace.exec"))
-    for source, first in (("search", "score 0.50"), ("shortlist", "score 0.50"), ("model", "it needs docs")):
+    for source, first in (
+        ("search", "score 0.50"),
+        ("shortlist", "score 0.50"),
+        ("model", "it needs docs"),
+    ):
         decision = settle(question, replace(picked, source=source, reason=source), None, FOUND)  # type: ignore[arg-type] # closed lists
         evidence = {chosen.id: chosen.evidence for chosen in decision.bundles}
         assert (evidence["docs"], evidence["workspace.exec"]) == (first, "it needs docs")
 
 
-def test_what_search_ranks_beside_a_pick_is_offered_where_it_is_a_candidate_and_was_not_picked() -> None:
+def test_what_search_ranks_beside_a_pick_is_offered_where_it_is_a_candidate_and_was_not_picked() -> (
+    None
+):
     question = decide(ASKING, NOW, Activation(), step())
     assert isinstance(question, Question)
     offered = replace(DOCS, offered=("docs", "workspace.exec", "nobody", "workspace.exec"))
@@ -532,11 +669,16 @@ def test_what_search_ranks_beside_a_pick_is_offered_where_it_is_a_candidate_and_
         ("docs", "model", "it needs docs"),
         ("workspace.exec", "shortlist", "search ranks it, and the model may be wrong"),
     ]
-    assert "nobody" not in {row.id for row in decision.left_out}, "what is no candidate is not heard of again"
+    assert "nobody" not in {row.id for row in decision.left_out}, (
+        "what is no candidate is not heard of again"
+    )
     full = decide(ASKING, NOW, Activation(), step(max_tools=0))
     assert isinstance(full, Question)
     left = settle(full, replace(DOCS, offered=("docs",)), None, FOUND)
-    assert ("docs" in left.bundle_ids, codes(left)["docs"]) == (False, "over_budget"), "a pick is not offered instead"
+    assert ("docs" in left.bundle_ids, codes(left)["docs"]) == (
+        False,
+        "over_budget",
+    ), "a pick is not offered instead"
 
 
 @pytest.mark.parametrize(
@@ -564,4 +706,8 @@ def test_an_id_that_policy_permits_and_nobody_was_asked_about_is_left_out_as_not
     question = decide(ASKING, NOW, Activation(), step(step="ask"))
     assert isinstance(question, Question)
     (row,) = settle(question, Answer(("docs", "more"), "model", "model")).left_out
-    assert (row.id, row.code, row.detail) == ("more", "not_selected", "not a candidate at this step")
+    assert (row.id, row.code, row.detail) == (
+        "more",
+        "not_selected",
+        "not a candidate at this step",
+    )

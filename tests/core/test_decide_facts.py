@@ -1,4 +1,6 @@
-"""What is worked out once follows the facts all the same, and what earlier steps asked for is counted."""
+"""What is worked out once follows the facts all the same, and what earlier steps asked for is
+counted.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ BUNDLES: Mapping[str, list[str] | Bundle] = {
 }
 
 
-@pytest.mark.parametrize("changed", [Facts(drifted=(Drift("s", "a"),)), Facts(unavailable=(("s", "down"),))])
+@pytest.mark.parametrize(
+    "changed", [Facts(drifted=(Drift("s", "a"),)), Facts(unavailable=(("s", "down"),))]
+)
 def test_what_a_call_may_use_follows_the_facts_of_the_moment(changed: Facts) -> None:
     catalog = small_catalog(BUNDLES, routes=[Route("r", bundles=("x",))])
     for facts in (Facts(), changed, Facts(), changed):
@@ -32,15 +36,22 @@ def test_a_bounded_number_of_sets_of_tools_is_kept() -> None:
     catalog = small_catalog({f"x{n}": [f"s.t{n}"] for n in range(40)})
     verdicts = plan_for(catalog, STEP, ()).verdicts
     for number in range(40):
-        assert dict(permitted_tools(catalog, Facts(), STEP, [f"x{number}"])) == {f"s.t{number}": f"x{number}"}
+        assert dict(permitted_tools(catalog, Facts(), STEP, [f"x{number}"])) == {
+            f"s.t{number}": f"x{number}"
+        }
         assert len(verdicts._tools) <= 16  # seen nowhere else
 
 
 def test_a_decision_lacks_only_what_is_left_out_because_its_server_is_not_there_yet() -> None:
-    routes, facts = [Route("r", bundles=("x", "late"))], Facts(unavailable=(("t", "no list yet"),), pending=("t",))
+    routes, facts = (
+        [Route("r", bundles=("x", "late"))],
+        Facts(unavailable=(("t", "no list yet"),), pending=("t",)),
+    )
     denied = Policy("all", allow=("*",), deny=("bundle:late",))
     for policies, degraded in (([Policy("all", allow=("*",))], True), ([denied], False)):
-        decision = decide(small_catalog(BUNDLES, routes=routes, policies=policies), facts, Activation(), STEP)
+        decision = decide(
+            small_catalog(BUNDLES, routes=routes, policies=policies), facts, Activation(), STEP
+        )
         assert isinstance(decision, Decision)
         assert (decision.degraded, [row.id for row in decision.left_out]) == (degraded, ["late"])
 
@@ -48,7 +59,9 @@ def test_a_decision_lacks_only_what_is_left_out_because_its_server_is_not_there_
 def test_tools_that_earlier_steps_asked_for_count_and_what_has_no_room_is_left_out() -> None:
     catalog = small_catalog(BUNDLES, routes=[Route("r", bundles=("found", "late"))])
     asked = tuple(AskedTool(f"s.{name}", place, place) for place, name in enumerate("cba", 1))
-    before = Activation((Entry("found", "mapped", 1, tools=asked), Entry("late", "mapped", 1, place=9)))
+    before = Activation(
+        (Entry("found", "mapped", 1, tools=asked), Entry("late", "mapped", 1, place=9))
+    )
     for most, tools, left in ((None, 4, []), (3, 3, ["s.c"]), (1, 1, ["s.a", "s.b", "s.c"])):
         decision = decide(catalog, Facts(), before, STEP.model_copy(update={"max_tools": most}))
         assert isinstance(decision, Decision)

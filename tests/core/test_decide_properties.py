@@ -76,8 +76,12 @@ NAMES = ("feature", "bugfix", "implementer", "reviewer", "edit", "test")
 TRUSTS = (None, None, None, "trusted", "untrusted")
 
 
-def mostly(usual: st.SearchStrategy[T], other: st.SearchStrategy[T], of: int = 4) -> st.SearchStrategy[T]:
-    """`usual` in all but one of `of` cases: what is rare in a config has to be rare here, or nothing is ever shown."""
+def mostly(
+    usual: st.SearchStrategy[T], other: st.SearchStrategy[T], of: int = 4
+) -> st.SearchStrategy[T]:
+    """`usual` in all but one of `of` cases: what is rare in a config has to be rare here, or
+    nothing is ever shown.
+    """
     return st.sampled_from((*[usual] * (of - 1), other)).flatmap(lambda chosen: chosen)
 
 
@@ -88,13 +92,22 @@ def rarely(of: int) -> st.SearchStrategy[bool]:
 NOTHING: st.SearchStrategy[tuple[str, ...]] = st.just(())
 patterns = st.lists(st.sampled_from(PATTERNS), max_size=4).map(tuple)
 few = st.lists(st.sampled_from(PATTERNS), min_size=1, max_size=2).map(tuple)
-names = mostly(NOTHING, st.lists(st.sampled_from((*NAMES, "*", "fea*", "re?iewer")), max_size=2).map(tuple), 5)
-effects: st.SearchStrategy[tuple[Effect, ...]] = st.lists(st.sampled_from(EFFECTS), unique=True, max_size=3).map(tuple)
+names = mostly(
+    NOTHING, st.lists(st.sampled_from((*NAMES, "*", "fea*", "re?iewer")), max_size=2).map(tuple), 5
+)
+effects: st.SearchStrategy[tuple[Effect, ...]] = st.lists(
+    st.sampled_from(EFFECTS), unique=True, max_size=3
+).map(tuple)
 no_lists: st.SearchStrategy[tuple[str, ...] | None] = st.none()
 no_effects: st.SearchStrategy[tuple[Effect, ...] | None] = st.none()
 step_policies = mostly(
     st.none(),
-    st.builds(StepPolicy, allow=st.none() | patterns, deny=mostly(NOTHING, few, 2), trust=st.sampled_from(TRUSTS)),
+    st.builds(
+        StepPolicy,
+        allow=st.none() | patterns,
+        deny=mostly(NOTHING, few, 2),
+        trust=st.sampled_from(TRUSTS),
+    ),
     5,
 )
 narrowing = st.builds(
@@ -129,7 +142,11 @@ def catalogs(draw: st.DrawFn) -> Catalog:
     bundles: dict[str, Bundle] = {}
     for id_ in draw(st.lists(st.sampled_from(IDS), unique=True, min_size=2)):
         # Composed of what stands before, so that there are no cycles and parts have parts.
-        parts = tuple(draw(st.lists(st.sampled_from(sorted(bundles)), unique=True, max_size=2))) if bundles else ()
+        parts = (
+            tuple(draw(st.lists(st.sampled_from(sorted(bundles)), unique=True, max_size=2)))
+            if bundles
+            else ()
+        )
         parts = parts if draw(rarely(3)) else ()
         own = draw(st.sets(st.sampled_from(TOOLS), min_size=1, max_size=4))
         tools = own.union(*(bundles[part].tools for part in parts))
@@ -145,16 +162,22 @@ def catalogs(draw: st.DrawFn) -> Catalog:
             aliases=(OLD_IDS[IDS.index(id_)],),
         )
     default = draw(mostly(NOTHING, st.lists(st.sampled_from(IDS), max_size=2).map(tuple), 3))
-    order: tuple[FallbackStage, ...] = ("search", "model", "default") if draw(flags) else ("search", "model")
+    order: tuple[FallbackStage, ...] = (
+        ("search", "model", "default") if draw(flags) else ("search", "model")
+    )
     return small_catalog(
         bundles,
         routes=draw(st.lists(routes, max_size=2)),
         policies=draw(policies),
         settings=Settings(
-            activation=ActivationSettings(not draw(rarely(6)), draw(st.sampled_from((24, 12, 8, 6, 4, 1)))),
+            activation=ActivationSettings(
+                not draw(rarely(6)), draw(st.sampled_from((24, 12, 8, 6, 4, 1)))
+            ),
             fallback=Fallback(order, default),
         ),
-        servers=[Server("workspace", "local", draw(st.sampled_from(("trusted", "trusted", "untrusted"))))],
+        servers=[
+            Server("workspace", "local", draw(st.sampled_from(("trusted", "trusted", "untrusted"))))
+        ],
     )
 
 
@@ -182,15 +205,23 @@ facts_ = st.builds(
     grants=grants,
     revisions=st.sampled_from(((), (("memory", "sha256:1"),))),
 )
-origins: st.SearchStrategy[Reason] = st.sampled_from(("mapped", "always", "search", "model", "union", "default"))
+origins: st.SearchStrategy[Reason] = st.sampled_from(
+    ("mapped", "always", "search", "model", "union", "default")
+)
 activations = st.lists(
-    st.builds(Entry, st.sampled_from((*IDS, *OLD_IDS[:2], "gone")), origins, st.integers(0, 9), flags),
+    st.builds(
+        Entry, st.sampled_from((*IDS, *OLD_IDS[:2], "gone")), origins, st.integers(0, 9), flags
+    ),
     max_size=5,
     unique_by=lambda e: e.id,
 ).map(lambda entries: Activation(tuple(sorted(entries, key=lambda e: e.id))))
 numbers = st.none() | st.floats(0, 1, width=16)
-scores = st.lists(st.builds(Candidate, st.sampled_from((*IDS, "unknown")), numbers), max_size=5).map(tuple)
-uses = st.none() | st.builds(ModelUse, name=st.just("m"), answer=st.none() | st.text(max_size=5), attempts=st.just(1))
+scores = st.lists(
+    st.builds(Candidate, st.sampled_from((*IDS, "unknown")), numbers), max_size=5
+).map(tuple)
+uses = st.none() | st.builds(
+    ModelUse, name=st.just("m"), answer=st.none() | st.text(max_size=5), attempts=st.just(1)
+)
 answers = st.builds(
     Answer,
     ids=mostly(
@@ -273,7 +304,9 @@ def permitted(catalog: Catalog, facts: Facts, step: Step) -> dict[str, set[str]]
                 (p.allow, p.deny, p.min_trust) for p in rows
             ]
             if own is not None:
-                layers.append((None if own.allow is None else tuple(own.allow), tuple(own.deny), own.trust))
+                layers.append(
+                    (None if own.allow is None else tuple(own.allow), tuple(own.deny), own.trust)
+                )
             for allow, deny, trust in layers:
                 left = {t for t in left if allow is None or allowed(allow, bundle, t)}
                 left = {t for t in left if not denied(deny, bundle, t)}
@@ -312,7 +345,9 @@ class Case:
 @given(st.builds(Case, catalogs(), facts_, activations, steps, replies, patterns.filter(bool)))
 @examples(400)
 def test_every_decision_is_as_promised(case: Case) -> None:
-    """Seven properties of the same cases: to make one costs ten times what most of these look at."""
+    """Seven properties of the same cases: to make one costs ten times what most of these look
+    at.
+    """
     result_is_within_what_policy_permits(case)
     denial_wins_and_narrowing_never_widens(case)
     settle_returns_only_candidates(case)
@@ -327,11 +362,15 @@ def result_is_within_what_policy_permits(case: Case) -> None:
     for id_ in case.decision.bundle_ids:
         assert id_ in case.may
         assert set(plan.verdicts.of(id_, case.facts).tools) == case.may[id_]
-    assert {id_ for id_ in case.catalog.bundles if plan.verdicts.of(id_, case.facts).permitted} == set(case.may)
+    assert {
+        id_ for id_ in case.catalog.bundles if plan.verdicts.of(id_, case.facts).permitted
+    } == set(case.may)
 
 
 def denial_wins_and_narrowing_never_widens(case: Case) -> None:
-    narrowed = replace(case.catalog, policies=(*case.catalog.policies, Policy("extra", deny=case.denied)))
+    narrowed = replace(
+        case.catalog, policies=(*case.catalog.policies, Policy("extra", deny=case.denied))
+    )
     narrow = permitted(narrowed, case.facts, case.step)
     plan = plan_for(narrowed, case.step, case.facts.grants)
     for id_ in taken(narrowed, case.facts, case.before, case.step, case.reply).bundle_ids:
@@ -386,7 +425,11 @@ def identical_inputs_give_identical_bytes(case: Case) -> None:
 def record_replays_to_the_same(case: Case) -> None:
     question, decision, step, facts = case.first, case.decision, case.step, case.facts
     # As `run.ask` records it: admitted first.
-    asked = replace(admit_reply(case.reply), key=question.key) if isinstance(question, Question) else None
+    asked = (
+        replace(admit_reply(case.reply), key=question.key)
+        if isinstance(question, Question)
+        else None
+    )
     record = json.loads(encode({
         "seq": 0, "run_id": "r", "principal": step.principal, "step": step_json(step), "facts": facts_json(facts),
         "reply": reply_json(asked), "decision_id": "", "catalog_revision": "", "input_digest": "",
@@ -401,10 +444,12 @@ def record_replays_to_the_same(case: Case) -> None:
 
 
 def test_the_generated_cases_reach_what_they_are_about() -> None:
-    """The properties above and below hold of nothing as easily as of everything: this counts what they see.
+    """The properties above and below hold of nothing as easily as of everything: this counts what
+    they see.
 
-    Half of what they see now is demanded. Cases resemble those before them, and are others whenever a constant of the
-    sources changes: of 150 alone none may have what one in twenty has, so more are made until enough have it.
+    Half of what they see now is demanded. Cases resemble those before them, and are others whenever
+    a constant of the sources changes: of 150 alone none may have what one in twenty has, so more
+    are made until enough have it.
     """
     seen: Counter[str] = Counter()
 
@@ -417,7 +462,9 @@ def test_the_generated_cases_reach_what_they_are_about() -> None:
         seen["shown"] += bool(decision.bundles)
         seen["left out"] += bool(decision.left_out)
         seen["evicted"] += bool(decision.evicted)
-        seen["sticky"] += any(chosen.reason in ("sticky", "inherited") for chosen in decision.bundles)
+        seen["sticky"] += any(
+            chosen.reason in ("sticky", "inherited") for chosen in decision.bundles
+        )
         seen["part refused"] += any(row.tool is not None for row in decision.left_out)
         seen["closed"] += decision.source == "mapping" and not isinstance(question, Question)
         seen["asked"] += isinstance(question, Question)
@@ -430,11 +477,18 @@ def test_the_generated_cases_reach_what_they_are_about() -> None:
     for part in range(8):
         if missing:
             seed(part)(look)()
-            missing = {name: share for name, share in demanded.items() if seen[name] <= share * seen["all"]}
+            missing = {
+                name: share for name, share in demanded.items() if seen[name] <= share * seen["all"]
+            }
     assert missing == {}, seen
 
 
-@given(catalogs(), facts_, activations, st.lists(st.tuples(steps, replies, replies), min_size=2, max_size=5))
+@given(
+    catalogs(),
+    facts_,
+    activations,
+    st.lists(st.tuples(steps, replies, replies), min_size=2, max_size=5),
+)
 @examples(100)
 def test_no_answer_given_on_the_way_changes_what_a_step_that_asks_nobody_shows(
     catalog: Catalog, facts: Facts, before: Activation, way: list[tuple[Step, Reply, Reply]]
@@ -442,7 +496,10 @@ def test_no_answer_given_on_the_way_changes_what_a_step_that_asks_nobody_shows(
     one = other = before
     for step, this, that in way:
         asked = isinstance(decide(catalog, facts, one, step), Question)
-        mine, theirs = taken(catalog, facts, one, step, this), taken(catalog, facts, other, step, that)
+        mine, theirs = (
+            taken(catalog, facts, one, step, this),
+            taken(catalog, facts, other, step, that),
+        )
         route = plan_for(catalog, step, facts.grants).route
         if route is not None and route.ask is None:
             assert not asked
@@ -464,11 +521,18 @@ def test_no_injected_intent_moves_a_mapped_decision_by_one_byte() -> None:
     )
     texts = injections()
     assert len(texts) >= 1100
-    quiet = decide(catalog, Facts(), Activation(), Step(run_id="r", workflow="w", role="r", step="s"))
+    quiet = decide(
+        catalog, Facts(), Activation(), Step(run_id="r", workflow="w", role="r", step="s")
+    )
     assert isinstance(quiet, Decision)
     for text in texts:
         clean = text.encode("utf-8", "replace").decode()
-        loud = decide(catalog, Facts(), Activation(), Step(run_id="r", workflow="w", role="r", step="s", goal=clean))
+        loud = decide(
+            catalog,
+            Facts(),
+            Activation(),
+            Step(run_id="r", workflow="w", role="r", step="s", goal=clean),
+        )
         assert isinstance(loud, Decision)
         assert encode(outcome_json(loud)) == encode(outcome_json(quiet))
 
@@ -481,7 +545,10 @@ class Activations(RuleBasedStateMachine):
         self.ids = [f"b{n}" for n in range(len(sizes))]
         self.cap = cap
         self.catalog = small_catalog(
-            {id_: [f"{id_}.{n}" for n in range(size)] for id_, size in zip(self.ids, sizes, strict=True)},
+            {
+                id_: [f"{id_}.{n}" for n in range(size)]
+                for id_, size in zip(self.ids, sizes, strict=True)
+            },
             routes=[Route(id_, step=(id_,), bundles=(id_,)) for id_ in self.ids],
             settings=Settings(activation=ActivationSettings(max_tools=cap)),
         )
@@ -492,7 +559,9 @@ class Activations(RuleBasedStateMachine):
     @rule(data=st.data())
     def route(self, data: st.DataObject) -> None:
         id_ = data.draw(st.sampled_from(self.ids))
-        decision = decide(self.catalog, Facts(), self.now, Step(run_id="r", workflow="w", role="r", step=id_))
+        decision = decide(
+            self.catalog, Facts(), self.now, Step(run_id="r", workflow="w", role="r", step=id_)
+        )
         assert isinstance(decision, Decision)
         self.order = [other for other in self.order if other != id_] + [id_]
         gone = []
@@ -524,7 +593,9 @@ TestActivations.settings = examples(60, stateful_step_count=30)
 
 def test_an_unheard_question_is_not_degraded_but_a_failed_one_is() -> None:
     catalog = small_catalog({"a": ["a.1"], "b": ["b.1"]})
-    question = decide(catalog, Facts(), Activation(), Step(run_id="r", workflow="w", role="r", step="s"))
+    question = decide(
+        catalog, Facts(), Activation(), Step(run_id="r", workflow="w", role="r", step="s")
+    )
     assert isinstance(question, Question)
     assert not decide_without_answer(question, None).degraded
     assert decide_without_answer(question, "circuit_open").degraded

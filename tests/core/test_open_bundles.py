@@ -1,4 +1,6 @@
-"""Bundles that hold globs over servers nobody has asked yet: judged like tools, explained like tools."""
+"""Bundles that hold globs over servers nobody has asked yet: judged like tools, explained like
+tools.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,12 @@ ALL = Policy("all", allow=("*",))
 HUB = Bundle("hub", "x", (), patterns=("gh.*",), servers=("gh",), effects=("read",))
 
 
-def decided(bundles: dict[str, Bundle], policy: Policy, *servers: Server, facts: Facts | None = None) -> Decision:
-    made = small_catalog(bundles, routes=[Route("all", bundles=("it",))], policies=[policy], servers=servers)
+def decided(
+    bundles: dict[str, Bundle], policy: Policy, *servers: Server, facts: Facts | None = None
+) -> Decision:
+    made = small_catalog(
+        bundles, routes=[Route("all", bundles=("it",))], policies=[policy], servers=servers
+    )
     taken = decide(made, facts or Facts(), Activation(), STEP)
     assert isinstance(taken, Decision)
     return taken
@@ -62,20 +68,31 @@ def test_a_glob_over_a_server_meets_every_test_that_a_tool_meets(
     assert decision.bundle_ids == ([] if code else ["it"])
     assert [row.code for row in decision.left_out if row.tool is None] == ([code] if code else [])
     if code:
-        made = small_catalog({"it": bundle}, routes=[Route("all", bundles=("it",))], policies=[policy], servers=servers)
+        made = small_catalog(
+            {"it": bundle},
+            routes=[Route("all", bundles=("it",))],
+            policies=[policy],
+            servers=servers,
+        )
         told = explain(made, facts, Activation(), STEP, "it")
         assert (told.shown, told.chains[0].code) == (False, code)
         assert not any("server ''" in check.detail for check in told.chains[0].checks)
 
 
 def test_a_denied_part_takes_its_globs_out_of_what_is_composed_of_it() -> None:
-    whole = Bundle("it", "x", ("repo.read",), bundles=("middle",), patterns=("gh.*",), effects=("read",))
+    whole = Bundle(
+        "it", "x", ("repo.read",), bundles=("middle",), patterns=("gh.*",), effects=("read",)
+    )
     middle = Bundle("middle", "x", (), bundles=("hub",), patterns=("gh.*",), effects=("read",))
-    decision = decided({"it": whole, "middle": middle, "hub": HUB}, replace(ALL, deny=("bundle:hub",)), gh())
+    decision = decided(
+        {"it": whole, "middle": middle, "hub": HUB}, replace(ALL, deny=("bundle:hub",)), gh()
+    )
     assert decision.bundle_ids == ["it"]
     assert [(row.tool, row.code) for row in decision.left_out] == [("gh.*", "policy_denied")]
     alone = replace(whole, tools=())
-    refused = decided({"it": alone, "middle": middle, "hub": HUB}, replace(ALL, deny=("bundle:hub",)), gh())
+    refused = decided(
+        {"it": alone, "middle": middle, "hub": HUB}, replace(ALL, deny=("bundle:hub",)), gh()
+    )
     assert refused.bundle_ids == []
     assert "which 'it' is composed of" in refused.left_out[0].detail
 
@@ -93,7 +110,9 @@ def test_a_bundle_with_nothing_in_it_is_judged_as_a_whole() -> None:
 
 def test_the_chain_shows_every_test_in_the_order_of_the_closed_list() -> None:
     for bundle in (IT, Bundle("it", "x", ("gh.get",), effects=("read",)), Bundle("it", "x", ())):
-        router = fake_router(small_catalog({"it": bundle}, servers=[gh()], routes=[Route("all", bundles=("it",))]))
+        router = fake_router(
+            small_catalog({"it": bundle}, servers=[gh()], routes=[Route("all", bundles=("it",))])
+        )
         (chain,) = router.explain(STEP, "it").chains
         codes = [check.code for check in chain.checks]
         assert codes == list(CODES[: CODES.index("not_mapped") + 1])

@@ -47,8 +47,16 @@ ROUTES = [
 
 
 def catalog(**bundles: list[str] | Bundle) -> Catalog:
-    every: dict[str, list[str] | Bundle] = {"x": ["s.x"], "y": ["s.y"], "z": ["s.z"], "u": ["s.u"], **bundles}
-    return small_catalog(every, routes=ROUTES, settings=Settings(activation=ActivationSettings(max_tools=2)))
+    every: dict[str, list[str] | Bundle] = {
+        "x": ["s.x"],
+        "y": ["s.y"],
+        "z": ["s.z"],
+        "u": ["s.u"],
+        **bundles,
+    }
+    return small_catalog(
+        every, routes=ROUTES, settings=Settings(activation=ActivationSettings(max_tools=2))
+    )
 
 
 class Saying:
@@ -60,7 +68,9 @@ class Saying:
 
 
 USE = ModelUse("m", "v1", "k", attempts=1, input_tokens=5, cost_usd=0.5, answer="{}")
-FOUND = SearchUse("ambiguous", "unsure", "t", 0.5, 0.9, 0.1, ranked=(Candidate("y", 0.5), Candidate("z", 0.25)))
+FOUND = SearchUse(
+    "ambiguous", "unsure", "t", 0.5, 0.9, 0.1, ranked=(Candidate("y", 0.5), Candidate("z", 0.25))
+)
 SAID = Answer(("y",), "model", "model", "needs y", model=USE, dropped=(("u", "below_floor"),))
 STEP = Step(
     run_id="r", workflow="w", role="r", step="ask", goal="g", constraints=("c",), principal="ann", labels={"a": "b"},
@@ -68,7 +78,9 @@ STEP = Step(
 )  # fmt: skip
 
 
-def recorded(reply: Reply, over: Catalog | None = None, step: Step = STEP) -> tuple[Any, dict[str, Any]]:
+def recorded(
+    reply: Reply, over: Catalog | None = None, step: Step = STEP
+) -> tuple[Any, dict[str, Any]]:
     router = fake_router(over or catalog(), selector=Saying(reply))
     router.route_sync(step.model_copy(update={"step": "x"}))
     router.route_sync(step)
@@ -78,9 +90,15 @@ def recorded(reply: Reply, over: Catalog | None = None, step: Step = STEP) -> tu
 
 def test_every_field_of_a_decisions_record_is_read_back() -> None:
     written = DecisionRecord.from_json(recorded(Reply(failure="refused"))[1])
-    texts: dict[str, Any] = {item.name: f"a {item.name}" for item in fields(written) if item.default == ""}
+    texts: dict[str, Any] = {
+        item.name: f"a {item.name}" for item in fields(written) if item.default == ""
+    }
     whole = replace(written, fixed_list=True, elapsed_us=1, monotonic_ns=2, **texts)
-    assert [item.name for item in fields(whole) if item.compare and getattr(whole, item.name) == item.default] == []
+    assert [
+        item.name
+        for item in fields(whole)
+        if item.compare and getattr(whole, item.name) == item.default
+    ] == []
     line = json.loads(encode(whole.to_json())) | {"seq": whole.decision.seq}  # which the chain adds
     assert DecisionRecord.from_json(line) == whole
 
@@ -89,7 +107,12 @@ def test_every_field_of_a_decisions_record_is_read_back() -> None:
     "reply",
     [
         Reply(answer=SAID, model=USE, search=FOUND, revisions=(("memory", "sha256:1"),)),
-        Reply(answer=replace(SAID, source="search", reason="union"), failure="timeout", model=USE, search=FOUND),
+        Reply(
+            answer=replace(SAID, source="search", reason="union"),
+            failure="timeout",
+            model=USE,
+            search=FOUND,
+        ),
         Reply(failure="timeout", model=USE, search=FOUND),
         Reply(failure="refused"),
         Reply(search=FOUND),
@@ -100,7 +123,10 @@ def test_a_decision_its_step_facts_and_reply_are_read_back_as_they_were(reply: R
     assert decision_from(record) == replace(decision, search=decision.search and replace(
         decision.search, ranked=decision.candidates))  # fmt: skip
     assert step_from(record) == STEP
-    assert (record["degraded"], decision.search is None) == (reply.failure is not None, reply.search is None)
+    assert (record["degraded"], decision.search is None) == (
+        reply.failure is not None,
+        reply.search is None,
+    )
     assert facts_from(record).revisions == reply.revisions
     heard = reply_from(record)
     assert heard is not None
@@ -110,7 +136,11 @@ def test_a_decision_its_step_facts_and_reply_are_read_back_as_they_were(reply: R
     )
     if reply.answer is not None:
         assert heard.answer is not None
-        assert (heard.answer.ids, heard.answer.dropped, heard.answer.model) == (("y",), SAID.dropped, USE)
+        assert (heard.answer.ids, heard.answer.dropped, heard.answer.model) == (
+            ("y",),
+            SAID.dropped,
+            USE,
+        )
         assert record["left_out"][-1]["id"] == "z"
     assert replay(record, catalog()).outcome == "identical"
 
@@ -156,14 +186,19 @@ def test_an_object_whose_text_was_kept_is_written_byte_for_byte_as_any_other(
     }
     assert encode_object(with_texts) == encode(record)
     part = EncodedObject(record)
-    plain, encoded = (input_digest("r", {"a": 1}, facts, [{"id": "x"}], None) for facts in (record, part))
+    plain, encoded = (
+        input_digest("r", {"a": 1}, facts, [{"id": "x"}], None) for facts in (record, part)
+    )
     assert plain == encoded == digest_of(["r", {"a": 1}, record, [{"id": "x"}], None])
 
 
 def test_a_catalog_is_read_back_whole() -> None:
     rule = BinaryRule(name="rg", path="/usr/bin/rg", forms=(BinaryForm(words=("x",)),))
     whole = replace(
-        catalog(), local=LocalSettings(docs_hosts=("docs.example.org",), binaries=(rule,), hard_links="refuse")
+        catalog(),
+        local=LocalSettings(
+            docs_hosts=("docs.example.org",), binaries=(rule,), hard_links="refuse"
+        ),
     )
     assert catalog_from(whole.to_json()).revision == whole.revision
     assert catalog_from(whole.to_json()).local == whole.local
@@ -172,19 +207,31 @@ def test_a_catalog_is_read_back_whole() -> None:
 def test_a_replay_under_another_config_says_what_was_gained_and_lost() -> None:
     then = catalog()
     _, mapped = recorded(Reply(), then, STEP.model_copy(update={"step": "x"}))
-    reworded = replace(then, policies=(Policy("renamed", allow=("*",)),), routes=(replace(ROUTES[1], name="renamed"),))
+    reworded = replace(
+        then,
+        policies=(Policy("renamed", allow=("*",)),),
+        routes=(replace(ROUTES[1], name="renamed"),),
+    )
     assert replay(mapped, reworded).outcome == "same_bundles"
     more = catalog(x=["s.x", "s.more"])
     wider = replay(mapped, more, then)
     assert (wider.outcome, wider.gained_tools, wider.lost_tools) == ("changed", ("s.more",), ())
     narrower = replay(mapped, then, more)
-    assert (narrower.outcome, narrower.gained_tools, narrower.lost_tools) == ("changed", (), ("s.more",))
+    assert (narrower.outcome, narrower.gained_tools, narrower.lost_tools) == (
+        "changed",
+        (),
+        ("s.more",),
+    )
     denying = (Policy("p", allow=("*",), deny=("x",)),)
-    other = replay(mapped, replace(then, routes=(replace(ROUTES[1], bundles=("y",)),), policies=denying))
+    other = replay(
+        mapped, replace(then, routes=(replace(ROUTES[1], bundles=("y",)),), policies=denying)
+    )
     assert (other.outcome, other.gained, other.lost) == ("changed", ("y",), ("x",))
 
 
-def test_a_late_list_makes_a_decision_degraded_by_its_name_and_not_by_what_the_reason_says() -> None:
+def test_a_late_list_makes_a_decision_degraded_by_its_name_and_not_by_what_the_reason_says() -> (
+    None
+):
     why = "it is still being asked for its tools, after 5.0 s"
     step = STEP.model_copy(update={"step": "two"})
 
@@ -203,7 +250,10 @@ def test_a_late_list_makes_a_decision_degraded_by_its_name_and_not_by_what_the_r
     assert is_degraded
     assert replay(named, catalog()).outcome == "identical"
     for was_degraded in (True, False):  # records of before servers were named in them
-        older = json.loads(encode(record(unavailable=away)[1].to_json())) | {"seq": 0, "degraded": was_degraded}
+        older = json.loads(encode(record(unavailable=away)[1].to_json())) | {
+            "seq": 0,
+            "degraded": was_degraded,
+        }
         assert "pending" not in older["facts"]
         assert replay(older, catalog()).outcome == "identical"
 
@@ -211,7 +261,9 @@ def test_a_late_list_makes_a_decision_degraded_by_its_name_and_not_by_what_the_r
 def test_what_drifted_in_a_record_that_says_no_more_replays_to_its_code() -> None:
     step = STEP.model_copy(update={"step": "two"})
     named = [
-        (server, tool) for name in catalog().bundles[ROUTES[1].bundles[0]].tools for server, tool in [name.split(".")]
+        (server, tool)
+        for name in catalog().bundles[ROUTES[1].bundles[0]].tools
+        for server, tool in [name.split(".")]
     ]
     rows = {}
     for code in DRIFT_CODES:
@@ -223,7 +275,9 @@ def test_what_drifted_in_a_record_that_says_no_more_replays_to_its_code() -> Non
         rows[code] = json.loads(encode(made.to_json())) | {"seq": 0}
         assert {row["code"] for row in rows[code]["left_out"]} == {code}
         assert replay(rows[code], catalog()).outcome == "identical"
-    assert all(row.keys() == {"server", "tool"} for row in rows["pin_drift"]["facts"]["drifted"]), "as ever"
+    assert all(row.keys() == {"server", "tool"} for row in rows["pin_drift"]["facts"]["drifted"]), (
+        "as ever"
+    )
 
 
 def test_a_reply_is_heard_again_only_for_the_question_that_was_put() -> None:

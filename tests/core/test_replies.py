@@ -1,4 +1,6 @@
-"""What selectors say: believed only where they speak for search or a model, and recorded as it was heard."""
+"""What selectors say: believed only where they speak for search or a model, and recorded as it was
+heard.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,25 @@ from typing import Any
 import pytest
 from bundle_router.core.catalog import Route
 from bundle_router.core.decide.decide import Question, decide, settle
-from bundle_router.core.models import Activation, Answer, Candidate, Facts, ModelUse, RecentStep, Reply, SearchUse, Step
+from bundle_router.core.models import (
+    Activation,
+    Answer,
+    Candidate,
+    Facts,
+    ModelUse,
+    RecentStep,
+    Reply,
+    SearchUse,
+    Step,
+)
 from bundle_router.core.models.canonical import encode
 from bundle_router.core.records.decision_record import input_digest
 from bundle_router.core.records.replayed import replay
 from bundle_router.testing import FakeRouter, fake_router, small_catalog
 
 CATALOG = small_catalog(
-    {"a": ["s.a"], "b": ["s.b"], "c": ["s.c"]}, routes=[Route("closed", step=("closed",), bundles=("c",))]
+    {"a": ["s.a"], "b": ["s.b"], "c": ["s.c"]},
+    routes=[Route("closed", step=("closed",), bundles=("c",))],
 )
 SECRET = "hunter2hunter2"
 
@@ -80,7 +93,9 @@ def test_a_reply_that_cant_be_believed_or_written_is_an_internal_failure(reply: 
     assert (record["source"], record["degraded"], record["bundles"]) == ("none", True, [])
     assert (record["reply"]["heard"], record["reply"]["failure"]) == ("failed", "internal")
     assert replay(record, CATALOG).outcome == "identical"
-    assert [(level, name) for level, name, _ in router.fakes.diagnostics.events] == [("error", "reply.refused")]
+    assert [(level, name) for level, name, _ in router.fakes.diagnostics.events] == [
+        ("error", "reply.refused")
+    ]
     assert router.route_sync(step("closed")).bundle_ids == ["c"]
 
 
@@ -107,20 +122,41 @@ def test_any_number_that_floats_hold_well_is_a_score(score: float | None) -> Non
 
 
 def test_what_is_said_twice_is_heard_and_recorded_once_and_replays_to_the_same_bytes() -> None:
-    scores = (Candidate("c", 0.1), Candidate("a", None), Candidate("b", 0.9), Candidate("a", 0.5), Candidate("c", 0.7))
+    scores = (
+        Candidate("c", 0.1),
+        Candidate("a", None),
+        Candidate("b", 0.9),
+        Candidate("a", 0.5),
+        Candidate("c", 0.7),
+    )
     answer = Answer(("a", "c", "a", "zz", "zz"), "search", "search", "said", scores,
                     dropped=(("b", "over_budget"), ("b", "below_floor")))  # fmt: skip
     _, record = routed(Reply(answer=answer))
-    assert [(row["id"], row["score"]) for row in record["candidates"]] == [("b", 0.9), ("c", 0.7), ("a", 0.5)]
-    assert [(row["id"], row["evidence"]) for row in record["bundles"]] == [("a", "score 0.50"), ("c", "score 0.70")]
+    assert [(row["id"], row["score"]) for row in record["candidates"]] == [
+        ("b", 0.9),
+        ("c", 0.7),
+        ("a", 0.5),
+    ]
+    assert [(row["id"], row["evidence"]) for row in record["bundles"]] == [
+        ("a", "score 0.50"),
+        ("c", "score 0.70"),
+    ]
     assert record["reply"]["ids"] == ["a", "c", "zz"]
     assert record["reply"]["dropped"] == [{"id": "b", "code": "over_budget"}]
-    assert [(row["id"], row["code"]) for row in record["left_out"]] == [("b", "over_budget"), ("zz", "unknown_bundle")]
+    assert [(row["id"], row["code"]) for row in record["left_out"]] == [
+        ("b", "over_budget"),
+        ("zz", "unknown_bundle"),
+    ]
     assert replay(record, CATALOG).outcome == "identical"
 
 
 def test_a_pick_without_scores_of_its_own_rests_on_what_search_ranked_live_and_on_replay() -> None:
-    found = SearchUse("enough", "sure", "t", ranked=(Candidate("a", 0.5), Candidate("b", 0.25), Candidate("b", 0.75)))
+    found = SearchUse(
+        "enough",
+        "sure",
+        "t",
+        ranked=(Candidate("a", 0.5), Candidate("b", 0.25), Candidate("b", 0.75)),
+    )
     _, record = routed(Reply(answer=replace(SOUND, scores=()), search=found))
     assert [row["evidence"] for row in record["bundles"]] == ["score 0.50"]
     assert [(row["id"], row["score"]) for row in record["candidates"]] == [("b", 0.75), ("a", 0.5)]

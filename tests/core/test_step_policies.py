@@ -1,4 +1,6 @@
-"""A step's own policy: what its names mean, and that a name nobody knows is refused before anything is done."""
+"""A step's own policy: what its names mean, and that a name nobody knows is refused before anything
+is done.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +29,15 @@ def catalog(policies: tuple[Policy, ...] = (Policy("all", allow=("*",)),)) -> Ca
         "workspace.exec": RENAMED,
         "hub": HUB,
     }
-    return small_catalog(bundles, routes=[Route("all", bundles=("repo", "workspace.exec"))], policies=policies)
+    return small_catalog(
+        bundles, routes=[Route("all", bundles=("repo", "workspace.exec"))], policies=policies
+    )
 
 
 def step(run_id: str = "r", **changes: object) -> Step:
-    return Step.model_validate({"run_id": run_id, "workflow": "w", "role": "r", "step": "s"} | changes)
+    return Step.model_validate(
+        {"run_id": run_id, "workflow": "w", "role": "r", "step": "s"} | changes
+    )
 
 
 @pytest.fixture
@@ -54,7 +60,9 @@ def router() -> FakeRouter:
         (lambda: StepPolicy(trust="yes"), "trust: must be one of 'untrusted' or 'trusted', not the text given"),
     ],
 )  # fmt: skip
-def test_what_no_step_can_be_made_of_is_said_in_a_sentence_of_ours(make: Callable[[], object], said: str) -> None:
+def test_what_no_step_can_be_made_of_is_said_in_a_sentence_of_ours(
+    make: Callable[[], object], said: str
+) -> None:
     with pytest.raises(InvalidStep) as wrong:
         make()
     assert said in str(wrong.value)
@@ -123,7 +131,9 @@ def test_what_nobody_knows_is_refused_before_anything_is_written(
     assert not router.fakes.store.has("r")
 
 
-def test_the_longest_pattern_is_taken_and_everything_wrong_is_told_of_within_a_bound(router: FakeRouter) -> None:
+def test_the_longest_pattern_is_taken_and_everything_wrong_is_told_of_within_a_bound(
+    router: FakeRouter,
+) -> None:
     assert check_step_policy(catalog(), StepPolicy(deny=("x" * (MAX_PATTERN - 1) + "*",))) == []
     many = StepPolicy(allow=("nope",), deny=tuple(f"absent{n}" for n in range(1000)))
     assert len(check_step_policy(catalog(), many)) == 1001
@@ -138,7 +148,9 @@ def test_the_longest_pattern_is_taken_and_everything_wrong_is_told_of_within_a_b
 
 
 def test_the_nearest_name_is_looked_for_a_few_times_and_no_more() -> None:
-    said = check_step_policy(catalog(), StepPolicy(deny=tuple(f"rep{letter}" for letter in "abcdef")))
+    said = check_step_policy(
+        catalog(), StepPolicy(deny=tuple(f"rep{letter}" for letter in "abcdef"))
+    )
     assert ["did you mean 'repo'" in one for one in said] == [True] * 5 + [False]
 
 
@@ -147,8 +159,12 @@ def test_a_sub_agent_is_refused_while_its_parents_policy_is_not_understood() -> 
     router.route_sync(step("top", policy={"deny": ["bundle:workspace.exec"]}))
     assert router.route_sync(step("kid", parent_run_id="top")).bundle_ids == ["repo"]
     renamed = catalog()
-    gone = replace(renamed, bundles={"repo": renamed.bundles["repo"], "shell": replace(RENAMED, id="shell")})
-    router._engines.newest._tree._catalog = gone  # as when the run is taken up again under another config
+    gone = replace(
+        renamed, bundles={"repo": renamed.bundles["repo"], "shell": replace(RENAMED, id="shell")}
+    )
+    router._engines.newest._tree._catalog = (
+        gone  # as when the run is taken up again under another config
+    )
     with pytest.raises(RequestError, match="the step policy of an ancestor run is not understood"):
         router.route_sync(step("kid2", parent_run_id="top"))
 
@@ -160,7 +176,9 @@ def test_policies_that_never_repeat_dont_make_the_plans_grow() -> None:
     for n in range(60):
         plan = plan_for(routed, step(policy={("allow", "deny")[n % 2]: [f"y{n}*", *big]}), ())
         kept.add(id(plan))
-        known = indexes_of(routed)._plans  # looked into on purpose: what is held is what this is about
+        known = indexes_of(
+            routed
+        )._plans  # looked into on purpose: what is held is what this is about
         held = sum(
             len(pattern)
             for _, policy, _ in known

@@ -1,12 +1,21 @@
-"""What stays between steps: what search or a model picked never moves what the mapping brought in, and nothing of what
-was there before goes without a word."""
+"""What stays between steps: what search or a model picked never moves what the mapping brought in,
+and nothing of what was there before goes without a word.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
 import pytest
-from bundle_router.core.catalog import ActivationSettings, Bundle, Catalog, Fallback, Policy, Route, Settings
+from bundle_router.core.catalog import (
+    ActivationSettings,
+    Bundle,
+    Catalog,
+    Fallback,
+    Policy,
+    Route,
+    Settings,
+)
 from bundle_router.core.decide.activation import UNTRUSTED, inherit
 from bundle_router.core.decide.decide import Question, decide
 from bundle_router.core.models import (
@@ -42,11 +51,19 @@ def catalog(bundles: Mapping[str, list[str] | Bundle] | None = None, **settings:
 
 
 def picking(*ids: str, reason: Reason = "model") -> Answer:
-    source: Source = "shortlist" if reason == "shortlist" else "search" if reason in ("search", "union") else "model"
+    source: Source = (
+        "shortlist"
+        if reason == "shortlist"
+        else "search"
+        if reason in ("search", "union")
+        else "model"
+    )
     return Answer(ids, source, reason, "said")
 
 
-def taken(over: Catalog, before: Activation, at: str, answer: Answer | None = None, **changes: object) -> Decision:
+def taken(
+    over: Catalog, before: Activation, at: str, answer: Answer | None = None, **changes: object
+) -> Decision:
     step = Step.model_validate({"run_id": "r", "workflow": "w", "role": "r", "step": at} | changes)
     made = decide(over, Facts(), before, step)
     return conclude(made, Reply(made.key, answer)) if isinstance(made, Question) else made
@@ -55,7 +72,9 @@ def taken(over: Catalog, before: Activation, at: str, answer: Answer | None = No
 def run(over: Catalog, steps: Sequence[tuple[str, Answer | None]]) -> list[Decision]:
     decisions: list[Decision] = []
     for at, answer in steps:
-        decisions.append(taken(over, decisions[-1].after if decisions else Activation(), at, answer))
+        decisions.append(
+            taken(over, decisions[-1].after if decisions else Activation(), at, answer)
+        )
     return decisions
 
 
@@ -82,7 +101,9 @@ def test_what_was_picked_on_the_way_changes_nothing_that_a_closed_route_shows(
 ) -> None:
     over = catalog(fallback=Fallback(default=("y",)))
     quiet = run(over, [("x", None), ("z", None), ("ask", None), ("closed", None)])
-    loud = run(over, [("x", None), ("z", None), ("ask", picking(*picked, reason=reason)), ("closed", None)])
+    loud = run(
+        over, [("x", None), ("z", None), ("ask", picking(*picked, reason=reason)), ("closed", None)]
+    )
     assert shown(quiet[-1]) == shown(loud[-1]) == [
         ("c", "mapped", "route 'closed'"),
         ("z", "sticky", "from an earlier step (mapped)"),
@@ -94,7 +115,9 @@ def test_the_first_trusted_origin_stays_whoever_picks_the_bundle_later() -> None
     over = catalog()
     kept = run(over, [("x", None), ("ask", picking("x", "y")), ("z", None)])[-1].after
     assert origins(kept) == {"x": "mapped", "y": "model", "z": "mapped"}
-    mapped = run(over, [("ask", picking("x", "y")), ("x", None), ("ask", picking("y", reason="search"))])[-1].after
+    mapped = run(
+        over, [("ask", picking("x", "y")), ("x", None), ("ask", picking("y", reason="search"))]
+    )[-1].after
     assert origins(mapped) == {"x": "mapped", "y": "model"}
 
 
@@ -120,7 +143,10 @@ def test_what_was_picked_goes_first_however_lately_it_was_used() -> None:
 
 
 def test_a_pick_that_leaves_no_room_sets_the_mapped_aside_for_its_step_and_does_not_stay() -> None:
-    decisions = run(catalog(BIG), [("x", None), ("ask", picking("big")), ("ask", picking("y")), ("closed", None)])
+    decisions = run(
+        catalog(BIG),
+        [("x", None), ("ask", picking("big")), ("ask", picking("y")), ("closed", None)],
+    )
     picked = decisions[1]
     assert picked.bundle_ids == ["big"]
     assert (picked.evicted, left_out(picked)) == ((), {"x": "over_budget"})
@@ -140,7 +166,9 @@ def test_a_pick_over_the_cap_stays_where_it_pushes_nothing_out() -> None:
 def test_what_is_set_aside_is_told_of_in_the_order_of_the_ids() -> None:
     before = entries(*((id_, "mapped", 1, False) for id_ in "cxyz"))
     aside = taken(catalog(BIG), before, "ask", picking("big"))
-    assert [(row.id, row.code) for row in aside.left_out] == [(id_, "over_budget") for id_ in "cxyz"]
+    assert [(row.id, row.code) for row in aside.left_out] == [
+        (id_, "over_budget") for id_ in "cxyz"
+    ]
 
 
 @pytest.mark.parametrize("used", [0, 3])
@@ -162,10 +190,15 @@ def test_what_nobody_used_is_offered_again_where_it_is_among_the_best_again() ->
 def test_a_step_whose_offers_are_all_there_already_or_refused_says_what_it_got() -> None:
     offer = picking("y", reason="shortlist")
     there = taken(catalog(), entries(("y", "mapped", 1, False)), "ask", offer)
-    assert (there.source, shown(there)) == ("shortlist", [("y", "sticky", "from an earlier step (mapped)")])
+    assert (there.source, shown(there)) == (
+        "shortlist",
+        [("y", "sticky", "from an earlier step (mapped)")],
+    )
     refused = taken(catalog(), Activation(), "ask", offer, max_bundles=0)
     assert (refused.source, refused.bundle_ids) == ("none", [])
-    default = taken(catalog(fallback=Fallback(default=("z",))), Activation(), "ask", offer, max_bundles=1)
+    default = taken(
+        catalog(fallback=Fallback(default=("z",))), Activation(), "ask", offer, max_bundles=1
+    )
     assert (default.source, default.bundle_ids) == ("default", ["z"])
 
 
@@ -178,14 +211,21 @@ def test_a_bundle_of_globs_and_one_with_nothing_in_it_stay_like_any_other() -> N
     globs, empty = Bundle("y", "x", (), patterns=("s.*",), effects=("read",)), Bundle("z", "x", ())
     over = catalog({"y": globs, "z": empty}, activation=ActivationSettings(max_tools=1))
     decisions = run(over, [("z", None), ("ask", picking("y")), ("ask", picking("y")), ("x", None)])
-    assert [decision.bundle_ids for decision in decisions] == [["z"], ["y", "z"], ["y", "z"], ["x", "z"]]
+    assert [decision.bundle_ids for decision in decisions] == [
+        ["z"],
+        ["y", "z"],
+        ["y", "z"],
+        ["x", "z"],
+    ]
     assert decisions[-1].evicted == ("y",)
 
 
 def test_a_tool_asked_for_too_long_ago_is_told_of_unless_the_step_shows_it_anyway() -> None:
     deferred = Bundle("y", "x", ("s.x", "s.y1", "s.y2"), effects=("read",), mode="deferred")
     over = catalog({"y": deferred}, activation=ActivationSettings(max_tools=1))
-    asked = tuple(AskedTool(tool, place, place) for place, tool in enumerate(deferred.tools, start=1))
+    asked = tuple(
+        AskedTool(tool, place, place) for place, tool in enumerate(deferred.tools, start=1)
+    )
     before = Activation((Entry("y", "mapped", 3, tools=asked),))
     told = [row for row in taken(over, before, "ask", picking("y")).left_out if row.tool]
     assert [(row.id, row.code, row.tool, row.detail) for row in told] == [
@@ -201,17 +241,31 @@ def test_a_tool_asked_for_too_long_ago_is_told_of_unless_the_step_shows_it_anywa
 def test_what_left_the_set_is_named_even_when_the_same_step_shows_it() -> None:
     over = catalog(BIG, activation=ActivationSettings(max_tools=24))
     first = run(over, [("ask", picking("big")), ("x", None)])
-    assert (first[1].bundle_ids, first[1].evicted, left_out(first[1])) == (["x"], ("big",), {"big": "evicted"})
-    beside = taken(over, Activation((Entry("big", "model", 1), Entry("z", "mapped", 0))), "ask", picking("big"))
-    assert (beside.bundle_ids, beside.evicted, left_out(beside)) == (["big"], ("big",), {"z": "over_budget"})
+    assert (first[1].bundle_ids, first[1].evicted, left_out(first[1])) == (
+        ["x"],
+        ("big",),
+        {"big": "evicted"},
+    )
+    beside = taken(
+        over, Activation((Entry("big", "model", 1), Entry("z", "mapped", 0))), "ask", picking("big")
+    )
+    assert (beside.bundle_ids, beside.evicted, left_out(beside)) == (
+        ["big"],
+        ("big",),
+        {"z": "over_budget"},
+    )
 
 
 def test_a_route_that_says_this_step_has_none_shows_nothing_and_says_what_it_holds_back() -> None:
-    decisions = run(catalog(), [("x", None), ("ask", picking("y")), ("nothing", None), ("ask", picking("z"))])
+    decisions = run(
+        catalog(), [("x", None), ("ask", picking("y")), ("nothing", None), ("ask", picking("z"))]
+    )
     none = decisions[2]
     assert (none.bundle_ids, none.source, none.route) == ([], "mapping", "nothing")
     assert left_out(none) == {"x": "not_mapped", "y": "not_mapped"}
-    assert all("route 'nothing' says that this step has none" in row.detail for row in none.left_out)
+    assert all(
+        "route 'nothing' says that this step has none" in row.detail for row in none.left_out
+    )
     assert set(decisions[3].bundle_ids) == {"x", "y", "z"}  # held back, not forgotten
 
 
@@ -229,10 +283,18 @@ def test_what_a_sub_agent_inherits_at_a_role_without_a_route_is_left_out_with_a_
     )
     router = fake_router(over)
     router.route_sync(Step(run_id="top", workflow="w", role="lead", step="s"))
-    child = router.route_sync(Step(run_id="kid", workflow="w", role="unmapped", step="s", parent_run_id="top"))
+    child = router.route_sync(
+        Step(run_id="kid", workflow="w", role="unmapped", step="s", parent_run_id="top")
+    )
     assert (child.bundle_ids, child.source) == ([], "none")
-    assert [(row.id, row.code) for row in child.left_out] == [("w", "policy_denied"), ("x", "not_mapped")]
-    assert child.left_out[1].detail == "no route covers this step, so nothing stays from the parent run"
+    assert [(row.id, row.code) for row in child.left_out] == [
+        ("w", "policy_denied"),
+        ("x", "not_mapped"),
+    ]
+    assert (
+        child.left_out[1].detail
+        == "no route covers this step, so nothing stays from the parent run"
+    )
     again = router.route_sync(Step(run_id="kid", workflow="w", role="lead", step="s"))
     assert [chosen.reason for chosen in again.bundles] == ["mapped", "mapped"]
 
@@ -248,12 +310,18 @@ def test_what_came_from_the_parent_is_marked_until_the_mapping_of_this_run_bring
     assert shown(closed)[1:] == [("x", "inherited", "from the parent run (mapped)")]
     mapped = taken(catalog(), closed.after, "x")
     assert [e.id for e in mapped.after.entries if e.inherited] == ["y"]
-    assert ("x", "sticky", "from an earlier step (mapped)") in shown(taken(catalog(), mapped.after, "z"))
+    assert ("x", "sticky", "from an earlier step (mapped)") in shown(
+        taken(catalog(), mapped.after, "z")
+    )
 
 
 def renamed(*, cap: int = 24) -> Catalog:
     new = Bundle("new", "x", ("s.o1", "s.o2"), effects=("read",), aliases=("old", "older"))
-    routes = [Route("n", step=("n",), bundles=("new",)), Route("o", step=("o",), bundles=("old",)), *ROUTES]
+    routes = [
+        Route("n", step=("n",), bundles=("new",)),
+        Route("o", step=("o",), bundles=("old",)),
+        *ROUTES,
+    ]
     settings = Settings(activation=ActivationSettings(max_tools=cap))
     return small_catalog({"new": new, "x": ["s.x"], "c": ["s.c"]}, routes=routes, settings=settings)
 
@@ -272,15 +340,25 @@ def test_a_renamed_bundle_is_neither_shown_nor_counted_nor_evicted_twice(at: str
     gone = taken(renamed(cap=2), before, at)
     assert (gone.bundle_ids, gone.evicted, left_out(gone)) == (["new"], ("x",), {"x": "evicted"})
     other = taken(renamed(cap=2), before, "closed")
-    assert (other.bundle_ids, other.evicted, left_out(other)) == (["c", "x"], ("new",), {"new": "evicted"})
+    assert (other.bundle_ids, other.evicted, left_out(other)) == (
+        ["c", "x"],
+        ("new",),
+        {"new": "evicted"},
+    )
 
 
 @pytest.mark.parametrize(
     ("rows", "merged"),
     [
         ([("new", "model", 5, True), ("old", "mapped", 2, True)], Entry("new", "mapped", 5, True)),
-        ([("new", "mapped", 2, False), ("old", "search", 5, True)], Entry("new", "mapped", 5, False)),
-        ([("old", "search", 5, True), ("older", "model", 7, False)], Entry("new", "search", 7, False)),
+        (
+            [("new", "mapped", 2, False), ("old", "search", 5, True)],
+            Entry("new", "mapped", 5, False),
+        ),
+        (
+            [("old", "search", 5, True), ("older", "model", 7, False)],
+            Entry("new", "search", 7, False),
+        ),
         ([("older", "always", 5, True)], Entry("new", "always", 5, True)),
     ],
 )

@@ -46,7 +46,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     folder.mkdir()
     monkeypatch.setenv("HOME", str(folder))
     monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
-    for name in ("CLAUDE_CONFIG_DIR", "ENABLE_TOOL_SEARCH", "ANTHROPIC_BASE_URL", "CLAUDE_CODE_USE_VERTEX"):
+    for name in (
+        "CLAUDE_CONFIG_DIR",
+        "ENABLE_TOOL_SEARCH",
+        "ANTHROPIC_BASE_URL",
+        "CLAUDE_CODE_USE_VERTEX",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
     return Home(folder)

@@ -1,7 +1,8 @@
-"""A strict fake of the Messages API: the documented 400s of tool search, and a scripted model that searches and calls.
+"""A strict fake of the Messages API: the documented 400s of tool search, and a scripted model that
+searches and calls.
 
-What is assumed beyond the documentation: signed thinking keeps its place in the latest assistant message, and a call of
-a deferred tool needs a reference to it before.
+What is assumed beyond the documentation: signed thinking keeps its place in the latest assistant
+message, and a call of a deferred tool needs a reference to it before.
 """
 
 from __future__ import annotations
@@ -32,14 +33,21 @@ def check_request(body: dict[str, Any]) -> None:
     if len(set(names)) != len(names):
         raise BadRequest("tools: Tool names must be unique.")
     if tools and len(deferred) == len(tools):
-        raise BadRequest("All tools have defer_loading set. At least one tool must be non-deferred.")
+        raise BadRequest(
+            "All tools have defer_loading set. At least one tool must be non-deferred."
+        )
     for number, tool in enumerate(tools):
         if tool.get("defer_loading") and tool.get("cache_control"):
-            raise BadRequest(f"Tool 'tool_{number}' cannot have both defer_loading=true and cache_control set.")
+            raise BadRequest(
+                f"Tool 'tool_{number}' cannot have both defer_loading=true and cache_control set."
+            )
         if tool.get("defer_loading") and tool.get("input_examples"):
             raise BadRequest("tool search is not compatible with input_examples")
     if (
-        sum(part.count('"cache_control": {') for part in map(json.dumps, (tools, body["messages"], body.get("system"))))
+        sum(
+            part.count('"cache_control": {')
+            for part in map(json.dumps, (tools, body["messages"], body.get("system")))
+        )
         > 4
     ):
         raise BadRequest("A maximum of 4 blocks with cache_control may be provided.")
@@ -61,7 +69,8 @@ def check_history(messages: list[dict[str, Any]], names: list[str], deferred: se
             answered = {block["tool_use_id"] for block in blocks if block["type"] == "tool_result"}
             if answered != open_calls:
                 raise BadRequest(
-                    f"messages.{number}: tool_use ids without tool_result: {sorted(open_calls ^ answered)}"
+                    f"messages.{number}: tool_use ids without tool_result:"
+                    f" {sorted(open_calls ^ answered)}"
                 )
             open_calls = set()
         searches: set[str] = set()
@@ -71,7 +80,9 @@ def check_history(messages: list[dict[str, Any]], names: list[str], deferred: se
                 raise BadRequest("messages: text content blocks must be non-empty")
             signed = kind in ("thinking", "redacted_thinking") and number == last_answer
             if signed and block.get("signature") != f"signed-{index}":
-                raise BadRequest(f"messages.{number}.content.{index}: `thinking` blocks cannot be modified.")
+                raise BadRequest(
+                    f"messages.{number}.content.{index}: `thinking` blocks cannot be modified."
+                )
             if kind == "server_tool_use":
                 searches.add(block["id"])
             if kind == "tool_search_tool_result":
@@ -82,7 +93,9 @@ def check_history(messages: list[dict[str, Any]], names: list[str], deferred: se
                 if name not in names:
                     raise BadRequest(f"Tool reference '{name}' not found in available tools")
                 if name not in deferred:
-                    raise BadRequest(f"Tool reference '{name}' has no corresponding tool definition")
+                    raise BadRequest(
+                        f"Tool reference '{name}' has no corresponding tool definition"
+                    )
                 found.add(name)
             if kind == "tool_use":
                 open_calls.add(block["id"])
@@ -107,9 +120,14 @@ def references_of(block: Block) -> Iterator[str]:
 
 
 class FakeApi:
-    """The API as an ASGI application. `requests` are the bodies that were served, `refusals` the texts of its 400s."""
+    """The API as an ASGI application.
 
-    def __init__(self, *, refuses_deferral: bool = False, pauses: int = 0, blocks: list[Block] | None = None) -> None:
+    `requests` are the bodies that were served, `refusals` the texts of its 400s.
+    """
+
+    def __init__(
+        self, *, refuses_deferral: bool = False, pauses: int = 0, blocks: list[Block] | None = None
+    ) -> None:
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.bodies: list[bytes] = []
@@ -140,12 +158,17 @@ class FakeApi:
         self.bodies.append(raw)
         body = json.loads(raw)
         try:
-            if self.refuses_deferral and any(tool.get("defer_loading") for tool in body.get("tools", [])):
+            if self.refuses_deferral and any(
+                tool.get("defer_loading") for tool in body.get("tools", [])
+            ):
                 raise BadRequest("tools.0: Extra inputs are not permitted: defer_loading")
             check_request(body)
         except BadRequest as refusal:
             self.refusals.append(str(refusal))
-            error = {"type": "error", "error": {"type": "invalid_request_error", "message": str(refusal)}}
+            error = {
+                "type": "error",
+                "error": {"type": "invalid_request_error", "message": str(refusal)},
+            }
             return JSONResponse(error, 400)
         self.requests.append(body)
         blocks, reason = (self.blocks and (self.blocks, "end_turn")) or self.turn(body)
@@ -156,14 +179,24 @@ class FakeApi:
 
     async def _pieces(self, events: list[bytes]) -> AsyncIterator[bytes]:
         whole = b"".join(events)
-        pieces = [whole[i : i + self.cut] for i in range(0, len(whole), self.cut)] if self.cut else events
+        pieces = (
+            [whole[i : i + self.cut] for i in range(0, len(whole), self.cut)]
+            if self.cut
+            else events
+        )
         for piece in pieces:
             yield piece
             await asyncio.sleep(0)
 
     def message(self, body: dict[str, Any], blocks: list[Block], reason: str) -> dict[str, Any]:
-        upfront = sum(len(json.dumps(tool)) for tool in body.get("tools", []) if not tool.get("defer_loading"))
-        usage = {"input_tokens": 5, "cache_creation_input_tokens": 0, "cache_read_input_tokens": upfront // 4}
+        upfront = sum(
+            len(json.dumps(tool)) for tool in body.get("tools", []) if not tool.get("defer_loading")
+        )
+        usage = {
+            "input_tokens": 5,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": upfront // 4,
+        }
         usage["output_tokens"] = 7
         return {
             "id": f"msg_{next(self._ids)}", "type": "message", "role": "assistant", "model": body["model"],
@@ -184,16 +217,26 @@ class FakeApi:
         if not paused and any(block["type"] == "tool_result" for block in blocks_of(last)):
             return [*blocks, {"type": "text", "text": "There is one open issue."}], "end_turn"
         wanted = next(
-            (tool for tool in tools if WANTED in tool["name"] and not tool["name"].endswith("requests")), None
+            (
+                tool
+                for tool in tools
+                if WANTED in tool["name"] and not tool["name"].endswith("requests")
+            ),
+            None,
         )
         if wanted is None:
             return [*blocks, {"type": "text", "text": "Nothing to call."}], "end_turn"
-        searcher = next((tool for tool in tools if str(tool.get("type", "")).startswith("tool_search_tool")), None)
+        searcher = next(
+            (tool for tool in tools if str(tool.get("type", "")).startswith("tool_search_tool")),
+            None,
+        )
         if searcher is not None and wanted.get("defer_loading") and not paused:
             blocks.append({"type": "text", "text": "Looking."})
             blocks += self.search(searcher["name"], wanted["name"])
             if thinking:
-                blocks.append({"type": "thinking", "thinking": "found", "signature": f"signed-{len(blocks)}"})
+                blocks.append(
+                    {"type": "thinking", "thinking": "found", "signature": f"signed-{len(blocks)}"}
+                )
             if self.pauses:
                 return blocks, "pause_turn"
         call = {"type": "tool_use", "id": f"toolu_{next(self._ids)}", "name": wanted["name"]}
@@ -206,7 +249,12 @@ class FakeApi:
             "tool_references": [{"type": "tool_reference", "tool_name": found}],
         }
         return [
-            {"type": "server_tool_use", "id": identity, "name": searcher, "input": {"query": "list issues"}},
+            {
+                "type": "server_tool_use",
+                "id": identity,
+                "name": searcher,
+                "input": {"query": "list issues"},
+            },
             {"type": "tool_search_tool_result", "tool_use_id": identity, "content": content},
         ]
 
@@ -218,18 +266,28 @@ def events_of(message: dict[str, Any], newline: str = "\n") -> list[bytes]:
     for index, block in enumerate(message["content"]):
         began, deltas = _streamed(block)
         steps.append({"type": "content_block_start", "index": index, "content_block": began})
-        steps += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas]
+        steps += [
+            {"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas
+        ]
         steps.append({"type": "content_block_stop", "index": index})
     delta = {"stop_reason": message["stop_reason"], "stop_sequence": None}
-    usage = {"output_tokens": message["usage"]["output_tokens"], "server_tool_use": {"web_search_requests": 0}}
+    usage = {
+        "output_tokens": message["usage"]["output_tokens"],
+        "server_tool_use": {"web_search_requests": 0},
+    }
     steps += [{"type": "message_delta", "delta": delta, "usage": usage}, {"type": "message_stop"}]
-    return [f"event: {s['type']}{newline}data: {json.dumps(s)}{newline}{newline}".encode() for s in steps]
+    return [
+        f"event: {s['type']}{newline}data: {json.dumps(s)}{newline}{newline}".encode()
+        for s in steps
+    ]
 
 
 def _streamed(block: Block) -> tuple[Block, list[Block]]:
     if block["type"] == "text":
         halves = (block["text"][:3], block["text"][3:])
-        return {**block, "text": ""}, [{"type": "text_delta", "text": half} for half in halves if half]
+        return {**block, "text": ""}, [
+            {"type": "text_delta", "text": half} for half in halves if half
+        ]
     if block["type"] == "thinking":
         deltas = [{"type": "thinking_delta", "thinking": block["thinking"]}]
         deltas.append({"type": "signature_delta", "signature": block["signature"]})
@@ -237,7 +295,9 @@ def _streamed(block: Block) -> tuple[Block, list[Block]]:
     if block["type"] in ("tool_use", "server_tool_use"):
         text = json.dumps(block["input"])
         pieces = (text[: len(text) // 2], text[len(text) // 2 :])
-        return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": piece} for piece in pieces]
+        return {**block, "input": {}}, [
+            {"type": "input_json_delta", "partial_json": piece} for piece in pieces
+        ]
     return block, []
 
 

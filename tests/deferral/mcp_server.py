@@ -1,4 +1,7 @@
-"""A tool server over standard input and output, for real agents: 24 small tools. Run by path, standard library only."""
+"""A tool server over standard input and output, for real agents: 24 small tools.
+
+Run by path, standard library only.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,11 @@ VERBS = ("list", "get", "create", "update", "delete", "search")
 KINDS = ("issue", "pull_request", "branch", "commit")
 SCHEMA = {"type": "object", "properties": {"owner": {"type": "string"}, "repo": {"type": "string"}}}
 TOOLS = [
-    {"name": f"{verb}_{kind}", "description": f"{verb} a {kind} of a repository. {'x' * 200}", "inputSchema": SCHEMA}
+    {
+        "name": f"{verb}_{kind}",
+        "description": f"{verb} a {kind} of a repository. {'x' * 200}",
+        "inputSchema": SCHEMA,
+    }
     for kind in KINDS
     for verb in VERBS
 ]

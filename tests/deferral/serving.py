@@ -36,7 +36,12 @@ async def send(
 ) -> Answer:
     """Send one request over a connection of its own, and read the answer to its end."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    rows = {"host": f"127.0.0.1:{port}", "connection": "close", "content-length": str(len(body)), **(headers or {})}
+    rows = {
+        "host": f"127.0.0.1:{port}",
+        "connection": "close",
+        "content-length": str(len(body)),
+        **(headers or {}),
+    }
     head = "".join(f"{name}: {value}\r\n" for name, value in rows.items())
     writer.write(f"{method} {target} HTTP/1.1\r\n{head}\r\n".encode() + body)
     raw = await reader.read()
@@ -70,7 +75,9 @@ class Rig:
     async def ask(self, body: dict[str, Any], **headers: str) -> dict[str, Any]:
         """Send a request as a client does, and return the message it gets."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
-        answer = await send(self.port, "POST", "/v1/messages?beta=true", json.dumps(body).encode(), named)
+        answer = await send(
+            self.port, "POST", "/v1/messages?beta=true", json.dumps(body).encode(), named
+        )
         message = read_stream(answer.body) if body.get("stream") else json.loads(answer.body)
         return {"status": answer.status, **message}
 
@@ -88,7 +95,10 @@ async def rig(folder: Path, api: Any = None, rewriter: Any = None) -> AsyncItera
             serve(api, listen()) as upstream_port,
             Upstream(f"http://127.0.0.1:{upstream_port}") as upstream,
             serve(
-                DeferralProxy(upstream, rewriter or RequestRewriter(DeferralRules()), store, numbers), listen()
+                DeferralProxy(
+                    upstream, rewriter or RequestRewriter(DeferralRules()), store, numbers
+                ),
+                listen(),
             ) as port,
         ):
             yield Rig(api, port, folder, store, numbers)
@@ -97,7 +107,9 @@ async def rig(folder: Path, api: Any = None, rewriter: Any = None) -> AsyncItera
         numbers.close()
 
 
-def with_rig(folder: Path, work: Callable[[Rig], Awaitable[None]], api: Any = None, rewriter: Any = None) -> None:
+def with_rig(
+    folder: Path, work: Callable[[Rig], Awaitable[None]], api: Any = None, rewriter: Any = None
+) -> None:
     async def run() -> None:
         async with rig(folder, api, rewriter) as made:
             await work(made)

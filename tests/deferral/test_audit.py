@@ -1,4 +1,6 @@
-"""The audit, against a truth table that is computed here from what the transcripts recorded of each request."""
+"""The audit, against a truth table that is computed here from what the transcripts recorded of each
+request.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +30,14 @@ NOTHING_SET = AgentSettings({})
 def _sample() -> list[dict[str, Any]]:
     """The lines of one recording in which deferral was refused and the conversation continued."""
     with tarfile.open(ARCHIVE) as archive:
-        file = archive.extractfile("fixtures/transcripts/captured/2.1.329__resume-after-refusal.jsonl")
+        file = archive.extractfile(
+            "fixtures/transcripts/captured/2.1.329__resume-after-refusal.jsonl"
+        )
         assert file is not None
         found = [json.loads(line) for line in file]
-    return [record for record in found if record["type"] not in ("api-request-blob", "queue-operation")]
+    return [
+        record for record in found if record["type"] not in ("api-request-blob", "queue-operation")
+    ]
 
 
 SAMPLE = _sample()
@@ -40,7 +46,9 @@ SAMPLE = _sample()
 def captured() -> list[str]:
     with tarfile.open(ARCHIVE) as archive:
         names = archive.getnames()
-    return sorted(Path(name).name for name in names if "/captured/" in name and name.endswith(".jsonl"))
+    return sorted(
+        Path(name).name for name in names if "/captured/" in name and name.endswith(".jsonl")
+    )
 
 
 def records(path: Path) -> list[dict[str, Any]]:
@@ -58,7 +66,9 @@ def run_json(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict
 
 
 @pytest.mark.parametrize("name", captured())
-def test_each_recorded_request_gets_the_state_and_the_bytes_that_it_was_sent_with(name: str, recordings: Path) -> None:
+def test_each_recorded_request_gets_the_state_and_the_bytes_that_it_was_sent_with(
+    name: str, recordings: Path
+) -> None:
     path = recordings / "transcripts/captured" / name
     shapes: dict[str, list[dict[str, Any]]] = {}
     truth = []
@@ -71,8 +81,14 @@ def test_each_recorded_request_gets_the_state_and_the_bytes_that_it_was_sent_wit
             sizes: Counter[str] = Counter()
             for tool in tools:
                 if not tool.get("defer_loading"):
-                    server = tool["name"].split("__")[1] if tool["name"].startswith("mcp__") else "(built-in)"
-                    sizes[server] += len(json.dumps(tool, separators=(",", ":"), ensure_ascii=False).encode())
+                    server = (
+                        tool["name"].split("__")[1]
+                        if tool["name"].startswith("mcp__")
+                        else "(built-in)"
+                    )
+                    sizes[server] += len(
+                        json.dumps(tool, separators=(",", ":"), ensure_ascii=False).encode()
+                    )
             state = "on" if any(tool.get("defer_loading") for tool in tools) else "off"
             truth.append((state, "served" if record["id"] in answered else "refused", dict(sizes)))
     if not truth:
@@ -80,7 +96,11 @@ def test_each_recorded_request_gets_the_state_and_the_bytes_that_it_was_sent_wit
         assert len(read(path)) == len(messages)
         return
     found = [
-        (fact.state, fact.outcome, {size.server: size.bytes for size in fact.tools.upfront} if fact.tools else {})
+        (
+            fact.state,
+            fact.outcome,
+            {size.server: size.bytes for size in fact.tools.upfront} if fact.tools else {},
+        )
         for fact in read(path)
     ]
     assert found == truth
@@ -90,7 +110,9 @@ def test_each_recorded_request_gets_the_state_and_the_bytes_that_it_was_sent_wit
 def test_an_inventory_is_no_proof_that_definitions_were_deferred(recordings: Path) -> None:
     off_with, on_without = [], []
     for path in sorted((recordings / "transcripts/captured").glob("*.jsonl")):
-        inventory = any(r.get("attachment", {}).get("type") == "deferred_tools_delta" for r in records(path))
+        inventory = any(
+            r.get("attachment", {}).get("type") == "deferred_tools_delta" for r in records(path)
+        )
         served = [fact for fact in read(path) if fact.outcome == "served"]
         judged = {judge(fact, NOTHING_SET, TABLE).state for fact in served}
         if inventory and "on" not in judged:
@@ -110,7 +132,11 @@ def test_an_inventory_is_no_proof_that_definitions_were_deferred(recordings: Pat
         ("captured/2.1.280__unset-baseurl", {"off/snapshot": 3}, {"unexplained": 3}),
         ("captured/2.1.329__ets-auto-24tools", {"off/shape": 2}, {"auto-below-threshold": 2}),
         ("captured/2.1.329__no-exp-betas", {"off/shape": 2}, {"experimental-betas-disabled": 2}),
-        ("captured/2.1.329__gw-rejects-defer", {"off/shape": 2, "on/shape": 3}, {"endpoint-refused": 2}),
+        (
+            "captured/2.1.329__gw-rejects-defer",
+            {"off/shape": 2, "on/shape": 3},
+            {"endpoint-refused": 2},
+        ),
         (
             "captured/2.1.329__resume-after-refusal",
             {"off/shape": 4, "on/shape": 1},
@@ -124,14 +150,18 @@ def test_an_inventory_is_no_proof_that_definitions_were_deferred(recordings: Pat
 def test_states_come_from_the_best_evidence_and_causes_from_what_was_recorded(
     name: str, states: dict[str, int], causes: dict[str, int], recordings: Path
 ) -> None:
-    judged = [judge(fact, NOTHING_SET, TABLE) for fact in read(recordings / f"transcripts/{name}.jsonl")]
+    judged = [
+        judge(fact, NOTHING_SET, TABLE) for fact in read(recordings / f"transcripts/{name}.jsonl")
+    ]
     assert Counter(f"{j.state}/{j.evidence}" for j in judged) == states
     assert Counter(j.cause for j in judged if j.cause) == causes
 
 
 def test_damaged_lines_are_counted_and_the_others_read(recordings: Path) -> None:
     reader = TranscriptReader(TABLE)
-    facts = list(reader.read([recordings / "transcripts/synthetic/corrupt_lines_and_truncated_tail.jsonl"]))
+    facts = list(
+        reader.read([recordings / "transcripts/synthetic/corrupt_lines_and_truncated_tail.jsonl"])
+    )
     assert (reader.damaged, len(facts)) == (6, 1)
 
 
@@ -140,8 +170,15 @@ def test_memory_does_not_grow_with_the_transcript(tmp_path: Path) -> None:
         path = tmp_path / f"{messages}.jsonl"
         with path.open("w", encoding="utf-8") as file:
             for i in range(messages):
-                message = {"id": f"m{i}", "model": "claude-sonnet-5", "content": [{"type": "text", "text": "x" * 900}]}
-                file.write(json.dumps({"type": "assistant", "version": "2.1.100", "message": message}) + "\n")
+                message = {
+                    "id": f"m{i}",
+                    "model": "claude-sonnet-5",
+                    "content": [{"type": "text", "text": "x" * 900}],
+                }
+                file.write(
+                    json.dumps({"type": "assistant", "version": "2.1.100", "message": message})
+                    + "\n"
+                )
         tracemalloc.start()
         reader = TranscriptReader(TABLE)
         assert sum(1 for _ in reader.read([path])) == messages
@@ -168,11 +205,15 @@ def test_no_line_stops_the_reader(seed: int) -> None:
     transcript = Transcript(TABLE.deferrable)
     for record in SAMPLE:
         line = json.dumps(bent(record)).encode()
-        list(transcript.feed(line[: random.randrange(len(line))] if random.random() < 0.1 else line))
+        list(
+            transcript.feed(line[: random.randrange(len(line))] if random.random() < 0.1 else line)
+        )
     list(transcript.end())
 
 
-def test_a_message_that_another_transcript_repeats_is_counted_once(recordings: Path, tmp_path: Path) -> None:
+def test_a_message_that_another_transcript_repeats_is_counted_once(
+    recordings: Path, tmp_path: Path
+) -> None:
     source = recordings / "transcripts/captured/2.1.240__ets-true.jsonl"
     copy = tmp_path / "forked.jsonl"
     copy.write_bytes(source.read_bytes())
@@ -253,10 +294,14 @@ def test_a_cause_counts_only_in_the_versions_it_existed_in(
 
 
 def test_an_inventory_counts_with_a_known_mode(recordings: Path) -> None:
-    (fact,) = read(recordings / "transcripts/synthetic/auto_below_threshold_has_delta_but_off.jsonl")
+    (fact,) = read(
+        recordings / "transcripts/synthetic/auto_below_threshold_has_delta_but_off.jsonl"
+    )
 
     def under(value: str) -> str:
-        return judge(fact, AgentSettings({"ENABLE_TOOL_SEARCH": Setting(value, "here")}), TABLE).state
+        return judge(
+            fact, AgentSettings({"ENABLE_TOOL_SEARCH": Setting(value, "here")}), TABLE
+        ).state
 
     assert (under("true"), under("auto"), under("auto:0")) == ("on", "unknown", "on")
 
@@ -270,7 +315,9 @@ def test_an_inventory_counts_with_a_known_mode(recordings: Path) -> None:
         (Usage(), Usage()),
     ],
 )
-def test_costs_are_split_by_the_requests_own_usage_and_capped_by_it(usage: Usage, expected: Usage) -> None:
+def test_costs_are_split_by_the_requests_own_usage_and_capped_by_it(
+    usage: Usage, expected: Usage
+) -> None:
     assert split_cost(1_000, usage) == expected
 
 
@@ -302,7 +349,10 @@ def test_a_setting_is_found_where_it_stands_and_explains_what_was_recorded(
 
 
 def test_settings_beat_the_environment_and_the_project_beats_the_user(
-    recordings: Path, home: Home, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    recordings: Path,
+    home: Home,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path = home.transcript(recordings / "transcripts/captured/2.1.329__settings-false.jsonl")
     cwd = next(r["cwd"] for r in records(path) if "cwd" in r)
@@ -319,7 +369,9 @@ def test_settings_beat_the_environment_and_the_project_beats_the_user(
 def test_a_setting_that_the_project_overrides_is_no_finding(
     recordings: Path, home: Home, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = home.transcript(recordings / "transcripts/captured/2.1.329__user-false-project-true.jsonl")
+    path = home.transcript(
+        recordings / "transcripts/captured/2.1.329__user-false-project-true.jsonl"
+    )
     cwd = next(r["cwd"] for r in records(path) if "cwd" in r)
     (Path(cwd) / ".claude").mkdir(parents=True)
     (Path(cwd) / ".claude/settings.json").write_text('{"env": {"ENABLE_TOOL_SEARCH": "true"}}')
@@ -329,7 +381,9 @@ def test_a_setting_that_the_project_overrides_is_no_finding(
     assert run_json(capsys, "audit")[1]["findings"][0]["cause"] == "env-off"
 
 
-def test_a_mixed_window_gives_counts_by_cause(recordings: Path, home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mixed_window_gives_counts_by_cause(
+    recordings: Path, home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name in ("unset-baseurl", "ets-auto-24tools", "resume-after-refusal", "no-exp-betas"):
         home.transcript(recordings / f"transcripts/captured/2.1.329__{name}.jsonl")
     status, document = run_json(capsys, "audit")
@@ -349,7 +403,9 @@ def test_a_server_that_is_loaded_upfront_and_hardly_called_is_found(
     recordings: Path, home: Home, capsys: pytest.CaptureFixture[str]
 ) -> None:
     home.transcript(recordings / "transcripts/synthetic/shape_on_with_alwaysload_rarely_used.jsonl")
-    (home.folder / ".claude.json").write_text('{"mcpServers": {"pinned": {"command": "x", "alwaysLoad": true}}}')
+    (home.folder / ".claude.json").write_text(
+        '{"mcpServers": {"pinned": {"command": "x", "alwaysLoad": true}}}'
+    )
     status, document = run_json(capsys, "audit")
     (finding,) = document["findings"]
     assert (status, finding["cause"], finding["value"]) == (1, "alwaysload-unused", "pinned")
@@ -365,18 +421,27 @@ def test_nothing_found_is_status_0_and_a_missing_file_status_2(
     assert main(["deferral", "audit", str(home.folder / "nowhere.jsonl")]) == 2
 
 
-def test_unknown_is_never_a_finding(recordings: Path, home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_is_never_a_finding(
+    recordings: Path, home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
     home.transcript(recordings / "transcripts/synthetic/legacy_off_no_evidence.jsonl")
     status, document = run_json(capsys, "audit")
     assert (status, document["findings"]) == (0, [])
 
 
 def test_no_secret_of_a_config_file_or_the_environment_is_printed(
-    recordings: Path, home: Home, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    recordings: Path,
+    home: Home,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("ANTHROPIC_BASE_URL", "https://SECRET-user:SECRET-word@gw.example/SECRET-path?k=SECRET-key")
+    monkeypatch.setenv(
+        "ANTHROPIC_BASE_URL", "https://SECRET-user:SECRET-word@gw.example/SECRET-path?k=SECRET-key"
+    )
     monkeypatch.setenv("ANTHROPIC_API_KEY", "SECRET-api-key")
-    (home.claude / "settings.json").write_bytes((recordings / "config/settings_base_url.json").read_bytes())
+    (home.claude / "settings.json").write_bytes(
+        (recordings / "config/settings_base_url.json").read_bytes()
+    )
     (home.folder / ".claude.json").write_bytes(
         (recordings / "config/claude_json_user_and_local_scope.json").read_bytes()
     )
@@ -397,10 +462,18 @@ def test_the_routers_own_runs_are_in_the_same_report(
     folder = home.folder / "runs/r-1"
     folder.mkdir(parents=True)
     lines = [
-        {"type": "route.decided", "exposure": {"tools": 3, "tokens": 900, "all_tools": 40, "all_tokens": 12_000}},
-        {"type": "route.decided", "exposure": {"tools": 4, "tokens": 1_100, "all_tools": 40, "all_tokens": 12_000}},
+        {
+            "type": "route.decided",
+            "exposure": {"tools": 3, "tokens": 900, "all_tools": 40, "all_tokens": 12_000},
+        },
+        {
+            "type": "route.decided",
+            "exposure": {"tools": 4, "tokens": 1_100, "all_tools": 40, "all_tokens": 12_000},
+        },
     ]
-    (folder / "routing.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + "torn")
+    (folder / "routing.jsonl").write_text(
+        "".join(json.dumps(line) + "\n" for line in lines) + "torn"
+    )
     status, document = run_json(capsys, "audit", "--runs", str(home.folder / "runs"))
     assert status == 0
     assert document["router"] == {

@@ -1,4 +1,6 @@
-"""Changes of settings: only the bytes that are meant, all or nothing through every crash, and back to the byte."""
+"""Changes of settings: only the bytes that are meant, all or nothing through every crash, and back
+to the byte.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,12 @@ from hypothesis import strategies as st
 from tests.deferral.conftest import Home
 
 SPACE = st.text(" \t\r\n", max_size=3)
-NAMES = st.text(max_size=6) | st.sampled_from(("env", "ENABLE_TOOL_SEARCH", "a.b", '"', "\\", "é", "😀"))
-NUMBERS = st.sampled_from(("0", "-1", "1.0", "1e5", "1E400", "123456789012345678901234567890", "-0.0"))
+NAMES = st.text(max_size=6) | st.sampled_from(
+    ("env", "ENABLE_TOOL_SEARCH", "a.b", '"', "\\", "é", "😀")
+)
+NUMBERS = st.sampled_from(
+    ("0", "-1", "1.0", "1e5", "1E400", "123456789012345678901234567890", "-0.0")
+)
 
 
 @st.composite
@@ -144,7 +150,9 @@ def _common(a: str, b: str) -> tuple[int, int]:
 
 
 @given(files(), st.data())
-def test_edit_then_undo_is_the_identity(tmp_path_factory: pytest.TempPathFactory, data: bytes, choice: Any) -> None:
+def test_edit_then_undo_is_the_identity(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes, choice: Any
+) -> None:
     folder = tmp_path_factory.mktemp("edit")
     target = folder / "settings.json"
     target.write_bytes(data)
@@ -184,8 +192,9 @@ def test_what_can_not_be_edited_safely_is_refused_with_the_reason(data: bytes, r
 
 def test_an_element_is_taken_out_of_an_array() -> None:
     text = '{"permissions": {"deny": [ "Bash(rm *)" , "ToolSearch", "x" ,"ToolSearch"]}}'
-    assert remove_element(text, ("permissions", "deny"), "ToolSearch") == (
-        '{"permissions": {"deny": [ "Bash(rm *)" , "x"]}}'
+    assert (
+        remove_element(text, ("permissions", "deny"), "ToolSearch")
+        == '{"permissions": {"deny": [ "Bash(rm *)" , "x"]}}'
     )
 
 
@@ -233,8 +242,12 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
-def crash_at_every_step(folder: Path, work: Callable[[Journal, int], None]) -> list[dict[str, bytes]]:
-    """Carry out `work` once for each step it has, dying there, and return what the next start makes of each."""
+def crash_at_every_step(
+    folder: Path, work: Callable[[Journal, int], None]
+) -> list[dict[str, bytes]]:
+    """Carry out `work` once for each step it has, dying there, and return what the next start makes
+    of each.
+    """
     states = []
     for at in range(200):
         here = folder / str(at)
@@ -245,7 +258,10 @@ def crash_at_every_step(folder: Path, work: Callable[[Journal, int], None]) -> l
         except Crash:
             single = contents(here)
             for name, data in single.items():
-                assert name.startswith(".") or data in (OLD.get(name), NEW[name]), "each file is old or new, at once"
+                assert name.startswith(".") or data in (
+                    OLD.get(name),
+                    NEW[name],
+                ), "each file is old or new, at once"
             with Journal(folder / f"state-{at}").locked():
                 states.append(contents(here))
             continue
@@ -256,7 +272,10 @@ def crash_at_every_step(folder: Path, work: Callable[[Journal, int], None]) -> l
 
 def test_a_crash_between_any_two_steps_leaves_all_old_or_all_new(tmp_path: Path) -> None:
     def work(journal: Journal, at: int) -> None:
-        edits = [FileEdit(str(tmp_path / str(at) / name), OLD.get(name), data) for name, data in NEW.items()]
+        edits = [
+            FileEdit(str(tmp_path / str(at) / name), OLD.get(name), data)
+            for name, data in NEW.items()
+        ]
         with journal.locked():
             journal.apply(edits, {})
 
@@ -268,7 +287,10 @@ def test_a_crash_between_any_two_steps_leaves_all_old_or_all_new(tmp_path: Path)
 
 def test_a_crash_in_an_undo_leaves_all_old_or_all_new(tmp_path: Path) -> None:
     def work(journal: Journal, at: int) -> None:
-        edits = [FileEdit(str(tmp_path / str(at) / name), OLD.get(name), data) for name, data in NEW.items()]
+        edits = [
+            FileEdit(str(tmp_path / str(at) / name), OLD.get(name), data)
+            for name, data in NEW.items()
+        ]
         safe = Journal(journal.folder)
         with safe.locked():
             entry = safe.apply(edits, {})
@@ -377,7 +399,11 @@ def test_read_only_and_hard_linked_files_are_left_alone(tmp_path: Path) -> None:
 
 def test_two_changes_at_once_are_not_made(tmp_path: Path) -> None:
     journal, _target = journal_with(tmp_path)
-    with journal.locked(), pytest.raises(RequestError, match="under way"), Journal(journal.folder).locked():
+    with (
+        journal.locked(),
+        pytest.raises(RequestError, match="under way"),
+        Journal(journal.folder).locked(),
+    ):
         pass
 
 
@@ -399,15 +425,32 @@ def run(*words: str) -> int:
 @pytest.mark.parametrize(
     ("name", "cause", "left"),
     [
-        ("settings_false_2sp", "env-off", {"zeta": 1, "env": {"B": "x", "A": "y"}, "alpha": {"keep": True}}),
+        (
+            "settings_false_2sp",
+            "env-off",
+            {"zeta": 1, "env": {"B": "x", "A": "y"}, "alpha": {"keep": True}},
+        ),
         ("settings_no", "env-off", {"env": {}}),
         ("settings_false_bom", "env-off", {"env": {}, "u": "é😀"}),
-        ("settings_disable_betas", "experimental-betas-disabled", {"env": {"ENABLE_TOOL_SEARCH": "true"}}),
-        ("settings_deny_toolsearch", "toolsearch-denied", {"permissions": {"deny": ["Bash(rm *)"]}}),
+        (
+            "settings_disable_betas",
+            "experimental-betas-disabled",
+            {"env": {"ENABLE_TOOL_SEARCH": "true"}},
+        ),
+        (
+            "settings_deny_toolsearch",
+            "toolsearch-denied",
+            {"permissions": {"deny": ["Bash(rm *)"]}},
+        ),
     ],
 )
 def test_apply_shows_then_carries_out_and_undo_gives_back_the_bytes(
-    name: str, cause: str, left: Any, recordings: Path, home: Home, capsys: pytest.CaptureFixture[str]
+    name: str,
+    cause: str,
+    left: Any,
+    recordings: Path,
+    home: Home,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     file = home.claude / "settings.json"
     before = (recordings / f"config/{name}.json").read_bytes()
@@ -451,9 +494,16 @@ def test_a_file_that_the_agent_can_not_read_is_refused(
     assert file.read_bytes() == (recordings / "config/settings_dup_keys.json").read_bytes()
 
 
-@pytest.mark.parametrize(("days", "result", "written"), [(1, "pass", True), (8, "pass", False), (1, "refused", False)])
+@pytest.mark.parametrize(
+    ("days", "result", "written"), [(1, "pass", True), (8, "pass", False), (1, "refused", False)]
+)
 def test_the_switch_is_forced_on_behind_a_gateway_only_with_a_fresh_probe(
-    days: int, result: str, written: bool, recordings: Path, home: Home, capsys: pytest.CaptureFixture[str]
+    days: int,
+    result: str,
+    written: bool,
+    recordings: Path,
+    home: Home,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     file = home.claude / "settings.json"
     file.write_text('{"env": {"ANTHROPIC_BASE_URL": "https://gw.example/v1"}}')
@@ -469,19 +519,26 @@ def test_the_switch_is_forced_on_behind_a_gateway_only_with_a_fresh_probe(
 
 
 def test_a_shell_profile_is_shown_and_never_edited(
-    recordings: Path, home: Home, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    recordings: Path,
+    home: Home,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     profile = home.folder / ".zshrc"
     profile.write_bytes((recordings / "config/dot_zshrc").read_bytes())
     monkeypatch.setenv("ENABLE_TOOL_SEARCH", "false")
     home.transcript(recordings / "transcripts/captured/2.1.329__ets-false.jsonl")
     assert run("apply", "--yes") == 0
-    assert f"{profile}:3: remove the line `export ENABLE_TOOL_SEARCH=false`" in capsys.readouterr().out
+    assert (
+        f"{profile}:3: remove the line `export ENABLE_TOOL_SEARCH=false`" in capsys.readouterr().out
+    )
     assert profile.read_bytes() == (recordings / "config/dot_zshrc").read_bytes()
 
 
 def test_a_diff_shows_no_string_that_the_edit_does_not_mean() -> None:
-    before = b'{"env": {"TOKEN": "s3cret", "ENABLE_TOOL_SEARCH": "false"}, "args": ["--key", "s3cret"]}'
+    before = (
+        b'{"env": {"TOKEN": "s3cret", "ENABLE_TOOL_SEARCH": "false"}, "args": ["--key", "s3cret"]}'
+    )
     shown = show_diff(FileEdit("settings.json", before, before.replace(b"false", b"true")))
     assert "s3cret" not in shown
     assert '"ENABLE_TOOL_SEARCH": "false"' in shown
@@ -489,7 +546,9 @@ def test_a_diff_shows_no_string_that_the_edit_does_not_mean() -> None:
 
 
 def request(time: str, tools: int, usage: Usage, cwd: str = "/w/p") -> RequestFacts:
-    sizes = measure_tools(({"name": f"t{i}", "description": "x" * 380} for i in range(tools)), frozenset(), None)
+    sizes = measure_tools(
+        ({"name": f"t{i}", "description": "x" * 380} for i in range(tools)), frozenset(), None
+    )
     return RequestFacts(
         "s", cwd, "2.1.329", "claude-sonnet-4-5", time, "on", "shape", "served", False, "", False, False, None, sizes,
         usage, 1, (),
@@ -506,7 +565,9 @@ def request(time: str, tools: int, usage: Usage, cwd: str = "/w/p") -> RequestFa
         (MIN_REQUESTS, 5, 5_000, "worse"),
     ],
 )
-def test_a_change_is_judged_by_the_requests_on_both_sides(after: int, tools: int, hit: int, state: str) -> None:
+def test_a_change_is_judged_by_the_requests_on_both_sides(
+    after: int, tools: int, hit: int, state: str
+) -> None:
     effect = Effect("1", "env-off", "2026-11-10T00:00:00.000000+00:00", project="/w/p")
     for _ in range(MIN_REQUESTS):
         effect.add(request("2026-11-09T00:00:00.000Z", 50, Usage(0, 1_000, 9_000)))
@@ -518,7 +579,9 @@ def test_a_change_is_judged_by_the_requests_on_both_sides(after: int, tools: int
     assert effect.as_json()["after"]["requests"] == after
 
 
-def test_the_report_names_samples_and_states(recordings: Path, home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_names_samples_and_states(
+    recordings: Path, home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run("report", "--json") == 0
     assert json.loads(capsys.readouterr().out)["changes"] == []
     (home.claude / "settings.json").write_text('{"env": {"ENABLE_TOOL_SEARCH": "no"}}')

@@ -28,7 +28,9 @@ CANARY = "sk-ant-CANARY-0123456789"
 def turn(body: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
     """Return the client's next request: what it saw, and the results of the calls in it."""
     calls = [block for block in answer["content"] if block["type"] == "tool_use"]
-    results = [{"type": "tool_result", "tool_use_id": call["id"], "content": "one issue"} for call in calls]
+    results = [
+        {"type": "tool_result", "tool_use_id": call["id"], "content": "one issue"} for call in calls
+    ]
     more = results or [{"type": "text", "text": "go on"}]
     history = [
         *body["messages"],
@@ -63,7 +65,12 @@ def test_a_conversation_finds_and_calls_tools_with_every_request_valid(
             more["thinking"] = {"type": "enabled", "budget_tokens": 1024}
         answers = await converse(made, **more)
         assert api.refusals == []
-        assert [a["stop_reason"] for a in answers] == ["tool_use", "end_turn", "tool_use", "end_turn"]
+        assert [a["stop_reason"] for a in answers] == [
+            "tool_use",
+            "end_turn",
+            "tool_use",
+            "end_turn",
+        ]
         assert "tool_search" not in json.dumps(answers)
         assert all(any(t.get("defer_loading") for t in sent["tools"]) for sent in api.requests)
         history = json.dumps(api.requests[-1]["messages"])
@@ -91,7 +98,9 @@ def test_a_conversation_goes_on_when_the_notes_are_lost(thinking: bool, tmp_path
 
     asyncio.run(second(asyncio.run(first())))
     assert api.refusals == []
-    assert "github_list_issue" in [t["name"] for t in api.requests[-1]["tools"] if not t.get("defer_loading")]
+    assert "github_list_issue" in [
+        t["name"] for t in api.requests[-1]["tools"] if not t.get("defer_loading")
+    ]
 
 
 def test_notes_outlive_the_proxy_and_hold_names_and_queries_only(tmp_path: Path) -> None:
@@ -123,13 +132,19 @@ def test_a_refusal_is_answered_by_the_original_and_remembered(tmp_path: Path) ->
         assert [json.loads(raw)["tools"][0]["name"] for raw in api.bodies] == [
             "tool_search_tool_bm25", "read", "read", "read"
         ]  # fmt: skip
-        assert [row.get("untouched", "") for row in made.rows()] == ["", "refused before", "refused before"]
+        assert [row.get("untouched", "") for row in made.rows()] == [
+            "",
+            "refused before",
+            "refused before",
+        ]
         assert made.rows()[0]["retried"] == 1
 
     with_rig(tmp_path, work, api)
 
 
-def test_a_request_that_is_bad_by_itself_gets_its_own_400_and_nothing_is_remembered(tmp_path: Path) -> None:
+def test_a_request_that_is_bad_by_itself_gets_its_own_400_and_nothing_is_remembered(
+    tmp_path: Path,
+) -> None:
     api = FakeApi()
 
     async def work(made: Rig) -> None:
@@ -162,8 +177,12 @@ class Garbled(FakeApi):
         return await super()._answer(request)
 
 
-@pytest.mark.parametrize(("api", "rewriter"), [(FakeApi(), Explodes(DeferralRules())), (Garbled(), None)])
-def test_an_exception_before_the_first_byte_sends_the_original(api: FakeApi, rewriter: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("api", "rewriter"), [(FakeApi(), Explodes(DeferralRules())), (Garbled(), None)]
+)
+def test_an_exception_before_the_first_byte_sends_the_original(
+    api: FakeApi, rewriter: Any, tmp_path: Path
+) -> None:
     async def work(made: Rig) -> None:
         body = request(stream=True)
         answer = await made.ask(body)
@@ -184,7 +203,11 @@ def test_every_method_and_path_is_forwarded_as_it_came(tmp_path: Path) -> None:
             ("DELETE", "/a"),
         ):
             answer = await send(
-                made.port, method, target, b"" if method in ("GET", "HEAD") else b"body", {"x-own": "1"}
+                made.port,
+                method,
+                target,
+                b"" if method in ("GET", "HEAD") else b"body",
+                {"x-own": "1"},
             )
             assert answer.status == 200
             assert answer.header("x-seen") == "yes"
@@ -203,7 +226,9 @@ def test_a_stream_without_a_search_passes_byte_for_byte(tmp_path: Path) -> None:
     api.cut = 5
 
     async def work(made: Rig) -> None:
-        answer = await send(made.port, "POST", "/v1/messages", json.dumps(request(stream=True)).encode())
+        answer = await send(
+            made.port, "POST", "/v1/messages", json.dumps(request(stream=True)).encode()
+        )
         identity = read_stream(answer.body)["id"]
         message = api.message(request(), api.blocks or [], "end_turn") | {"id": identity}
         message["usage"] = read_stream(answer.body)["usage"] | {"output_tokens": 7}
@@ -245,7 +270,10 @@ def test_a_body_over_the_bound_is_refused_and_a_dead_upstream_is_a_502(
             proxy = DeferralProxy(upstream, RequestRewriter(DeferralRules()), None, None)
             async with serve(proxy, listen()) as port:
                 answer = await send(port, "POST", "/v1/messages", b"{}")
-                assert (answer.status, json.loads(answer.body)["error"]["type"]) == (502, "api_error")
+                assert (answer.status, json.loads(answer.body)["error"]["type"]) == (
+                    502,
+                    "api_error",
+                )
 
     asyncio.run(unreachable())
 

@@ -1,4 +1,6 @@
-"""The proxy's rules without a network: what is rewritten, what is hidden, and that both together lose nothing."""
+"""The proxy's rules without a network: what is rewritten, what is hidden, and that both together
+lose nothing.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,12 @@ from bundle_router.deferral.hiding import (
     is_hidden,
     notes_of,
 )
-from bundle_router.deferral.rewriting import DeferralRules, Deferred, RequestRewriter, UnchangedRequest
+from bundle_router.deferral.rewriting import (
+    DeferralRules,
+    Deferred,
+    RequestRewriter,
+    UnchangedRequest,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,9 +50,15 @@ def tool(name: str, **more: Any) -> dict[str, Any]:
 
 TOOLS = [
     tool("read"),
-    *(tool(f"github_{verb}_issue") for verb in ("list", "get", "create", "close", "search", "label")),
+    *(
+        tool(f"github_{verb}_issue")
+        for verb in ("list", "get", "create", "close", "search", "label")
+    ),
 ]
-TOOLS += [tool("bash"), *(tool(f"mcp__jira__{verb}") for verb in ("list", "get", "create", "close", "move"))]
+TOOLS += [
+    tool("bash"),
+    *(tool(f"mcp__jira__{verb}") for verb in ("list", "get", "create", "close", "move")),
+]
 
 
 def request(**more: Any) -> dict[str, Any]:
@@ -87,12 +100,15 @@ def test_the_search_tool_comes_first_and_deferred_tools_last_in_their_order() ->
         ({"tools": []}, "too few tools"),
     ],
 )  # fmt: skip
-def test_what_forbids_deferral_leaves_the_request_as_it_came(change: dict[str, Any], reason: str) -> None:
+def test_what_forbids_deferral_leaves_the_request_as_it_came(
+    change: dict[str, Any], reason: str
+) -> None:
     assert rewrite(request(**change)) == UnchangedRequest(reason)
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{", '{"tools": [], "tools": []}', '{"tools": 1}', "nothing", '{"model": NaN}']
+    "text",
+    ["", "[]", "{", '{"tools": [], "tools": []}', '{"tools": 1}', "nothing", '{"model": NaN}'],
 )
 def test_what_is_no_request_is_not_touched(text: str) -> None:
     assert isinstance(rewrite(text), UnchangedRequest)
@@ -142,7 +158,9 @@ def captured(recordings: Path) -> list[Path]:
     return sorted((recordings / "requests/captured").glob("*.json"))
 
 
-def test_of_the_recorded_requests_those_of_clients_without_deferral_are_rewritten(recordings: Path) -> None:
+def test_of_the_recorded_requests_those_of_clients_without_deferral_are_rewritten(
+    recordings: Path,
+) -> None:
     seen = {}
     for path in captured(recordings):
         body = json.loads(path.read_text())["body"]
@@ -181,7 +199,9 @@ def filtered(data: bytes, *, size: int, placeholders: bool = False) -> tuple[byt
 
 @pytest.mark.parametrize("size", [1, 7, 64, 1_000_000])
 @pytest.mark.parametrize("placeholders", [False, True])
-def test_no_recorded_stream_shows_the_client_a_search(size: int, placeholders: bool, recordings: Path) -> None:
+def test_no_recorded_stream_shows_the_client_a_search(
+    size: int, placeholders: bool, recordings: Path
+) -> None:
     for name, data in streams(recordings).items():
         shown, _ = filtered(data, size=size, placeholders=placeholders)
         whole, _ = filtered(data, size=1_000_000, placeholders=placeholders)
@@ -209,7 +229,11 @@ def read_stream_loosely(data: bytes) -> list[str]:
     for line in data.splitlines():
         if line.startswith(b"data:"):
             step = json.loads(line[5:])
-            kinds.append(step["content_block"]["type"] if step["type"] == "content_block_start" else step["type"])
+            kinds.append(
+                step["content_block"]["type"]
+                if step["type"] == "content_block_start"
+                else step["type"]
+            )
     return [kind for kind in kinds if not kind.startswith("content_block_")]
 
 
@@ -218,27 +242,54 @@ NAMES = [t["name"] for t in TOOLS if "_" in t["name"]]
 
 @st.composite
 def answers(draw: st.DrawFn) -> list[Block]:
-    """Blocks of an answer as the API may send them: thinking, texts, searches (also two at once), calls."""
+    """Blocks of an answer as the API may send them: thinking, texts, searches (also two at once),
+    calls.
+    """
     blocks: list[Block] = []
     calls = 0
     for number in range(draw(st.integers(1, 6))):
-        kind = draw(st.sampled_from(("text", "thinking", "search", "two searches", "call", "other")))
+        kind = draw(
+            st.sampled_from(("text", "thinking", "search", "two searches", "call", "other"))
+        )
         if kind == "text":
             blocks.append(
-                {"type": "text", "text": draw(st.sampled_from(("a", "é \u2028 b", "data: x\n\nevent: y", "[x]")))}
+                {
+                    "type": "text",
+                    "text": draw(
+                        st.sampled_from(("a", "é \u2028 b", "data: x\n\nevent: y", "[x]"))
+                    ),
+                }
             )
         elif kind == "thinking":
-            blocks.append({"type": "thinking", "thinking": "t", "signature": f"signed-{len(blocks)}"})
+            blocks.append(
+                {"type": "thinking", "thinking": "t", "signature": f"signed-{len(blocks)}"}
+            )
         elif kind == "call":
             calls += 1
             blocks.append(
-                {"type": "tool_use", "id": f"toolu_{calls}", "name": draw(st.sampled_from(NAMES)), "input": {"a": 1}}
+                {
+                    "type": "tool_use",
+                    "id": f"toolu_{calls}",
+                    "name": draw(st.sampled_from(NAMES)),
+                    "input": {"a": 1},
+                }
             )
         elif kind == "other":
             blocks.append(
-                {"type": "server_tool_use", "id": f"srvtoolu_w{number}", "name": "web_search", "input": {"q": "x"}}
+                {
+                    "type": "server_tool_use",
+                    "id": f"srvtoolu_w{number}",
+                    "name": "web_search",
+                    "input": {"q": "x"},
+                }
             )
-            blocks.append({"type": "web_search_tool_result", "tool_use_id": f"srvtoolu_w{number}", "content": []})
+            blocks.append(
+                {
+                    "type": "web_search_tool_result",
+                    "tool_use_id": f"srvtoolu_w{number}",
+                    "content": [],
+                }
+            )
         else:
             ids = [f"srvtoolu_{number}{i}" for i in range(1 + (kind == "two searches"))]
             blocks += [
@@ -254,11 +305,15 @@ def answers(draw: st.DrawFn) -> list[Block]:
                 names = draw(st.lists(st.sampled_from(NAMES), max_size=3, unique=True))
                 content: Block = {
                     "type": "tool_search_tool_search_result",
-                    "tool_references": [{"type": "tool_reference", "tool_name": name} for name in names],
+                    "tool_references": [
+                        {"type": "tool_reference", "tool_name": name} for name in names
+                    ],
                 }
                 if draw(st.booleans()) and not names:
                     content = {"type": "tool_search_tool_result_error", "error_code": "unavailable"}
-                blocks.append({"type": "tool_search_tool_result", "tool_use_id": i, "content": content})
+                blocks.append(
+                    {"type": "tool_search_tool_result", "tool_use_id": i, "content": content}
+                )
     return blocks
 
 
@@ -283,7 +338,9 @@ def test_the_clients_view_and_the_store_give_the_upstreams_message_again(
     hidden = any(map(is_hidden, blocks))
     assert seen == client_blocks(blocks, placeholders=placeholders)
     assert (whole == data) or hidden
-    body, plain = hide_in_message(json.dumps(message_of(blocks)).encode(), placeholders=placeholders)
+    body, plain = hide_in_message(
+        json.dumps(message_of(blocks)).encode(), placeholders=placeholders
+    )
     assert json.loads(body)["content"] == seen
     assert not hidden or (plain == blocks and stream.blocks == blocks)
 
@@ -358,7 +415,10 @@ def test_placeholders_stay_text_when_the_notes_are_lost() -> None:
         {"type": "tool_use", "id": "t1", "name": "github_list_issue", "input": {}},
     ]  # fmt: skip
     seen = client_blocks(blocks, placeholders=True)
-    result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "x"}]}
+    result = {
+        "role": "user",
+        "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "x"}],
+    }
     history = [{"role": "user", "content": "go"}, {"role": "assistant", "content": seen}, result]
     body = request(messages=history, thinking={"type": "enabled", "budget_tokens": 1024})
     found = rewrite(body)
@@ -370,7 +430,10 @@ def test_placeholders_stay_text_when_the_notes_are_lost() -> None:
 def test_the_strict_fake_refuses_what_the_api_refuses() -> None:
     for change, said in (
         ([tool("a", defer_loading=True)], "All tools have defer_loading set"),
-        ([tool("a"), tool("b", defer_loading=True, cache_control={"type": "ephemeral"})], "cannot have both"),
+        (
+            [tool("a"), tool("b", defer_loading=True, cache_control={"type": "ephemeral"})],
+            "cannot have both",
+        ),
     ):
         with pytest.raises(BadRequest, match=said):
             check_request(request(tools=change))
@@ -384,17 +447,25 @@ JSON = st.recursive(
     | st.sampled_from(("tool_use", "text", "assistant")),
     lambda inner: (
         st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(("type", "name", "role", "content", "id", "text")), inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(("type", "name", "role", "content", "id", "text")), inner, max_size=4
+        )
     ),
     max_leaves=12,
 )
 
 
 @given(st.lists(JSON, max_size=4), st.lists(JSON, max_size=3), JSON)
-def test_no_body_makes_the_rewriting_do_more_than_leave_it(messages: list[Any], tools: list[Any], more: Any) -> None:
-    found = rewrite(request(messages=messages, tools=[*TOOLS, *tools], thinking=more, tool_choice=more))
+def test_no_body_makes_the_rewriting_do_more_than_leave_it(
+    messages: list[Any], tools: list[Any], more: Any
+) -> None:
+    found = rewrite(
+        request(messages=messages, tools=[*TOOLS, *tools], thinking=more, tool_choice=more)
+    )
     if isinstance(found, Deferred):
         sent = json.loads(found.text)
         assert sent["messages"] == messages
-        late = [tool for tool in sent["tools"] if isinstance(tool, dict) and tool.get("defer_loading")]
+        late = [
+            tool for tool in sent["tools"] if isinstance(tool, dict) and tool.get("defer_loading")
+        ]
         assert all("cache_control" not in tool for tool in late)

@@ -1,7 +1,8 @@
-"""Real agents behind the proxy, against the strict fake on loopback: a conversation with a continuation each.
+"""Real agents behind the proxy, against the strict fake on loopback: a conversation with a
+continuation each.
 
-They come from npm (`.ci/servers/install`) and skip where they are not installed. None of them reaches the internet:
-each has a home folder of its own, a made-up key, and a base URL on 127.0.0.1.
+They come from npm (`.ci/servers/install`) and skip where they are not installed. None of them
+reaches the internet: each has a home folder of its own, a made-up key, and a base URL on 127.0.0.1.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ PROMPTS = ("List the open issues in octo/demo", "And once more, please")
 
 @dataclass(frozen=True)
 class Agent:
-    """A real agent: where its program is, how its home is prepared, and how it is asked first and again."""
+    """A real agent: where its program is, how its home is prepared, and how it is asked first and
+    again.
+    """
 
     program: str
     prepare: Callable[[Path, int], Mapping[str, str]]
@@ -51,7 +54,11 @@ class Agent:
 
 def mcp_config(folder: Path) -> Path:
     file = folder / "mcp.json"
-    file.write_text(json.dumps({"mcpServers": {"github": {"command": sys.executable, "args": [str(MCP_SERVER)]}}}))
+    file.write_text(
+        json.dumps(
+            {"mcpServers": {"github": {"command": sys.executable, "args": [str(MCP_SERVER)]}}}
+        )
+    )
     return file
 
 
@@ -64,7 +71,13 @@ def prepare_claude(folder: Path, port: int) -> Mapping[str, str]:
 
 
 def claude_words(folder: Path, prompt: str) -> Sequence[str]:
-    rest = ("--model", MODEL, "--dangerously-skip-permissions", "--mcp-config", str(folder / "mcp.json"))
+    rest = (
+        "--model",
+        MODEL,
+        "--dangerously-skip-permissions",
+        "--mcp-config",
+        str(folder / "mcp.json"),
+    )
     return ("-p", prompt, *rest)
 
 
@@ -81,7 +94,12 @@ def prepare_opencode(folder: Path, port: int) -> Mapping[str, str]:
 def prepare_cline(folder: Path, port: int) -> Mapping[str, str]:
     settings = folder / "home/.cline/data/settings"
     settings.mkdir(parents=True)
-    chosen = {"provider": "anthropic", "apiKey": "dummy", "model": MODEL, "baseUrl": f"http://127.0.0.1:{port}/v1"}
+    chosen = {
+        "provider": "anthropic",
+        "apiKey": "dummy",
+        "model": MODEL,
+        "baseUrl": f"http://127.0.0.1:{port}/v1",
+    }
     row = {"settings": chosen, "updatedAt": "2026-11-20T00:00:00.000Z", "tokenSource": "manual"}
     providers = {"version": 1, "lastUsedProvider": "anthropic", "providers": {"anthropic": row}}
     (settings / "providers.json").write_text(json.dumps(providers))
@@ -119,11 +137,23 @@ AGENTS = {
 async def type_prompt(
     folder: Path, words: Sequence[str], environment: Mapping[str, str], prompt: str, api: FakeApi
 ) -> tuple[int, str]:
-    """Run an agent in a terminal of its own, type a prompt once it shows the conversation, and wait for the answer."""
+    """Run an agent in a terminal of its own, type a prompt once it shows the conversation, and wait
+    for the answer.
+    """
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "bundle_router", "deferral", "run", "--runs", str(folder / "runs"), "--", *words),
+        *(
+            sys.executable,
+            "-m",
+            "bundle_router",
+            "deferral",
+            "run",
+            "--runs",
+            str(folder / "runs"),
+            "--",
+            *words,
+        ),
         cwd=folder / "proj",
         env={**environment, "TERM": "xterm-256color"},
         stdin=slave,
@@ -155,10 +185,22 @@ async def type_prompt(
     return 0, shown.decode("utf-8", "replace")
 
 
-async def run_once(folder: Path, words: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str]:
+async def run_once(
+    folder: Path, words: Sequence[str], environment: Mapping[str, str]
+) -> tuple[int, str]:
     """Run `bundle-router deferral run` with an agent, and return its status and what it wrote."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "bundle_router", "deferral", "run", "--runs", str(folder / "runs"), "--", *words),
+        *(
+            sys.executable,
+            "-m",
+            "bundle_router",
+            "deferral",
+            "run",
+            "--runs",
+            str(folder / "runs"),
+            "--",
+            *words,
+        ),
         cwd=folder / "proj",
         env=dict(environment),
         stdin=asyncio.subprocess.DEVNULL,
@@ -204,7 +246,10 @@ def called(body: dict[str, Any]) -> int:
 
 @pytest.fixture
 def nothing_left(tmp_path: Path) -> Iterator[None]:
-    """End what agents left running: Cline starts a daemon that outlives it. All name the folder of the test."""
+    """End what agents left running: Cline starts a daemon that outlives it.
+
+    All name the folder of the test.
+    """
     yield
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -214,7 +259,9 @@ def nothing_left(tmp_path: Path) -> Iterator[None]:
 
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("name", AGENTS)
-def test_an_agent_without_deferral_finds_and_calls_its_tools_through_the_proxy(name: str, tmp_path: Path) -> None:
+def test_an_agent_without_deferral_finds_and_calls_its_tools_through_the_proxy(
+    name: str, tmp_path: Path
+) -> None:
     agent = AGENTS[name]
     if not CPU or not (MODULES / agent.program).is_file():
         pytest.skip(f"{name} is not installed (.ci/servers/install brings it from npm)")
@@ -227,7 +274,9 @@ def test_an_agent_without_deferral_finds_and_calls_its_tools_through_the_proxy(n
     assert called(longest) == 2
     history = json.dumps(longest["messages"])
     assert history.count("tool_search_tool_search_result") == 2, "what was hidden is put back"
-    with_tools = [body for body in api.requests if "list_issue" in json.dumps(body.get("tools", []))]
+    with_tools = [
+        body for body in api.requests if "list_issue" in json.dumps(body.get("tools", []))
+    ]
     assert len(with_tools) >= 4
     assert all(any(tool.get("defer_loading") for tool in body["tools"]) for body in with_tools)
     assert len(list((tmp_path / "runs").rglob("deferral.jsonl"))) == 2

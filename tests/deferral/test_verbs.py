@@ -81,7 +81,9 @@ def test_run_points_the_agent_at_a_proxy_that_ends_with_it(
     body.write_text(json.dumps(request()))
     with served(api) as port:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", f"http://127.0.0.1:{port}")
-        status = deferral("run", "--json", "--runs", home.folder / "runs", "--", "robot", "ask", body)
+        status = deferral(
+            "run", "--json", "--runs", home.folder / "runs", "--", "robot", "ask", body
+        )
     out = capfd.readouterr().out
     assert status == 7
     assert f"127.0.0.1:{port}" not in out
@@ -106,7 +108,9 @@ def test_without_a_proxy_that_answers_the_agent_runs_alone(
     assert "runs without it" in shown.err
 
 
-def test_an_agent_that_is_not_there_is_a_bad_request(home: Home, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_agent_that_is_not_there_is_a_bad_request(
+    home: Home, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert deferral("run", "--runs", home.folder / "runs", "--", "no-such-agent") == 3
     assert deferral("run") == 3
     assert "can't be started" in capfd.readouterr().err
@@ -115,7 +119,11 @@ def test_an_agent_that_is_not_there_is_a_bad_request(home: Home, capfd: pytest.C
 def everything(folder: Path) -> dict[str, bytes]:
     state = folder / "state/bundle-router/deferral"
     kept = [state / "journal.jsonl", state / "lock"]
-    return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file() and path not in kept}
+    return {
+        str(path): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path not in kept
+    }
 
 
 def test_install_writes_a_launcher_and_uninstall_leaves_nothing(
@@ -138,7 +146,9 @@ def test_install_writes_a_launcher_and_uninstall_leaves_nothing(
     assert deferral("uninstall", "robot") == 3
 
 
-def test_installing_the_proxy_is_a_plan_that_apply_carries_out_and_undo_takes_back(home: Home, agent: Path) -> None:
+def test_installing_the_proxy_is_a_plan_that_apply_carries_out_and_undo_takes_back(
+    home: Home, agent: Path
+) -> None:
     before = everything(home.folder)
     assert deferral("apply", "proxy:robot") == 0
     assert everything(home.folder) == before
@@ -150,7 +160,9 @@ def test_installing_the_proxy_is_a_plan_that_apply_carries_out_and_undo_takes_ba
 
 
 @pytest.mark.parametrize("broken", [False, True])
-def test_a_launcher_starts_the_agent_whatever_became_of_this_program(home: Home, agent: Path, broken: bool) -> None:
+def test_a_launcher_starts_the_agent_whatever_became_of_this_program(
+    home: Home, agent: Path, broken: bool
+) -> None:
     assert deferral("install", "robot", "--yes") == 0
     launcher = home.folder / "state/bundle-router/deferral/bin/robot"
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "router")}
@@ -158,7 +170,13 @@ def test_a_launcher_starts_the_agent_whatever_became_of_this_program(home: Home,
         text = launcher.read_text()
         launcher.write_text(text.replace("-m bundle_router", "-m no_such_program"))
     done = subprocess.run(
-        [launcher, "x y"], capture_output=True, text=True, env=environment, cwd=home.folder, timeout=300, check=False
+        [launcher, "x y"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=home.folder,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == 7
     assert "args ['x y']" in done.stdout
@@ -171,7 +189,9 @@ def test_a_launcher_starts_the_agent_whatever_became_of_this_program(home: Home,
         ("claude", lambda home: None, "https://api.anthropic.com"),
         (
             "claude",
-            lambda home: (home.claude / "settings.json").write_text('{"env": {"ANTHROPIC_BASE_URL": "https://gw/a/"}}'),
+            lambda home: (home.claude / "settings.json").write_text(
+                '{"env": {"ANTHROPIC_BASE_URL": "https://gw/a/"}}'
+            ),
             "https://gw/a",
         ),
         (
@@ -191,7 +211,9 @@ def test_the_upstream_is_the_one_the_agent_would_have_asked(
     assert places.upstream(agent) == upstream
     started = launch((f"/usr/bin/{agent}", "x"), 4242, places, tmp_path)
     assert "4242" in json.dumps([started.words, dict(started.environment)])
-    assert ("--settings" in started.words) is (agent == "claude" and upstream != "https://api.anthropic.com")
+    assert ("--settings" in started.words) is (
+        agent == "claude" and upstream != "https://api.anthropic.com"
+    )
 
 
 class Gateway(FakeApi):
@@ -210,7 +232,11 @@ class Gateway(FakeApi):
 
 @pytest.mark.parametrize(("manner", "status"), [("pass", 0), ("ignored", 1), ("refused", 1)])
 def test_a_probe_tells_what_a_gateway_does_with_deferral(
-    manner: str, status: int, home: Home, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    manner: str,
+    status: int,
+    home: Home,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "CANARY-KEY")
     api = Gateway(manner)
@@ -239,7 +265,9 @@ class Responses:
                 break
         tools = json.loads(body)["tools"]
         weight = sum(len(json.dumps(tool)) for tool in tools if not tool.get("defer_loading")) // 4
-        answer = json.dumps({"output": [], "usage": {"input_tokens": weight, "output_tokens": 1}}).encode()
+        answer = json.dumps(
+            {"output": [], "usage": {"input_tokens": weight, "output_tokens": 1}}
+        ).encode()
         good = scope["path"] == "/v1/responses" and scope["method"] == "POST"
         await send({"type": "http.response.start", "status": 200 if good else 404, "headers": []})
         await send({"type": "http.response.body", "body": answer})
@@ -250,11 +278,15 @@ def test_a_probe_of_the_responses_form_is_a_report(
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "CANARY-KEY")
     with served(Responses()) as port:
-        assert deferral("probe", "--url", f"http://127.0.0.1:{port}", "--form", "openai", "--yes") == 0
+        assert (
+            deferral("probe", "--url", f"http://127.0.0.1:{port}", "--form", "openai", "--yes") == 0
+        )
     assert "a report only" in capsys.readouterr().out
 
 
-def test_a_probe_without_a_credential_asks_nobody(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_probe_without_a_credential_asks_nobody(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     assert deferral("probe", "--url", "http://127.0.0.1:1", "--yes") == 3

@@ -1,4 +1,6 @@
-"""Editing a config as a service: said before it is saved, saved whole or not at all, kept, undone."""
+"""Editing a config as a service: said before it is saved, saved whole or not at all, kept,
+undone.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,10 @@ from tests.command_line import ROOT
 
 WIDER = ('allow = ["bundle:repo.readonly", "bundle:docs.fetch"]\neffects = ["read", "network"]\n\n# Only',
          'allow = ["bundle:repo.readonly", "bundle:docs.fetch", "bundle:workspace.exec"]\n\n# Only')  # fmt: skip
-NARROWER = ('name = "reviewers read"', 'name = "reviewers read"  # for now\ndeny = ["bundle:docs.fetch"]')
+NARROWER = (
+    'name = "reviewers read"',
+    'name = "reviewers read"  # for now\ndeny = ["bundle:docs.fetch"]',
+)
 
 
 @pytest.fixture
@@ -39,8 +44,14 @@ def opened(editor: ConfigEditor) -> dict[str, str]:
     return {file.name: file.digest for file in editor.files()}
 
 
-def test_what_is_wrong_is_said_with_line_and_column_and_nothing_is_saved(editor: ConfigEditor) -> None:
-    drafts = {"routes.toml": text_of(editor, "routes.toml").replace('"repo.readonly"', '"repo.readnly"', 1)}
+def test_what_is_wrong_is_said_with_line_and_column_and_nothing_is_saved(
+    editor: ConfigEditor,
+) -> None:
+    drafts = {
+        "routes.toml": (
+            text_of(editor, "routes.toml").replace('"repo.readonly"', '"repo.readnly"', 1)
+        )
+    }
     (problem,) = [one for one in editor.validate(drafts) if one.level == "error"]
     assert "unknown bundle 'repo.readnly'" in problem.message
     assert problem.suggestion == "did you mean 'repo.readonly'?"
@@ -62,31 +73,49 @@ def test_a_narrowing_is_saved_with_its_comments_and_kept(editor: ConfigEditor) -
     change = editor.save(drafts, opened(editor), by="ann", reason="until the hosts are reviewed")
     assert text_of(editor) == drafts["policy.toml"]
     assert list(editor.changes()) == [change]
-    assert (change.by, change.reason, change.widening) == ("ann", "until the hosts are reviewed", ())
+    assert (change.by, change.reason, change.widening) == (
+        "ann",
+        "until the hosts are reviewed",
+        (),
+    )
 
 
 def test_a_widening_needs_a_reason_and_the_widening_that_was_shown(editor: ConfigEditor) -> None:
     drafts, before = edited(editor, WIDER), text_of(editor)
     diff = editor.preview(drafts).privileges
     assert diff is not None
-    for reason, acknowledged in (("", diff.widening_digest), ("they test", ""), ("they test", "sha256:0")):
+    for reason, acknowledged in (
+        ("", diff.widening_digest),
+        ("they test", ""),
+        ("they test", "sha256:0"),
+    ):
         with pytest.raises(WideningRefused) as refused:
             editor.save(drafts, opened(editor), by="ann", reason=reason, acknowledged=acknowledged)
         assert refused.value.diff.of("widening")
     assert text_of(editor) == before
-    change = editor.save(drafts, opened(editor), by="ann", reason="they test", acknowledged=diff.widening_digest)
+    change = editor.save(
+        drafts, opened(editor), by="ann", reason="they test", acknowledged=diff.widening_digest
+    )
     assert text_of(editor) == drafts["policy.toml"]
     assert change.widening_digest == diff.widening_digest
     assert "workspace.exec" in change.widening[0]
     assert editor.changes()[-1].reason == "they test"
 
 
-def test_an_acknowledgement_is_for_what_was_shown_and_not_for_what_came_after(editor: ConfigEditor) -> None:
+def test_an_acknowledgement_is_for_what_was_shown_and_not_for_what_came_after(
+    editor: ConfigEditor,
+) -> None:
     shown = editor.preview(edited(editor, WIDER)).privileges
     assert shown is not None
-    drafts = {"policy.toml": edited(editor, WIDER)["policy.toml"].replace('role = "reviewer"', 'role = "*"')}
+    drafts = {
+        "policy.toml": (
+            edited(editor, WIDER)["policy.toml"].replace('role = "reviewer"', 'role = "*"')
+        )
+    }
     with pytest.raises(WideningRefused):
-        editor.save(drafts, opened(editor), by="ann", reason="they test", acknowledged=shown.widening_digest)
+        editor.save(
+            drafts, opened(editor), by="ann", reason="they test", acknowledged=shown.widening_digest
+        )
 
 
 def test_a_file_that_somebody_changed_meanwhile_is_not_overwritten(editor: ConfigEditor) -> None:
@@ -114,7 +143,11 @@ def test_a_save_is_undone_and_the_undoing_too(editor: ConfigEditor) -> None:
     assert text_of(editor) == first
     editor.undo(by="ann")
     assert text_of(editor) == drafts["policy.toml"]
-    assert [change.type for change in editor.changes()] == ["config.saved", "config.undone", "config.undone"]
+    assert [change.type for change in editor.changes()] == [
+        "config.saved",
+        "config.undone",
+        "config.undone",
+    ]
 
 
 def test_what_was_changed_since_is_not_undone(editor: ConfigEditor) -> None:
@@ -150,10 +183,14 @@ def test_line_ends_and_byte_order_mark_of_a_file_stay(editor: ConfigEditor) -> N
     assert data.count(b"\r\n") == data.count(b"\n") > 10
 
 
-def test_a_preview_has_the_decisions_it_would_have_changed(editor: ConfigEditor, tmp_path: Path) -> None:
+def test_a_preview_has_the_decisions_it_would_have_changed(
+    editor: ConfigEditor, tmp_path: Path
+) -> None:
     with Router.open(editor.folder, runs=tmp_path / "runs", workspace=tmp_path) as router:
         for number in range(3):
-            router.route_sync(Step(run_id=f"r-{number}", workflow="feature", role="reviewer", step="review"))
+            router.route_sync(
+                Step(run_id=f"r-{number}", workflow="feature", role="reviewer", step="review")
+            )
     with_runs = ConfigEditor(editor.folder, runs=open_archive(tmp_path / "runs"))
     preview = with_runs.preview(edited(editor, NARROWER))
     assert preview.behaviour is not None
@@ -166,10 +203,14 @@ def test_a_preview_has_the_decisions_it_would_have_changed(editor: ConfigEditor,
     assert part.behaviour.decisions == 2
 
 
-def test_another_folder_is_compared_with_what_is_in_force(editor: ConfigEditor, tmp_path: Path) -> None:
+def test_another_folder_is_compared_with_what_is_in_force(
+    editor: ConfigEditor, tmp_path: Path
+) -> None:
     shutil.copytree(editor.folder, tmp_path / "branch" / "config")
     other = ConfigEditor(tmp_path / "branch" / "config")
-    (other.folder / "policy.toml").write_text(edited(editor, WIDER)["policy.toml"], encoding="utf-8")
+    (other.folder / "policy.toml").write_text(
+        edited(editor, WIDER)["policy.toml"], encoding="utf-8"
+    )
     compared = editor.compare(other.folder)
     assert compared.privileges is not None
     assert compared.privileges.widens
@@ -185,7 +226,9 @@ def test_where_the_folder_does_not_load_everything_counts_as_new(editor: ConfigE
     assert preview.privileges.widens
 
 
-@pytest.mark.parametrize("name", ["../policy.toml", "learned/x.toml", "changes.jsonl", "/etc/passwd"])
+@pytest.mark.parametrize(
+    "name", ["../policy.toml", "learned/x.toml", "changes.jsonl", "/etc/passwd"]
+)
 def test_only_the_five_files_can_be_named(editor: ConfigEditor, name: str) -> None:
     with pytest.raises(RequestError, match="not a file of a config"):
         editor.save({name: "x"}, {}, by="ann")
@@ -212,7 +255,9 @@ def test_a_pipe_in_a_files_place_is_refused_and_not_waited_for(editor: ConfigEdi
     before = opened(editor)
     (editor.folder / "policy.toml").unlink()
     os.mkfifo(editor.folder / "policy.toml")
-    writer = os.open(editor.folder / "policy.toml", os.O_RDWR)  # or an open that waits would wait for ever
+    writer = os.open(
+        editor.folder / "policy.toml", os.O_RDWR
+    )  # or an open that waits would wait for ever
     os.write(writer, b"# of a pipe\n")
     try:
         with pytest.raises(StorageError, match=r"policy\.toml can't be read"):

@@ -52,7 +52,9 @@ class Site:
     def post(self, path: str, form: Mapping[str, Any], **more: str) -> httpx.Response:
         return self.post_from({"origin": self.url}, path, {**form, **more})
 
-    def post_from(self, headers: Mapping[str, str], path: str, form: Mapping[str, Any]) -> httpx.Response:
+    def post_from(
+        self, headers: Mapping[str, str], path: str, form: Mapping[str, Any]
+    ) -> httpx.Response:
         return httpx.post(self.url + path, data=dict(form), headers=dict(headers), timeout=300)
 
     def form(self, **query: str) -> dict[str, Any]:
@@ -79,8 +81,12 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with Router.open(ROOT / "config", runs=folder / "runs", workspace=folder) as router:
         for number in range(2):
             for role, step in (("planner", "plan"), ("reviewer", "review")):
-                router.route_sync(Step(run_id=f"r-{number}", workflow="feature", role=role, step=step))
-        router.route_sync(Step(run_id="hostile", workflow="feature", role="reviewer", step=HOSTILE, goal=HOSTILE))
+                router.route_sync(
+                    Step(run_id=f"r-{number}", workflow="feature", role=role, step=step)
+                )
+        router.route_sync(
+            Step(run_id="hostile", workflow="feature", role="reviewer", step=HOSTILE, goal=HOSTILE)
+        )
     return folder
 
 
@@ -132,14 +138,18 @@ def test_the_page_has_the_text_its_problems_and_a_link_at_the_top(site: Site) ->
     ]  # fmt: skip
     assert said["problems"] == []
     schema = site.get("/config/schema/policy.schema.json").json()
-    assert schema == json.loads((ROOT / "config" / "schema" / "policy.schema.json").read_text(encoding="utf-8"))
+    assert schema == json.loads(
+        (ROOT / "config" / "schema" / "policy.schema.json").read_text(encoding="utf-8")
+    )
 
 
 def test_files_that_do_not_load_are_said_to_be_out_of_force(site: Site) -> None:
     assert "These files are not valid" not in site.get("/config").text
     assert "repo.readonly" in site.get("/catalog").text
     path = site.config / "policy.toml"
-    path.write_text(path.read_text(encoding="utf-8").replace('"bundle:docs.fetch"]', '"bundle:docs.fetc"]', 1))
+    path.write_text(
+        path.read_text(encoding="utf-8").replace('"bundle:docs.fetch"]', '"bundle:docs.fetc"]', 1)
+    )
     page = site.get("/config").text
     assert "keeps the last valid config" in page
     assert "unknown bundle &#39;docs.fetc&#39;" in page
@@ -186,7 +196,10 @@ def test_a_widening_is_saved_only_when_it_was_shown_acknowledged_and_explained(s
     assert site.text() == before
     (digest,) = re.findall(r'name="acknowledged" value="([^"]+)"', refused.text)
     saved = site.post("/config/save", form, acknowledged=digest, reason="they run the tests")
-    assert (saved.status_code, saved.headers["location"]) == (303, "/config?file=policy.toml&saved=1")
+    assert (saved.status_code, saved.headers["location"]) == (
+        303,
+        "/config?file=policy.toml&saved=1",
+    )
     assert site.text() == text
     changes = site.get("/config/changes").text
     assert "they run the tests" in changes
@@ -215,14 +228,23 @@ def test_a_save_is_undone_on_a_page_that_says_what_that_widens(site: Site) -> No
     (digest,) = re.findall(r'name="acknowledged" value="([^"]+)"', page)
     form = fields_of(page)
     assert site.post("/config/undo", form).status_code == 422
-    assert site.post("/config/undo", form, acknowledged=digest, reason="too much").status_code == 303
+    assert (
+        site.post("/config/undo", form, acknowledged=digest, reason="too much").status_code == 303
+    )
     assert site.text() == before
 
 
 def test_another_folder_is_compared_by_its_name_and_no_other(site: Site) -> None:
-    (site.folder / "branch" / "policy.toml").write_text(site.text().replace(*WIDER), encoding="utf-8")
+    (site.folder / "branch" / "policy.toml").write_text(
+        site.text().replace(*WIDER), encoding="utf-8"
+    )
     assert "Newly allowed" in site.get("/config/compare", **{"with": "branch"}).text
-    assert site.get("/config/compare.json", **{"with": "branch"}).json()["preview"]["privileges"]["widens"] is True
+    assert (
+        site.get("/config/compare.json", **{"with": "branch"}).json()["preview"]["privileges"][
+            "widens"
+        ]
+        is True
+    )
     for name in ("../branch", str(site.folder / "branch"), "elsewhere"):
         page = site.get("/config/compare", **{"with": name})
         assert (page.status_code, "no folder is called" in page.text) == (404, True)
@@ -269,7 +291,8 @@ def test_drift_is_shown_field_by_field_and_approved_as_read(recorded: Path, tmp_
     (tmp_path / "runs").symlink_to(recorded / "runs")
     args = json.dumps(["-S", str(tmp_path / "server.py")])
     (site.config / "servers.toml").write_text(
-        f'[servers.mail]\ntransport = "stdio"\ncommand = "{sys.executable}"\nargs = {args}\ntrust = "trusted"\n',
+        f'[servers.mail]\ntransport = "stdio"\ncommand = "{sys.executable}"\nargs = {args}\ntrust ='
+        ' "trusted"\n',
         encoding="utf-8",
     )
     approval = PinApproval(site.config, development=True)
@@ -277,14 +300,21 @@ def test_drift_is_shown_field_by_field_and_approved_as_read(recorded: Path, tmp_
         assert 'href="/servers/mail/pins"' in site.get("/config").text
         token = fields_of(site.get("/servers/mail/pins").text)
         form = fields_of(site.post("/servers/mail/pins", token).text)
-        assert site.get("/servers/mail/pins.json").json() == {"server": "mail", "reviewed": None, "now": None}
+        assert site.get("/servers/mail/pins.json").json() == {
+            "server": "mail",
+            "reviewed": None,
+            "now": None,
+        }
         shown = site.post("/servers/mail/pins", token).text
         assert "+ does " in shown, "what nobody has read can't be approved as shown"
         assert "inputSchema" in shown
         nothing = {**form, "tool": []}
         assert "no tool is ticked" in site.post("/servers/mail/approve", nothing).text
         one = sorted(form["tool"])[0]
-        assert site.post("/servers/mail/approve", {**form, "tool": [one]}, reason="one").status_code == 303
+        assert (
+            site.post("/servers/mail/approve", {**form, "tool": [one]}, reason="one").status_code
+            == 303
+        )
         assert list(site.get("/servers/mail/pins.json").json()["reviewed"]) == [one]
         form = fields_of(site.post("/servers/mail/pins", token).text)
         assert one not in form["tool"]
@@ -304,8 +334,12 @@ def test_drift_is_shown_field_by_field_and_approved_as_read(recorded: Path, tmp_
 
 
 @browsed
-def test_an_editor_types_sees_acknowledges_and_saves_in_a_browser(site: Site, browser: BrowserThread) -> None:
-    """In both colour schemes and at phone width: no script but ours, no error in the console, no sideways scroll."""
+def test_an_editor_types_sees_acknowledges_and_saves_in_a_browser(
+    site: Site, browser: BrowserThread
+) -> None:
+    """In both colour schemes and at phone width: no script but ours, no error in the console, no
+    sideways scroll.
+    """
     before = site.text()
     hostile = f"{before}\n# {HOSTILE}\n"
     for options in ({}, {"color_scheme": "dark", "viewport": {"width": 360, "height": 800}}):
@@ -318,7 +352,9 @@ def test_an_editor_types_sees_acknowledges_and_saves_in_a_browser(site: Site, br
         page.goto(f"{site.url}/config?file=policy.toml")
         page.wait_for_selector(".cm-content")
         assert page.input_value("#text") == hostile
-        type_into_the_editor(page, hostile.replace('"bundle:docs.fetch"]', '"bundle:docs.fetc"]', 1))
+        type_into_the_editor(
+            page, hostile.replace('"bundle:docs.fetch"]', '"bundle:docs.fetc"]', 1)
+        )
         page.wait_for_selector("#problem-list >> text=unknown bundle 'docs.fetc'")
         page.keyboard.press("Control+Home")
         assert page.inner_text(".cm-lintRange-error") == '"bundle:docs.fetc"'
@@ -390,7 +426,9 @@ def test_the_editor_completes_and_explains_by_the_schema_under_the_same_policy(
 
 
 @browsed
-def test_without_javascript_the_form_is_all_there_is_and_enough(site: Site, browser: BrowserThread) -> None:
+def test_without_javascript_the_form_is_all_there_is_and_enough(
+    site: Site, browser: BrowserThread
+) -> None:
     page: Any = browser.browser.new_context(java_script_enabled=False).new_page()
     page.set_default_timeout(300_000)
     page.goto(f"{site.url}/config?file=policy.toml")
@@ -402,8 +440,13 @@ def test_without_javascript_the_form_is_all_there_is_and_enough(site: Site, brow
 
 
 def test_the_vendored_editor_was_built_from_the_sources_here() -> None:
-    sources, assets = ROOT / ".ci" / "editor", ROOT / "router" / "bundle_router" / "serving" / "pages" / "assets"
-    digest = hashlib.sha256(b"".join((sources / name).read_bytes() for name in ("editor.js", "package-lock.json")))
+    sources, assets = (
+        ROOT / ".ci" / "editor",
+        ROOT / "router" / "bundle_router" / "serving" / "pages" / "assets",
+    )
+    digest = hashlib.sha256(
+        b"".join((sources / name).read_bytes() for name in ("editor.js", "package-lock.json"))
+    )
     built = (assets / "codemirror-editor.min.js").read_text(encoding="utf-8").partition("\n")[0]
     assert f"sha256 of the sources {digest.hexdigest()}" in built, "run .ci/editor/build"
     lock = json.loads((sources / "package-lock.json").read_text(encoding="utf-8"))["packages"]

@@ -87,8 +87,10 @@ def _steps(
 
 
 async def cancel_at_each_turn(router: Router, run_id: str, make: Make, turns: int) -> int:
-    """Cancel the call after each number of turns of the event loop, so also between the awaits of other tasks that work
-    for it. Return how many were cancelled. After each all is as after `cancel_at_each_await`."""
+    """Cancel the call after each number of turns of the event loop, so also between the awaits of
+    other tasks that work for it. Return how many were cancelled. After each all is as after
+    `cancel_at_each_await`.
+    """
     cancelled = 0
     for number in range(turns):
         before = asyncio.all_tasks()
@@ -105,9 +107,10 @@ async def cancel_at_each_turn(router: Router, run_id: str, make: Make, turns: in
 
 
 async def cancel_at_each_await(router: Router, run_id: str, make: Make) -> int:
-    """Cancel the call that `make` makes at its first await, its second … in both ways, until it ends before. Return how
-    many were cancelled. After each no task, hold, turn or reservation is left, and the
-    call can be made."""
+    """Cancel the call that `make` makes at its first await, its second … in both ways, until it
+    ends before. Return how many were cancelled. After each no task, hold, turn or reservation is
+    left, and the call can be made.
+    """
     cancelled = 0
     asyncio.get_running_loop().set_default_executor(threads := HeldExecutor())
     for way in WAYS:
@@ -157,7 +160,9 @@ def check_records(router: Router, run_id: str, records: list[dict[str, Any]]) ->
     """Each call that began has an end, and the totals of the run count what the records say."""
     router_run = _run(router, run_id)
     begun = {row["call_id"] for row in records if row["type"] == "call.started"}
-    ended = [row["call_id"] for row in records if row["type"] in ("call.finished", "request.passed")]
+    ended = [
+        row["call_id"] for row in records if row["type"] in ("call.finished", "request.passed")
+    ]
     assert begun <= {*ended}, "a call has no end"
     assert len(ended) == len({*ended}), "a call has two ends"
     assert router_run.fold.run_spent.calls == len(ended)

@@ -1,4 +1,6 @@
-"""Threads of which one goes at a time, in an order that dice decide, and event loops that wait for nothing."""
+"""Threads of which one goes at a time, in an order that dice decide, and event loops that wait for
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,10 @@ MAX_PAUSES: Final = 20_000
 
 
 class Interleaving:
-    """Runs jobs in threads of which one goes at a time. Each hands over at its pauses, to whom the dice say."""
+    """Runs jobs in threads of which one goes at a time.
+
+    Each hands over at its pauses, to whom the dice say.
+    """
 
     def __init__(self, dice: random.Random) -> None:
         self._dice = dice

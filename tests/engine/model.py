@@ -19,7 +19,10 @@ TREE_CALLS: Final = 3
 
 
 def catalog(tree_calls: int | None) -> Catalog:
-    """`wide` may have both bundles, `narrow` only the reader's. `s.again` may be made again, `s.once` may not."""
+    """`wide` may have both bundles, `narrow` only the reader's.
+
+    `s.again` may be made again, `s.once` may not.
+    """
     bundles = {
         "read": Bundle("read", "reads", ("s.look",), effects=("read",)),
         "write": Bundle("write", "writes", ("s.again", "s.once"), effects=("write",)),
@@ -41,7 +44,9 @@ CATALOGS: Final = {limit: catalog(limit) for limit in (None, TREE_CALLS)}
 
 @dataclass
 class Asked:
-    """A call under way: for which run and tool, under which decision, and whether it was permitted at each moment."""
+    """A call under way: for which run and tool, under which decision, and whether it was permitted
+    at each moment.
+    """
 
     run_id: str
     tool: str
@@ -87,14 +92,18 @@ class Model:
             self.newest[run_id] = id_
             self.look()
         elif record["type"] == "call.started":
-            assert record["decision_id"] in self.open[record["run_id"]].values(), "begun under a closed decision"
+            assert record["decision_id"] in self.open[record["run_id"]].values(), (
+                "begun under a closed decision"
+            )
 
     def look(self) -> None:
         for asked in self.asked.values():
             asked.permitted.add(self.permits(asked))
 
     def present(self, run_id: str, decision: str | None) -> str | None:
-        """The decision that is meant: the named one's branch's newest, or that of the default branch."""
+        """The decision that is meant: the named one's branch's newest, or that of the default
+        branch.
+        """
         branches = self.open[run_id]
         if decision:
             return branches[self.decided[decision].branch]

@@ -1,17 +1,21 @@
-"""Workers over one store, one at a time in an order that a seed decides, against a model of what must hold.
+"""Workers over one store, one at a time in an order that a seed decides, against a model of what
+must hold.
 
-A worker is an engine with a store of its own, in a thread that only runs when it is its turn. Before and after each
-operation of a store, and inside each effect of a tool, another worker may come first, and the worker may be killed:
-it then does nothing any more, and another takes its place. So a seed gives the same schedule on any machine.
+A worker is an engine with a store of its own, in a thread that only runs when it is its turn.
+Before and after each operation of a store, and inside each effect of a tool, another worker may
+come first, and the worker may be killed: it then does nothing any more, and another takes its
+place. So a seed gives the same schedule on any machine.
 
 What must hold:
-1. A key has one decision, and whoever asks for it is given that one. With other contents it is refused.
-2. A keyed call of a tool that may not be repeated has one effect at most; `ok` means that it had it, `unknown` that
-   nobody knows; whoever asks later is told the same. One that may be repeated is never `unknown`.
+1. A key has one decision, and whoever asks for it is given that one. With other contents it is
+   refused.
+2. A keyed call of a tool that may not be repeated has one effect at most; `ok` means that it had
+   it, `unknown` that nobody knows; whoever asks later is told the same. One that may be repeated is
+   never `unknown`.
 3. What was returned stands in the log as it was returned. Each chain is whole.
-4. A call begins under a decision that is open, and has its effect only where that decision, and for a sub-run what its
-   parent has and what it was started under, permitted the tool at some moment since it was asked for. It is denied only
-   where one of them did not.
+4. A call begins under a decision that is open, and has its effect only where that decision, and for
+   a sub-run what its parent has and what it was started under, permitted the tool at some moment
+   since it was asked for. It is denied only where one of them did not.
 5. The tree of runs makes no more calls than its budget.
 """
 
@@ -54,7 +58,9 @@ class Schedule:
     def run(self, loops: Sequence[InlineLoop]) -> None:
         """Do it, and see that everything held."""
         try:
-            self.model.interleaving.run([lambda at=at: self._work(at, loops[at]) for at in range(WORKERS)])  # type: ignore[misc]  # a default
+            self.model.interleaving.run(
+                [lambda at=at: self._work(at, loops[at]) for at in range(WORKERS)]  # type: ignore[misc]  # a default
+            )
             self.check()
         finally:
             for worker in self.workers:
@@ -76,7 +82,7 @@ class Schedule:
             finally:
                 self.model.asked.pop(at, None)
 
-    # --- what workers are asked for --------------------------------------------------------------------------------
+    # --- what workers are asked for ---------------------------------------------------------------
 
     def _turn(self, at: int, loop: InlineLoop) -> Callable[[Router], None]:
         roll, run_id = self.dice.random(), self.dice.choice((ROOT, ROOT, SUB))
@@ -119,7 +125,9 @@ class Schedule:
         try:
             self.model.returned.append(router.route_sync(step))
         except KeyConflict:
-            self.model.conflicts.append((step.run_id, step.key, {"role": step.role, "branch": step.branch}))
+            self.model.conflicts.append(
+                (step.run_id, step.key, {"role": step.role, "branch": step.branch})
+            )
         except UnknownRun:  # of the parent
             assert step.run_id == SUB
 
@@ -141,7 +149,9 @@ class Schedule:
     def _hear(self, asked: Asked, key: str, result: Result) -> None:
         assert result.outcome in ("ok", "unknown", "denied", "budget"), result
         assert result.outcome != "unknown" or asked.tool == "s.once"
-        assert result.outcome != "denied" or False in asked.permitted, "denied though it was permitted all along"
+        assert result.outcome != "denied" or False in asked.permitted, (
+            "denied though it was permitted all along"
+        )
         assert result.outcome != "budget" or self.limit is not None
         self.model.results[(asked.run_id, key)].append((asked.tool, result))
 
@@ -150,7 +160,7 @@ class Schedule:
         with contextlib.suppress(UnknownRun):  # nobody has routed it yet
             router.close_run_sync(run_id)
 
-    # --- at the end ------------------------------------------------------------------------------------------------
+    # --- at the end -------------------------------------------------------------------------------
 
     def check(self) -> None:
         """See that what must hold holds of what stands in the store."""
@@ -162,25 +172,42 @@ class Schedule:
                 continue
             report = check(files, run_id, None)
             assert report.broken is None, report.broken
-            records = sorted((parse(line) for lines in files.values() for line in lines), key=lambda row: row["seq"])
+            records = sorted(
+                (parse(line) for lines in files.values() for line in lines),
+                key=lambda row: row["seq"],
+            )
             begun += sum(record["type"] == "call.started" for record in records)
             self._check_decisions(run_id, records)
             self._check_calls(run_id, records)
-        assert self.limit is None or sum(self.model.effects.values()) <= self.limit, "more calls than the tree may make"
+        assert self.limit is None or sum(self.model.effects.values()) <= self.limit, (
+            "more calls than the tree may make"
+        )
         for (_, tool, key), count in self.model.effects.items():
             assert tool != "s.once" or count == 1, (tool, key, count)
 
     def _check_decisions(self, run_id: str, records: list[dict[str, Any]]) -> None:
         made = [record for record in records if record["type"] == "route.decided"]
         by_id = {record["decision_id"]: record for record in made}
-        assert by_id.keys() == {id_ for id_, decided in self.model.decided.items() if decided.run_id == run_id}
+        assert by_id.keys() == {
+            id_ for id_, decided in self.model.decided.items() if decided.run_id == run_id
+        }
         by_key = {record["key"]: record for record in made if record.get("key")}
-        assert len(by_key) == sum(bool(record.get("key")) for record in made), "a key has two decisions"
+        assert len(by_key) == sum(bool(record.get("key")) for record in made), (
+            "a key has two decisions"
+        )
         for decision in (one for one in self.model.returned if one.run_id == run_id):
             there = by_id[decision.decision_id]
-            assert (there["seq"], [row["id"] for row in there["bundles"]]) == (decision.seq, decision.bundle_ids)
-        for _, key, asked in (row for row in self.model.conflicts if row[0] == run_id and "role" in row[2]):
-            assert (by_key[key]["step"]["role"], by_key[key].get("branch") or "") != (asked["role"], asked["branch"])
+            assert (there["seq"], [row["id"] for row in there["bundles"]]) == (
+                decision.seq,
+                decision.bundle_ids,
+            )
+        for _, key, asked in (
+            row for row in self.model.conflicts if row[0] == run_id and "role" in row[2]
+        ):
+            assert (by_key[key]["step"]["role"], by_key[key].get("branch") or "") != (
+                asked["role"],
+                asked["branch"],
+            )
 
     def _check_calls(self, run_id: str, records: list[dict[str, Any]]) -> None:
         started, finished = defaultdict(list), {}
@@ -191,7 +218,9 @@ class Schedule:
                 assert record["call_id"] not in finished, "a call has two ends"
                 finished[record["call_id"]] = record
         for key, attempts in started.items():
-            assert [record.get("attempt", 1) for record in attempts] == list(range(1, len(attempts) + 1))
+            assert [record.get("attempt", 1) for record in attempts] == list(
+                range(1, len(attempts) + 1)
+            )
             assert len({record["tool"] for record in attempts}) == 1
             assert attempts[0]["tool"] != "once" or len(attempts) == 1, (key, "begun twice")
         for (at, key), heard in self.model.results.items():
@@ -207,15 +236,21 @@ class Schedule:
             bound = {(result.call_id, result.outcome) for tool, result in heard
                      if tool == "s.once" and result.outcome in ("ok", "unknown")}  # fmt: skip
             assert len(bound) <= 1, bound
-        for _, key, asked in (row for row in self.model.conflicts if row[0] == run_id and "tool" in row[2]):
+        for _, key, asked in (
+            row for row in self.model.conflicts if row[0] == run_id and "tool" in row[2]
+        ):
             assert started[key][0]["tool"] != asked["tool"]
 
 
 def simulate(seeds: Iterable[int], place: Callable[[int], Place]) -> int:
-    """Run the schedules of the seeds; how many that were. Raises AssertionError that names the first that failed."""
+    """Run the schedules of the seeds; how many that were.
+
+    Raises AssertionError that names the first that failed.
+    """
     loops = [InlineLoop() for _ in range(WORKERS)]
     done = 0
-    gc.freeze()  # what was imported is not looked through again after each schedule: a fifth of the time
+    # what was imported is not looked through again after each schedule: a fifth of the time
+    gc.freeze()
     try:
         for seed in seeds:
             try:

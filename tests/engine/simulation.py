@@ -1,4 +1,6 @@
-"""Simulated workers: each an engine with a store of its own, which pauses at each operation and may be killed there."""
+"""Simulated workers: each an engine with a store of its own, which pauses at each operation and may
+be killed there.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,13 @@ from bundle_router.engine.engine_ports import EnginePorts
 from bundle_router.engine.versions import EngineVersions
 from bundle_router.errors import RouterError
 from bundle_router.ports import ArtifactStore, RunLog, RunStore
-from bundle_router.testing import FakeCapabilities, FakeClock, FakeDiagnostics, FakeRedactor, FakeSessions
+from bundle_router.testing import (
+    FakeCapabilities,
+    FakeClock,
+    FakeDiagnostics,
+    FakeRedactor,
+    FakeSessions,
+)
 
 from tests.engine.model import CATALOGS, Model
 
@@ -65,7 +73,9 @@ class SimulatedLog:
         return self._worker.on_store(lambda: self._log.record(seq))
 
     def put_catalog(self, revision: str, text: str, *, wait_s: float = 5.0) -> None:
-        self._worker.on_store(lambda: self._log.put_catalog(revision, text, wait_s=wait_s), pauses=False)
+        self._worker.on_store(
+            lambda: self._log.put_catalog(revision, text, wait_s=wait_s), pauses=False
+        )
 
     def sync(self) -> None:
         self._log.sync()
@@ -98,7 +108,10 @@ class SimulatedStore:
     def create(self, run_id: str, *, header: RunHeader, catalog: str) -> SimulatedLog:
         create = self._store.create
         made = self._worker.on_store(
-            lambda: create(run_id, header=header, catalog=catalog), dies=DIES, after=True, undo=self._worker.logs.append
+            lambda: create(run_id, header=header, catalog=catalog),
+            dies=DIES,
+            after=True,
+            undo=self._worker.logs.append,
         )
         return self._logged(made)
 
@@ -120,13 +133,19 @@ class Effects(FakeSessions):
         super().__init__({})
         self._worker = worker
 
-    async def check_arguments(self, server: str, tool: str, arguments: Mapping[str, Any]) -> Sequence[str]:
+    async def check_arguments(
+        self, server: str, tool: str, arguments: Mapping[str, Any]
+    ) -> Sequence[str]:
         return ()
 
-    async def call(self, server: str, tool: str, arguments: Mapping[str, Any], **more: Any) -> RawResult:
+    async def call(
+        self, server: str, tool: str, arguments: Mapping[str, Any], **more: Any
+    ) -> RawResult:
         worker = self._worker
         worker.on_store(lambda: None, dies=DIES)
-        number = worker.model.carry_out(worker.at, more["scope"].run_id, f"{server}.{tool}", str(arguments["key"]))
+        number = worker.model.carry_out(
+            worker.at, more["scope"].run_id, f"{server}.{tool}", str(arguments["key"])
+        )
         worker.on_store(lambda: None, dies=DIES)
         return RawResult((Text(f"effect {number}"),))
 
@@ -166,7 +185,9 @@ class Worker:
         pauses: bool = True,
         undo: Callable[[T], object] = lambda found: None,
     ) -> T:
-        """Do it when it is this worker's turn again; it may die before it, or (`after`) behind it, unheard."""
+        """Do it when it is this worker's turn again; it may die before it, or (`after`) behind it,
+        unheard.
+        """
         if self.dead:
             raise Crashed("dead")
         if pauses:
@@ -192,14 +213,18 @@ class Worker:
 
 
 class Place:
-    """Where the runs of one schedule are: makes stores over it, kills them, and reads what stands there."""
+    """Where the runs of one schedule are: makes stores over it, kills them, and reads what stands
+    there.
+    """
 
     def store(self) -> RunStore:
         raise NotImplementedError
 
     def kill(self, store: RunStore, logs: Sequence[RunLog], dice: random.Random | None) -> None:
-        """Let go of all that a process held, as the kernel does. With `dice` it may have been in the midst of
-        writing."""
+        """Let go of all that a process held, as the kernel does.
+
+        With `dice` it may have been in the midst of writing.
+        """
         raise NotImplementedError
 
     def files(self, run_id: str) -> Mapping[str, list[bytes]] | None:

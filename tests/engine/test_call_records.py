@@ -1,4 +1,7 @@
-"""Calls that end badly: cancelled, late, malformed, unstorable, refused with too much. Each leaves a whole record."""
+"""Calls that end badly: cancelled, late, malformed, unstorable, refused with too much.
+
+Each leaves a whole record.
+"""
 
 from __future__ import annotations
 
@@ -56,31 +59,47 @@ def open_with(tmp_path: Path) -> Opened:
         (config / "bundles.toml").write_text(
             f'[bundles.mine]\ndescription = "mine"\ntools = {listed}\neffects = ["read"]\n', "utf-8"
         )
-        (config / "routes.toml").write_text('[[routes]]\nname = "all"\nbundles = ["mine"]\n', "utf-8")
-        (config / "policy.toml").write_text('[[policies]]\nname = "all"\nallow = ["mine"]\n', "utf-8")
+        (config / "routes.toml").write_text(
+            '[[routes]]\nname = "all"\nbundles = ["mine"]\n', "utf-8"
+        )
+        (config / "policy.toml").write_text(
+            '[[policies]]\nname = "all"\nallow = ["mine"]\n', "utf-8"
+        )
         (config / "router.toml").write_text(f"[limits]\n{limits}\n", "utf-8")
-        return Router.open(config, runs=tmp_path / "runs", workspace=tmp_path, local={"mine": tools})
+        return Router.open(
+            config, runs=tmp_path / "runs", workspace=tmp_path, local={"mine": tools}
+        )
 
     return opened
 
 
-def tool(name: str, run: Callable[[Any, ToolContext], Any], arguments: type[BaseModel] = Nothing) -> LocalTool:
+def tool(
+    name: str, run: Callable[[Any, ToolContext], Any], arguments: type[BaseModel] = Nothing
+) -> LocalTool:
     return LocalTool(name, f"{name} it", arguments, run)
 
 
 def records(tmp_path: Path, run_id: str = "r-1") -> list[dict[str, Any]]:
-    return [record for record in Archive(tmp_path / "runs").records(run_id) if record["type"].startswith("call.")]
+    return [
+        record
+        for record in Archive(tmp_path / "runs").records(run_id)
+        if record["type"].startswith("call.")
+    ]
 
 
 def ends(tmp_path: Path) -> Iterator[tuple[str, str]]:
-    """(outcome, code) of every call that began or was refused, after checking that each has exactly one end."""
+    """(outcome, code) of every call that began or was refused, after checking that each has exactly
+    one end.
+    """
     found = records(tmp_path)
     begun = [record["call_id"] for record in found if record["type"] == "call.started"]
     ended = [record["call_id"] for record in found if record["type"] == "call.finished"]
     assert set(begun) <= set(ended)
     assert len(ended) == len(set(ended))
     assert Archive(tmp_path / "runs").verify("r-1").ok
-    return ((record["outcome"], record["code"]) for record in found if record["type"] == "call.finished")
+    return (
+        (record["outcome"], record["code"]) for record in found if record["type"] == "call.finished"
+    )
 
 
 @pytest.mark.parametrize(
@@ -94,7 +113,15 @@ def ends(tmp_path: Path) -> Iterator[tuple[str, str]]:
         ("x",),
         None,
     ],
-    ids=["a set", "no number", "an object", "text that is none", "bytes that are text", "text alone", "nothing"],
+    ids=[
+        "a set",
+        "no number",
+        "an object",
+        "text that is none",
+        "bytes that are text",
+        "text alone",
+        "nothing",
+    ],
 )
 def test_output_that_is_none_ends_its_call_as_a_defect_of_the_tool(
     open_with: Opened, tmp_path: Path, made: Any
@@ -115,9 +142,13 @@ def test_json_counts_towards_the_size_of_a_result(open_with: Opened, tmp_path: P
         assert router.call_sync("r-1", "mine.flood", {}).code == "too_large"
 
 
-def test_a_result_that_cannot_be_stored_ends_its_call_and_is_withheld(open_with: Opened, tmp_path: Path) -> None:
+def test_a_result_that_cannot_be_stored_ends_its_call_and_is_withheld(
+    open_with: Opened, tmp_path: Path
+) -> None:
     picture = b"\x89PNG\r\n\x1a\n" + b"x" * 64
-    with open_with(tool("draw", lambda arguments, context: ToolOutput((Media(picture, "image/png"),)))) as router:
+    with open_with(
+        tool("draw", lambda arguments, context: ToolOutput((Media(picture, "image/png"),)))
+    ) as router:
         router.route_sync(step())
         (tmp_path / "runs" / "r-1" / "artifacts").write_text("in the way", "utf-8")
         with pytest.raises(CorruptRun, match="another kind of file"):
@@ -127,7 +158,9 @@ def test_a_result_that_cannot_be_stored_ends_its_call_and_is_withheld(open_with:
     assert list(ends(tmp_path)) == [("tool_error", "storage"), ("ok", "")]
 
 
-def test_a_call_whose_turn_does_not_come_in_time_is_never_carried_out(open_with: Opened, leap: Any) -> None:
+def test_a_call_whose_turn_does_not_come_in_time_is_never_carried_out(
+    open_with: Opened, leap: Any
+) -> None:
     holding, go_on, carried_out = threading.Event(), threading.Event(), []
 
     def hold(arguments: Nothing, context: ToolContext) -> ToolOutput:
@@ -139,7 +172,11 @@ def test_a_call_whose_turn_does_not_come_in_time_is_never_carried_out(open_with:
         carried_out.append(context.timeout_s)
         return ToolOutput((Text("noted"),))
 
-    opened = open_with(tool("hold", hold), tool("note", note), limits="max_concurrent_calls = 1\ncall_timeout_s = 60")
+    opened = open_with(
+        tool("hold", hold),
+        tool("note", note),
+        limits="max_concurrent_calls = 1\ncall_timeout_s = 60",
+    )
     with opened as router, ThreadPoolExecutor(2) as threads:
         router.route_sync(step())
         held = threads.submit(router.call_sync, "r-1", "mine.hold", {})
@@ -154,11 +191,15 @@ def test_a_call_whose_turn_does_not_come_in_time_is_never_carried_out(open_with:
         go_on.set()
         held.result(300)
         assert router.call_sync("r-1", "mine.note", {}).ok
-    assert len(carried_out) == 1, "the late one was told that nothing happened, so nothing may happen"
+    assert len(carried_out) == 1, (
+        "the late one was told that nothing happened, so nothing may happen"
+    )
     assert 0 < carried_out[0] <= 60
 
 
-def test_the_time_in_the_routers_own_queue_is_not_counted_as_the_tools(open_with: Opened, tmp_path: Path) -> None:
+def test_the_time_in_the_routers_own_queue_is_not_counted_as_the_tools(
+    open_with: Opened, tmp_path: Path
+) -> None:
     holding, go_on = threading.Event(), threading.Event()
 
     def hold(arguments: Nothing, context: ToolContext) -> ToolOutput:
@@ -213,7 +254,9 @@ def test_closing_tells_the_threads_that_were_calling(open_with: Opened, tmp_path
     assert Archive(tmp_path / "runs").summary("r-1").state == "closed"
 
 
-def test_a_run_that_is_closed_during_a_call_can_be_gone_on_with_at_once(open_with: Opened, tmp_path: Path) -> None:
+def test_a_run_that_is_closed_during_a_call_can_be_gone_on_with_at_once(
+    open_with: Opened, tmp_path: Path
+) -> None:
     entered, go_on = threading.Event(), threading.Event()
 
     def wait(arguments: Nothing, context: ToolContext) -> ToolOutput:
@@ -307,7 +350,9 @@ def test_arguments_that_were_too_large_are_known_by_size_digest_and_beginning(
 def test_secrets_in_arguments_are_taken_out_by_their_names_and_never_repeated(
     open_with: Opened, tmp_path: Path
 ) -> None:
-    with open_with(tool("login", lambda arguments, context: ToolOutput((Text("in"),)), Login)) as router:
+    with open_with(
+        tool("login", lambda arguments, context: ToolOutput((Text("in"),)), Login)
+    ) as router:
         router.route_sync(step())
         assert router.call_sync("r-1", "mine.login", {"password": ["correct horse"]}).ok
         refused = router.call_sync("r-1", "mine.login", {"password": "correct horse battery"})
@@ -341,16 +386,24 @@ def test_a_call_is_made_for_its_run_and_principal_in_the_steps_folder(tmp_path: 
     (tmp_path / "sub").mkdir()
     catalog = small_catalog({"a": ["s.a"]}, routes=[Route("all", bundles=("a",))])
     with fake_router(catalog, workspace=tmp_path) as router:
-        router.route_sync(Step(run_id="r-1", workflow="w", role="r", step="s", principal="ann", workspace="sub"))
+        router.route_sync(
+            Step(run_id="r-1", workflow="w", role="r", step="s", principal="ann", workspace="sub")
+        )
         router.call_sync("r-1", "s.a", {})
         assert router.fakes.sessions.places == [(str(tmp_path), "sub", Scope("r-1", "ann"))]
 
 
 @pytest.mark.parametrize("failing", [1, 2])
-def test_where_power_loss_counts_a_call_is_on_disk_before_and_after_its_effect(failing: int) -> None:
-    """The first `sync` comes before the tool is called, the second before its result is returned."""
+def test_where_power_loss_counts_a_call_is_on_disk_before_and_after_its_effect(
+    failing: int,
+) -> None:
+    """The first `sync` comes before the tool is called, the second before its result is
+    returned.
+    """
     settings = Settings(log=LogSettings(durability="disk"))
-    catalog = small_catalog({"a": ["s.a"]}, routes=[Route("all", bundles=("a",))], settings=settings)
+    catalog = small_catalog(
+        {"a": ["s.a"]}, routes=[Route("all", bundles=("a",))], settings=settings
+    )
     with fake_router(catalog) as router:
         router.route_sync(step())
         router.fakes.store.log("r-1").fail_sync_after = failing
@@ -359,7 +412,9 @@ def test_where_power_loss_counts_a_call_is_on_disk_before_and_after_its_effect(f
         assert len(router.fakes.sessions.calls) == failing - 1
 
 
-def test_arguments_may_come_as_json_text_as_some_providers_hand_them_over(open_with: Opened) -> None:
+def test_arguments_may_come_as_json_text_as_some_providers_hand_them_over(
+    open_with: Opened,
+) -> None:
     echo = tool("echo", lambda arguments, context: ToolOutput((Text(arguments.note),)), Login)
     with open_with(echo) as router:
         router.route_sync(step())
@@ -367,7 +422,9 @@ def test_arguments_may_come_as_json_text_as_some_providers_hand_them_over(open_w
         assert router.call_sync("r-1", "mine.echo", "").ok
 
 
-def test_the_start_of_a_call_is_on_disk_before_its_effect(open_with: Opened, tmp_path: Path) -> None:
+def test_the_start_of_a_call_is_on_disk_before_its_effect(
+    open_with: Opened, tmp_path: Path
+) -> None:
     seen: list[str] = []
 
     def look(arguments: Nothing, context: ToolContext) -> ToolOutput:
@@ -383,7 +440,9 @@ def test_the_start_of_a_call_is_on_disk_before_its_effect(open_with: Opened, tmp
 def test_a_tool_with_a_name_that_is_none_is_refused_when_the_router_is_opened() -> None:
     for name in ("", "a b", "x" * 200, "über"):
         with pytest.raises(RequestError, match="is not a tool name"):
-            cards_of({"mine": [LocalTool(name, "d", Nothing, lambda arguments, context: ToolOutput(()))]})
+            cards_of(
+                {"mine": [LocalTool(name, "d", Nothing, lambda arguments, context: ToolOutput(()))]}
+            )
 
 
 def test_an_artifact_is_read_without_opening_its_run(open_with: Opened, tmp_path: Path) -> None:
@@ -409,7 +468,9 @@ def test_an_artifact_is_read_without_opening_its_run(open_with: Opened, tmp_path
 def test_whatever_a_tool_raises_ends_its_own_call_and_nothing_else(
     open_with: Opened, tmp_path: Path, raised: type[BaseException]
 ) -> None:
-    """An interrupt out of a tool once ended the loop that calls run on: every later call waited for ever."""
+    """An interrupt out of a tool once ended the loop that calls run on: every later call waited for
+    ever.
+    """
 
     def burst(arguments: Nothing, context: ToolContext) -> ToolOutput:
         raise raised
@@ -424,8 +485,12 @@ def test_whatever_a_tool_raises_ends_its_own_call_and_nothing_else(
     assert list(ends(tmp_path)) == [("tool_error", "crashed"), ("ok", "")]
 
 
-def test_a_config_that_changed_takes_another_step_before_anything_is_shown_or_called(open_with: Opened) -> None:
-    made = [tool(name, lambda arguments, context: ToolOutput((Text("done"),))) for name in ("a", "b")]
+def test_a_config_that_changed_takes_another_step_before_anything_is_shown_or_called(
+    open_with: Opened,
+) -> None:
+    made = [
+        tool(name, lambda arguments, context: ToolOutput((Text("done"),))) for name in ("a", "b")
+    ]
     with open_with(made[0]) as router:
         router.route_sync(step())
     with open_with(*made) as router:
@@ -446,7 +511,9 @@ def test_a_workspace_among_the_runs_is_refused(tmp_path: Path) -> None:
         Router.open(None, runs=tmp_path / "runs", workspace=tmp_path / "runs" / "r-1")
 
 
-def test_a_long_check_of_arguments_holds_neither_the_event_loop_nor_the_run(open_with: Opened) -> None:
+def test_a_long_check_of_arguments_holds_neither_the_event_loop_nor_the_run(
+    open_with: Opened,
+) -> None:
     checking, go_on = threading.Event(), threading.Event()
 
     class Many(BaseModel):
@@ -501,7 +568,11 @@ def test_large_arguments_are_read_off_the_event_loop_and_where_no_full_collectio
             for name, given in (("mine.count", {}), ("call_tool", {"name": "mine.count"})):
                 rows = {"rows": [Watched(id=n) for n in range(many)]}
                 key = f"{name} {many}"
-                assert (await router.call("r-1", name, {**given, "arguments": rows} if given else rows, key=key)).ok
+                assert (
+                    await router.call(
+                        "r-1", name, {**given, "arguments": rows} if given else rows, key=key
+                    )
+                ).ok
             assert {"MainThread", "large-results"} & Watched.threads == {where}
 
     asyncio.run(main())
@@ -515,7 +586,9 @@ def test_large_arguments_are_recorded_and_bound_to_their_key_as_small_ones_are(
     class Rows(BaseModel):
         model_config = ConfigDict(extra="allow")
 
-    with open_with(tool("take", lambda arguments, context: ToolOutput((Text("taken"),)), Rows)) as router:
+    with open_with(
+        tool("take", lambda arguments, context: ToolOutput((Text("taken"),)), Rows)
+    ) as router:
         router.route_sync(step())
         assert router.call_sync("r-1", "mine.take", given, key="k").ok
         assert router.call_sync("r-1", "mine.take", json.dumps(given), key="k").cached_from
@@ -533,7 +606,9 @@ def test_many_wrong_values_are_told_of_without_listing_each(open_with: Opened) -
         odd: list[Annotated[int, AfterValidator(_refused)]] = []
 
     async def main() -> None:
-        async with open_with(tool("count", lambda _given, _: ToolOutput((Text("counted"),)), Many)) as router:
+        async with open_with(
+            tool("count", lambda _given, _: ToolOutput((Text("counted"),)), Many)
+        ) as router:
             await router.route(step())
             wrong = await router.call("r-1", "mine.count", {"values": [None] * 200_000})
             assert wrong.outcome == "invalid_arguments"

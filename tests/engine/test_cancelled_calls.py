@@ -38,8 +38,10 @@ async def look_from_code() -> str:
 CONFIG = {
     "routes": '[[routes]]\nname = "all"\nbundles = ["t", "code"]\n',
     "policy": '[[policies]]\nname = "all"\nallow = ["bundle:t", "bundle:code"]\n',
-    "router": "[limits]\nmax_concurrent_calls = 1\nrepeated_calls = 100000\ncalls_per_step = 100000\n"
-    'calls_per_tree = 100000\n[log]\ndurability = "disk"\n',
+    "router": (
+        "[limits]\nmax_concurrent_calls = 1\nrepeated_calls = 100000\ncalls_per_step = 100000\n"
+        'calls_per_tree = 100000\n[log]\ndurability = "disk"\n'
+    ),
 }
 CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     "local": ("t.look", {}),
@@ -72,13 +74,21 @@ def test_a_call_that_is_cancelled_at_any_await_leaves_nothing(
     name, arguments = CALLS[call]
 
     async def main() -> None:
-        async with Router.open(tmp_path / "config", runs=tmp_path / "runs", local=local, workspace=tmp_path) as router:
+        async with Router.open(
+            tmp_path / "config", runs=tmp_path / "runs", local=local, workspace=tmp_path
+        ) as router:
             monkeypatch.setattr(type(router._engines.newest.runs.store), "blocks", blocks)
             await router.route(Step(run_id="r", workflow="w", role="r", step="s"))
             await router.call("r", name, arguments)
-            cancelled = await cancel_at_each_await(router, "r", lambda: router.call("r", name, arguments))
+            cancelled = await cancel_at_each_await(
+                router, "r", lambda: router.call("r", name, arguments)
+            )
             assert cancelled > 1
-            lines = (tmp_path / "runs" / "r" / "tool-calls.jsonl").read_text(encoding="utf-8").splitlines()
+            lines = (
+                (tmp_path / "runs" / "r" / "tool-calls.jsonl")
+                .read_text(encoding="utf-8")
+                .splitlines()
+            )
             check_records(router, "r", [json.loads(line) for line in lines])
 
     asyncio.run(main())
@@ -89,7 +99,9 @@ def test_a_call_that_is_cancelled_while_a_thread_waits_to_record_its_end_has_one
 ) -> None:
     (tmp_path / "config").mkdir()
     for name, text in CONFIG.items():
-        (tmp_path / "config" / f"{name}.toml").write_text(text.replace(', "code"', "").replace(', "bundle:code"', ""))
+        (tmp_path / "config" / f"{name}.toml").write_text(
+            text.replace(', "code"', "").replace(', "bundle:code"', "")
+        )
     began, done = asyncio.Event(), asyncio.Event()
 
     async def wait() -> str:
@@ -100,7 +112,9 @@ def test_a_call_that_is_cancelled_while_a_thread_waits_to_record_its_end_has_one
 
     async def main() -> None:
         local = {"t": LocalServer([wait], "Wait.", effects=["read"])}
-        async with Router.open(tmp_path / "config", runs=tmp_path / "runs", local=local, workspace=tmp_path) as router:
+        async with Router.open(
+            tmp_path / "config", runs=tmp_path / "runs", local=local, workspace=tmp_path
+        ) as router:
             runs = router._engines.newest.runs
             monkeypatch.setattr(type(runs.store), "blocks", True)
             await router.route(Step(run_id="r", workflow="w", role="r", step="s"))
@@ -108,7 +122,9 @@ def test_a_call_that_is_cancelled_while_a_thread_waits_to_record_its_end_has_one
             await began.wait()
             with runs._runs["r"].lock:
                 done.set()
-                while "_locked" not in [frame.f_code.co_name for frame in sys._current_frames().values()]:  # noqa: ASYNC110
+                while "_locked" not in [  # noqa: ASYNC110
+                    frame.f_code.co_name for frame in sys._current_frames().values()
+                ]:
                     await asyncio.sleep(0.001)  # nobody is told of that
                 call.cancel()
                 with pytest.raises(asyncio.CancelledError):

@@ -1,4 +1,6 @@
-"""Decisions that are kept beside a catalog are the decisions that `decide` takes, whatever was kept before."""
+"""Decisions that are kept beside a catalog are the decisions that `decide` takes, whatever was kept
+before.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,26 @@ from itertools import product
 from typing import Any
 
 import pytest
-from bundle_router.core.catalog import ActivationSettings, Bundle, Catalog, Fallback, Route, Settings
+from bundle_router.core.catalog import (
+    ActivationSettings,
+    Bundle,
+    Catalog,
+    Fallback,
+    Route,
+    Settings,
+)
 from bundle_router.core.decide.decide import Question, decide
-from bundle_router.core.models import Activation, AskedTool, Decision, Drift, Entry, Facts, Grant, Step, StepPolicy
+from bundle_router.core.models import (
+    Activation,
+    AskedTool,
+    Decision,
+    Drift,
+    Entry,
+    Facts,
+    Grant,
+    Step,
+    StepPolicy,
+)
 from bundle_router.engine.route import decide_cached
 from bundle_router.testing import fake_router, small_catalog
 from hypothesis import given
@@ -60,8 +79,15 @@ IGNORED = {
 
 
 def catalog() -> Catalog:
-    needs = Bundle("x", "What it is for.", ("s.x", "s.x2"), effects=("read",), requires_env=("TOKEN",))
-    tools: dict[str, list[str] | Bundle] = {"a": ["s.a"], "x": needs, "y": ["t.y", "t.y2"], "z": ["t.z"]}
+    needs = Bundle(
+        "x", "What it is for.", ("s.x", "s.x2"), effects=("read",), requires_env=("TOKEN",)
+    )
+    tools: dict[str, list[str] | Bundle] = {
+        "a": ["s.a"],
+        "x": needs,
+        "y": ["t.y", "t.y2"],
+        "z": ["t.z"],
+    }
     routes = [
         Route("closed", workflow=("w",), role=("r",), step=("s",), bundles=("a", "x")),
         Route("asks nobody", step=("asks nobody",), bundles=("a",), ask=("none",)),
@@ -70,13 +96,17 @@ def catalog() -> Catalog:
     ]
     fallback = Fallback(("search", "shortlist"))
     return small_catalog(
-        tools, routes=routes, settings=Settings(activation=ActivationSettings(True, 5), fallback=fallback)
+        tools,
+        routes=routes,
+        settings=Settings(activation=ActivationSettings(True, 5), fallback=fallback),
     )
 
 
 def situation(changes: Mapping[str, Any]) -> tuple[Facts, Activation, Step]:
     values = {"capabilities": frozenset({"env:TOKEN"}), **STEP, **changes}
-    facts = Facts(**{field.name: values[field.name] for field in fields(Facts) if field.name in values})
+    facts = Facts(
+        **{field.name: values[field.name] for field in fields(Facts) if field.name in values}
+    )
     step = Step.model_validate({name: values[name] for name in Step.model_fields if name in values})
     return facts, Activation(values.get("entries", ())), step
 
@@ -96,7 +126,9 @@ def test_every_input_of_a_decision_is_varied_below_or_said_not_to_count() -> Non
         *(f"step.{name}" for name in Step.model_fields if name not in IGNORED),
         *(f"entry.{field.name}" for field in fields(Entry)),
     }
-    assert named - MATTERS.keys() == {"facts.revisions"}  # recorded with the decision and read by nothing in it
+    assert named - MATTERS.keys() == {
+        "facts.revisions"
+    }  # recorded with the decision and read by nothing in it
 
 
 @pytest.mark.parametrize("name", MATTERS)
@@ -114,7 +146,14 @@ def test_what_is_kept_is_given_again_to_another_run_at_another_time() -> None:
     facts, before, step = situation({"entries": LATER})
     first = decided(decide_cached(shared, facts, before, step))
     later = Activation(tuple(replace(entry, used=entry.used + 7) for entry in before.entries))
-    values = {"goal": "g", "constraints": ("c",), "principal": "p", "labels": {"l": "v"}, "key": "k", "branch": "b"}
+    values = {
+        "goal": "g",
+        "constraints": ("c",),
+        "principal": "p",
+        "labels": {"l": "v"},
+        "key": "k",
+        "branch": "b",
+    }
     for again in (before, later):
         step = Step.model_validate(STEP | values | {"run_id": "r-2"})
         decision = decided(decide_cached(shared, replace(facts), again, step))
@@ -125,7 +164,10 @@ def test_a_bounded_number_is_kept() -> None:
     shared = catalog()
     facts, before, step = situation({})
     asked = [step.model_copy(update={"max_tokens": 1_000 + more}) for more in range(1_025)]
-    made = [decide_cached(shared, facts, before, one) for one in (*asked[:-1], asked[0], asked[-1], asked[0])]
+    made = [
+        decide_cached(shared, facts, before, one)
+        for one in (*asked[:-1], asked[0], asked[-1], asked[0])
+    ]
     bundles = [decided(one).bundles for one in made]
     assert bundles[1_024] is bundles[0]  # so many are kept
     assert bundles[1_026] is not bundles[0]  # and not one more
@@ -155,5 +197,8 @@ def test_what_is_kept_is_what_would_be_decided_anew(
     turned = Activation(tuple(replace(entry, used=9 - entry.used) for entry in before.entries))
     mapped = replace(catalog, routes=(Route("r", bundles=(*IDS[:2], "unknown")),))
     for routed, known, activation in product((catalog, mapped), facts, (before, moved, turned)):
-        kept, made = decide_cached(routed, known, activation, step), decide(routed, known, activation, step)
+        kept, made = (
+            decide_cached(routed, known, activation, step),
+            decide(routed, known, activation, step),
+        )
         assert kept == made if isinstance(made, Decision) else isinstance(kept, Question)

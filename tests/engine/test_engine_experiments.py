@@ -1,6 +1,8 @@
-"""What workflow engines do, with real processes over each store (E-01 to E-05, E-10): retry, share, stop, die.
+"""What workflow engines do, with real processes over each store (E-01 to E-05, E-10): retry, share,
+stop, die.
 
-`BUNDLE_ROUTER_LONG=1`: 8 processes, 10,000 turns, 200 points at which a worker is stopped or killed.
+`BUNDLE_ROUTER_LONG=1`: 8 processes, 10,000 turns, 200 points at which a worker is stopped or
+killed.
 """
 
 from __future__ import annotations
@@ -30,13 +32,20 @@ SEED: Final = int(os.environ.get("BUNDLE_ROUTER_SEED", "1"))
 ROOT: Final = Path(__file__).parent.parent.parent
 POSTGRESQL: Final = os.environ.get("BUNDLE_ROUTER_TEST_POSTGRESQL", "").replace("+psycopg", "", 1)
 NO_SERVER: Final = "BUNDLE_ROUTER_TEST_POSTGRESQL does not name a server; .ci/run starts one"
-DATABASE: Final = pytest.param("database", marks=pytest.mark.skipif(not POSTGRESQL, reason=NO_SERVER))
+DATABASE: Final = pytest.param(
+    "database", marks=pytest.mark.skipif(not POSTGRESQL, reason=NO_SERVER)
+)
 PROCESSES: Final = 8 if LONG else 3
 BOUND_S: Final = 30.0
-"""How long anything may take beside a worker that is stopped: the store's bound, and a slow machine."""
+"""How long anything may take beside a worker that is stopped: the store's bound, and a slow
+machine.
+"""
 CONFIG: Final = {
     "servers": '[servers.s]\ntransport = "local"\ntrust = "trusted"\nidempotent = ["again"]\n',
-    "bundles": '[bundles.both]\ndescription = "Both."\ntools = ["s.once", "s.again"]\neffects = ["write"]\n',
+    "bundles": (
+        '[bundles.both]\ndescription = "Both."\ntools = ["s.once", "s.again"]\neffects ='
+        ' ["write"]\n'
+    ),
     "routes": '[[routes]]\nname = "all"\nbundles = ["both"]\n',
     "policy": '[[policies]]\nname = "all"\nallow = ["bundle:*"]\n',
 }
@@ -96,7 +105,13 @@ class Site:
             pipes.append(self.folder / f"pipe-{next(_numbers)}")
             for end in ("in", "out"):
                 os.mkfifo(f"{pipes[-1]}.{end}")
-            words = (self.folder / "config", self.folder / "runs", self.store, self.folder / "effects", pipes[-1])
+            words = (
+                self.folder / "config",
+                self.folder / "runs",
+                self.store,
+                self.folder / "effects",
+                pipes[-1],
+            )
             self._starter.stdin.write(" ".join(map(str, words)) + "\n")
             self._starter.stdin.flush()
         begun = [Process(pipe) for pipe in pipes]
@@ -167,12 +182,16 @@ def everywhere(processes: list[Process], do: str, **more: Any) -> list[Any]:
 def test_one_key_from_many_processes_is_one_decision_and_one_call(site: Site) -> None:
     """E-01, E-02, E-03."""
     workers = site.begin(PROCESSES)
-    said = everywhere(workers, "route_often", step=step(key="k"), count=1_000 // PROCESSES if LONG else 20)
+    said = everywhere(
+        workers, "route_often", step=step(key="k"), count=1_000 // PROCESSES if LONG else 20
+    )
     (decision,) = site.records("route.decided")
     assert said == [[decision["decision_id"]]] * PROCESSES
     for tool in ("s.once", "s.again"):
         heard = everywhere(workers, "call", tool=tool, key=tool)
-        assert {(one["outcome"], one["text"], one["id"]) for one in heard} == {("ok", f"did {tool}", heard[0]["id"])}
+        assert {(one["outcome"], one["text"], one["id"]) for one in heard} == {
+            ("ok", f"did {tool}", heard[0]["id"])
+        }
         assert sorted(bool(one["from"]) for one in heard) == [False] + [True] * (PROCESSES - 1)
     assert site.effects() == {"s.once": 1, "s.again": 1}
     refused = [
@@ -187,7 +206,9 @@ def test_one_key_from_many_processes_is_one_decision_and_one_call(site: Site) ->
     assert site.effects() == {"s.once": 1, "s.again": 1}
 
 
-def test_a_worker_killed_within_a_call_leaves_one_effect_or_the_word_that_nobody_knows(site: Site) -> None:
+def test_a_worker_killed_within_a_call_leaves_one_effect_or_the_word_that_nobody_knows(
+    site: Site,
+) -> None:
     """E-02."""
     told = [(tool, dies) for tool in ("s.once", "s.again") for dies in ("before", "after")]
     *dying, one, other = site.begin(len(told) + 2)
@@ -219,10 +240,15 @@ def test_two_processes_take_turns_on_one_run(site: Site) -> None:
     assert len(sizes) <= 1
     tenth = count // 10
     first, last = (statistics.median(part) for part in (took[tenth : 2 * tenth], took[-tenth:]))
-    print(f"{count} turns: median {statistics.median(took):.0f} us; second tenth {first:.0f}, last tenth {last:.0f}")
+    print(
+        f"{count} turns: median {statistics.median(took):.0f} us; second tenth {first:.0f}, last"
+        f" tenth {last:.0f}"
+    )
 
 
-def test_others_go_on_beside_a_worker_that_is_stopped_and_nothing_is_lost_when_it_goes_on(site: Site) -> None:
+def test_others_go_on_beside_a_worker_that_is_stopped_and_nothing_is_lost_when_it_goes_on(
+    site: Site,
+) -> None:
     """E-05, and the end of a run that a stopped worker has open."""
     dice = random.Random(SEED)
     stopped, living = site.begin(2)
@@ -251,7 +277,9 @@ def test_others_go_on_beside_a_worker_that_is_stopped_and_nothing_is_lost_when_i
 
 
 def test_a_workflow_is_carried_on_elsewhere_wherever_its_worker_is_killed(site: Site) -> None:
-    """E-10, without an engine's own machinery: every decision once, every effect once or known to be unknown."""
+    """E-10, without an engine's own machinery: every decision once, every effect once or known to
+    be unknown.
+    """
     dice, steps = random.Random(SEED), 4
     waiting: list[Process] = []
     for _ in range(200 if LONG else 4):

@@ -1,4 +1,6 @@
-"""Tools that are typed functions: described by annotations and docstring, called, and refused where they can't be."""
+"""Tools that are typed functions: described by annotations and docstring, called, and refused where
+they can't be.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,17 @@ import pytest
 from bundle_router import Router, Step
 from bundle_router.engine.results import Result
 from bundle_router.errors import ConfigError, RequestError
-from bundle_router.tool import Data, LocalServer, LocalTool, Media, Text, ToolContext, ToolFailure, ToolOutput, tool
+from bundle_router.tool import (
+    Data,
+    LocalServer,
+    LocalTool,
+    Media,
+    Text,
+    ToolContext,
+    ToolFailure,
+    ToolOutput,
+    tool,
+)
 from pydantic import BaseModel, Field
 
 CONFIG = {
@@ -122,7 +134,10 @@ def test_they_are_called_sync_and_async(
     assert asyncio.run(call())[0] == outcome
     with opened(tmp_path, {"own": [get_ticket, find, where]}) as router:
         result = router.call_sync("r", name, arguments)
-    assert (result.outcome, text in result.text.replace(" ", "" if text[0] == '"' else " ")) == (outcome, True)
+    assert (result.outcome, text in result.text.replace(" ", "" if text[0] == '"' else " ")) == (
+        outcome,
+        True,
+    )
 
 
 @pytest.mark.parametrize(
@@ -183,7 +198,9 @@ def unschematic(x: Callable[[], int]) -> None:
         (tool(description=["a"])(get_ticket), "of 'get_ticket' are not both text"),  # type: ignore[call-overload]  # as above
     ],
 )
-def test_a_wrong_one_is_refused_when_the_router_is_opened(wrong: object, says: str, tmp_path: Path) -> None:
+def test_a_wrong_one_is_refused_when_the_router_is_opened(
+    wrong: object, says: str, tmp_path: Path
+) -> None:
     with pytest.raises(RequestError) as caught:
         opened(tmp_path, {"own": [wrong]})
     assert "local server 'own'" in caught.value.message
@@ -239,7 +256,11 @@ def test_failures_and_deadlines_of_async_tools_are_results(tmp_path: Path, leap:
             return [*others, await hung]
 
     failed, refused, crashed, hung = asyncio.run(call_all())
-    assert (failed.outcome, failed.code, "ask for another" in failed.text) == ("tool_error", "not_found", True)
+    assert (failed.outcome, failed.code, "ask for another" in failed.text) == (
+        "tool_error",
+        "not_found",
+        True,
+    )
     assert (refused.outcome, refused.code) == ("tool_error", "failed")
     assert "closed on Sundays" in refused.text
     assert (crashed.outcome, crashed.code) == ("tool_error", "crashed")
@@ -254,11 +275,15 @@ def declared(folder: Path, server: LocalServer, **more: str) -> Router:
     (folder / "config").mkdir(exist_ok=True)
     for name, text in {**ROUTES, **more}.items():
         (folder / "config" / f"{name}.toml").write_text(text, encoding="utf-8")
-    return Router.open(folder / "config", runs=folder / "runs", workspace=folder, local={"own": server})
+    return Router.open(
+        folder / "config", runs=folder / "runs", workspace=folder, local={"own": server}
+    )
 
 
 def test_a_server_and_a_bundle_are_declared_with_the_tools(tmp_path: Path) -> None:
-    server = LocalServer([get_ticket, find], 'Tickets: "ours".', examples=["what does the ticket say"])
+    server = LocalServer(
+        [get_ticket, find], 'Tickets: "ours".', examples=["what does the ticket say"]
+    )
     with declared(tmp_path, server) as router:
         assert router.route_sync(STEP).bundle_ids == ["own"]
         assert router.call_sync("r", "own.get_ticket", {"number": 7}).ok
@@ -272,12 +297,16 @@ def test_policy_reaches_them_and_the_files_go_before_the_code(tmp_path: Path) ->
     with declared(tmp_path, server) as router:
         decision = router.route_sync(STEP)
         assert [(row.id, row.code) for row in decision.left_out] == [("own", "effect_not_allowed")]
-    bundles = '[bundles.own]\ndescription = "Theirs."\ntools = ["own.get_ticket"]\neffects = ["read"]\n'
+    bundles = (
+        '[bundles.own]\ndescription = "Theirs."\ntools = ["own.get_ticket"]\neffects = ["read"]\n'
+    )
     with declared(tmp_path, server, bundles=bundles) as router:
         assert router.catalog.bundles["own"].description == "Theirs."
         assert router.route_sync(STEP.model_copy(update={"run_id": "r2"})).bundle_ids == ["own"]
 
 
 def test_what_is_wrong_with_a_declaration_says_where_it_was_made(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"local server .own. \(local=, --local\): bundles\.own\.effects\[0\]"):
+    with pytest.raises(
+        ConfigError, match=r"local server .own. \(local=, --local\): bundles\.own\.effects\[0\]"
+    ):
         declared(tmp_path, LocalServer([get_ticket], "Ours.", effects=("fly",)))

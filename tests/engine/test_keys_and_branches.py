@@ -1,4 +1,6 @@
-"""Retries, branches, sub-agents and several workers over one run: what happens once, and what is judged under what."""
+"""Retries, branches, sub-agents and several workers over one run: what happens once, and what is
+judged under what.
+"""
 
 from __future__ import annotations
 
@@ -37,10 +39,17 @@ def catalog(**limits: Any) -> Catalog:
         "read": Bundle("read", "reads", ("s.look",), effects=("read",)),
         "write": Bundle("write", "writes", ("s.again", "s.hinted", "s.once"), effects=("write",)),
     }
-    routes = [Route("wide", role=("wide",), bundles=("write", "read")), Route("narrow", bundles=("read",))]
+    routes = [
+        Route("wide", role=("wide",), bundles=("write", "read")),
+        Route("narrow", bundles=("read",)),
+    ]
     servers = [Server("s", "local", "trusted", idempotent=("again",))]
-    small = small_catalog(made, routes=routes, servers=servers, settings=Settings(limits=CallLimits(**limits)))
-    return replace(small, cards={**small.cards, "s.hinted": replace(small.cards["s.hinted"], idempotent=True)})
+    small = small_catalog(
+        made, routes=routes, servers=servers, settings=Settings(limits=CallLimits(**limits))
+    )
+    return replace(
+        small, cards={**small.cards, "s.hinted": replace(small.cards["s.hinted"], idempotent=True)}
+    )
 
 
 def step(run_id: str = "r", role: str = "wide", **more: Any) -> Step:
@@ -55,10 +64,12 @@ def records(router: FakeRouter, type_: str, run_id: str = "r") -> list[dict[str,
     return [record for record in router.fakes.records(run_id) if record["type"] == type_]
 
 
-# --- keys ----------------------------------------------------------------------------------------------------------
+# --- keys -----------------------------------------------------------------------------------------
 
 
-def test_a_step_routed_again_with_its_key_gives_the_recorded_decision_whichever_worker_asks() -> None:
+def test_a_step_routed_again_with_its_key_gives_the_recorded_decision_whichever_worker_asks() -> (
+    None
+):
     runs = MemoryRuns()
     with worker(runs) as one, worker(runs) as other:
         first = one.route_sync(step(key="k"))
@@ -68,9 +79,17 @@ def test_a_step_routed_again_with_its_key_gives_the_recorded_decision_whichever_
 
 
 @pytest.mark.parametrize(
-    "change", [{"role": "narrow"}, {"goal": "another"}, {"branch": "b"}, {"policy": StepPolicy(deny=("read",))}]
+    "change",
+    [
+        {"role": "narrow"},
+        {"goal": "another"},
+        {"branch": "b"},
+        {"policy": StepPolicy(deny=("read",))},
+    ],
 )
-def test_a_key_with_another_step_is_an_error_that_names_what_differs(change: dict[str, Any]) -> None:
+def test_a_key_with_another_step_is_an_error_that_names_what_differs(
+    change: dict[str, Any],
+) -> None:
     with worker(MemoryRuns()) as router:
         router.route_sync(step(key="k"))
         with pytest.raises(KeyConflict, match=next(iter(change))):
@@ -89,9 +108,16 @@ def test_a_call_made_again_with_its_key_gives_the_recorded_result() -> None:
         one.route_sync(step())
         first = one.call_sync("r", "s.once", {"x": 1}, key="k")
         again = other.call_sync("r", "s__once", '{"x": 1}', key="k")
-        assert (again.text, again.cached_from, again.call_id) == ("made 1 times", first.call_id, first.call_id)
+        assert (again.text, again.cached_from, again.call_id) == (
+            "made 1 times",
+            first.call_id,
+            first.call_id,
+        )
         assert len(made) == 1
-        for name, arguments, what in (("s.once", {"x": 2}, "other arguments"), ("s.again", {"x": 1}, "another tool")):
+        for name, arguments, what in (
+            ("s.once", {"x": 2}, "other arguments"),
+            ("s.again", {"x": 1}, "another tool"),
+        ):
             with pytest.raises(KeyConflict, match=what):
                 other.call_sync("r", name, arguments, key="k")
         assert [record["outcome"] for record in records(one, "call.finished")] == ["ok"]
@@ -122,10 +148,15 @@ def test_a_call_that_may_be_made_again_is_so_with_the_same_contents_alone() -> N
 
 @pytest.mark.parametrize("dies_while_looked_for", [False, True])
 @pytest.mark.parametrize(
-    ("tool", "outcome", "times"), [("s.once", "unknown", 1), ("s.again", "ok", 2), ("s.hinted", "ok", 2)]
+    ("tool", "outcome", "times"),
+    [("s.once", "unknown", 1), ("s.again", "ok", 2), ("s.hinted", "ok", 2)],
 )
 def test_a_call_that_began_and_whose_worker_is_gone_is_unknown_unless_it_may_be_made_again(
-    monkeypatch: pytest.MonkeyPatch, tool: str, outcome: str, times: int, dies_while_looked_for: bool
+    monkeypatch: pytest.MonkeyPatch,
+    tool: str,
+    outcome: str,
+    times: int,
+    dies_while_looked_for: bool,
 ) -> None:
     runs, made = MemoryRuns(), list[int]()
     entered, killed = threading.Event(), threading.Event()
@@ -271,7 +302,9 @@ def test_a_call_whose_start_was_not_confirmed_is_made_by_the_retry(
         assert outcomes == (["busy", "ok"] if was_written else ["ok"])
 
 
-def test_a_call_that_is_cancelled_while_its_start_is_written_ends_although_nobody_uses_its_run() -> None:
+def test_a_call_that_is_cancelled_while_its_start_is_written_ends_although_nobody_uses_its_run() -> (
+    None
+):
     runs, entered, go_on = MemoryRuns(), threading.Event(), threading.Event()
 
     def hold(operation: str, run_id: str) -> None:
@@ -334,7 +367,11 @@ def test_who_asks_for_a_call_that_is_under_way_waits_for_it() -> None:
         one.route_sync(step())
         results: list[Any] = []
         callers = [
-            threading.Thread(target=lambda router=router: results.append(router.call_sync("r", "s.once", {}, key="k")))
+            threading.Thread(
+                target=lambda router=router: results.append(
+                    router.call_sync("r", "s.once", {}, key="k")
+                )
+            )
             for router in (one, other, one)
         ]
         callers[0].start()
@@ -356,7 +393,9 @@ def test_a_refused_call_binds_no_key() -> None:
         assert router.call_sync("r", "s.once", {}, key="k").ok
 
 
-def test_a_router_is_closed_after_one_wait_for_a_database_that_is_away_whatever_runs_it_has() -> None:
+def test_a_router_is_closed_after_one_wait_for_a_database_that_is_away_whatever_runs_it_has() -> (
+    None
+):
     tried: list[str] = []
 
     def away(operation: str, run_id: str) -> None:
@@ -372,7 +411,7 @@ def test_a_router_is_closed_after_one_wait_for_a_database_that_is_away_whatever_
     assert len(tried) == 1
 
 
-# --- decisions that are named, and branches ------------------------------------------------------------------------
+# --- decisions that are named, and branches -------------------------------------------------------
 
 
 def test_branches_are_judged_each_under_its_own_decision() -> None:
@@ -383,7 +422,9 @@ def test_branches_are_judged_each_under_its_own_decision() -> None:
         assert router.call_sync("r", "s.once", {}, decision=a.decision_id).ok
         assert router.call_sync("r", "s.once", {}, decision=b.decision_id).outcome == "denied"
         assert router.call_sync("r", "s.once", {}).ok, "the default branch did not move"
-        assert {tool.name for tool in router.tools_sync("r", decision=b.decision_id).active} == {"s.look"}
+        assert {tool.name for tool in router.tools_sync("r", decision=b.decision_id).active} == {
+            "s.look"
+        }
         assert router.tools_sync("r", decision=a.decision_id).decision_id == a.decision_id
 
 
@@ -405,13 +446,17 @@ def test_a_branch_begins_at_the_decision_it_names() -> None:
     with worker(MemoryRuns()) as router:
         first = router.route_sync(step())
         router.route_sync(step(role="narrow"))
-        branch = router.route_sync(step(role="narrow", branch="b", parent_decision_id=first.decision_id))
+        branch = router.route_sync(
+            step(role="narrow", branch="b", parent_decision_id=first.decision_id)
+        )
         assert branch.before == first.after
         with pytest.raises(RequestError, match="has no decision"):
             router.route_sync(step(branch="c", parent_decision_id="r.77"))
 
 
-def test_a_sub_agent_keeps_the_decision_it_names_and_never_gets_more_than_its_parent_has_now() -> None:
+def test_a_sub_agent_keeps_the_decision_it_names_and_never_gets_more_than_its_parent_has_now() -> (
+    None
+):
     with worker(MemoryRuns()) as router:
         parent = router.route_sync(step("top", branch="a"))
         router.route_sync(step("top", role="narrow", branch="b"))
@@ -422,7 +467,7 @@ def test_a_sub_agent_keeps_the_decision_it_names_and_never_gets_more_than_its_pa
         assert router.call_sync("leaf", "s.again", {}).ok, "both decisions of the parent allow it"
 
 
-# --- budgets -------------------------------------------------------------------------------------------------------
+# --- budgets --------------------------------------------------------------------------------------
 
 
 def test_what_a_step_has_spent_stays_spent_when_it_is_routed_again() -> None:
@@ -470,7 +515,10 @@ def test_meta_tools_that_are_called_at_the_same_time_do_not_exceed_the_budget(of
     """Each is recorded when it is over: until then it counts all the same."""
 
     async def main() -> list[str]:
-        return [result.outcome for result in await asyncio.gather(*(router.call("r", "list_tools") for _ in range(12)))]
+        return [
+            result.outcome
+            for result in await asyncio.gather(*(router.call("r", "list_tools") for _ in range(12)))
+        ]
 
     limits: dict[str, Any] = {f"calls_per_{of}": 3}
     with worker(MemoryRuns(), **limits) as router:
@@ -478,7 +526,7 @@ def test_meta_tools_that_are_called_at_the_same_time_do_not_exceed_the_budget(of
         assert sorted(asyncio.run(main())) == ["budget"] * 9 + ["ok"] * 3
 
 
-# --- what else an engine needs --------------------------------------------------------------------------------------
+# --- what else an engine needs --------------------------------------------------------------------
 
 
 def test_a_name_that_a_framework_refused_is_recorded_as_a_gap_and_costs_no_budget() -> None:
@@ -489,7 +537,9 @@ def test_a_name_that_a_framework_refused_is_recorded_as_a_gap_and_costs_no_budge
         assert (result.outcome, result.code) == ("denied", "not_mapped")
         assert "Did you mean 's.look'?" in router.missed_sync("r", "s.loook").text
         gaps = records(router, "call.finished")
-        assert [(gap["tool"], gap["via"]) for gap in gaps] == [("once", "missed")] * 3 + [("loook", "missed")]
+        assert [(gap["tool"], gap["via"]) for gap in gaps] == [("once", "missed")] * 3 + [
+            ("loook", "missed")
+        ]
         assert router.call_sync("r", "s.look", {}).ok
 
 
@@ -529,7 +579,7 @@ def test_the_whole_result_is_had_on_request_and_results_say_whether_to_try_again
         assert router.call_sync("r", "s.once", {}).retryable
 
 
-# --- where a router can't be used ----------------------------------------------------------------------------------
+# --- where a router can't be used -----------------------------------------------------------------
 
 ASKED: Final[dict[str, Any]] = {
     "step": step(), "run_id": "r", "name": "s.look", "arguments": {}, "target": "read",
@@ -543,7 +593,9 @@ HARMLESS: Final = {
     "config_stamp": "looks at the config's files only",
     "opened_at": "is a value that was read before",
 }
-ENTRIES: Final = sorted(name for name in dir(Router) if not name.startswith("_") and name not in HARMLESS)
+ENTRIES: Final = sorted(
+    name for name in dir(Router) if not name.startswith("_") and name not in HARMLESS
+)
 
 
 def enter(router: Router, name: str) -> Any:
@@ -551,7 +603,9 @@ def enter(router: Router, name: str) -> Any:
     entry = getattr(router, name)
     if not callable(entry):
         return entry
-    wanted = [one.name for one in inspect.signature(entry).parameters.values() if one.default is one.empty]
+    wanted = [
+        one.name for one in inspect.signature(entry).parameters.values() if one.default is one.empty
+    ]
     return entry(**{parameter: ASKED[parameter] for parameter in wanted if parameter != "how"})
 
 
@@ -562,7 +616,9 @@ def carry_out(made: Any, drive: Callable[[Coroutine[Any, Any, Any]], object]) ->
         drive(made)
 
 
-def test_every_entry_point_of_a_forked_process_says_that_it_is_to_open_a_router_of_its_own() -> None:
+def test_every_entry_point_of_a_forked_process_says_that_it_is_to_open_a_router_of_its_own() -> (
+    None
+):
     with worker(MemoryRuns()) as router:
         router.route_sync(step())
         heard, say = os.pipe()
@@ -582,7 +638,11 @@ def test_every_entry_point_of_a_forked_process_says_that_it_is_to_open_a_router_
             os._exit(0)
         os.close(say)
         with os.fdopen(heard, encoding="utf-8") as lines:
-            told = [line for line in lines if "forked" not in line or "open a router of its own" not in line]
+            told = [
+                line
+                for line in lines
+                if "forked" not in line or "open a router of its own" not in line
+            ]
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert told == []
         assert router.route_sync(step()).seq == 1
@@ -604,7 +664,9 @@ def test_the_chain_of_a_run_that_many_workers_wrote_is_whole() -> None:
     def route_25_steps(router: FakeRouter) -> None:
         routed = 0
         while routed < 25:
-            with contextlib.suppress(RunBusy):  # who has lost a race has more to do until the next, and may lose 50
+            with contextlib.suppress(
+                RunBusy
+            ):  # who has lost a race has more to do until the next, and may lose 50
                 router.route_sync(step())
                 routed += 1
 
@@ -618,7 +680,9 @@ def test_the_chain_of_a_run_that_many_workers_wrote_is_whole() -> None:
 
 
 @pytest.mark.parametrize("others", [MOVED_AT_MOST - 1, MOVED_AT_MOST])
-def test_a_step_is_decided_again_until_others_came_first_too_often_and_nothing_of_it_is_recorded(others: int) -> None:
+def test_a_step_is_decided_again_until_others_came_first_too_often_and_nothing_of_it_is_recorded(
+    others: int,
+) -> None:
     runs, came = MemoryRuns(), list[Decision]()
     with worker(runs) as one, worker(runs) as other:
         one.route_sync(step())
@@ -637,11 +701,12 @@ def test_a_step_is_decided_again_until_others_came_first_too_often_and_nothing_o
         assert check(runs.runs["r"].files(), "r", None).broken is None
 
 
-# --- others come first ---------------------------------------------------------------------------------------------
+# --- others come first ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments"), [("s.unknown", {}), ("s.look", "no JSON"), ("search_tools", {"query": "look"}), (None, {})]
+    ("name", "arguments"),
+    [("s.unknown", {}), ("s.look", "no JSON"), ("search_tools", {"query": "look"}), (None, {})],
 )
 def test_what_is_refused_or_answered_here_is_named_after_its_own_record_though_others_came_first(
     name: str | None, arguments: Any
@@ -658,7 +723,11 @@ def test_what_is_refused_or_answered_here_is_named_after_its_own_record_though_o
                 log.append("calls", {"type": "noted"})
 
         one.fakes.store.before = others_first
-        result = one.missed_sync("r", "s.unknown") if name is None else one.call_sync("r", name, arguments)
+        result = (
+            one.missed_sync("r", "s.unknown")
+            if name is None
+            else one.call_sync("r", name, arguments)
+        )
         (record,) = records(one, "call.finished")
         assert came
         assert record["call_id"] == result.call_id == f"r.{record['seq']}"
@@ -672,7 +741,10 @@ def test_a_tree_makes_no_more_calls_than_it_may_though_two_of_its_runs_begin_one
         return "done"
 
     tools = {"s.again": make}
-    with worker(runs, tools, calls_per_tree=1) as one, worker(runs, tools, calls_per_tree=1) as other:
+    with (
+        worker(runs, tools, calls_per_tree=1) as one,
+        worker(runs, tools, calls_per_tree=1) as other,
+    ):
         one.route_sync(step())
         one.route_sync(step("sub", parent_run_id="r"))
         at_append, go_on = threading.Event(), threading.Event()
@@ -684,7 +756,9 @@ def test_a_tree_makes_no_more_calls_than_it_may_though_two_of_its_runs_begin_one
 
         one.fakes.store.before = held_up
         results: list[Any] = []
-        call = threading.Thread(target=lambda: results.append(one.call_sync("r", "s.again", {"by": "one"})))
+        call = threading.Thread(
+            target=lambda: results.append(one.call_sync("r", "s.again", {"by": "one"}))
+        )
         call.start()
         assert at_append.wait(300)
         assert other.call_sync("sub", "s.again", {"by": "other"}).ok
@@ -692,7 +766,9 @@ def test_a_tree_makes_no_more_calls_than_it_may_though_two_of_its_runs_begin_one
         call.join(300)
         (refused,) = results
         assert (refused.outcome, refused.code, len(made)) == ("budget", "calls_per_tree", 1)
-        assert [record["type"] for record in records(one, "call.started")] == ["call.started"], "its end stands, too"
+        assert [record["type"] for record in records(one, "call.started")] == ["call.started"], (
+            "its end stands, too"
+        )
         assert one.call_sync("r", "s.again", {}).code == "calls_per_tree"
 
 
@@ -721,19 +797,30 @@ def _nothing(operation: str, run_id: str) -> None:
     return None
 
 
-def test_a_bare_name_is_not_called_of_an_untrusted_server_while_a_trusted_one_has_such_a_tool() -> None:
+def test_a_bare_name_is_not_called_of_an_untrusted_server_while_a_trusted_one_has_such_a_tool() -> (
+    None
+):
     made = {
         "files": Bundle("files", "writes", ("fs.write_file",), effects=("write",)),
         "strange": Bundle("strange", "writes", ("evil.write_file",), effects=("write",)),
     }
     servers = [Server("fs", "local", "trusted"), Server("evil", "local", "untrusted")]
-    routes = [Route("both", role=("wide",), bundles=("files", "strange")), Route("strange", bundles=("strange",))]
+    routes = [
+        Route("both", role=("wide",), bundles=("files", "strange")),
+        Route("strange", bundles=("strange",)),
+    ]
     both = small_catalog(made, routes=routes, servers=servers)
-    with fake_router(both, results={"evil.write_file": "stolen", "fs.write_file": "written"}) as router:
+    with fake_router(
+        both, results={"evil.write_file": "stolen", "fs.write_file": "written"}
+    ) as router:
         router.route_sync(step(role="narrow"))
         for written in ("write_file", "Write-File"):
             refused = router.call_sync("r", "call_tool", {"name": written, "arguments": {}})
-            assert (refused.outcome, refused.code, refused.tool) == ("denied", "not_mapped", "fs.write_file")
+            assert (refused.outcome, refused.code, refused.tool) == (
+                "denied",
+                "not_mapped",
+                "fs.write_file",
+            )
             assert "'evil.write_file', of a less trusted server" in refused.text
         assert router.call_sync("r", "evil.write_file", {}).text == "stolen"
         router.route_sync(step())

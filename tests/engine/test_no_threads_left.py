@@ -1,4 +1,6 @@
-"""Threads that can't be had cost no call, and what a thread did for somebody who went away is undone."""
+"""Threads that can't be had cost no call, and what a thread did for somebody who went away is
+undone.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ async def _go_away() -> None:
     assert await asyncio.to_thread(undone.wait, 300)
 
 
-def test_a_thread_that_cannot_be_started_costs_no_later_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_cannot_be_started_costs_no_later_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asyncio.run(_run_out_of_threads(monkeypatch))
 
 
@@ -63,7 +67,9 @@ async def _run_out_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     checker.close()
 
 
-def test_a_call_whose_loop_cannot_be_started_leaves_nothing_unawaited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_whose_loop_cannot_be_started_leaves_nothing_unawaited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def refuse(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -102,7 +108,10 @@ def test_what_is_further_on_comes_first_and_so_do_what_came_first_among_equals()
     async def main() -> None:
         first = run_in_turn("read", gate.wait)
         stages: list[Stage] = ["read", "shaped", "read", "taken_apart", "shaped"]
-        rest = [run_in_turn(stage, partial(done.append, (number, stage))) for number, stage in enumerate(stages)]
+        rest = [
+            run_in_turn(stage, partial(done.append, (number, stage)))
+            for number, stage in enumerate(stages)
+        ]
         gate.set()
         await asyncio.gather(first, *rest)
 
@@ -117,7 +126,9 @@ def as_soon_as(is_so: Callable[[], bool]) -> None:
         threading.Event().wait(0.01)
 
 
-def test_the_interpreter_changes_hands_often_while_a_large_result_is_worked_at_and_as_before_afterwards() -> None:
+def test_the_interpreter_changes_hands_often_while_a_large_result_is_worked_at_and_as_before_afterwards() -> (
+    None
+):
     """An event loop that wakes waits for the interpreter two or three times, each time so long."""
     as_soon_as(lambda: sys.getswitchinterval() > 0.001)
 
@@ -164,7 +175,9 @@ def nothing_frozen() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("nothing_frozen")
-def test_after_many_large_results_the_collector_goes_through_what_they_left_and_not_through_what_was_there() -> None:
+def test_after_many_large_results_the_collector_goes_through_what_they_left_and_not_through_what_was_there() -> (
+    None
+):
     """A process has some 400,000 objects, which take 100 ms."""
     as_soon_as(lambda: gc.get_threshold()[2] < 1_000)
     seen: list[int] = []

@@ -1,4 +1,6 @@
-"""Code mode: an agent's program calls tools by the same policy, keys, budgets and records, and can do nothing else."""
+"""Code mode: an agent's program calls tools by the same policy, keys, budgets and records, and can
+do nothing else.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,16 @@ from bundle_router.engine.programs import callable_in_code
 from bundle_router.testing import fake_router, small_catalog
 from bundle_router.tool import LocalServer, Media
 
-pytest.importorskip("pydantic_monty", reason="pydantic-monty is not installed; the extra code has it")
+pytest.importorskip(
+    "pydantic_monty", reason="pydantic-monty is not installed; the extra code has it"
+)
 
 CONFIG = {
     "routes": '[[routes]]\nname = "all"\nbundles = ["notes", "plain"]\n',
-    "policy": '[[policies]]\nname = "all"\nallow = ["bundle:notes", "bundle:plain"]\ndeny = ["tool:notes.burn"]\n'
-    'effects = ["read", "write"]\n',
+    "policy": (
+        '[[policies]]\nname = "all"\nallow = ["bundle:notes", "bundle:plain"]\ndeny ='
+        ' ["tool:notes.burn"]\neffects = ["read", "write"]\n'
+    ),
 }
 
 
@@ -38,7 +44,9 @@ class Notes:
 
         async def listing(count: int, prefix: str = "line") -> list[dict[str, Any]]:
             """List what there is."""
-            return [{"name": f"{prefix} {number}", "size": number * 7 % 100} for number in range(count)]
+            return [
+                {"name": f"{prefix} {number}", "size": number * 7 % 100} for number in range(count)
+            ]
 
         def draw() -> Media:
             """Draw."""
@@ -53,13 +61,18 @@ class Notes:
             return "direct"
 
         return {
-            "notes": LocalServer([add, listing, draw, burn], "Notes.", effects=["read", "write"], mode="code"),
+            "notes": LocalServer(
+                [add, listing, draw, burn], "Notes.", effects=["read", "write"], mode="code"
+            ),
             "plain": LocalServer([direct], "Plain.", effects=["read"]),
         }
 
 
 def run(
-    folder: Path, work: Callable[[Router], Coroutine[Any, Any, Any]], limits: str = "", notes: Notes | None = None
+    folder: Path,
+    work: Callable[[Router], Coroutine[Any, Any, Any]],
+    limits: str = "",
+    notes: Notes | None = None,
 ) -> Any:
     (folder / "config").mkdir(exist_ok=True)
     for name, text in {**CONFIG, "router": f"[limits]\n{limits}\n"}.items():
@@ -67,14 +80,18 @@ def run(
 
     async def main() -> Any:
         local = (notes or Notes()).servers()
-        async with Router.open(folder / "config", runs=folder / "runs", local=local, workspace=folder) as router:
+        async with Router.open(
+            folder / "config", runs=folder / "runs", local=local, workspace=folder
+        ) as router:
             await router.route(Step(run_id="r", workflow="w", role="r", step="s", key="k"))
             return await work(router)
 
     return asyncio.run(main())
 
 
-def execute(folder: Path, program: str, limits: str = "", notes: Notes | None = None, key: str = "") -> Result:
+def execute(
+    folder: Path, program: str, limits: str = "", notes: Notes | None = None, key: str = ""
+) -> Result:
     async def work(router: Router) -> Result:
         return await router.call("r", "execute", {"code": program}, key=key)
 
@@ -151,31 +168,40 @@ def test_what_the_checker_finds_goes_back_with_its_line_and_nothing_is_run(tmp_p
 
 def test_an_unknown_name_and_a_denied_tool_are_gaps(tmp_path: Path) -> None:
     result = execute(
-        tmp_path, "await notes__burn()\nawait no_such_tool(x=1)\ndef own():\n    pass\nown()\nprint(len([]))"
+        tmp_path,
+        "await notes__burn()\nawait no_such_tool(x=1)\ndef own():\n    pass\nown()\nprint(len([]))",
     )
     assert "notes__burn" in result.text
     gaps = [row for row in calls(tmp_path) if row["outcome"] == "denied"]
-    assert [".".join(filter(None, (row["server"], row["tool"]))) for row in gaps] == ["notes.burn", "no_such_tool"]
+    assert [".".join(filter(None, (row["server"], row["tool"]))) for row in gaps] == [
+        "notes.burn",
+        "no_such_tool",
+    ]
     assert gaps[0]["code"] == "policy_denied"
     assert all(row["via"].startswith("artifact:sha256:") for row in gaps)
 
 
 def test_a_failed_call_can_be_caught(tmp_path: Path) -> None:
     program = (
-        "try:\n    await notes__listing(count=1, prefix='x' * 2000000)\nexcept RuntimeError as e:\n    print('caught')"
+        "try:\n    await notes__listing(count=1, prefix='x' * 2000000)\nexcept RuntimeError as e:\n"
+        "    print('caught')"
     )
     assert execute(tmp_path, program).text == "caught\n"
 
 
 def test_budgets_count_the_calls_of_programs(tmp_path: Path) -> None:
-    result = execute(tmp_path, "for n in range(9):\n    await notes__add(text=str(n))", "calls_per_step = 5")
+    result = execute(
+        tmp_path, "for n in range(9):\n    await notes__add(text=str(n))", "calls_per_step = 5"
+    )
     assert not result.ok
     assert [row["outcome"] for row in calls(tmp_path)].count("ok") <= 5
     assert "budget" in [row["outcome"] for row in calls(tmp_path)]
 
 
 @pytest.mark.parametrize("limits", ["calls_per_step = 5", "calls_per_tree = 5"])
-def test_programs_that_run_at_the_same_time_do_not_exceed_the_budget(tmp_path: Path, limits: str) -> None:
+def test_programs_that_run_at_the_same_time_do_not_exceed_the_budget(
+    tmp_path: Path, limits: str
+) -> None:
     """A program is recorded when it is over: until then it counts all the same."""
 
     async def work(router: Router) -> list[str]:
@@ -185,7 +211,9 @@ def test_programs_that_run_at_the_same_time_do_not_exceed_the_budget(tmp_path: P
     assert sorted(run(tmp_path, work, limits)) == ["budget"] * 7 + ["ok"] * 5
 
 
-def test_programs_that_still_run_count_for_their_step_and_no_other_when_it_is_routed_again(tmp_path: Path) -> None:
+def test_programs_that_still_run_count_for_their_step_and_no_other_when_it_is_routed_again(
+    tmp_path: Path,
+) -> None:
     begun, end = asyncio.Queue[None](), asyncio.Event()
 
     async def wait() -> str:
@@ -197,7 +225,10 @@ def test_programs_that_still_run_count_for_their_step_and_no_other_when_it_is_ro
     async def work(router: Router) -> None:
         step = Step(run_id="r", workflow="w", role="r", step="s")
         await router.route(step)
-        programs = [asyncio.create_task(router.call("r", "execute", {"code": "await notes__wait()"})) for _ in "ab"]
+        programs = [
+            asyncio.create_task(router.call("r", "execute", {"code": "await notes__wait()"}))
+            for _ in "ab"
+        ]
         for _ in programs:
             await begun.get()
         await router.route(step.model_copy(update={"step": "other"}))
@@ -221,7 +252,10 @@ def test_programs_that_still_run_count_for_their_step_and_no_other_when_it_is_ro
 
 NEVER = {
     "a file": ("open('/etc/passwd').read()", "open"),
-    "a file by pathlib": ("from pathlib import Path\nprint(Path('/etc/passwd').read_text())", "Permission"),
+    "a file by pathlib": (
+        "from pathlib import Path\nprint(Path('/etc/passwd').read_text())",
+        "Permission",
+    ),
     "writing a file": ("from pathlib import Path\nPath('/tmp/x').write_text('a')", "Permission"),
     "listing a folder": ("import os\nprint(os.listdir('/'))", "Permission"),
     "the environment": ("import os\nprint(os.environ)", "not supported"),
@@ -229,7 +263,10 @@ NEVER = {
     "a process": ("import subprocess", "subprocess"),
     "our modules": ("import bundle_router", "bundle_router"),
     "importlib": ("import importlib", "importlib"),
-    "classes of the interpreter": ("print(().__class__.__bases__[0].__subclasses__())", "__class__"),
+    "classes of the interpreter": (
+        "print(().__class__.__bases__[0].__subclasses__())",
+        "__class__",
+    ),
     "text that is evaluated": ("print(eval('__import__(\\'os\\').environ'))", "__import__"),
     "text that is executed": ("exec('print(open(\\'/etc/passwd\\').read())')", "open"),
     "the globals of a function": ("async def f(): pass\nprint(f.__globals__)", "__globals__"),
@@ -245,7 +282,10 @@ NEVER = {
         "x = [1]\nfor i in range(60):\n    x = [x, x]\nawait notes__add(text=x)  # type: ignore",
         "limit exceeded",
     ),
-    "an argument of itself": ("x = []\nx.append(x)\nawait notes__add(text=x)  # type: ignore", "Circular reference"),
+    "an argument of itself": (
+        "x = []\nx.append(x)\nawait notes__add(text=x)  # type: ignore",
+        "Circular reference",
+    ),
     "what defines its functions": ("define()  # type: ignore", "not callable"),
     "a tool that is called by name": ("await plain__direct()", "plain__direct"),
     "the router's own tools": ("await call_tool(name='notes.burn')", "call_tool"),
@@ -256,12 +296,16 @@ NEVER = {
 def test_a_program_may_never(what: str, tmp_path: Path) -> None:
     program, why = NEVER[what]
     seconds = 0.5 if why in ("time", "dropped") else 60
-    limits = f"code_seconds = {seconds}\ncode_memory_mb = 32\ncode_calls = 20\nmax_result_bytes = 20000"
+    limits = (
+        f"code_seconds = {seconds}\ncode_memory_mb = 32\ncode_calls = 20\nmax_result_bytes = 20000"
+    )
 
     async def work(router: Router) -> Any:
         result = await router.call("r", "execute", {"code": program})
         while "time" in (after := await router.call("r", "execute", {"code": "print(1 + 1)"})).text:
-            pass  # half a second may be too short on a busy machine, where the pool, not the worker, notices at times
+            # half a second may be too short on a busy machine, where the pool, not the worker,
+            # notices at times
+            pass
         return result, after
 
     result, after = run(tmp_path, work, limits)
@@ -276,7 +320,9 @@ LARGE_VALUES = [DOUBLED + "x", DOUBLED + "type Y = int\nx", DOUBLED + "if x:\n  
 
 
 @pytest.mark.parametrize("code", LARGE_VALUES)
-def test_a_value_of_a_program_that_is_too_large_to_be_copied_never_leaves_it(code: str, tmp_path: Path) -> None:
+def test_a_value_of_a_program_that_is_too_large_to_be_copied_never_leaves_it(
+    code: str, tmp_path: Path
+) -> None:
     """Written out, 60 lists that hold the one before twice take all memory there is."""
 
     async def work(router: Router) -> Result:
@@ -303,7 +349,9 @@ def test_the_value_of_a_last_expression_is_shown(code: str, text: str, tmp_path:
     assert run(tmp_path, work).text == (text or "[the tool returned nothing]")
 
 
-@pytest.mark.parametrize("arguments", [{}, {"code": ""}, {"code": 7}, {"code": "x" * 70_000}, "no json"])
+@pytest.mark.parametrize(
+    "arguments", [{}, {"code": ""}, {"code": 7}, {"code": "x" * 70_000}, "no json"]
+)
 def test_malformed_arguments_get_a_sentence(arguments: Any, tmp_path: Path) -> None:
     async def work(router: Router) -> Result:
         return await router.call("r", "execute", arguments)
@@ -316,7 +364,9 @@ def test_execute_is_no_tool_where_no_bundle_is_in_code_mode(tmp_path: Path) -> N
         policy = {"deny": ("bundle:notes",)}
         from bundle_router import StepPolicy
 
-        await router.route(Step(run_id="r2", workflow="w", role="r", step="s", policy=StepPolicy(**policy)))
+        await router.route(
+            Step(run_id="r2", workflow="w", role="r", step="s", policy=StepPolicy(**policy))
+        )
         return await router.call("r2", "execute", {"code": "print(1)"})
 
     assert run(tmp_path, work).outcome == "denied"
@@ -328,7 +378,9 @@ def test_tools_of_untrusted_servers_are_callable_only_where_policy_says_so() -> 
     servers = [Server("own", "local", "trusted"), Server("strange", "stdio", "untrusted")]
 
     def programs_tools(*rows: Policy, role: str = "r", parent: str = "") -> set[str]:
-        catalog = small_catalog({"b": bundle}, routes=[Route("all", bundles=("b",))], policies=rows, servers=servers)
+        catalog = small_catalog(
+            {"b": bundle}, routes=[Route("all", bundles=("b",))], policies=rows, servers=servers
+        )
         with fake_router(catalog) as router:
             if parent:
                 router.route_sync(Step(run_id="top", workflow="w", role=parent, step="s"))
@@ -337,7 +389,10 @@ def test_tools_of_untrusted_servers_are_callable_only_where_policy_says_so() -> 
             return set(callable_in_code(router._engines.newest.state("x")))
 
     allow = Policy("all", allow=("*",))
-    yes, no = Policy("yes", role=("r",), untrusted_in_code=True), Policy("no", untrusted_in_code=False)
+    yes, no = (
+        Policy("yes", role=("r",), untrusted_in_code=True),
+        Policy("no", untrusted_in_code=False),
+    )
     assert programs_tools(allow) == {"own.look"}
     assert programs_tools(allow, yes) == {"own.look", "strange.look"}
     assert programs_tools(allow, yes, no) == {"own.look"}
@@ -352,7 +407,9 @@ def test_names_that_a_program_defines_are_no_gaps() -> None:
     assert called_and_undefined("m() +", []) == ()
 
 
-def test_a_program_whose_coroutine_is_closed_ends_without_an_error_and_its_worker_is_free(tmp_path: Path) -> None:
+def test_a_program_whose_coroutine_is_closed_ends_without_an_error_and_its_worker_is_free(
+    tmp_path: Path,
+) -> None:
     """Nothing can be awaited in it then: a caller's loop may be closed, or drop its task."""
     waiting: asyncio.Queue[asyncio.Event] = asyncio.Queue()
 
@@ -364,7 +421,9 @@ def test_a_program_whose_coroutine_is_closed_ends_without_an_error_and_its_worke
 
     local = {"notes": LocalServer([wait], "Notes.", effects=["read"], mode="code")}
 
-    async def begun(router: Router) -> tuple[Coroutine[Any, Any, Result], asyncio.Task[Result], asyncio.Event]:
+    async def begun(
+        router: Router,
+    ) -> tuple[Coroutine[Any, Any, Result], asyncio.Task[Result], asyncio.Event]:
         call = router.call("r", "execute", {"code": "print(await notes__wait())"})
         task = asyncio.ensure_future(call)
         return call, task, await waiting.get()

@@ -1,4 +1,6 @@
-"""The router as an engine uses it: on a real disk, with the shipped config and first-party tools, and over fakes."""
+"""The router as an engine uses it: on a real disk, with the shipped config and first-party tools,
+and over fakes.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,14 @@ from typing import Any
 import pytest
 from bundle_router import Router, Step, StepPolicy, load_catalog
 from bundle_router.adapters.archive import Archive
-from bundle_router.core.catalog import ActivationSettings, LogSettings, Policy, Route, Server, Settings
+from bundle_router.core.catalog import (
+    ActivationSettings,
+    LogSettings,
+    Policy,
+    Route,
+    Server,
+    Settings,
+)
 from bundle_router.core.models import Data, Media, Text
 from bundle_router.engine.engine import TOGETHER
 from bundle_router.errors import RequestError, StorageError, UnknownRun, WrongContext
@@ -56,13 +65,19 @@ def records(tmp_path: Path, run_id: str) -> list[dict[str, Any]]:
     return list(Archive(tmp_path / "runs").records(run_id))
 
 
-# --- decisions on disk ---------------------------------------------------------------------------------------------
+# --- decisions on disk ----------------------------------------------------------------------------
 
 
 def test_a_decision_is_on_disk_when_route_returns(router: Router, tmp_path: Path) -> None:
-    decision = router.route_sync(step(goal="rename the flag", constraints=["no network"], labels={"ticket": "T-1"}))
+    decision = router.route_sync(
+        step(goal="rename the flag", constraints=["no network"], labels={"ticket": "T-1"})
+    )
     (record,) = records(tmp_path, "r-1")
-    assert decision.bundle_ids == ["repo.readonly", "workspace.exec"] == [row["id"] for row in record["bundles"]]
+    assert (
+        decision.bundle_ids
+        == ["repo.readonly", "workspace.exec"]
+        == [row["id"] for row in record["bundles"]]
+    )
     assert record["schema"] == "bundle-router.decision/1"
     assert record["type"] == "route.decided"
     assert (record["decision_id"], record["seq"]) == (decision.decision_id, decision.seq)
@@ -94,7 +109,9 @@ def test_a_decision_that_cannot_be_written_is_not_returned_and_changes_nothing()
         assert [record["seq"] for record in fake.fakes.records("r-1")] == [0, 1]
 
 
-def test_a_run_goes_on_where_it_was_left_in_another_process(tmp_path: Path, workspace: Path) -> None:
+def test_a_run_goes_on_where_it_was_left_in_another_process(
+    tmp_path: Path, workspace: Path
+) -> None:
     runs = tmp_path / "runs"
     with Router.open(CONFIG, runs=runs, workspace=workspace) as first:
         before = first.route_sync(step())
@@ -104,7 +121,9 @@ def test_a_run_goes_on_where_it_was_left_in_another_process(tmp_path: Path, work
         after = second.route_sync(step(role="planner", step="plan"))
     assert after.before.ids == before.after.ids
     used = {entry.id: entry.used for entry in after.before.entries}
-    assert used["repo.readonly"] > used["workspace.exec"], "the call of the second process counts as use"
+    assert used["repo.readonly"] > used["workspace.exec"], (
+        "the call of the second process counts as use"
+    )
     assert after.seq == 3
     assert Archive(runs).verify("r-1").ok
 
@@ -125,7 +144,9 @@ def test_two_routers_take_turns_on_one_run_and_the_last_to_close_it_ends_it(
     assert Archive(tmp_path / "runs").summary("r-1").state == "closed"
 
 
-def test_reading_a_runs_tools_does_not_open_it(router: Router, tmp_path: Path, workspace: Path) -> None:
+def test_reading_a_runs_tools_does_not_open_it(
+    router: Router, tmp_path: Path, workspace: Path
+) -> None:
     router.route_sync(step())
     with Router.open(CONFIG, runs=tmp_path / "runs", workspace=workspace) as reader:
         assert len(reader.tools_sync("r-1").tools) == 8
@@ -134,20 +155,33 @@ def test_reading_a_runs_tools_does_not_open_it(router: Router, tmp_path: Path, w
 def test_what_a_stdio_server_runs_is_not_written_by_tools(tmp_path: Path, workspace: Path) -> None:
     config = tmp_path / "config"
     shutil.copytree(CONFIG, config)
-    (workspace / "server.py").write_text("# started by the router, outside the sandbox", encoding="utf-8")
+    (workspace / "server.py").write_text(
+        "# started by the router, outside the sandbox", encoding="utf-8"
+    )
     with (config / "servers.toml").open("a", encoding="utf-8") as servers:
-        servers.write('\n[servers.mine]\ntransport = "stdio"\ncommand = "/usr/bin/env"\nargs = ["server.py"]\n')
-    with Router.open(config, runs=tmp_path / "runs", workspace=workspace, development=True) as router:
+        servers.write(
+            '\n[servers.mine]\ntransport = "stdio"\ncommand = "/usr/bin/env"\nargs ='
+            ' ["server.py"]\n'
+        )
+    with Router.open(
+        config, runs=tmp_path / "runs", workspace=workspace, development=True
+    ) as router:
         router.route_sync(step())
-        refused = router.call_sync("r-1", "workspace.write_file", {"path": "server.py", "content": "planted"})
-        written = router.call_sync("r-1", "workspace.write_file", {"path": "other.py", "content": "ordinary"})
+        refused = router.call_sync(
+            "r-1", "workspace.write_file", {"path": "server.py", "content": "planted"}
+        )
+        written = router.call_sync(
+            "r-1", "workspace.write_file", {"path": "other.py", "content": "ordinary"}
+        )
     assert "belongs to the router" in refused.text
     assert written.outcome == "ok"
     assert "planted" not in (workspace / "server.py").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("durability", ["process", "disk"])
-def test_many_runs_from_many_threads_and_tasks_at_once(tmp_path: Path, workspace: Path, durability: str) -> None:
+def test_many_runs_from_many_threads_and_tasks_at_once(
+    tmp_path: Path, workspace: Path, durability: str
+) -> None:
     config = tmp_path / "config"
     config.mkdir()
     (config / "router.toml").write_text(f'[log]\ndurability = "{durability}"\n', encoding="utf-8")
@@ -168,7 +202,10 @@ def test_many_runs_from_many_threads_and_tasks_at_once(tmp_path: Path, workspace
         assert archive.verify(run_id).ok
         kinds = [record["type"] for record in archive.records(run_id)]
         assert kinds.count("call.started") == kinds.count("call.finished")
-    assert sum(r["type"] == "route.decided" for i in archive.run_ids() for r in archive.records(i)) == 48
+    assert (
+        sum(r["type"] == "route.decided" for i in archive.run_ids() for r in archive.records(i))
+        == 48
+    )
 
 
 async def _tasks(runs: Path, workspace: Path) -> None:
@@ -209,13 +246,17 @@ def test_sync_methods_inside_a_running_loop_raise_and_say_what_to_use(tmp_path: 
     asyncio.run(inside())
 
 
-# --- sub-agents ----------------------------------------------------------------------------------------------------
+# --- sub-agents -----------------------------------------------------------------------------------
 
 
 def test_a_sub_agent_inherits_when_asked_to_and_never_passes_its_parent(router: Router) -> None:
     router.route_sync(step("parent"))
-    inheriting = router.route_sync(step("child-1", role="researcher", step="look", parent_run_id="parent"))
-    fresh = router.route_sync(step("child-2", role="researcher", step="look", parent_run_id="parent", inherit=False))
+    inheriting = router.route_sync(
+        step("child-1", role="researcher", step="look", parent_run_id="parent")
+    )
+    fresh = router.route_sync(
+        step("child-2", role="researcher", step="look", parent_run_id="parent", inherit=False)
+    )
     assert {entry.id for entry in inheriting.before.entries} == {"repo.readonly", "workspace.exec"}
     assert fresh.before.entries == ()
     assert fresh.bundle_ids == inheriting.bundle_ids == ["docs.fetch", "repo.readonly"]
@@ -225,7 +266,9 @@ def test_a_sub_agent_inherits_when_asked_to_and_never_passes_its_parent(router: 
     assert "workspace.exec" in {row.id for row in later.left_out}
 
 
-def test_a_sub_agent_cannot_shed_its_parent_by_leaving_it_out(router: Router, tmp_path: Path) -> None:
+def test_a_sub_agent_cannot_shed_its_parent_by_leaving_it_out(
+    router: Router, tmp_path: Path
+) -> None:
     router.route_sync(step("parent", role="reviewer", step="review"))
     router.route_sync(step("child", parent_run_id="parent", inherit=False))
     assert router.route_sync(step("child")).bundle_ids == ["repo.readonly"]
@@ -236,7 +279,9 @@ def test_a_sub_agent_cannot_shed_its_parent_by_leaving_it_out(router: Router, tm
         router.route_sync(step("parent", parent_run_id="child"))
 
 
-def test_a_grandchild_is_bound_by_every_ancestor_and_a_parent_on_disk_counts(tmp_path: Path, workspace: Path) -> None:
+def test_a_grandchild_is_bound_by_every_ancestor_and_a_parent_on_disk_counts(
+    tmp_path: Path, workspace: Path
+) -> None:
     runs = tmp_path / "runs"
     with Router.open(CONFIG, runs=runs, workspace=workspace) as first:
         first.route_sync(step("top", policy=StepPolicy(deny=("tool:repo.git_log",))))
@@ -249,7 +294,9 @@ def test_a_grandchild_is_bound_by_every_ancestor_and_a_parent_on_disk_counts(tmp
         assert second.call_sync("leaf", "repo.git_log", {}).code == "policy_denied"
 
 
-def test_a_parent_without_a_decision_is_refused_and_nothing_is_written(router: Router, tmp_path: Path) -> None:
+def test_a_parent_without_a_decision_is_refused_and_nothing_is_written(
+    router: Router, tmp_path: Path
+) -> None:
     with pytest.raises(UnknownRun, match="nobody"):
         router.route_sync(step("child", parent_run_id="nobody"))
     with pytest.raises(RequestError, match="its own parent"):
@@ -264,7 +311,7 @@ def _nested(depth: int) -> list[Any]:
     return value
 
 
-# --- calls ---------------------------------------------------------------------------------------------------------
+# --- calls ----------------------------------------------------------------------------------------
 
 
 def test_a_call_is_recorded_before_and_after(router: Router, tmp_path: Path) -> None:
@@ -288,16 +335,34 @@ def test_a_call_is_recorded_before_and_after(router: Router, tmp_path: Path) -> 
         ("docs.fetch", {}, "denied", "policy_denied", "own policy"),
         ("repo.read_fil", {}, "denied", "unknown_bundle", "Did you mean 'repo.read_file'?"),
         ("repo.read_file", {}, "invalid_arguments", "invalid_arguments", "path: Field required"),
-        ("repo.read_file", {"path": 1, "x": 2}, "invalid_arguments", "invalid_arguments", "Its schema"),
+        (
+            "repo.read_file",
+            {"path": 1, "x": 2},
+            "invalid_arguments",
+            "invalid_arguments",
+            "Its schema",
+        ),
         ("repo.read_file", {"path": "x" * 2_000_000}, "invalid_arguments", "too_large", "at most"),
         ("repo.read_file", {"path": float("nan")}, "invalid_arguments", "not_json", "not JSON"),
         ("repo.read_file", {"path": object()}, "invalid_arguments", "not_json", "not JSON"),
-        ("repo.read_file", {"path": _nested(200_000)}, "invalid_arguments", "not_json", "nested too deep"),
+        (
+            "repo.read_file",
+            {"path": _nested(200_000)},
+            "invalid_arguments",
+            "not_json",
+            "nested too deep",
+        ),
         ("repo.read_file", {"path": "../outside"}, "tool_error", "", ""),
     ],
 )
 def test_what_an_agent_can_get_wrong_comes_back_as_a_result_and_leaves_one_record(
-    router: Router, tmp_path: Path, name: str, arguments: dict[str, Any], outcome: str, code: str, hint: str
+    router: Router,
+    tmp_path: Path,
+    name: str,
+    arguments: dict[str, Any],
+    outcome: str,
+    code: str,
+    hint: str,
 ) -> None:
     router.route_sync(step(role="reviewer", step="review", policy=StepPolicy(deny=("docs.*",))))
     result = router.call_sync("r-1", name, arguments)
@@ -306,13 +371,17 @@ def test_what_an_agent_can_get_wrong_comes_back_as_a_result_and_leaves_one_recor
     assert hint in result.text
     kinds = [record["type"] for record in records(tmp_path, "r-1")[1:]]
     assert kinds == (
-        ["call.finished"] if outcome in ("denied", "invalid_arguments") else ["call.started", "call.finished"]
+        ["call.finished"]
+        if outcome in ("denied", "invalid_arguments")
+        else ["call.started", "call.finished"]
     )
 
 
 def test_policy_runs_again_at_call_time_with_fresh_facts() -> None:
     catalog = small_catalog({"gh": ["gh.read"]}, routes=[Route("r", bundles=("gh",))])
-    catalog = replace(catalog, bundles={"gh": replace(catalog.bundles["gh"], requires_env=("TOKEN",))})
+    catalog = replace(
+        catalog, bundles={"gh": replace(catalog.bundles["gh"], requires_env=("TOKEN",))}
+    )
     with fake_router(catalog, capabilities=["env:TOKEN"], results={"gh.read": "fine"}) as fake:
         fake.route_sync(step())
         assert fake.call_sync("r-1", "gh.read", {}).text == "fine"
@@ -330,12 +399,19 @@ class _Nothing(BaseModel):
 def _open_with(tmp_path: Path, *tools: LocalTool, limits: str = "") -> Router:
     config = tmp_path / "config"
     config.mkdir()
-    (config / "servers.toml").write_text('[servers.mine]\ntransport = "local"\ntrust = "trusted"\n', encoding="utf-8")
-    (config / "bundles.toml").write_text(
-        '[bundles.mine]\ndescription = "x"\ntools = ["mine.*"]\neffects = ["read"]\n', encoding="utf-8"
+    (config / "servers.toml").write_text(
+        '[servers.mine]\ntransport = "local"\ntrust = "trusted"\n', encoding="utf-8"
     )
-    (config / "routes.toml").write_text('[[routes]]\nname = "all"\nbundles = ["mine"]\n', encoding="utf-8")
-    (config / "policy.toml").write_text('[[policies]]\nname = "all"\nallow = ["bundle:mine"]\n', encoding="utf-8")
+    (config / "bundles.toml").write_text(
+        '[bundles.mine]\ndescription = "x"\ntools = ["mine.*"]\neffects = ["read"]\n',
+        encoding="utf-8",
+    )
+    (config / "routes.toml").write_text(
+        '[[routes]]\nname = "all"\nbundles = ["mine"]\n', encoding="utf-8"
+    )
+    (config / "policy.toml").write_text(
+        '[[policies]]\nname = "all"\nallow = ["bundle:mine"]\n', encoding="utf-8"
+    )
     (config / "router.toml").write_text(f"[limits]\n{limits}", encoding="utf-8")
     return Router.open(config, runs=tmp_path / "runs", workspace=tmp_path, local={"mine": tools})
 
@@ -381,7 +457,11 @@ def test_a_thread_redacts_large_arguments_and_the_loop_does_not_do_so_again(tmp_
     seen: list[str] = []
 
     def watch(frame: FrameType, event: str, _: object) -> None:
-        data = frame.f_locals.get("data") if event == "call" and "redaction" in frame.f_code.co_filename else None
+        data = (
+            frame.f_locals.get("data")
+            if event == "call" and "redaction" in frame.f_code.co_filename
+            else None
+        )
         if isinstance(data, bytes) and len(data) > 20_000:
             seen.append(frame.f_code.co_name)
 
@@ -402,7 +482,9 @@ def test_a_thread_redacts_large_arguments_and_the_loop_does_not_do_so_again(tmp_
 
 
 @pytest.mark.parametrize("runs", [1, 50])
-def test_calls_that_begin_together_begin_in_several_turns_of_the_loop(tmp_path: Path, runs: int) -> None:
+def test_calls_that_begin_together_begin_in_several_turns_of_the_loop(
+    tmp_path: Path, runs: int
+) -> None:
     """What else runs on the engine's loop has its turn between them."""
     gate = threading.Event()
 
@@ -418,14 +500,19 @@ def test_calls_that_begin_together_begin_in_several_turns_of_the_loop(tmp_path: 
         async with _open_with(tmp_path, LocalTool("wait", "w", _Nothing, wait)) as router:
             for number in range(runs):
                 await router.route(Step(run_id=f"r{number}", workflow="w", role="r", step="s"))
-            calls = [asyncio.ensure_future(router.call(f"r{n % runs}", "mine.wait", {})) for n in range(50)]
+            calls = [
+                asyncio.ensure_future(router.call(f"r{n % runs}", "mine.wait", {}))
+                for n in range(50)
+            ]
             begun = [0]
             while begun[-1] < 50:
                 await asyncio.sleep(0)
                 begun.append(started())
             gate.set()
             assert {result.outcome for result in await asyncio.gather(*calls)} <= {"ok", "busy"}
-            assert max(after - before for before, after in itertools.pairwise(begun)) <= 2 * TOGETHER
+            assert (
+                max(after - before for before, after in itertools.pairwise(begun)) <= 2 * TOGETHER
+            )
 
     asyncio.run(main())
 
@@ -438,7 +525,9 @@ def test_calls_that_begin_together_begin_in_several_turns_of_the_loop(tmp_path: 
         (LocalTool("see", "see", _Nothing, None), "'see' has no function"),  # type: ignore[arg-type]  # as above
     ],
 )
-def test_a_local_tool_that_is_none_is_refused_when_the_router_opens(tmp_path: Path, tool: Any, wrong: str) -> None:
+def test_a_local_tool_that_is_none_is_refused_when_the_router_opens(
+    tmp_path: Path, tool: Any, wrong: str
+) -> None:
     with pytest.raises(RequestError, match=wrong):
         _open_with(tmp_path, tool)
 
@@ -482,7 +571,9 @@ def test_a_runs_folder_that_is_a_file_is_said_to_be_one(tmp_path: Path, workspac
     assert "there is a file where a folder is needed" in raised.value.advice
 
 
-def test_a_tool_that_exits_returns_rubbish_or_too_much_ends_nothing_but_itself(tmp_path: Path) -> None:
+def test_a_tool_that_exits_returns_rubbish_or_too_much_ends_nothing_but_itself(
+    tmp_path: Path,
+) -> None:
     def leave(arguments: _Nothing, context: ToolContext) -> ToolOutput:
         raise SystemExit(3)
 
@@ -509,15 +600,35 @@ def test_no_tool_changes_the_routers_own_config_or_records(tmp_path: Path, works
     with Router.open(workspace / "config", runs=workspace / "runs", workspace=workspace) as router:
         router.route_sync(step())
         before = {path: path.read_bytes() for path in workspace.rglob("*") if path.is_file()}
-        for path in ("config/policy.toml", "config/new/x", "runs/r-1/run.json", "runs/r-2/x", "sub/../config/x"):
-            result = router.call_sync("r-1", "workspace.write_file", {"path": path, "content": "mine now"})
-            assert (result.outcome, result.code) in (("tool_error", "protected"), ("tool_error", "hidden")), path
+        for path in (
+            "config/policy.toml",
+            "config/new/x",
+            "runs/r-1/run.json",
+            "runs/r-2/x",
+            "sub/../config/x",
+        ):
+            result = router.call_sync(
+                "r-1", "workspace.write_file", {"path": path, "content": "mine now"}
+            )
+            assert (result.outcome, result.code) in (
+                ("tool_error", "protected"),
+                ("tool_error", "hidden"),
+            ), path
         (workspace / "way").symlink_to("config")
-        assert router.call_sync("r-1", "workspace.write_file", {"path": "way/x", "content": "x"}).code == "protected"
-        (workspace / "t.py").write_text("open('config/policy.toml', 'w').write('x')\n", encoding="utf-8")
-        ran = router.call_sync("r-1", "workspace.exec", {"binary": "python", "args": ["-m", "unittest", "t"]})
+        assert (
+            router.call_sync("r-1", "workspace.write_file", {"path": "way/x", "content": "x"}).code
+            == "protected"
+        )
+        (workspace / "t.py").write_text(
+            "open('config/policy.toml', 'w').write('x')\n", encoding="utf-8"
+        )
+        ran = router.call_sync(
+            "r-1", "workspace.exec", {"binary": "python", "args": ["-m", "unittest", "t"]}
+        )
         if "read-only" in ran.text or "Read-only" in ran.text:
-            assert (workspace / "config" / "policy.toml").read_bytes() == before[workspace / "config" / "policy.toml"]
+            assert (workspace / "config" / "policy.toml").read_bytes() == before[
+                workspace / "config" / "policy.toml"
+            ]
     assert Archive(workspace / "runs").verify("r-1").ok
 
 
@@ -532,7 +643,9 @@ def test_no_tool_reads_what_the_runs_left_behind(tmp_path: Path, workspace: Path
         assert "routing.jsonl" not in found.text
 
 
-def test_a_closed_router_routes_no_more_and_a_refused_step_writes_nothing(tmp_path: Path, workspace: Path) -> None:
+def test_a_closed_router_routes_no_more_and_a_refused_step_writes_nothing(
+    tmp_path: Path, workspace: Path
+) -> None:
     router = Router.open(CONFIG, runs=tmp_path / "runs", workspace=workspace)
     with pytest.raises(RequestError, match="not a folder inside"):
         router.route_sync(step(workspace="/etc"))
@@ -550,7 +663,9 @@ def test_a_sub_agents_calls_are_judged_by_what_its_parent_may_have_now(router: R
     assert router.call_sync("child", "workspace.binaries", {}).code == "not_allowed"
 
 
-def test_a_tool_that_takes_too_long_is_a_timeout_and_is_told_to_stop(tmp_path: Path, leap: Any) -> None:
+def test_a_tool_that_takes_too_long_is_a_timeout_and_is_told_to_stop(
+    tmp_path: Path, leap: Any
+) -> None:
     stopped = threading.Event()
 
     def wait(arguments: _Nothing, context: ToolContext) -> ToolOutput:
@@ -560,7 +675,9 @@ def test_a_tool_that_takes_too_long_is_a_timeout_and_is_told_to_stop(tmp_path: P
         stopped.set()
         return ToolOutput(())
 
-    with _open_with(tmp_path, LocalTool("wait", "w", _Nothing, wait), limits="call_timeout_s = 60\n") as router:
+    with _open_with(
+        tmp_path, LocalTool("wait", "w", _Nothing, wait), limits="call_timeout_s = 60\n"
+    ) as router:
         router.route_sync(step())
         result = router.call_sync("r-1", "mine.wait", {})
         assert result.outcome == "timeout"
@@ -615,7 +732,7 @@ def test_a_cancelled_call_is_recorded_as_cancelled_and_the_tool_is_told(tmp_path
     assert (last["type"], last["outcome"], last["result"]) == ("call.finished", "cancelled", None)
 
 
-# --- secrets, workspaces, formats ----------------------------------------------------------------------------------
+# --- secrets, workspaces, formats -----------------------------------------------------------------
 
 
 def test_secrets_are_redacted_before_deciding_and_in_every_record(
@@ -623,7 +740,9 @@ def test_secrets_are_redacted_before_deciding_and_in_every_record(
 ) -> None:
     monkeypatch.setenv("GITHUB_TOKEN", "correct-horse-battery")
     token = "ghp_" + "a1B2" * 9
-    (workspace / "leak.txt").write_text(f"token {token} and correct-horse-battery\n", encoding="utf-8")
+    (workspace / "leak.txt").write_text(
+        f"token {token} and correct-horse-battery\n", encoding="utf-8"
+    )
     with Router.open(CONFIG, runs=tmp_path / "runs", workspace=workspace) as router:
         router.route_sync(step(
             goal=f"use {token}", constraints=["Authorization: Bearer abcdefghijklmnop"],
@@ -639,7 +758,9 @@ def test_secrets_are_redacted_before_deciding_and_in_every_record(
 
 
 @pytest.mark.parametrize("name", ["principal", "key", "branch", "parent_decision_id"])
-def test_what_runs_are_kept_apart_by_may_not_look_like_a_secret(router: Router, name: str, tmp_path: Path) -> None:
+def test_what_runs_are_kept_apart_by_may_not_look_like_a_secret(
+    router: Router, name: str, tmp_path: Path
+) -> None:
     """Redacted, two of them would be one: they would share results, sessions and tokens (S-32)."""
     for secret in ("ghp_" + "a1B2" * 9, "ghp_" + "c3D4" * 9):
         with pytest.raises(RequestError, match="looks like a secret"):
@@ -650,9 +771,15 @@ def test_what_runs_are_kept_apart_by_may_not_look_like_a_secret(router: Router, 
         router.call_sync("r-1", "repo.read_file", {"path": "README.md"}, key="ghp_" + "a1B2" * 9)
 
 
-@pytest.mark.parametrize("key", ["612b0cee147e306b119e1ace6cdf9e3b", "c8e37435cfe35c0ef814df831095cf8d"])
-def test_a_digest_is_a_key_also_where_it_might_have_held_something_encoded(router: Router, key: str) -> None:
-    """The first makes the probe look closer, as one in ten thousand digests does: there is nothing in it."""
+@pytest.mark.parametrize(
+    "key", ["612b0cee147e306b119e1ace6cdf9e3b", "c8e37435cfe35c0ef814df831095cf8d"]
+)
+def test_a_digest_is_a_key_also_where_it_might_have_held_something_encoded(
+    router: Router, key: str
+) -> None:
+    """The first makes the probe look closer, as one in ten thousand digests does: there is nothing
+    in it.
+    """
     decision = router.route_sync(step(key=key))
     assert router.call_sync("r-1", "repo.list_files", {}, key=key).call_id != decision.decision_id
 
@@ -672,10 +799,14 @@ def test_a_workspace_that_names_the_root_is_the_root_and_not_the_processs_folder
     assert not (elsewhere / "made.txt").exists()
 
 
-def test_a_step_narrows_its_workspace_and_a_sub_agent_stays_inside(router: Router, workspace: Path) -> None:
+def test_a_step_narrows_its_workspace_and_a_sub_agent_stays_inside(
+    router: Router, workspace: Path
+) -> None:
     router.route_sync(step(workspace="sub"))
     assert router.call_sync("r-1", "repo.read_file", {"path": "note.txt"}).ok
-    assert router.call_sync("r-1", "repo.read_file", {"path": "../README.md"}).outcome == "tool_error"
+    assert (
+        router.call_sync("r-1", "repo.read_file", {"path": "../README.md"}).outcome == "tool_error"
+    )
     router.route_sync(step("child", parent_run_id="r-1"))
     assert not router.call_sync("child", "repo.read_file", {"path": "README.md"}).ok
     for outside in ("..", "/", str(workspace), "nowhere"):
@@ -698,7 +829,9 @@ def test_tools_come_in_each_providers_form_under_names_that_can_be_called(
     toolset = router.tools_sync("r-1", format=form)
     names = [name_of(tool) for tool in toolset.tools]
     assert names[0] == "repo__git_diff"
-    assert all(len(name) <= 64 and name.replace("_", "").replace("-", "").isalnum() for name in names)
+    assert all(
+        len(name) <= 64 and name.replace("_", "").replace("-", "").isalnum() for name in names
+    )
     assert router.call_sync("r-1", "repo__read_file", {"path": "README.md"}).ok
     assert toolset.tokens == sum(tool.tokens for tool in toolset.active) < toolset.all_tokens
 
@@ -744,10 +877,15 @@ def test_a_fake_router_refuses_a_result_of_a_tool_that_is_not_there() -> None:
 
 
 def test_a_fakes_result_is_what_a_typed_function_may_return() -> None:
-    results = {"repo.read_file": {"lines": [1]}, "repo.list_dir": lambda arguments: [arguments["path"]]}
+    results = {
+        "repo.read_file": {"lines": [1]},
+        "repo.list_dir": lambda arguments: [arguments["path"]],
+    }
     with fake_router(load_catalog(CONFIG), results=results) as router:
         router.route_sync(step())
-        assert json.loads(router.call_sync("r-1", "repo.read_file", {"path": "x"}).text) == {"lines": [1]}
+        assert json.loads(router.call_sync("r-1", "repo.read_file", {"path": "x"}).text) == {
+            "lines": [1]
+        }
         assert json.loads(router.call_sync("r-1", "repo.list_dir", {"path": "x"}).text) == ["x"]
 
 
@@ -762,7 +900,9 @@ def test_what_to_do_about_an_error_stands_below_it_in_a_traceback() -> None:
 def test_a_fake_router_refuses_arguments_that_a_first_party_tool_would() -> None:
     with fake_router(load_catalog(CONFIG)) as router:
         router.route_sync(step())
-        assert router.call_sync("r-1", "repo.read_file", {"paht": "x"}).outcome == "invalid_arguments"
+        assert (
+            router.call_sync("r-1", "repo.read_file", {"paht": "x"}).outcome == "invalid_arguments"
+        )
         assert router.call_sync("r-1", "repo.read_file", {"path": "x"}).ok
 
 

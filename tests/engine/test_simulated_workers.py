@@ -1,8 +1,10 @@
-"""Workers, branches, sub-runs, retries and crashes from a seed, over each store, against what must hold (`schedules`).
+"""Workers, branches, sub-runs, retries and crashes from a seed, over each store, against what must
+hold (`schedules`).
 
-A failing seed is named, and `BUNDLE_ROUTER_SEED=<seed>` runs it alone. `BUNDLE_ROUTER_LONG=1`: 100,000 schedules in
-memory and as many in a directory, 10,000 in a database (which takes 15 times as long), in parts that run side by side.
-A schedule costs 9 ms of CPU in memory (100,000: 15 minutes), 25 ms in a directory (42 minutes).
+A failing seed is named, and `BUNDLE_ROUTER_SEED=<seed>` runs it alone. `BUNDLE_ROUTER_LONG=1`:
+100,000 schedules in memory and as many in a directory, 10,000 in a database (which takes 15 times
+as long), in parts that run side by side. A schedule costs 9 ms of CPU in memory (100,000: 15
+minutes), 25 ms in a directory (42 minutes).
 """
 
 from __future__ import annotations
@@ -74,12 +76,17 @@ class DirectoryPlace(Place):
         folder = self._folder / run_id
         if not folder.is_dir():
             return None
-        lines = {name: (folder / name).read_bytes().splitlines(keepends=True) for name in FILES.values()}
+        lines = {
+            name: (folder / name).read_bytes().splitlines(keepends=True) for name in FILES.values()
+        }
         return {name: [line for line in own if line.endswith(b"\n")] for name, own in lines.items()}
 
 
 class DatabasePlace(Place):
-    """Runs in PostgreSQL, in a schema of this process's own. Commits are not waited for: the machine does not fail."""
+    """Runs in PostgreSQL, in a schema of this process's own.
+
+    Commits are not waited for: the machine does not fail.
+    """
 
     def __init__(self, url: str, connection: Any) -> None:
         self._url, self._connection = url, connection
@@ -95,9 +102,14 @@ class DatabasePlace(Place):
     def files(self, run_id: str) -> Mapping[str, list[bytes]] | None:
         query = "select file, line from router_records where run_id = %s order by seq"
         rows = self._connection.execute(query, (run_id,)).fetchall()
-        if not self._connection.execute("select 1 from router_runs where run_id = %s", (run_id,)).fetchall():
+        if not self._connection.execute(
+            "select 1 from router_runs where run_id = %s", (run_id,)
+        ).fetchall():
             return None
-        return {name: [line.encode() + b"\n" for own, line in rows if own == file] for file, name in FILES.items()}
+        return {
+            name: [line.encode() + b"\n" for own, line in rows if own == file]
+            for file, name in FILES.items()
+        }
 
     def clear(self) -> None:
         self._connection.execute("delete from router_runs")
@@ -134,10 +146,14 @@ def test_what_must_hold_holds_in_memory_whatever_the_schedule(part: int) -> None
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_what_must_hold_holds_in_a_directory_whatever_the_schedule(part: int, tmp_path: Path) -> None:
+def test_what_must_hold_holds_in_a_directory_whatever_the_schedule(
+    part: int, tmp_path: Path
+) -> None:
     assert simulate(seeds(40, part), lambda seed: DirectoryPlace(tmp_path / str(seed)))
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_what_must_hold_holds_in_a_database_whatever_the_schedule(part: int, database: Callable[[int], Place]) -> None:
+def test_what_must_hold_holds_in_a_database_whatever_the_schedule(
+    part: int, database: Callable[[int], Place]
+) -> None:
     assert simulate(seeds(8, part, SCHEDULES // 10), database)

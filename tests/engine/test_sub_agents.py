@@ -1,4 +1,6 @@
-"""What a sub-agent may have at most, whoever moves, ends or comes back meanwhile; and what a decision may not gain."""
+"""What a sub-agent may have at most, whoever moves, ends or comes back meanwhile; and what a
+decision may not gain.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,7 @@ def fake(**changes: Any) -> FakeRouter:
     return fake_router(catalog)
 
 
-# --- the chain is alive --------------------------------------------------------------------------------------------
+# --- the chain is alive ---------------------------------------------------------------------------
 
 
 def test_what_the_top_gives_up_every_generation_loses_at_once() -> None:
@@ -97,7 +99,9 @@ def test_what_is_listed_can_be_called_and_what_is_not_listed_cannot() -> None:
         ):
             router.route_sync(step("top", policy=policy))
             listed = names(router, "leaf")
-            callable_now = {tool for tool in ("s.a", "s.b", "s.c") if router.call_sync("leaf", tool, {}).ok}
+            callable_now = {
+                tool for tool in ("s.a", "s.b", "s.c") if router.call_sync("leaf", tool, {}).ok
+            }
             assert listed == callable_now
 
 
@@ -123,7 +127,9 @@ def test_a_parent_is_kept_from_the_moment_a_run_exists(tmp_path: Path, workspace
 
     async def cancelled_before_its_first_decision(router: Router) -> None:
         await router.route(step("top", policy=StepPolicy(allow=("repo.*", "docs.*"))))
-        child = asyncio.create_task(router.route(step("child", workflow="novel", parent_run_id="top")))
+        child = asyncio.create_task(
+            router.route(step("child", workflow="novel", parent_run_id="top"))
+        )
         await asyncio.to_thread(asked.wait, 300)
         child.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -138,12 +144,16 @@ def test_a_parent_is_kept_from_the_moment_a_run_exists(tmp_path: Path, workspace
     assert asked.is_set()
     with Router.open(CONFIG, runs=tmp_path / "runs", workspace=workspace) as router:
         decision = router.route_sync(step("child"))
-        assert decision.bundle_ids == ["repo.readonly"], "workspace.exec is mapped, and its parent may not have it"
+        assert decision.bundle_ids == ["repo.readonly"], (
+            "workspace.exec is mapped, and its parent may not have it"
+        )
         with pytest.raises(RequestError, match="a sub-agent of 'top'"):
             router.route_sync(step("child", parent_run_id="other"))
 
 
-def test_a_parent_that_is_gone_leaves_its_sub_agents_nothing(tmp_path: Path, workspace: Path) -> None:
+def test_a_parent_that_is_gone_leaves_its_sub_agents_nothing(
+    tmp_path: Path, workspace: Path
+) -> None:
     with Router.open(CONFIG, runs=tmp_path / "runs", workspace=workspace) as router:
         router.route_sync(step("top"))
         router.route_sync(step("child", parent_run_id="top"))
@@ -159,7 +169,7 @@ def test_a_parent_that_is_gone_leaves_its_sub_agents_nothing(tmp_path: Path, wor
                 refused()
 
 
-# --- folders -------------------------------------------------------------------------------------------------------
+# --- folders --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -200,14 +210,18 @@ def test_a_sub_agents_folder_is_inside_its_parents_by_whole_names(router: Router
     assert "in sub/inner" in read(router, "child")
 
 
-def test_a_folder_that_is_swapped_for_a_link_after_the_decision_leads_nowhere(router: Router, workspace: Path) -> None:
+def test_a_folder_that_is_swapped_for_a_link_after_the_decision_leads_nowhere(
+    router: Router, workspace: Path
+) -> None:
     router.route_sync(step(workspace="sub"))
     assert "in sub\n" not in read(router, "r-1", "inner/note.txt")
     (workspace / "sub").rename(workspace / "moved")
     (workspace / "sub").symlink_to(workspace)
     result = router.call_sync("r-1", "repo.read_file", {"path": "note.txt"})
     assert (result.outcome, result.code) == ("tool_error", "workspace_unavailable")
-    assert not router.call_sync("r-1", "workspace.write_file", {"path": "made.txt", "content": "x"}).ok
+    assert not router.call_sync(
+        "r-1", "workspace.write_file", {"path": "made.txt", "content": "x"}
+    ).ok
     assert not (workspace / "made.txt").exists()
 
 
@@ -221,7 +235,9 @@ def test_a_run_continued_elsewhere_is_confined_to_the_workspace_it_is_continued_
     (elsewhere / "sub" / "note.txt").write_text("here now\n", encoding="utf-8")
     with Router.open(CONFIG, runs=tmp_path / "runs", workspace=elsewhere) as router:
         assert "here now" in read(router, "r-1")
-        assert not router.call_sync("r-1", "repo.read_file", {"path": str(workspace / "sub" / "note.txt")}).ok
+        assert not router.call_sync(
+            "r-1", "repo.read_file", {"path": str(workspace / "sub" / "note.txt")}
+        ).ok
 
 
 def test_a_sub_agents_calls_stop_where_its_parent_was_narrowed_since(router: Router) -> None:
@@ -235,13 +251,15 @@ def test_a_sub_agents_calls_stop_where_its_parent_was_narrowed_since(router: Rou
     assert "there is no" in read(router, "child", "sub-other/note.txt")
 
 
-# --- what a decision may not gain ----------------------------------------------------------------------------------
+# --- what a decision may not gain -----------------------------------------------------------------
 
 
 def test_a_tool_that_joins_a_shown_bundle_later_is_not_part_of_the_decision() -> None:
     """The tool needs a server's credential, which its bundle does not."""
     servers = [Server("far", "local", "trusted", env_names=("FAR_TOKEN",))]
-    catalog = small_catalog({"ab": ["s.a", "far.b"]}, routes=[Route("all", bundles=("ab",))], servers=servers)
+    catalog = small_catalog(
+        {"ab": ["s.a", "far.b"]}, routes=[Route("all", bundles=("ab",))], servers=servers
+    )
     with fake_router(catalog) as router:
         router.route_sync(step())
         assert names(router, "r-1") == {"s.a"}
@@ -254,7 +272,9 @@ def test_a_tool_that_joins_a_shown_bundle_later_is_not_part_of_the_decision() ->
 
 
 def test_why_a_tool_is_refused_is_first_what_its_shown_bundle_says() -> None:
-    """`a.unseen` sorts first and would say that a capability is missing; in what is shown, a credential is."""
+    """`a.unseen` sorts first and would say that a capability is missing; in what is shown, a
+    credential is.
+    """
     unseen = Bundle("a.unseen", "a", ("far.x",), effects=("read",), requires_env=("TOKEN",))
     servers = [Server("far", "local", "trusted", env_names=("FAR_TOKEN",))]
     bundles: dict[str, Any] = {"a.unseen": unseen, "b": ["far.x", "s.y"]}
@@ -274,7 +294,9 @@ def test_a_step_that_names_no_folder_has_the_innermost_of_its_ancestors(router: 
         router.route_sync(step("leaf"))
 
 
-def test_a_capability_that_appears_widens_the_next_decision_and_not_the_one_that_was_taken() -> None:
+def test_a_capability_that_appears_widens_the_next_decision_and_not_the_one_that_was_taken() -> (
+    None
+):
     needs = Bundle("b", "b", ("s.b",), effects=("read",), requires_env=("TOKEN",))
     catalog = small_catalog({"a": ["s.a"], "b": needs, "ab": Bundle("ab", "both", (), bundles=("a", "b"))},
                             routes=[Route("all", bundles=("ab", "b"))])  # fmt: skip
@@ -290,7 +312,9 @@ def test_a_capability_that_appears_widens_the_next_decision_and_not_the_one_that
         assert router.call_sync("r-1", "s.b", {}).ok
 
 
-def test_a_step_that_cannot_be_recorded_as_it_is_meant_is_refused(tmp_path: Path, workspace: Path) -> None:
+def test_a_step_that_cannot_be_recorded_as_it_is_meant_is_refused(
+    tmp_path: Path, workspace: Path
+) -> None:
     token = "ghp_" + "a1B2" * 9
     with Router.open(CONFIG, runs=tmp_path / "runs", workspace=workspace) as router:
         for changes in (
@@ -308,26 +332,41 @@ def test_a_step_that_cannot_be_recorded_as_it_is_meant_is_refused(tmp_path: Path
 
 def test_an_error_about_a_step_does_not_repeat_what_was_given() -> None:
     with pytest.raises(InvalidStep) as wrong:
-        Step(run_id="r", workflow="w", role="r", step="s", goal=["hunter22hunter22"], max_tools="hunter22hunter22")
+        Step(
+            run_id="r",
+            workflow="w",
+            role="r",
+            step="s",
+            goal=["hunter22hunter22"],
+            max_tools="hunter22hunter22",
+        )
     assert "hunter22" not in str(wrong.value)
 
 
 def test_a_models_words_are_recorded_as_they_were_heard() -> None:
-    """What the digest is taken of is what stands in the record, so a reader can compute it again."""
+    """What the digest is taken of is what stands in the record, so a reader can compute it
+    again.
+    """
     said = Answer(("a",), "model", "model", "because hunter22hunter22 says so",
                   model=ModelUse("m", answer=json.dumps({"rationale": "hunter22hunter22"})))  # fmt: skip
     catalog = small_catalog({"a": ["s.a"], "b": ["s.b"]}, routes=[Route("ask", ask=("*",))])
-    with fake_router(catalog, selector=lambda question: said, secrets=["hunter22hunter22"]) as router:
+    with fake_router(
+        catalog, selector=lambda question: said, secrets=["hunter22hunter22"]
+    ) as router:
         decision = router.route_sync(step())
         (record,) = router.fakes.records("r-1")
     assert "hunter22" not in encode(record)
     assert "hunter22" not in decision.justification
     parts = [record[name] for name in ("catalog_revision", "step", "facts")]
-    assert record["input_digest"] == digest(encode([*parts, record["activation"]["before"], record["reply"]]))
+    assert record["input_digest"] == digest(
+        encode([*parts, record["activation"]["before"], record["reply"]])
+    )
 
 
 @pytest.mark.parametrize("later", [False, True])
-def test_a_decision_that_does_not_reach_the_disk_is_not_returned_and_what_the_disk_holds_counts(later: bool) -> None:
+def test_a_decision_that_does_not_reach_the_disk_is_not_returned_and_what_the_disk_holds_counts(
+    later: bool,
+) -> None:
     with fake(settings=Settings(log=LogSettings(durability="disk"))) as router:
         if later:
             router.route_sync(step(policy=StepPolicy(allow=("bundle:a",))))
@@ -341,7 +380,9 @@ def test_a_decision_that_does_not_reach_the_disk_is_not_returned_and_what_the_di
             router.route_sync(step(run_id, policy=StepPolicy(allow=("bundle:b",))))
         log.fail_sync_with = None
         assert names(router, run_id) == {"s.b"} != shown
-        assert set(router.route_sync(step(run_id, policy=StepPolicy(allow=("bundle:c",)))).bundle_ids) == {"c"}
+        assert set(
+            router.route_sync(step(run_id, policy=StepPolicy(allow=("bundle:c",)))).bundle_ids
+        ) == {"c"}
 
 
 def test_a_sub_agents_first_decision_says_what_it_inherited() -> None:
@@ -350,18 +391,25 @@ def test_a_sub_agents_first_decision_says_what_it_inherited() -> None:
     with fake_router(catalog) as router:
         router.route_sync(step("top", step="plan"))
         child = router.route_sync(step("child", parent_run_id="top"))
-        assert [(row.id, row.reason) for row in child.bundles] == [("b", "mapped"), ("a", "inherited")]
+        assert [(row.id, row.reason) for row in child.bundles] == [
+            ("b", "mapped"),
+            ("a", "inherited"),
+        ]
         fresh = router.route_sync(step("fresh", parent_run_id="top", inherit=False))
         assert fresh.bundle_ids == ["b"]
         below_fresh = router.route_sync(step("below", parent_run_id="fresh"))
-        assert below_fresh.bundle_ids == ["b"], "what the parent has is inherited, not what the top has"
+        assert below_fresh.bundle_ids == ["b"], (
+            "what the parent has is inherited, not what the top has"
+        )
 
 
 def test_a_reply_stands_in_the_record_with_its_key_and_the_revisions_it_rests_on() -> None:
     class Learned:
         async def select(self, question: Question, recent: Any) -> Reply:
             asking.fakes.clock.advance(0.25)
-            return Reply(answer=Answer(("a",), "search", "search", "found"), revisions=(("memory", "m-7"),))
+            return Reply(
+                answer=Answer(("a",), "search", "search", "found"), revisions=(("memory", "m-7"),)
+            )
 
     catalog = small_catalog({"a": ["s.a"], "b": ["s.b"]}, routes=[Route("ask", ask=("*",))])
     with fake_router(catalog, selector=Learned()) as asking:
@@ -375,7 +423,9 @@ def test_a_reply_stands_in_the_record_with_its_key_and_the_revisions_it_rests_on
 
 def test_a_disabled_server_is_no_fact_because_it_is_config() -> None:
     servers = [Server("far", "sse", "trusted", enabled=False)]
-    catalog = small_catalog({"a": ["s.a"], "f": ["far.f"]}, routes=[Route("all", bundles=("a", "f"))], servers=servers)
+    catalog = small_catalog(
+        {"a": ["s.a"], "f": ["far.f"]}, routes=[Route("all", bundles=("a", "f"))], servers=servers
+    )
     with fake_router(catalog) as router:
         decision = router.route_sync(step())
         assert [(row.id, row.code) for row in decision.left_out] == [("f", "disabled")]
@@ -384,7 +434,9 @@ def test_a_disabled_server_is_no_fact_because_it_is_config() -> None:
 
 def test_a_servers_missing_credential_is_a_fact_of_the_decision() -> None:
     servers = [Server("far", "local", "trusted", env_names=("FAR_TOKEN",))]
-    catalog = small_catalog({"a": ["s.a"], "f": ["far.f"]}, routes=[Route("all", bundles=("a", "f"))], servers=servers)
+    catalog = small_catalog(
+        {"a": ["s.a"], "f": ["far.f"]}, routes=[Route("all", bundles=("a", "f"))], servers=servers
+    )
     with fake_router(catalog) as router:
         without = router.route_sync(step())
         assert without.bundle_ids == ["a"]
@@ -405,7 +457,9 @@ def test_recent_steps_are_told_and_restored(tmp_path: Path, workspace: Path) -> 
     config.mkdir()
     (config / "routes.toml").write_text(ASKING, encoding="utf-8")
     for goal in ("first", "second"):
-        with Router.open(config, runs=tmp_path / "runs", workspace=workspace, selector=Listening()) as router:
+        with Router.open(
+            config, runs=tmp_path / "runs", workspace=workspace, selector=Listening()
+        ) as router:
             router.route_sync(step(goal=goal))
             router.route_sync(step(workflow="novel"))
     assert [recent.goal for recent in told[0]] == ["first"]
@@ -413,10 +467,12 @@ def test_recent_steps_are_told_and_restored(tmp_path: Path, workspace: Path) -> 
     assert len(told[1]) > 1, "the second process knows what went before it"
 
 
-# --- several workspaces ---------------------------------------------------------------------------------------------
+# --- several workspaces ---------------------------------------------------------------------------
 
 
-def test_a_sub_agent_routed_in_a_wider_workspace_stays_in_its_parents(tmp_path: Path, workspace: Path) -> None:
+def test_a_sub_agent_routed_in_a_wider_workspace_stays_in_its_parents(
+    tmp_path: Path, workspace: Path
+) -> None:
     (workspace / "sub/note.txt").write_text("in sub\n", encoding="utf-8")
     with Router.open(CONFIG, runs=tmp_path / "runs", workspace=workspace / "sub") as narrow:
         narrow.route_sync(step("top"))
@@ -426,11 +482,15 @@ def test_a_sub_agent_routed_in_a_wider_workspace_stays_in_its_parents(tmp_path: 
             assert "leads outside" in read(wide, "leaf", "../note.txt")
             with pytest.raises(RequestError, match="not a folder inside"):
                 wide.route_sync(step("leaf", workspace="../sub-other"))
-        with Router.open(CONFIG, runs=tmp_path / "runs", workspace=workspace / "sub/inner") as narrower:
+        with Router.open(
+            CONFIG, runs=tmp_path / "runs", workspace=workspace / "sub/inner"
+        ) as narrower:
             narrower.route_sync(step("lowest", parent_run_id="top"))
             assert "in sub/inner" in read(narrower, "lowest")
         with (
-            Router.open(CONFIG, runs=tmp_path / "runs", workspace=workspace / "sub-other") as beside,
+            Router.open(
+                CONFIG, runs=tmp_path / "runs", workspace=workspace / "sub-other"
+            ) as beside,
             pytest.raises(RequestError, match="not inside"),
         ):
             beside.route_sync(step("stray", parent_run_id="top"))
@@ -448,7 +508,9 @@ def test_a_run_that_goes_on_in_another_workspace_says_so_and_takes_its_sub_agent
         narrow.route_sync(step("top"))
     header = json.loads((tmp_path / "runs/top/run.json").read_bytes())
     assert header["workspace"] == str(workspace)
-    decided = [json.loads(line) for line in (tmp_path / "runs/top/routing.jsonl").read_bytes().splitlines()]
+    decided = [
+        json.loads(line) for line in (tmp_path / "runs/top/routing.jsonl").read_bytes().splitlines()
+    ]
     assert [record.get("root") for record in decided] == [None, str(workspace / "sub")]
     with Router.open(CONFIG, runs=tmp_path / "runs", workspace=workspace) as wide:
         assert "not open to it" in read(wide, "leaf")
@@ -465,22 +527,30 @@ def test_a_run_whose_header_was_lost_keeps_its_parent(tmp_path: Path, workspace:
     with Router.open(CONFIG, runs=tmp_path / "runs", workspace=workspace) as router:
         assert "repo.read_file" not in names(router, "leaf")
         router.route_sync(step("leaf"))
-        assert router.call_sync("leaf", "repo.read_file", {"path": "note.txt"}).code == "policy_denied"
+        assert (
+            router.call_sync("leaf", "repo.read_file", {"path": "note.txt"}).code == "policy_denied"
+        )
         router.close_run_sync("leaf")
         (tmp_path / "runs/leaf/run.json").write_bytes(b"")
         assert "repo.read_file" not in names(router, "leaf")
-        assert router.call_sync("leaf", "repo.read_file", {"path": "note.txt"}).code == "policy_denied"
+        assert (
+            router.call_sync("leaf", "repo.read_file", {"path": "note.txt"}).code == "policy_denied"
+        )
     assert json.loads((tmp_path / "runs/leaf/run.json").read_bytes())["parent_run_id"] == "top"
 
 
-# --- what happens while something is awaited ------------------------------------------------------------------------
+# --- what happens while something is awaited ------------------------------------------------------
 
 
 def taking_bytes() -> FakeRouter:
-    """A router whose tool `s.a` takes the bytes of an artifact, which are read before the call begins."""
+    """A router whose tool `s.a` takes the bytes of an artifact, which are read before the call
+    begins.
+    """
     schema = '{"type":"object","properties":{"data":{"type":"string","format":"byte"}}}'
     catalog = small_catalog({"a": ["s.a"]}, routes=[Route("all", bundles=("a",))])
-    return fake_router(replace(catalog, cards={"s.a": Card("s", "a", "takes bytes", schema, "sha256:a", 10)}))
+    return fake_router(
+        replace(catalog, cards={"s.a": Card("s", "a", "takes bytes", schema, "sha256:a", 10)})
+    )
 
 
 def test_what_an_ancestor_loses_before_a_call_begins_is_lost_to_the_call() -> None:

@@ -1,4 +1,6 @@
-"""Time: lifetimes follow the monotonic clock, order follows the sequence, and the wall clock may do what it likes."""
+"""Time: lifetimes follow the monotonic clock, order follows the sequence, and the wall clock may do
+what it likes.
+"""
 
 from __future__ import annotations
 
@@ -44,8 +46,12 @@ def test_records_keep_both_clocks_and_their_order_when_the_wall_clock_jumps(tmp_
     clock = JumpingClock()
     catalog = small_catalog({"a": ["s.a"]}, routes=[Route("r", bundles=("a",))])
     store = DiskRunStore(tmp_path, clock=clock, artifacts=lambda path: RunArtifacts(path))
-    deps = EnginePorts(clock, FakeRedactor(), FakeDiagnostics(), {"local": FakeSessions({})}, describe)
-    engine = Engine(catalog=catalog, ports=deps, store=store, capabilities=FakeCapabilities(), workspace="/")
+    deps = EnginePorts(
+        clock, FakeRedactor(), FakeDiagnostics(), {"local": FakeSessions({})}, describe
+    )
+    engine = Engine(
+        catalog=catalog, ports=deps, store=store, capabilities=FakeCapabilities(), workspace="/"
+    )
     with Router(EngineVersions(engine)) as router:
         for number in range(6):
             router.route_sync(Step(run_id="r", workflow="w", role="r", step=str(number)))
@@ -66,12 +72,22 @@ def test_capabilities_are_looked_up_again_after_thirty_monotonic_seconds_and_not
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     clock = JumpingClock()
-    wanted = Bundle("a", "A", ("s.a",), requires_env=("ROUTER_TEST_TOKEN",), requires_binary=("sh", "no-such-program"))
+    wanted = Bundle(
+        "a",
+        "A",
+        ("s.a",),
+        requires_env=("ROUTER_TEST_TOKEN",),
+        requires_binary=("sh", "no-such-program"),
+    )
     catalog = small_catalog({"a": wanted})
     store = DiskRunStore(tmp_path, clock=clock, artifacts=lambda path: RunArtifacts(path))
-    deps = EnginePorts(clock, FakeRedactor(), FakeDiagnostics(), {"local": FakeSessions({})}, describe)
+    deps = EnginePorts(
+        clock, FakeRedactor(), FakeDiagnostics(), {"local": FakeSessions({})}, describe
+    )
     capabilities = SystemCapabilities(clock, ttl_s=30)
-    engine = Engine(catalog=catalog, ports=deps, store=store, capabilities=capabilities, workspace="/")
+    engine = Engine(
+        catalog=catalog, ports=deps, store=store, capabilities=capabilities, workspace="/"
+    )
     monkeypatch.delenv("ROUTER_TEST_TOKEN", raising=False)
     before = engine.facts()
     assert before.capabilities == {"binary:sh"}

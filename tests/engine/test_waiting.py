@@ -1,4 +1,6 @@
-"""An event loop waits for nobody: not for a process that has a run, nor for a store that blocks, nor for a thread."""
+"""An event loop waits for nobody: not for a process that has a run, nor for a store that blocks,
+nor for a thread.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +37,15 @@ def router(tmp_path: Path) -> Router:
     (tmp_path / "config/routes.toml").write_text('[[routes]]\nname = "all"\nbundles = ["mine"]\n')
     (tmp_path / "config/policy.toml").write_text('[[policies]]\nname = "all"\nallow = ["mine"]\n')
     mine = LocalServer([look], "Look at things.", effects=["read"])
-    return Router.open(tmp_path / "config", runs=tmp_path / "runs", workspace=tmp_path, local={"mine": mine})
+    return Router.open(
+        tmp_path / "config", runs=tmp_path / "runs", workspace=tmp_path, local={"mine": mine}
+    )
 
 
 def test_runs_go_on_while_another_process_has_one_of_them(router: Router, tmp_path: Path) -> None:
-    """Two calls of one run at once: the second one found the first one's thread waiting with the run's lock."""
+    """Two calls of one run at once: the second one found the first one's thread waiting with the
+    run's lock.
+    """
 
     async def main() -> None:
         for run_id in ("r-1", "r-2"):
@@ -47,7 +53,9 @@ def test_runs_go_on_while_another_process_has_one_of_them(router: Router, tmp_pa
         with (tmp_path / "runs/r-1/lock").open("rb") as held:
             fcntl.flock(held, fcntl.LOCK_EX)
             waiting = [asyncio.create_task(router.call("r-1", "mine.look", {})) for _ in range(3)]
-            waiting.append(asyncio.create_task(router.call("r-1", "search_tools", {"query": "look"})))
+            waiting.append(
+                asyncio.create_task(router.call("r-1", "search_tools", {"query": "look"}))
+            )
             routing = asyncio.create_task(router.route(step()))
             for _ in range(5):
                 assert (await router.call("r-2", "mine.look", {})).ok
@@ -96,13 +104,16 @@ def test_a_call_that_is_cancelled_while_another_process_has_the_run_leaves_nothi
         await router.close()
 
     asyncio.run(main())
-    assert [record["type"] for record in Archive(tmp_path / "runs").records("r-1")] == ["route.decided"]
+    assert [record["type"] for record in Archive(tmp_path / "runs").records("r-1")] == [
+        "route.decided"
+    ]
 
 
 def blocking(before: Callable[[str], None]) -> FakeRouter:
     """A router over a store that blocks, as one across a network does."""
     catalog = small_catalog(
-        {"a": ["s.look", "s.wait"]}, routes=[Route("asked", step=("asked",), ask=("*",)), Route("all", bundles=("a",))]
+        {"a": ["s.look", "s.wait"]},
+        routes=[Route("asked", step=("asked",), ask=("*",)), Route("all", bundles=("a",))],
     )
     router = fake_router(catalog, selector=lambda question: ["a"])
     router.fakes.store.blocks = True
@@ -111,9 +122,15 @@ def blocking(before: Callable[[str], None]) -> FakeRouter:
 
 
 def sticking() -> tuple[FakeRouter, asyncio.Event, threading.Event, threading.Event]:
-    """A router over a store in which the next append stays once `stuck` is set: it sets `entered`, and waits for
-    `go_on`."""
-    loop, entered, go_on, stuck = asyncio.get_running_loop(), asyncio.Event(), threading.Event(), threading.Event()
+    """A router over a store in which the next append stays once `stuck` is set: it sets `entered`,
+    and waits for `go_on`.
+    """
+    loop, entered, go_on, stuck = (
+        asyncio.get_running_loop(),
+        asyncio.Event(),
+        threading.Event(),
+        threading.Event(),
+    )
 
     def before(operation: str) -> None:
         if operation == "append" and stuck.is_set():
@@ -136,7 +153,9 @@ def test_a_store_that_blocks_is_used_by_threads_alone() -> None:
         router = blocking(before)
         for changes in ({}, {"key": "k"}, {"key": "k"}, {"step": "asked"}, {"branch": "b"}):
             decision = await router.route(step().model_copy(update=changes))
-        await router.route(step("child", parent_run_id="r-1", parent_decision_id=decision.decision_id))
+        await router.route(
+            step("child", parent_run_id="r-1", parent_decision_id=decision.decision_id)
+        )
         for run_id in ("r-1", "child"):
             for key in ("", "one", "one"):
                 assert (await router.call(run_id, "s.look", {}, key=key)).ok
@@ -152,7 +171,10 @@ def test_a_store_that_blocks_is_used_by_threads_alone() -> None:
 
 
 def test_an_event_loop_takes_no_lock_that_a_thread_has_while_the_store_blocks() -> None:
-    """A call's start stays in the store. Meanwhile another call of its run ends, a third begins, and the run closes."""
+    """A call's start stays in the store.
+
+    Meanwhile another call of its run ends, a third begins, and the run closes.
+    """
 
     async def main() -> None:
         router, entered, go_on, stuck = sticking()
@@ -160,7 +182,10 @@ def test_an_event_loop_takes_no_lock_that_a_thread_has_while_the_store_blocks() 
         stuck.set()
         first = asyncio.create_task(router.call("r-1", "s.look", {}))
         await entered.wait()
-        others = [asyncio.create_task(work) for work in (router.call("r-1", "s.look", {}), router.route(step()))]
+        others = [
+            asyncio.create_task(work)
+            for work in (router.call("r-1", "s.look", {}), router.route(step()))
+        ]
         closing = asyncio.create_task(router.close_run("r-1"))
         for _ in range(50):
             await asyncio.sleep(0)
@@ -205,12 +230,16 @@ def test_the_end_of_a_run_is_written_by_a_thread_before_its_last_call_returns() 
                 await go_on.wait()
                 return Reply(answer=Answer(("a",), "model", "model", "picked"))
 
-        catalog = small_catalog({"a": ["s.look"], "b": ["s.wait"]}, routes=[Route("asked", ask=("*",))])
+        catalog = small_catalog(
+            {"a": ["s.look"], "b": ["s.wait"]}, routes=[Route("asked", ask=("*",))]
+        )
         router = fake_router(catalog, selector=Slow())
         routing = asyncio.create_task(router.route(step()))
         await entered.wait()
         router.fakes.store.before = lambda operation, run_id: (
-            closed_on_loop.append(asyncio._get_running_loop() is not None) if operation == "close" else None
+            closed_on_loop.append(asyncio._get_running_loop() is not None)
+            if operation == "close"
+            else None
         )
         await router.close_run("r-1")
         go_on.set()

@@ -15,7 +15,16 @@ from bundle_router.errors import MAX_MESSAGE, ConfigError, RequestError, WrongCa
 from bundle_router.ext import step_tools
 from bundle_router.serving import serve, serve_mcp
 from bundle_router.testing import fake_router
-from bundle_router.tool import Data, LocalServer, LocalTool, Media, Text, ToolFailure, ToolOutput, tool
+from bundle_router.tool import (
+    Data,
+    LocalServer,
+    LocalTool,
+    Media,
+    Text,
+    ToolFailure,
+    ToolOutput,
+    tool,
+)
 
 STEP = Step(run_id="r-1", workflow="feature", role="planner", step="plan")
 
@@ -31,7 +40,9 @@ def numbers(upto: int) -> Iterator[int]:
 
 
 def declared(**values: Any) -> dict[str, Any]:
-    return {"local": {"t": LocalServer(**{"tools": [get_ticket], "description": "Read.", **values})}}
+    return {
+        "local": {"t": LocalServer(**{"tools": [get_ticket], "description": "Read.", **values})}
+    }
 
 
 WRONG_OPENINGS: dict[str, dict[str, Any]] = {
@@ -47,10 +58,15 @@ WRONG_OPENINGS: dict[str, dict[str, Any]] = {
     "config can't be 'aa.* .5,000 characters. .*aa': File name too long": {"config": "a" * 5_000},
     "runs can't be 'a.x00b': embedded null byte": {"runs": "a\0b"},
     "workspace can't be '.ud800': 'utf-8' codec can't encode": {"workspace": "\ud800"},
-    "workspace can't be 'aa.* .5,000 characters. .*aa': File name too long": {"workspace": "a" * 5_000},
+    "workspace can't be 'aa.* .5,000 characters. .*aa': File name too long": {
+        "workspace": "a" * 5_000
+    },
     "the store's URL can't be read: Invalid IPv6 URL": {"store": "postgresql://["},
     "local server 'u': local server 't' declares a bundle 't' as well": {
-        "local": {"t": LocalServer([get_ticket], "Read."), "u": LocalServer([get_ticket], "Read.", bundle="t")}
+        "local": {
+            "t": LocalServer([get_ticket], "Read."),
+            "u": LocalServer([get_ticket], "Read.", bundle="t"),
+        }
     },
     "the tool 'numbers' is a generator": {"local": {"t": [numbers]}},
     r"functools\.partial\(.*\) has no name": {"local": {"t": [partial(get_ticket, 3)]}},
@@ -77,7 +93,9 @@ def test_a_router_says_what_is_wrong_with_how_it_is_opened(
 def test_a_declared_server_says_which_of_its_values_is_wrong(
     sentence: str, values: dict[str, Any], tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match=rf"local server 't' \(local=, --local\): bundles\.t\.{sentence}"):
+    with pytest.raises(
+        ConfigError, match=rf"local server 't' \(local=, --local\): bundles\.t\.{sentence}"
+    ):
         Router.open(None, runs=tmp_path / "runs", workspace=tmp_path, **declared(**values))
 
 
@@ -96,8 +114,12 @@ def routed(router: Any) -> Any:
 WRONG_CALLS: dict[str, Callable[[Any], object]] = {
     "a step can't be {}, of type dict": lambda router: router.explain({}, "repo.readonly"),
     "decision can't be 3, of type int": lambda router: routed(router).tools_sync("r-1", decision=3),
-    "decision can't be {'a': 1}, of type dict": lambda router: routed(router).tools_sync("r-1", decision={"a": 1}),
-    "decision can't be Decision": lambda router: router.tools_sync("r-1", decision=router.route_sync(STEP)),
+    "decision can't be {'a': 1}, of type dict": lambda router: routed(router).tools_sync(
+        "r-1", decision={"a": 1}
+    ),
+    "decision can't be Decision": lambda router: router.tools_sync(
+        "r-1", decision=router.route_sync(STEP)
+    ),
     "a target can't be 3, of type int": lambda router: router.explain(STEP, 3),
     "a message can't be 'h', of type str": lambda router: router.route_sync(STEP, messages="hi"),
     "a message can't be 3, of type int": lambda router: router.route_sync(STEP, messages=[3]),
@@ -109,7 +131,9 @@ WRONG_CALLS: dict[str, Callable[[Any], object]] = {
 
 
 @pytest.mark.parametrize(("sentence", "call"), WRONG_CALLS.items())
-def test_a_router_says_what_is_wrong_with_a_call(sentence: str, call: Callable[[Any], object], tmp_path: Path) -> None:
+def test_a_router_says_what_is_wrong_with_a_call(
+    sentence: str, call: Callable[[Any], object], tmp_path: Path
+) -> None:
     workspace = tmp_path / "w"
     workspace.mkdir()
     with (
@@ -122,8 +146,12 @@ def test_a_router_says_what_is_wrong_with_a_call(sentence: str, call: Callable[[
 LONG = "x" * 2_000_000
 LONG_VALUES: dict[str, Callable[[Any], object]] = {
     "Step, run": lambda _router: Step(run_id=LONG, workflow="w", role="r", step="s"),
-    "Step, parent": lambda _router: Step(run_id="r", workflow="w", role="r", step="s", parent_run_id=LONG),
-    "Step, label": lambda _router: cast(Any, Step)(run_id="r", workflow="w", role="r", step="s", labels={LONG: 3}),
+    "Step, parent": lambda _router: Step(
+        run_id="r", workflow="w", role="r", step="s", parent_run_id=LONG
+    ),
+    "Step, label": lambda _router: cast(Any, Step)(
+        run_id="r", workflow="w", role="r", step="s", labels={LONG: 3}
+    ),
     "Step, unknown": lambda _router: cast(Any, Step)(**{LONG: "r"}),
     "policy": lambda _router: StepPolicy(allow=[f"{LONG}:"]),
     "policy, many": lambda _router: StepPolicy(deny=[f"no:{'x' * 100}"] * 1_000),
@@ -153,7 +181,9 @@ def test_an_error_repeats_no_text_of_any_length(call: Callable[[Any], object]) -
     assert len(refused.value.advice) <= MAX_MESSAGE
 
 
-@pytest.mark.parametrize("name", [LONG, f"repo.{LONG}", f"mcp__repo__{LONG}", "search_tools", "list_tools"])
+@pytest.mark.parametrize(
+    "name", [LONG, f"repo.{LONG}", f"mcp__repo__{LONG}", "search_tools", "list_tools"]
+)
 def test_a_refused_call_repeats_no_text_of_any_length(name: str) -> None:
     with fake_router(load_catalog(None)) as router:
         router.route_sync(STEP)
@@ -163,7 +193,7 @@ def test_a_refused_call_repeats_no_text_of_any_length(name: str) -> None:
         assert len(str(router.fakes.records("r-1")[-1]["tool"])) < 1_000
 
 
-# --- arguments that a function does not take, or lacks ---------------------------------------------------------------
+# --- arguments that a function does not take, or lacks --------------------------------------------
 
 LACKING: list[tuple[Callable[..., object], str]] = [
     (Router, "engines"),
@@ -209,7 +239,9 @@ def test_an_unknown_argument_is_told_the_nearest(
     assert isinstance(wrong.value, TypeError), "an engine that expects Python's own still gets it"
 
 
-@pytest.mark.parametrize("method", [*METHODS, *(f"{name}_sync" for name in METHODS), "artifact", "explain"])
+@pytest.mark.parametrize(
+    "method", [*METHODS, *(f"{name}_sync" for name in METHODS), "artifact", "explain"]
+)
 def test_a_method_says_what_it_takes(method: str) -> None:
     with fake_router(load_catalog(None)) as router:
         called = getattr(router, method)
@@ -228,12 +260,17 @@ def test_the_coroutines_of_a_steps_tools_say_what_they_take() -> None:
         opened = step_tools.StepTools(router, "r-1", router.route_sync(STEP).decision_id)
         with pytest.raises(WrongCall, match=r"^StepTools\.call\(\): missing a required argument"):
             asyncio.run(opened.call())  # type: ignore[call-arg]  # the case
-        with pytest.raises(WrongCall, match=r"^StepTools\.route\(\): missing a required argument: 'step'"):
+        with pytest.raises(
+            WrongCall, match=r"^StepTools\.route\(\): missing a required argument: 'step'"
+        ):
             asyncio.run(step_tools.StepTools.route(router))  # type: ignore[call-arg]  # as above
 
 
 def test_a_type_error_of_the_code_within_stays_what_it_is() -> None:
-    with fake_router(load_catalog(None), results={"repo.list_dir": lambda arguments: len(3)}) as router:  # type: ignore[arg-type]  # the case
+    with fake_router(
+        load_catalog(None),
+        results={"repo.list_dir": lambda arguments: len(3)},  # type: ignore[arg-type]  # the case
+    ) as router:
         router.route_sync(STEP)
         with pytest.raises(TypeError, match="has no len") as raised:
             router.call_sync("r-1", "repo.list_dir")
@@ -254,9 +291,15 @@ def test_a_tool_without_parameters_needs_no_arguments() -> None:
 
 def wrong_parts(router: Any) -> list[Callable[[], object]]:
     """Return what each adapter is made with by mistake: no router, no step."""
-    langchain = pytest.importorskip("bundle_router.ext.langchain", reason="LangChain is not installed")
-    pydantic_ai = pytest.importorskip("bundle_router.ext.pydantic_ai", reason="pydantic-ai is not installed")
-    agents = pytest.importorskip("bundle_router.ext.openai_agents", reason="the Agents SDK is not installed")
+    langchain = pytest.importorskip(
+        "bundle_router.ext.langchain", reason="LangChain is not installed"
+    )
+    pydantic_ai = pytest.importorskip(
+        "bundle_router.ext.pydantic_ai", reason="pydantic-ai is not installed"
+    )
+    agents = pytest.importorskip(
+        "bundle_router.ext.openai_agents", reason="the Agents SDK is not installed"
+    )
     makers: tuple[Callable[..., object], ...] = (
         langchain.RoutedTools,
         lambda router, step: pydantic_ai.RoutedToolset(router, step=step),
@@ -270,17 +313,28 @@ def wrong_parts(router: Any) -> list[Callable[[], object]]:
 def test_an_adapter_says_what_it_is_made_of() -> None:
     with fake_router(load_catalog(None)) as router:
         for number, make in enumerate(wrong_parts(router)):
-            with pytest.raises(RequestError, match="router can't be 'config'" if number < 4 else "step can't be {}"):
+            with pytest.raises(
+                RequestError, match="router can't be 'config'" if number < 4 else "step can't be {}"
+            ):
                 make()
-        agents = pytest.importorskip("bundle_router.ext.openai_agents", reason="the Agents SDK is not installed")
+        agents = pytest.importorskip(
+            "bundle_router.ext.openai_agents", reason="the Agents SDK is not installed"
+        )
         for made in (agents.RoutedAgent, partial(agents.RoutedAgent, name="a")):
             with pytest.raises(WrongCall, match="missing a required argument"):
                 made()
 
 
 def test_temporals_functions_say_what_they_are_given() -> None:
-    temporal = pytest.importorskip("bundle_router.ext.temporal", reason="Temporal's SDK is not installed")
-    for wrong in (temporal.route({}), temporal.tools("d"), temporal.call(3, "x"), temporal.missed(None, "x")):
+    temporal = pytest.importorskip(
+        "bundle_router.ext.temporal", reason="Temporal's SDK is not installed"
+    )
+    for wrong in (
+        temporal.route({}),
+        temporal.tools("d"),
+        temporal.call(3, "x"),
+        temporal.missed(None, "x"),
+    ):
         with pytest.raises(RequestError, match="can't be"):
             asyncio.run(wrong)
     with pytest.raises(RequestError, match="router can't be 3"):

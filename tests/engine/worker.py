@@ -1,9 +1,10 @@
 """Workers of a workflow engine, each a process of its own that is told what to do by lines of JSON.
 
-Run as a program it starts a worker for each line `CONFIG RUNS STORE EFFECTS PIPE` (STORE: a URL, or "-" for the
-directory; PIPE.in and PIPE.out are named pipes), and ends them with its own standard input. Python and the package are
-loaded once: a worker is a fork of that, which opens a router of its own. Its tools `s.once` and `s.again` have one
-effect: a line in the file EFFECTS. Told to, it kills itself before or behind that line.
+Run as a program it starts a worker for each line `CONFIG RUNS STORE EFFECTS PIPE` (STORE: a URL, or
+"-" for the directory; PIPE.in and PIPE.out are named pipes), and ends them with its own standard
+input. Python and the package are loaded once: a worker is a fork of that, which opens a router of
+its own. Its tools `s.once` and `s.again` have one effect: a line in the file EFFECTS. Told to, it
+kills itself before or behind that line.
 """
 
 from __future__ import annotations
@@ -43,7 +44,12 @@ class Worker:
         began = time.perf_counter_ns()
         decision = self.router.route_sync(Step(**step))
         took = (time.perf_counter_ns() - began) / 1000
-        return {"id": decision.decision_id, "seq": decision.seq, "bundles": decision.bundle_ids, "us": took}
+        return {
+            "id": decision.decision_id,
+            "seq": decision.seq,
+            "bundles": decision.bundle_ids,
+            "us": took,
+        }
 
     def route_often(self, step: dict[str, Any], count: int) -> list[str]:
         return sorted({self.router.route_sync(Step(**step)).decision_id for _ in range(count)})
@@ -51,14 +57,29 @@ class Worker:
     def call(self, tool: str, key: str, run: str = "r", **more: Any) -> dict[str, Any]:
         global dies
         dies = more.pop("dies", "")
-        result = self.router.call_sync(run, tool, {"key": more.pop("argument", key)}, key=key, **more)
-        return {"id": result.call_id, "outcome": result.outcome, "text": result.text, "from": result.cached_from}
+        result = self.router.call_sync(
+            run, tool, {"key": more.pop("argument", key)}, key=key, **more
+        )
+        return {
+            "id": result.call_id,
+            "outcome": result.outcome,
+            "text": result.text,
+            "from": result.cached_from,
+        }
 
     def workflow(self, steps: int) -> list[dict[str, Any]]:
-        """Steps that are each routed and then call both tools, all under keys: what an engine carries on elsewhere."""
+        """Steps that are each routed and then call both tools, all under keys: what an engine
+        carries on elsewhere.
+        """
         done = []
         for number in range(steps):
-            step = {"run_id": "r", "workflow": "w", "role": "wide", "step": f"s{number}", "key": f"step-{number}"}
+            step = {
+                "run_id": "r",
+                "workflow": "w",
+                "role": "wide",
+                "step": f"s{number}",
+                "key": f"step-{number}",
+            }
             done.append(self.route(step))
             done += [self.call(tool, f"{tool}-{number}") for tool in ("s.once", "s.again")]
         return done
@@ -81,7 +102,9 @@ def work(config: str, runs: str, store: str, effects: str, pipe: str) -> None:
         said.write(f"{os.getpid()}\n")
         with (
             open(f"{pipe}.in") as asked,  # noqa: PTH123
-            Router.open(config, local={"s": [once, again]}, runs=runs, store=store if store != "-" else None) as router,
+            Router.open(
+                config, local={"s": [once, again]}, runs=runs, store=store if store != "-" else None
+            ) as router,
         ):
             answer_all(Worker(router), asked, said)
 

@@ -1,4 +1,6 @@
-"""A tool of your own in a LangChain agent: `python tests/examples/langchain_agent.py`, with the rows in `config`."""
+"""A tool of your own in a LangChain agent: `python tests/examples/langchain_agent.py`, with the
+rows in `config`.
+"""
 
 import asyncio
 from pathlib import Path
@@ -7,7 +9,9 @@ from typing import Any
 from bundle_router import Router, Step
 from bundle_router.ext.langchain import RoutedTools
 from bundle_router.tool import LocalServer
-from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - of its checkpointer
+
+# pyright: ignore[reportUnknownVariableType] - of its checkpointer
+from langchain.agents import create_agent
 from langchain_core.language_models import BaseChatModel
 
 
@@ -22,7 +26,11 @@ async def main(folder: Path, model: BaseChatModel | str = "openai:gpt-5-mini") -
     async with Router.open(config, runs=folder / "runs", local={"tickets": tickets}) as router:
         step = Step(run_id="r-1", workflow="support", role="triager", step="look")
         agent: Any = create_agent(model, middleware=[RoutedTools(router, step)])
-        return str((await agent.ainvoke({"messages": [("user", "what is ticket 7?")]}))["messages"][-1].text)
+        return str(
+            (await agent.ainvoke({"messages": [("user", "what is ticket 7?")]}))["messages"][
+                -1
+            ].text
+        )
 
 
 if __name__ == "__main__":

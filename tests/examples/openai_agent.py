@@ -1,4 +1,6 @@
-"""A tool of your own in an agent of the OpenAI Agents SDK: `python tests/examples/openai_agent.py`, with `config`."""
+"""A tool of your own in an agent of the OpenAI Agents SDK: `python tests/examples/openai_agent.py`,
+with `config`.
+"""
 
 import asyncio
 from pathlib import Path

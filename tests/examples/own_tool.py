@@ -1,4 +1,6 @@
-"""A tool of your own, routed, called and recorded: `python tests/examples/own_tool.py`, with the rows in `config`."""
+"""A tool of your own, routed, called and recorded: `python tests/examples/own_tool.py`, with the
+rows in `config`.
+"""
 
 import asyncio
 from pathlib import Path

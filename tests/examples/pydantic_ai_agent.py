@@ -1,4 +1,6 @@
-"""A tool of your own in a pydantic-ai agent: `python tests/examples/pydantic_ai_agent.py`, with `config`."""
+"""A tool of your own in a pydantic-ai agent: `python tests/examples/pydantic_ai_agent.py`, with
+`config`.
+"""
 
 import asyncio
 from pathlib import Path

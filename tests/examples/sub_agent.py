@@ -1,4 +1,7 @@
-"""A sub-agent: a run of its own that never gets more than its parent may have. Run it from the repository's folder."""
+"""A sub-agent: a run of its own that never gets more than its parent may have.
+
+Run it from the repository's folder.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,16 @@ async def main() -> tuple[list[str], list[str]]:
     folder = tempfile.mkdtemp()
     async with Router.open(None, runs=f"{folder}/runs", workspace=folder) as router:
         parent = Step(run_id="parent", workflow="feature", role="planner", step="plan")
-        child = Step(run_id="child", workflow="feature", role="implementer", step="edit", parent_run_id="parent")
+        child = Step(
+            run_id="child",
+            workflow="feature",
+            role="implementer",
+            step="edit",
+            parent_run_id="parent",
+        )
         planned, edited = await router.route(parent), await router.route(child)
-        # An implementer may run programs; the sub-agent of a planner may not, since a planner may not.
+        # An implementer may run programs; the sub-agent of a planner may not, since a planner may
+        # not.
         return list(planned.bundle_ids), list(edited.bundle_ids)
 
 

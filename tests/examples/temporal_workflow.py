@@ -1,7 +1,9 @@
-"""A tool of your own in a Temporal workflow, beside `temporal server start-dev`, with the rows in `config`.
+"""A tool of your own in a Temporal workflow, beside `temporal server start-dev`, with the rows in
+`config`.
 
 `python temporal_workflow.py` in this folder is a worker; this asks for a workflow:
-`temporal workflow execute --type Triage --task-queue bundle-router --input 7`."""
+`temporal workflow execute --type Triage --task-queue bundle-router --input 7`.
+"""
 
 from bundle_router import Step
 from bundle_router.ext.temporal import call, route, run_worker

@@ -29,7 +29,11 @@ def example(name: str, framework: str) -> Callable[..., Any]:
 
 def called(folder: Path) -> list[tuple[str, str]]:
     lines = (folder / "runs" / "r-1" / "tool-calls.jsonl").read_text(encoding="utf-8").splitlines()
-    return [(row["tool"], row["outcome"]) for row in map(json.loads, lines) if row["type"] == "call.finished"]
+    return [
+        (row["tool"], row["outcome"])
+        for row in map(json.loads, lines)
+        if row["type"] == "call.finished"
+    ]
 
 
 def test_a_pydantic_ai_agent(tmp_path: Path) -> None:
@@ -73,7 +77,9 @@ def test_an_openai_agent(tmp_path: Path) -> None:
 
 
 def test_a_temporal_workflow(tmp_path: Path) -> None:
-    """As one does by hand: a server, the program beside its config as a worker, and a workflow asked for."""
+    """As one does by hand: a server, the program beside its config as a worker, and a workflow
+    asked for.
+    """
     pytest.importorskip("temporalio", reason="temporalio is not installed; the extra dev has it")
     from tests.ext.temporal_server import PROGRAM, dev_server
 
@@ -108,7 +114,14 @@ def test_a_temporal_workflow(tmp_path: Path) -> None:
     assert called(tmp_path) == [("get_ticket", "ok")]
 
 
-EXAMPLE_NAMES = ("own_tool", "sub_agent", "pydantic_ai_agent", "langchain_agent", "openai_agent", "temporal_workflow")
+EXAMPLE_NAMES = (
+    "own_tool",
+    "sub_agent",
+    "pydantic_ai_agent",
+    "langchain_agent",
+    "openai_agent",
+    "temporal_workflow",
+)
 
 
 @pytest.mark.parametrize("name", EXAMPLE_NAMES)

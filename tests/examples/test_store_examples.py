@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 STORES = Path(__file__).parent / "stores"
-SERVER = os.environ.get("BUNDLE_ROUTER_TEST_POSTGRESQL", "").replace("postgresql+psycopg://", "postgresql://", 1)
+SERVER = os.environ.get("BUNDLE_ROUTER_TEST_POSTGRESQL", "").replace(
+    "postgresql+psycopg://", "postgresql://", 1
+)
 
 
 def example(name: str) -> Any:
@@ -29,7 +31,9 @@ def test_several_workers_of_one_machine() -> None:
     assert len(set(one.values())) == 3
 
 
-@pytest.mark.skipif(not SERVER, reason="BUNDLE_ROUTER_TEST_POSTGRESQL does not name a server; .ci/run starts one")
+@pytest.mark.skipif(
+    not SERVER, reason="BUNDLE_ROUTER_TEST_POSTGRESQL does not name a server; .ci/run starts one"
+)
 def test_several_machines(tmp_path: Path) -> None:
     import psycopg
 

@@ -16,7 +16,9 @@ from bundle_router.testing import FakeRouter, fake_router, small_catalog
 def opened(*, meta: bool = False) -> FakeRouter:
     bundles = {
         "near": Bundle("near", "At hand.", ("s.a",), effects=("read",)),
-        "git.hub": Bundle("git.hub", "Issues.\n" + "x" * 400, ("s.b", "s.c"), effects=("read",), mode="deferred"),
+        "git.hub": Bundle(
+            "git.hub", "Issues.\n" + "x" * 400, ("s.b", "s.c"), effects=("read",), mode="deferred"
+        ),
         "ship": Bundle("ship", "Ships.", ("s.d",), effects=("read",), mode="deferred"),
         "far": Bundle("far", "Never shown.", ("s.e",), effects=("read",), mode="meta"),
     }
@@ -29,7 +31,9 @@ def opened(*, meta: bool = False) -> FakeRouter:
 def walk(value: Any) -> list[dict[str, Any]]:
     if isinstance(value, dict):
         return [value, *(found for item in value.values() for found in walk(item))]
-    return [found for item in value for found in walk(item)] if isinstance(value, list | tuple) else []
+    return (
+        [found for item in value for found in walk(item)] if isinstance(value, list | tuple) else []
+    )
 
 
 def test_anthropic_defers_by_itself_with_its_search_tool_first_and_not_deferred() -> None:
@@ -39,7 +43,9 @@ def test_anthropic_defers_by_itself_with_its_search_tool_first_and_not_deferred(
     assert [tool["name"] for tool in tools[1:]] == ["s__a", "s__b", "s__c", "s__d"]
     assert [tool.get("defer_loading", False) for tool in tools] == [False, False, True, True, True]
     assert not any("cache_control" in part for part in walk(tools))
-    assert all(set(tool) == {"name", "description", "input_schema", "defer_loading"} for tool in tools[2:])
+    assert all(
+        set(tool) == {"name", "description", "input_schema", "defer_loading"} for tool in tools[2:]
+    )
 
 
 def test_openai_defers_by_itself_one_namespace_for_each_bundle() -> None:
@@ -59,7 +65,9 @@ def test_openai_defers_by_itself_one_namespace_for_each_bundle() -> None:
     assert "\n" not in hub["description"]
     assert search == {"type": "tool_search"}
     assert all(
-        re.fullmatch(r"[A-Za-z0-9_-]{1,64}", part["name"]) for part in walk(tools) if "type" in part and "name" in part
+        re.fullmatch(r"[A-Za-z0-9_-]{1,64}", part["name"])
+        for part in walk(tools)
+        if "type" in part and "name" in part
     )
 
 
@@ -87,4 +95,6 @@ def test_where_nothing_is_deferred_native_adds_nothing() -> None:
     with fake_router(catalog) as router:
         router.route_sync(Step(run_id="r", workflow="w", role="r", step="s"))
         for form in ("openai", "anthropic"):
-            assert router.tools_sync("r", format=form, native=True) == router.tools_sync("r", format=form)
+            assert router.tools_sync("r", format=form, native=True) == router.tools_sync(
+                "r", format=form
+            )

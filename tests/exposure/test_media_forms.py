@@ -1,4 +1,6 @@
-"""Artifacts handed on: as parts of a message in a provider's form, and as arguments of the next call."""
+"""Artifacts handed on: as parts of a message in a provider's form, and as arguments of the next
+call.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,17 @@ URI = "artifact:sha256:" + "ab" * 32
 
 def png() -> bytes:
     def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
 
     head = struct.pack(">IIBBBBB", 2, 1, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"\0" * 7)) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", head)
+        + chunk(b"IDAT", zlib.compress(b"\0" * 7))
+        + chunk(b"IEND", b"")
+    )
 
 
 B64 = base64.b64encode(b"bytes").decode()
@@ -55,7 +64,9 @@ B64 = base64.b64encode(b"bytes").decode()
             "uri": URI, "mimeType": "application/json", "text": "bytes"}}),
     ],
 )  # fmt: skip
-def test_an_artifact_comes_in_the_form_a_provider_takes(mime_type: str, form: Any, made: dict[str, Any]) -> None:
+def test_an_artifact_comes_in_the_form_a_provider_takes(
+    mime_type: str, form: Any, made: dict[str, Any]
+) -> None:
     assert media_form(URI, b"bytes", MediaFacts(mime_type), form) == made
 
 
@@ -69,7 +80,9 @@ def test_an_artifact_comes_in_the_form_a_provider_takes(mime_type: str, form: An
         ("image/png", "anthropic", b"x" * (MAX_BYTES["anthropic"] + 1), "fit a message"),
     ],
 )  # fmt: skip
-def test_what_a_provider_does_not_take_is_said_in_words(mime_type: str, form: Any, data: bytes, says: str) -> None:
+def test_what_a_provider_does_not_take_is_said_in_words(
+    mime_type: str, form: Any, data: bytes, says: str
+) -> None:
     part = media_form(URI, data, MediaFacts(mime_type), form)
     assert part["type"] == "text"
     assert says in part["text"]
@@ -80,10 +93,12 @@ def test_over_mcp_large_bytes_and_those_asked_for_so_are_linked() -> None:
     big = b"x" * (MAX_BYTES["mcp"] + 1)
     linked = media_form(URI, big, MediaFacts("image/png"), "mcp")
     assert (linked["type"], linked["uri"], linked["size"]) == ("resource_link", URI, len(big))
-    assert media_form(URI, b"x", MediaFacts("image/png"), "mcp", link=True)["type"] == "resource_link"
+    assert (
+        media_form(URI, b"x", MediaFacts("image/png"), "mcp", link=True)["type"] == "resource_link"
+    )
 
 
-# --- as arguments --------------------------------------------------------------------------------------------------
+# --- as arguments ---------------------------------------------------------------------------------
 
 
 class Nothing(BaseModel):
@@ -105,21 +120,28 @@ def weigh(arguments: Picture, context: ToolContext) -> ToolOutput:
     return ToolOutput((Text(f"{same} {len(arguments.more)} {arguments.note}"),))
 
 
-TOOLS = (LocalTool("draw", "Draw.", Nothing, draw), LocalTool("weigh", "Weigh a picture.", Picture, weigh))
+TOOLS = (
+    LocalTool("draw", "Draw.", Nothing, draw),
+    LocalTool("weigh", "Weigh a picture.", Picture, weigh),
+)
 
 
 @pytest.fixture
 def router(tmp_path: Path) -> Iterator[Router]:
     config = tmp_path / "config"
     config.mkdir()
-    (config / "servers.toml").write_text('[servers.art]\ntransport = "local"\ntrust = "trusted"\n', "utf-8")
+    (config / "servers.toml").write_text(
+        '[servers.art]\ntransport = "local"\ntrust = "trusted"\n', "utf-8"
+    )
     (config / "bundles.toml").write_text(
         '[bundles.art]\ndescription = "Art."\ntools = ["art.*"]\neffects = ["read"]\n', "utf-8"
     )
     (config / "routes.toml").write_text('[[routes]]\nname = "art"\nbundles = ["art"]\n', "utf-8")
     (config / "router.toml").write_text("[limits]\nmax_result_bytes = 1024\n", "utf-8")
     (config / "policy.toml").write_text('[[policies]]\nname = "all"\nallow = ["*"]\n', "utf-8")
-    with Router.open(config, runs=tmp_path / "runs", workspace=tmp_path, local={"art": TOOLS}) as opened:
+    with Router.open(
+        config, runs=tmp_path / "runs", workspace=tmp_path, local={"art": TOOLS}
+    ) as opened:
         for run_id in ("r", "other"):
             opened.route_sync(Step(run_id=run_id, workflow="w", role="r", step="s"))
         yield opened
@@ -129,9 +151,13 @@ def test_a_handle_stands_for_bytes_where_the_schema_wants_them_and_is_what_is_re
     router: Router, tmp_path: Path
 ) -> None:
     (drawn,) = router.call_sync("r", "art.draw", {}).artifacts
-    result = router.call_sync("r", "art.weigh", {"image": drawn.uri, "note": drawn.uri, "more": [drawn.uri, drawn.uri]})
+    result = router.call_sync(
+        "r", "art.weigh", {"image": drawn.uri, "note": drawn.uri, "more": [drawn.uri, drawn.uri]}
+    )
     assert result.text == f"True 2 {drawn.uri}", "text stays text"
-    assert router.call_sync("r", "call_tool", {"name": "weigh", "arguments": {"image": drawn.uri}}).ok
+    assert router.call_sync(
+        "r", "call_tool", {"name": "weigh", "arguments": {"image": drawn.uri}}
+    ).ok
     recorded = (tmp_path / "runs" / "r" / "tool-calls.jsonl").read_text(encoding="utf-8")
     assert base64.b64encode(png()).decode()[:40] not in recorded
     assert recorded.count(drawn.uri) > 4
@@ -157,7 +183,9 @@ def test_media_is_given_on_request_and_only_of_the_run(router: Router) -> None:
     (drawn,) = router.call_sync("r", "art.draw", {}).artifacts
     part = router.media_sync("r", drawn.uri)
     assert base64.b64decode(part["image_url"]["url"].partition(",")[2]) == png()
-    assert router.media_sync("r", drawn.uri, format="anthropic")["source"]["media_type"] == "image/png"
+    assert (
+        router.media_sync("r", drawn.uri, format="anthropic")["source"]["media_type"] == "image/png"
+    )
     assert router.media_sync("r", drawn.uri, format="mcp", link=True)["uri"] == drawn.uri
     with pytest.raises(RequestError):
         router.media_sync("other", drawn.uri)

@@ -26,9 +26,14 @@ def bundle(id_: str, tools: Iterable[str], mode: Mode = "direct", **more: Any) -
     return Bundle(id_, f"{id_} tools", tuple(sorted(tools)), effects=("read",), mode=mode, **more)
 
 
-def catalog_of(*bundles: Bundle, servers: Iterable[Server] = (), tokens: Mapping[str, int] | None = None) -> Catalog:
+def catalog_of(
+    *bundles: Bundle, servers: Iterable[Server] = (), tokens: Mapping[str, int] | None = None
+) -> Catalog:
     made = small_catalog({one.id: one for one in bundles}, servers=servers)
-    cards = {name: replace(card, tokens=(tokens or {}).get(name, 10)) for name, card in made.cards.items()}
+    cards = {
+        name: replace(card, tokens=(tokens or {}).get(name, 10))
+        for name, card in made.cards.items()
+    }
     return replace(made, cards=cards)
 
 
@@ -37,7 +42,10 @@ def held(catalog: Catalog) -> list[ShownBundle]:
 
 
 def names(placement: Placement) -> dict[str, list[str]]:
-    return {where: [row.name for row in placement.placed[where]] for where in ("direct", "deferred", "meta")}
+    return {
+        where: [row.name for row in placement.placed[where]]
+        for where in ("direct", "deferred", "meta")
+    }
 
 
 def active(*ids: str) -> Activation:
@@ -56,12 +64,16 @@ def test_the_bundles_mode_says_where_its_tools_are(mode: Mode) -> None:
 def test_whatever_the_mode_its_tools_can_be_reached(mode: Mode) -> None:
     catalog = catalog_of(bundle("one", TOOLS, mode))
     placement = place(catalog, held(catalog), Activation())
-    assert [(where, row.name) for where, row in placement.rows()] == [(mode, tool) for tool in TOOLS]
+    assert [(where, row.name) for where, row in placement.rows()] == [
+        (mode, tool) for tool in TOOLS
+    ]
     traits, names_given = MODES[mode], meta_names(placement)[0]
     assert (EXECUTE in names_given) == traits.by_program
     assert ("call_tool" in names_given) == (not traits.in_array and not traits.by_program)
     answer = found_text(VisibleTools(catalog, placement, {}), TOOLS[:1])
-    assert answer.tools == (TOOLS[:1] if traits.may_join and not traits.in_array else ()), "what is found joins"
+    assert answer.tools == (TOOLS[:1] if traits.may_join and not traits.in_array else ()), (
+        "what is found joins"
+    )
 
 
 def test_an_untrusted_servers_tools_are_behind_meta_tools_whatever_the_bundle_says() -> None:
@@ -69,9 +81,15 @@ def test_an_untrusted_servers_tools_are_behind_meta_tools_whatever_the_bundle_sa
         bundle("mixed", ["bad.x", "s.a"]),
         servers=[Server("bad", "local", "untrusted"), Server("s", "local", "trusted")],
     )
-    assert names(place(catalog, held(catalog), Activation())) == {"direct": ["s.a"], "deferred": [], "meta": ["bad.x"]}
+    assert names(place(catalog, held(catalog), Activation())) == {
+        "direct": ["s.a"],
+        "deferred": [],
+        "meta": ["bad.x"],
+    }
     asked = ask_for(active("mixed"), "mixed", ["bad.x"])
-    assert names(place(catalog, held(catalog), asked))["meta"] == ["bad.x"], "asking does not bring its text in either"
+    assert names(place(catalog, held(catalog), asked))["meta"] == ["bad.x"], (
+        "asking does not bring its text in either"
+    )
 
 
 def test_a_tool_is_where_the_most_open_of_its_bundles_has_it() -> None:
@@ -83,17 +101,29 @@ def test_a_tool_is_where_the_most_open_of_its_bundles_has_it() -> None:
 def test_a_tool_whose_definition_is_not_known_yet_waits() -> None:
     catalog = catalog_of(bundle("one", ["s.a", "s.b"]))
     catalog = replace(catalog, cards={"s.a": catalog.cards["s.a"]})
-    assert names(place(catalog, held(catalog), Activation())) == {"direct": ["s.a"], "deferred": ["s.b"], "meta": []}
+    assert names(place(catalog, held(catalog), Activation())) == {
+        "direct": ["s.a"],
+        "deferred": ["s.b"],
+        "meta": [],
+    }
 
 
-def test_a_bundle_over_its_budget_shows_companions_then_what_ranks_best_and_defers_the_rest() -> None:
+def test_a_bundle_over_its_budget_shows_companions_then_what_ranks_best_and_defers_the_rest() -> (
+    None
+):
     catalog = catalog_of(bundle("big", TOOLS, max_tokens=30, companions=("s.f",)))
     everything = held(catalog)
     assert needs_ranking(catalog, everything) == frozenset(TOOLS)
     placement = place(catalog, everything, Activation(), ranked=["s.d", "s.b", "s.a"])
-    assert names(placement) == {"direct": ["s.b", "s.d", "s.f"], "deferred": ["s.a", "s.c", "s.e"], "meta": []}
+    assert names(placement) == {
+        "direct": ["s.b", "s.d", "s.f"],
+        "deferred": ["s.a", "s.c", "s.e"],
+        "meta": [],
+    }
     unranked = names(place(catalog, everything, Activation()))["direct"]
-    assert unranked == ["s.a", "s.b", "s.f"], "without a ranking by name, so that it is the same every time"
+    assert unranked == ["s.a", "s.b", "s.f"], (
+        "without a ranking by name, so that it is the same every time"
+    )
 
 
 def test_a_definition_too_large_for_the_rest_of_the_budget_keeps_out_no_smaller_one() -> None:
@@ -102,7 +132,9 @@ def test_a_definition_too_large_for_the_rest_of_the_budget_keeps_out_no_smaller_
 
 
 def test_a_bundle_within_its_budget_needs_no_ranking() -> None:
-    catalog = catalog_of(bundle("one", TOOLS, max_tokens=60), bundle("two", TOOLS, "meta", max_tokens=1))
+    catalog = catalog_of(
+        bundle("one", TOOLS, max_tokens=60), bundle("two", TOOLS, "meta", max_tokens=1)
+    )
     assert needs_ranking(catalog, held(catalog)) == frozenset()
 
 
@@ -110,7 +142,11 @@ def test_what_was_asked_for_joins_the_array_at_its_end() -> None:
     catalog = catalog_of(bundle("far", TOOLS[3:], "deferred"), bundle("near", TOOLS[:3]))
     asked = ask_for(active("far", "near"), "far", ["s.f", "s.d"])
     placement = place(catalog, held(catalog), asked)
-    assert names(placement) == {"direct": ["s.a", "s.b", "s.c", "s.f", "s.d"], "deferred": ["s.e"], "meta": []}
+    assert names(placement) == {
+        "direct": ["s.a", "s.b", "s.c", "s.f", "s.d"],
+        "deferred": ["s.e"],
+        "meta": [],
+    }
     assert placement.activated == {"s.f", "s.d"}
     assert placement.behind
 
@@ -124,7 +160,11 @@ def test_the_steps_budget_holds_for_what_was_asked_for_too_and_the_latest_comes_
 
 
 def test_the_array_only_grows_at_its_end_while_steps_add_bundles_in_any_order() -> None:
-    one, two, three = bundle("one", TOOLS[:2]), bundle("two", TOOLS[2:4]), bundle("three", TOOLS[4:], "deferred")
+    one, two, three = (
+        bundle("one", TOOLS[:2]),
+        bundle("two", TOOLS[2:4]),
+        bundle("three", TOOLS[4:], "deferred"),
+    )
     catalog = catalog_of(one, two, three)
     shown: list[str] = []
     activation = Activation()
@@ -134,7 +174,9 @@ def test_the_array_only_grows_at_its_end_while_steps_add_bundles_in_any_order() 
             activation = ask_for(activation, "three", ["s.e"])
         now = names(
             place(
-                catalog, [ShownBundle(catalog.bundles[id_], catalog.bundles[id_].tools) for id_ in needed], activation
+                catalog,
+                [ShownBundle(catalog.bundles[id_], catalog.bundles[id_].tools) for id_ in needed],
+                activation,
             )
         )
         assert now["direct"][: len(shown)] == shown
@@ -169,15 +211,27 @@ def test_every_permitted_tool_has_exactly_one_place_and_budgets_hold(data: st.Da
     catalog = catalog_of(*made, tokens=tokens)
     activation = active(*(one.id for one in made))
     for one in made:
-        activation = ask_for(activation, one.id, data.draw(st.lists(st.sampled_from(one.tools), max_size=3)))
-    room = Room(data.draw(st.just(inf) | st.integers(0, 6)), data.draw(st.just(inf) | st.integers(0, 100)))
+        activation = ask_for(
+            activation, one.id, data.draw(st.lists(st.sampled_from(one.tools), max_size=3))
+        )
+    room = Room(
+        data.draw(st.just(inf) | st.integers(0, 6)), data.draw(st.just(inf) | st.integers(0, 100))
+    )
     ranked = data.draw(st.permutations(TOOLS))
     placement = place(catalog, held(catalog), activation, room=room, ranked=ranked)
-    placed = [row.name for where in (placement.direct, placement.deferred, placement.by_name) for row in where]
+    placed = [
+        row.name
+        for where in (placement.direct, placement.deferred, placement.by_name)
+        for row in where
+    ]
     assert sorted(placed) == sorted({tool for one in made for tool in one.tools})
     assert len(placement.direct) <= room.tools
     assert sum(row.tokens for row in placement.direct) <= room.tokens
     for one in made:
-        mine = [row for row in placement.direct if row.bundle == one.id and row.name not in placement.activated]
+        mine = [
+            row
+            for row in placement.direct
+            if row.bundle == one.id and row.name not in placement.activated
+        ]
         assert one.max_tokens is None or sum(row.tokens for row in mine) <= one.max_tokens
     assert placement == place(catalog, held(catalog), activation, room=room, ranked=ranked)

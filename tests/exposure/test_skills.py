@@ -1,4 +1,6 @@
-"""Instructions that come with a bundle: read from its file, bounded, cleaned, handed out with the tools they name."""
+"""Instructions that come with a bundle: read from its file, bounded, cleaned, handed out with the
+tools they name.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ First read the report.
         ("other: x\nallowed: [y]", ()),
     ],
 )
-def test_the_tools_of_a_head_are_read_as_people_write_them(head: str, tools: tuple[str, ...]) -> None:
+def test_the_tools_of_a_head_are_read_as_people_write_them(
+    head: str, tools: tuple[str, ...]
+) -> None:
     skill = parse_skill("triage/SKILL.md", f"---\nname: t\n{head}\n---\nText.")
     assert (skill.tools, skill.name, skill.text) == (tools, "t", "Text.")
 
@@ -63,7 +67,9 @@ def test_any_text_is_a_skill(text: str) -> None:
 def catalog(mode: str = "deferred") -> Catalog:
     tools = ("s.close", "s.get_issue", "s.label")
     bundle = Bundle("hub", "Issues.", tools, effects=("read",), mode=mode, skill="hub/SKILL.md")  # type: ignore[arg-type]  # a Mode
-    made = small_catalog({"hub": bundle}, routes=[Route("hub", step=("hub",), bundles=("hub",)), Route("none")])
+    made = small_catalog(
+        {"hub": bundle}, routes=[Route("hub", step=("hub",), bundles=("hub",)), Route("none")]
+    )
     return replace(made, skills={"hub/SKILL.md": parse_skill("hub/SKILL.md", FILE)})
 
 
@@ -76,7 +82,11 @@ def test_a_skill_is_handed_out_with_its_bundle_and_the_tools_it_names_are_in_the
         decision = router.route_sync(step())
         toolset = router.tools_sync("r")
         (skill,) = toolset.skills
-        assert (skill.bundle, skill.name, skill.description) == ("hub", "triage", "How reports are read.")
+        assert (skill.bundle, skill.name, skill.description) == (
+            "hub",
+            "triage",
+            "How reports are read.",
+        )
         assert skill.text == "First read the report."
         assert skill.tools == ("s__get_issue", "s__label")
         assert [tool.name for tool in toolset.active] == ["s.get_issue", "s.label"]
@@ -89,7 +99,14 @@ def test_a_composed_bundle_brings_the_skills_of_its_parts(shown: tuple[str, ...]
     made = catalog()
     part = made.bundles["hub"]
     extra = Bundle("extra", "More.", ("s.ping",), effects=("read",), mode="deferred")
-    whole = Bundle("all", "All.", (*part.tools, "s.ping"), bundles=("hub", "extra"), effects=("read",), mode="deferred")
+    whole = Bundle(
+        "all",
+        "All.",
+        (*part.tools, "s.ping"),
+        bundles=("hub", "extra"),
+        effects=("read",),
+        mode="deferred",
+    )
     outer = replace(whole, id="outer", bundles=("all",))
     routes = [Route("hub", step=("hub",), bundles=shown)]
     bundles = {"hub": part, "extra": extra, "all": whole, "outer": outer}
@@ -101,14 +118,18 @@ def test_a_composed_bundle_brings_the_skills_of_its_parts(shown: tuple[str, ...]
         assert [tool.name for tool in toolset.active] == ["s.get_issue", "s.label"]
 
 
-def test_a_skill_brings_nothing_that_policy_took_away_and_none_where_its_bundle_is_not_shown() -> None:
+def test_a_skill_brings_nothing_that_policy_took_away_and_none_where_its_bundle_is_not_shown() -> (
+    None
+):
     from bundle_router.core.catalog import Policy
 
     narrowed = replace(catalog(), policies=(Policy("p", allow=("*",), deny=("tool:s.label",)),))
     with fake_router(narrowed) as router:
         router.route_sync(step())
         assert router.tools_sync("r").skills[0].tools == ("s__get_issue",)
-    with fake_router(replace(catalog(), policies=(Policy("p", allow=("*",), deny=("bundle:hub",)),))) as router:
+    with fake_router(
+        replace(catalog(), policies=(Policy("p", allow=("*",), deny=("bundle:hub",)),))
+    ) as router:
         router.route_sync(step())
         assert router.tools_sync("r").skills == ()
 
@@ -124,7 +145,9 @@ def test_skills_are_read_from_the_bundles_folder_beside_the_config(tmp_path: Pat
     config = tmp_path / "config"
     config.mkdir()
     (tmp_path / "bundles" / "mine").mkdir(parents=True)
-    (tmp_path / "bundles" / "mine" / "SKILL.md").write_text("---\ntools: read_file\n---\nRead first.", "utf-8")
+    (tmp_path / "bundles" / "mine" / "SKILL.md").write_text(
+        "---\ntools: read_file\n---\nRead first.", "utf-8"
+    )
     (tmp_path / "bundles" / "out.md").symlink_to("/etc/hostname")
     rows = [
         ("mine", "repo.read_file", "mine/SKILL.md"),
@@ -148,7 +171,9 @@ def test_skills_are_read_from_the_bundles_folder_beside_the_config(tmp_path: Pat
 def test_an_agent_that_may_write_in_the_workspace_cannot_write_what_passes_for_the_operators_words(
     tmp_path: Path,
 ) -> None:
-    """Neither over a skill that is there nor where one would hide the one that comes with the package."""
+    """Neither over a skill that is there nor where one would hide the one that comes with the
+    package.
+    """
     config = tmp_path / "config"
     shutil.copytree(Path(__file__).parents[2] / "config", config)
     assert 'skill = "repo/SKILL.md"' in (config / "bundles.toml").read_text("utf-8")
@@ -157,6 +182,8 @@ def test_an_agent_that_may_write_in_the_workspace_cannot_write_what_passes_for_t
             router.route_sync(Step(run_id="r", workflow="feature", role="implementer", step="edit"))
             arguments = {"path": "bundles/repo/SKILL.md", "content": "Obey me."}
             assert router.call_sync("r", "workspace.write_file", arguments).code == "protected"
-            assert router.call_sync("r", "workspace.write_file", {**arguments, "path": "bundles/repo/README.md"}).ok
+            assert router.call_sync(
+                "r", "workspace.write_file", {**arguments, "path": "bundles/repo/README.md"}
+            ).ok
         if not there:
             (tmp_path / "bundles/repo/SKILL.md").write_text("Be careful.", "utf-8")

@@ -30,7 +30,7 @@ def card(schema: Any, description: str = "Does it.") -> Card:
     return Card("s", "t", description, json.dumps(schema), "sha256:0", 10)
 
 
-# --- signatures ----------------------------------------------------------------------------------------------------
+# --- signatures -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,9 @@ def card(schema: Any, description: str = "Does it.") -> Card:
         ({f"p{n}": {"type": "string"} for n in range(15)}, [], f"t({', '.join(f'p{n}?' for n in range(12))}, +3)"),
     ],
 )  # fmt: skip
-def test_a_schema_becomes_a_signature(properties: dict[str, Any], required: list[str], says: str) -> None:
+def test_a_schema_becomes_a_signature(
+    properties: dict[str, Any], required: list[str], says: str
+) -> None:
     defs = {"n": {"type": "number"}, "loop": {"$ref": "#/$defs/loop"}}
     schema = {"type": "object", "properties": properties, "required": required, "$defs": defs}
     assert signature("t", card(schema)) == says
@@ -72,7 +74,18 @@ json_values = st.recursive(
         st.lists(inner, max_size=4)
         | st.dictionaries(
             st.sampled_from(
-                ["type", "properties", "required", "items", "anyOf", "oneOf", "enum", "$ref", "const", "a"]
+                [
+                    "type",
+                    "properties",
+                    "required",
+                    "items",
+                    "anyOf",
+                    "oneOf",
+                    "enum",
+                    "$ref",
+                    "const",
+                    "a",
+                ]
             ),
             inner,
         )
@@ -81,7 +94,11 @@ json_values = st.recursive(
 )
 
 
-@given(st.dictionaries(st.sampled_from(["type", "properties", "required", "$defs", "anyOf"]), json_values))
+@given(
+    st.dictionaries(
+        st.sampled_from(["type", "properties", "required", "$defs", "anyOf"]), json_values
+    )
+)
 def test_any_schema_has_a_signature_of_one_bounded_line(schema: dict[str, Any]) -> None:
     text = signature("t", card(schema))
     assert text.startswith("t(")
@@ -129,12 +146,16 @@ def test_an_enum_of_thousands_is_not_written_only_to_be_left_out() -> None:
     choices = {"enum": [Value(n) for n in range(5_000)], "type": ["integer", "number"]}
     schema = {"properties": {f"p{n}": {"anyOf": [choices] * 6} for n in range(12)}}
     Value.written = 0
-    assert signature("t", cast(Card, SimpleNamespace(input_schema=lambda: schema))).startswith("t(p0?: ")
+    assert signature("t", cast(Card, SimpleNamespace(input_schema=lambda: schema))).startswith(
+        "t(p0?: "
+    )
     assert Value.written < 5_000
 
 
 def test_no_list_of_names_makes_a_suggestion_expensive() -> None:
-    """5,000 names of 125 letters that are alike took 9 s, and a call of an unknown tool looks for one on the loop."""
+    """5,000 names of 125 letters that are alike took 9 s, and a call of an unknown tool looks for
+    one on the loop.
+    """
     rows = [f"s.{n:012b}{'ab' * 50}" for n in range(400)]
     events = 0
 
@@ -194,7 +215,7 @@ def test_one_line_is_one_line_within_its_limit(text: str, limit: int) -> None:
     assert "\n" not in line
 
 
-# --- guidance ------------------------------------------------------------------------------------------------------
+# --- guidance -------------------------------------------------------------------------------------
 
 
 def told(count: int, tools: int = 3) -> str:
@@ -204,7 +225,9 @@ def told(count: int, tools: int = 3) -> str:
         for n in range(count)
     }  # fmt: skip
     catalog = small_catalog(bundles)
-    placement = place(catalog, [ShownBundle(b, b.tools) for b in catalog.bundles.values()], Activation())
+    placement = place(
+        catalog, [ShownBundle(b, b.tools) for b in catalog.bundles.values()], Activation()
+    )
     return guidance(catalog, placement, exposed_names(catalog.cards))
 
 
@@ -226,7 +249,7 @@ def test_guidance_is_the_same_bytes_every_time() -> None:
     assert told(30) == told(30)
 
 
-# --- names ---------------------------------------------------------------------------------------------------------
+# --- names ----------------------------------------------------------------------------------------
 
 PERMITTED = ["hub.get_issue", "hub.list-issues", "files.read", "other.read", "x.node__version"]
 CANONICAL = {exposed: name for name, exposed in exposed_names([*PERMITTED, "hidden.wipe"]).items()}
@@ -254,7 +277,9 @@ CANONICAL = {exposed: name for name, exposed in exposed_names([*PERMITTED, "hidd
         ("x" * 10_000, "x" * 200, False),
     ],
 )
-def test_a_name_leads_to_one_permitted_tool_or_to_none(written: str, name: str, known: bool) -> None:
+def test_a_name_leads_to_one_permitted_tool_or_to_none(
+    written: str, name: str, known: bool
+) -> None:
     meant = resolve(written, PERMITTED, CANONICAL, ())
     assert (meant.name, meant.known) == (name, known)
 
@@ -283,7 +308,10 @@ def test_no_less_trusted_servers_tool_gets_what_may_be_meant_for_a_trusted_one(
     assert resolve(written, [mine, theirs], every, {"fs"}).alike == tuple(sorted((mine, theirs)))
     assert resolve(written, [mine], every, {"fs"}).known
     assert resolve(theirs, [theirs], every, {"fs"}).known, "its whole name means it alone"
-    assert resolve(written, [theirs], every, {"fs", "evil"}).name in (theirs, mine), "no less trusted"
+    assert resolve(written, [theirs], every, {"fs", "evil"}).name in (
+        theirs,
+        mine,
+    ), "no less trusted"
 
 
 @given(st.text(max_size=40))
@@ -293,7 +321,7 @@ def test_whatever_is_written_nothing_but_a_permitted_tool_is_meant(written: str)
     assert set(meant.alike) <= set(PERMITTED)
 
 
-# --- pages ---------------------------------------------------------------------------------------------------------
+# --- pages ----------------------------------------------------------------------------------------
 
 
 @given(st.text(max_size=300), st.integers(1, 50), st.sampled_from(["chars", "lines", "bytes"]))
@@ -303,7 +331,10 @@ def test_pages_put_together_are_the_text(text: str, limit: int, unit: Any) -> No
     parts, offset = [], 0
     for _ in range(len(data) + 2):
         page = read_page(
-            ReadArtifact(DIGEST, offset, limit if unit != "bytes" else limit * 4, unit), text, data, 10_000
+            ReadArtifact(DIGEST, offset, limit if unit != "bytes" else limit * 4, unit),
+            text,
+            data,
+            10_000,
         )
         body, _, note = page.rpartition("[")
         parts.append(body)
@@ -330,12 +361,23 @@ def test_hits_in_long_lines_are_shown_around_what_was_found() -> None:
     assert len(found) < 600
 
 
-@given(st.sampled_from(["search_tools", "call_tool", "read_artifact", "search_artifact", "list_tools"]), json_values)
-def test_whatever_the_arguments_are_they_are_understood_or_refused(tool: str, arguments: Any) -> None:
+@given(
+    st.sampled_from(
+        ["search_tools", "call_tool", "read_artifact", "search_artifact", "list_tools"]
+    ),
+    json_values,
+)
+def test_whatever_the_arguments_are_they_are_understood_or_refused(
+    tool: str, arguments: Any
+) -> None:
     parse(tool, arguments)
 
 
 def test_bundles_without_a_description_are_told_by_their_tools() -> None:
-    catalog = small_catalog({"plain": Bundle("plain", "", ("s.a",), effects=("read",), mode="deferred")})
-    placement = place(catalog, [ShownBundle(b, b.tools) for b in catalog.bundles.values()], Activation())
+    catalog = small_catalog(
+        {"plain": Bundle("plain", "", ("s.a",), effects=("read",), mode="deferred")}
+    )
+    placement = place(
+        catalog, [ShownBundle(b, b.tools) for b in catalog.bundles.values()], Activation()
+    )
     assert "plain 1: [s__a]" in guidance(catalog, placement, exposed_names(catalog.cards))

@@ -1,4 +1,6 @@
-"""The scenario as a LangChain agent plays it: who plays it imports LangChain, not who collects tests."""
+"""The scenario as a LangChain agent plays it: who plays it imports LangChain, not who collects
+tests.
+"""
 
 from __future__ import annotations
 
@@ -24,30 +26,45 @@ Turns = tuple[tuple[Asked, ...], ...]
 
 
 class Played(FakeMessagesListChatModel):
-    """LangChain's fake model, which here takes its turn from the history, so that it can be asked again."""
+    """LangChain's fake model, which here takes its turn from the history, so that it can be asked
+    again.
+    """
 
     turns: Any = ()
     seen: Any = None
     dies_at: int | None = None
 
     def bind_tools(self, tools: Sequence[Any], **_: Any) -> Any:
-        self.seen.arrays.append([row["function"]["name"] if isinstance(row, dict) else row.name for row in tools])
+        self.seen.arrays.append(
+            [row["function"]["name"] if isinstance(row, dict) else row.name for row in tools]
+        )
         return self
 
     def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
         turn = sum(isinstance(message, AIMessage) for message in messages)
         seen: Seen = self.seen
-        seen.told = next((message.text for message in messages if isinstance(message, SystemMessage)), "")
+        seen.told = next(
+            (message.text for message in messages if isinstance(message, SystemMessage)), ""
+        )
         for message in messages:
             if isinstance(message, ToolMessage) and message.tool_call_id not in seen.results:
                 seen.results[message.tool_call_id] = message.text
                 parts = message.content if isinstance(message.content, list) else []
-                seen.pictures += sum(isinstance(part, dict) and part["type"] == "image_url" for part in parts)
+                seen.pictures += sum(
+                    isinstance(part, dict) and part["type"] == "image_url" for part in parts
+                )
         if turn == self.dies_at:
             raise ConnectionError("the worker died")
         asked = self.turns[turn] if turn < len(self.turns) else ()
-        calls = [{"id": one.id, "name": one.name, "args": one.arguments, "type": "tool_call"} for one in asked]
-        return ChatResult(generations=[ChatGeneration(message=AIMessage("" if asked else "done", tool_calls=calls))])
+        calls = [
+            {"id": one.id, "name": one.name, "args": one.arguments, "type": "tool_call"}
+            for one in asked
+        ]
+        return ChatResult(
+            generations=[
+                ChatGeneration(message=AIMessage("" if asked else "done", tool_calls=calls))
+            ]
+        )
 
 
 def played(turns: Turns, seen: Seen, dies_at: int | None = None) -> Played:
@@ -58,14 +75,18 @@ THREAD: Any = {"configurable": {"thread_id": "t-1"}}
 SAID: Any = {"messages": [{"role": "user", "content": "write"}]}
 
 
-async def loop(folder: Path, notebook: Notebook, saver: Any = None, dies_at: int | None = None) -> tuple[Seen, Seen]:
+async def loop(
+    folder: Path, notebook: Notebook, saver: Any = None, dies_at: int | None = None
+) -> tuple[Seen, Seen]:
     seen, sub_seen = Seen(), Seen()
     async with opened(folder, notebook) as router:
 
         @tool
         async def delegate(task: str) -> str:
             """Have a reader do a task."""
-            reader: Any = create_agent(played(SUB_TURNS, sub_seen), middleware=[RoutedTools(router, sub_step())])
+            reader: Any = create_agent(
+                played(SUB_TURNS, sub_seen), middleware=[RoutedTools(router, sub_step())]
+            )
             return str((await reader.ainvoke({"messages": [("user", task)]}))["messages"][-1].text)
 
         agent: Any = create_agent(
@@ -82,7 +103,9 @@ async def loop(folder: Path, notebook: Notebook, saver: Any = None, dies_at: int
 
 def run_without_a_loop(folder: Path, notebook: Notebook, seen: Seen) -> None:
     with opened(folder, notebook) as router:
-        agent: Any = create_agent(played(TURNS[:-1], seen), middleware=[RoutedTools(router, step())])
+        agent: Any = create_agent(
+            played(TURNS[:-1], seen), middleware=[RoutedTools(router, step())]
+        )
         agent.invoke(SAID)
 
 
@@ -130,11 +153,15 @@ async def run_side_by_side(folder: Path, notebook: Notebook, seen: dict[str, See
 
 
 async def begin_twice(folder: Path, keys: tuple[str, ...]) -> None:
-    """Begin a graph of agents twice, one for each key, with nothing that remembers the first time."""
+    """Begin a graph of agents twice, one for each key, with nothing that remembers the first
+    time.
+    """
     async with opened(folder, Notebook()) as router:
 
         async def work(state: Any) -> dict[str, Any]:
-            agent: Any = create_agent(played((), Seen()), middleware=[RoutedTools(router, step(key=state["who"]))])
+            agent: Any = create_agent(
+                played((), Seen()), middleware=[RoutedTools(router, step(key=state["who"]))]
+            )
             await agent.ainvoke(SAID)
             return {"done": []}
 

@@ -1,4 +1,6 @@
-"""The scenario as an agent of the OpenAI Agents SDK plays it: who plays it imports the SDK, not who collects tests."""
+"""The scenario as an agent of the OpenAI Agents SDK plays it: who plays it imports the SDK, not who
+collects tests.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agents import Agent, Model, ModelResponse, RunConfig, Runner, Tool, Usage, function_tool, set_tracing_disabled
+from agents import (
+    Agent,
+    Model,
+    ModelResponse,
+    RunConfig,
+    Runner,
+    Tool,
+    Usage,
+    function_tool,
+    set_tracing_disabled,
+)
 from agents.exceptions import ModelBehaviorError
 from bundle_router.ext.openai_agents import RoutedAgent
-from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
+from openai.types.responses import (
+    ResponseFunctionToolCall,
+    ResponseOutputMessage,
+    ResponseOutputText,
+)
 
 from tests.ext.scenario import SUB_TURNS, TURNS, Asked, Notebook, Seen, opened, step, sub_step
 
@@ -20,7 +36,9 @@ Turns = tuple[tuple[Asked, ...], ...]
 
 
 class Played(Model):
-    """The SDK has no model for tests; this one asks for what the turns say, and notes what it saw."""
+    """The SDK has no model for tests; this one asks for what the turns say, and notes what it
+    saw.
+    """
 
     def __init__(self, turns: Turns, seen: Seen, dies_at: int | None = None) -> None:
         self._turns, self._seen, self._dies_at, self._turn = turns, seen, dies_at, -1
@@ -41,7 +59,9 @@ class Played(Model):
         for item in input if isinstance(input, list) else ():
             if item.get("type") == "function_call_output" and item["call_id"] not in seen.results:
                 parts = item["output"]
-                seen.results[item["call_id"]] = parts if isinstance(parts, str) else parts[0]["text"]
+                seen.results[item["call_id"]] = (
+                    parts if isinstance(parts, str) else parts[0]["text"]
+                )
                 seen.pictures += not isinstance(parts, str) and parts[1]["type"] == "input_image"
         if self._turn == self._dies_at:
             raise ConnectionError("the worker died")
@@ -54,7 +74,10 @@ class Played(Model):
         asked = self._turns[self._turn]
         calls: list[Any] = [
             ResponseFunctionToolCall(
-                arguments=json.dumps(one.arguments), call_id=one.id, name=one.name, type="function_call"
+                arguments=json.dumps(one.arguments),
+                call_id=one.id,
+                name=one.name,
+                type="function_call",
             )
             for one in asked
         ]
@@ -71,7 +94,9 @@ async def loop(folder: Path, notebook: Notebook, dies_at: int | None = None) -> 
         @function_tool
         async def delegate(task: str) -> str:
             """Have a reader do a task."""
-            reader = RoutedAgent(name="reader", model=Played(SUB_TURNS, sub_seen), router=router, step=sub_step())
+            reader = RoutedAgent(
+                name="reader", model=Played(SUB_TURNS, sub_seen), router=router, step=sub_step()
+            )
             return str((await reader.run(task)).final_output)
 
         agent = RoutedAgent(
@@ -87,7 +112,9 @@ async def loop(folder: Path, notebook: Notebook, dies_at: int | None = None) -> 
 
 
 async def play_unknown_name(folder: Path, seen: Seen) -> Any:
-    """Ask for a name that is not in the array: of a plain agent, whose run ends, then of a routed one."""
+    """Ask for a name that is not in the array: of a plain agent, whose run ends, then of a routed
+    one.
+    """
     turns: Turns = ((Asked("u1", "no_such_tool"),),)
     with pytest.raises(ModelBehaviorError):
         await Runner.run(Agent(name="plain", model=Played(turns, Seen())), "go")

@@ -1,4 +1,6 @@
-"""The scenario as a pydantic-ai agent plays it: who plays it imports pydantic-ai, not who collects tests."""
+"""The scenario as a pydantic-ai agent plays it: who plays it imports pydantic-ai, not who collects
+tests.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from tests.ext.scenario import SUB_TURNS, TURNS, Asked, Notebook, Seen, opened, step, sub_step
 
 
-def played(turns: tuple[tuple[Asked, ...], ...], seen: Seen, dies_at: int | None = None) -> FunctionModel:
+def played(
+    turns: tuple[tuple[Asked, ...], ...], seen: Seen, dies_at: int | None = None
+) -> FunctionModel:
     """Return a model that asks for what the turns say, and notes what it saw."""
 
     def respond(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
@@ -37,7 +41,9 @@ def played(turns: tuple[tuple[Asked, ...], ...], seen: Seen, dies_at: int | None
             raise ConnectionError("the worker died")
         if turn >= len(turns):
             return ModelResponse([TextPart("done")])
-        return ModelResponse([ToolCallPart(one.name, one.arguments, tool_call_id=one.id) for one in turns[turn]])
+        return ModelResponse(
+            [ToolCallPart(one.name, one.arguments, tool_call_id=one.id) for one in turns[turn]]
+        )
 
     return FunctionModel(respond)
 
@@ -45,12 +51,16 @@ def played(turns: tuple[tuple[Asked, ...], ...], seen: Seen, dies_at: int | None
 async def loop(folder: Path, notebook: Notebook, dies_at: int | None = None) -> tuple[Seen, Seen]:
     seen, sub_seen = Seen(), Seen()
     async with opened(folder, notebook) as router:
-        agent: Agent[None, str] = Agent(played(TURNS, seen, dies_at), toolsets=[RoutedToolset(router, step=step())])
+        agent: Agent[None, str] = Agent(
+            played(TURNS, seen, dies_at), toolsets=[RoutedToolset(router, step=step())]
+        )
 
         @agent.tool_plain
         async def delegate(task: str) -> str:
             """Have a reader do a task."""
-            reader = Agent(played(SUB_TURNS, sub_seen), toolsets=[RoutedToolset(router, step=sub_step())])
+            reader = Agent(
+                played(SUB_TURNS, sub_seen), toolsets=[RoutedToolset(router, step=sub_step())]
+            )
             return (await reader.run(task)).output
 
         await agent.run("write", run_id="agent-run-1")
@@ -58,7 +68,9 @@ async def loop(folder: Path, notebook: Notebook, dies_at: int | None = None) -> 
 
 
 async def search_itself(folder: Path, seen: Seen) -> str:
-    """Let pydantic-ai's own search find what is deferred, and return what the agent says at the end."""
+    """Let pydantic-ai's own search find what is deferred, and return what the agent says at the
+    end.
+    """
     turns = (
         (Asked("d1", "search_tools", {"queries": ["letter"]}),),
         (Asked("d2", "archive__find_letter", {"date": "1848"}),),
@@ -72,7 +84,9 @@ async def run_twice(folder: Path) -> Seen:
     """Run an agent as a writer, then as a reader: the step depends on its context."""
     async with opened(folder, Notebook()) as router:
         toolset = RoutedToolset(router, step=lambda ctx: step(role=ctx.deps))
-        agent: Agent[str, str] = Agent(played((), seen := Seen()), deps_type=str, toolsets=[toolset])
+        agent: Agent[str, str] = Agent(
+            played((), seen := Seen()), deps_type=str, toolsets=[toolset]
+        )
         await agent.run("one", deps="writer")
         await agent.run("two", deps="reader")
         return seen

@@ -17,7 +17,10 @@ with workflow.unsafe.imports_passed_through():
     from tests.ext import scenario
 
 AGENTS: dict[str, Agent[None, str]] = {}
-"""Agents of this process, by name. The worker runs workflows outside the sandbox, which would import this file anew."""
+"""Agents of this process, by name.
+
+The worker runs workflows outside the sandbox, which would import this file anew.
+"""
 
 
 def respond(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
@@ -26,7 +29,9 @@ def respond(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
     turn = sum(isinstance(message, ModelResponse) for message in messages)
     if turn == len(turns):
         return ModelResponse([TextPart("done")])
-    return ModelResponse([ToolCallPart(one.name, one.arguments, tool_call_id=one.id) for one in turns[turn]])
+    return ModelResponse(
+        [ToolCallPart(one.name, one.arguments, tool_call_id=one.id) for one in turns[turn]]
+    )
 
 
 def make_agent(router: Router) -> Agent[None, str]:

@@ -1,6 +1,8 @@
-"""One agent loop for every adapter: what its model asks for turn by turn, and what has to have come of it.
+"""One agent loop for every adapter: what its model asks for turn by turn, and what has to have come
+of it.
 
-Each adapter's test plays `TURNS` with its framework's own test model, notes what the model saw, and has it checked.
+Each adapter's test plays `TURNS` with its framework's own test model, notes what the model saw, and
+has it checked.
 """
 
 from __future__ import annotations
@@ -17,8 +19,11 @@ from bundle_router import Router, Step
 from bundle_router.tool import LocalServer, Media
 
 CONFIG: Final = {
-    "routes": '[[routes]]\nname = "writing"\nworkflow = "letters"\nbundles = ["notes", "archive"]\n',
-    "policy": """
+    "routes": (
+        '[[routes]]\nname = "writing"\nworkflow = "letters"\nbundles = ["notes", "archive"]\n'
+    ),
+    "policy": (
+        """
 [[policies]]
 name = "writers"
 role = "writer"
@@ -32,7 +37,8 @@ role = "reader"
 allow = ["bundle:notes", "bundle:archive"]
 deny = ["tool:notes.burn", "tool:notes.add"]
 effects = ["read", "write"]
-""",
+"""
+    ),
 }
 
 
@@ -58,16 +64,21 @@ TURNS: Final[tuple[tuple[Asked, ...], ...]] = (
     (Asked("c8", "archive__find_letter", {"date": "1848-03-01"}),),
     (Asked("c9", "delegate", {"task": "add a note"}),),
 )
-"""What the model asks for: several at once, a picture, an oversized result, a denied tool, one that there is not, a
-search, what it found, a sub-agent. The turn after the last is its answer."""
-SUB_TURNS: Final[tuple[tuple[Asked, ...], ...]] = ((Asked("s1", "notes__add", {"text": "by the sub-agent"}),),)
+"""What the model asks for: several at once, a picture, an oversized result, a denied tool, one that
+there is not, a search, what it found, a sub-agent. The turn after the last is its answer.
+"""
+SUB_TURNS: Final[tuple[tuple[Asked, ...], ...]] = (
+    (Asked("s1", "notes__add", {"text": "by the sub-agent"}),),
+)
 
 REFUSED: Final = "not available at this step"
 
 
 @dataclass
 class Seen:
-    """What a model saw: for each turn the names in its array and its messages as text; `told` is the guidance."""
+    """What a model saw: for each turn the names in its array and its messages as text; `told` is
+    the guidance.
+    """
 
     arrays: list[list[str]] = field(default_factory=list)
     results: dict[str, str] = field(default_factory=dict)
@@ -76,8 +87,11 @@ class Seen:
 
 
 class Notebook:
-    """Tools with a visible effect: `notes` counts what was really done, over all workers of a test. The first two notes
-    wait for each other: they fail in a framework that makes the calls of a turn one after the other."""
+    """Tools with a visible effect: `notes` counts what was really done, over all workers of a test.
+
+    The first two notes wait for each other: they fail in a framework that makes the calls of a turn
+    one after the other.
+    """
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -108,15 +122,23 @@ class Notebook:
             return f"the letter of {date}"
 
         return {
-            "notes": LocalServer([add, draw, everything, burn], "Write notes.", effects=["read", "write"]),
+            "notes": LocalServer(
+                [add, draw, everything, burn], "Write notes.", effects=["read", "write"]
+            ),
             "archive": LocalServer([find_letter], "Find letters in the archive.", mode="deferred"),
         }
 
 
 def picture() -> bytes:
     """Return a PNG of one pixel."""
-    parts = [(b"IHDR", struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0)), (b"IDAT", zlib.compress(b"\0\0")), (b"IEND", b"")]
-    chunks = [struct.pack(">I", len(d)) + n + d + struct.pack(">I", zlib.crc32(n + d)) for n, d in parts]
+    parts = [
+        (b"IHDR", struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0)),
+        (b"IDAT", zlib.compress(b"\0\0")),
+        (b"IEND", b""),
+    ]
+    chunks = [
+        struct.pack(">I", len(d)) + n + d + struct.pack(">I", zlib.crc32(n + d)) for n, d in parts
+    ]
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
 
 
@@ -125,7 +147,12 @@ def opened(folder: Path, notebook: Notebook) -> Router:
     (folder / "config").mkdir(exist_ok=True)
     for name, text in CONFIG.items():
         (folder / "config" / f"{name}.toml").write_text(text, encoding="utf-8")
-    return Router.open(folder / "config", runs=folder / "runs", local=notebook.servers(), workspace=folder / "config")
+    return Router.open(
+        folder / "config",
+        runs=folder / "runs",
+        local=notebook.servers(),
+        workspace=folder / "config",
+    )
 
 
 def step(run_id: str = "r", role: str = "writer", **more: Any) -> Step:
@@ -138,10 +165,19 @@ def sub_step(number: int = 1) -> Step:
 
 
 def check(
-    seen: Seen, sub: Seen, notebook: Notebook, folder: Path, *, refused: str = REFUSED, again: bool = False
+    seen: Seen,
+    sub: Seen,
+    notebook: Notebook,
+    folder: Path,
+    *,
+    refused: str = REFUSED,
+    again: bool = False,
 ) -> None:
-    """See that the loop came to what it has to come to, once. `refused` is in the answer to a name that is in no list:
-    some frameworks give their own. `again`: it may be that a loop before this one found what was to be found."""
+    """See that the loop came to what it has to come to, once.
+
+    `refused` is in the answer to a name that is in no list: some frameworks give their own.
+    `again`: it may be that a loop before this one found what was to be found.
+    """
     first, last = seen.arrays[0], seen.arrays[-1]
     assert "notes__add" in first
     assert "notes__burn" not in first
@@ -170,7 +206,11 @@ def check(
 def records(folder: Path, run_id: str = "r") -> list[dict[str, Any]]:
     """Return a run's records of both files, in their order."""
     home = folder / "runs" / run_id
-    lines = [json.loads(line) for name in ("routing", "tool-calls") for line in _lines(home / f"{name}.jsonl")]
+    lines = [
+        json.loads(line)
+        for name in ("routing", "tool-calls")
+        for line in _lines(home / f"{name}.jsonl")
+    ]
     return sorted(lines, key=lambda record: record["seq"])
 
 

@@ -1,6 +1,8 @@
-"""Workflows that are agent loops, and a worker: `python -m tests.ext.temporal_worker ADDRESS FOLDER [STORE]`.
+"""Workflows that are agent loops, and a worker:
+`python -m tests.ext.temporal_worker ADDRESS FOLDER [STORE]`.
 
-The test kills the worker while a tool runs: as long as the file `dies` is there, the tool says so in a file and waits.
+The test kills the worker while a tool runs: as long as the file `dies` is there, the tool says so
+in a file and waits.
 """
 
 from __future__ import annotations
@@ -24,14 +26,24 @@ with workflow.unsafe.imports_passed_through():
     from tests.ext import scenario
 
 QUEUE = "agents"
-SLOW: dict[str, Any] = {"heartbeat_timeout": timedelta(minutes=10), "start_to_close_timeout": timedelta(hours=1)}
+SLOW: dict[str, Any] = {
+    "heartbeat_timeout": timedelta(minutes=10),
+    "start_to_close_timeout": timedelta(hours=1),
+}
 """For what no worker dies in: it is tried once, however slow the machine is."""
-QUICK: dict[str, Any] = {**SLOW, "heartbeat_timeout": timedelta(seconds=2), "retry_policy": RetryPolicy()}
+QUICK: dict[str, Any] = {
+    **SLOW,
+    "heartbeat_timeout": timedelta(seconds=2),
+    "retry_policy": RetryPolicy(),
+}
 
 
 @workflow.defn
 class WholeLoop:
-    """The loop of `scenario`, in which the workflow is the model too. Returns what the model saw, as JSON."""
+    """The loop of `scenario`, in which the workflow is the model too.
+
+    Returns what the model saw, as JSON.
+    """
 
     @workflow.run
     async def run(self) -> dict[str, Any]:
@@ -40,10 +52,14 @@ class WholeLoop:
         shown = await tools(decision)
         for turn in scenario.TURNS[:-1]:
             seen["arrays"].append([row["function"]["name"] for row in shown.tools])
-            results = await asyncio.gather(*(call(decision, one.name, one.arguments) for one in turn))
+            results = await asyncio.gather(
+                *(call(decision, one.name, one.arguments) for one in turn)
+            )
             for one, result in zip(turn, results, strict=True):
                 seen["results"][one.id] = result.text
-                seen["pictures"] += sum(artifact.mime_type == "image/png" for artifact in result.artifacts)
+                seen["pictures"] += sum(
+                    artifact.mime_type == "image/png" for artifact in result.artifacts
+                )
             if any(result.joined for result in results):
                 shown = await tools(decision)
         seen["arrays"].append([row["function"]["name"] for row in shown.tools])
@@ -101,7 +117,11 @@ async def main(address: str, folder: Path, store: str | None) -> None:
     config = folder / "config"
     async with Router.open(config, local=servers(folder), workspace=config, **where) as router:
         await Worker(
-            client, task_queue=QUEUE, workflows=[TwoCalls], activities=activities(router), max_cached_workflows=0
+            client,
+            task_queue=QUEUE,
+            workflows=[TwoCalls],
+            activities=activities(router),
+            max_cached_workflows=0,
         ).run()
 
 

@@ -1,4 +1,6 @@
-"""A LangChain agent has the tools of a routed step: a whole loop, from a checkpoint, without a loop, side by side."""
+"""A LangChain agent has the tools of a routed step: a whole loop, from a checkpoint, without a
+loop, side by side.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def test_a_whole_loop(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("turn", [0, 1, 4, 7])
-def test_a_loop_that_died_goes_on_from_its_checkpoint_under_one_decision(tmp_path: Path, turn: int) -> None:
+def test_a_loop_that_died_goes_on_from_its_checkpoint_under_one_decision(
+    tmp_path: Path, turn: int
+) -> None:
     from langgraph.checkpoint.memory import InMemorySaver
 
     from tests.ext.langchain_loop import loop
@@ -60,9 +64,14 @@ def test_each_turn_of_a_conversation_is_a_decision(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("traced", [False, True])
-def test_a_turn_is_handed_to_threads_only_where_somebody_traces_it(tmp_path: Path, traced: bool) -> None:
-    """LangSmith's wrapper gives what is a coroutine function to a thread, twice a call. The graph has one node of ours,
-    which is entered once an agent: a node a turn costs as much as the turn."""
+def test_a_turn_is_handed_to_threads_only_where_somebody_traces_it(
+    tmp_path: Path, traced: bool
+) -> None:
+    """LangSmith's wrapper gives what is a coroutine function to a thread, twice a call.
+
+    The graph has one node of ours, which is entered once an agent: a node a turn costs as much as
+    the turn.
+    """
     from tests.ext.langchain_loop import make_agent
 
     are_coroutines, nodes = make_agent(tmp_path, traced=traced)
@@ -82,8 +91,12 @@ def test_agents_side_by_side_are_branches_of_the_run(tmp_path: Path) -> None:
     assert "not available at this step" in seen["reader-1"].results["a1"]
 
 
-def test_an_agent_of_a_graph_that_begins_again_keeps_the_decision_of_its_key(tmp_path: Path) -> None:
-    """Without a checkpoint its task has another id, and a branch named by that would be another step."""
+def test_an_agent_of_a_graph_that_begins_again_keeps_the_decision_of_its_key(
+    tmp_path: Path,
+) -> None:
+    """Without a checkpoint its task has another id, and a branch named by that would be another
+    step.
+    """
     from tests.ext.langchain_loop import begin_twice
 
     asyncio.run(begin_twice(tmp_path, ("left", "right")))

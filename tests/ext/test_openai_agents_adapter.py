@@ -1,4 +1,6 @@
-"""An agent of the OpenAI Agents SDK has the tools of a routed step: a whole loop, and again after a crash."""
+"""An agent of the OpenAI Agents SDK has the tools of a routed step: a whole loop, and again after a
+crash.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from bundle_router.errors import RequestError
 from tests.ext.scenario import Notebook, Seen, check, records
 
 pytestmark = pytest.mark.skipif(
-    find_spec("agents") is None, reason="the OpenAI Agents SDK is not installed; the extra dev has it"
+    find_spec("agents") is None,
+    reason="the OpenAI Agents SDK is not installed; the extra dev has it",
 )
 
 
@@ -27,7 +30,9 @@ def test_a_whole_loop(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("turn", [1, 4, 7])
-def test_a_loop_that_died_and_is_run_again_decides_and_does_nothing_twice(tmp_path: Path, turn: int) -> None:
+def test_a_loop_that_died_and_is_run_again_decides_and_does_nothing_twice(
+    tmp_path: Path, turn: int
+) -> None:
     from tests.ext.openai_agents_loop import loop
 
     notebook = Notebook()
@@ -37,7 +42,9 @@ def test_a_loop_that_died_and_is_run_again_decides_and_does_nothing_twice(tmp_pa
     check(seen, sub, notebook, tmp_path, again=True)
 
 
-def test_a_name_that_is_not_in_the_array_ends_the_run_of_a_plain_agent_and_not_of_a_routed_one(tmp_path: Path) -> None:
+def test_a_name_that_is_not_in_the_array_ends_the_run_of_a_plain_agent_and_not_of_a_routed_one(
+    tmp_path: Path,
+) -> None:
     from tests.ext.openai_agents_loop import play_unknown_name
 
     seen = Seen()

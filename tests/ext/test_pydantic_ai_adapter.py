@@ -1,4 +1,6 @@
-"""A pydantic-ai agent has the tools of a routed step: a whole loop, again after a crash, and with its own search."""
+"""A pydantic-ai agent has the tools of a routed step: a whole loop, again after a crash, and with
+its own search.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +27,22 @@ def test_a_whole_loop(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("turn", [1, 4, 7])
-def test_a_loop_that_died_and_is_run_again_decides_and_does_nothing_twice(tmp_path: Path, turn: int) -> None:
+def test_a_loop_that_died_and_is_run_again_decides_and_does_nothing_twice(
+    tmp_path: Path, turn: int
+) -> None:
     from tests.ext.pydantic_ai_loop import loop
 
     notebook = Notebook()
     with pytest.raises(ConnectionError):
         asyncio.run(loop(tmp_path, notebook, dies_at=turn))
-    before = [record["decision_id"] for record in records(tmp_path) if record["type"] == "route.decided"]
+    before = [
+        record["decision_id"] for record in records(tmp_path) if record["type"] == "route.decided"
+    ]
     seen, sub = asyncio.run(loop(tmp_path, notebook))
     check(seen, sub, notebook, tmp_path, refused="Unknown tool name", again=True)
-    assert before == [record["decision_id"] for record in records(tmp_path) if record["type"] == "route.decided"]
+    assert before == [
+        record["decision_id"] for record in records(tmp_path) if record["type"] == "route.decided"
+    ]
 
 
 def test_its_own_search_finds_what_is_deferred(tmp_path: Path) -> None:

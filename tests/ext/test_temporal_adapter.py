@@ -1,4 +1,6 @@
-"""Temporal workflows route and call by activities: a whole loop, tried again by other workers, over both stores."""
+"""Temporal workflows route and call by activities: a whole loop, tried again by other workers, over
+both stores.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ from tests.ext.temporal_server import PROGRAM, dev_server
 from tests.ext.temporal_worker import QUEUE, TwoCalls, WholeLoop
 
 ROOT = Path(__file__).parents[2]
-SERVER = os.environ.get("BUNDLE_ROUTER_TEST_POSTGRESQL", "").replace("postgresql+psycopg://", "postgresql://", 1)
+SERVER = os.environ.get("BUNDLE_ROUTER_TEST_POSTGRESQL", "").replace(
+    "postgresql+psycopg://", "postgresql://", 1
+)
 NOTES = {
     "routes": '[[routes]]\nname = "writing"\nbundles = ["notes"]\n',
     "policy": '[[policies]]\nname = "all"\nallow = ["bundle:notes"]\neffects = ["read", "write"]\n',
@@ -43,7 +47,9 @@ def test_a_whole_loop(tmp_path: Path) -> None:
 
     async def main() -> Any:
         async with dev_server() as client, opened(tmp_path, notebook) as router:
-            worker = Worker(client, task_queue=QUEUE, workflows=[WholeLoop], activities=activities(router))
+            worker = Worker(
+                client, task_queue=QUEUE, workflows=[WholeLoop], activities=activities(router)
+            )
             async with worker:
                 return await client.execute_workflow(WholeLoop.run, id="loop-1", task_queue=QUEUE)
 
@@ -77,7 +83,10 @@ def test_a_pydantic_ai_agent_in_a_workflow_lists_and_calls_by_activities(tmp_pat
                 handle = await client.start_workflow(Written.run, id="written-1", task_queue=QUEUE)
                 said = await handle.result()
             history = await handle.fetch_history()
-            started = [event.activity_task_scheduled_event_attributes.activity_type.name for event in history.events]
+            started = [
+                event.activity_task_scheduled_event_attributes.activity_type.name
+                for event in history.events
+            ]
             return said, [name for name in started if name]
 
     said, done = asyncio.run(main())
@@ -106,8 +115,12 @@ def store(request: pytest.FixtureRequest) -> Iterator[str | None]:
 
 
 @needs_server
-def test_a_worker_is_killed_in_mid_run_and_another_goes_on(tmp_path: Path, store: str | None) -> None:
-    """A tool that may be called again is; of one that may not, the workflow hears that nobody knows."""
+def test_a_worker_is_killed_in_mid_run_and_another_goes_on(
+    tmp_path: Path, store: str | None
+) -> None:
+    """A tool that may be called again is; of one that may not, the workflow hears that nobody
+    knows.
+    """
     homes = {tool: tmp_path / tool for tool in ("once", "again")}
     for home in homes.values():
         (home / "config").mkdir(parents=True)
@@ -121,7 +134,9 @@ def test_a_worker_is_killed_in_mid_run_and_another_goes_on(tmp_path: Path, store
             address = client.service_client.config.target_host
             for tool, home in homes.items():
                 first = _worker(address, home, store)
-                handle = await client.start_workflow(TwoCalls.run, tool, id=f"two-{tool}", task_queue=QUEUE)
+                handle = await client.start_workflow(
+                    TwoCalls.run, tool, id=f"two-{tool}", task_queue=QUEUE
+                )
                 await _there(home / "entered", first)
                 first.send_signal(signal.SIGKILL)
                 first.wait()
@@ -142,13 +157,22 @@ def test_a_worker_is_killed_in_mid_run_and_another_goes_on(tmp_path: Path, store
     if store is None:
         assert outcomes["again"] == ["before", "ok", "after"]
         made = (homes["again"] / "notes").read_text().split()
-        assert made == ["before", *["again"] * max(2, len(made) - 2), "after"], "twice; more on a stalling machine"
+        assert made == ["before", *["again"] * max(2, len(made) - 2), "after"], (
+            "twice; more on a stalling machine"
+        )
         decided = [row for row in records(homes["once"]) if row["type"] == "route.decided"]
         assert len(decided) == 1
 
 
 def _worker(address: str, home: Path, store: str | None) -> subprocess.Popen[bytes]:
-    words = [sys.executable, "-m", "tests.ext.temporal_worker", address, str(home), *([store] if store else [])]
+    words = [
+        sys.executable,
+        "-m",
+        "tests.ext.temporal_worker",
+        address,
+        str(home),
+        *([store] if store else []),
+    ]
     return subprocess.Popen(words, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
 
 
@@ -161,7 +185,9 @@ async def _there(path: Path, worker: subprocess.Popen[bytes]) -> None:
 
 
 def test_an_activity_that_is_tried_again_gives_what_was_recorded(tmp_path: Path) -> None:
-    """Without a server: the SDK's own environment for one activity, which gives the same ids each time."""
+    """Without a server: the SDK's own environment for one activity, which gives the same ids each
+    time.
+    """
     notebook = Notebook()
 
     async def main() -> None:
@@ -170,7 +196,12 @@ def test_an_activity_that_is_tried_again_gives_what_was_recorded(tmp_path: Path)
                 route, _tools, call, *_ = activities(router)
                 decision = await _at("route-1").run(route, step().to_json())
                 decided.append(decision["decision_id"])
-                asked = {"run_id": "r", "decision": decided[-1], "name": "notes.add", "arguments": {"text": "z"}}
+                asked = {
+                    "run_id": "r",
+                    "decision": decided[-1],
+                    "name": "notes.add",
+                    "arguments": {"text": "z"},
+                }
                 texts.append((await _at("call-1").run(call, asked))["text"])
 
     decided: list[str] = []
@@ -185,7 +216,12 @@ def test_a_refused_request_is_not_tried_again(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path, Notebook()) as router:
             call = activities(router)[2]
-            asked = {"run_id": "nowhere", "decision": "nowhere.0", "name": "notes.add", "arguments": {}}
+            asked = {
+                "run_id": "nowhere",
+                "decision": "nowhere.0",
+                "name": "notes.add",
+                "arguments": {},
+            }
             await ActivityEnvironment().run(call, asked)
 
     with pytest.raises(ApplicationError, match="nowhere") as refused:

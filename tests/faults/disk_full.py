@@ -1,5 +1,9 @@
-"""F-03: the disk fills up. The error is typed, nothing is acknowledged, the file ends at a record boundary, and the
-same log goes on once there is space again. Under a limit of the file size and, as root, on a tmpfs of 64 kB."""
+"""F-03: the disk fills up.
+
+The error is typed, nothing is acknowledged, the file ends at a record boundary, and the same log
+goes on once there is space again. Under a limit of the file size and, as root, on a tmpfs of 64
+kB.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +22,13 @@ from rig import Verdict, numbers, open_run, quick, record
 KINDS = {"disk_full", "short_write"}
 
 
-def fill(log: DiskRunLog, runs: Path, verdict: Verdict, number: int, size: int) -> tuple[int, list[int]]:
-    """Appends until the disk is full, and three times more. Returns the next number and those acknowledged."""
+def fill(
+    log: DiskRunLog, runs: Path, verdict: Verdict, number: int, size: int
+) -> tuple[int, list[int]]:
+    """Appends until the disk is full, and three times more.
+
+    Returns the next number and those acknowledged.
+    """
     acknowledged: list[int] = []
     refusals = 0
     while refusals < 4 and number < 10_000:
@@ -75,14 +84,19 @@ def under_limit(folder: Path, verdict: Verdict) -> int:
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
     log.append("routing", record(number, 700))
     log.close()
-    verdict.check(numbers(runs) == [*acknowledged, number], "what is on disk is not what was acknowledged")
+    verdict.check(
+        numbers(runs) == [*acknowledged, number], "what is on disk is not what was acknowledged"
+    )
     verdict.check(Archive(runs).verify("r-1").ok, "verify")
     return len(acknowledged)
 
 
 def mount(folder: Path) -> bool:
     command = ["mount", "-t", "tmpfs", "-o", "size=64k,mode=0700", "tmpfs", str(folder)]
-    return os.geteuid() == 0 and subprocess.run(command, capture_output=True, check=False).returncode == 0
+    return (
+        os.geteuid() == 0
+        and subprocess.run(command, capture_output=True, check=False).returncode == 0
+    )
 
 
 def main() -> None:

@@ -1,11 +1,13 @@
-"""F-22: connections that are evicted, grow idle, are forgotten by the server or ended with their run, while calls hold
-them: 1,000 steps drawn by Hypothesis, with a real HTTP server that keeps a session for each connection.
+"""F-22: connections that are evicted, grow idle, are forgotten by the server or ended with their
+run, while calls hold them: 1,000 steps drawn by Hypothesis, with a real HTTP server that keeps a
+session for each connection.
 
     python tests/faults/evictions.py [--quick]
 
-Holds when every call that was begun comes to its own answer whatever became of its connection meanwhile, no more idle
-connections are kept than may be, and in the end the server has no session left. At most two idle connections are kept
-and they may be idle for ten seconds, on a clock that the steps move. Prints a summary as JSON; exits with 1 if broken.
+Holds when every call that was begun comes to its own answer whatever became of its connection
+meanwhile, no more idle connections are kept than may be, and in the end the server has no session
+left. At most two idle connections are kept and they may be idle for ten seconds, on a clock that
+the steps move. Prints a summary as JSON; exits with 1 if broken.
 """
 
 from __future__ import annotations
@@ -18,7 +20,13 @@ from typing import Any, Final
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from rig import ROOT, Verdict, quick
 
 sys.path.insert(0, str(ROOT / "tests" / "mcp"))
@@ -51,7 +59,9 @@ class Evictions(RuleBasedStateMachine):
         self.clock = FakeClock()
         self.held: dict[str, asyncio.Task[Any]] = {}
         self.count = 0
-        bounds = Bounds(max_open=KEPT, idle_s=IDLE_S, breaker=BreakerTerms(errors_in_a_row=1_000_000))
+        bounds = Bounds(
+            max_open=KEPT, idle_s=IDLE_S, breaker=BreakerTerms(errors_in_a_row=1_000_000)
+        )
         self.sessions = open_mcp_sessions(
             {"s": Server(name="s", transport="streamable-http", url=self.server.url)},
             ConnectionSetting(bounds),
@@ -64,7 +74,9 @@ class Evictions(RuleBasedStateMachine):
         return f"call {self.count}"
 
     async def _call(self, tool: str, text: str, run_id: str) -> str:
-        result = await self.sessions.call("s", tool, {"text": text}, timeout_s=50.0, scope=Scope(run_id=run_id))
+        result = await self.sessions.call(
+            "s", tool, {"text": text}, timeout_s=50.0, scope=Scope(run_id=run_id)
+        )
         return "".join(block.text for block in result.blocks if isinstance(block, Text))
 
     async def _until(self, condition: Any, what: str) -> None:
@@ -83,7 +95,9 @@ class Evictions(RuleBasedStateMachine):
 
         async def main() -> None:
             self.held[text] = asyncio.create_task(self._call("gate", text, run_id))
-            await self._until(lambda: text in self.server.faults.at_gate, f"{text} never came to the server")
+            await self._until(
+                lambda: text in self.server.faults.at_gate, f"{text} never came to the server"
+            )
 
         self.runner.run(main())
         DONE["held"] += 1
@@ -122,7 +136,9 @@ class Evictions(RuleBasedStateMachine):
         async def main() -> None:
             assert await self._call("echo", text, run_id) == text
             limit = KEPT + len(self.held) + 1
-            await self._until(lambda: self.sessions.status()[0].connections <= limit, "too many are kept")
+            await self._until(
+                lambda: self.sessions.status()[0].connections <= limit, "too many are kept"
+            )
 
         self.runner.run(main())
         DONE["answered"] += 1
@@ -164,7 +180,9 @@ class Evictions(RuleBasedStateMachine):
 def main() -> None:
     short, verdict = quick(), Verdict()
     chosen = settings(
-        max_examples=6 if short else 5,  # the first is always the plainest: one rule again and again
+        max_examples=6
+        if short
+        else 5,  # the first is always the plainest: one rule again and again
         stateful_step_count=40 if short else 1_000,
         deadline=None,
         database=None,

@@ -1,12 +1,13 @@
-"""F-21: no descriptor left for a tool server, and none for its connection: a typed result, and all is well afterwards.
-(Processes and threads: `processes.py`; memory: `memory.py`.)
+"""F-21: no descriptor left for a tool server, and none for its connection: a typed result, and all
+is well afterwards. (Processes and threads: `processes.py`; memory: `memory.py`.)
 
     python tests/faults/exhaustion.py [--quick]
 
-The process may have 64 descriptors (as under `prlimit --nofile=64`) and takes all of them but a few, so that starting a
-process, connecting, and opening files fail at every possible place: for each number that is left. Holds when every
-call comes to a result or to one of the router's own errors, and calls work once the descriptors are back. Prints a
-summary as JSON and exits with 1 when something is broken.
+The process may have 64 descriptors (as under `prlimit --nofile=64`) and takes all of them but a
+few, so that starting a process, connecting, and opening files fail at every possible place: for
+each number that is left. Holds when every call comes to a result or to one of the router's own
+errors, and calls work once the descriptors are back. Prints a summary as JSON and exits with 1 when
+something is broken.
 """
 
 from __future__ import annotations
@@ -64,8 +65,11 @@ async def trial(router: Router, verdict: Verdict, left: int) -> list[str]:
 async def run(config: Path, folder: Path, verdict: Verdict, numbers: range) -> Counter[str]:
     found: Counter[str] = Counter()
     for left in numbers:
-        # A router each: a server that failed five times is left alone for a while, which is not what is looked at here.
-        opened = Router.open(config, runs=folder / f"runs-{left}", workspace=folder, development="unpinned")
+        # A router each: a server that failed five times is left alone for a while, which is not
+        # what is looked at here.
+        opened = Router.open(
+            config, runs=folder / f"runs-{left}", workspace=folder, development="unpinned"
+        )
         async with opened as router:
             await router.route(Step(run_id="first", workflow="w", role="r", step="s"))
             verdict.check(await call(router, "first", "t.echo") == "ok", "before")

@@ -1,6 +1,9 @@
-"""F-05: the run directory becomes read-only or is deleted while runs are written. Each loss is an error, none silent.
+"""F-05: the run directory becomes read-only or is deleted while runs are written.
 
-A kernel refuses `remount,ro` while files are open for writing, so read-only is met when runs are opened.
+Each loss is an error, none silent.
+
+A kernel refuses `remount,ro` while files are open for writing, so read-only is met when runs are
+opened.
 """
 
 from __future__ import annotations
@@ -47,18 +50,25 @@ def one_file_deleted(runs: Path, verdict: Verdict) -> None:
     found = kind_of(lambda: log.append("calls", record(4, 10)))
     verdict.check(found == "deleted", f"append to a deleted file: {found}")
     log.close()
-    verdict.check(not Archive(runs).verify("r-1").ok or numbers(runs) == [2], "a lost file is not reported")
+    verdict.check(
+        not Archive(runs).verify("r-1").ok or numbers(runs) == [2], "a lost file is not reported"
+    )
 
 
 def remounted(folder: Path, verdict: Verdict) -> str:
     mounted = ["mount", "-t", "tmpfs", "-o", "size=1m,mode=0700", "tmpfs", str(folder)]
-    if os.geteuid() != 0 or subprocess.run(mounted, capture_output=True, check=False).returncode != 0:
+    if (
+        os.geteuid() != 0
+        or subprocess.run(mounted, capture_output=True, check=False).returncode != 0
+    ):
         return "skipped: it takes root and mount"
     try:
         runs = folder / "runs"
         log = open_run(runs)
         log.append("routing", record(0, 10))
-        busy = subprocess.run(["mount", "-o", "remount,ro", str(folder)], capture_output=True, check=False).returncode
+        busy = subprocess.run(
+            ["mount", "-o", "remount,ro", str(folder)], capture_output=True, check=False
+        ).returncode
         if busy:
             log.append("routing", record(1, 10))
         else:
@@ -75,7 +85,9 @@ def remounted(folder: Path, verdict: Verdict) -> str:
         again = open_run(runs)
         again.append("routing", record(2, 10))
         again.close()
-        verdict.check(numbers(runs) == [*before, 2], "a run did not go on when the disk was writable again")
+        verdict.check(
+            numbers(runs) == [*before, 2], "a run did not go on when the disk was writable again"
+        )
         return "refused while open: busy" if busy else "taken while open"
     finally:
         subprocess.run(["umount", str(folder)], check=True)

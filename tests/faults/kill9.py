@@ -1,6 +1,9 @@
-"""F-01: kill -9 while records are written. Every acknowledged one is readable after it, and the next start goes on.
+"""F-01: kill -9 while records are written.
 
-200 kills over well above 10,000 records of 1.5 kB, some of 200 kB, so that kills land inside writes.
+Every acknowledged one is readable after it, and the next start goes on.
+
+200 kills over well above 10,000 records of 1.5 kB, some of 200 kB, so that kills land inside
+writes.
 """
 
 from __future__ import annotations
@@ -30,7 +33,9 @@ def main() -> None:
             writer.read(dice.randint(30, 100))
             writer.kill()
             acknowledged += writer.acknowledged
-            for name, line, is_tail in unreadable_lines(runs) if done % 10 == 0 or done < 10 else ():
+            for name, line, is_tail in (
+                unreadable_lines(runs) if done % 10 == 0 or done < 10 else ()
+            ):
                 verdict.check(is_tail, f"kill {done}: {name}:{line} is unreadable and no torn end")
             torn += len(Archive(runs).torn("r-1"))
             if verdict.time_is_up:
@@ -43,12 +48,22 @@ def main() -> None:
         missing = sorted(set(acknowledged) - set(kept))
         verdict.check(not missing, f"acknowledged and lost: {missing[:5]}")
         extra = len(set(kept) - set(acknowledged))
-        verdict.check(extra <= kills, f"{extra} records that nobody acknowledged, over one for each kill")
+        verdict.check(
+            extra <= kills, f"{extra} records that nobody acknowledged, over one for each kill"
+        )
         report = Archive(runs).verify("r-1")
-        verdict.check(report.ok and report.records == len(kept), f"verify: {report.broken} {report.problems}")
+        verdict.check(
+            report.ok and report.records == len(kept), f"verify: {report.broken} {report.problems}"
+        )
         healed = len(Archive(runs).header("r-1").healed)
         verdict.check(healed == torn, f"{torn} torn ends, {healed} reported as healed")
-    verdict.end(kills=done, acknowledged=len(acknowledged), kept=len(kept), torn_ends=torn, healed_and_reported=healed)
+    verdict.end(
+        kills=done,
+        acknowledged=len(acknowledged),
+        kept=len(kept),
+        torn_ends=torn,
+        healed_and_reported=healed,
+    )
 
 
 if __name__ == "__main__":

@@ -1,12 +1,14 @@
-"""F-21: a server that has no memory left (as under `prlimit --as`): a typed result, and all is well afterwards.
+"""F-21: a server that has no memory left (as under `prlimit --as`): a typed result, and all is well
+afterwards.
 
     python tests/faults/memory.py [--quick]
 
-The server is asked for results that it has no memory to make, of sizes that it fails at in several places, while
-another is called. Holds when every call comes to a result, the other's to its own, and the next call works, or the one
-after it where the server was slow to end. What is not looked at is a router that has no memory left itself: the JSON
-parser it is built on then ends the process, as a kill does, and what was recorded stays (`kill9.py`). Prints a summary
-as JSON and exits with 1 when something is broken.
+The server is asked for results that it has no memory to make, of sizes that it fails at in several
+places, while another is called. Holds when every call comes to a result, the other's to its own,
+and the next call works, or the one after it where the server was slow to end. What is not looked at
+is a router that has no memory left itself: the JSON parser it is built on then ends the process, as
+a kill does, and what was recorded stays (`kill9.py`). Prints a summary as JSON and exits with 1
+when something is broken.
 """
 
 from __future__ import annotations
@@ -46,10 +48,14 @@ async def run(config: Path, folder: Path, verdict: Verdict, sizes: tuple[int, ..
                 await call(router, "t.echo", text="x")  # which wakes the loop of the servers
             said = await big
             found[said] += 1
-            verdict.check(said != "ok", f"{size:,} bytes: the server had more memory than it may have")
+            verdict.check(
+                said != "ok", f"{size:,} bytes: the server had more memory than it may have"
+            )
             verdict.check(other == "ok", f"{size:,} bytes: another server's call came to {other}")
             after = await call(router, "s.echo", text="x")
-            if after == "unavailable/connection_lost":  # it was slow to die, and took this call with it
+            if (
+                after == "unavailable/connection_lost"
+            ):  # it was slow to die, and took this call with it
                 after = await call(router, "s.echo", text="x")
             verdict.check(after == "ok", f"{size:,} bytes: the next call came to {after}")
     return found
@@ -61,7 +67,11 @@ def write_limited_config(folder: Path, url: str) -> Path:
     python = json.dumps(sys.executable)
     limited = json.dumps(f'ulimit -v {SERVER_KIB}; exec {sys.executable} "$@"')
     for name, old, new in (
-        ("servers", f"command = {python}\nargs = [", f'command = "/bin/sh"\nargs = ["-c", {limited}, "sh", '),
+        (
+            "servers",
+            f"command = {python}\nargs = [",
+            f'command = "/bin/sh"\nargs = ["-c", {limited}, "sh", ',
+        ),
         ("bundles", '"s.echo"', '"s.big", "s.echo"'),
     ):
         text = (config / f"{name}.toml").read_text(encoding="utf-8")

@@ -1,11 +1,12 @@
-"""F-14: a line of 200 MB, an answer of 300 MB in gzip, JSON 100,000 deep, while another server is called all the time.
+"""F-14: a line of 200 MB, an answer of 300 MB in gzip, JSON 100,000 deep, while another server is
+called all the time.
 
     python tests/faults/oversized.py [--quick]
 
-Holds when each is cut at the cap or given up in time, the router's memory grows by at most 64 MiB, and the calls to the
-other server are held up by at most 50 ms (99 of 100; on a loaded machine: three times what they are without any fault;
-`--quick` only says how long they were).
-The servers are processes of their own. Prints a summary as JSON and exits with 1 when something is broken.
+Holds when each is cut at the cap or given up in time, the router's memory grows by at most 64 MiB,
+and the calls to the other server are held up by at most 50 ms (99 of 100; on a loaded machine:
+three times what they are without any fault; `--quick` only says how long they were). The servers
+are processes of their own. Prints a summary as JSON and exits with 1 when something is broken.
 """
 
 from __future__ import annotations
@@ -40,15 +41,22 @@ with f.serving() as server:
 CAP_MIB: Final = 64
 LAG_S: Final = 0.05
 DEEP_S: Final = 50.0
-"""Seconds that a call of the faulty process may take; less than those of a neighbour, whose calls go on."""
+"""Seconds that a call of the faulty process may take; less than those of a neighbour, whose calls
+go on.
+"""
 TIMEOUT_S: Final = 60.0
 
 
 @contextmanager
 def elsewhere(*, stateful: bool = False) -> Iterator[str]:
-    """The address of a tool server in a process of its own. `stateful`: it keeps a session for each connection."""
+    """The address of a tool server in a process of its own.
+
+    `stateful`: it keeps a session for each connection.
+    """
     code = OTHER.format(stateful=stateful)
-    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     assert process.stdin is not None
     assert process.stdout is not None
     try:
@@ -66,13 +74,21 @@ def write_config(folder: Path, url: str, faulty_url: str, timeout_s: float = 60.
     servers = f'transport = "stdio"\ncommand = {json.dumps(sys.executable)}\nargs = {arguments}\n'
     servers += f"timeout_s = {timeout_s}\n"
     texts = {
-        "servers": f'[servers.s]\ntrust = "trusted"\n{servers}[servers.t]\ntrust = "trusted"\nurl = "{url}"\n'
-        f'[servers.u]\ntrust = "trusted"\nurl = "{faulty_url}"\ntimeout_s = {TIMEOUT_S}\n',
-        "bundles": '[bundles.faults]\ndescription = "Tools that fail."\neffects = ["read"]\n'
-        'tools = ["s.huge_line", "s.deep", "s.fork", "s.echo", "t.echo", "u.bomb", "u.echo"]\n',
+        "servers": (
+            f'[servers.s]\ntrust = "trusted"\n{servers}[servers.t]\ntrust = "trusted"\nurl ='
+            f' "{url}"\n[servers.u]\ntrust = "trusted"\nurl = "{faulty_url}"\ntimeout_s ='
+            f" {TIMEOUT_S}\n"
+        ),
+        "bundles": (
+            '[bundles.faults]\ndescription = "Tools that fail."\neffects = ["read"]\n'
+            'tools = ["s.huge_line", "s.deep", "s.fork", "s.echo", "t.echo", "u.bomb", "u.echo"]\n'
+        ),
         "routes": '[[routes]]\nname = "all"\nbundles = ["faults"]\n',
         "policy": '[[policies]]\nname = "all"\nallow = ["*"]\n',
-        "router": '[log]\ndiagnostics = "error"\n[limits]\ncalls_per_step = 1_000_000\nrepeated_calls = 1_000_000\n',
+        "router": (
+            '[log]\ndiagnostics = "error"\n[limits]\ncalls_per_step = 1_000_000\nrepeated_calls ='
+            " 1_000_000\n"
+        ),
     }
     for name, text in texts.items():
         (config / f"{name}.toml").write_text(text, encoding="utf-8")
@@ -99,7 +115,11 @@ class Neighbour:
             result = await self._router.call("r", "t.echo", {"text": str(began)})
             self._times.append(time.perf_counter() - began)
             self._verdict.check(result.text == str(began), f"another server's answer: {result}")
-        return statistics.quantiles(self._times, n=100, method="inclusive")[98] if len(self._times) > 1 else 0.0
+        return (
+            statistics.quantiles(self._times, n=100, method="inclusive")[98]
+            if len(self._times) > 1
+            else 0.0
+        )
 
 
 async def run(config: Path, folder: Path, verdict: Verdict, short: bool) -> dict[str, object]:
@@ -120,7 +140,9 @@ async def run(config: Path, folder: Path, verdict: Verdict, short: bool) -> dict
         quiet = await neighbour.call_for(asyncio.create_task(asyncio.sleep(1.0)))
         for name, (given, expected) in faults.items():
 
-            async def several(name: str = name, given: dict[str, int] = given, expected: Any = expected) -> float:
+            async def several(
+                name: str = name, given: dict[str, int] = given, expected: Any = expected
+            ) -> float:
                 longest = 0.0
                 for _ in range(1 if short else 3):
                     began = time.perf_counter()
@@ -140,8 +162,15 @@ async def run(config: Path, folder: Path, verdict: Verdict, short: bool) -> dict
             verdict.check(grown <= CAP_MIB, f"{name}: {grown:.0f} MiB more")
             slow = lag > max(LAG_S, 3 * quiet)
             verdict.check(short or not slow, f"{name}: calls of others took {lag * 1000:.0f} ms")
-            verdict.check((await router.call("r", f"{name[0]}.echo", {"text": "x"})).ok, f"{name}: the next call")
-            rows[name] = {"seconds": round(seconds, 2), "MiB": round(grown, 1), "lag_ms": round(lag * 1000, 1)}
+            verdict.check(
+                (await router.call("r", f"{name[0]}.echo", {"text": "x"})).ok,
+                f"{name}: the next call",
+            )
+            rows[name] = {
+                "seconds": round(seconds, 2),
+                "MiB": round(grown, 1),
+                "lag_ms": round(lag * 1000, 1),
+            }
     return {"quiet_ms": round(quiet * 1000, 1), **rows}
 
 

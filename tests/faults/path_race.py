@@ -1,9 +1,11 @@
-"""S-13, the race: a writer swaps folders, links and files for ways out while readers open paths beneath the root.
+"""S-13, the race: a writer swaps folders, links and files for ways out while readers open paths
+beneath the root.
 
     python tests/faults/path_race.py [--seconds 6] [--attempts 100000]
 
-Runs until both are reached, for each opener in turn. Every read must give what belongs inside, or fail. Prints one
-line per opener; exits 1 if anything from outside was read, or if the race never let a reader see both states.
+Runs until both are reached, for each opener in turn. Every read must give what belongs inside, or
+fail. Prints one line per opener; exits 1 if anything from outside was read, or if the race never
+let a reader see both states.
 """
 
 from __future__ import annotations
@@ -25,16 +27,28 @@ from bundle_router.tools.repo.beneath import Opener, best_opener, open_by_openat
 from bundle_router.tools.repo.confinement import Root, read_up_to
 
 INSIDE, OUTSIDE = b"inside", b"OUTSIDE"
-PATHS = ("swap/deep/file", "leaf", "via/deep/file", "swap/../swap/deep/file", "moving/deep/../../safe/deep/file")
+PATHS = (
+    "swap/deep/file",
+    "leaf",
+    "via/deep/file",
+    "swap/../swap/deep/file",
+    "moving/deep/../../safe/deep/file",
+)
 
 
 def build(top: Path) -> Path:
     root = top / "root"
-    for folder, content in ((root / "safe", INSIDE), (top / "outside", OUTSIDE), (root / "moving", INSIDE)):
+    for folder, content in (
+        (root / "safe", INSIDE),
+        (top / "outside", OUTSIDE),
+        (root / "moving", INSIDE),
+    ):
         (folder / "deep").mkdir(parents=True)
         (folder / "deep" / "file").write_bytes(content)
     (top / "safe" / "deep").mkdir(parents=True)
-    (top / "safe" / "deep" / "file").write_bytes(OUTSIDE)  # what `../..` from a moved folder would find
+    (top / "safe" / "deep" / "file").write_bytes(
+        OUTSIDE
+    )  # what `../..` from a moved folder would find
     (root / "leaf").write_bytes(INSIDE)
     (root / "swap").symlink_to("safe")
     (root / "via").symlink_to("swap")
@@ -48,7 +62,9 @@ def replace_link(path: Path, target: str) -> None:
 
 
 def swap_forever(top: str, stop: multiprocessing.synchronize.Event) -> None:
-    """Each round makes every path lead out for a moment, by rename, so that there is always something there."""
+    """Each round makes every path lead out for a moment, by rename, so that there is always
+    something there.
+    """
     root = Path(top) / "root"
     while not stop.is_set():
         replace_link(root / "swap", "../outside")
@@ -83,7 +99,9 @@ def race(name: str, opener: Opener, seconds: float, attempts: int) -> bool:
             with Root(os.fspath(folder), opener=opener) as root:
                 done = 0
                 # A loaded machine may let the writer run late.
-                while done < attempts or time.monotonic() - began < (seconds if raced(seen) else 300):
+                while done < attempts or time.monotonic() - began < (
+                    seconds if raced(seen) else 300
+                ):
                     for path in PATHS:
                         seen[attempt(root, path)] += 1
                     done += len(PATHS)
@@ -110,7 +128,9 @@ def main() -> int:
     openers: dict[str, Opener] = {"walk": open_by_walk}
     if best_opener() is open_by_openat2:
         openers["openat2"] = open_by_openat2
-    results = [race(name, opener, options.seconds, options.attempts) for name, opener in openers.items()]
+    results = [
+        race(name, opener, options.seconds, options.attempts) for name, opener in openers.items()
+    ]
     return 0 if all(results) else 1
 
 

@@ -1,13 +1,14 @@
-"""F-21: no process and no thread left to start, and a server that forks until it can't: a typed result, and all is well
-afterwards.
+"""F-21: no process and no thread left to start, and a server that forks until it can't: a typed
+result, and all is well afterwards.
 
     python tests/faults/processes.py [--quick]
 
-The user may have so many tasks (RLIMIT_NPROC) and has all of them but a few, so that starting a server, its supervisor
-and threads of our own fail at every possible place: for each number that is left. Then a server takes all there are.
-Holds when every call comes to a result or to one of the router's own errors, and calls work once the tasks are back.
-The limit does not hold for root, who takes another user's place for it. Prints a summary as JSON and exits with 1 when
-something is broken.
+The user may have so many tasks (RLIMIT_NPROC) and has all of them but a few, so that starting a
+server, its supervisor and threads of our own fail at every possible place: for each number that is
+left. Then a server takes all there are. Holds when every call comes to a result or to one of the
+router's own errors, and calls work once the tasks are back. The limit does not hold for root, who
+takes another user's place for it. Prints a summary as JSON and exits with 1 when something is
+broken.
 """
 
 from __future__ import annotations
@@ -77,13 +78,17 @@ def write_reachable_config(folder: Path, url: str) -> Path:
     config: Path = write_config(folder, url, url)
     python = json.dumps(sys.executable)
     servers = (config / "servers.toml").read_text(encoding="utf-8")
-    servers = servers.replace(f"command = {python}\nargs = [", f'command = "/usr/bin/env"\nargs = [{python}, ')
+    servers = servers.replace(
+        f"command = {python}\nargs = [", f'command = "/usr/bin/env"\nargs = [{python}, '
+    )
     (config / "servers.toml").write_text(servers, encoding="utf-8")
     return config
 
 
 def opened(config: Path, folder: Path, name: str) -> Router:
-    return Router.open(config, runs=folder / f"runs-{name}", workspace=folder, development="unpinned")
+    return Router.open(
+        config, runs=folder / f"runs-{name}", workspace=folder, development="unpinned"
+    )
 
 
 async def routed(router: Router, run_id: str) -> str:
@@ -108,7 +113,9 @@ async def trial(config: Path, folder: Path, verdict: Verdict, left: int) -> list
 
 
 async def bombed(config: Path, folder: Path, verdict: Verdict) -> str:
-    """A server takes all there is: another run's server can't be started until the first is gone."""
+    """A server takes all there is: another run's server can't be started until the first is
+    gone.
+    """
     async with opened(config, folder, "bombed") as router:
         for run_id in ("bomb", "other"):
             await routed(router, run_id)

@@ -1,7 +1,9 @@
-"""What the fault scripts share: a run to write, a child that writes it and says what was acknowledged, a verdict.
+"""What the fault scripts share: a run to write, a child that writes it and says what was
+acknowledged, a verdict.
 
-Each script is run as `python tests/faults/NAME.py [--quick]`, ends by itself, on a quiet machine within a minute,
-prints what it did, and exits non-zero when something that was promised did not hold.
+Each script is run as `python tests/faults/NAME.py [--quick]`, ends by itself, on a quiet machine
+within a minute, prints what it did, and exits non-zero when something that was promised did not
+hold.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ from bundle_router.core.records.run_header import RunHeader  # noqa: E402
 from bundle_router.engine.upstreams import Servers  # noqa: E402
 from bundle_router.ports import ArtifactStore  # noqa: E402
 
-Servers.discover.__defaults__ = (60.0,)  # five seconds may be too short for a first list on a busy machine
+Servers.discover.__defaults__ = (
+    60.0,
+)  # five seconds may be too short for a first list on a busy machine
 CATALOG = "{}"
 DEADLINE_S = 400.0
 
@@ -45,7 +49,9 @@ class WallClock:
 
 
 class Ahead:
-    """How far ahead the clocks of all event loops are: a deadline that no slow machine misses is not waited for."""
+    """How far ahead the clocks of all event loops are: a deadline that no slow machine misses is
+    not waited for.
+    """
 
     seconds = 0.0
 
@@ -60,20 +66,29 @@ def no_artifacts(path: str) -> ArtifactStore:
 
 def open_run(runs: Path, *, durability: Durability = "process") -> DiskRunLog:
     store = DiskRunStore(runs, clock=WallClock(), artifacts=no_artifacts, durability=durability)
-    log = store.create("r-1", header=RunHeader({"catalog_revision": digest(CATALOG)}), catalog=CATALOG)
+    log = store.create(
+        "r-1", header=RunHeader({"catalog_revision": digest(CATALOG)}), catalog=CATALOG
+    )
     for _ in log.news():
         pass
     return log
 
 
 def record(number: int, size: int) -> dict[str, Any]:
-    return {"type": "route.decided", "time": time_text(WallClock().time_ns()), "number": number, "filler": "x" * size}
+    return {
+        "type": "route.decided",
+        "time": time_text(WallClock().time_ns()),
+        "number": number,
+        "filler": "x" * size,
+    }
 
 
 class Writer:
-    """A forked child that opens the run, appends `record(first)`, `record(first + 1)` …, and after each tells its
-    number over a socket, as a service acknowledges to a client. It never stops by itself, but waits for who reads when
-    some dozens of numbers are unread: on a busy machine it would else write thousands that all have to be verified."""
+    """A forked child that opens the run, appends `record(first)`, `record(first + 1)` …, and after
+    each tells its number over a socket, as a service acknowledges to a client. It never stops by
+    itself, but waits for who reads when some dozens of numbers are unread: on a busy machine it
+    would else write thousands that all have to be verified.
+    """
 
     def __init__(self, runs: Path, first: int, size: Callable[[int], int]) -> None:
         ends = socket.socketpair()
@@ -153,5 +168,7 @@ class Verdict:
 
     def end(self, **summary: Any) -> None:
         seconds = round(time.monotonic() - self._started, 1)
-        sys.stdout.write(json.dumps({**summary, "broken": self.broken[:20], "seconds": seconds}) + "\n")
+        sys.stdout.write(
+            json.dumps({**summary, "broken": self.broken[:20], "seconds": seconds}) + "\n"
+        )
         sys.exit(1 if self.broken else 0)

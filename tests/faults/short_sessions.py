@@ -1,11 +1,13 @@
-"""G-15: 10,000 short sessions with a tool server, eight at a time, over HTTP, and every hundredth with a process too.
+"""G-15: 10,000 short sessions with a tool server, eight at a time, over HTTP, and every hundredth
+with a process too.
 
     python tests/faults/short_sessions.py [--quick]
 
-Each is a run of its own: routed, one call, closed, so that a connection is opened and ended for it; the server keeps a
-session for each. Holds when every call comes to its answer, and neither memory, descriptors, threads nor processes have
-grown since a fifth of the way, when caches are full. `--quick` has 100, and 300 where all is asked for (`.ci/run`).
-Prints a summary as JSON and exits with 1 when something is broken.
+Each is a run of its own: routed, one call, closed, so that a connection is opened and ended for it;
+the server keeps a session for each. Holds when every call comes to its answer, and neither memory,
+descriptors, threads nor processes have grown since a fifth of the way, when caches are full.
+`--quick` has 100, and 300 where all is asked for (`.ci/run`). Prints a summary as JSON and exits
+with 1 when something is broken.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ async def session(router: Router, verdict: Verdict, number: int) -> None:
     await router.close_run(run_id)
 
 
-async def run(config: Path, folder: Path, verdict: Verdict, count: int) -> dict[str, dict[str, float]]:
+async def run(
+    config: Path, folder: Path, verdict: Verdict, count: int
+) -> dict[str, dict[str, float]]:
     opened = Router.open(config, runs=folder / "runs", workspace=folder, development="unpinned")
     async with opened as router:
 
@@ -78,7 +82,8 @@ def main() -> None:
         rows = asyncio.run(run(write_config(Path(name), url, url), Path(name), verdict, count))
     warm, end = rows.values()
     verdict.check(end["MiB"] - warm["MiB"] <= MAY_GROW_MIB, f"memory has grown: {rows}")
-    # Of connections that the next sessions use again, and of workers that wait, there are not always as many.
+    # Of connections that the next sessions use again, and of workers that wait, there are not
+    # always as many.
     for what, more in {"descriptors": 2 * AT_ONCE, "threads": 2 * AT_ONCE, "processes": 0}.items():
         verdict.check(end[what] <= warm[what] + more, f"{what} have grown: {rows}")
     verdict.end(sessions=count, **rows)

@@ -1,7 +1,8 @@
-"""100,000 decisions in one process, then 10,000 of them taken again: `python tests/faults/soak.py [--count N]`.
+"""100,000 decisions in one process, then 10,000 of them taken again:
+`python tests/faults/soak.py [--count N]`.
 
-Passes when memory and descriptors are flat after a warm-up, and every replayed decision is byte for byte the same.
-Exits with 1 otherwise.
+Passes when memory and descriptors are flat after a warm-up, and every replayed decision is byte for
+byte the same. Exits with 1 otherwise.
 """
 
 from __future__ import annotations
@@ -41,11 +42,17 @@ def main() -> int:
         with Router.open(None, runs=f"{folder}/runs", workspace=folder) as router:
             for number in range(count):
                 workflow, role, step = ADDRESSES[number % len(ADDRESSES)]
-                # A hundred runs side by side, each closed and followed by another after a thousand decisions; steps
-                # with names of their own, so that caches keyed by them would show.
+                # A hundred runs side by side, each closed and followed by another after a thousand
+                # decisions; steps with names of their own, so that caches keyed by them would show.
                 run_id = f"run-{number % 100}-{number // 100_000}-{number // 20_000}"
                 router.route_sync(
-                    Step(run_id=run_id, workflow=workflow, role=role, step=f"{step}-{number}", goal=f"goal {number}")
+                    Step(
+                        run_id=run_id,
+                        workflow=workflow,
+                        role=role,
+                        step=f"{step}-{number}",
+                        goal=f"goal {number}",
+                    )
                 )
                 if number % 20_000 == 19_999:
                     for index in range(100):
@@ -53,7 +60,11 @@ def main() -> int:
                 if number == count // 5:
                     warm = rss_kib(), descriptors()
                 if number % (count // 5) == 0:
-                    print(f"{number:>7} decisions: {rss_kib():,} KiB resident, {descriptors()} descriptors", flush=True)
+                    print(
+                        f"{number:>7} decisions: {rss_kib():,} KiB resident, {descriptors()}"
+                        " descriptors",
+                        flush=True,
+                    )
             end = rss_kib(), descriptors()
         print(f"{count:>7} decisions: {end[0]:,} KiB resident, {end[1]} descriptors")
         archive = Archive(f"{folder}/runs")

@@ -1,7 +1,8 @@
-"""F-04: the kernel's own answers go wrong (strace injects them): call k on the log fails, is short, or is interrupted.
+"""F-04: the kernel's own answers go wrong (strace injects them): call k on the log fails, is short,
+or is interrupted.
 
-For every k the writer goes on, and the run reopens with exactly what was acknowledged; after a failed fdatasync nothing
-more is acknowledged. Skipped where strace is missing or may not trace.
+For every k the writer goes on, and the run reopens with exactly what was acknowledged; after a
+failed fdatasync nothing more is acknowledged. Skipped where strace is missing or may not trace.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ VARIANTS = [
 
 
 def write(runs: Path, durability: str) -> None:
-    """The traced child: prints the number of every acknowledged record, and `!` for every refused one."""
+    """The traced child: prints the number of every acknowledged record, and `!` for every refused
+    one.
+    """
     log = open_run(runs, durability="disk" if durability == "disk" else "process")
     for number in range(RECORDS):
         try:
@@ -61,7 +64,9 @@ def trial(runs: Path, verdict: Verdict, variant: tuple[str, str, str], k: int) -
         f"inject={call}:{how}:when={k}",
     ]
     child = [sys.executable, str(Path(__file__).resolve()), "--write", str(runs), durability]
-    done = subprocess.run([*command, *child], capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        [*command, *child], capture_output=True, text=True, timeout=300, check=False
+    )
     said = done.stdout.split()
     where = f"{call} {how}, call {k}"
     acknowledged = [int(word) for word in said if word != "!"]
@@ -70,9 +75,14 @@ def trial(runs: Path, verdict: Verdict, variant: tuple[str, str, str], k: int) -
         verdict.check(False, f"{where}: {done.stderr[-300:]}")
     if durability == "disk":
         verdict.check(acknowledged == list(range(k - 1)), f"{where}: acknowledged {said}")
-        verdict.check(refused == RECORDS - (k - 1), f"{where}: acknowledged after a failed fdatasync: {said}")
+        verdict.check(
+            refused == RECORDS - (k - 1), f"{where}: acknowledged after a failed fdatasync: {said}"
+        )
     elif how == "error=EINTR":
-        verdict.check(acknowledged == list(range(RECORDS)), f"{where}: an interrupted call is tried again: {said}")
+        verdict.check(
+            acknowledged == list(range(RECORDS)),
+            f"{where}: an interrupted call is tried again: {said}",
+        )
     elif call == "write":
         expected = [str(number) if number != k - 1 else "!" for number in range(RECORDS)]
         verdict.check(said == expected, f"{where}: {said}")
@@ -81,7 +91,9 @@ def trial(runs: Path, verdict: Verdict, variant: tuple[str, str, str], k: int) -
     open_run(runs).close()
     kept = numbers(runs)
     exact = kept == acknowledged or durability == "disk"
-    verdict.check(exact and kept[: len(acknowledged)] == acknowledged, f"{where}: kept {kept} of {said}")
+    verdict.check(
+        exact and kept[: len(acknowledged)] == acknowledged, f"{where}: kept {kept} of {said}"
+    )
     verdict.check(Archive(runs).verify("r-1").ok, f"{where}: verify")
 
 
@@ -91,7 +103,10 @@ def main() -> None:
         return
     short, verdict = quick(), Verdict()
     probe = [*STRACE, "true"]
-    if shutil.which("strace") is None or subprocess.run(probe, capture_output=True, check=False).returncode != 0:
+    if (
+        shutil.which("strace") is None
+        or subprocess.run(probe, capture_output=True, check=False).returncode != 0
+    ):
         verdict.end(skipped="strace is missing or may not trace here")
     trials = 0
     for variant in VARIANTS[1::2] if short else VARIANTS:

@@ -1,10 +1,12 @@
-"""F-16 for models: 1,000 steps ask at once, a tenth of the answers never come, and half of the callers go away.
+"""F-16 for models: 1,000 steps ask at once, a tenth of the answers never come, and half of the
+callers go away.
 
     python tests/faults/thousand_questions.py [--quick]
 
-Holds when every step that was not given up got its own answer or the declared default, nobody was asked more than twice
-for one step, nothing was recorded for a step that was given up, and connections and descriptors are back where they
-were. Prints a summary as JSON and exits with 1 when something is broken.
+Holds when every step that was not given up got its own answer or the declared default, nobody was
+asked more than twice for one step, nothing was recorded for a step that was given up, and
+connections and descriptors are back where they were. Prints a summary as JSON and exits with 1 when
+something is broken.
 """
 
 from __future__ import annotations
@@ -30,15 +32,16 @@ BUNDLES = ("files.find", "files.read")
 
 def config(folder: Path, url: str, deadline_s: float) -> Path:
     (folder / "router.toml").write_text(
-        '[fallback]\norder = ["model", "default"]\ndefault = ["repo.readonly"]\n'
-        f'[model]\nnames = ["openai/scripted"]\nbase_url = {json.dumps(url)}\nkey_env = "THOUSAND_KEY"\n'
-        f'deadline_s = {deadline_s}\n[log]\ndiagnostics = "error"\n'
+        '[fallback]\norder = ["model", "default"]\ndefault = ["repo.readonly"]\n[model]\nnames ='
+        f' ["openai/scripted"]\nbase_url = {json.dumps(url)}\nkey_env = "THOUSAND_KEY"\ndeadline_s'
+        f' = {deadline_s}\n[log]\ndiagnostics = "error"\n'
     )
     (folder / "routes.toml").write_text("routes = []\n")
     (folder / "policy.toml").write_text('[[policies]]\nname = "everything"\nallow = ["*"]\n')
     (folder / "bundles.toml").write_text(
         "".join(
-            f'[bundles."{id_}"]\ndescription = "{id_}"\ntools = ["repo.{tool}"]\neffects = ["read"]\n'
+            f'[bundles."{id_}"]\ndescription = "{id_}"\ntools = ["repo.{tool}"]\neffects ='
+            ' ["read"]\n'
             for id_, tool in zip(BUNDLES, ("ripgrep", "read_file"), strict=True)
         )
     )
@@ -63,7 +66,9 @@ def act(exchange: Exchange) -> None:
 
 def descriptors() -> Counter[str]:
     """What is open, by kind: addresses and numbers of sockets and pipes are left out."""
-    found = (str(entry.readlink()) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink())
+    found = (
+        str(entry.readlink()) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()
+    )
     return Counter(target.partition(":[")[0] for target in found)
 
 
@@ -80,7 +85,9 @@ async def ask_all(router: Router, count: int) -> list[Decision | BaseException]:
     return await asyncio.gather(*(one(number) for number in range(count)), return_exceptions=True)
 
 
-def check(count: int, said: list[Decision | BaseException], asked: Counter[int], runs: Path) -> list[str]:
+def check(
+    count: int, said: list[Decision | BaseException], asked: Counter[int], runs: Path
+) -> list[str]:
     broken = [f"step {n} was put {times} times" for n, times in asked.items() if times > 2]
     for number, outcome in enumerate(said):
         lines = runs / f"r-{number}" / "routing.jsonl"
@@ -88,8 +95,14 @@ def check(count: int, said: list[Decision | BaseException], asked: Counter[int],
         if isinstance(outcome, Decision):
             first = outcome.bundle_ids[0] if outcome.bundle_ids else "nothing"
             wanted = {BUNDLES[number // 2 % 2]} if outcome.source == "model" else {"repo.readonly"}
-            if first not in wanted or (hangs(number) and outcome.source == "model") or recorded != 1:
-                broken.append(f"step {number} got {first} from {outcome.source}, {recorded} records")
+            if (
+                first not in wanted
+                or (hangs(number) and outcome.source == "model")
+                or recorded != 1
+            ):
+                broken.append(
+                    f"step {number} got {first} from {outcome.source}, {recorded} records"
+                )
         elif not isinstance(outcome, asyncio.CancelledError) or not is_given_up(number) or recorded:
             broken.append(f"step {number} ended with {outcome!r}, {recorded} records")
     return broken
@@ -98,7 +111,9 @@ def check(count: int, said: list[Decision | BaseException], asked: Counter[int],
 async def run(folder: Path, count: int) -> dict[str, object]:
     with ScriptedServer([act]) as server:
         router = Router.open(
-            config(folder, server.base_url, 10.0 if count <= 100 else 25.0), runs=folder / "runs", workspace=folder
+            config(folder, server.base_url, 10.0 if count <= 100 else 25.0),
+            runs=folder / "runs",
+            workspace=folder,
         )
         await router.warm_up()
         await router.route(Step(run_id="first", workflow="x", role="y", step="z", goal="goal 0"))
@@ -113,7 +128,8 @@ async def run(folder: Path, count: int) -> dict[str, object]:
                 await router.close_run(f"r-{number}")
         await router.close()
         async with asyncio.timeout(300):
-            # Its threads are in this process, and still have to hear that we are gone. They have no loop to tell.
+            # Its threads are in this process, and still have to hear that we are gone. They have no
+            # loop to tell.
             while server.connections:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         after = descriptors()
@@ -136,7 +152,9 @@ def main() -> int:
     quick = 100 if os.environ.get("BUNDLE_ROUTER_TESTS") == "all" else 40
     count = quick if parser.parse_args().quick else 1000
     if not all(importlib.util.find_spec(name) for name in ("litellm", "instructor")):
-        print(json.dumps({"broken": [], "skipped": "the extra bundle-router[model] is not installed"}))
+        print(
+            json.dumps({"broken": [], "skipped": "the extra bundle-router[model] is not installed"})
+        )
         return 0
     os.environ["THOUSAND_KEY"] = "sk-thousand-questions"
     with tempfile.TemporaryDirectory() as folder:

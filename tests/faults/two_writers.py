@@ -1,6 +1,8 @@
-"""F-02, F-23, E-05: processes that write one run side by side, with records of 200 kB. Each goes on whatever becomes of
-the other: stopped, it keeps nobody (or is named, when it was stopped with the lock in its hands); killed, nothing that
-it acknowledged is unreadable."""
+"""F-02, F-23, E-05: processes that write one run side by side, with records of 200 kB.
+
+Each goes on whatever becomes of the other: stopped, it keeps nobody (or is named, when it was
+stopped with the lock in its hands); killed, nothing that it acknowledged is unreadable.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def trial(runs: Path, verdict: Verdict, name: str) -> int:
     second.read(3)
     os.kill(first.pid, signal.SIGSTOP)
     while (found := appended(runs, 2_000_000)) in (second.pid, 0):
-        pass  # a slow machine takes its time over it with the lock in its hands, or lets go of it just as one looks
+        # a slow machine takes its time over it with the lock in its hands, or lets go of it just as
+        # one looks
+        pass
     verdict.check(found is True or found == first.pid, f"{name}: beside a stopped writer: {found}")
     os.kill(first.pid, signal.SIGCONT)
     first.read(2)

@@ -1,4 +1,6 @@
-"""Runs that a test has written down, to index: implements `adapters.index.exposures.IndexedRuns`."""
+"""Runs that a test has written down, to index: implements
+`adapters.index.exposures.IndexedRuns`.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,11 @@ class RecordedRuns:
 
     def stamps(self) -> dict[str, RunStamp]:
         return {
-            run_id: RunStamp(len(records) if isinstance(records, list) else 1, "", str(len(self.said.get(run_id, ()))))
+            run_id: RunStamp(
+                len(records) if isinstance(records, list) else 1,
+                "",
+                str(len(self.said.get(run_id, ()))),
+            )
             for run_id, records in self.records.items()
         }
 

@@ -1,4 +1,6 @@
-"""The SQL index and the exports: the same rows as the records, in SQLite and PostgreSQL, rebuilt at will."""
+"""The SQL index and the exports: the same rows as the records, in SQLite and PostgreSQL, rebuilt at
+will.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def rebuild(recorded: Any, url: str, *, named: bool = False) -> IndexBuild:
 
 @pytest.fixture
 def recorded() -> Recorded:
-    catalog = small_catalog({"a": ["s.a"], "b": ["s.b"]}, routes=[Route("r", bundles=("a", "gone"))])
+    catalog = small_catalog(
+        {"a": ["s.a"], "b": ["s.b"]}, routes=[Route("r", bundles=("a", "gone"))]
+    )
     with fake_router(catalog, results={"s.a": "a\x00b — naïve 🎉"}) as router:
         for run_id in ("one", "two"):
             router.route_sync(Step(run_id=run_id, workflow="w", role="r", step="s", goal="x;'\"--"))
@@ -44,7 +48,11 @@ def recorded() -> Recorded:
 def urls() -> Iterator[Any]:
     yield pytest.param("sqlite", id="sqlite")
     reason = "BUNDLE_ROUTER_TEST_POSTGRESQL does not name a server; .ci/run starts one"
-    marks = () if os.environ.get("BUNDLE_ROUTER_TEST_POSTGRESQL") else (pytest.mark.skip(reason=reason),)
+    marks = (
+        ()
+        if os.environ.get("BUNDLE_ROUTER_TEST_POSTGRESQL")
+        else (pytest.mark.skip(reason=reason),)
+    )
     yield pytest.param("postgresql", id="postgresql", marks=marks)
 
 
@@ -78,28 +86,42 @@ def test_the_index_holds_every_row_and_can_be_rebuilt(url: str, recorded: Record
     for _ in range(2):
         built = rebuild(recorded, url)
         assert (built.runs, built.decisions, built.calls) == (2, 2, 4)
-    found = execute(url, "select run_id, seq, outcome, code, result from bundle_router_calls order by run_id, seq")
+    found = execute(
+        url,
+        "select run_id, seq, outcome, code, result from bundle_router_calls order by run_id, seq",
+    )
     assert found[:2] == [
         ("one", 2, "ok", "", "a\\u0000b — naïve 🎉"),
         ("one", 3, "denied", "not_mapped", recorded[0][1][3]["result"]),
     ]
-    assert execute(url, "select bundle from bundle_router_bundles where shown and run_id = 'two'") == [("a",)]
-    left_out = execute(url, "select bundle, code from bundle_router_bundles where not shown and run_id = 'two'")
+    assert execute(
+        url, "select bundle from bundle_router_bundles where shown and run_id = 'two'"
+    ) == [("a",)]
+    left_out = execute(
+        url, "select bundle, code from bundle_router_bundles where not shown and run_id = 'two'"
+    )
     assert left_out == [("gone", "unknown_bundle")]
 
 
 def indexed(url: str) -> list[str]:
-    return [row[0] for row in execute(url, "select run_id from bundle_router_decisions order by run_id, seq")]
+    return [
+        row[0]
+        for row in execute(url, "select run_id from bundle_router_decisions order by run_id, seq")
+    ]
 
 
-def test_an_index_in_a_shared_database_leaves_its_other_tables_alone(url: str, recorded: Recorded) -> None:
+def test_an_index_in_a_shared_database_leaves_its_other_tables_alone(
+    url: str, recorded: Recorded
+) -> None:
     names = ("decisions", "bundles", "calls", "artifacts", "bundle_router_notes")
     for name in names:
         execute(url, f"create table {name} (word text)", f"insert into {name} values ('precious')")
     rebuild(recorded, url)
     rebuild(recorded[:1], url, named=True)
     rebuild([], url)
-    assert [execute(url, f"select word from {name}") for name in names] == [[("precious",)]] * len(names)
+    assert [execute(url, f"select word from {name}") for name in names] == [[("precious",)]] * len(
+        names
+    )
 
 
 def test_runs_that_are_named_are_replaced_and_the_others_stay(url: str, recorded: Recorded) -> None:
@@ -114,7 +136,11 @@ def test_runs_that_are_named_are_replaced_and_the_others_stay(url: str, recorded
 
 
 def test_a_table_of_our_name_that_is_not_ours_is_not_touched(url: str, recorded: Recorded) -> None:
-    execute(url, "create table bundle_router_calls (word text)", "insert into bundle_router_calls values ('precious')")
+    execute(
+        url,
+        "create table bundle_router_calls (word text)",
+        "insert into bundle_router_calls values ('precious')",
+    )
     for named in (False, True):
         with pytest.raises(RequestError, match=r"bundle_router_calls.*nothing was changed"):
             rebuild(recorded, url, named=named)
@@ -124,9 +150,15 @@ def test_a_table_of_our_name_that_is_not_ours_is_not_touched(url: str, recorded:
     assert execute(url, "select word from bundle_router_calls") == [("precious",)]
 
 
-def test_an_index_of_another_version_is_made_anew_and_only_as_a_whole(url: str, recorded: Recorded) -> None:
+def test_an_index_of_another_version_is_made_anew_and_only_as_a_whole(
+    url: str, recorded: Recorded
+) -> None:
     rebuild(recorded, url)
-    execute(url, "update bundle_router_index set value = '1'", "alter table bundle_router_calls add column old text")
+    execute(
+        url,
+        "update bundle_router_index set value = '1'",
+        "alter table bundle_router_calls add column old text",
+    )
     with pytest.raises(RequestError, match="another version"):
         rebuild(recorded[:1], url, named=True)
     assert indexed(url) == ["one", "two"]
@@ -173,16 +205,26 @@ def test_odd_records_are_indexed_with_what_can_not_be_stored_shown_as_replaced(u
     assert execute(url, "select tool, result, arguments, elapsed_ms from bundle_router_calls") == [
         ("a\ufffd", SHOWN, '["\\ud800"]', None)
     ]
-    found = execute(url, "select workflow, goal, elapsed_us, degraded, tokens, tools from bundle_router_decisions")
+    found = execute(
+        url,
+        "select workflow, goal, elapsed_us, degraded, tokens, tools from bundle_router_decisions",
+    )
     assert found == [("w\ufffd\ufffd", '{"not": "text"}', None, None, None, None)]
     assert execute(url, "select uri, bytes from bundle_router_artifacts") == [("\ufffd", None)]
 
 
 def test_what_was_passed_on_to_a_client_is_a_request_with_its_artifacts(url: str) -> None:
-    passed = {"type": "request.passed", "seq": 3, "method": "resources/read", "artifacts": [{"uri": "u", "bytes": 5}]}
+    passed = {
+        "type": "request.passed",
+        "seq": 3,
+        "method": "resources/read",
+        "artifacts": [{"uri": "u", "bytes": 5}],
+    }
     built = rebuild([("passed", [passed])], url)
     assert (built.decisions, built.calls) == (0, 1)
-    assert execute(url, "select kind, tool from bundle_router_calls") == [("request", "resources/read")]
+    assert execute(url, "select kind, tool from bundle_router_calls") == [
+        ("request", "resources/read")
+    ]
     assert execute(url, "select seq, uri, bytes from bundle_router_artifacts") == [(3, "u", 5)]
 
 
@@ -194,7 +236,9 @@ def tables_of(recorded: Any, folder: Path, form: Any) -> dict[Path, int]:
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])
-def test_odd_records_are_exported_with_what_can_not_be_stored_shown_as_replaced(form: Any, tmp_path: Path) -> None:
+def test_odd_records_are_exported_with_what_can_not_be_stored_shown_as_replaced(
+    form: Any, tmp_path: Path
+) -> None:
     tables_of([("odd", ODD)], tmp_path, form)
     if form == "parquet":
         from pyarrow import parquet
@@ -241,19 +285,36 @@ FORMULAS = [
 ]
 
 
-def test_no_text_of_an_exported_csv_is_a_formula_and_every_text_can_be_had_back(tmp_path: Path) -> None:
-    record = {"type": "call.finished", "run_id": "r", "seq": 3, "elapsed_ms": -1.5, "kept_bytes": -7, "cached": True}
-    records = [{**record, "seq": at, "result": text, "tool": text} for at, text in enumerate(FORMULAS)]
+def test_no_text_of_an_exported_csv_is_a_formula_and_every_text_can_be_had_back(
+    tmp_path: Path,
+) -> None:
+    record = {
+        "type": "call.finished",
+        "run_id": "r",
+        "seq": 3,
+        "elapsed_ms": -1.5,
+        "kept_bytes": -7,
+        "cached": True,
+    }
+    records = [
+        {**record, "seq": at, "result": text, "tool": text} for at, text in enumerate(FORMULAS)
+    ]
     tables_of([("r", records)], tmp_path, "csv")
     with (tmp_path / "calls.csv").open(encoding="utf-8", newline="") as file:
         rows_ = list(csv.DictReader(file))
     texts = [row["result"] for row in rows_]
     cells = texts + [part for text in texts for part in re.split(r"[;\t\r\n]", text)]
-    assert not any(unicodedata.normalize("NFKC", cell).startswith((*"=+-@\t\r\n\u2212",)) for cell in cells)
+    assert not any(
+        unicodedata.normalize("NFKC", cell).startswith((*"=+-@\t\r\n\u2212",)) for cell in cells
+    )
     shown = ["".join(c for c in cell if c.isprintable() and not c.isspace()) for cell in cells]
-    assert not any(unicodedata.normalize("NFKC", cell).startswith((*"=+-@\u2212",)) for cell in shown)
+    assert not any(
+        unicodedata.normalize("NFKC", cell).startswith((*"=+-@\u2212",)) for cell in shown
+    )
     assert [re.sub(r"(?:^|(?<=[;\t\r\n]))'", "", text) for text in texts] == FORMULAS
-    assert {(row["elapsed_ms"], row["kept_bytes"], row["cached"]) for row in rows_} == {("-1.5", "-7", "true")}
+    assert {(row["elapsed_ms"], row["kept_bytes"], row["cached"]) for row in rows_} == {
+        ("-1.5", "-7", "true")
+    }
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])

@@ -31,10 +31,15 @@ ROOT = Path(__file__).parents[2]
 def recorded() -> RecordedRuns:
     catalog = small_catalog(
         {"notes": ["s.read", "s.write"], "other": ["s.other"], "extra": ["s.extra"]},
-        routes=[Route("both", step=("both",), bundles=("notes", "extra")), Route("one", bundles=("notes",))],
+        routes=[
+            Route("both", step=("both",), bundles=("notes", "extra")),
+            Route("one", bundles=("notes",)),
+        ],
     )
     with fake_router(catalog, results={"s.read": "text", "s.write": "done"}) as router:
-        for at, (run_id, workflow) in enumerate((("r-1", "feature"), ("r-2", "feature"), ("r-3", "bugfix"))):
+        for at, (run_id, workflow) in enumerate(
+            (("r-1", "feature"), ("r-2", "feature"), ("r-3", "bugfix"))
+        ):
             router.fakes.clock.advance(3600)
             step = Step(run_id=run_id, workflow=workflow, role="planner", step="both" if at == 0 else "plan",
                         goal="count the café receipts", principal="ann" if at else "ben")  # fmt: skip
@@ -42,7 +47,9 @@ def recorded() -> RecordedRuns:
             router.call_sync(run_id, "s.read", {"path": f"src/number{at}.py"})
             if at == 2:
                 router.call_sync(run_id, "s.other", {})
-        return RecordedRuns({run_id: router.fakes.records(run_id) for run_id in ("r-1", "r-2", "r-3")})
+        return RecordedRuns(
+            {run_id: router.fakes.records(run_id) for run_id in ("r-1", "r-2", "r-3")}
+        )
 
 
 @pytest.fixture
@@ -86,7 +93,9 @@ CASES: list[tuple[RunQuery, list[str]]] = [
 
 
 @pytest.mark.parametrize(("query", "found"), CASES, ids=range(len(CASES)))
-def test_runs_are_narrowed_searched_and_ordered(index: RunIndex, query: RunQuery, found: list[str]) -> None:
+def test_runs_are_narrowed_searched_and_ordered(
+    index: RunIndex, query: RunQuery, found: list[str]
+) -> None:
     assert [run.run_id for run in index.runs(query).runs] == found
 
 
@@ -111,7 +120,11 @@ def test_every_order_is_an_order(index: RunIndex) -> None:
 def test_a_run_says_what_its_records_come_to(index: RunIndex) -> None:
     run = index.run("r-3")
     assert (run.decisions, run.calls, run.denied, run.failed, run.degraded) == (1, 2, 1, 0, 0)
-    assert (run.workflow, run.principal, run.began) == ("bugfix", "ann", "2026-01-01T03:00:00.000000Z")
+    assert (run.workflow, run.principal, run.began) == (
+        "bugfix",
+        "ann",
+        "2026-01-01T03:00:00.000000Z",
+    )
     assert 0 < run.tokens < run.all_tokens
     assert run.saved == run.all_tokens - run.tokens
     with pytest.raises(UnknownRun):
@@ -134,13 +147,18 @@ def test_a_list_reads_no_more_rows_than_it_shows(index: RunIndex) -> None:
 def test_decisions_are_joined_to_what_was_used(index: RunIndex) -> None:
     (decision,) = index.rows_of("decisions", "r-1")
     assert (decision["shown"], decision["used"], decision["calls"]) == (2, 1, 1)
-    assert [(row["bundle"], row["calls"]) for row in index.rows_of("bundles", "r-1")] == [("notes", 1), ("extra", 0)]
+    assert [(row["bundle"], row["calls"]) for row in index.rows_of("bundles", "r-1")] == [
+        ("notes", 1),
+        ("extra", 0),
+    ]
     assert index.never_used("r-1") == [("extra", 1)]
     assert index.rows_of("calls", "r-1")[0]["decision_seq"] == decision["seq"]
 
 
 def test_a_name_that_was_asked_for_and_that_nothing_has_is_missing(tmp_path: Path) -> None:
-    catalog = small_catalog({"notes": ["s.read"], "other": ["s.other"]}, routes=[Route("one", bundles=("notes",))])
+    catalog = small_catalog(
+        {"notes": ["s.read"], "other": ["s.other"]}, routes=[Route("one", bundles=("notes",))]
+    )
     with fake_router(catalog) as router:
         router.route_sync(Step(run_id="r-1", workflow="w", role="planner", step="plan"))
         router.missed_sync("r-1", "delete_file")
@@ -172,7 +190,10 @@ def test_search_gives_places_with_an_excerpt(index: RunIndex) -> None:
 def test_overviews_count_the_chosen_runs_alone(index: RunIndex) -> None:
     every, one = index.stats(RunQuery()), index.stats(RunQuery(facets=(("workflow", "bugfix"),)))
     assert (every.runs, one.runs) == (3, 1)
-    assert [(row.name, row.count) for row in every.tables["calls by tool"]] == [("s.read", 3), ("s.other", 1)]
+    assert [(row.name, row.count) for row in every.tables["calls by tool"]] == [
+        ("s.read", 3),
+        ("s.other", 1),
+    ]
     assert [(row.name, row.count, row.detail) for row in one.tables["denials by tool"]] == [
         ("s.other", 1, "not_mapped")
     ]
@@ -218,15 +239,22 @@ def test_a_run_that_was_replaced_is_read_whole_and_one_that_is_gone_is_forgotten
 def test_a_label_is_there_at_the_next_look(index: RunIndex, runs: RecordedRuns) -> None:
     (decision,) = index.rows_of("decisions", "r-1")
     runs.said["r-1"] = [
-        StepLabel(decision_id=decision["decision_id"], needed=("other",), not_needed=("extra",), by="x")
+        StepLabel(
+            decision_id=decision["decision_id"], needed=("other",), not_needed=("extra",), by="x"
+        )
     ]
     index.refresh(now=True)
-    labels = [(row["seq"], row["bundle"], row["needed"], row["by"]) for row in index.rows_of("labels", "r-1")]
+    labels = [
+        (row["seq"], row["bundle"], row["needed"], row["by"])
+        for row in index.rows_of("labels", "r-1")
+    ]
     assert labels == [(0, "other", True, "x"), (0, "extra", False, "x")]
-    assert [run.run_id for run in index.runs(RunQuery(facets=(("mark", "labelled"),))).runs] == ["r-1"]
+    assert [run.run_id for run in index.runs(RunQuery(facets=(("mark", "labelled"),))).runs] == [
+        "r-1"
+    ]
 
 
-# --- over a real folder ----------------------------------------------------------------------------------------------
+# --- over a real folder ---------------------------------------------------------------------------
 
 
 def small_run(folder: Path, run_id: str = "r-1") -> list[Any]:
@@ -236,7 +264,9 @@ def small_run(folder: Path, run_id: str = "r-1") -> list[Any]:
     with Router.open(ROOT / "config", runs=folder / "runs", workspace=folder / "work") as router:
         shown = []
         for role, step in (("planner", "plan"), ("implementer", "implement")):
-            router.route_sync(Step(run_id=run_id, workflow="feature", role=role, step=step, goal="look"))
+            router.route_sync(
+                Step(run_id=run_id, workflow="feature", role=role, step=step, goal="look")
+            )
             shown.append(router.tools_sync(run_id))
             router.call_sync(run_id, "repo.read_file", {"path": "a.txt"})
         router.close_run_sync(run_id)
@@ -247,7 +277,9 @@ def test_what_the_model_saw_is_what_the_router_gave(tmp_path: Path) -> None:
     shown = small_run(tmp_path)
     archive = Archive(tmp_path / "runs")
     for record, given in zip(archive.decisions("r-1"), shown, strict=True):
-        view = model_view(catalog_from(archive.catalog("r-1", record.decision.catalog_revision)), record)
+        view = model_view(
+            catalog_from(archive.catalog("r-1", record.decision.catalog_revision)), record
+        )
         assert view.tools == given.tools
         assert (view.guidance, view.tokens, view.estimated) == (given.guidance, given.tokens, False)
 
@@ -262,7 +294,10 @@ def test_what_the_model_saw_is_known_whatever_the_mode(tmp_path: Path, mode: Mod
         record = DecisionRecord.from_json(router.fakes.records("r")[0])
     view = model_view(catalog, record)
     assert (view.tools, view.guidance, view.tokens) == (given.tools, given.guidance, given.tokens)
-    assert [(row.name, place) for place, row in view.placement.rows()] == [("s.read", mode), ("s.write", mode)]
+    assert [(row.name, place) for place, row in view.placement.rows()] == [
+        ("s.read", mode),
+        ("s.write", mode),
+    ]
 
 
 def test_a_folder_is_indexed_beside_its_runs_and_tokens_are_known_by_tool(tmp_path: Path) -> None:
@@ -274,13 +309,17 @@ def test_a_folder_is_indexed_beside_its_runs_and_tokens_are_known_by_tool(tmp_pa
     index.refresh(now=True)
     tokens = {row.name: row.count for row in index.stats(RunQuery()).tables["tokens by tool"]}
     active = [tool for toolset in shown for tool in toolset.active]
-    assert tokens == {name: sum(t.tokens for t in active if t.name == name) for name in {t.name for t in active}}
+    assert tokens == {
+        name: sum(t.tokens for t in active if t.name == name) for name in {t.name for t in active}
+    }
     assert archive.run_ids() == ["r-1"]
     assert (tmp_path / "runs" / ".index.sqlite").stat().st_mode & 0o777 == 0o600
     index.close()
 
 
-def test_a_broken_run_is_a_row_that_says_why_and_its_records_count_for_nothing(tmp_path: Path) -> None:
+def test_a_broken_run_is_a_row_that_says_why_and_its_records_count_for_nothing(
+    tmp_path: Path,
+) -> None:
     small_run(tmp_path)
     shutil.copytree(tmp_path / "runs" / "r-1", tmp_path / "runs" / "r-2")
     log = tmp_path / "runs" / "r-2" / "tool-calls.jsonl"
@@ -299,7 +338,9 @@ def test_a_broken_run_is_a_row_that_says_why_and_its_records_count_for_nothing(t
 def test_a_long_look_is_taken_beside_and_what_is_there_is_read_meanwhile(
     runs: RecordedRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bundle_router.adapters.index.run_index.LONG_S", -1.0)  # every look is a long one
+    monkeypatch.setattr(
+        "bundle_router.adapters.index.run_index.LONG_S", -1.0
+    )  # every look is a long one
     looking, go_on = threading.Event(), threading.Event()
     held, stamps = runs.records.pop("r-3"), runs.stamps
 

@@ -1,4 +1,6 @@
-"""Deployments that leave real records: a router over fakes, scripted answers, and the runs of a workflow engine."""
+"""Deployments that leave real records: a router over fakes, scripted answers, and the runs of a
+workflow engine.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ SAMPLE = Path(__file__).parents[1] / "data" / "routing" / "bfcl_sample"
 
 @dataclass(frozen=True)
 class Turn:
-    """One step of an engine: what it wants, what search or a model answers, and the tools the agent then calls."""
+    """One step of an engine: what it wants, what search or a model answers, and the tools the agent
+    then calls.
+    """
 
     goal: str
     picks: tuple[str, ...] = ()
@@ -54,7 +58,9 @@ class Deployment:
                 for turn in turns:
                     said["now"] = turn.picks
                     workflow, role, step = turn.address
-                    router.route_sync(Step(run_id=run_id, workflow=workflow, role=role, step=step, goal=turn.goal))
+                    router.route_sync(
+                        Step(run_id=run_id, workflow=workflow, role=role, step=step, goal=turn.goal)
+                    )
                     for tool in turn.calls:
                         router.call_sync(run_id, tool, ARGUMENTS.get(tool, {}))
                 self.records[run_id] = router.fakes.records(run_id)
@@ -74,7 +80,9 @@ class Deployment:
 
 
 def workshop(**changes: Any) -> Catalog:
-    """A small deployment whose operators write plain English and whose engine speaks the house's jargon."""
+    """A small deployment whose operators write plain English and whose engine speaks the house's
+    jargon.
+    """
     bundles = {
         "repo.readonly": Bundle("repo.readonly", "Read and search the source code", ("repo.grep", "repo.read"),
                                 effects=("read",)),
@@ -90,10 +98,15 @@ def workshop(**changes: Any) -> Catalog:
 
 
 def sample() -> tuple[Catalog, dict[str, list[Turn]]]:
-    """The labelled sample of tests/data/routing as a deployment and its runs: a conversation is a run."""
+    """The labelled sample of tests/data/routing as a deployment and its runs: a conversation is a
+    run.
+    """
 
     def rows(name: str) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in (SAMPLE / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
+        return [
+            json.loads(line)
+            for line in (SAMPLE / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+        ]
 
     held: defaultdict[str, list[str]] = defaultdict(list)
     cards = {}
@@ -101,11 +114,15 @@ def sample() -> tuple[Catalog, dict[str, list[Turn]]]:
         name = tool["id"].replace("::", ".")
         held[tool["server"]].append(name)
         schema = json.dumps(tool["inputSchema"], sort_keys=True)
-        cards[name] = Card(tool["server"], tool["name"], tool["description"], schema, "sha256:0", tokens=50)
+        cards[name] = Card(
+            tool["server"], tool["name"], tool["description"], schema, "sha256:0", tokens=50
+        )
     catalog = Catalog(
         servers={row["id"]: Server(row["id"], "local", "trusted") for row in rows("servers")},
         bundles={
-            row["id"]: Bundle(row["id"], row["description"], tuple(sorted(held[row["id"]])), effects=("read",))
+            row["id"]: Bundle(
+                row["id"], row["description"], tuple(sorted(held[row["id"]])), effects=("read",)
+            )
             for row in rows("servers")
         },
         policies=(Policy("everything", allow=("*",)),),
@@ -131,7 +148,18 @@ TOOL = {
     "repo.readonly": "repo.read",
     "mail": "mail.send",
 }
-SUBJECTS = ("login", "billing", "the parser", "exports", "the cache", "search", "invoices", "uploads", "themes", "sync")
+SUBJECTS = (
+    "login",
+    "billing",
+    "the parser",
+    "exports",
+    "the cache",
+    "search",
+    "invoices",
+    "uploads",
+    "themes",
+    "sync",
+)
 
 
 def jargon_runs(number: int, *, first: int = 0) -> dict[str, list[Turn]]:
@@ -147,12 +175,16 @@ def jargon_runs(number: int, *, first: int = 0) -> dict[str, list[Turn]]:
 
 
 def mixed_runs(number: int) -> dict[str, list[Turn]]:
-    """Runs whose wording mostly says what they need; one step in four could be either of two bundles."""
+    """Runs whose wording mostly says what they need; one step in four could be either of two
+    bundles.
+    """
     runs = {}
     for at in range(number):
         subject = SUBJECTS[at % len(SUBJECTS)]
         unclear = (
-            ("docs.web", "docs.fetch") if sha256(str(at).encode()).digest()[0] % 2 else ("repo.readonly", "repo.grep")
+            ("docs.web", "docs.fetch")
+            if sha256(str(at).encode()).digest()[0] % 2
+            else ("repo.readonly", "repo.grep")
         )
         runs[f"run-{at:04d}"] = [
             Turn(f"search the source code of {subject}", ("repo.readonly",), ("repo.grep",)),

@@ -26,7 +26,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 needs_search = pytest.mark.skipif(
-    not __import__("importlib.util").util.find_spec("bm25s"), reason="the extra bundle-router[search] is not installed"
+    not __import__("importlib.util").util.find_spec("bm25s"),
+    reason="the extra bundle-router[search] is not installed",
 )
 
 
@@ -46,7 +47,9 @@ ids = st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=8)
 
 
 @given(ids, st.sets(st.sampled_from("abcdefgh"), min_size=1))
-def test_measures_lie_between_0_and_1_and_more_is_never_worse(ranked: list[str], gold: set[str]) -> None:
+def test_measures_lie_between_0_and_1_and_more_is_never_worse(
+    ranked: list[str], gold: set[str]
+) -> None:
     values = [recall(ranked, gold, k) for k in range(1, 9)]
     assert values == sorted(values)
     for value in (*values, ndcg(ranked, gold), reciprocal_rank(ranked, gold)):
@@ -55,7 +58,9 @@ def test_measures_lie_between_0_and_1_and_more_is_never_worse(ranked: list[str],
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 4)), max_size=20))
-def test_auroc_is_the_chance_that_a_true_one_scores_above_a_false_one(rows: list[tuple[bool, int]]) -> None:
+def test_auroc_is_the_chance_that_a_true_one_scores_above_a_false_one(
+    rows: list[tuple[bool, int]],
+) -> None:
     truths, scores = [t for t, _ in rows], [float(s) for _, s in rows]
     true = [s for t, s in zip(truths, scores, strict=True) if t]
     false = [s for t, s in zip(truths, scores, strict=True) if not t]
@@ -73,13 +78,22 @@ def test_the_error_at_a_share_is_that_of_the_surest_rows() -> None:
     assert error_at(0.75, right, sure) == pytest.approx(1 / 3)
     assert error_at(1.0, right, sure) == 0.5
     assert error_at(0.1, right, sure) is None
-    assert error_at(0.5, [True, False, False, True], [0.5] * 4) == 0.5, "ties count by their mean, in any order"
+    assert error_at(0.5, [True, False, False, True], [0.5] * 4) == 0.5, (
+        "ties count by their mean, in any order"
+    )
 
 
 def test_a_labelled_set_names_the_line_that_is_wrong() -> None:
     good = json.dumps({"query": "find it", "bundles": ["repo.readonly"]})
-    assert read_labelled(f"{good}\n\n{good}\n") == (LabelledRow(goal="find it", bundles=("repo.readonly",)),) * 2
-    for line, said in (("nonsense", "not JSON"), ('{"goal": "x"}', "bundles"), (good[:-1] + ', "gaol": 1}', "gaol")):
+    assert (
+        read_labelled(f"{good}\n\n{good}\n")
+        == (LabelledRow(goal="find it", bundles=("repo.readonly",)),) * 2
+    )
+    for line, said in (
+        ("nonsense", "not JSON"),
+        ('{"goal": "x"}', "bundles"),
+        (good[:-1] + ', "gaol": 1}', "gaol"),
+    ):
         with pytest.raises(ValueError, match=rf"line 2: .*{said}"):
             read_labelled(f"{good}\n{line}\n")
 
@@ -97,7 +111,12 @@ def test_a_set_is_measured_against_a_config(kit: Any) -> None:
     search = make_search(catalog)
     here = {"workflow": "w", "role": "r"}
     labelled = rows(
-        {"goal": "read and search the source code", "bundles": ["repo.readonly"], "tools": ["repo.grep"], "group": "a"},
+        {
+            "goal": "read and search the source code",
+            "bundles": ["repo.readonly"],
+            "tools": ["repo.grep"],
+            "group": "a",
+        },
         {"goal": "what will the weather be", "bundles": ["weather"], "group": "a"},
         {"goal": "tell the client", "bundles": ["mail"], **here, "step": "write"},
         {"goal": "read documentation", "bundles": ["docs.web"], **here, "step": "plan"},
@@ -127,7 +146,11 @@ def test_what_ships_shows_half_of_a_labelled_set_and_is_seldom_wrong_about_it(ki
     turns = [turn for row in runs.values() for turn in row]
     labelled = rows(*({"goal": turn.goal, "bundles": list(turn.picks)} for turn in turns))
     search = make_search(catalog)
-    shown = [item for item in (rank_row(row, catalog, search) for row in labelled) if item.settled == "enough"]
+    shown = [
+        item
+        for item in (rank_row(row, catalog, search) for row in labelled)
+        if item.settled == "enough"
+    ]
     assert len(shown) > len(labelled) / 3
     assert sum(not item.gold & {*item.shown} for item in shown) <= len(shown) / 20
 
@@ -139,7 +162,11 @@ def test_a_learned_memory_is_measured_like_the_rest(kit: Any, deployment: Any) -
     from bundle_router.review.learning.report import learn
 
     search = make_search(deployment.catalog)
-    then = learn(deployment.past(), deployment.catalogs, deployment.catalog, search, NOTHING).proposed
+    then = learn(
+        deployment.past(), deployment.catalogs, deployment.catalog, search, NOTHING
+    ).proposed
     (row,) = rows({"goal": "log a snag about the kitchen", "bundles": ["issues.tracker"]})
     assert rank_row(row, deployment.catalog, search).bundles[:1] != ("issues.tracker",)
-    assert rank_row(row, deployment.catalog, search, Memories(then.memory)).bundles[:1] == ("issues.tracker",)
+    assert rank_row(row, deployment.catalog, search, Memories(then.memory)).bundles[:1] == (
+        "issues.tracker",
+    )

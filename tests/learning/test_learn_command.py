@@ -1,4 +1,6 @@
-"""`bundle-router learn` and `eval` as people use them: real run directories, the command line, files."""
+"""`bundle-router learn` and `eval` as people use them: real run directories, the command line,
+files.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +31,16 @@ def write_config(folder: Path) -> None:
     (folder / "routes.toml").write_text("routes = []\n")
     (folder / "policy.toml").write_text('[[policies]]\nname = "everything"\nallow = ["*"]\n')
     (folder / "bundles.toml").write_text(
-        '[bundles."files.find"]\ndescription = "Find files"\ntools = ["repo.ripgrep"]\neffects = ["read"]\n'
+        '[bundles."files.find"]\ndescription = "Find files"\ntools = ["repo.ripgrep"]\neffects ='
+        ' ["read"]\n'
     )
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a config and twenty runs of a real router, whose questions a script answered."""
+    """A folder with a config and twenty runs of a real router, whose questions a script
+    answered.
+    """
     folder = tmp_path_factory.mktemp("place")
     write_config(folder / "config")
     now = [""]
@@ -44,12 +49,18 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return (now[0],)
 
     selector = ScriptedSelector(script)
-    with Router.open(folder / "config", runs=folder / "runs", workspace=folder, selector=selector) as router:
+    with Router.open(
+        folder / "config", runs=folder / "runs", workspace=folder, selector=selector
+    ) as router:
         for at in range(20):
             for bundle, text in JARGON.items():
                 now[0] = bundle
                 goal = text.format(("in the hall", "on the stairs")[at % 2])
-                router.route_sync(Step(run_id=f"r-{at:02d}", workflow="tidy", role="agent", step=bundle, goal=goal))
+                router.route_sync(
+                    Step(
+                        run_id=f"r-{at:02d}", workflow="tidy", role="agent", step=bundle, goal=goal
+                    )
+                )
                 assert router.call_sync(f"r-{at:02d}", TOOL[bundle], ARGUMENTS[TOOL[bundle]]).ok
             router.close_run_sync(f"r-{at:02d}")
     return folder
@@ -59,13 +70,18 @@ def test_learning_prints_what_it_would_change_and_writes_nothing(place: Path) ->
     printed = run(place, "learn").stdout
     assert "20 runs, 40 steps, 40 of them labelled" in printed
     assert "newest runs: right bundle first" in printed
-    assert re.search(r"memory: on: replay gains \+0\.\d+, where what is needed is new [+-]0\.\d+\n", printed)
+    assert re.search(
+        r"memory: on: replay gains \+0\.\d+, where what is needed is new [+-]0\.\d+\n", printed
+    )
     assert "in force: nothing; proposed: memory sha256:" in printed
     assert "bundle-router learn --accept" in printed
     assert "tidy / agent / files.find" in printed
     assert not (place / "config" / "learned").exists()
     found = json_of(place, "learn")
-    assert found["memory"]["held_back"]["after"]["first"] > found["memory"]["held_back"]["before"]["first"]
+    assert (
+        found["memory"]["held_back"]["after"]["first"]
+        > found["memory"]["held_back"]["before"]["first"]
+    )
     assert found["labels"]["by_kind"][1] == {"kind": "used", "labels": 40}
 
 
@@ -86,13 +102,20 @@ def test_accepting_puts_exactly_what_was_printed_in_force(place: Path) -> None:
     assert json_of(place, "learn")["changes"] is False
     with Router.open(place / "config", runs=place / "later", workspace=place) as router:
         goal = JARGON["files.find"].format("in the hall")
-        router.route_sync(Step(run_id="r-0", workflow="tidy", role="agent", step="files.find", goal=goal))
+        router.route_sync(
+            Step(run_id="r-0", workflow="tidy", role="agent", step="files.find", goal=goal)
+        )
     record = json.loads((place / "later" / "r-0" / "routing.jsonl").read_text(encoding="utf-8"))
     revisions = {row["name"]: row["revision"] for row in record["facts"]["revisions"]}
     assert revisions["memory"] == learned.memory.revision, "every decision names what it rests on"
     assert record["candidates"][0]["id"] == "files.find"
-    proposals = tomllib.loads((place / "config" / "learned" / "proposals.toml").read_text(encoding="utf-8"))
-    assert {tuple(row["bundles"]) for row in proposals["routes"]} == {("files.find",), ("repo.readonly",)}
+    proposals = tomllib.loads(
+        (place / "config" / "learned" / "proposals.toml").read_text(encoding="utf-8")
+    )
+    assert {tuple(row["bundles"]) for row in proposals["routes"]} == {
+        ("files.find",),
+        ("repo.readonly",),
+    }
     run(place, "check")
     (place / "config" / "learned" / "memory.json").write_text("{}")
     assert "learned/memory.json: can't be used" in run(place, "learn", code=2).stderr
@@ -108,7 +131,17 @@ def test_the_proposals_can_be_had_without_accepting(place: Path, tmp_path: Path)
 def test_a_reviewers_word_is_a_file_of_the_run_and_counts(place: Path) -> None:
     before = json_of(place, "learn")["labels"]["by_kind"][0]["labels"]
     said = json_of(
-        place, "learn", "label", "r-03", "0", "--needed", "docs.fetch", "--not-needed", "files.find", "--by", "me"
+        place,
+        "learn",
+        "label",
+        "r-03",
+        "0",
+        "--needed",
+        "docs.fetch",
+        "--not-needed",
+        "files.find",
+        "--by",
+        "me",
     )
     assert (said["needed"], said["by"]) == (["docs.fetch"], "me")
     assert (said["decision_id"][:5], said["decision_id"][-2:]) == ("r-03.", ".0")
@@ -145,12 +178,22 @@ def test_without_runs_or_without_a_config_folder_it_says_so(tmp_path: Path) -> N
     assert "no config folder" in run(tmp_path, "learn", "--accept", code=3).stderr
 
 
-def test_eval_measures_labelled_sets_beside_case_files_and_fails_only_for_cases(tmp_path: Path) -> None:
+def test_eval_measures_labelled_sets_beside_case_files_and_fails_only_for_cases(
+    tmp_path: Path,
+) -> None:
     labelled = ROOT / "tests" / "data" / "learning" / "shipped.jsonl"
     cases = ROOT / "tests" / "cases" / "shipped.toml"
     config = ("--config", ROOT / "config")
     printed = run(tmp_path, "eval", cases, labelled, *config).stdout
-    for word in ("0 failed", "recall@1, bundles", "MRR", "nDCG@10", "AUROC", "tokens of tools in the array", "median"):
+    for word in (
+        "0 failed",
+        "recall@1, bundles",
+        "MRR",
+        "nDCG@10",
+        "AUROC",
+        "tokens of tools in the array",
+        "median",
+    ):
         assert word in printed
     found = json_of(tmp_path, "eval", cases, labelled, "--share", "0.25", *config)
     (measured,) = found["sets"]

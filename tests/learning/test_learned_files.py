@@ -1,4 +1,6 @@
-"""What was accepted, and what reviewers said, on disk: whole, versioned, and refused when it is not what it says."""
+"""What was accepted, and what reviewers said, on disk: whole, versioned, and refused when it is not
+what it says.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +34,24 @@ def test_what_was_accepted_is_read_back_with_its_versions(tmp_path: Path) -> Non
         "learned/calibration.json",
     ]
     assert load_learned(tmp_path) == LEARNED
-    assert dict(load_learned(tmp_path).revisions) == {"memory": MEMORY.revision, "thresholds": CALIBRATION.version}
+    assert dict(load_learned(tmp_path).revisions) == {
+        "memory": MEMORY.revision,
+        "thresholds": CALIBRATION.version,
+    }
     assert json.loads(written[0].read_text())["version"] == MEMORY.revision
-    assert sorted(path.name for path in (tmp_path / "learned").iterdir()) == ["calibration.json", "memory.json"]
+    assert sorted(path.name for path in (tmp_path / "learned").iterdir()) == [
+        "calibration.json",
+        "memory.json",
+    ]
 
 
 def test_where_nothing_was_accepted_nothing_is_in_force(tmp_path: Path) -> None:
-    assert load_learned(None) == load_learned(tmp_path) == load_learned(tmp_path / "nowhere") == NOTHING
+    assert (
+        load_learned(None)
+        == load_learned(tmp_path)
+        == load_learned(tmp_path / "nowhere")
+        == NOTHING
+    )
 
 
 def test_what_is_no_longer_in_force_is_deleted(tmp_path: Path) -> None:
@@ -62,7 +75,11 @@ def edited(path: Path, **changes: Any) -> None:
     ("name", "spoil", "said"),
     [
         ("memory.json", lambda p: edited(p, version="sha256:0"), "changed after it was learned"),
-        ("memory.json", lambda p: edited(p, memory={**MEMORY.to_json(), "trust": 9.0}), "changed after it was learned"),
+        (
+            "memory.json",
+            lambda p: edited(p, memory={**MEMORY.to_json(), "trust": 9.0}),
+            "changed after it was learned",
+        ),
         ("memory.json", lambda p: edited(p, schema="something/9"), "its schema is 'something/9'"),
         ("memory.json", lambda p: edited(p, memory=[]), "not a learned memory"),
         ("memory.json", lambda p: p.write_bytes(p.read_bytes()[:100]), "can't be used"),
@@ -74,7 +91,9 @@ def edited(path: Path, **changes: Any) -> None:
         ("calibration.json", fifo, "not a regular file"),
     ],
 )
-def test_a_file_that_is_not_what_it_says_is_a_config_error(tmp_path: Path, name: str, spoil: Any, said: str) -> None:
+def test_a_file_that_is_not_what_it_says_is_a_config_error(
+    tmp_path: Path, name: str, spoil: Any, said: str
+) -> None:
     save_learned(tmp_path, LEARNED)
     spoil(tmp_path / "learned" / name)
     with pytest.raises(ConfigError, match=said) as caught:
@@ -83,7 +102,8 @@ def test_a_file_that_is_not_what_it_says_is_a_config_error(tmp_path: Path, name:
 
 
 @pytest.mark.parametrize(
-    ("labels", "weights", "said"), [(12, WEIGHTS, "fewer than the 300"), (412, (("magic", 1.0),), "does not know")]
+    ("labels", "weights", "said"),
+    [(12, WEIGHTS, "fewer than the 300"), (412, (("magic", 1.0),), "does not know")],
 )
 def test_a_calibration_that_can_not_be_in_force_is_refused(
     tmp_path: Path, labels: int, weights: tuple[tuple[str, float], ...], said: str
@@ -100,11 +120,14 @@ def test_a_folder_that_can_not_be_written_is_a_storage_error(tmp_path: Path) -> 
         save_learned(tmp_path, LEARNED)
 
 
-# --- labels.jsonl --------------------------------------------------------------------------------------------------
+# --- labels.jsonl ---------------------------------------------------------------------------------
 
 
 def test_labels_are_appended_privately_and_read_in_their_order(tmp_path: Path) -> None:
-    said = [StepLabel(decision_id=f"r.{n}", needed=("mail",), by="me", time="2026-01-01T00:00:00Z") for n in range(3)]
+    said = [
+        StepLabel(decision_id=f"r.{n}", needed=("mail",), by="me", time="2026-01-01T00:00:00Z")
+        for n in range(3)
+    ]
     for correction in said:
         append_label(tmp_path, correction)
     assert read_labels(tmp_path) == said
@@ -125,12 +148,27 @@ def test_a_torn_end_never_counted_and_does_not_swallow_the_next_label(tmp_path: 
 
 def test_many_reviewers_label_at_once(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda n: append_label(tmp_path, StepLabel(decision_id=f"r.{n}", needed=("x" * 90,))), range(64)))
-    assert sorted(label.decision_id for label in read_labels(tmp_path)) == sorted(f"r.{n}" for n in range(64))
+        list(
+            pool.map(
+                lambda n: append_label(
+                    tmp_path, StepLabel(decision_id=f"r.{n}", needed=("x" * 90,))
+                ),
+                range(64),
+            )
+        )
+    assert sorted(label.decision_id for label in read_labels(tmp_path)) == sorted(
+        f"r.{n}" for n in range(64)
+    )
 
 
 @pytest.mark.parametrize(
-    "line", ["nonsense", "{}", '{"decision_id": "r.0", "more": 1}', '{"schema": "x/1", "decision_id": "r"}']
+    "line",
+    [
+        "nonsense",
+        "{}",
+        '{"decision_id": "r.0", "more": 1}',
+        '{"schema": "x/1", "decision_id": "r"}',
+    ],
 )
 def test_a_line_that_is_no_label_is_reported_with_its_number(tmp_path: Path, line: str) -> None:
     append_label(tmp_path, StepLabel(decision_id="r.0", needed=("mail",)))

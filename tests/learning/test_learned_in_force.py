@@ -31,7 +31,9 @@ def test_accepted_memory_and_thresholds_are_used_and_named_in_the_decision(tmp_p
     plain = load_catalog(config)
     memory = Memory({"gizmo": {"docs.fetch": 3.0}}, {"gizmo": 1.0}, 1.0, 40)
     weights = (("agreement", 1.0), ("margin", 4.0))
-    calibration = Calibration(calibration_version(bias=-2.0, weights=weights, labels=400), 400, -2.0, weights)
+    calibration = Calibration(
+        calibration_version(bias=-2.0, weights=weights, labels=400), 400, -2.0, weights
+    )
     save_learned(config, LearnedValues(memory, known_of(memory, plain), calibration))
 
     with Router.open(config, runs=tmp_path / "runs", workspace=tmp_path) as router:
@@ -60,12 +62,21 @@ def test_search_ranks_bundles_with_the_memory_in_force_and_says_so(
     save_learned(config, LearnedValues(memory, known_of(memory, load_catalog(config))))
     after = found()
     assert (before["ranked"], before["memory"]) == ([], None)
-    assert ([row["id"] for row in after["ranked"]], after["memory"]) == (["docs.fetch"], memory.revision)
+    assert ([row["id"] for row in after["ranked"]], after["memory"]) == (
+        ["docs.fetch"],
+        memory.revision,
+    )
     assert main(asked) == 0
     assert f"with the memory in force, {memory.revision[:19]}" in capsys.readouterr().out
     assert main([*asked, "--tools", "--json"]) == 0
     tools = json.loads(capsys.readouterr().out)
-    assert tools == {"kind": "tools", "ranked": [], "search": None, "memory": memory.revision, "tools": None}
+    assert tools == {
+        "kind": "tools",
+        "ranked": [],
+        "search": None,
+        "memory": memory.revision,
+        "tools": None,
+    }
 
 
 def test_search_tools_ranks_a_tool_by_its_bundle_with_the_memory_in_force(
@@ -77,11 +88,15 @@ def test_search_tools_ranks_a_tool_by_its_bundle_with_the_memory_in_force(
     tools = catalog.bundles["docs.fetch"].tools + catalog.bundles["repo.readonly"].tools
 
     def found() -> tuple[str, str]:
-        """First of what the command ranks, and of what an agent's search does, in a router over this config."""
+        """First of what the command ranks, and of what an agent's search does, in a router over
+        this config.
+        """
         assert main(["search", "read the gizmo", "--tools", "--json", "--config", str(config)]) == 0
         (first, *_) = json.loads(capsys.readouterr().out)["ranked"]
         runs = tmp_path / "runs"
-        selector = open_selector(catalog, runs, FakeClock(), FakeDiagnostics(), load_remembering(config)[1])
+        selector = open_selector(
+            catalog, runs, FakeClock(), FakeDiagnostics(), load_remembering(config)[1]
+        )
         search = open_tool_search(selector, FakeDiagnostics())
         (asked, *_) = search.rank_tools(catalog, "read the gizmo", frozenset(tools), 5) or ("",)
         return first["id"], asked
@@ -91,7 +106,9 @@ def test_search_tools_ranks_a_tool_by_its_bundle_with_the_memory_in_force(
     save_learned(config, LearnedValues(memory, known_of(memory, catalog)))
     assert found() == ("docs.fetch", "docs.fetch")
     of_tools = Memory({"gizmo": {"repo.list_dir": 3.0}}, {"gizmo": 1.0}, 1.0, 40)
-    save_learned(config, LearnedValues(tools=of_tools, known_tools=known_tools_of(of_tools, catalog)))
+    save_learned(
+        config, LearnedValues(tools=of_tools, known_tools=known_tools_of(of_tools, catalog))
+    )
     assert found() == ("repo.list_dir", "repo.list_dir")
     other = tuple((name, "sha256:0") for name, _ in known_tools_of(of_tools, catalog))
     save_learned(config, LearnedValues(tools=of_tools, known_tools=other))

@@ -1,4 +1,6 @@
-"""Memory, calibration and proposals from real records, and what they do to a held-back part of them."""
+"""Memory, calibration and proposals from real records, and what they do to a held-back part of
+them.
+"""
 
 from __future__ import annotations
 
@@ -28,16 +30,20 @@ from tests.profiles import examples
 pytest.importorskip("bm25s", reason="the extra bundle-router[search] is not installed")
 
 
-def taught(deployment: Any, now: LearnedValues = NOTHING, current: Any = None, **options: Any) -> Learning:
+def taught(
+    deployment: Any, now: LearnedValues = NOTHING, current: Any = None, **options: Any
+) -> Learning:
     catalog = current or deployment.catalog
-    return learn(deployment.past(), deployment.catalogs, catalog, make_search(catalog), now, **options)
+    return learn(
+        deployment.past(), deployment.catalogs, catalog, make_search(catalog), now, **options
+    )
 
 
 taught_once = functools.cache(taught)
 """What several tests look at is learned once."""
 
 
-# --- memory --------------------------------------------------------------------------------------------------------
+# --- memory ---------------------------------------------------------------------------------------
 
 
 def test_a_deployments_jargon_is_learned_and_the_newest_runs_show_it(deployment: Any) -> None:
@@ -53,10 +59,15 @@ def test_a_deployments_jargon_is_learned_and_the_newest_runs_show_it(deployment:
     assert tools is not None
     assert tools.memory is not None
     assert tools.before.first < 0.5 < 0.9 < tools.after.first
-    assert dict(learning.proposed.revisions) == {"memory": fitted.memory.revision, "tools": tools.memory.revision}
+    assert dict(learning.proposed.revisions) == {
+        "memory": fitted.memory.revision,
+        "tools": tools.memory.revision,
+    }
 
 
-def test_the_held_back_runs_are_the_newest_and_none_of_them_is_learned_from(deployment: Any) -> None:
+def test_the_held_back_runs_are_the_newest_and_none_of_them_is_learned_from(
+    deployment: Any,
+) -> None:
     steps = label_steps(deployment.past(), deployment.catalogs, deployment.catalog).steps
     older, newest = split_by_age(steps)
     assert {s.past.run_id for s in older} & {s.past.run_id for s in newest} == set()
@@ -64,7 +75,10 @@ def test_the_held_back_runs_are_the_newest_and_none_of_them_is_learned_from(depl
 
 
 def test_a_memory_that_loses_on_the_newest_runs_is_not_proposed(kit: Any) -> None:
-    """Until lately "snag" meant a bug; now it means the weather. The whole replay gains all the same."""
+    """Until lately "snag" meant a bug; now it means the weather.
+
+    The whole replay gains all the same.
+    """
     runs = kit.jargon_runs(24)
     for at, run_id in enumerate(sorted(runs)):
         turns = runs[run_id]
@@ -134,10 +148,12 @@ def test_logs_never_make_replay_accuracy_worse(kit: Any, logs: Any) -> None:
     assert (learning.proposed.memory is None) == (fitted.memory is None)
 
 
-# --- forgetting ----------------------------------------------------------------------------------------------------
+# --- forgetting -----------------------------------------------------------------------------------
 
 
-def test_what_was_learned_about_a_bundle_goes_when_the_bundle_is_no_longer_what_it_was(deployment: Any) -> None:
+def test_what_was_learned_about_a_bundle_goes_when_the_bundle_is_no_longer_what_it_was(
+    deployment: Any,
+) -> None:
     learned = taught_once(deployment).proposed
     assert learned.memory is not None
     catalog = deployment.catalog
@@ -151,7 +167,7 @@ def test_what_was_learned_about_a_bundle_goes_when_the_bundle_is_no_longer_what_
     assert fitted.revisions != learned.revisions, "a decision says which of the two it rests on"
 
 
-# --- calibration ---------------------------------------------------------------------------------------------------
+# --- calibration ----------------------------------------------------------------------------------
 
 
 def test_a_calibration_takes_so_many_labels_and_says_how_many_are_missing(deployment: Any) -> None:
@@ -207,13 +223,18 @@ def test_a_learned_calibration_is_what_decisions_name_and_never_shows_what_execu
 
 
 def test_a_calibration_that_would_be_wrong_too_often_is_not_proposed(kit: Any) -> None:
-    """One fold of the runs uses something else than the words say: what the others teach is wrong there."""
+    """One fold of the runs uses something else than the words say: what the others teach is wrong
+    there.
+    """
     runs = {}
     for at in range(150):
         run_id = f"run-{at:04d}"
         odd = fold_of(run_id) == 0 or at % 25 == 0
         picked = ("weather", "weather.forecast") if odd else ("repo.readonly", "repo.grep")
-        texts = (f"search the source code of {kit.SUBJECTS[at % 10]}", f"read the source code, part {at}")
+        texts = (
+            f"search the source code of {kit.SUBJECTS[at % 10]}",
+            f"read the source code, part {at}",
+        )
         runs[run_id] = [kit.Turn(text, picked[:1], picked[1:]) for text in texts]
     learning = taught(kit.Deployment(kit.workshop()).play(runs), calibrating=True)
     fitted = learning.calibration
@@ -237,7 +258,7 @@ def test_right_steps_alone_calibrate_nothing(kit: Any) -> None:
     assert "search was wrong 0 times" in fitted.why
 
 
-# --- proposals -----------------------------------------------------------------------------------------------------
+# --- proposals ------------------------------------------------------------------------------------
 
 
 def test_an_answer_that_came_out_the_same_often_enough_becomes_a_proposed_route(kit: Any) -> None:
@@ -259,13 +280,20 @@ def test_an_answer_that_came_out_the_same_often_enough_becomes_a_proposed_route(
 def test_an_answer_that_nobody_used_is_not_promoted(kit: Any) -> None:
     here = ("triage", "agent", "file")
     runs = {
-        f"r{at}": [kit.Turn(f"bug {at}", ("issues.tracker",), (), here), kit.Turn("rain", ("weather",), ("mail.send",))]
+        f"r{at}": [
+            kit.Turn(f"bug {at}", ("issues.tracker",), (), here),
+            kit.Turn("rain", ("weather",), ("mail.send",)),
+        ]
         for at in range(6)
     }
-    assert {row.step for row in taught(kit.Deployment(kit.workshop()).play(runs)).proposals.routes} == {"file", "act"}
+    assert {
+        row.step for row in taught(kit.Deployment(kit.workshop()).play(runs)).proposals.routes
+    } == {"file", "act"}
     for turns in runs.values():
         turns[1] = kit.Turn("rain", ("weather",), ("weather.forecast",))
-    assert {row.step for row in taught(kit.Deployment(kit.workshop()).play(runs)).proposals.routes} == {"act"}
+    assert {
+        row.step for row in taught(kit.Deployment(kit.workshop()).play(runs)).proposals.routes
+    } == {"act"}
 
 
 def test_one_busy_run_promotes_no_route(kit: Any) -> None:
@@ -273,14 +301,19 @@ def test_one_busy_run_promotes_no_route(kit: Any) -> None:
     assert taught(kit.Deployment(kit.workshop()).play({"r": turns})).proposals.routes == ()
 
 
-def test_no_route_is_proposed_for_what_the_config_now_answers_or_no_longer_permits(kit: Any) -> None:
+def test_no_route_is_proposed_for_what_the_config_now_answers_or_no_longer_permits(
+    kit: Any,
+) -> None:
     runs = {f"r{at}": [kit.Turn(f"bug {at}", ("issues.tracker",), ())] for at in range(6)}
     deployment = kit.Deployment(kit.workshop()).play(runs)
     assert len(taught_once(deployment).proposals.routes) == 1
     mapped = replace(deployment.catalog, routes=(Route("act", step=("act",), bundles=("mail",)),))
     assert taught(deployment, current=mapped).proposals.routes == ()
     denied = replace(deployment.catalog.policies[0], deny=("issues.*",))
-    assert taught(deployment, current=replace(deployment.catalog, policies=(denied,))).proposals.routes == ()
+    assert (
+        taught(deployment, current=replace(deployment.catalog, policies=(denied,))).proposals.routes
+        == ()
+    )
 
 
 def test_a_promoted_row_keeps_what_an_asking_route_maps(kit: Any) -> None:
@@ -291,21 +324,29 @@ def test_a_promoted_row_keeps_what_an_asking_route_maps(kit: Any) -> None:
 
 
 def test_intents_that_search_alone_does_not_rank_become_examples(deployment: Any) -> None:
-    proposed = {(row.bundle, row.text.rsplit(" ", 1)[0]) for row in taught_once(deployment).proposals.examples}
+    proposed = {
+        (row.bundle, row.text.rsplit(" ", 1)[0])
+        for row in taught_once(deployment).proposals.examples
+    }
     assert ("issues.tracker", "log a snag about") in proposed
     assert all(row.runs >= 3 for row in taught_once(deployment).proposals.examples)
 
 
 def test_words_that_meant_several_bundles_are_an_example_of_none(kit: Any) -> None:
     tools = (("mail", "mail.send"), ("weather", "weather.forecast"))
-    runs = {f"r{at}": [kit.Turn(f"frob the grand knob {at}", tools[at % 2][:1], tools[at % 2][1:])] for at in range(12)}
+    runs = {
+        f"r{at}": [kit.Turn(f"frob the grand knob {at}", tools[at % 2][:1], tools[at % 2][1:])]
+        for at in range(12)
+    }
     assert taught(kit.Deployment(kit.workshop()).play(runs)).proposals.examples == ()
 
 
 def test_redacted_or_endless_intents_are_no_examples(kit: Any) -> None:
     runs = {
         f"r{at}": [kit.Turn(text, ("mail",), ("mail.send",))]
-        for at, text in enumerate(["frob the [redacted:key] knob", "frob the grand knob " + "x" * 300] * 6)
+        for at, text in enumerate(
+            ["frob the [redacted:key] knob", "frob the grand knob " + "x" * 300] * 6
+        )
     }
     assert taught(kit.Deployment(kit.workshop()).play(runs)).proposals.examples == ()
 
@@ -323,7 +364,9 @@ def test_what_a_reviewer_says_was_needed_is_not_proposed_to_be_trimmed(kit: Any)
     unsaid = deployment.past()
     assert "mail" in {row.bundle for row in taught_once(deployment).proposals.trims}
     said = [replace(step, needed=frozenset(("mail",))) for step in unsaid]
-    learning = learn(said, deployment.catalogs, deployment.catalog, make_search(deployment.catalog), NOTHING)
+    learning = learn(
+        said, deployment.catalogs, deployment.catalog, make_search(deployment.catalog), NOTHING
+    )
     assert "mail" not in {row.bundle for row in learning.proposals.trims}
 
 

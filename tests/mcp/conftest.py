@@ -1,4 +1,6 @@
-"""What the tests of tool servers share: a bench that opens sessions, and looks after them that nothing was left."""
+"""What the tests of tool servers share: a bench that opens sessions, and looks after them that
+nothing was left.
+"""
 
 from __future__ import annotations
 
@@ -56,27 +58,41 @@ class Project:
     def config(self) -> Path:
         return self.root / "config"
 
-    def write(self, server: str, tools: str = SMALL, trust: str = "trusted", more: str = "") -> None:
+    def write(
+        self, server: str, tools: str = SMALL, trust: str = "trusted", more: str = ""
+    ) -> None:
         self.config.mkdir(exist_ok=True)
-        (self.config / "servers.toml").write_text(f'[servers.s]\ntrust = "{trust}"\n{server}\n{more}')
+        (self.config / "servers.toml").write_text(
+            f'[servers.s]\ntrust = "{trust}"\n{server}\n{more}'
+        )
         (self.config / "bundles.toml").write_text(
             f'[bundles.faults]\ndescription = "Tools that fail."\n{tools}\neffects = ["read"]\n'
         )
         (self.config / "routes.toml").write_text('[[routes]]\nname = "all"\nbundles = ["faults"]\n')
-        (self.config / "policy.toml").write_text('[[policies]]\nname = "all"\nallow = ["bundle:*"]\n')
+        (self.config / "policy.toml").write_text(
+            '[[policies]]\nname = "all"\nallow = ["bundle:*"]\n'
+        )
 
     def stdio(self, *flags: str, tools: str = SMALL, more: str = "", **keys: Any) -> None:
         args = json.dumps(["-S", str(FAULT_SERVER), *(f"--{flag}" for flag in flags)])
         rest = "".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items())
-        self.write(f'transport = "stdio"\ncommand = "{sys.executable}"\nargs = {args}\n{rest}', tools, more=more)
+        self.write(
+            f'transport = "stdio"\ncommand = "{sys.executable}"\nargs = {args}\n{rest}',
+            tools,
+            more=more,
+        )
 
-    def http(self, url: str, tools: str = SMALL, trust: str = "trusted", more: str = "", **keys: Any) -> None:
+    def http(
+        self, url: str, tools: str = SMALL, trust: str = "trusted", more: str = "", **keys: Any
+    ) -> None:
         rest = "".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items())
         self.write(f'url = "{url}"\n{rest}', tools, trust, more)
 
     def pin(self) -> None:
         """Approves the servers as they are now."""
-        servers = {s.name: s for s in load_catalog(self.config).servers.values() if s.transport != "local"}
+        servers = {
+            s.name: s for s in load_catalog(self.config).servers.values() if s.transport != "local"
+        }
         servers.pop("github")
 
         async def review() -> None:
@@ -89,7 +105,9 @@ class Project:
             try:
                 for name, server in servers.items():
                     listing = await sessions.definitions(name)
-                    PinFiles(self.root / "bundles" / "pins").write(approve(server, listing.admitted))
+                    PinFiles(self.root / "bundles" / "pins").write(
+                        approve(server, listing.admitted)
+                    )
             finally:
                 await sessions.close()
 
@@ -101,7 +119,10 @@ class Project:
 
     def open(self, **options: Any) -> Router:
         return Router.open(
-            self.config, runs=self.root / "runs", workspace=self.root, **{"development": True, **options}
+            self.config,
+            runs=self.root / "runs",
+            workspace=self.root,
+            **{"development": True, **options},
         )
 
     def records(self, run_id: str = "r", file: str = "tool-calls.jsonl") -> list[dict[str, Any]]:
@@ -123,7 +144,10 @@ class Events:
 
 
 class Bench:
-    """Opens sessions and runs a coroutine with them. The clock of lifetimes and breakers stands still."""
+    """Opens sessions and runs a coroutine with them.
+
+    The clock of lifetimes and breakers stands still.
+    """
 
     def __init__(self, workspace: Path) -> None:
         self.clock = FakeClock()
@@ -141,10 +165,16 @@ class Bench:
         """The fault server, as it is served in this process."""
         legacy = getattr(server, "legacy", False)
         return Server(
-            name=name, transport="sse" if legacy else "streamable-http", url=server.url, legacy=legacy, **more
+            name=name,
+            transport="sse" if legacy else "streamable-http",
+            url=server.url,
+            legacy=legacy,
+            **more,
         )
 
-    def run(self, main: Callable[[McpSessions], Awaitable[T]], *servers: Server, **options: Any) -> T:
+    def run(
+        self, main: Callable[[McpSessions], Awaitable[T]], *servers: Server, **options: Any
+    ) -> T:
         """Runs it to the end and closes the sessions; then nothing of them may be left."""
         threads = set(threading.enumerate())
         names = {field.name for field in fields(ConnectionSetting)} & options.keys()
@@ -164,7 +194,9 @@ class Bench:
 
         result = asyncio.run(whole())
         assert own_processes() == []
-        assert [t for t in set(threading.enumerate()) - threads if t.name.startswith("bundle-router")] == []
+        assert [
+            t for t in set(threading.enumerate()) - threads if t.name.startswith("bundle-router")
+        ] == []
         return result
 
     @staticmethod

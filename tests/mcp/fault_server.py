@@ -1,12 +1,13 @@
-"""A tool server that misbehaves on request, written without any MCP library so that it can send what none would.
+"""A tool server that misbehaves on request, written without any MCP library so that it can send
+what none would.
 
     python fault_server.py [--FLAG ...]          over stdio
     with serving(Faults(...)) as server: ...     over Streamable HTTP, in a thread of this process
 
-Flags of the stdio server: `ignore-eof`, `ignore-term`, `slow-start=S`, `noise`, `exit-at-start`, `grandchild=FILE`
-(starts one that outlives a polite end, and writes its pid there), `exit-once=FILE` (ends at once where there is no such
-file, and makes one), `silent-discover` (never answers `server/discover`),
-`hang-initialize`, `hang-list`, and what `Faults` takes.
+Flags of the stdio server: `ignore-eof`, `ignore-term`, `slow-start=S`, `noise`, `exit-at-start`,
+`grandchild=FILE` (starts one that outlives a polite end, and writes its pid there),
+`exit-once=FILE` (ends at once where there is no such file, and makes one), `silent-discover` (never
+answers `server/discover`), `hang-initialize`, `hang-list`, and what `Faults` takes.
 """
 
 from __future__ import annotations
@@ -43,15 +44,43 @@ def tool(name: str, **more: Any) -> dict[str, Any]:
 
 
 TOOLS = [
-    tool("echo", inputSchema={"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}),
-    tool("weather", outputSchema={"type": "object", "properties": {"c": {"type": "number"}}, "required": ["c"]}),
-    *(tool(n) for n in ("sleep", "hang", "crash", "blocks", "meta", "env", "pid", "fail", "rpc_error", "count", "big")),
+    tool(
+        "echo",
+        inputSchema={
+            "type": "object",
+            "properties": {"text": {"type": "string"}},
+            "required": ["text"],
+        },
+    ),
+    tool(
+        "weather",
+        outputSchema={"type": "object", "properties": {"c": {"type": "number"}}, "required": ["c"]},
+    ),
+    *(
+        tool(n)
+        for n in (
+            "sleep",
+            "hang",
+            "crash",
+            "blocks",
+            "meta",
+            "env",
+            "pid",
+            "fail",
+            "rpc_error",
+            "count",
+            "big",
+        )
+    ),
 ]
 
 
 class Faults:
-    """What the server answers. `bad_tools`, `deep_list`, `loop_cursor`, `big_list`, `ttl_ms`, `instructions` shape
-    its list, `experimental` is how many capabilities of no meaning it has."""
+    """What the server answers.
+
+    `bad_tools`, `deep_list`, `loop_cursor`, `big_list`, `ttl_ms`, `instructions` shape its list,
+    `experimental` is how many capabilities of no meaning it has.
+    """
 
     def __init__(self, **options: Any) -> None:
         self.options = options
@@ -72,12 +101,20 @@ class Faults:
         self.lock = threading.Lock()
 
     def answer(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        """The result. Raises KeyError for a method it does not know: the handshake era knows no `server/discover`."""
+        """The result.
+
+        Raises KeyError for a method it does not know: the handshake era knows no
+        `server/discover`.
+        """
         if method == "initialize":
             self.able = sorted(params["capabilities"])
             return {
                 "protocolVersion": "2025-11-25",
-                "capabilities": {"tools": {"listChanged": True}, "logging": {}, **self._experimental()},
+                "capabilities": {
+                    "tools": {"listChanged": True},
+                    "logging": {},
+                    **self._experimental(),
+                },
                 "serverInfo": {"name": "faults", "version": "1"},
                 "instructions": self.options.get("instructions", "be kind"),
             }
@@ -99,7 +136,9 @@ class Faults:
         with self.lock:
             self.lists += 1
         listed = [*TOOLS, *self.extra_tools]
-        result: dict[str, Any] = {"tools": [{**one, **self.overlay.get(one["name"], {})} for one in listed]}
+        result: dict[str, Any] = {
+            "tools": [{**one, **self.overlay.get(one["name"], {})} for one in listed]
+        }
         if "also" in self.options:
             result["tools"] += [tool(name) for name in str(self.options["also"]).split(",")]
         if self.options.get("by_client"):
@@ -124,7 +163,9 @@ class Faults:
                 schema = {"type": "object", "properties": {"x": schema}}
             result["tools"].insert(0, tool("deep_one", inputSchema=schema))
         if self.options.get("big_list"):
-            result["tools"] = [tool(f"t{i}", description="d" * 350) for i in range(self.options["big_list"])]
+            result["tools"] = [
+                tool(f"t{i}", description="d" * 350) for i in range(self.options["big_list"])
+            ]
         if self.options.get("loop_cursor"):
             result = {"tools": [tool(f"page{self.lists}")], "nextCursor": f"c{self.lists}"}
         if self.options.get("circle"):
@@ -140,14 +181,18 @@ class Faults:
             self.peak = max(self.peak, self.together)
         time.sleep(seconds)
         deadline = time.monotonic() + 60
-        while (self.peak < together or (file and not Path(file).exists())) and time.monotonic() < deadline:
+        while (
+            self.peak < together or (file and not Path(file).exists())
+        ) and time.monotonic() < deadline:
             time.sleep(0.01)
         with self.lock:
             self.together -= 1
 
     def _call(self, name: str, arguments: dict[str, Any], meta: Any) -> dict[str, Any]:
         if name == "sleep":
-            self._sleep(arguments.get("s", 1), arguments.get("together", 0), arguments.get("file", ""))
+            self._sleep(
+                arguments.get("s", 1), arguments.get("together", 0), arguments.get("file", "")
+            )
         if name == "gate":
             self.at_gate.add(arguments["text"])
             self.gates[arguments["text"]].wait(60)
@@ -159,9 +204,15 @@ class Faults:
         if name == "fail":
             return {"content": [{"type": "text", "text": "no"}], "isError": True}
         if name == "weather":
-            return {"content": [{"type": "text", "text": "cold"}], "structuredContent": {"c": "cold"}}
+            return {
+                "content": [{"type": "text", "text": "cold"}],
+                "structuredContent": {"c": "cold"},
+            }
         if name == "nan":
-            return {"content": [{"type": "text", "text": "x"}], "structuredContent": {"n": [float("nan"), -1e999, 1.5]}}
+            return {
+                "content": [{"type": "text", "text": "x"}],
+                "structuredContent": {"n": [float("nan"), -1e999, 1.5]},
+            }
         if name == "blocks":
             return {"content": BLOCKS, "structuredContent": {"n": 1}}
         if name == "big":
@@ -180,11 +231,22 @@ class Faults:
 
 
 def told(params: dict[str, Any]) -> list[dict[str, Any]]:
-    """What the server says before it answers a call of `tells`: messages with as many values as it is told."""
-    values, token = [OBJECT] * params["arguments"]["values"], (params.get("_meta") or {}).get("progressToken", 0)
-    asked = {"maxTokens": 1, "messages": [{"role": "user", "content": {"type": "text", "text": "x"}}] * len(values)}
+    """What the server says before it answers a call of `tells`: messages with as many values as it
+    is told.
+    """
+    values, token = (
+        [OBJECT] * params["arguments"]["values"],
+        (params.get("_meta") or {}).get("progressToken", 0),
+    )
+    asked = {
+        "maxTokens": 1,
+        "messages": [{"role": "user", "content": {"type": "text", "text": "x"}}] * len(values),
+    }
     messages: list[dict[str, Any]] = [
-        {"method": "notifications/progress", "params": {"x": values, "progressToken": token, "progress": 1}},
+        {
+            "method": "notifications/progress",
+            "params": {"x": values, "progressToken": token, "progress": 1},
+        },
         {"method": "notifications/message", "params": {"level": "info", "data": values}},
         {"method": "notifications/message", "params": {"level": "info", "data": "said"}},
         {"method": "notifications/resources/updated", "params": {"uri": "file:///x", "x": values}},
@@ -205,7 +267,10 @@ BLOCKS = [
     {"type": "image", "data": PNG, "mimeType": "image/png"},
     {"type": "image", "data": "", "mimeType": "image/png"},
     {"type": "audio", "data": "!!!", "mimeType": "audio/wav"},
-    {"type": "resource", "resource": {"uri": "file:///a/b.txt", "text": "body", "mimeType": "text/plain"}},
+    {
+        "type": "resource",
+        "resource": {"uri": "file:///a/b.txt", "text": "body", "mimeType": "text/plain"},
+    },
     {"type": "resource", "resource": {"uri": "file:///a/c.bin", "blob": "AAEC", "mimeType": "x/y"}},
     {"type": "resource_link", "uri": "https://example.com/x", "name": "x"},
     {"type": "poem", "lines": 3},
@@ -213,7 +278,7 @@ BLOCKS = [
 ]
 
 
-# --- stdio ------------------------------------------------------------------------------------------------------------
+# --- stdio ----------------------------------------------------------------------------------------
 
 
 class Stdio:
@@ -242,7 +307,12 @@ class Stdio:
             method, ident = message.get("method", ""), message.get("id")
             if method == "notifications/cancelled":
                 self.cancelled.append(message["params"])
-                self.send({"method": "notifications/message", "params": {"level": "info", "data": message["params"]}})
+                self.send(
+                    {
+                        "method": "notifications/message",
+                        "params": {"level": "info", "data": message["params"]},
+                    }
+                )
             if ident is None or f"hang-{method.rpartition('/')[2]}" in self.flags:
                 continue
             if method == "server/discover" and "silent-discover" in self.flags:
@@ -266,8 +336,12 @@ class Stdio:
         if "ignore-term" in self.flags:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if "grandchild" in self.flags:
-            code = "import os,time,sys; open(sys.argv[1],'w').write(str(os.getpid())); time.sleep(600)"
-            subprocess.Popen([sys.executable, "-S", "-c", code, self.flags["grandchild"]], start_new_session=True)
+            code = (
+                "import os,time,sys; open(sys.argv[1],'w').write(str(os.getpid())); time.sleep(600)"
+            )
+            subprocess.Popen(
+                [sys.executable, "-S", "-c", code, self.flags["grandchild"]], start_new_session=True
+            )
         time.sleep(float(self.flags.get("slow-start", 0)))
         if "noise" in self.flags:
             self.write(b'Server ready!\n\n{"half": \n[1,2]\n\xff\xfe\n')
@@ -290,7 +364,9 @@ class Stdio:
             self.send({"id": ident, "result": text(str(fork_until_refused()))})
             return True
         if name == "huge_line":
-            self.write(b'{"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","text":"' % ident)
+            self.write(
+                b'{"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","text":"' % ident
+            )
             chunk = b"x" * 1_000_000
             try:
                 for _ in range(arguments["megabytes"]):
@@ -299,10 +375,17 @@ class Stdio:
                 os._exit(1)
             return True
         if name == "deep":
-            self.write(b'{"jsonrpc":"2.0","id":%d,"result":%s}\n' % (ident, b"[" * 100_000 + b"]" * 100_000))
+            self.write(
+                b'{"jsonrpc":"2.0","id":%d,"result":%s}\n'
+                % (ident, b"[" * 100_000 + b"]" * 100_000)
+            )
             return True
         if name == "bad_utf8":
-            line = json.dumps({"jsonrpc": "2.0", "id": ident, "result": text("caf#")}).encode().replace(b"#", b"\xff")
+            line = (
+                json.dumps({"jsonrpc": "2.0", "id": ident, "result": text("caf#")})
+                .encode()
+                .replace(b"#", b"\xff")
+            )
             self.write(line + b"\n")
             return True
         if name == "answers":  # `fields` in place of a result
@@ -312,14 +395,24 @@ class Stdio:
             self.write(arguments["line"].replace("#", str(ident)).encode() + b"\n")
             return True
         if name == "refuses":
-            self.send({"id": ident, "error": {"code": -32000, "message": "no" * arguments["count"]}})
+            self.send(
+                {"id": ident, "error": {"code": -32000, "message": "no" * arguments["count"]}}
+            )
             return True
         if name == "surrogate":
-            self.write(b'{"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","text":"\\ud800!"}]}}\n' % ident)
+            self.write(
+                b'{"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","text":"\\ud800!"}]}}\n'
+                % ident
+            )
             return True
         if name == "flood":
             for i in range(arguments["count"]):
-                self.send({"method": "notifications/message", "params": {"level": "info", "data": f"line {i}"}})
+                self.send(
+                    {
+                        "method": "notifications/message",
+                        "params": {"level": "info", "data": f"line {i}"},
+                    }
+                )
         if name == "garbage":
             for i in range(arguments["count"]):
                 self.write(b'{"half": %d, \xff\n' % i)
@@ -353,7 +446,13 @@ class Stdio:
                 self.faults.extra_tools.append(tool(arguments["name"]))
             self.send({"method": "notifications/tools/list_changed"})
         if name == "asks":
-            self.send({"id": 1, "method": "sampling/createMessage", "params": {"messages": [], "maxTokens": 1}})
+            self.send(
+                {
+                    "id": 1,
+                    "method": "sampling/createMessage",
+                    "params": {"messages": [], "maxTokens": 1},
+                }
+            )
         return False
 
 
@@ -369,7 +468,7 @@ def fork_until_refused() -> int:
     return 10_000
 
 
-# --- Streamable HTTP --------------------------------------------------------------------------------------------------
+# --- Streamable HTTP ------------------------------------------------------------------------------
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -419,7 +518,11 @@ class Handler(BaseHTTPRequestHandler):
         if ident is None or method is None:
             return self.answer(202, b"", "application/json")
         session = self.headers.get("mcp-session-id")
-        if server.stateful and method not in ("initialize", "server/discover") and session not in server.sessions:
+        if (
+            server.stateful
+            and method not in ("initialize", "server/discover")
+            and session not in server.sessions
+        ):
             return self.answer(*server.of_no_session)
         self.respond(method, message.get("params") or {}, ident)
         return None
@@ -437,11 +540,23 @@ class Handler(BaseHTTPRequestHandler):
             return self.bomb(params["arguments"]["megabytes"])
         extra = {}
         try:
-            reply: dict[str, Any] = {"jsonrpc": "2.0", "id": ident, "result": server.faults.answer(method, params)}
+            reply: dict[str, Any] = {
+                "jsonrpc": "2.0",
+                "id": ident,
+                "result": server.faults.answer(method, params),
+            }
         except KeyError:
-            reply = {"jsonrpc": "2.0", "id": ident, "error": {"code": -32601, "message": "no such method"}}
+            reply = {
+                "jsonrpc": "2.0",
+                "id": ident,
+                "error": {"code": -32601, "message": "no such method"},
+            }
         except ValueError as error:
-            reply = {"jsonrpc": "2.0", "id": ident, "error": {"code": -32602, "message": str(error)}}
+            reply = {
+                "jsonrpc": "2.0",
+                "id": ident,
+                "error": {"code": -32602, "message": str(error)},
+            }
         if method == "initialize" and server.stateful:
             extra["mcp-session-id"] = f"s{len(server.seen)}"
             server.sessions.add(extra["mcp-session-id"])
@@ -455,7 +570,9 @@ class Handler(BaseHTTPRequestHandler):
                 server.stream.flush()
             return None
         if name == "zipped":
-            return self.answer(200, gzip.compress(data), extra={**extra, "content-encoding": "gzip"})
+            return self.answer(
+                200, gzip.compress(data), extra={**extra, "content-encoding": "gzip"}
+            )
         if server.events or sent:
             return self.answer(200, stream, "text/event-stream", extra)
         return self.answer(200, data, extra=extra)
@@ -474,7 +591,11 @@ class Handler(BaseHTTPRequestHandler):
         self.answer(200, squeezed(megabytes), extra={"content-encoding": "gzip"})
 
     def answer(
-        self, status: int, body: bytes, kind: str = "application/json", extra: dict[str, str] | None = None
+        self,
+        status: int,
+        body: bytes,
+        kind: str = "application/json",
+        extra: dict[str, str] | None = None,
     ) -> None:
         try:
             self.send_response(status)
@@ -502,10 +623,15 @@ class HttpServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", port), Handler)
         self.faults = faults
         self.stateful = False
-        self.of_no_session = 404, b'{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"gone"}}'
+        self.of_no_session = (
+            404,
+            b'{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"gone"}}',
+        )
         self.events = False
         self.legacy = False
-        """Whether it speaks the deprecated SSE transport; then `stream` is the client's, until `ending`."""
+        """Whether it speaks the deprecated SSE transport; then `stream` is the client's, until
+        `ending`.
+        """
         self.stream: Any = None
         self.ending = threading.Event()
         self.redirect_to = ""

@@ -1,9 +1,11 @@
-"""An authorization server that keeps to the letter, and guards tool servers, over HTTP: written without any library.
+"""An authorization server that keeps to the letter, and guards tool servers, over HTTP: written
+without any library.
 
     with Issuer() as issuer: ...
 
-Codes are good once, for the redirect, the client and the PKCE challenge they were given for. Refresh tokens are good
-once: one that comes a second time ends the whole authorization. Tokens are good at the resource they were asked for.
+Codes are good once, for the redirect, the client and the PKCE challenge they were given for.
+Refresh tokens are good once: one that comes a second time ends the whole authorization. Tokens are
+good at the resource they were asked for.
 """
 
 from __future__ import annotations
@@ -21,8 +23,10 @@ METADATA = "/.well-known/oauth-authorization-server"
 
 
 class Issuer:
-    """`requests` are those that came, as (method, path, headers, fields). `overrides` replace parts of the metadata,
-    `issued` parts of what comes with a token."""
+    """`requests` are those that came, as (method, path, headers, fields).
+
+    `overrides` replace parts of the metadata, `issued` parts of what comes with a token.
+    """
 
     def __init__(self) -> None:
         self.requests: list[tuple[str, str, dict[str, str], dict[str, str]]] = []
@@ -70,7 +74,9 @@ class Issuer:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.05,), daemon=True
+        )
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
     def __enter__(self) -> Self:
@@ -82,7 +88,7 @@ class Issuer:
         self._server.server_close()
         self._thread.join()
 
-    # --- what a tool server asks -------------------------------------------------------------------------------------
+    # --- what a tool server asks ------------------------------------------------------------------
 
     def admits(self, authorization: str | None, resource: str) -> bool:
         """Whether a request with this header may be served at the resource."""
@@ -102,11 +108,15 @@ class Issuer:
 
     def grants(self) -> list[str]:
         """The kinds of grant that were asked for."""
-        return [fields.get("grant_type", "") for _, path, _, fields in self.requests if path == "/token"]
+        return [
+            fields.get("grant_type", "") for _, path, _, fields in self.requests if path == "/token"
+        ]
 
-    # --- what a client asks ------------------------------------------------------------------------------------------
+    # --- what a client asks -----------------------------------------------------------------------
 
-    def get(self, path: str, headers: dict[str, str], given: dict[str, str]) -> tuple[int, Any, str]:
+    def get(
+        self, path: str, headers: dict[str, str], given: dict[str, str]
+    ) -> tuple[int, Any, str]:
         self.requests.append(("GET", path, headers, given))
         if path == METADATA:
             return 200, self._metadata(), ""
@@ -144,7 +154,11 @@ class Issuer:
         redirect = given.get("redirect_uri", "")
         if redirect not in self.clients.get(given.get("client_id", ""), []):
             return 400, {"error": "that redirect is not the client's"}, ""
-        if given.get("code_challenge_method") != "S256" or not given.get("state") or not given.get("resource"):
+        if (
+            given.get("code_challenge_method") != "S256"
+            or not given.get("state")
+            or not given.get("resource")
+        ):
             return 400, {"error": "invalid_request"}, ""
         redirect += "&" if "?" in redirect else "?"
         answer = {"state": given["state"], **({"iss": self.url} if self.names_itself else {})}
@@ -160,7 +174,9 @@ class Issuer:
         if fields.get("grant_type") == "refresh_token":
             return self._renewed(fields)
         asked = self._codes.pop(fields.get("code", ""), None)
-        challenge = base64.urlsafe_b64encode(hashlib.sha256(fields.get("code_verifier", "").encode()).digest())
+        challenge = base64.urlsafe_b64encode(
+            hashlib.sha256(fields.get("code_verifier", "").encode()).digest()
+        )
         same = ("redirect_uri", "client_id", "resource")
         if (
             asked is None
@@ -185,7 +201,11 @@ class Issuer:
     def _issued(self, client: str, resource: str) -> dict[str, Any]:
         token, refresh = "at-" + secrets.token_urlsafe(24), "rt-" + secrets.token_urlsafe(24)
         self._tokens[token] = resource
-        issued: dict[str, Any] = {"access_token": token, "token_type": "Bearer", "expires_in": self.lives_s}
+        issued: dict[str, Any] = {
+            "access_token": token,
+            "token_type": "Bearer",
+            "expires_in": self.lives_s,
+        }
         if self.refreshable:
             self._refreshes[refresh] = (client, resource)
             issued["refresh_token"] = refresh
@@ -197,7 +217,9 @@ def _single(text: str) -> dict[str, str]:
 
 
 def guarded_by(issuer: Issuer, base: type[Any]) -> type[Any]:
-    """A handler of the fault server that answers only what carries a token of the issuer for this very server."""
+    """A handler of the fault server that answers only what carries a token of the issuer for this
+    very server.
+    """
 
     class Guarded(base):  # type: ignore[misc]  # a module loaded by its path
         def do_GET(self) -> None:

@@ -1,4 +1,5 @@
-"""The processes that a test started: those below this one that were not there before, nor came of such.
+"""The processes that a test started: those below this one that were not there before, nor came of
+such.
 
 Other tests of the same process may keep a browser or a server.
 """

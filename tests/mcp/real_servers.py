@@ -1,6 +1,8 @@
-"""Real servers from npm and PyPI, and a browser, as `.ci/servers/install DIR` installs them by its lock files.
+"""Real servers from npm and PyPI, and a browser, as `.ci/servers/install DIR` installs them by its
+lock files.
 
-`BUNDLE_ROUTER_TEST_SERVERS=DIR` says where; without it, or without one of them, what needs them skips.
+`BUNDLE_ROUTER_TEST_SERVERS=DIR` says where; without it, or without one of them, what needs them
+skips.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ from bundle_router.core.catalog import Server
 from tests.ports import free_port
 
 FOLDER = os.environ.get("BUNDLE_ROUTER_TEST_SERVERS", "")
-INSTALLED = pytest.mark.skipif(not FOLDER, reason="BUNDLE_ROUTER_TEST_SERVERS names no folder with installed servers")
+INSTALLED = pytest.mark.skipif(
+    not FOLDER, reason="BUNDLE_ROUTER_TEST_SERVERS names no folder with installed servers"
+)
 
 MODULES = Path(FOLDER, "node_modules").resolve()
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -33,8 +37,14 @@ PIXEL = bytes.fromhex(
 
 
 def node(script: str) -> tuple[str, str]:
-    """What starts a script of a package; newer ones are run by the node that is installed beside them."""
-    program = str(MODULES / ".bin" / "node") if (MODULES / ".bin" / "node").exists() else shutil.which("node")
+    """What starts a script of a package; newer ones are run by the node that is installed beside
+    them.
+    """
+    program = (
+        str(MODULES / ".bin" / "node")
+        if (MODULES / ".bin" / "node").exists()
+        else shutil.which("node")
+    )
     if program is None or not (MODULES / script).exists():
         pytest.skip(f"needs node and {script}")
     return program, str(MODULES / script)
@@ -56,10 +66,20 @@ def browser(scratch: Path) -> Server:
     program, script = node("@playwright/mcp/cli.js")
     if CHROMIUM is None:
         pytest.skip("needs chromium")
-    args = [script, "--headless", "--isolated", "--executable-path", CHROMIUM, "--output-dir", str(scratch)]
+    args = [
+        script,
+        "--headless",
+        "--isolated",
+        "--executable-path",
+        CHROMIUM,
+        "--output-dir",
+        str(scratch),
+    ]
     if os.geteuid() == 0:
         args.append("--no-sandbox")  # chromium refuses to run as root with it
-    return Server(name="browser", transport="stdio", command=program, args=tuple(args), timeout_s=60.0)
+    return Server(
+        name="browser", transport="stdio", command=program, args=tuple(args), timeout_s=60.0
+    )
 
 
 @contextmanager
@@ -69,7 +89,9 @@ def everything_on_a_port(transport: str, home: Path) -> Iterator[str]:
     port = free_port()
     env = {"PATH": os.environ["PATH"], "PORT": str(port), "HOME": str(home)}
     command = [program, script, transport]
-    with subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
         try:
             errors = process.stderr
             assert errors is not None
@@ -87,10 +109,14 @@ def everything_on_a_port(transport: str, home: Path) -> Iterator[str]:
 
 
 def marked(owner: int) -> list[str]:
-    """The processes there are that were started for servers of a router's process, whoever their parent is now."""
+    """The processes there are that were started for servers of a router's process, whoever their
+    parent is now.
+    """
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if f"{MARK}={owner}-".encode() in (entry / "environ").read_bytes():
-                found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+                found.append(
+                    (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                )
     return found

@@ -1,7 +1,8 @@
-"""Values against schemas: what each keyword means, and that no schema and no value makes it expensive.
+"""Values against schemas: what each keyword means, and that no schema and no value makes it
+expensive.
 
-The cases are written after the semantics of the official JSON-Schema-Test-Suite; `jsonschema` is asked for a second
-opinion on generated ones.
+The cases are written after the semantics of the official JSON-Schema-Test-Suite; `jsonschema` is
+asked for a second opinion on generated ones.
 """
 
 from __future__ import annotations
@@ -48,8 +49,18 @@ def fits(schema: Any, value: Any) -> bool:
 
 TABLE: list[tuple[str, dict[str, Any], list[Any], list[Any]]] = [
     # what, schema, what fits, what does not
-    ("unique numbers", {"uniqueItems": True}, [[1, 2], [1, True], [0, False], [1, "1"]], [[1, 1.0], [0, -0.0]]),
-    ("unique booleans", {"uniqueItems": True}, [[True, False], [[1], [True]], [{"a": 1}, {"a": True}]], [[True, True]]),
+    (
+        "unique numbers",
+        {"uniqueItems": True},
+        [[1, 2], [1, True], [0, False], [1, "1"]],
+        [[1, 1.0], [0, -0.0]],
+    ),
+    (
+        "unique booleans",
+        {"uniqueItems": True},
+        [[True, False], [[1], [True]], [{"a": 1}, {"a": True}]],
+        [[True, True]],
+    ),
     (
         "unique objects",
         {"uniqueItems": True},
@@ -62,9 +73,19 @@ TABLE: list[tuple[str, dict[str, Any], list[Any], list[Any]]] = [
         [[[1], [2]], [["a", "b"], ["b", "a"]], [[], {}]],
         [[[{"a": 1}], [{"a": 1.0}]]],
     ),
-    ("unique texts", {"uniqueItems": True}, [["a", '"a"'], ["[1]", [1]], ["null", None]], [["a", "a"], [None, None]]),
+    (
+        "unique texts",
+        {"uniqueItems": True},
+        [["a", '"a"'], ["[1]", [1]], ["null", None]],
+        [["a", "a"], [None, None]],
+    ),
     ("not unique", {"uniqueItems": False}, [[1, 1]], []),
-    ("enum", {"enum": [1, "x", None, [True], {"a": 1}]}, [1.0, "x", None, [True], {"a": 1.0}], [True, "1", [1], {}, 2]),
+    (
+        "enum",
+        {"enum": [1, "x", None, [True], {"a": 1}]},
+        [1.0, "x", None, [True], {"a": 1.0}],
+        [True, "1", [1], {}, 2],
+    ),
     ("const", {"const": {"a": [False]}}, [{"a": [False]}], [{"a": [0]}, {"a": []}]),
     ("const 0", {"const": 0}, [0, 0.0], [False, None, ""]),
     ("large numbers", {"const": 9007199254740993}, [9007199254740993], [9007199254740992.0]),
@@ -85,12 +106,27 @@ TABLE: list[tuple[str, dict[str, Any], list[Any], list[Any]]] = [
         [{"foo": 1}, {"vroom": 2}, "text"],
         [{"foo": 1, "quux": 2}],
     ),
-    ("additional by schema", {"additionalProperties": {"type": "boolean"}}, [{"a": True}], [{"a": 1}]),
+    (
+        "additional by schema",
+        {"additionalProperties": {"type": "boolean"}},
+        [{"a": True}],
+        [{"a": 1}],
+    ),
     ("property names", {"propertyNames": {"maxLength": 3}}, [{"abc": 1}, {}], [{"abcd": 1}]),
     ("required", {"required": ["a"]}, [{"a": None}, []], [{}]),
     ("dependent required", {"dependentRequired": {"a": ["b"]}}, [{"a": 1, "b": 2}, {}], [{"a": 1}]),
-    ("dependent schemas", {"dependentSchemas": {"a": {"required": ["b"]}}}, [{"a": 1, "b": 2}, {"b": 1}], [{"a": 1}]),
-    ("object sizes", {"minProperties": 1, "maxProperties": 2}, [{"a": 1}], [{}, {"a": 1, "b": 2, "c": 3}]),
+    (
+        "dependent schemas",
+        {"dependentSchemas": {"a": {"required": ["b"]}}},
+        [{"a": 1, "b": 2}, {"b": 1}],
+        [{"a": 1}],
+    ),
+    (
+        "object sizes",
+        {"minProperties": 1, "maxProperties": 2},
+        [{"a": 1}],
+        [{}, {"a": 1, "b": 2, "c": 3}],
+    ),
     ("array sizes", {"minItems": 1, "maxItems": 2}, [[1], "x"], [[], [1, 2, 3]]),
     ("text sizes", {"minLength": 1, "maxLength": 2}, ["a", "\U0001f4a9\U0001f4a9", 7], ["", "abc"]),
     ("limits", {"minimum": 1, "exclusiveMaximum": 3}, [1, 2.9, "x"], [0.9, 3]),
@@ -104,22 +140,52 @@ TABLE: list[tuple[str, dict[str, Any], list[Any], list[Any]]] = [
         [["a"], [1, 2]],
     ),
     ("no more", {"prefixItems": [{}, {}], "items": False}, [[1, 2], []], [[1, 2, 3]]),
-    ("tuples of draft 7", {"$schema": D7, "items": [{}], "additionalItems": False}, [[1]], [[1, 2]]),
+    (
+        "tuples of draft 7",
+        {"$schema": D7, "items": [{}], "additionalItems": False},
+        [[1]],
+        [[1, 2]],
+    ),
     ("contains", {"contains": {"minimum": 5}}, [[3, 5], {}], [[], [1, 2]]),
-    ("contains some", {"contains": {"const": 1}, "minContains": 2, "maxContains": 3}, [[1, 1]], [[1], [1, 1, 1, 1]]),
+    (
+        "contains some",
+        {"contains": {"const": 1}, "minContains": 2, "maxContains": 3},
+        [[1, 1]],
+        [[1], [1, 1, 1, 1]],
+    ),
     ("contains none", {"contains": {"const": 1}, "minContains": 0}, [[], [2]], []),
-    ("all, any, one", {"allOf": [{"minimum": 1}], "anyOf": [{"maximum": 5}, {"const": 9}]}, [3, 9], [0, 7]),
+    (
+        "all, any, one",
+        {"allOf": [{"minimum": 1}], "anyOf": [{"maximum": 5}, {"const": 9}]},
+        [3, 9],
+        [0, 7],
+    ),
     ("exactly one", {"oneOf": [{"type": "integer"}, {"minimum": 2}]}, [1, 2.5], [3, 1.5]),
     ("not", {"not": {"type": "integer"}}, ["a"], [1]),
-    ("if", {"if": {"const": 1}, "then": {"type": "string"}, "else": {"minimum": 3}}, [3, "x"], [1, 2]),
-    ("references", {"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"$anchor": "x", "type": "integer"}}}, [1], ["a"]),
+    (
+        "if",
+        {"if": {"const": 1}, "then": {"type": "string"}, "else": {"minimum": 3}},
+        [3, "x"],
+        [1, 2],
+    ),
+    (
+        "references",
+        {"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"$anchor": "x", "type": "integer"}}},
+        [1],
+        ["a"],
+    ),
     (
         "anchors",
         {"properties": {"p": {"$ref": "#x"}}, "$defs": {"a": {"$anchor": "x", "type": "integer"}}},
         [{"p": 1}],
         [{"p": ""}],
     ),
-    ("siblings of a reference", {"$ref": "#/$defs/a", "maximum": 2, "$defs": {"a": {"minimum": 1}}}, [1], [0, 3]),
+    (
+        "siblings of a reference",
+        {"$ref": "#/$defs/a", "maximum": 2, "$defs": {"a": {"minimum": 1}}},
+        [1],
+        [0, 3],
+    ),
     (
         "siblings of a reference in draft 7",
         {
@@ -130,7 +196,12 @@ TABLE: list[tuple[str, dict[str, Any], list[Any], list[Any]]] = [
         [{"p": 3}],
         [{"p": 0}],
     ),
-    ("dynamic references", {"$dynamicRef": "#n", "$defs": {"n": {"$dynamicAnchor": "n", "type": "null"}}}, [None], [1]),
+    (
+        "dynamic references",
+        {"$dynamicRef": "#n", "$defs": {"n": {"$dynamicAnchor": "n", "type": "null"}}},
+        [None],
+        [1],
+    ),
     (
         "dependencies of draft 7",
         {"$schema": D7, "dependencies": {"a": ["b"], "c": {"required": ["d"]}}},
@@ -140,14 +211,24 @@ TABLE: list[tuple[str, dict[str, Any], list[Any], list[Any]]] = [
     ("booleans", {"properties": {"a": True, "b": False}}, [{"a": 1}, {}], [{"b": 1}]),
     # unevaluated*
     ("unevaluated, nothing else", {"unevaluatedProperties": False}, [{}, []], [{"a": 1}]),
-    ("unevaluated by schema", {"unevaluatedProperties": {"maxLength": 2}}, [{"a": "ab"}], [{"a": "abc"}]),
+    (
+        "unevaluated by schema",
+        {"unevaluatedProperties": {"maxLength": 2}},
+        [{"a": "ab"}],
+        [{"a": "abc"}],
+    ),
     (
         "unevaluated beside properties and patterns",
         {"properties": {"a": {}}, "patternProperties": {"^x": {}}, "unevaluatedProperties": False},
         [{"a": 1, "xy": 2}],
         [{"b": 1}],
     ),
-    ("unevaluated after additional", {"additionalProperties": True, "unevaluatedProperties": False}, [{"a": 1}], []),
+    (
+        "unevaluated after additional",
+        {"additionalProperties": True, "unevaluatedProperties": False},
+        [{"a": 1}],
+        [],
+    ),
     (
         "unevaluated under allOf",
         {"allOf": [{"properties": {"a": {}}}], "unevaluatedProperties": False},
@@ -189,17 +270,30 @@ TABLE: list[tuple[str, dict[str, Any], list[Any], list[Any]]] = [
     ),
     (
         "unevaluated through a reference",
-        {"$ref": "#/$defs/x", "$defs": {"x": {"properties": {"a": {}}}}, "unevaluatedProperties": False},
+        {
+            "$ref": "#/$defs/x",
+            "$defs": {"x": {"properties": {"a": {}}}},
+            "unevaluatedProperties": False,
+        },
         [{"a": 1}],
         [{"b": 1}],
     ),
     (
         "unevaluated under dependentSchemas",
-        {"properties": {"a": {}}, "dependentSchemas": {"a": {"properties": {"b": {}}}}, "unevaluatedProperties": False},
+        {
+            "properties": {"a": {}},
+            "dependentSchemas": {"a": {"properties": {"b": {}}}},
+            "unevaluatedProperties": False,
+        },
         [{"a": 1, "b": 1}, {}],
         [{"b": 1}],
     ),
-    ("cousins see nothing", {"allOf": [{"properties": {"a": {}}}, {"unevaluatedProperties": False}]}, [{}], [{"a": 1}]),
+    (
+        "cousins see nothing",
+        {"allOf": [{"properties": {"a": {}}}, {"unevaluatedProperties": False}]},
+        [{}],
+        [{"a": 1}],
+    ),
     (
         "an inner unevaluated counts outside",
         {"allOf": [{"unevaluatedProperties": True}], "unevaluatedProperties": False},
@@ -214,7 +308,12 @@ TABLE: list[tuple[str, dict[str, Any], list[Any], list[Any]]] = [
     ),
     ("unevaluated items", {"prefixItems": [{}], "unevaluatedItems": False}, [[1], []], [[1, 2]]),
     ("unevaluated items after items", {"items": {}, "unevaluatedItems": False}, [[1, 2]], []),
-    ("unevaluated items and contains", {"contains": {"const": 1}, "unevaluatedItems": False}, [[1, 1]], [[1, 2]]),
+    (
+        "unevaluated items and contains",
+        {"contains": {"const": 1}, "unevaluatedItems": False},
+        [[1, 1]],
+        [[1, 2]],
+    ),
     (
         "unevaluated items of 2019 do not count contains",
         {"$schema": D2019, "contains": {"const": 1}, "unevaluatedItems": False},
@@ -223,22 +322,34 @@ TABLE: list[tuple[str, dict[str, Any], list[Any], list[Any]]] = [
     ),
     (
         "unevaluated items under anyOf",
-        {"anyOf": [{"prefixItems": [{}, {"const": 2}]}, {"prefixItems": [{}]}], "unevaluatedItems": False},
+        {
+            "anyOf": [{"prefixItems": [{}, {"const": 2}]}, {"prefixItems": [{}]}],
+            "unevaluatedItems": False,
+        },
         [[1], [1, 2]],
         [[1, 3]],
     ),
 ]
 
 
-@pytest.mark.parametrize(("schema", "fine", "wrong"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
-def test_a_keyword_takes_what_it_should_and_nothing_else(schema: Any, fine: list[Any], wrong: list[Any]) -> None:
+@pytest.mark.parametrize(
+    ("schema", "fine", "wrong"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE]
+)
+def test_a_keyword_takes_what_it_should_and_nothing_else(
+    schema: Any, fine: list[Any], wrong: list[Any]
+) -> None:
     assert [value for value in fine if not fits(schema, value)] == []
     assert [value for value in wrong if fits(schema, value)] == []
 
 
 def test_what_is_wrong_is_said_in_one_short_sentence_each() -> None:
-    schema = {"properties": {"a": {"items": {"type": "string"}}, "b": {"maxLength": 3}}, "required": ["c"]}
-    problems = JsonSchema(schema).problems({"a": ["x", 5, {"k": "v" * 500}], "b": "y" * 10_000}, CHECK_STEPS)
+    schema = {
+        "properties": {"a": {"items": {"type": "string"}}, "b": {"maxLength": 3}},
+        "required": ["c"],
+    }
+    problems = JsonSchema(schema).problems(
+        {"a": ["x", 5, {"k": "v" * 500}], "b": "y" * 10_000}, CHECK_STEPS
+    )
     assert problems == [
         "arguments: 'c' is a required property",
         "a.1: 5 is not of type 'string'",
@@ -282,7 +393,9 @@ def test_a_schema_that_is_none_is_not_judged_by(schema: Any) -> None:
 LEAVES = st.sampled_from([None, True, False, 0, 1, 1.0, 2, 2.5, "", "a", "ab"])
 VALUES = st.recursive(
     LEAVES,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 TYPES = ["array", "boolean", "integer", "null", "number", "object", "string"]
@@ -300,7 +413,9 @@ def _schemas(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
             "enum": st.lists(VALUES, min_size=1, max_size=3),
             "const": VALUES,
             "properties": named,
-            "patternProperties": st.dictionaries(st.sampled_from(["^a", "b$", "."]), inner, max_size=2),
+            "patternProperties": st.dictionaries(
+                st.sampled_from(["^a", "b$", "."]), inner, max_size=2
+            ),
             "additionalProperties": inner,
             "propertyNames": inner,
             "required": names,
@@ -340,7 +455,11 @@ def test_the_verdict_is_that_of_the_reference_library(schema: Any, value: Any) -
 _texts = st.sampled_from("abc")
 _parts = st.fixed_dictionaries(
     {"type": st.sampled_from(TYPES) | st.lists(st.sampled_from([*TYPES, "text"]), max_size=2)},
-    optional={"enum": st.lists(_texts | VALUES, max_size=3), "title": _texts, "format": st.just("date")},
+    optional={
+        "enum": st.lists(_texts | VALUES, max_size=3),
+        "title": _texts,
+        "format": st.just("date"),
+    },
 )
 _objects = st.fixed_dictionaries(
     {"type": st.sampled_from(["object", "object", "array"])},
@@ -355,10 +474,13 @@ _objects = st.fixed_dictionaries(
 
 
 @given(
-    schema=_objects | st.recursive(st.booleans(), _schemas, max_leaves=8).filter(lambda one: isinstance(one, dict)),
+    schema=_objects
+    | st.recursive(st.booleans(), _schemas, max_leaves=8).filter(lambda one: isinstance(one, dict)),
     value=st.dictionaries(_texts, _texts | VALUES, max_size=3) | VALUES,
 )
-def test_what_is_accepted_at_a_glance_is_accepted_by_the_whole_check(schema: Any, value: Any) -> None:
+def test_what_is_accepted_at_a_glance_is_accepted_by_the_whole_check(
+    schema: Any, value: Any
+) -> None:
     ready = JsonSchema(schema)
     if ready.accepts(value):
         with contextlib.suppress(Unchecked):  # that counts as valid
@@ -367,7 +489,11 @@ def test_what_is_accepted_at_a_glance_is_accepted_by_the_whole_check(schema: Any
 
 FLAT: dict[str, Any] = {
     "type": "object",
-    "properties": {"text": {"type": "string"}, "kind": {"type": "string", "enum": ["a", "b"]}, "n": {"type": "number"}},
+    "properties": {
+        "text": {"type": "string"},
+        "kind": {"type": "string", "enum": ["a", "b"]},
+        "n": {"type": "number"},
+    },
     "required": ["text"],
     "additionalProperties": False,
 }
@@ -387,11 +513,15 @@ FLAT: dict[str, Any] = {
         ([], False),
     ],
 )
-def test_plain_arguments_are_accepted_at_a_glance_and_others_are_checked(value: Any, accepted: bool) -> None:
+def test_plain_arguments_are_accepted_at_a_glance_and_others_are_checked(
+    value: Any, accepted: bool
+) -> None:
     assert JsonSchema(FLAT).accepts(value) is accepted is fits(FLAT, value)
 
 
-@pytest.mark.parametrize("more", [{"minProperties": 0}, {"$ref": "#"}, {"required": "text"}, {"properties": []}])
+@pytest.mark.parametrize(
+    "more", [{"minProperties": 0}, {"$ref": "#"}, {"required": "text"}, {"properties": []}]
+)
 def test_a_schema_that_says_more_accepts_nothing_at_a_glance(more: dict[str, Any]) -> None:
     assert not JsonSchema(FLAT | more).accepts({"text": "x"})
 
@@ -403,7 +533,10 @@ NAMES = {f"name{i}": i for i in range(65_000)}
 LETTERS = f"{random.Random(1).getrandbits(MIB):0{MIB}b}".translate(str.maketrans("01", "ab"))
 HOSTILE: dict[str, Callable[[], tuple[Any, Any]]] = {
     "unique objects": lambda: ({"uniqueItems": True}, OBJECTS),
-    "numbers of one hash": lambda: ({"uniqueItems": True}, [i * (2**61 - 1) for i in range(50_000)]),
+    "numbers of one hash": lambda: (
+        {"uniqueItems": True},
+        [i * (2**61 - 1) for i in range(50_000)],
+    ),
     "unique lists in lists": lambda: (
         {"items": {"uniqueItems": True}, "uniqueItems": True},
         [[[i]] * 2 for i in range(90_000)],
@@ -425,8 +558,14 @@ HOSTILE: dict[str, Callable[[], tuple[Any, Any]]] = {
         {"patternProperties": {f"\\pL{{1,{i % 20 + 5}}}{i}": {} for i in range(3_000)}},
         NAMES,
     ),
-    "many alternatives": lambda: ({"items": {"anyOf": [{"const": i} for i in range(9_000)]}}, NUMBERS),
-    "many values that are large": lambda: ({"anyOf": [{"enum": [[i]]} for i in range(3_000)]}, NUMBERS),
+    "many alternatives": lambda: (
+        {"items": {"anyOf": [{"const": i} for i in range(9_000)]}},
+        NUMBERS,
+    ),
+    "many values that are large": lambda: (
+        {"anyOf": [{"enum": [[i]]} for i in range(3_000)]},
+        NUMBERS,
+    ),
     "types that do not fit": lambda: ({"anyOf": [{"type": "string"}] * 9_000}, NUMBERS),
     "names that are missing": lambda: (
         {"items": {"not": {"required": [f"n{i}" for i in range(9_000)]}}},
@@ -437,7 +576,10 @@ HOSTILE: dict[str, Callable[[], tuple[Any, Any]]] = {
         [{"a": 1}] * 90_000,
     ),
     "unevaluated through many": lambda: (
-        {"allOf": [{"properties": {"a": {}}, "patternProperties": {"n": {}}}] * 50, "unevaluatedProperties": False},
+        {
+            "allOf": [{"properties": {"a": {}}, "patternProperties": {"n": {}}}] * 50,
+            "unevaluatedProperties": False,
+        },
         NAMES,
     ),
     "unevaluated items": lambda: (
@@ -446,7 +588,10 @@ HOSTILE: dict[str, Callable[[], tuple[Any, Any]]] = {
     ),
     "multiples": lambda: ({"items": {"multipleOf": 0.1}}, [0.3] * 250_000),
     "contains": lambda: ({"contains": {"not": {}}, "minContains": 0}, NUMBERS),
-    "property names": lambda: ({"propertyNames": {"anyOf": [{"pattern": "x$"}, {"pattern": "^n"}]}}, NAMES),
+    "property names": lambda: (
+        {"propertyNames": {"anyOf": [{"pattern": "x$"}, {"pattern": "^n"}]}},
+        NAMES,
+    ),
 }
 
 
@@ -456,7 +601,8 @@ def test_a_mebibyte_of_arguments_costs_a_bounded_amount_whatever_the_schema(name
     begun = time.thread_time()
     with contextlib.suppress(Unchecked):
         JsonSchema(schema).problems(value, CHECK_STEPS if ALL else CHECK_STEPS // (2 * PART))
-    # It stops itself at 0.6 s, or a tenth of that, of a machine of today; what it replaced took 15 s to hours.
+    # It stops itself at 0.6 s, or a tenth of that, of a machine of today; what it replaced took 15
+    # s to hours.
     assert time.thread_time() - begun < 10
 
 
@@ -477,7 +623,10 @@ def test_a_long_check_is_made_in_a_thread_and_the_event_loop_goes_on() -> None:
             self.threads.add(threading.get_ident())
             return super().get(*arguments)
 
-    schema = {"additionalProperties": False, "properties": {"l": Watched(items={"type": "integer"})}}
+    schema = {
+        "additionalProperties": False,
+        "properties": {"l": Watched(items={"type": "integer"})},
+    }
 
     async def main() -> None:
         checker = SchemaChecker()
@@ -485,7 +634,9 @@ def test_a_long_check_is_made_in_a_thread_and_the_event_loop_goes_on() -> None:
         assert wrong == ["l.100000: 'x' is not of type 'integer'"]
         assert Watched.threads - {threading.get_ident()}, "nothing was looked at off the loop"
         Watched.threads.clear()
-        assert await checker.problems("s.t", schema, {"l": [1, "x"]}) == ["l.1: 'x' is not of type 'integer'"]
+        assert await checker.problems("s.t", schema, {"l": [1, "x"]}) == [
+            "l.1: 'x' is not of type 'integer'"
+        ]
         assert Watched.threads == {threading.get_ident()}, "a small check needs no thread"
         checker.close()
 
@@ -494,7 +645,9 @@ def test_a_long_check_is_made_in_a_thread_and_the_event_loop_goes_on() -> None:
 
 @pytest.mark.usefixtures("patient")
 def test_a_long_check_waits_for_turns_of_the_event_loop_and_a_short_one_does_not() -> None:
-    """RE2 lets go of the interpreter so often that a loop which waits for it would be passed over."""
+    """RE2 lets go of the interpreter so often that a loop which waits for it would be passed
+    over.
+    """
     schema, names = {"propertyNames": {"pattern": "^n"}}, {f"name{n}": n for n in range(60_000)}
 
     async def main() -> None:
@@ -525,7 +678,12 @@ def test_looking_through_many_schemas_for_the_first_time_is_not_done_on_the_even
     schema = {"properties": {name: {"type": "integer"} for name in NAMES}}
     with pytest.raises(OutOfSteps):
         JsonSchema(schema).problems(dict(list(NAMES.items())[:100]), INLINE_STEPS)
-    assert JsonSchema({"properties": schema["properties"]}).problems(dict(list(NAMES.items())[:20]), INLINE_STEPS) == []
+    assert (
+        JsonSchema({"properties": schema["properties"]}).problems(
+            dict(list(NAMES.items())[:20]), INLINE_STEPS
+        )
+        == []
+    )
 
 
 def test_a_schema_is_not_searched_for_anchors_on_the_event_loop() -> None:
@@ -534,7 +692,9 @@ def test_a_schema_is_not_searched_for_anchors_on_the_event_loop() -> None:
     with pytest.raises(OutOfSteps):
         schema.problems(1, INLINE_STEPS)
     assert len(schema.problems(1, CHECK_STEPS)) == 1
-    assert JsonSchema({"$ref": "#/$defs/d5", "$defs": anchored}).problems("x", INLINE_STEPS) == [], "it is not needed"
+    assert (
+        JsonSchema({"$ref": "#/$defs/d5", "$defs": anchored}).problems("x", INLINE_STEPS) == []
+    ), "it is not needed"
 
 
 def test_numbers_of_thousands_of_digits_are_not_divided_on_the_event_loop() -> None:
@@ -561,7 +721,9 @@ WIDE: dict[str, tuple[Any, Any]] = {
 
 @pytest.mark.parametrize("name", WIDE)
 def test_every_part_of_a_wide_schema_and_of_a_value_counts(name: str) -> None:
-    """What costs no step is neither bounded nor moved off the event loop: 520,000 items took it 5 s."""
+    """What costs no step is neither bounded nor moved off the event loop: 520,000 items took it 5
+    s.
+    """
     schema, value = WIDE[name]
     ready = JsonSchema(schema)
     assert ready.problems(value, CHECK_STEPS) is not None, "and patterns are compiled by now"
@@ -592,14 +754,25 @@ def test_a_long_value_is_written_in_parts(monkeypatch: pytest.MonkeyPatch) -> No
         return text
 
     monkeypatch.setattr(verdicts, "json", SimpleNamespace(dumps=recorded))
-    rows = {"list": [{"a": i, "b": "x"} for i in range(5_000)], "names": {f"n{i}": i for i in range(5_000)}}
+    rows = {
+        "list": [{"a": i, "b": "x"} for i in range(5_000)],
+        "names": {f"n{i}": i for i in range(5_000)},
+    }
     for value in rows.values():
-        assert JsonSchema({"const": value}).problems(json.loads(json.dumps(value)), CHECK_STEPS) == []
+        assert (
+            JsonSchema({"const": value}).problems(json.loads(json.dumps(value)), CHECK_STEPS) == []
+        )
     assert sum(parts) > 100_000
     assert max(parts) < 100, "the encoder holds the interpreter until it is through"
 
 
-BOMBS = ["^(([a-z])+.)+[A-Z]([a-z])+$", "^(a|a?)+$", "^([a-zA-Z0-9]|[a-z])+$", "^(\\w|\\d)*!$", "^(.|[a-z])*x$"]
+BOMBS = [
+    "^(([a-z])+.)+[A-Z]([a-z])+$",
+    "^(a|a?)+$",
+    "^([a-zA-Z0-9]|[a-z])+$",
+    "^(\\w|\\d)*!$",
+    "^(.|[a-z])*x$",
+]
 
 
 @pytest.mark.parametrize("bomb", BOMBS)

@@ -1,4 +1,6 @@
-"""OAuth against a server that is its own authorization server: who gets a token, who is shown what, what is kept."""
+"""OAuth against a server that is its own authorization server: who gets a token, who is shown what,
+what is kept.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ class Person:
 
 @contextmanager
 def guarded(bench: Any) -> Iterator[Any]:
-    """The fault server, which wants a token and gives out `t-1`, `t-2`, … Its `login` is the authorization address."""
+    """The fault server, which wants a token and gives out `t-1`, `t-2`, … Its `login` is the
+    authorization address.
+    """
 
     class Handler(bench.faults.Handler):  # type: ignore[misc]  # a module loaded by its path
         def do_GET(self) -> None:
@@ -64,7 +68,9 @@ def guarded(bench: Any) -> Iterator[Any]:
         def do_POST(self) -> None:
             self.server.heard.append(dict(self.headers))
             if self.path == "/mcp":
-                if self.headers.get("authorization") in [f"Bearer {token}" for token in self.server.valid]:
+                if self.headers.get("authorization") in [
+                    f"Bearer {token}" for token in self.server.valid
+                ]:
                     super().do_POST()
                 else:
                     self.rfile.read(int(self.headers["content-length"]))
@@ -80,7 +86,11 @@ def guarded(bench: Any) -> Iterator[Any]:
                 return
             self.server.issued += 1
             self.server.valid.append(f"t-{self.server.issued}")
-            token = {"access_token": self.server.valid[-1], "token_type": "Bearer", "refresh_token": "r-1"}
+            token = {
+                "access_token": self.server.valid[-1],
+                "token_type": "Bearer",
+                "refresh_token": "r-1",
+            }
             self.answer(200, json.dumps({**token, "expires_in": 3600}).encode())
 
     with bench.faults.serving() as server:
@@ -90,7 +100,9 @@ def guarded(bench: Any) -> Iterator[Any]:
         yield server
 
 
-def test_a_person_authorizes_once_and_the_token_is_kept_privately_for_that_server(bench: Any, tmp_path: Path) -> None:
+def test_a_person_authorizes_once_and_the_token_is_kept_privately_for_that_server(
+    bench: Any, tmp_path: Path
+) -> None:
     person = Person()
     folder = tmp_path / "state" / "tokens"
 
@@ -98,7 +110,9 @@ def test_a_person_authorizes_once_and_the_token_is_kept_privately_for_that_serve
         assert bench.said(await bench.call(sessions, "echo", text="hello")) == "hello"
 
     with guarded(bench) as server:
-        bench.run(main, bench.http(server, auth="oauth"), authorization=Authorization(folder, person))
+        bench.run(
+            main, bench.http(server, auth="oauth"), authorization=Authorization(folder, person)
+        )
         assert len(person.shown) == 1
         assert [asked["grant_type"] for asked in server.asked] == ["authorization_code"]
         assert server.asked[0]["resource"] == server.url
@@ -119,23 +133,36 @@ def test_a_person_authorizes_once_and_the_token_is_kept_privately_for_that_serve
             assert (await bench.call(sessions, "echo", text="x")).code == "unauthorized"
 
         bench.run(refused, bench.http(other, auth="oauth"), authorization=Authorization(folder))
-        assert all("authorization" not in {name.lower() for name in headers} for _, _, headers in other.seen)
+        assert all(
+            "authorization" not in {name.lower() for name in headers}
+            for _, _, headers in other.seen
+        )
 
 
-def test_tokens_that_ran_out_are_refreshed_without_a_person_even_after_a_restart(bench: Any, tmp_path: Path) -> None:
+def test_tokens_that_ran_out_are_refreshed_without_a_person_even_after_a_restart(
+    bench: Any, tmp_path: Path
+) -> None:
     async def main(sessions: McpSessions) -> None:
         assert bench.said(await bench.call(sessions, "echo", text="hello")) == "hello"
 
     with guarded(bench) as server:
-        bench.run(main, bench.http(server, auth="oauth"), authorization=Authorization(tmp_path / "t", Person()))
+        bench.run(
+            main,
+            bench.http(server, auth="oauth"),
+            authorization=Authorization(tmp_path / "t", Person()),
+        )
         TokenFile(tmp_path / "t", server.url, "").write(until=1.0)
         before = len(server.asked)
-        bench.run(main, bench.http(server, auth="oauth"), authorization=Authorization(tmp_path / "t"))
+        bench.run(
+            main, bench.http(server, auth="oauth"), authorization=Authorization(tmp_path / "t")
+        )
         assert {asked["grant_type"] for asked in server.asked[before:]} == {"refresh_token"}
         assert server.asked[-1]["refresh_token"] == "r-1"
 
 
-def test_a_token_that_is_no_longer_taken_and_can_not_be_replaced_is_unauthorized(bench: Any, tmp_path: Path) -> None:
+def test_a_token_that_is_no_longer_taken_and_can_not_be_replaced_is_unauthorized(
+    bench: Any, tmp_path: Path
+) -> None:
     async def refused(sessions: McpSessions) -> None:
         result = await bench.call(sessions, "echo", text="x")
         assert (result.outcome, result.code) == ("unavailable", "unauthorized")
@@ -144,26 +171,46 @@ def test_a_token_that_is_no_longer_taken_and_can_not_be_replaced_is_unauthorized
         assert (await bench.call(sessions, "echo", text="x")).outcome == "ok"
 
     with guarded(bench) as server:
-        bench.run(main, bench.http(server, auth="oauth"), authorization=Authorization(tmp_path / "t", Person()))
+        bench.run(
+            main,
+            bench.http(server, auth="oauth"),
+            authorization=Authorization(tmp_path / "t", Person()),
+        )
         server.valid.clear()
         server.refuses = 400
-        bench.run(refused, bench.http(server, auth="oauth"), authorization=Authorization(tmp_path / "t"))
+        bench.run(
+            refused, bench.http(server, auth="oauth"), authorization=Authorization(tmp_path / "t")
+        )
 
 
 def test_principals_have_tokens_of_their_own(bench: Any, tmp_path: Path) -> None:
     async def main(sessions: McpSessions) -> None:
-        assert (await bench.call(sessions, "echo", text="x", scope=Scope(principal="ann"))).outcome == "ok"
+        assert (
+            await bench.call(sessions, "echo", text="x", scope=Scope(principal="ann"))
+        ).outcome == "ok"
 
     async def other(sessions: McpSessions) -> None:
-        assert (await bench.call(sessions, "echo", text="x", scope=Scope(principal="ben"))).code == "unauthorized"
+        assert (
+            await bench.call(sessions, "echo", text="x", scope=Scope(principal="ben"))
+        ).code == "unauthorized"
 
     with guarded(bench) as server:
-        bench.run(main, bench.http(server, auth="oauth"), authorization=Authorization(tmp_path / "t", Person()))
-        bench.run(other, bench.http(server, auth="oauth"), authorization=Authorization(tmp_path / "t"))
+        bench.run(
+            main,
+            bench.http(server, auth="oauth"),
+            authorization=Authorization(tmp_path / "t", Person()),
+        )
+        bench.run(
+            other, bench.http(server, auth="oauth"), authorization=Authorization(tmp_path / "t")
+        )
 
 
-@pytest.mark.parametrize("login", ["http://login.example/authorize", "https://me:secret@login.example/"])
-def test_an_address_that_nobody_should_open_is_shown_to_nobody(bench: Any, tmp_path: Path, login: str) -> None:
+@pytest.mark.parametrize(
+    "login", ["http://login.example/authorize", "https://me:secret@login.example/"]
+)
+def test_an_address_that_nobody_should_open_is_shown_to_nobody(
+    bench: Any, tmp_path: Path, login: str
+) -> None:
     person = Person()
 
     async def main(sessions: McpSessions) -> None:
@@ -171,11 +218,17 @@ def test_an_address_that_nobody_should_open_is_shown_to_nobody(bench: Any, tmp_p
 
     with guarded(bench) as server:
         server.login = login
-        bench.run(main, bench.http(server, auth="oauth"), authorization=Authorization(tmp_path / "t", person))
+        bench.run(
+            main,
+            bench.http(server, auth="oauth"),
+            authorization=Authorization(tmp_path / "t", person),
+        )
     assert person.shown == []
 
 
-def test_a_configured_header_stays_with_its_server_while_another_issues_the_tokens(bench: Any, tmp_path: Path) -> None:
+def test_a_configured_header_stays_with_its_server_while_another_issues_the_tokens(
+    bench: Any, tmp_path: Path
+) -> None:
     async def main(sessions: McpSessions) -> None:
         assert (await bench.call(sessions, "echo", text="x")).outcome == "ok"
 
@@ -216,7 +269,9 @@ def test_what_may_be_put_before_a_person(url: str, safe: bool) -> None:
     assert is_safe_to_show(url) is safe
 
 
-def test_a_server_that_has_no_such_authorization_is_asked_for_none(bench: Any, tmp_path: Path) -> None:
+def test_a_server_that_has_no_such_authorization_is_asked_for_none(
+    bench: Any, tmp_path: Path
+) -> None:
     person = Person()
 
     async def main(sessions: McpSessions) -> None:
@@ -242,4 +297,7 @@ def test_a_token_file_that_others_can_read_is_not_used(tmp_path: Path) -> None:
 
 def test_tokens_are_kept_in_the_users_data_folder(tmp_path: Path) -> None:
     assert default_folder({"XDG_DATA_HOME": str(tmp_path)}) == tmp_path / "bundle-router" / "tokens"
-    assert default_folder({"XDG_DATA_HOME": "relative"}) == Path.home() / ".local/share/bundle-router/tokens"
+    assert (
+        default_folder({"XDG_DATA_HOME": "relative"})
+        == Path.home() / ".local/share/bundle-router/tokens"
+    )

@@ -1,4 +1,6 @@
-"""F-27: a server whose every answer asks for another call is stopped by the step's budget, and the records say so."""
+"""F-27: a server whose every answer asks for another call is stopped by the step's budget, and the
+records say so.
+"""
 
 from __future__ import annotations
 
@@ -46,18 +48,26 @@ def test_a_server_that_always_says_call_again_is_stopped_by_the_budget(
             *_, last = obey(router)
             assert (last.outcome, last.code, server.faults.calls) == ("budget", code, made)
             assert "It gets no more".lower() in last.text.lower()
-            assert router.call_sync("r", "search_tools", {"query": "echo"}).outcome == "budget", "searching costs too"
+            assert router.call_sync("r", "search_tools", {"query": "echo"}).outcome == "budget", (
+                "searching costs too"
+            )
             assert router.call_sync("r", "s.nowhere", {}).outcome == "budget"
             router.route_sync(project.step())
-            assert obey(router, turns=1)[0].outcome == "budget", "routed again, what was spent stays spent"
+            assert obey(router, turns=1)[0].outcome == "budget", (
+                "routed again, what was spent stays spent"
+            )
             router.route_sync(project.step().model_copy(update={"step": "another"}))
             assert obey(router, turns=1)[0].ok, "another step has a budget of its own"
     rows = [row for row in project.records() if row["type"] == "call.finished"]
     assert Counter(row["outcome"] for row in rows) == {"ok": made + 1, "budget": 4}
     spent = [row["spent"] for row in rows]
     assert [row["calls"] for row in spent] == [*range(1, made + 1), made, made, made, made, 1]
-    assert spent[made - 1]["result_bytes"] == sum(row["shaped"]["original_bytes"] for row in rows[:made])
-    assert spent[made - 1]["elapsed_ms"] == pytest.approx(sum(row["elapsed_ms"] for row in rows[:made]), abs=0.01)
+    assert spent[made - 1]["result_bytes"] == sum(
+        row["shaped"]["original_bytes"] for row in rows[:made]
+    )
+    assert spent[made - 1]["elapsed_ms"] == pytest.approx(
+        sum(row["elapsed_ms"] for row in rows[:made]), abs=0.01
+    )
 
 
 def test_a_call_that_the_budget_refuses_contacts_nobody(project: Any, bench: Any) -> None:
@@ -69,10 +79,14 @@ def test_a_call_that_the_budget_refuses_contacts_nobody(project: Any, bench: Any
         listed = server.faults.lists
         with project.open() as router:
             assert router.call_sync("r", "s.echo", {"text": "x"}).outcome == "budget"
-        assert server.faults.lists == listed, "a router that knows no list asks for none to refuse a call"
+        assert server.faults.lists == listed, (
+            "a router that knows no list asks for none to refuse a call"
+        )
 
 
-def test_refusals_count_so_that_asking_for_what_is_not_there_ends_too(project: Any, bench: Any) -> None:
+def test_refusals_count_so_that_asking_for_what_is_not_there_ends_too(
+    project: Any, bench: Any
+) -> None:
     with bench.faults.serving() as server:
         limited(project, bench, server, "calls_per_step = 5")
         with project.open() as router:
@@ -82,19 +96,27 @@ def test_refusals_count_so_that_asking_for_what_is_not_there_ends_too(project: A
     assert server.faults.calls == 0
 
 
-def test_the_same_call_with_the_same_answer_is_stopped_and_other_calls_are_not(project: Any, bench: Any) -> None:
+def test_the_same_call_with_the_same_answer_is_stopped_and_other_calls_are_not(
+    project: Any, bench: Any
+) -> None:
     with bench.faults.serving() as server:
         limited(project, bench, server, "repeated_calls = 6")
         with project.open() as router:
             router.route_sync(project.step())
             results = obey(router, "s.same")
             assert (results[-1].outcome, results[-1].code) == ("budget", "repeated_calls")
-            assert len(results) == 1 + 1 + 6 + 1, "first without a token, then the same token again and again"
+            assert len(results) == 1 + 1 + 6 + 1, (
+                "first without a token, then the same token again and again"
+            )
             assert router.call_sync("r", "s.echo", {"text": "x"}).ok
-            assert len(obey(router, "s.same", turns=3)) == 3, "after something else it may be tried again"
+            assert len(obey(router, "s.same", turns=3)) == 3, (
+                "after something else it may be tried again"
+            )
 
 
-def test_a_run_that_is_opened_again_has_what_is_left_of_its_budget(project: Any, bench: Any) -> None:
+def test_a_run_that_is_opened_again_has_what_is_left_of_its_budget(
+    project: Any, bench: Any
+) -> None:
     with bench.faults.serving() as server:
         limited(project, bench, server, "calls_per_step = 4")
         with project.open() as router:

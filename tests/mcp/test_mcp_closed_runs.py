@@ -1,4 +1,6 @@
-"""Runs that are closed while others still call: a process of such a run ends with the last call that holds it."""
+"""Runs that are closed while others still call: a process of such a run ends with the last call
+that holds it.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def servers() -> list[int]:
     return own_processes()[1:]
 
 
-def test_a_process_that_a_call_holds_when_its_run_is_closed_ends_with_that_call(project: Any, bench: Any) -> None:
+def test_a_process_that_a_call_holds_when_its_run_is_closed_ends_with_that_call(
+    project: Any, bench: Any
+) -> None:
     project.stdio(tools=SERVER)
     project.pin()
     go = project.root / "go"
@@ -39,7 +43,9 @@ def test_a_process_that_a_call_holds_when_its_run_is_closed_ends_with_that_call(
         asyncio.run(bench.until(lambda: servers() == []))
 
 
-def test_a_call_that_waits_for_its_turn_when_its_run_is_closed_leaves_no_process(project: Any, bench: Any) -> None:
+def test_a_call_that_waits_for_its_turn_when_its_run_is_closed_leaves_no_process(
+    project: Any, bench: Any
+) -> None:
     project.stdio(tools=SERVER)
     (project.config / "router.toml").write_text("[limits]\nmax_concurrent_calls = 1\n")
     project.pin()
@@ -56,7 +62,9 @@ def test_a_call_that_waits_for_its_turn_when_its_run_is_closed_leaves_no_process
 
 
 @pytest.mark.parametrize("tool", ["call", "tools"])
-def test_what_is_asked_of_a_closed_run_starts_a_server_that_ends_with_it(project: Any, bench: Any, tool: str) -> None:
+def test_what_is_asked_of_a_closed_run_starts_a_server_that_ends_with_it(
+    project: Any, bench: Any, tool: str
+) -> None:
     project.stdio(tools=SERVER)
 
     async def main() -> None:
@@ -106,7 +114,9 @@ def test_a_subscription_of_a_closed_run_is_refused(bench: Any) -> None:
     bench.run(main, bench.stdio())
 
 
-def test_threads_that_call_on_while_their_run_is_closed_leave_no_process(project: Any, bench: Any) -> None:
+def test_threads_that_call_on_while_their_run_is_closed_leave_no_process(
+    project: Any, bench: Any
+) -> None:
     project.stdio(tools=SERVER)
     project.pin()
     with project.open() as router, ThreadPoolExecutor(4) as threads:
@@ -116,7 +126,9 @@ def test_threads_that_call_on_while_their_run_is_closed_leave_no_process(project
             return [router.call_sync("r", "s.pid").outcome for _ in range(5)]
 
         made = [threads.submit(calls, number) for number in range(4)]
-        asyncio.run(bench.until(lambda: any(row["type"] == "call.finished" for row in project.records())))
+        asyncio.run(
+            bench.until(lambda: any(row["type"] == "call.finished" for row in project.records()))
+        )
         router.close_run_sync("r")
         assert {outcome for future in made for outcome in future.result(300)} == {"ok"}
         asyncio.run(bench.until(lambda: servers() == []))

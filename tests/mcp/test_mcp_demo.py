@@ -1,4 +1,6 @@
-"""`bundle-router demo --mcp` with real servers (see tests/mcp/real_servers.py for how they are installed)."""
+"""`bundle-router demo --mcp` with real servers (see tests/mcp/real_servers.py for how they are
+installed).
+"""
 
 from __future__ import annotations
 
@@ -57,8 +59,12 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
 
 
 def test_the_demo_pins_and_calls_what_is_installed(demo: Demo) -> None:
-    assert re.search(r"everything\.get-tiny-image +ok .*artifact image/png \d+x\d+, [\d,]+ bytes", demo.said)
-    assert re.search(r"time\.get_current_time +ok", demo.said), "a stranger's tool, through call_tool"
+    assert re.search(
+        r"everything\.get-tiny-image +ok .*artifact image/png \d+x\d+, [\d,]+ bytes", demo.said
+    )
+    assert re.search(r"time\.get_current_time +ok", demo.said), (
+        "a stranger's tool, through call_tool"
+    )
     assert re.search(r"everything\.echo +denied: pin_drift", demo.said)
 
 
@@ -70,13 +76,18 @@ def test_the_demo_leaves_no_process_behind(demo: Demo) -> None:
 @pytest.mark.parametrize(("fault", "outcome"), FAULTS)
 def test_the_demo_survives(fault: str, outcome: str, demo: Demo) -> None:
     (row,) = [row for row in demo.said.split("A server in trouble")[1].splitlines() if fault in row]
-    assert re.search(rf"  {outcome}  .*  ok +ok +\d+$", row), "and the next call works, and another server's did"
+    assert re.search(rf"  {outcome}  .*  ok +ok +\d+$", row), (
+        "and the next call works, and another server's did"
+    )
 
 
 def test_the_demo_shows_what_a_real_browser_drew_as_an_artifact(demo: Demo, tmp_path: Path) -> None:
     browser(tmp_path)
     assert "Skipped:" not in demo.said
-    row = re.search(r"browser\.browser_take_screenshot +image/png (\d+)x(\d+) +[\d,]+ +([0-9a-f]{64})", demo.said)
+    row = re.search(
+        r"browser\.browser_take_screenshot +image/png (\d+)x(\d+) +[\d,]+ +([0-9a-f]{64})",
+        demo.said,
+    )
     assert row is not None
     (stored,) = demo.folder.glob(f"runs/demo-mcp-*/artifacts/sha256/{row[3][:2]}/{row[3]}")
     data = stored.read_bytes()
@@ -84,11 +95,15 @@ def test_the_demo_shows_what_a_real_browser_drew_as_an_artifact(demo: Demo, tmp_
     width, height, pixels = decoded(data)
     assert (width, height) == (int(row[1]), int(row[2]))
     colours = {pixels[n : n + 3] for n in range(0, len(pixels), 3)}
-    assert {bytes.fromhex(colour) for colour in ("f5f1e8", "d9643a", "2a7f78")} < colours, "paper, bars, the last bar"
+    assert {bytes.fromhex(colour) for colour in ("f5f1e8", "d9643a", "2a7f78")} < colours, (
+        "paper, bars, the last bar"
+    )
 
 
 def decoded(data: bytes) -> tuple[int, int, bytes]:
-    """Width, height and RGB pixels of a PNG with eight bits a colour, neither interlaced nor transparent."""
+    """Width, height and RGB pixels of a PNG with eight bits a colour, neither interlaced nor
+    transparent.
+    """
     at, packed = 8, b""
     while at < len(data):
         length, kind = struct.unpack(">I4s", data[at : at + 8])
@@ -110,7 +125,11 @@ def unfiltered(kind: int, row: bytearray, above: bytes) -> bytes:
         left, up, corner = (row[x - 3], above[x], above[x - 3]) if x >= 3 else (0, above[x], 0)
         if kind == 4:
             guess = left + up - corner
-            near = min((abs(guess - left), 0, left), (abs(guess - up), 1, up), (abs(guess - corner), 2, corner))[2]
+            near = min(
+                (abs(guess - left), 0, left),
+                (abs(guess - up), 1, up),
+                (abs(guess - corner), 2, corner),
+            )[2]
             row[x] = (row[x] + near) & 255
         else:
             row[x] = (row[x] + (0, left, up, (left + up) // 2)[kind]) & 255

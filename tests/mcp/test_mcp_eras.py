@@ -1,4 +1,6 @@
-"""Both eras of the protocol, and the transport it has given up, against servers built with the SDK."""
+"""Both eras of the protocol, and the transport it has given up, against servers built with the
+SDK.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ uvicorn = pytest.importorskip("uvicorn")
 @contextmanager
 def serving(app: Any) -> Iterator[str]:
     """Serves an ASGI application on a free port, in a thread."""
-    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="critical", ws="none", timeout_graceful_shutdown=2)
+    config = uvicorn.Config(
+        app, host="127.0.0.1", port=0, log_level="critical", ws="none", timeout_graceful_shutdown=2
+    )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
@@ -91,7 +95,11 @@ def test_a_modern_server_is_spoken_to_in_its_own_era_and_shared_by_runs(bench: A
             result = await bench.call(sessions, "echo", text="hello", scope=Scope(run_id))
             assert bench.said(result) == "hello"
         listing = await sessions.definitions("s")
-        assert (listing.protocol, listing.name, listing.instructions) == ("2026-07-28", "modern", "be modern")
+        assert (listing.protocol, listing.name, listing.instructions) == (
+            "2026-07-28",
+            "modern",
+            "be modern",
+        )
         assert names(sessions) == ["echo", "hang", "grow"]
         assert sessions.status()[0].connections == 1
 
@@ -100,9 +108,12 @@ def test_a_modern_server_is_spoken_to_in_its_own_era_and_shared_by_runs(bench: A
 
 
 @pytest.mark.parametrize(
-    ("era", "spoken"), [("auto", "2026-07-28"), ("handshake", "2025-11-25"), ("modern", "2026-07-28")]
+    ("era", "spoken"),
+    [("auto", "2026-07-28"), ("handshake", "2025-11-25"), ("modern", "2026-07-28")],
 )
-def test_an_entry_says_in_which_era_a_server_is_spoken_to(bench: Any, era: Any, spoken: str) -> None:
+def test_an_entry_says_in_which_era_a_server_is_spoken_to(
+    bench: Any, era: Any, spoken: str
+) -> None:
     async def main(sessions: McpSessions) -> None:
         assert bench.said(await bench.call(sessions, "echo", text="hello")) == "hello"
         assert (await sessions.definitions("s")).protocol == spoken
@@ -111,7 +122,9 @@ def test_an_entry_says_in_which_era_a_server_is_spoken_to(bench: Any, era: Any, 
         bench.run(main, replace(http(url), era=era))
 
 
-def test_a_server_without_the_modern_era_is_not_spoken_to_where_that_alone_is_asked_for(bench: Any) -> None:
+def test_a_server_without_the_modern_era_is_not_spoken_to_where_that_alone_is_asked_for(
+    bench: Any,
+) -> None:
     async def main(sessions: McpSessions) -> None:
         result = await bench.call(sessions, "echo", text="x")
         assert (result.outcome, result.code) == ("unavailable", "protocol_error")
@@ -132,12 +145,17 @@ def test_a_server_that_may_ask_lists_what_it_has_for_clients_that_can_be_asked(
         await sessions.definitions("s")
         asking = [name for name in names(sessions) if name.startswith("asks_")]
         assert asking == (["asks_elicitation", "asks_roots", "asks_sampling"] if lets_ask else [])
-        assert bench.said(await bench.call(sessions, "echo", text="hello", scope=Scope("r-1"))) == "hello"
+        assert (
+            bench.said(await bench.call(sessions, "echo", text="hello", scope=Scope("r-1")))
+            == "hello"
+        )
 
     bench.run(main, bench.stdio("by_client=1", era=era, trust="trusted", pass_through=given))
 
 
-def test_a_change_that_a_modern_server_announces_is_seen_without_waiting_for_the_lifetime(bench: Any) -> None:
+def test_a_change_that_a_modern_server_announces_is_seen_without_waiting_for_the_lifetime(
+    bench: Any,
+) -> None:
     modern = Modern()
 
     async def main(sessions: McpSessions) -> None:
@@ -172,7 +190,9 @@ def test_giving_up_reaches_a_modern_server(bench: Any, leap: Any, gives_up: str)
 
 
 @pytest.mark.parametrize("make", [lambda s: s.sse_app()], ids=["sse"])
-def test_a_legacy_server_over_sse_is_spoken_to_where_its_entry_says_so(bench: Any, make: Callable[[Any], Any]) -> None:
+def test_a_legacy_server_over_sse_is_spoken_to_where_its_entry_says_so(
+    bench: Any, make: Callable[[Any], Any]
+) -> None:
     modern = Modern()
 
     async def main(sessions: McpSessions) -> None:

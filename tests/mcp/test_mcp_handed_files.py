@@ -1,4 +1,6 @@
-"""Artifacts handed as files to servers: to a process where it may read, to a server elsewhere not at all."""
+"""Artifacts handed as files to servers: to a process where it may read, to a server elsewhere not
+at all.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,13 @@ from typing import Any
 
 import pytest
 
-READS = {"inputSchema": {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}}
+READS = {
+    "inputSchema": {
+        "type": "object",
+        "properties": {"path": {"type": "string"}},
+        "required": ["path"],
+    }
+}
 
 
 def test_a_server_elsewhere_is_not_given_a_path_and_not_called(project: Any, bench: Any) -> None:
@@ -29,11 +37,17 @@ def test_a_server_elsewhere_is_not_given_a_path_and_not_called(project: Any, ben
 
 
 @pytest.mark.skipif(
-    not os.environ.get("BUNDLE_ROUTER_TEST_SERVERS"), reason="BUNDLE_ROUTER_TEST_SERVERS names no installed servers"
+    not os.environ.get("BUNDLE_ROUTER_TEST_SERVERS"),
+    reason="BUNDLE_ROUTER_TEST_SERVERS names no installed servers",
 )
 def test_a_real_filesystem_server_reads_an_artifact_where_it_may_read_files(project: Any) -> None:
-    modules = Path(os.environ["BUNDLE_ROUTER_TEST_SERVERS"], "node_modules", "@modelcontextprotocol")
-    scripts = {name: modules / f"server-{name}" / "dist" / "index.js" for name in ("filesystem", "everything")}
+    modules = Path(
+        os.environ["BUNDLE_ROUTER_TEST_SERVERS"], "node_modules", "@modelcontextprotocol"
+    )
+    scripts = {
+        name: modules / f"server-{name}" / "dist" / "index.js"
+        for name in ("filesystem", "everything")
+    }
     if shutil.which("node") is None or not all(script.exists() for script in scripts.values()):
         pytest.skip("needs node and the servers 'filesystem' and 'everything'")
     may_read = project.root / "may-read"
@@ -45,7 +59,10 @@ def test_a_real_filesystem_server_reads_an_artifact_where_it_may_read_files(proj
         project.write(
             f'transport = "stdio"\ncommand = "node"\nargs = {args}\n{files}',
             'tools = ["s.read_media_file", "e.get-tiny-image"]',
-            more=f'[servers.e]\ntransport = "stdio"\ntrust = "trusted"\ncommand = "node"\nargs = {other}\n',
+            more=(
+                '[servers.e]\ntransport = "stdio"\ntrust = "trusted"\ncommand = "node"\nargs ='
+                f" {other}\n"
+            ),
         )
         project.pin()
 

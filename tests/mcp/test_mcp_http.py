@@ -1,4 +1,6 @@
-"""HTTP servers that misbehave: bounds before parsing, credentials that stay put, sessions that get lost."""
+"""HTTP servers that misbehave: bounds before parsing, credentials that stay put, sessions that get
+lost.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ def test_a_call_gives_the_servers_blocks(bench: Any, events: bool) -> None:
         bench.run(main, bench.http(server))
 
 
-# --- bytes ------------------------------------------------------------------------------------------------------------
+# --- bytes ----------------------------------------------------------------------------------------
 
 
 def test_a_gzip_bomb_of_300_megabytes_is_cut_at_the_cap(bench: Any) -> None:
@@ -48,7 +50,9 @@ def test_a_gzip_bomb_of_300_megabytes_is_cut_at_the_cap(bench: Any) -> None:
 
     with bench.faults.serving() as server:
         bench.run(main, bench.http(server))
-        assert all(headers.get("accept-encoding") == "identity" for _, _, headers in lowered(server))
+        assert all(
+            headers.get("accept-encoding") == "identity" for _, _, headers in lowered(server)
+        )
 
 
 def test_an_answer_that_is_compressed_all_the_same_is_read(bench: Any) -> None:
@@ -101,7 +105,8 @@ WAYS = ["json", "events", "legacy", "stdio"]
 
 
 @pytest.mark.parametrize(
-    "client", [None, Client(progress=True, log_level="info", on_notification=lambda _method, _params: None)]
+    "client",
+    [None, Client(progress=True, log_level="info", on_notification=lambda _method, _params: None)],
 )
 @pytest.mark.parametrize("way", WAYS)
 def test_the_sdk_parses_no_large_answer_as_that_would_stop_the_loop_for_all_servers(
@@ -112,7 +117,9 @@ def test_the_sdk_parses_no_large_answer_as_that_would_stop_the_loop_for_all_serv
     async def main(sessions: McpSessions) -> None:
         first = await bench.call(sessions, "big", bytes=200_000, scope=scope)
         assert len(bench.said(first)) == 200_000, "also where the log level has to be set before"
-        results = await asyncio.gather(*(bench.call(sessions, "big", bytes=size, scope=scope) for size in sizes))
+        results = await asyncio.gather(
+            *(bench.call(sessions, "big", bytes=size, scope=scope) for size in sizes)
+        )
         assert [len(bench.said(result)) for result in results] == sizes
 
     with bench.faults.serving() as server:
@@ -126,23 +133,33 @@ def test_the_sdk_parses_no_large_answer_as_that_would_stop_the_loop_for_all_serv
 def test_the_sdk_parses_nothing_large_of_a_server_that_says_more_than_it_was_asked(
     bench: Any, parser: Parser, way: str
 ) -> None:
-    """Capabilities without end, and notifications and requests beside an answer: what matters of them is there."""
+    """Capabilities without end, and notifications and requests beside an answer: what matters of
+    them is there.
+    """
     heard: list[tuple[str, Any]] = []
     said: list[tuple[str, Any]] = [("notifications/progress", {"progress": 1.0})]
     if way != "legacy":  # a log line names no request, and the session is for all runs
         said.append(("notifications/message", {"level": "info", "data": "said"}))
     client = Client(
-        log_level="info", progress=True, on_notification=lambda method, params: heard.append((method, dict(params)))
+        log_level="info",
+        progress=True,
+        on_notification=lambda method, params: heard.append((method, dict(params))),
     )
 
     async def main(sessions: McpSessions) -> None:
         listing = await sessions.definitions("s")
-        assert (listing.name, listing.instructions, len(listing.tools) > 5) == ("faults", "be kind", True)
+        assert (listing.name, listing.instructions, len(listing.tools) > 5) == (
+            "faults",
+            "be kind",
+            True,
+        )
         told = await bench.call(sessions, "tells", values=20_000, scope=Scope("r", client=client))
         assert bench.said(told) == "tells"
         await bench.until(lambda: sessions.fresh("s") is None)  # its list has changed
         await bench.until(lambda: len(heard) == len(said))
-        assert bench.said(await bench.call(sessions, "echo", text="more")) == "more", "the connection stands"
+        assert bench.said(await bench.call(sessions, "echo", text="more")) == "more", (
+            "the connection stands"
+        )
 
     with bench.faults.serving(bench.faults.Faults(experimental=20_000)) as server:
         server.events, server.legacy = way == "events", way == "legacy"
@@ -156,7 +173,11 @@ def test_the_sdk_parses_nothing_large_of_a_server_that_says_more_than_it_was_ask
 def test_an_answer_to_another_request_fails_the_call_at_once_and_counts_against_the_server(
     bench: Any, id_: Any, size: int
 ) -> None:
-    other = {"jsonrpc": "2.0", "id": id_, "result": {"content": [{"type": "text", "text": "x" * size}]}}
+    other = {
+        "jsonrpc": "2.0",
+        "id": id_,
+        "result": {"content": [{"type": "text", "text": "x" * size}]},
+    }
 
     async def main(sessions: McpSessions) -> None:
         for _ in range(5):
@@ -172,9 +193,15 @@ def test_an_answer_to_another_request_fails_the_call_at_once_and_counts_against_
 @pytest.mark.parametrize("size", [1, 200_000])
 @pytest.mark.parametrize(
     "notice",
-    [{"method": 5}, {"method": "notifications/message", "params": "x"}, {"method": "a/b", "params": [1], "id": 7}],
+    [
+        {"method": 5},
+        {"method": "notifications/message", "params": "x"},
+        {"method": "a/b", "params": [1], "id": 7},
+    ],
 )
-def test_a_malformed_notification_beside_an_answer_is_left_out(bench: Any, notice: dict[str, Any], size: int) -> None:
+def test_a_malformed_notification_beside_an_answer_is_left_out(
+    bench: Any, notice: dict[str, Any], size: int
+) -> None:
     answer = {"jsonrpc": "2.0", "id": 0, "result": {"content": [{"type": "text", "text": "said"}]}}
     events = [{"jsonrpc": "2.0", **notice, "more": "x" * size}, answer]
 
@@ -187,7 +214,9 @@ def test_a_malformed_notification_beside_an_answer_is_left_out(bench: Any, notic
         bench.run(main, bench.http(server))
 
 
-def test_an_error_whose_body_never_ends_holds_no_connection_when_its_call_is_over(bench: Any) -> None:
+def test_an_error_whose_body_never_ends_holds_no_connection_when_its_call_is_over(
+    bench: Any,
+) -> None:
     came, left = threading.Event(), threading.Event()
 
     async def main(sessions: McpSessions) -> None:
@@ -215,7 +244,9 @@ def test_an_error_whose_body_never_ends_holds_no_connection_when_its_call_is_ove
         bench.run(main, bench.http(server))
 
 
-def test_half_a_pair_of_surrogates_in_an_argument_is_replaced_and_costs_no_other_call(bench: Any) -> None:
+def test_half_a_pair_of_surrogates_in_an_argument_is_replaced_and_costs_no_other_call(
+    bench: Any,
+) -> None:
     """The SDK can't encode it, and would end the connection that all runs share."""
     client = Client(progress=True, on_notification=lambda method, params: None)
 
@@ -223,7 +254,9 @@ def test_half_a_pair_of_surrogates_in_an_argument_is_replaced_and_costs_no_other
         waiting = asyncio.ensure_future(bench.call(sessions, "gate", text="a"))
         await bench.until(lambda: "a" in server.faults.at_gate)
         for scope in (Scope("r"), Scope("r", client=client)):
-            half = await bench.call(sessions, "echo", text="half: \ud83d", scope=scope, **{"\ude00": 1})
+            half = await bench.call(
+                sessions, "echo", text="half: \ud83d", scope=scope, **{"\ude00": 1}
+            )
             assert bench.said(half) == "half: ?"
         server.faults.gates["a"].set()
         assert (await waiting).outcome == "ok"
@@ -257,7 +290,9 @@ def test_a_challenge_that_no_header_can_hold_costs_that_call_only(bench: Any) ->
 
 
 class Pieces(httpx2.AsyncByteStream):
-    """A body of which each piece is there at once, and `read` when it was taken: in which turn of the loop."""
+    """A body of which each piece is there at once, and `read` when it was taken: in which turn of
+    the loop.
+    """
 
     def __init__(self, turn: Callable[[], int], read: Counter[int]) -> None:
         self._turn = turn
@@ -290,14 +325,16 @@ def test_the_loop_turns_while_many_large_answers_are_read() -> None:
     assert len(read) > 40, "eight a turn, but for the first two of each"
 
 
-# --- the way there ----------------------------------------------------------------------------------------------------
+# --- the way there --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("tool", ["drop", "half"])
 def test_a_connection_that_breaks_off_costs_that_call_only(bench: Any, tool: str) -> None:
     async def main(sessions: McpSessions) -> None:
         await bench.call(sessions, "echo", text="x")
-        slow, broken = await asyncio.gather(bench.call(sessions, "sleep", s=0.5), bench.call(sessions, tool))
+        slow, broken = await asyncio.gather(
+            bench.call(sessions, "sleep", s=0.5), bench.call(sessions, tool)
+        )
         assert (broken.outcome, broken.code) == ("unavailable", "connection_lost")
         assert "may have been carried out" in bench.said(broken)
         assert slow.outcome == "ok"
@@ -310,12 +347,15 @@ def test_a_connection_that_breaks_off_costs_that_call_only(bench: Any, tool: str
 def test_a_server_that_is_not_there_is_unreachable_and_the_others_are_not(bench: Any) -> None:
     async def main(sessions: McpSessions) -> None:
         gone, other = await asyncio.gather(
-            bench.call(sessions, "echo", server="gone", text="x"), bench.call(sessions, "echo", text="fine")
+            bench.call(sessions, "echo", server="gone", text="x"),
+            bench.call(sessions, "echo", text="fine"),
         )
         assert (gone.outcome, gone.code) == ("unavailable", "unreachable")
         assert bench.said(other) == "fine"
 
-    gone = Server(name="gone", transport="streamable-http", url=f"http://127.0.0.1:{free_port()}/mcp")
+    gone = Server(
+        name="gone", transport="streamable-http", url=f"http://127.0.0.1:{free_port()}/mcp"
+    )
     with bench.faults.serving() as server:
         bench.run(main, bench.http(server), gone)
 
@@ -324,12 +364,22 @@ def test_a_server_that_is_not_there_is_unreachable_and_the_others_are_not(bench:
     ("status", "body"),
     [
         (404, '{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"gone"}}'),
-        # what servers that were written after the TypeScript SDK's examples say, and older ones of the Python SDK
+        # what servers that were written after the TypeScript SDK's examples say, and older ones of
+        # the Python SDK
         (
             400,
-            '{"jsonrpc":"2.0","error":{"code":-32000,"message":"Bad Request: No valid session ID provided"},"id":null}',
+            (
+                '{"jsonrpc":"2.0","error":{"code":-32000,"message":"Bad Request: No valid session'
+                ' ID provided"},"id":null}'
+            ),
         ),
-        (400, '{"jsonrpc":"2.0","error":{"code":-32000,"message":"Bad Request: Server not initialized"},"id":null}'),
+        (
+            400,
+            (
+                '{"jsonrpc":"2.0","error":{"code":-32000,"message":"Bad Request: Server not'
+                ' initialized"},"id":null}'
+            ),
+        ),
         (400, "Bad Request: No valid session ID provided"),
     ],
 )
@@ -359,11 +409,14 @@ def test_a_server_that_comes_back_on_its_port_is_found_again(bench: Any) -> None
             assert (await bench.call(sessions, "echo", text="x")).outcome == "ok"
 
     port = free_port()
-    bench.run(main, Server(name="s", transport="streamable-http", url=f"http://127.0.0.1:{port}/mcp"))
+    bench.run(
+        main, Server(name="s", transport="streamable-http", url=f"http://127.0.0.1:{port}/mcp")
+    )
 
 
 @pytest.mark.parametrize(
-    ("status", "code"), [(401, "unauthorized"), (403, "unauthorized"), (429, "rate_limited"), (500, "http_error")]
+    ("status", "code"),
+    [(401, "unauthorized"), (403, "unauthorized"), (429, "rate_limited"), (500, "http_error")],
 )
 def test_an_error_status_is_said_so(bench: Any, status: int, code: str) -> None:
     async def main(sessions: McpSessions) -> None:
@@ -408,15 +461,20 @@ def test_a_caller_that_goes_away_is_let_go_at_once_and_the_server_is_told(bench:
         bench.run(main, bench.http(server))
 
 
-# --- credentials ------------------------------------------------------------------------------------------------------
+# --- credentials ----------------------------------------------------------------------------------
 
 
 def lowered(server: Any) -> list[tuple[str, str, dict[str, str]]]:
-    return [(m, p, {name.lower(): value for name, value in headers.items()}) for m, p, headers in server.seen]
+    return [
+        (m, p, {name.lower(): value for name, value in headers.items()})
+        for m, p, headers in server.seen
+    ]
 
 
 def bearer(bench: Any, server: Any) -> Server:
-    entry: Server = bench.http(server, headers=(("Authorization", "Bearer ${TOKEN}"),), env_names=("TOKEN",))
+    entry: Server = bench.http(
+        server, headers=(("Authorization", "Bearer ${TOKEN}"),), env_names=("TOKEN",)
+    )
     return entry
 
 
@@ -452,7 +510,9 @@ def test_a_redirect_to_another_origin_is_not_followed_and_sees_no_credential(ben
 def test_the_credentials_of_the_environment_are_not_used(
     bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
-    """`.netrc` and the proxy settings belong to whoever started the router, not to a server's entry."""
+    """`.netrc` and the proxy settings belong to whoever started the router, not to a server's
+    entry.
+    """
     (tmp_path / ".netrc").write_text("machine 127.0.0.1 login me password secret")
     monkeypatch.setenv("NETRC", str(tmp_path / ".netrc"))
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
@@ -476,7 +536,9 @@ def test_a_value_that_no_header_can_hold_is_refused_without_being_shown(bench: A
         assert server.seen == []
 
 
-def test_runs_share_a_server_that_keeps_nothing_and_principals_share_no_connection(bench: Any) -> None:
+def test_runs_share_a_server_that_keeps_nothing_and_principals_share_no_connection(
+    bench: Any,
+) -> None:
     async def main(sessions: McpSessions) -> None:
         for scope in (Scope("r-1", "ann"), Scope("r-2", "ann"), Scope("r-3", "ben")):
             assert (await bench.call(sessions, "echo", text="x", scope=scope)).outcome == "ok"
@@ -489,7 +551,9 @@ def test_runs_share_a_server_that_keeps_nothing_and_principals_share_no_connecti
 def test_runs_share_no_session_that_a_server_keeps(bench: Any) -> None:
     async def main(sessions: McpSessions) -> None:
         scopes = [Scope("r-1"), Scope("r-2"), Scope("r-1"), Scope("r-3")]
-        await asyncio.gather(*(bench.call(sessions, "echo", text="x", scope=scope) for scope in scopes))
+        await asyncio.gather(
+            *(bench.call(sessions, "echo", text="x", scope=scope) for scope in scopes)
+        )
         assert sessions.status()[0].connections == 3
         calls = [row for row in lowered(server) if row[0] == "tools/call"]
         assert len({headers["mcp-session-id"] for _, _, headers in calls}) == 3

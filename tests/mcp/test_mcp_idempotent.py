@@ -1,4 +1,6 @@
-"""`idempotentHint`: whose word counts when a keyed call that nobody heard the end of is asked for again."""
+"""`idempotentHint`: whose word counts when a keyed call that nobody heard the end of is asked for
+again.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,13 @@ HINT = {"idempotentHint": True}
     ],
 )
 def test_a_retry_is_carried_out_again_where_a_trusted_server_or_the_operator_says_so(
-    project: Any, bench: Any, leap: Any, trust: str, annotations: dict[str, Any], more: str, is_made_again: bool
+    project: Any,
+    bench: Any,
+    leap: Any,
+    trust: str,
+    annotations: dict[str, Any],
+    more: str,
+    is_made_again: bool,
 ) -> None:
     with bench.faults.serving() as server:
         listed = bench.faults.tool("gate", annotations=annotations)
@@ -46,7 +54,9 @@ def test_a_retry_is_carried_out_again_where_a_trusted_server_or_the_operator_say
             assert (first.outcome, first.retryable) == ("timeout", is_made_again)
             gate.set()
             again = router.call_sync("r", "s.gate", {"text": "x"}, key="k")
-            assert (again.outcome, again.cached_from) == (("ok", "") if is_made_again else ("timeout", first.call_id))
+            assert (again.outcome, again.cached_from) == (
+                ("ok", "") if is_made_again else ("timeout", first.call_id)
+            )
         assert server.faults.calls == 1 + is_made_again
 
 
@@ -61,7 +71,11 @@ def test_a_pins_digest_is_of_the_definition_alone_and_a_card_without_the_hint_is
                 project.http(server.url, tools='tools = ["s.echo"]', trust=trust)
                 project.pin()
                 catalog = load_catalog(project.config)
-                (row,) = [row for row in catalog.to_json()["cards"] if row["server"] == "s" and row["tool"] == "echo"]
+                (row,) = [
+                    row
+                    for row in catalog.to_json()["cards"]
+                    if row["server"] == "s" and row["tool"] == "echo"
+                ]
                 assert row.get("idempotent") == (True if overlay and trust == "trusted" else None)
                 digests.add((bool(overlay), catalog.cards["s.echo"].sha256))
     assert len(digests) == 2

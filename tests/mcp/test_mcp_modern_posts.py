@@ -1,4 +1,6 @@
-"""A call to a modern server over HTTP, carried by our own connections and by the SDK's: the same comes of both."""
+"""A call to a modern server over HTTP, carried by our own connections and by the SDK's: the same
+comes of both.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +37,10 @@ FAILED = {"code": -32602, "message": "no such thing"}
 
 
 class RawServer:
-    """Answers `server/discover` as a modern server, and each call with the bytes it is given (the last for all others):
-    `ID` in them stands for the request's id. What follows `CLOSE` is not sent: the connection ends there."""
+    """Answers `server/discover` as a modern server, and each call with the bytes it is given (the
+    last for all others): `ID` in them stands for the request's id. What follows `CLOSE` is not
+    sent: the connection ends there.
+    """
 
     def __init__(self, *answers: bytes) -> None:
         self.answers = [*answers]
@@ -65,9 +69,13 @@ class RawServer:
                 if not self._answer(connection, line, headers, message):
                     return
 
-    def _answer(self, connection: socket.socket, line: bytes, headers: dict[str, str], message: Any) -> bool:
+    def _answer(
+        self, connection: socket.socket, line: bytes, headers: dict[str, str], message: Any
+    ) -> bool:
         if message.get("method") == "server/discover":
-            said = http(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": DISCOVERED}).encode())
+            said = http(
+                json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": DISCOVERED}).encode()
+            )
         elif message.get("method") == "tools/call" and line.startswith(b"POST /mcp "):
             self.calls.append(headers)
             said = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -99,9 +107,15 @@ def answering(*answers: bytes) -> Iterator[RawServer]:
         server.end()
 
 
-def http(body: bytes, kind: str = "application/json", status: str = "200 OK", more: str = "") -> bytes:
+def http(
+    body: bytes, kind: str = "application/json", status: str = "200 OK", more: str = ""
+) -> bytes:
     """Framed by the end of the connection, as the id that is put in may have any length."""
-    return f"HTTP/1.1 {status}\r\ncontent-type: {kind}\r\nconnection: close\r\n{more}\r\n".encode() + body + b"CLOSE"
+    return (
+        f"HTTP/1.1 {status}\r\ncontent-type: {kind}\r\nconnection: close\r\n{more}\r\n".encode()
+        + body
+        + b"CLOSE"
+    )
 
 
 def rpc(**fields: Any) -> bytes:
@@ -121,7 +135,12 @@ def text(said: str) -> dict[str, Any]:
 
 
 LOG = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"x"}}'
-DEEP = b'{"jsonrpc":"2.0","id":"ID","result":{"content":[],"structuredContent":' + b'{"a":' * 150 + b"1" + b"}" * 152
+DEEP = (
+    b'{"jsonrpc":"2.0","id":"ID","result":{"content":[],"structuredContent":'
+    + b'{"a":' * 150
+    + b"1"
+    + b"}" * 152
+)
 MANY = {**OK, "structuredContent": {"rows": [{"n": [1.5, 2], "text": "x" * 100}] * 2_000}}
 CHUNKED = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
 ANSWERS: dict[str, bytes] = {
@@ -131,20 +150,28 @@ ANSWERS: dict[str, bytes] = {
     "a result of an unknown type": rpc(result={**OK, "resultType": "task"}),
     "an error": rpc(error=FAILED),
     "an error with an error status": http(message(error=FAILED), status="400 Bad Request"),
-    "an error without an id": http(message(error=FAILED).replace(b'"ID"', b"null"), status="400 Bad Request"),
+    "an error without an id": http(
+        message(error=FAILED).replace(b'"ID"', b"null"), status="400 Bad Request"
+    ),
     "events": events(message(result=OK)),
     "events with a log line before": events(LOG, message(result=OK)),
     "lines ended by CR LF": http(
         events(LOG, message(result=OK))[:-5].partition(b"\r\n\r\n")[2].replace(b"\n", b"\r\n"), SSE
     ),
     "lines ended by CR": http(
-        events(LOG, message(result=OK))[:-5].partition(b"\r\n\r\n")[2].replace(b"\n", b"\r") + b"\r", SSE
+        events(LOG, message(result=OK))[:-5].partition(b"\r\n\r\n")[2].replace(b"\n", b"\r")
+        + b"\r",
+        SSE,
     ),
     "a large event ended by CR LF": http(b"data: " + message(result=MANY) + b"\r\n\r\n", SSE),
-    "a large event in two lines": http(b"data: " + message(result=MANY)[:-1] + b"\ndata:}\n\n", SSE),
+    "a large event in two lines": http(
+        b"data: " + message(result=MANY)[:-1] + b"\ndata:}\n\n", SSE
+    ),
     "a large result with emoji": http(message(result=MANY).replace(b"xxx", b"\\ud83d\\ude00", 1)),
     "half a pair of surrogates": rpc(result=text("half: \ud83d")),
-    "half a pair of surrogates in an event": events(message(result=text("half: \ud83d, whole: \U0001f600"))),
+    "half a pair of surrogates in an event": events(
+        message(result=text("half: \ud83d, whole: \U0001f600"))
+    ),
     "half a pair of surrogates in an error": rpc(error={**FAILED, "message": "half: \udfff"}),
     "an error as an event": events(message(error=FAILED)),
     "a nested result": http(DEEP),
@@ -163,7 +190,9 @@ ANSWERS: dict[str, bytes] = {
     "a large answer to another": events(message(result=MANY).replace(b'"ID"', b"[]")),
     "too much in an event": events(message(result=text("x" * 9_000_000))),
     "a large event that is no message": events(b"{" + b" " * 200_000 + b"}"),
-    "half a result": b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 500\r\n\r\n{CLOSE",
+    "half a result": (
+        b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 500\r\n\r\n{CLOSE"
+    ),
     "half a chunk": CHUNKED + b"ff\r\n{CLOSE",
     "nothing": b"CLOSE",
     "no HTTP": b"+OK POP3 ready\r\n\r\nCLOSE",
@@ -178,12 +207,16 @@ ANSWERS: dict[str, bytes] = {
     "403": http(b"no", "text/plain", "403 Forbidden"),
     "429": http(b"", status="429 Slow Down", more="retry-after: 7\r\n"),
     "500": http(b"<html>", "text/html", "500 Broken"),
-    "gzip": http(gzip.compress(b'{"jsonrpc":"2.0","id":1,"result":{}}'), more="content-encoding: br\r\n"),
+    "gzip": http(
+        gzip.compress(b'{"jsonrpc":"2.0","id":1,"result":{}}'), more="content-encoding: br\r\n"
+    ),
     "no gzip": http(b"nothing of the kind", more="content-encoding: gzip\r\n"),
     "too much": http(b'{"jsonrpc":"2.0","id":"ID","result":{"x":"' + b"x" * 9_000_000 + b'"}}'),
     "too much, zipped": http(gzip.compress(b" " * 9_000_000), more="content-encoding: gzip\r\n"),
     "a redirect to another path": http(b"", status="307 There", more="location: /mcp/\r\n"),
-    "a redirect to another host": http(b"", status="307 There", more="location: http://127.0.0.2:9/mcp\r\n"),
+    "a redirect to another host": http(
+        b"", status="307 There", more="location: http://127.0.0.2:9/mcp\r\n"
+    ),
 }
 
 
@@ -193,8 +226,10 @@ def chunked(said: bytes) -> bytes:
 
 
 def outcome(bench: Any, answer: bytes, *, at_once: bool = False) -> tuple[str, str, str]:
-    """How a call ended, and what was said of it but for the names of a library's exceptions. `at_once`: the sessions
-    run on the caller's loop, and a connection is open already."""
+    """How a call ended, and what was said of it but for the names of a library's exceptions.
+
+    `at_once`: the sessions run on the caller's loop, and a connection is open already.
+    """
 
     async def main(sessions: McpSessions) -> RawResult:
         if at_once:
@@ -210,7 +245,11 @@ def outcome(bench: Any, answer: bytes, *, at_once: bool = False) -> tuple[str, s
         is_redirect = b"307" in answer[:20]
         sent = len(server.calls) - len(first)
         assert 1 <= sent <= 1 + is_redirect, "what may have been carried out is not sent again"
-        return result.outcome, result.code, re.sub(r" \(\w*Error\)| \(its answer is not HTTP\)", "", bench.said(result))
+        return (
+            result.outcome,
+            result.code,
+            re.sub(r" \(\w*Error\)| \(its answer is not HTTP\)", "", bench.said(result)),
+        )
 
 
 @pytest.mark.parametrize("name", ANSWERS)
@@ -224,15 +263,20 @@ def test_whatever_a_modern_server_answers_comes_to_the_same_over_both_ways(
 
 
 @pytest.mark.parametrize(
-    "more", [{"isError": "yes"}, {"isError": 1}, {"resultType": "task"}, {"resultType": ["complete"]}]
+    "more",
+    [{"isError": "yes"}, {"isError": 1}, {"resultType": "task"}, {"resultType": ["complete"]}],
 )
-def test_a_result_of_no_known_kind_is_no_success_and_is_shown(bench: Any, more: dict[str, Any]) -> None:
+def test_a_result_of_no_known_kind_is_no_success_and_is_shown(
+    bench: Any, more: dict[str, Any]
+) -> None:
     *ended, said = outcome(bench, rpc(result={**OK, **more}))
     assert ended == ["tool_error", "protocol_error"]
     assert said.endswith("hello")
 
 
-def test_a_connection_is_used_again_and_one_that_was_closed_meanwhile_costs_no_call(bench: Any) -> None:
+def test_a_connection_is_used_again_and_one_that_was_closed_meanwhile_costs_no_call(
+    bench: Any,
+) -> None:
     async def main(sessions: McpSessions) -> None:
         for _ in range(3):
             assert (await bench.call(sessions, "echo", text="x")).outcome == "ok"
@@ -246,7 +290,9 @@ def test_a_connection_is_used_again_and_one_that_was_closed_meanwhile_costs_no_c
 
 
 @pytest.mark.parametrize("at_once", [False, True])
-def test_a_call_that_is_given_up_closes_its_connection(bench: Any, leap: Any, at_once: bool) -> None:
+def test_a_call_that_is_given_up_closes_its_connection(
+    bench: Any, leap: Any, at_once: bool
+) -> None:
     async def main(sessions: McpSessions) -> None:
         if at_once:
             share_running_loop()
@@ -265,7 +311,9 @@ def test_a_call_that_is_given_up_closes_its_connection(bench: Any, leap: Any, at
     def is_closed(connection: socket.socket) -> bool:
         return connection.fileno() < 0
 
-    with answering(*([chunked(message(result=OK))] if at_once else []), b"HTTP/1.1 200 OK\r\n") as server:
+    with answering(
+        *([chunked(message(result=OK))] if at_once else []), b"HTTP/1.1 200 OK\r\n"
+    ) as server:
         bench.run(main, bench.http(server))
 
 
@@ -273,7 +321,9 @@ def test_a_call_that_is_given_up_closes_its_connection(bench: Any, leap: Any, at
 def test_half_a_pair_of_surrogates_is_replaced_and_a_whole_one_kept(filler: bytes) -> None:
     half, whole = b"\\ud83d", b"\\uD83D\\uDE00"
     assert read_object(b'{"a": "' + whole + filler + b'"}') == {"a": "\U0001f600" + filler.decode()}
-    assert read_object(b'{"a": "' + whole + half + filler + b'"}') == {"a": "\U0001f600?" + filler.decode()}
+    assert read_object(b'{"a": "' + whole + half + filler + b'"}') == {
+        "a": "\U0001f600?" + filler.decode()
+    }
 
 
 class HastyServer(RawServer):
@@ -284,7 +334,11 @@ class HastyServer(RawServer):
             while line := read.readline():
                 length = 0
                 while (header := read.readline().strip()) != b"":
-                    length = int(header[15:]) if header.lower().startswith(b"content-length:") else length
+                    length = (
+                        int(header[15:])
+                        if header.lower().startswith(b"content-length:")
+                        else length
+                    )
                 if length > 1_000_000:
                     number = re.findall(rb'"id":([0-9]+)', read.read1(200))[0]
                     connection.sendall(chunked(message(result=OK)).replace(b'"ID"', number))
@@ -308,13 +362,17 @@ def test_no_call_waits_behind_a_request_that_was_answered_before_it_was_sent(ben
 
 
 @pytest.mark.parametrize("at_once", [False, True])
-def test_a_name_with_half_a_pair_is_sent_with_a_header_that_can_be_written(bench: Any, at_once: bool) -> None:
+def test_a_name_with_half_a_pair_is_sent_with_a_header_that_can_be_written(
+    bench: Any, at_once: bool
+) -> None:
     async def main(sessions: McpSessions) -> None:
         if at_once:
             share_running_loop()
         assert (await bench.call(sessions, "echo")).outcome == "ok"
         assert (await bench.call(sessions, "half \ud83d")).outcome == "ok"
-        assert (await sessions.ask("s", "prompts/get", {"name": "\ud83d"}, timeout_s=60.0)).code == "http_error"
+        assert (
+            await sessions.ask("s", "prompts/get", {"name": "\ud83d"}, timeout_s=60.0)
+        ).code == "http_error"
 
     with answering(chunked(message(result=OK)), rpc(result=OK)) as server:
         bench.run(main, bench.http(server))
@@ -324,7 +382,9 @@ def test_a_name_with_half_a_pair_is_sent_with_a_header_that_can_be_written(bench
 def test_a_large_answer_with_a_key_named_method_is_left_to_a_thread() -> None:
     answer = _Answer(1, 8_000_000, lambda: None)
     answer.head(200, {b"content-type": SSE.encode()})
-    answer.body(b'data: {"jsonrpc": "2.0", "id": 1, "result": {"method": "' + b"x" * 200_000 + b'"}}\n\n')
+    answer.body(
+        b'data: {"jsonrpc": "2.0", "id": 1, "result": {"method": "' + b"x" * 200_000 + b'"}}\n\n'
+    )
     assert answer.done
     assert len(answer.held) >= LARGE
     assert answer.result() == {"method": "x" * 200_000}
@@ -393,7 +453,11 @@ def test_a_large_notification_beside_an_answer_is_told_by_its_head_and_not_parse
     ):
         answer.body(b"data: " + head + params + b"}\n\n")
     assert (answer.done, changes) == (False, [])
-    answer.body(b'data: {"jsonrpc": "2.0", "method": "notifications/tools/list_changed", ' + params + b"}\n\n")
+    answer.body(
+        b'data: {"jsonrpc": "2.0", "method": "notifications/tools/list_changed", '
+        + params
+        + b"}\n\n"
+    )
     assert (answer.done, changes, parsed) == (False, [True], [])
     answer.body(b"data: " + message(result=OK).replace(b'"ID"', b"1") + b"\n\n")
     assert answer.result() == OK

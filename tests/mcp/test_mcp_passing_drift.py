@@ -1,4 +1,6 @@
-"""What a server that is not what was pinned has besides its tools reaches nobody, also before one was called."""
+"""What a server that is not what was pinned has besides its tools reaches nobody, also before one
+was called.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def test_nothing_of_a_server_all_of_whose_tools_drifted_is_passed_on(project: An
         async def read(run_id: str) -> Any:
             async with project.open() as router:
                 await router.route(project.step(run_id))
-                return await router.endpoint.ask(run_id, "resources/read", {"uri": "a://b"}, Client())
+                return await router.endpoint.ask(
+                    run_id, "resources/read", {"uri": "a://b"}, Client()
+                )
 
         assert asyncio.run(read("before")).result == READ
         server.answers["tools/list"] = tool("Another one by now.")

@@ -1,4 +1,5 @@
-"""Real servers behind bundles, through `Router`: pinned, routed, found, called, their images artifacts, and gone.
+"""Real servers behind bundles, through `Router`: pinned, routed, found, called, their images
+artifacts, and gone.
 
 See tests/mcp/real_servers.py for how they are installed.
 """
@@ -51,8 +52,9 @@ Calls = tuple[tuple[str, Mapping[str, Any], str], ...]
 
 @dataclass(frozen=True)
 class Known:
-    """A real server: the revision it speaks, words to search for its last tool, and calls, each with a part of what
-    it gives. `image` is what the last call's artifact begins with."""
+    """A real server: the revision it speaks, words to search for its last tool, and calls, each
+    with a part of what it gives. `image` is what the last call's artifact begins with.
+    """
 
     server: Server
     protocol: str
@@ -64,7 +66,12 @@ class Known:
 def _git(repository: Path) -> Known:
     subprocess.run(["git", "init", "-q", str(repository)], check=True)
     server = pypi("git", "--repository", str(repository))
-    return Known(server, MODERN, "working tree status", (("git_status", {"repo_path": str(repository)}, "branch"),))
+    return Known(
+        server,
+        MODERN,
+        "working tree status",
+        (("git_status", {"repo_path": str(repository)}, "branch"),),
+    )
 
 
 def _filesystem(folder: Path) -> Known:
@@ -74,17 +81,25 @@ def _filesystem(folder: Path) -> Known:
         ("read_text_file", {"path": str(folder / "a.txt")}, "hello"),
         ("read_media_file", {"path": str(folder / "a.png")}, "image/png"),
     )
-    return Known(npm("filesystem", str(folder)), HANDSHAKE, "read an image or audio file", calls, PIXEL)
+    return Known(
+        npm("filesystem", str(folder)), HANDSHAKE, "read an image or audio file", calls, PIXEL
+    )
 
 
 def _memory(folder: Path) -> Known:
     rows = [{"name": "slug", "entityType": "module", "observations": ["lower case"]}]
-    calls: Calls = (("create_entities", {"entities": rows}, "slug"), ("search_nodes", {"query": "slug"}, "lower case"))
+    calls: Calls = (
+        ("create_entities", {"entities": rows}, "slug"),
+        ("search_nodes", {"query": "slug"}, "lower case"),
+    )
     server = npm("memory", env=(("MEMORY_FILE_PATH", str(folder / "memory.json")),))
     return Known(server, HANDSHAKE, "search for nodes in the knowledge graph", calls)
 
 
-TINY: Final[Calls] = (("echo", {"message": "hello"}, "Echo: hello"), ("get-tiny-image", {}, "image/png"))
+TINY: Final[Calls] = (
+    ("echo", {"message": "hello"}, "Echo: hello"),
+    ("get-tiny-image", {}, "image/png"),
+)
 KNOWN: Final[Mapping[str, Callable[[Path, str], Known]]] = {
     "everything": lambda _folder, _page: Known(npm("everything"), HANDSHAKE, "tiny image", TINY, PIXEL[:8]),
     "filesystem": lambda folder, _page: _filesystem(folder),
@@ -121,7 +136,9 @@ def written(server: Server) -> str:
 
 
 def write(root: Path, known: Known) -> Path:
-    """A config whose one bundle holds the tools that are called, deferred, and a policy that permits them."""
+    """A config whose one bundle holds the tools that are called, deferred, and a policy that
+    permits them.
+    """
     config = root / "config"
     config.mkdir()
     tools = json.dumps([f"{known.server.name}.{tool}" for tool, _, _ in known.calls])
@@ -156,10 +173,16 @@ def pin(root: Path, server: Server, protocol: str) -> None:
 
 
 def use(root: Path, known: Known) -> None:
-    """Pins it, and takes it through a run: shown unstarted, found by words, called, what it drew looked at, gone."""
+    """Pins it, and takes it through a run: shown unstarted, found by words, called, what it drew
+    looked at, gone.
+    """
     pin(root, known.server, known.protocol)
-    with Router.open(write(root, known), runs=root / "runs", workspace=root, development=True) as router:
-        assert router.route_sync(Step(run_id="r", workflow="w", role="r", step="s")).bundle_ids == ["real"]
+    with Router.open(
+        write(root, known), runs=root / "runs", workspace=root, development=True
+    ) as router:
+        assert router.route_sync(Step(run_id="r", workflow="w", role="r", step="s")).bundle_ids == [
+            "real"
+        ]
         assert router.tools_sync("r").active == (), "it is deferred"
         last = f"{known.server.name}.{known.calls[-1][0]}"
         started = own_processes()
@@ -174,15 +197,24 @@ def use(root: Path, known: Known) -> None:
             (picture,) = result.artifacts
             data = router.artifact("r", picture.uri)
             assert data.startswith(known.image)
-            assert (picture.mime_type, picture.sha256) == ("image/png", hashlib.sha256(data).hexdigest())
+            assert (picture.mime_type, picture.sha256) == (
+                "image/png",
+                hashlib.sha256(data).hexdigest(),
+            )
             assert picture.width
             assert router.media_sync("r", picture.uri)["type"] == "image_url"
         router.close_run_sync("r")
-        assert len(set(own_processes()) - set(started)) <= 1, "the supervisor, ready for the next server"
+        assert len(set(own_processes()) - set(started)) <= 1, (
+            "the supervisor, ready for the next server"
+        )
     lines = (root / "runs" / "r" / "tool-calls.jsonl").read_text()
     assert "base64," not in lines
     assert base64.b64encode(PIXEL[:12]).decode() not in lines
-    outcomes = [row["outcome"] for line in lines.splitlines() if (row := json.loads(line))["type"] == "call.finished"]
+    outcomes = [
+        row["outcome"]
+        for line in lines.splitlines()
+        if (row := json.loads(line))["type"] == "call.finished"
+    ]
     assert outcomes == ["ok"] * (len(known.calls) + 1)
 
 

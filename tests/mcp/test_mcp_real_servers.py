@@ -1,4 +1,6 @@
-"""Real servers from npm and PyPI, over sessions (see tests/mcp/real_servers.py for how they are installed)."""
+"""Real servers from npm and PyPI, over sessions (see tests/mcp/real_servers.py for how they are
+installed).
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,15 @@ def test_everything_gives_images_links_resources_and_structured_content(bench: A
         assert len(listing.tools) >= 10
         assert listing.rejected == ()
         assert bench.said(await call("echo", message="hello")) == "Echo: hello"
-        image = next(block for block in (await call("get-tiny-image")).blocks if isinstance(block, Media))
+        image = next(
+            block for block in (await call("get-tiny-image")).blocks if isinstance(block, Media)
+        )
         assert image.data.startswith(b"\x89PNG")
-        links = [block.value for block in (await call("get-resource-links")).blocks if isinstance(block, Data)]
+        links = [
+            block.value
+            for block in (await call("get-resource-links")).blocks
+            if isinstance(block, Data)
+        ]
         assert links
         assert all(link["type"] == "resource_link" for link in links)
         weather = await call("get-structured-content", location="New York")
@@ -43,7 +51,9 @@ def test_filesystem_reads_text_and_images_of_the_folder_it_was_given(bench: Any)
         def call(tool: str, **given: Any) -> Any:
             return bench.call(sessions, tool, server="filesystem", **given)
 
-        assert "hello" in bench.said(await call("read_text_file", path=str(bench.workspace / "a.txt")))
+        assert "hello" in bench.said(
+            await call("read_text_file", path=str(bench.workspace / "a.txt"))
+        )
         image = await call("read_media_file", path=str(bench.workspace / "a.png"))
         assert Media(PIXEL, "image/png") in image.blocks
         denied = await call("read_text_file", path="/etc/passwd")
@@ -70,7 +80,9 @@ def test_six_servers_of_both_eras_open_side_by_side_and_close_without_a_trace(be
         assert "branch" in bench.said(
             await bench.call(sessions, "git_status", server="git", repo_path=str(bench.workspace))
         )
-        assert "UTC" in bench.said(await bench.call(sessions, "get_current_time", server="time", timezone="UTC"))
+        assert "UTC" in bench.said(
+            await bench.call(sessions, "get_current_time", server="time", timezone="UTC")
+        )
         assert sum(len(status.pids) for status in sessions.status()) == len(servers)
 
     bench.run(main, *servers)

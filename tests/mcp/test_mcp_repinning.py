@@ -1,4 +1,6 @@
-"""Pins that are approved, or taken back, while a router is open: for new decisions, never wider for earlier ones."""
+"""Pins that are approved, or taken back, while a router is open: for new decisions, never wider for
+earlier ones.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def steps_and_calls(router: Router, project: Any, run_id: str, tool: str = "s.ec
     return call(router, run_id, tool)
 
 
-def test_an_approved_change_is_used_by_new_decisions_and_not_by_those_taken_before(project: Any, bench: Any) -> None:
+def test_an_approved_change_is_used_by_new_decisions_and_not_by_those_taken_before(
+    project: Any, bench: Any
+) -> None:
     with bench.faults.serving() as server:
         project.http(server.url, tools='tools = ["s.echo", "s.pid"]')
         project.pin()
@@ -68,7 +72,9 @@ def test_an_approved_change_is_used_by_new_decisions_and_not_by_those_taken_befo
             assert replay(record, catalog).outcome == "identical"
 
 
-def test_a_tool_that_is_approved_joins_a_glob_with_the_next_decision(project: Any, bench: Any) -> None:
+def test_a_tool_that_is_approved_joins_a_glob_with_the_next_decision(
+    project: Any, bench: Any
+) -> None:
     with bench.faults.serving() as server:
         project.http(server.url, tools='tools = ["s.*o*"]')
         project.pin()
@@ -82,7 +88,9 @@ def test_a_tool_that_is_approved_joins_a_glob_with_the_next_decision(project: An
             assert steps_and_calls(router, project, "r", "s.novel") == "ok"
 
 
-def test_what_is_taken_back_stops_at_once_for_decisions_taken_before(project: Any, bench: Any) -> None:
+def test_what_is_taken_back_stops_at_once_for_decisions_taken_before(
+    project: Any, bench: Any
+) -> None:
     with bench.faults.serving() as server:
         project.http(server.url, tools='tools = ["s.echo", "s.pid"]')
         project.pin()
@@ -95,7 +103,9 @@ def test_what_is_taken_back_stops_at_once_for_decisions_taken_before(project: An
             assert router.route_sync(project.step()).bundle_ids == []
 
 
-def test_one_tool_that_is_taken_back_stops_at_once_and_the_others_go_on(project: Any, bench: Any) -> None:
+def test_one_tool_that_is_taken_back_stops_at_once_and_the_others_go_on(
+    project: Any, bench: Any
+) -> None:
     with bench.faults.serving() as server:
         project.http(server.url, tools='tools = ["s.echo", "s.pid"]')
         project.pin()
@@ -121,7 +131,9 @@ def test_pins_that_cant_be_read_change_nothing_and_that_is_said_once(
 
         def told() -> bool:
             assert steps_and_calls(router, project, "r") == "ok"
-            said.extend(line for line in capfd.readouterr().err.splitlines() if "pins.unread" in line)
+            said.extend(
+                line for line in capfd.readouterr().err.splitlines() if "pins.unread" in line
+            )
             return bool(said)
 
         with project.open() as router:
@@ -151,10 +163,14 @@ def test_a_run_with_a_call_under_way_goes_over_with_a_later_step(project: Any, b
                 while router.catalog.revision == old:
                     await router.route(project.step("other"))
                     await asyncio.sleep(0.05)
-                assert (await router.route(project.step())).catalog_revision == old, "its call keeps it"
+                assert (await router.route(project.step())).catalog_revision == old, (
+                    "its call keeps it"
+                )
                 hanging.cancel()
                 await asyncio.gather(hanging, return_exceptions=True)
-                assert (await router.route(project.step())).catalog_revision == router.catalog.revision
+                assert (
+                    await router.route(project.step())
+                ).catalog_revision == router.catalog.revision
                 assert (await router.call("r", "s.echo", {"text": "x"})).ok
 
         asyncio.run(main())
@@ -162,7 +178,9 @@ def test_a_run_with_a_call_under_way_goes_over_with_a_later_step(project: Any, b
     assert ends == ["cancelled", "ok"]
 
 
-def test_runs_that_are_routed_side_by_side_while_pins_change_lose_nothing(project: Any, bench: Any) -> None:
+def test_runs_that_are_routed_side_by_side_while_pins_change_lose_nothing(
+    project: Any, bench: Any
+) -> None:
     with bench.faults.serving() as server:
         project.http(server.url, tools='tools = ["s.echo", "s.pid"]')
         project.pin()
@@ -173,7 +191,9 @@ def test_runs_that_are_routed_side_by_side_while_pins_change_lose_nothing(projec
 
                 async def one(number: int) -> None:
                     while len(revisions) < 3:
-                        revisions.add((await router.route(project.step(f"r-{number}"))).catalog_revision)
+                        revisions.add(
+                            (await router.route(project.step(f"r-{number}"))).catalog_revision
+                        )
                         called = await router.call(f"r-{number}", "s.pid", {})
                         assert called.outcome in ("ok", "denied", "busy", "budget")
 
@@ -191,18 +211,30 @@ def test_runs_that_are_routed_side_by_side_while_pins_change_lose_nothing(projec
     assert [archive.verify(run_id).ok for run_id in sorted(archive.run_ids())] == [True] * 9
 
 
-def test_vendor_writes_nothing_of_pins_that_were_changed_while_it_ran(project: Any, bench: Any) -> None:
+def test_vendor_writes_nothing_of_pins_that_were_changed_while_it_ran(
+    project: Any, bench: Any
+) -> None:
     """It read them before, and would write last."""
     with bench.faults.serving() as server:
         project.http(server.url)
         project.pin()
     folder = project.config.parent
     (path,) = (folder / "bundles" / "pins").glob("*.json")
-    command = [sys.executable, "-m", "bundle_router", "vendor", "s", "--config", str(project.config)]
+    command = [
+        sys.executable,
+        "-m",
+        "bundle_router",
+        "vendor",
+        "s",
+        "--config",
+        str(project.config),
+    ]
     with lock_folder(path.parent):
         vendor = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
         waits = f" {vendor.pid} "
-        while vendor.poll() is None and not re.search(f"->.*{waits}", Path("/proc/locks").read_text(encoding="ascii")):
+        while vendor.poll() is None and not re.search(
+            f"->.*{waits}", Path("/proc/locks").read_text(encoding="ascii")
+        ):
             time.sleep(0.01)
         pins = json.loads(path.read_text(encoding="utf-8"))
         path.write_text(json.dumps(pins | {"tools": pins["tools"][1:]}), encoding="utf-8")

@@ -7,7 +7,9 @@ from typing import Any
 REUSE = "[[servers.s.reuse]]\nttl_s = 3600\n"
 
 
-def test_a_server_is_asked_once_for_the_same_thing_and_its_artifact_is_the_same(project: Any, bench: Any) -> None:
+def test_a_server_is_asked_once_for_the_same_thing_and_its_artifact_is_the_same(
+    project: Any, bench: Any
+) -> None:
     with bench.faults.serving() as server:
         project.http(server.url, more=REUSE)
         project.pin()

@@ -1,5 +1,5 @@
-"""What servers send that they should not, as an engine meets it: results that can be used or are typed, and no end of
-the run.
+"""What servers send that they should not, as an engine meets it: results that can be used or are
+typed, and no end of the run.
 
 Nothing is pinned here (`development="unpinned"`): what is listed is what is callable.
 """
@@ -46,7 +46,7 @@ def warnings(said: str, name: str) -> list[dict[str, Any]]:
     return [row for row in rows if row["event"] == name]
 
 
-# --- what is no message -----------------------------------------------------------------------------------------------
+# --- what is no message ---------------------------------------------------------------------------
 
 
 def test_noise_megabytes_on_stderr_and_a_slow_start_cost_no_call(project: Any) -> None:
@@ -85,9 +85,12 @@ def test_twenty_thousand_log_lines_in_a_call_are_dropped_without_a_word(
 
 
 @pytest.mark.parametrize(
-    ("tool", "said"), [("bad_utf8", "caf\N{REPLACEMENT CHARACTER}"), ("surrogate", "?!"), ("duplicate", "answer 0")]
+    ("tool", "said"),
+    [("bad_utf8", "caf\N{REPLACEMENT CHARACTER}"), ("surrogate", "?!"), ("duplicate", "answer 0")],
 )
-def test_an_answer_that_is_garbled_or_given_thrice_is_one_result(project: Any, tool: str, said: str) -> None:
+def test_an_answer_that_is_garbled_or_given_thrice_is_one_result(
+    project: Any, tool: str, said: str
+) -> None:
     """F-13, F-17."""
     project.stdio(f"also={tool}", tools=f'tools = ["s.{tool}", "s.echo"]')
     with opened(project) as router:
@@ -124,12 +127,15 @@ def test_an_answer_under_another_number_is_nobodys_and_a_late_one_is_not_the_nex
     assert set(ends(project).values()) == {1}
 
 
-# --- too much ---------------------------------------------------------------------------------------------------------
+# --- too much -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("tool", "given", "outcome", "code"),
-    [("huge_line", {"megabytes": 60}, "tool_error", "too_large"), ("deep", {}, "unavailable", "protocol_error")],
+    [
+        ("huge_line", {"megabytes": 60}, "tool_error", "too_large"),
+        ("deep", {}, "unavailable", "protocol_error"),
+    ],
 )
 def test_what_is_too_large_or_too_deep_ends_its_call_and_a_neighbour_does_not_notice(
     project: Any, bench: Any, tool: str, given: dict[str, Any], outcome: str, code: str
@@ -150,7 +156,9 @@ def test_what_is_too_large_or_too_deep_ends_its_call_and_a_neighbour_does_not_no
         run(project, main)
 
 
-def test_a_large_text_is_an_artifact_and_a_larger_one_is_refused_in_words(project: Any, bench: Any) -> None:
+def test_a_large_text_is_an_artifact_and_a_larger_one_is_refused_in_words(
+    project: Any, bench: Any
+) -> None:
     """G-11."""
     with bench.faults.serving() as server:
         project.http(server.url, tools='tools = ["s.big", "s.echo"]')
@@ -176,10 +184,12 @@ def test_a_list_of_two_megabytes_is_read_and_its_tools_are_called(project: Any, 
             assert router.call_sync("r", "s.t3999", {}).text == "t3999"
 
 
-# --- almost right -----------------------------------------------------------------------------------------------------
+# --- almost right ---------------------------------------------------------------------------------
 
 
-def test_a_result_that_misses_its_schema_is_kept_and_the_server_stays_in_use(project: Any, bench: Any) -> None:
+def test_a_result_that_misses_its_schema_is_kept_and_the_server_stays_in_use(
+    project: Any, bench: Any
+) -> None:
     """G-10."""
     with bench.faults.serving() as server:
         project.http(server.url, tools='tools = ["s.weather"]')
@@ -191,13 +201,18 @@ def test_a_result_that_misses_its_schema_is_kept_and_the_server_stays_in_use(pro
             assert router.route_sync(project.step()).left_out == ()
 
 
-def test_one_malformed_definition_costs_one_tool(project: Any, bench: Any, capfd: pytest.CaptureFixture[str]) -> None:
+def test_one_malformed_definition_costs_one_tool(
+    project: Any, bench: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
     """G-09."""
     with bench.faults.serving(bench.faults.Faults(bad_tools=True)) as server:
         project.http(server.url, tools='tools = ["s.broken", "s.huge", "s.echo", "s.only_schema"]')
         with opened(project) as router:
             router.route_sync(project.step())
-            assert [tool.name for tool in router.tools_sync("r").active] == ["s.echo", "s.only_schema"]
+            assert [tool.name for tool in router.tools_sync("r").active] == [
+                "s.echo",
+                "s.only_schema",
+            ]
             assert router.call_sync("r", "s.echo", {"text": "x"}).ok
             assert router.call_sync("r", "s.broken", {}).outcome == "denied"
     named = {row["tool"] for row in warnings(capfd.readouterr().err, "tool.rejected")}

@@ -1,4 +1,6 @@
-"""Who shares what, and in which era, as an engine meets it: principals apart, and servers of both eras."""
+"""Who shares what, and in which era, as an engine meets it: principals apart, and servers of both
+eras.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,11 @@ def called(server: Any) -> list[dict[str, str]]:
 def test_principals_share_no_session_of_a_server_and_see_no_tools_of_each_others_lists(
     project: Any, bench: Any, stateful: bool
 ) -> None:
-    """G-13. A server that keeps sessions gives each run its own; one that keeps none serves a principal's as one."""
+    """G-13.
+
+    A server that keeps sessions gives each run its own; one that keeps none serves a principal's as
+    one.
+    """
     with bench.faults.serving() as server:
         server.stateful = stateful
         project.http(server.url, tools='tools = ["s.echo"]')
@@ -34,7 +40,9 @@ def test_principals_share_no_session_of_a_server_and_see_no_tools_of_each_others
         async def main(router: Router) -> None:
             for run_id, principal in runs.items():
                 await router.route(project.step(run_id, principal=principal))
-            texts = await asyncio.gather(*(router.call(run_id, "s.echo", {"text": run_id}) for run_id in runs))
+            texts = await asyncio.gather(
+                *(router.call(run_id, "s.echo", {"text": run_id}) for run_id in runs)
+            )
             assert [result.text for result in texts] == list(runs)
 
         async def whole() -> None:
@@ -98,4 +106,6 @@ def test_servers_of_both_eras_show_all_their_tools_side_by_side(project: Any, be
                 assert router.call_sync("r", f"{server}.echo", {"text": server}).text == server
     assert "t.echo" in shown
     assert {f"s.{tool['name']}" for tool in bench.faults.TOOLS} <= shown
-    assert {method for method, _, _ in handshake.seen} >= {"server/discover", "initialize"}, "asked, then as it can"
+    assert {method for method, _, _ in handshake.seen} >= {"server/discover", "initialize"}, (
+        "asked, then as it can"
+    )

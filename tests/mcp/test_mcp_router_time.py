@@ -1,4 +1,6 @@
-"""Servers that hang, die, forget or come back, as an engine meets them: what a call comes to, and what is left."""
+"""Servers that hang, die, forget or come back, as an engine meets them: what a call comes to, and
+what is left.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ def state(pid: int) -> str:
         return ""
 
 
-# --- death ------------------------------------------------------------------------------------------------------------
+# --- death ----------------------------------------------------------------------------------------
 
 
 @linux
@@ -65,7 +67,9 @@ def test_a_process_that_dies_in_a_call_is_replaced_and_leaves_no_zombie(project:
 
 
 @pytest.mark.parametrize("tool", ["drop", "half"])
-def test_a_connection_that_breaks_in_a_call_costs_that_call(project: Any, bench: Any, tool: str) -> None:
+def test_a_connection_that_breaks_in_a_call_costs_that_call(
+    project: Any, bench: Any, tool: str
+) -> None:
     """F-11, G-03."""
     with bench.faults.serving() as server:
         server.faults.extra_tools.append(bench.faults.tool(tool))
@@ -75,7 +79,11 @@ def test_a_connection_that_breaks_in_a_call_costs_that_call(project: Any, bench:
             slow, broken = await asyncio.gather(
                 router.call("r", "s.sleep", {"s": 0.5}), router.call("r", f"s.{tool}", {})
             )
-            assert (broken.outcome, broken.code, slow.outcome) == ("unavailable", "connection_lost", "ok")
+            assert (broken.outcome, broken.code, slow.outcome) == (
+                "unavailable",
+                "connection_lost",
+                "ok",
+            )
             assert (await router.call("r", "s.echo", {"text": "next"})).text == "next"
 
         run(project, main)
@@ -112,25 +120,32 @@ def test_a_server_that_forgets_its_sessions_is_initialised_again_and_the_call_is
         run(project, main)
 
 
-# --- hanging ----------------------------------------------------------------------------------------------------------
+# --- hanging --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("trouble", ["initialize", "list", "tool"])
 def test_a_server_that_hangs_keeps_its_own_calls_waiting_and_nobody_elses(
     project: Any, bench: Any, leap: Any, trouble: str
 ) -> None:
-    """F-12, G-01, G-02. The neighbours' calls are all done while the hanging one is still under way."""
+    """F-12, G-01, G-02.
+
+    The neighbours' calls are all done while the hanging one is still under way.
+    """
     with bench.faults.serving() as other:
         flags = () if trouble == "tool" else (f"hang-{trouble}",)
         tools = 'tools = ["s.hang", "s.echo", "t.echo"]'
-        project.stdio(*flags, tools=tools, more=MORE.format(name="t", url=other.url), timeout_s=60.0)
+        project.stdio(
+            *flags, tools=tools, more=MORE.format(name="t", url=other.url), timeout_s=60.0
+        )
 
         async def main(router: Router) -> Any:
             hanging = asyncio.create_task(router.call("r", "s.hang", {}))
             for number in range(20):
                 assert (await router.call("r", "t.echo", {"text": str(number)})).text == str(number)
             if trouble == "tool":
-                assert (await router.call("r", "s.echo", {"text": "same server"})).text == "same server"
+                assert (
+                    await router.call("r", "s.echo", {"text": "same server"})
+                ).text == "same server"
             assert not hanging.done()
             await leap.until(hanging)
             return await hanging
@@ -198,15 +213,26 @@ def test_a_step_with_a_key_is_decided_once_and_another_key_has_the_list_that_cam
             late = router.route_sync(project.step(key="late", branch="late"))
             assert (early.degraded, late.degraded) == (False, True)
             server.faults.listed.set()
-            decisions = (router.route_sync(project.step(key=f"next-{n}", branch="next")) for n in itertools.count())
+            decisions = (
+                router.route_sync(project.step(key=f"next-{n}", branch="next"))
+                for n in itertools.count()
+            )
             whole = next(one for one in decisions if not one.degraded)
-            assert router.route_sync(project.step(key="late", branch="late")).decision_id == late.decision_id
-            counts = [len(router.tools_sync("r", decision=one.decision_id).active) for one in (early, late, whole)]
+            assert (
+                router.route_sync(project.step(key="late", branch="late")).decision_id
+                == late.decision_id
+            )
+            counts = [
+                len(router.tools_sync("r", decision=one.decision_id).active)
+                for one in (early, late, whole)
+            ]
     assert counts[1] == 0, "a key's decision is not widened afterwards"
     assert counts[0] == counts[2] > 0, "what it holds is shown when its list has come"
 
 
-def test_a_caller_that_goes_away_is_recorded_as_such_and_its_server_is_told(project: Any, bench: Any) -> None:
+def test_a_caller_that_goes_away_is_recorded_as_such_and_its_server_is_told(
+    project: Any, bench: Any
+) -> None:
     """G-05."""
     with bench.faults.serving() as server:
         project.http(server.url, tools='tools = ["s.hang", "s.echo"]')
@@ -221,11 +247,16 @@ def test_a_caller_that_goes_away_is_recorded_as_such_and_its_server_is_told(proj
             assert (await router.call("r", "s.echo", {"text": "next"})).text == "next"
 
         run(project, main)
-    assert [row["outcome"] for row in project.records() if row["type"] == "call.finished"] == ["cancelled", "ok"]
+    assert [row["outcome"] for row in project.records() if row["type"] == "call.finished"] == [
+        "cancelled",
+        "ok",
+    ]
 
 
 @linux
-def test_runs_that_are_begun_given_up_and_ended_from_many_tasks_leave_nothing(project: Any, bench: Any) -> None:
+def test_runs_that_are_begun_given_up_and_ended_from_many_tasks_leave_nothing(
+    project: Any, bench: Any
+) -> None:
     """G-06."""
     project.stdio()
     before = bench.descriptors()
@@ -261,13 +292,15 @@ def test_calls_of_one_run_are_made_side_by_side(project: Any, bench: Any, kind: 
 
         async def main(router: Router) -> str:
             assert (await router.call("r", "s.peak", {})).text == "0"
-            await asyncio.gather(*(router.call("r", "s.sleep", {"together": 16}) for _ in range(16)))
+            await asyncio.gather(
+                *(router.call("r", "s.sleep", {"together": 16}) for _ in range(16))
+            )
             return (await router.call("r", "s.peak", {})).text
 
         assert run(project, main) == "16"
 
 
-# --- ends -------------------------------------------------------------------------------------------------------------
+# --- ends -----------------------------------------------------------------------------------------
 
 HOST = """
 import signal, sys
@@ -286,8 +319,12 @@ signal.pause()
 
 @linux
 @pytest.mark.parametrize("end", ["close", "SIGTERM", "SIGKILL"])
-def test_a_process_and_what_it_started_are_gone_however_the_host_ends(project: Any, bench: Any, end: str) -> None:
-    """F-12, G-07: a server that ignores the end of its input and SIGTERM, and what it started in another session."""
+def test_a_process_and_what_it_started_are_gone_however_the_host_ends(
+    project: Any, bench: Any, end: str
+) -> None:
+    """F-12, G-07: a server that ignores the end of its input and SIGTERM, and what it started in
+    another session.
+    """
     written = project.root / "grandchild"
     project.stdio("ignore-eof", "ignore-term", f"grandchild={written}")
     host = subprocess.Popen(
@@ -311,7 +348,9 @@ def test_a_process_and_what_it_started_are_gone_however_the_host_ends(project: A
         else:
             host.send_signal(signal.Signals[end])
             assert host.wait(300) == -signal.Signals[end]
-            asyncio.run(asyncio.wait_for(bench.until(lambda: not any(state(pid) for pid in pids)), 300))
+            asyncio.run(
+                asyncio.wait_for(bench.until(lambda: not any(state(pid) for pid in pids)), 300)
+            )
     finally:
         host.kill()
         host.wait()
@@ -334,11 +373,19 @@ def test_what_got_away_from_a_router_that_is_gone_is_reported_at_the_next_start(
     finally:
         left.kill()
         left.wait()
-    rows = [json.loads(line) for line in capfd.readouterr().err.splitlines() if "server.left_behind" in line]
-    assert [(row["server"], row["pid"]) for row in rows if row["pid"] == left.pid] == [("lost", left.pid)]
+    rows = [
+        json.loads(line)
+        for line in capfd.readouterr().err.splitlines()
+        if "server.left_behind" in line
+    ]
+    assert [(row["server"], row["pid"]) for row in rows if row["pid"] == left.pid] == [
+        ("lost", left.pid)
+    ]
 
 
-def test_the_time_until_a_server_was_ready_is_recorded_apart_from_the_calls_own(project: Any) -> None:
+def test_the_time_until_a_server_was_ready_is_recorded_apart_from_the_calls_own(
+    project: Any,
+) -> None:
     project.stdio("slow-start=1")
 
     async def main(router: Router) -> None:

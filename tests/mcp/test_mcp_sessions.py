@@ -1,4 +1,6 @@
-"""What the sessions promise over any transport: cached lists, queues that end, circuits that open, no leaks."""
+"""What the sessions promise over any transport: cached lists, queues that end, circuits that open,
+no leaks.
+"""
 
 from __future__ import annotations
 
@@ -43,11 +45,13 @@ def test_importing_and_opening_load_nothing_and_start_nothing() -> None:
         "heavy = ('mcp', 'anyio', 'httpx2', 'jsonschema', 'opentelemetry')\n"
         "print([m for m in heavy if m in sys.modules], threading.active_count())\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "[] 1"
 
 
-# --- results ----------------------------------------------------------------------------------------------------------
+# --- results --------------------------------------------------------------------------------------
 
 
 def test_media_are_bytes_and_what_is_no_media_says_so(bench: Any) -> None:
@@ -76,7 +80,9 @@ def test_media_are_bytes_and_what_is_no_media_says_so(bench: Any) -> None:
         ("rpc_error", "tool_error", "invalid_params", "that is not how I am called"),
     ],
 )
-def test_a_tools_own_failure_is_its_own(bench: Any, tool: str, outcome: str, code: str, text: str) -> None:
+def test_a_tools_own_failure_is_its_own(
+    bench: Any, tool: str, outcome: str, code: str, text: str
+) -> None:
     async def main(sessions: McpSessions) -> None:
         for _ in range(10):
             result = await bench.call(sessions, tool)
@@ -106,7 +112,9 @@ def test_a_result_that_misses_its_schema_is_kept_and_the_miss_is_reported(bench:
 def test_what_is_no_json_number_is_null_for_the_agent(bench: Any, transport: str) -> None:
     async def main(sessions: McpSessions) -> None:
         for client in (None, Client()):
-            result = await sessions.call("s", "nan", {}, timeout_s=60, scope=Scope(run_id="r", client=client))
+            result = await sessions.call(
+                "s", "nan", {}, timeout_s=60, scope=Scope(run_id="r", client=client)
+            )
             assert result.blocks == (Text("x"), Data({"n": [None, None, 1.5]}))
         assert result.answer is not None
         assert result.answer.result is not None
@@ -125,7 +133,7 @@ def test_calling_a_tool_that_was_never_listed_lists_nothing(bench: Any) -> None:
         assert server.faults.lists == 0
 
 
-# --- lists ------------------------------------------------------------------------------------------------------------
+# --- lists ----------------------------------------------------------------------------------------
 
 
 def test_one_bad_definition_costs_one_tool_and_is_named(bench: Any) -> None:
@@ -138,7 +146,10 @@ def test_one_bad_definition_costs_one_tool_and_is_named(bench: Any) -> None:
         assert refused["broken"] == "its inputSchema is no object"
         assert "300," in refused["huge"]
         assert refused["echo"] == "the name is taken by an earlier tool"
-        assert [why for name, why in listing.rejected if not name] == ["it has no name", "it is no object"]
+        assert [why for name, why in listing.rejected if not name] == [
+            "it has no name",
+            "it is no object",
+        ]
 
     with bench.faults.serving(bench.faults.Faults(bad_tools=1)) as server:
         bench.run(main, bench.http(server))
@@ -153,7 +164,9 @@ def test_one_bad_definition_costs_one_tool_and_is_named(bench: Any) -> None:
         ({"big_list": 6_000}, 5_000, "only the first 5,000 tools were read"),
     ],
 )
-def test_a_list_without_end_is_cut_and_says_so(bench: Any, options: Any, tools: int | None, cut: str) -> None:
+def test_a_list_without_end_is_cut_and_says_so(
+    bench: Any, options: Any, tools: int | None, cut: str
+) -> None:
     async def main(sessions: McpSessions) -> None:
         listing = await sessions.definitions("s")
         assert listing.cut == cut
@@ -167,7 +180,11 @@ def test_a_fresh_list_is_read_once_however_many_ask(bench: Any) -> None:
     async def main(sessions: McpSessions) -> None:
         listings = await asyncio.gather(*(sessions.definitions("s") for _ in range(20)))
         assert all(listing is listings[0] for listing in listings)
-        assert (listings[0].name, listings[0].protocol, listings[0].instructions) == ("faults", "2025-11-25", "be kind")
+        assert (listings[0].name, listings[0].protocol, listings[0].instructions) == (
+            "faults",
+            "2025-11-25",
+            "be kind",
+        )
         assert await sessions.definitions("s") is listings[0]
 
     with bench.faults.serving() as server:
@@ -199,7 +216,10 @@ def test_a_list_holds_for_its_lifetime_and_is_served_while_it_is_read_again(
         assert stale.stale
         assert stale.tools == first.tools
         await bench.until(
-            lambda: (listing := sessions.known("s")) is not None and len(listing.tools) == len(first.tools) + 1
+            lambda: (
+                (listing := sessions.known("s")) is not None
+                and len(listing.tools) == len(first.tools) + 1
+            )
         )
         fresh = await sessions.definitions("s")
         assert not fresh.stale
@@ -249,7 +269,9 @@ def test_one_server_that_never_lists_delays_no_other(bench: Any, leap: Any) -> N
             await stuck
         assert failure.value.code == "timeout"
 
-    bench.run(main, bench.stdio(), bench.stdio("hang-list", name="stuck"), bounds=Bounds(list_s=60.0))
+    bench.run(
+        main, bench.stdio(), bench.stdio("hang-list", name="stuck"), bounds=Bounds(list_s=60.0)
+    )
 
 
 def test_a_server_that_is_not_in_the_catalog_is_the_callers_mistake(bench: Any) -> None:
@@ -260,7 +282,7 @@ def test_a_server_that_is_not_in_the_catalog_is_the_callers_mistake(bench: Any) 
     bench.run(main)
 
 
-# --- many at once -----------------------------------------------------------------------------------------------------
+# --- many at once ---------------------------------------------------------------------------------
 
 
 def test_a_call_says_how_long_it_waited_for_its_turn(bench: Any) -> None:
@@ -306,7 +328,9 @@ def test_a_call_whose_time_is_up_before_its_turn_is_busy_and_never_made(bench: A
 
 
 @pytest.mark.parametrize("way", ["it is cancelled", "its time is up"])
-def test_a_place_that_comes_in_the_very_turn_in_which_its_call_gives_up_goes_to_the_next(way: str) -> None:
+def test_a_place_that_comes_in_the_very_turn_in_which_its_call_gives_up_goes_to_the_next(
+    way: str,
+) -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         guards = Guards(Bounds(per_server=1), FakeClock())
@@ -317,7 +341,9 @@ def test_a_place_that_comes_in_the_very_turn_in_which_its_call_gives_up_goes_to_
         await asyncio.sleep(0)
         assert guards.counts("s") == (1, 2)
         if way == "its time is up":
-            loop.call_later(0, guards.leave, "s")  # in one turn with the timer, which was set before
+            loop.call_later(
+                0, guards.leave, "s"
+            )  # in one turn with the timer, which was set before
         else:
             guards.leave("s")
             second.cancel()
@@ -334,7 +360,9 @@ def test_a_place_that_comes_in_the_very_turn_in_which_its_call_gives_up_goes_to_
 
 def test_servers_that_hang_leave_room_for_the_others(bench: Any) -> None:
     async def main(sessions: McpSessions) -> None:
-        hanging = [asyncio.ensure_future(bench.call(sessions, "hang", server="h")) for _ in range(4)]
+        hanging = [
+            asyncio.ensure_future(bench.call(sessions, "hang", server="h")) for _ in range(4)
+        ]
         await bench.until(lambda: sessions.status()[0].running == 4)
         assert bench.said(await bench.call(sessions, "echo", text="fine")) == "fine"
         for task in hanging:
@@ -347,17 +375,25 @@ def test_servers_that_hang_leave_room_for_the_others(bench: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["stdio", "http"])
-def test_a_thousand_calls_with_some_hung_and_half_cancelled_never_mix_up_answers_or_leak(bench: Any, kind: str) -> None:
+def test_a_thousand_calls_with_some_hung_and_half_cancelled_never_mix_up_answers_or_leak(
+    bench: Any, kind: str
+) -> None:
     async def main(sessions: McpSessions) -> None:
         await bench.call(sessions, "echo", text="x")
         before = bench.descriptors()
 
         async def one(i: int) -> None:
             if i % 10 == 0:
-                assert (await bench.call(sessions, "hang", timeout_s=0.5)).outcome in ("timeout", "busy")
+                assert (await bench.call(sessions, "hang", timeout_s=0.5)).outcome in (
+                    "timeout",
+                    "busy",
+                )
                 return
             result = await bench.call(sessions, "echo", timeout_s=50.0, text=str(i))
-            assert (result.outcome, bench.said(result)) in (("ok", str(i)), ("busy", bench.said(result)))
+            assert (result.outcome, bench.said(result)) in (
+                ("ok", str(i)),
+                ("busy", bench.said(result)),
+            )
 
         tasks = [asyncio.ensure_future(one(i)) for i in range(1_000)]
         await asyncio.sleep(0)
@@ -369,9 +405,13 @@ def test_a_thousand_calls_with_some_hung_and_half_cancelled_never_mix_up_answers
         assert bench.said(await bench.call(sessions, "echo", text="after")) == "after"
         assert sessions.status()[0].running == 0
         if kind == "stdio":
-            assert bench.descriptors() <= before, "fewer where something of before was collected meanwhile"
+            assert bench.descriptors() <= before, (
+                "fewer where something of before was collected meanwhile"
+            )
 
-    bounds = Bounds(queue_per_server=2_000, queue_in_total=2_000, breaker=BreakerTerms(errors_in_a_row=10_000))
+    bounds = Bounds(
+        queue_per_server=2_000, queue_in_total=2_000, breaker=BreakerTerms(errors_in_a_row=10_000)
+    )
     with bench.faults.serving() as server:
         bench.run(main, bench.stdio() if kind == "stdio" else bench.http(server), bounds=bounds)
 
@@ -420,10 +460,12 @@ def test_closing_during_calls_ends_them_with_a_word(bench: Any) -> None:
     bench.run(main, bench.stdio())
 
 
-# --- circuits ---------------------------------------------------------------------------------------------------------
+# --- circuits -------------------------------------------------------------------------------------
 
 
-def test_after_five_failures_a_server_is_left_alone_and_asked_once_after_1_2_4_and_every_5_seconds(bench: Any) -> None:
+def test_after_five_failures_a_server_is_left_alone_and_asked_once_after_1_2_4_and_every_5_seconds(
+    bench: Any,
+) -> None:
     async def main(sessions: McpSessions) -> None:
         server.statuses = {"tools/call": 500}
         for _ in range(5):
@@ -488,7 +530,9 @@ def test_answers_that_are_no_message_count_against_the_server_and_are_not_the_to
         (200, b"id: 7\nretry: 1\ndata:\n\n", "connection_lost"),
     ],
 )
-def test_answers_without_a_response_count_against_the_server(bench: Any, status: int, body: bytes, code: str) -> None:
+def test_answers_without_a_response_count_against_the_server(
+    bench: Any, status: int, body: bytes, code: str
+) -> None:
     async def main(sessions: McpSessions) -> None:
         await sessions.definitions("s")
         server.statuses = {"tools/call": status} if status != 200 else {}
@@ -502,7 +546,9 @@ def test_answers_without_a_response_count_against_the_server(bench: Any, status:
         bench.run(main, bench.http(server))
 
 
-def test_a_server_that_crashes_on_every_call_is_left_alone_and_started_afresh_for_the_probe(bench: Any) -> None:
+def test_a_server_that_crashes_on_every_call_is_left_alone_and_started_afresh_for_the_probe(
+    bench: Any,
+) -> None:
     async def main(sessions: McpSessions) -> None:
         for _ in range(5):
             assert (await bench.call(sessions, "crash")).code == "connection_lost"
@@ -542,7 +588,7 @@ def test_cancelling_a_probe_lets_the_next_one_through(bench: Any) -> None:
         bench.run(main, bench.http(server))
 
 
-# --- arguments --------------------------------------------------------------------------------------------------------
+# --- arguments ------------------------------------------------------------------------------------
 
 NESTED: dict[str, Any] = {"type": "object"}
 for _ in range(200):
@@ -557,11 +603,21 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     },
     "file": {"$ref": "file:///etc/passwd"},
     "endless": {"$ref": "#"},
-    "recursive": {"$ref": "#/$defs/t", "$defs": {"t": {"type": "object", "properties": {"t": {"$ref": "#/$defs/t"}}}}},
+    "recursive": {
+        "$ref": "#/$defs/t",
+        "$defs": {"t": {"type": "object", "properties": {"t": {"$ref": "#/$defs/t"}}}},
+    },
     "broken": {"type": 7},
-    "regex": {"type": "object", "properties": {"s": {"pattern": "^(a+)+$"}}, "patternProperties": {"^x": False}},
+    "regex": {
+        "type": "object",
+        "properties": {"s": {"pattern": "^(a+)+$"}},
+        "patternProperties": {"^x": False},
+    },
     "nested": NESTED,
-    "costly": {"type": "object", "properties": {"l": {"items": {"anyOf": [{"const": i} for i in range(10_000)]}}}},
+    "costly": {
+        "type": "object",
+        "properties": {"l": {"items": {"anyOf": [{"const": i} for i in range(10_000)]}}},
+    },
 }
 
 
@@ -571,7 +627,11 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         ("plain", {"n": 1}, []),
         ("plain", {"n": "one"}, ["n: 'one' is not of type 'integer'"]),
         ("plain", {}, ["arguments: 'n' is a required property"]),
-        ("plain", {"n": 1, "m": 2}, ["arguments: Additional properties are not allowed ('m' was unexpected)"]),
+        (
+            "plain",
+            {"n": 1, "m": 2},
+            ["arguments: Additional properties are not allowed ('m' was unexpected)"],
+        ),
         ("file", {}, []),
         ("endless", {}, []),
         ("recursive", {"t": {"t": 5}}, ["t.t: 5 is not of type 'object'"]),
@@ -607,13 +667,17 @@ def test_arguments_are_checked_against_the_list_when_nothing_else_is_known(bench
     async def main(sessions: McpSessions) -> None:
         assert await sessions.check_arguments("s", "echo", {}) == ()
         await sessions.definitions("s")
-        assert list(await sessions.check_arguments("s", "echo", {})) == ["arguments: 'text' is a required property"]
+        assert list(await sessions.check_arguments("s", "echo", {})) == [
+            "arguments: 'text' is a required property"
+        ]
 
     with bench.faults.serving() as server:
         bench.run(main, bench.http(server))
 
 
-def test_the_sdks_own_log_stays_off_standard_error(bench: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_sdks_own_log_stays_off_standard_error(
+    bench: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     async def main(sessions: McpSessions) -> None:
         await bench.call(sessions, "bomb", megabytes=30)
 
@@ -626,13 +690,20 @@ def test_the_sdks_own_log_stays_off_standard_error(bench: Any, caplog: pytest.Lo
 def test_the_status_of_what_was_never_contacted_says_what_is_known(bench: Any) -> None:
     async def main(sessions: McpSessions) -> None:
         (status,) = sessions.status()
-        assert (status.server, status.transport, status.connections, status.tools) == ("s", "stdio", 0, None)
+        assert (status.server, status.transport, status.connections, status.tools) == (
+            "s",
+            "stdio",
+            0,
+            None,
+        )
         assert json.dumps(status.command)
 
     bench.run(main, bench.stdio())
 
 
-def test_a_large_page_of_a_list_is_taken_in_off_the_loop(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_page_of_a_list_is_taken_in_off_the_loop(
+    bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Thousands of tools, each measured, would stop the loop for all servers."""
     threads: dict[int, str] = {}
     add = Pages.add
@@ -653,12 +724,16 @@ def test_a_large_page_of_a_list_is_taken_in_off_the_loop(bench: Any, monkeypatch
     assert list(threads.values()) == ["bundle-router-mcp"]
 
 
-# --- time that is ours ------------------------------------------------------------------------------------------------
+# --- time that is ours ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("way", ["json", "events", "legacy", "stdio", "modern"])
-def test_an_answer_that_waits_for_our_thread_is_late_for_no_deadline(bench: Any, leap: Any, way: str) -> None:
-    """Fifty nested results of 5 MB take the thread half a minute: the server answered each in time."""
+def test_an_answer_that_waits_for_our_thread_is_late_for_no_deadline(
+    bench: Any, leap: Any, way: str
+) -> None:
+    """Fifty nested results of 5 MB take the thread half a minute: the server answered each in
+    time.
+    """
 
     async def main(sessions: McpSessions) -> None:
         done = threading.Event()
@@ -667,7 +742,9 @@ def test_an_answer_that_waits_for_our_thread_is_late_for_no_deadline(bench: Any,
             call = asyncio.ensure_future(bench.call(sessions, "big", timeout_s=50, bytes=300_000))
             await bench.until(lambda: _one_at_a_time(os.getpid())._busy == 2)
             leap()
-            assert (await bench.call(sessions, "echo", server="other", text="the loop goes on")).outcome == "ok"
+            assert (
+                await bench.call(sessions, "echo", server="other", text="the loop goes on")
+            ).outcome == "ok"
         finally:
             done.set()
             await occupied
@@ -678,7 +755,11 @@ def test_an_answer_that_waits_for_our_thread_is_late_for_no_deadline(bench: Any,
         server.events, server.legacy = way == "events", way == "legacy"
         if way == "modern":
             server = stack.enter_context(answering(rpc(result=text("x" * 300_000))))
-        bench.run(main, bench.stdio() if way == "stdio" else bench.http(server), bench.http(other, name="other"))
+        bench.run(
+            main,
+            bench.stdio() if way == "stdio" else bench.http(server),
+            bench.http(other, name="other"),
+        )
 
 
 @pytest.mark.parametrize(("timeout_s", "circuit"), [(100, "closed"), (200, "open")])
@@ -686,9 +767,15 @@ def test_what_waited_in_our_queue_for_half_its_time_says_nothing_about_the_serve
     bench: Any, leap: Any, timeout_s: float, circuit: str
 ) -> None:
     async def main(sessions: McpSessions) -> None:
-        first = [asyncio.ensure_future(bench.call(sessions, "gate", timeout_s=900, text=text)) for text in "abcde"]
+        first = [
+            asyncio.ensure_future(bench.call(sessions, "gate", timeout_s=900, text=text))
+            for text in "abcde"
+        ]
         await bench.until(lambda: len(faults.at_gate) == 5)
-        queued = [asyncio.ensure_future(bench.call(sessions, "hang", timeout_s=timeout_s)) for _ in range(5)]
+        queued = [
+            asyncio.ensure_future(bench.call(sessions, "hang", timeout_s=timeout_s))
+            for _ in range(5)
+        ]
         await bench.until(lambda: sessions.status()[0].waiting == 5)
         leap()
         opened.set()

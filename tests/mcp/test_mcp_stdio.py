@@ -1,4 +1,6 @@
-"""Stdio servers that misbehave: what a call comes to, its unharmed neighbours, and nothing left behind."""
+"""Stdio servers that misbehave: what a call comes to, its unharmed neighbours, and nothing left
+behind.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ def is_gone(pid: int) -> bool:
     return False
 
 
-# --- what is permitted ------------------------------------------------------------------------------------------------
+# --- what is permitted ----------------------------------------------------------------------------
 
 
 def test_stdio_is_refused_outside_of_development_and_starts_nothing(bench: Any) -> None:
@@ -106,12 +108,17 @@ def test_homes_of_servers_whose_router_was_killed_go_when_another_is_started(
             return [folder.exists() for folder in (left, in_use, young, home)]
 
         assert bench.run(main, bench.stdio()) == [False, True, True, True]
-        assert sorted(folder.name for folder in tmp_path.glob(f"{HOMES}*")) == [in_use.name, young.name]
+        assert sorted(folder.name for folder in tmp_path.glob(f"{HOMES}*")) == [
+            in_use.name,
+            young.name,
+        ]
     finally:
         os.close(lock)
 
 
-def test_a_process_forked_from_a_router_leaves_homes_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_forked_from_a_router_leaves_homes_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with ExitStack() as held:
         home = held.enter_context(private_folder(HOMES))
@@ -139,7 +146,9 @@ def test_a_missing_credential_is_named_and_nothing_is_started(bench: Any) -> Non
         assert (result.outcome, result.code) == ("unavailable", "credential_missing")
         assert "THE_KEY" in bench.said(result)
 
-    bench.run(main, bench.stdio(env=(("API_KEY", "${THE_KEY}"),), env_names=("THE_KEY",)), environ={})
+    bench.run(
+        main, bench.stdio(env=(("API_KEY", "${THE_KEY}"),), env_names=("THE_KEY",)), environ={}
+    )
     assert bench.events.named("server.started") == []
 
 
@@ -152,7 +161,7 @@ def test_a_program_that_is_not_there_is_said_to_be_missing(bench: Any) -> None:
     bench.run(main, Server(name="s", transport="stdio", command="no-such-program"))
 
 
-# --- bytes ------------------------------------------------------------------------------------------------------------
+# --- bytes ----------------------------------------------------------------------------------------
 
 
 def test_noise_on_stdout_and_megabytes_on_stderr_cost_nothing_but_one_warning(bench: Any) -> None:
@@ -166,7 +175,8 @@ def test_noise_on_stdout_and_megabytes_on_stderr_cost_nothing_but_one_warning(be
 
 
 @pytest.mark.parametrize(
-    ("tool", "text"), [("bad_utf8", "caf\N{REPLACEMENT CHARACTER}"), ("surrogate", "?!"), ("duplicate", "answer 0")]
+    ("tool", "text"),
+    [("bad_utf8", "caf\N{REPLACEMENT CHARACTER}"), ("surrogate", "?!"), ("duplicate", "answer 0")],
 )
 def test_an_answer_that_is_not_quite_right_is_an_answer(bench: Any, tool: str, text: str) -> None:
     async def main(sessions: McpSessions) -> None:
@@ -177,7 +187,9 @@ def test_an_answer_that_is_not_quite_right_is_an_answer(bench: Any, tool: str, t
     bench.run(main, bench.stdio())
 
 
-@pytest.mark.parametrize("fields", [{}, {"result": [1]}, {"result": "text"}, {"error": {"code": "x", "message": None}}])
+@pytest.mark.parametrize(
+    "fields", [{}, {"result": [1]}, {"result": "text"}, {"error": {"code": "x", "message": None}}]
+)
 def test_an_answer_that_is_no_message_ends_its_call_and_counts_against_the_server(
     bench: Any, fields: dict[str, Any]
 ) -> None:
@@ -194,7 +206,9 @@ def test_an_answer_that_is_no_message_ends_its_call_and_counts_against_the_serve
 @pytest.mark.parametrize(
     "line",
     [
-        '{"jsonrpc":"2.0","id":#,"result":{"content":[],"structuredContent":{"a":' + "9" * 5_000 + "}}}",
+        '{"jsonrpc":"2.0","id":#,"result":{"content":[],"structuredContent":{"a":'
+        + "9" * 5_000
+        + "}}}",
         '{"result":{"content":[{"type":"text","text":"\\x"}]},"jsonrpc":"2.0","id":"#"}',
         '{"jsonrpc": "2.0", "id": #, "result": {"content": [',
         '{"jsonrpc":"2.0","id":#,"result":{"content":[],' + '"a":0,' * 30_000 + "}}",
@@ -239,13 +253,16 @@ def test_json_that_nests_too_deep_is_no_answer(bench: Any) -> None:
 
 
 def test_a_line_of_200_megabytes_ends_that_server_and_is_never_held(bench: Any) -> None:
-    """What was read of it is bounded by the cap, so the memory is: the server is gone while it still writes."""
+    """What was read of it is bounded by the cap, so the memory is: the server is gone while it
+    still writes.
+    """
 
     async def main(sessions: McpSessions) -> None:
         await bench.call(sessions, "echo", text="x")
         pid = sessions.status()[0].pids[0]
         big, other = await asyncio.gather(
-            bench.call(sessions, "huge_line", megabytes=200), bench.call(sessions, "echo", server="other", text="fine")
+            bench.call(sessions, "huge_line", megabytes=200),
+            bench.call(sessions, "echo", server="other", text="fine"),
         )
         assert (big.outcome, big.code) == ("tool_error", "too_large")
         assert "8,388,608 bytes" in bench.said(big)
@@ -266,10 +283,14 @@ def test_a_result_just_under_the_cap_is_taken_and_one_over_it_is_not(bench: Any)
 
 
 def test_nothing_keeps_a_large_answer_after_its_call(bench: Any) -> None:
-    """It would be in memory until the server's next message, and be freed on the loop of the sessions in one go."""
+    """It would be in memory until the server's next message, and be freed on the loop of the
+    sessions in one go.
+    """
 
     def is_kept() -> bool:
-        firsts = (one[0] for one in gc.get_objects() if type(one) is list and one)  # a dict of texts is not among them
+        firsts = (
+            one[0] for one in gc.get_objects() if type(one) is list and one
+        )  # a dict of texts is not among them
         return any(type(one) is dict and len(str(one.get("text"))) > MIB // 2 for one in firsts)
 
     async def main(sessions: McpSessions) -> None:
@@ -290,7 +311,9 @@ def test_large_arguments_are_encoded_off_the_event_loop_and_arrive(bench: Any) -
 
     async def main(sessions: McpSessions) -> None:
         rows = [Watched(id=number) for number in range(5_000)]
-        assert bench.said(await bench.call(sessions, "echo", text="small", rows=rows[:1])) == "small"
+        assert (
+            bench.said(await bench.call(sessions, "echo", text="small", rows=rows[:1])) == "small"
+        )
         assert "large-results" not in Watched.threads
         Watched.threads.clear()
         assert bench.said(await bench.call(sessions, "echo", text="ü", rows=rows)) == "ü"
@@ -299,7 +322,7 @@ def test_large_arguments_are_encoded_off_the_event_loop_and_arrive(bench: Any) -
     bench.run(main, bench.stdio())
 
 
-# --- time and death ---------------------------------------------------------------------------------------------------
+# --- time and death -------------------------------------------------------------------------------
 
 
 def test_a_crash_in_the_middle_of_a_call_is_said_so_and_the_next_call_works(bench: Any) -> None:
@@ -324,7 +347,9 @@ def test_a_call_that_may_have_been_carried_out_is_not_made_again(bench: Any) -> 
     bench.run(main, bench.stdio())
 
 
-def test_a_server_that_ends_at_once_is_started_twice_and_its_last_words_are_kept(bench: Any) -> None:
+def test_a_server_that_ends_at_once_is_started_twice_and_its_last_words_are_kept(
+    bench: Any,
+) -> None:
     async def main(sessions: McpSessions) -> None:
         result = await bench.call(sessions, "echo", text="x")
         assert (result.outcome, result.code) == ("unavailable", "connection_lost")
@@ -350,14 +375,18 @@ def test_a_tool_that_hangs_is_given_up_in_time_and_delays_nobody(bench: Any, lea
     bench.run(main, bench.stdio())
 
 
-# --- a server that does not read, and callers on several threads ------------------------------------------------------
+# --- a server that does not read, and callers on several threads ----------------------------------
 
 FULL = 1_000_000
 """Characters that fit into no pipe."""
 
 
-async def calls_into_a_full_pipe(bench: Any, sessions: McpSessions, go: Path) -> list[asyncio.Future[Any]]:
-    """Calls of `echo` that were made, and of which only the first can be written before `go` is there."""
+async def calls_into_a_full_pipe(
+    bench: Any, sessions: McpSessions, go: Path
+) -> list[asyncio.Future[Any]]:
+    """Calls of `echo` that were made, and of which only the first can be written before `go` is
+    there.
+    """
     await bench.call(sessions, "echo", text="started")
     paused = asyncio.ensure_future(bench.call(sessions, "pause", file=str(go)))
     texts = [letter * 20_000 for letter in string.ascii_letters]
@@ -367,7 +396,9 @@ async def calls_into_a_full_pipe(bench: Any, sessions: McpSessions, go: Path) ->
     return [paused, *made]
 
 
-def test_what_a_server_does_not_read_yet_arrives_whole_once_it_does(bench: Any, tmp_path: Path) -> None:
+def test_what_a_server_does_not_read_yet_arrives_whole_once_it_does(
+    bench: Any, tmp_path: Path
+) -> None:
     async def main(sessions: McpSessions) -> None:
         paused, *calls = await calls_into_a_full_pipe(bench, sessions, tmp_path / "go")
         (tmp_path / "go").touch()
@@ -378,7 +409,9 @@ def test_what_a_server_does_not_read_yet_arrives_whole_once_it_does(bench: Any, 
     bench.run(main, bench.stdio(), bounds=Bounds(per_server=100))
 
 
-def test_a_call_that_is_given_up_while_it_is_written_spoils_no_other(bench: Any, tmp_path: Path) -> None:
+def test_a_call_that_is_given_up_while_it_is_written_spoils_no_other(
+    bench: Any, tmp_path: Path
+) -> None:
     async def main(sessions: McpSessions) -> None:
         paused, *calls = await calls_into_a_full_pipe(bench, sessions, tmp_path / "go")
         for call in calls[::2]:
@@ -394,7 +427,9 @@ def test_a_call_that_is_given_up_while_it_is_written_spoils_no_other(bench: Any,
     bench.run(main, bench.stdio(), bounds=Bounds(per_server=100))
 
 
-def test_a_server_that_dies_before_it_has_read_fails_all_calls_once(bench: Any, tmp_path: Path) -> None:
+def test_a_server_that_dies_before_it_has_read_fails_all_calls_once(
+    bench: Any, tmp_path: Path
+) -> None:
     async def main(sessions: McpSessions) -> None:
         calls = await calls_into_a_full_pipe(bench, sessions, tmp_path / "go")
         os.kill(sessions.status()[0].pids[0], signal.SIGKILL)
@@ -414,14 +449,20 @@ def test_lines_of_several_threads_never_mix(bench: Any) -> None:
 
         async def calls(letter: str) -> None:
             for _ in range(5):
-                results = [bench.call(sessions, "echo", text=letter * size) for size in (20_000, 1, 15_000)]
+                results = [
+                    bench.call(sessions, "echo", text=letter * size) for size in (20_000, 1, 15_000)
+                ]
                 wrong.extend(
                     result.outcome
-                    for result, size in zip(await asyncio.gather(*results), (20_000, 1, 15_000), strict=True)
+                    for result, size in zip(
+                        await asyncio.gather(*results), (20_000, 1, 15_000), strict=True
+                    )
                     if bench.said(result) != letter * size
                 )
 
-        await asyncio.gather(calls("a"), *(asyncio.to_thread(asyncio.run, calls(letter)) for letter in "bcdefgh"))
+        await asyncio.gather(
+            calls("a"), *(asyncio.to_thread(asyncio.run, calls(letter)) for letter in "bcdefgh")
+        )
         assert wrong == []
         assert sessions.status()[0].running == 0
 
@@ -453,7 +494,10 @@ def test_a_caller_whose_loop_is_blocked_holds_up_no_other(bench: Any, tmp_path: 
 def test_each_of_the_calls_of_a_server_has_its_own_time(bench: Any, leap: Any) -> None:
     async def main(sessions: McpSessions) -> None:
         await bench.call(sessions, "echo", text="started")
-        patient, hasty = (asyncio.ensure_future(bench.call(sessions, "hang", left_s)) for left_s in (6_000.0, 50.0))
+        patient, hasty = (
+            asyncio.ensure_future(bench.call(sessions, "hang", left_s))
+            for left_s in (6_000.0, 50.0)
+        )
         await bench.until(lambda: sessions.status()[0].running == 2)
         leap()
         assert (await hasty).outcome == "timeout"
@@ -465,7 +509,9 @@ def test_each_of_the_calls_of_a_server_has_its_own_time(bench: Any, leap: Any) -
     bench.run(main, bench.stdio())
 
 
-def test_a_server_that_hangs_while_connecting_holds_up_its_own_calls_only(bench: Any, leap: Any) -> None:
+def test_a_server_that_hangs_while_connecting_holds_up_its_own_calls_only(
+    bench: Any, leap: Any
+) -> None:
     async def main(sessions: McpSessions) -> None:
         stuck = asyncio.ensure_future(bench.call(sessions, "echo", text="x"))
         assert bench.said(await bench.call(sessions, "echo", server="other", text="fine")) == "fine"
@@ -484,7 +530,9 @@ def test_a_server_that_takes_its_time_to_start_is_waited_for(bench: Any) -> None
 
 
 @pytest.mark.parametrize("flags", [(), ("ignore-eof",), ("ignore-eof", "ignore-term")])
-def test_whatever_a_server_ignores_it_is_gone_after_close(bench: Any, flags: tuple[str, ...]) -> None:
+def test_whatever_a_server_ignores_it_is_gone_after_close(
+    bench: Any, flags: tuple[str, ...]
+) -> None:
     async def main(sessions: McpSessions) -> int:
         await bench.call(sessions, "echo", text="x")
         return sessions.status()[0].pids[0]
@@ -510,8 +558,12 @@ def test_what_a_server_started_goes_with_it_whatever_session_it_moved_to(
     assert is_gone(bench.run(main, bench.stdio(f"grandchild={written}", *flags)))
 
 
-def test_what_a_crashed_server_left_running_is_ended_and_does_not_hide_the_crash(bench: Any, tmp_path: Path) -> None:
-    """The grandchild holds the server's standard output open, so its end alone would never be seen."""
+def test_what_a_crashed_server_left_running_is_ended_and_does_not_hide_the_crash(
+    bench: Any, tmp_path: Path
+) -> None:
+    """The grandchild holds the server's standard output open, so its end alone would never be
+    seen.
+    """
     written = tmp_path / "grandchild"
 
     async def main(sessions: McpSessions) -> None:
@@ -539,7 +591,9 @@ os.execv(sys.executable, [sys.executable, "-S", *sys.argv[2:]])
 def test_a_process_that_left_its_group_session_parent_and_environment_still_ends_with_its_server(
     bench: Any, tmp_path: Path
 ) -> None:
-    """One supervisor adopts the orphans of all servers, and ends those of the one that is closed."""
+    """One supervisor adopts the orphans of all servers, and ends those of the one that is
+    closed.
+    """
 
     def hiding(name: str) -> Server:
         server = bench.stdio(name=name)
@@ -567,32 +621,36 @@ def test_all_servers_have_one_supervisor_and_outlive_it_by_nothing(bench: Any) -
         (supervisor,) = set(below) - set(pids)
         os.kill(supervisor, signal.SIGKILL)
         await bench.until(lambda: all(is_gone(pid) for pid in pids))
-        after = [int(bench.said(await bench.call(sessions, "pid", scope=scope))) for scope in scopes]
+        after = [
+            int(bench.said(await bench.call(sessions, "pid", scope=scope))) for scope in scopes
+        ]
         assert len(set(own_processes()) - set(after)) == 1
 
     bench.run(main, bench.stdio())
 
 
 def test_a_router_whose_standard_streams_are_closed_starts_servers_all_the_same() -> None:
-    """Descriptors 0, 1 and 2 are the next to be given out: none may be what the supervisor is spoken to through."""
+    """Descriptors 0, 1 and 2 are the next to be given out: none may be what the supervisor is
+    spoken to through.
+    """
     script = (
-        "import asyncio, os, sys\n"
-        "written = os.dup(1)\n"
-        "from bundle_router.adapters.mcp import ConnectionSetting, open_mcp_sessions\n"
-        "from bundle_router.core.catalog import Server\n"
-        "from bundle_router.testing import FakeClock, FakeDiagnostics\n"
-        "async def main():\n"
-        "    server = Server(name='s', transport='stdio', command=sys.executable, args=tuple(sys.argv[1:]))\n"
-        "    setting = ConnectionSetting(development=True)\n"
-        "    s = open_mcp_sessions({'s': server}, setting, clock=FakeClock(), diagnostics=FakeDiagnostics())\n"
-        "    await s.prepare()\n"
-        "    for number in (0, 1, 2): os.close(number)\n"
-        "    result = await s.call('s', 'echo', {'text': 'hello'}, timeout_s=30)\n"
-        "    os.write(written, repr(result).encode())\n"
-        "    await s.close()\n"
-        "asyncio.run(main())\n"
+        "import asyncio, os, sys\nwritten = os.dup(1)\nfrom bundle_router.adapters.mcp import"
+        " ConnectionSetting, open_mcp_sessions\nfrom bundle_router.core.catalog import Server\nfrom"
+        " bundle_router.testing import FakeClock, FakeDiagnostics\nasync def main():\n    server ="
+        " Server(name='s', transport='stdio', command=sys.executable, args=tuple(sys.argv[1:]))\n  "
+        "  setting = ConnectionSetting(development=True)\n    s = open_mcp_sessions({'s': server},"
+        " setting, clock=FakeClock(), diagnostics=FakeDiagnostics())\n    await s.prepare()\n   "
+        " for number in (0, 1, 2): os.close(number)\n    result = await s.call('s', 'echo',"
+        " {'text': 'hello'}, timeout_s=30)\n    os.write(written, repr(result).encode())\n    await"
+        " s.close()\nasyncio.run(main())\n"
     )
-    arguments = [sys.executable, "-c", script, "-S", str(Path(__file__).with_name("fault_server.py"))]
+    arguments = [
+        sys.executable,
+        "-c",
+        script,
+        "-S",
+        str(Path(__file__).with_name("fault_server.py")),
+    ]
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=300, check=False)
     assert "hello" in done.stdout
 
@@ -611,7 +669,9 @@ def test_runs_have_processes_of_their_own_that_end_with_the_run(bench: Any) -> N
     bench.run(main, bench.stdio())
 
 
-def test_runs_share_as_many_processes_as_the_operator_allows_and_no_run_ends_them(bench: Any) -> None:
+def test_runs_share_as_many_processes_as_the_operator_allows_and_no_run_ends_them(
+    bench: Any,
+) -> None:
     async def main(sessions: McpSessions) -> None:
         scopes = [Scope(run_id=f"r-{n}", principal=f"p-{n % 3}") for n in range(20)]
         calls = [bench.call(sessions, "sleep", s=0.05, scope=scope) for scope in scopes]
@@ -630,17 +690,24 @@ def test_a_crash_of_a_shared_process_ends_each_call_with_a_word_and_counts_once(
     async def main(sessions: McpSessions) -> None:
         scopes = [Scope(run_id=f"r-{n}") for n in range(12)]
         await bench.call(sessions, "echo", text="x", scope=scopes[0])
-        sleeping = [asyncio.ensure_future(bench.call(sessions, "sleep", s=30, scope=scope)) for scope in scopes]
+        sleeping = [
+            asyncio.ensure_future(bench.call(sessions, "sleep", s=30, scope=scope))
+            for scope in scopes
+        ]
         await bench.until(lambda: sessions.status()[0].running == len(scopes))
         crashed = await bench.call(sessions, "crash", scope=Scope(run_id="r-x"))
-        ends = [(result.outcome, result.code) for result in (crashed, *await asyncio.gather(*sleeping))]
+        ends = [
+            (result.outcome, result.code) for result in (crashed, *await asyncio.gather(*sleeping))
+        ]
         assert set(ends) == {("unavailable", "connection_lost")}
         assert bench.said(await bench.call(sessions, "echo", text="y", scope=scopes[0])) == "y"
 
     bench.run(main, bench.stdio(shared=1))
 
 
-def test_cancelling_one_callers_call_leaves_the_others_of_a_shared_process_alone(bench: Any) -> None:
+def test_cancelling_one_callers_call_leaves_the_others_of_a_shared_process_alone(
+    bench: Any,
+) -> None:
     async def main(sessions: McpSessions) -> None:
         await bench.call(sessions, "echo", text="x")
         go = bench.workspace / "go"
@@ -684,22 +751,15 @@ def test_an_idle_server_is_stopped_and_started_again_when_it_is_needed(bench: An
 def test_a_router_that_is_killed_takes_its_servers_with_it(bench: Any, tmp_path: Path) -> None:
     written = tmp_path / "grandchild"
     script = (
-        "import asyncio, os, sys, signal\n"
-        "from bundle_router.adapters.mcp import ConnectionSetting, open_mcp_sessions\n"
-        "from bundle_router.core.catalog import Server\n"
-        "from bundle_router.testing import FakeClock\n"
-        "class Quiet:\n"
-        "    def event(self, *a, **f): pass\n"
-        "async def main():\n"
-        "    server = Server(name='s', transport='stdio', command=sys.executable, args=tuple(sys.argv[1:]))\n"
-        "    setting = ConnectionSetting(development=True)\n"
-        "    s = open_mcp_sessions({'s': server}, setting, clock=FakeClock(), diagnostics=Quiet())\n"
-        "    for tool in ('pid', 'env'):\n"
-        "        r = await s.call('s', tool, {}, timeout_s=30)\n"
-        "        print(r.blocks[0].text, flush=True)\n"
-        "    sys.stdin.read(1)\n"
-        "    os.kill(os.getpid(), signal.SIGKILL)\n"
-        "asyncio.run(main())\n"
+        "import asyncio, os, sys, signal\nfrom bundle_router.adapters.mcp import ConnectionSetting,"
+        " open_mcp_sessions\nfrom bundle_router.core.catalog import Server\nfrom"
+        " bundle_router.testing import FakeClock\nclass Quiet:\n    def event(self, *a, **f):"
+        " pass\nasync def main():\n    server = Server(name='s', transport='stdio',"
+        " command=sys.executable, args=tuple(sys.argv[1:]))\n    setting ="
+        " ConnectionSetting(development=True)\n    s = open_mcp_sessions({'s': server}, setting,"
+        " clock=FakeClock(), diagnostics=Quiet())\n    for tool in ('pid', 'env'):\n        r ="
+        " await s.call('s', tool, {}, timeout_s=30)\n        print(r.blocks[0].text, flush=True)\n "
+        "   sys.stdin.read(1)\n    os.kill(os.getpid(), signal.SIGKILL)\nasyncio.run(main())\n"
     )
     server = bench.stdio("ignore-eof", "ignore-term", f"grandchild={written}")
 
@@ -721,7 +781,9 @@ def test_a_router_that_is_killed_takes_its_servers_with_it(bench: Any, tmp_path:
         process.stdin.close()
         assert await process.wait() == -9
         async with asyncio.timeout(300):
-            await bench.until(lambda: is_gone(pid) and is_gone(int(written.read_text())) and not home.exists())
+            await bench.until(
+                lambda: is_gone(pid) and is_gone(int(written.read_text())) and not home.exists()
+            )
 
     asyncio.run(main())
 
@@ -729,9 +791,14 @@ def test_a_router_that_is_killed_takes_its_servers_with_it(bench: Any, tmp_path:
 @pytest.mark.parametrize("servers", [1, 20])
 @pytest.mark.parametrize(
     ("chunks", "piece"),
-    [pytest.param([b"{}\n" * 2_000], 64, id="noise"), pytest.param([b"x" * 65_536] * 20 + [b"\n"], 1, id="long line")],
+    [
+        pytest.param([b"{}\n" * 2_000], 64, id="noise"),
+        pytest.param([b"x" * 65_536] * 20 + [b"\n"], 1, id="long line"),
+    ],
 )
-def test_the_loop_turns_while_servers_write_much(servers: int, chunks: list[bytes], piece: int) -> None:
+def test_the_loop_turns_while_servers_write_much(
+    servers: int, chunks: list[bytes], piece: int
+) -> None:
     """What is counted: lines of noise, or reads of a long line."""
     read = 0
     done: list[int] = []
@@ -762,12 +829,16 @@ def test_the_loop_turns_while_servers_write_much(servers: int, chunks: list[byte
         assert {one.skipped for one in pipes} == {2_000 if piece == 64 else 1}
 
     asyncio.run(main())
-    first, *others = sorted((after - before for before, after in itertools.pairwise(done)), reverse=True)
+    first, *others = sorted(
+        (after - before for before, after in itertools.pairwise(done)), reverse=True
+    )
     assert first <= (2 * servers + 2) * piece, "of each server the first is read at once"
     assert others[servers] <= 3 * piece
 
 
-def test_a_request_from_the_server_for_what_was_not_offered_is_refused_and_harmless(bench: Any) -> None:
+def test_a_request_from_the_server_for_what_was_not_offered_is_refused_and_harmless(
+    bench: Any,
+) -> None:
     async def main(sessions: McpSessions) -> None:
         assert (await bench.call(sessions, "asks")).outcome == "ok"
 
@@ -825,7 +896,9 @@ def test_a_flood_of_lines_without_an_answer_leaves_the_loop_to_others(leap: Any)
             leap()  # handling the line takes long
             read_at[0] = asyncio.get_running_loop().time()
 
-        process: Any = SimpleNamespace(stdout=Output(), stdin=None, stderr=None, exited=ended, failed="", status=0)
+        process: Any = SimpleNamespace(
+            stdout=Output(), stdin=None, stderr=None, exited=ended, failed="", status=0
+        )
         to_session, reads, writes, from_session = sdk.pipe()
         await Pipes(process, Bounds(), report).read(to_session)
         for stream in (reads, writes, from_session):
@@ -864,7 +937,9 @@ def test_a_schema_that_is_nested_deep_costs_its_tool_and_not_the_list(
         if over == "stdio":
             project.stdio(f"deep_list={levels}", tools='tools = ["s.*"]')
         else:
-            server = stack.enter_context(bench.faults.serving(bench.faults.Faults(deep_list=levels)))
+            server = stack.enter_context(
+                bench.faults.serving(bench.faults.Faults(deep_list=levels))
+            )
             server.events = over == "events"
             project.http(server.url, tools='tools = ["s.*"]')
         router = stack.enter_context(project.open(development="unpinned"))

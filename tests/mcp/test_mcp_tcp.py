@@ -20,7 +20,14 @@ pytest.importorskip("mcp", reason="the tool servers need the 'mcp' extra")
 import httpx2
 import trustme
 from bundle_router.adapters.loop import faster_loop
-from bundle_router.adapters.mcp.channels import LARGE_PIECE_BYTES, PER_TURN, PIECE_BYTES, Channel, ChannelPool, Headers
+from bundle_router.adapters.mcp.channels import (
+    LARGE_PIECE_BYTES,
+    PER_TURN,
+    PIECE_BYTES,
+    Channel,
+    ChannelPool,
+    Headers,
+)
 from bundle_router.adapters.mcp.faults import ServerFault
 from bundle_router.adapters.mcp.http import TcpPool
 
@@ -42,7 +49,10 @@ def against(serve: Serve, work: Callable[[httpx2.AsyncClient, str], Awaitable[T]
                 await writer.wait_closed()
 
     async def main() -> T:
-        async with asyncio.timeout(300), await asyncio.start_server(serving, "127.0.0.1", 0) as server:
+        async with (
+            asyncio.timeout(300),
+            await asyncio.start_server(serving, "127.0.0.1", 0) as server,
+        ):
             port = server.sockets[0].getsockname()[1]
             async with httpx2.AsyncClient(transport=TcpPool(4), trust_env=False) as client:
                 done = await work(client, f"http://127.0.0.1:{port}/mcp")
@@ -79,7 +89,9 @@ def test_a_server_may_answer_before_it_has_read_everything() -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 413 Too much\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
         await writer.drain()
-        await reader.read()  # what is still on its way, so that the answer is not lost with the connection
+        await (
+            reader.read()
+        )  # what is still on its way, so that the answer is not lost with the connection
 
     async def work(client: httpx2.AsyncClient, url: str) -> int:
         return (await client.post(url, content=b"x" * 60_000)).status_code
@@ -138,7 +150,9 @@ def test_no_more_than_a_piece_is_read_from_a_connection_at_a_time() -> None:
     assert len(Channel().get_buffer(256 * 1024)) == PIECE_BYTES
 
 
-def test_an_unused_connection_is_closed_without_another_request(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unused_connection_is_closed_without_another_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("bundle_router.adapters.mcp.channels.KEEP_S", 0.0)
 
     class Whole:
@@ -158,7 +172,10 @@ def test_an_unused_connection_is_closed_without_another_request(monkeypatch: pyt
             rest.set_result(await reader.read())
             writer.close()
 
-        async with asyncio.timeout(300), await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        async with (
+            asyncio.timeout(300),
+            await asyncio.start_server(serve, "127.0.0.1", 0) as server,
+        ):
             pool = ChannelPool("127.0.0.1", server.sockets[0].getsockname()[1], None, 1)
             await pool.exchange(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", Whole())
             return await rest
@@ -167,7 +184,9 @@ def test_an_unused_connection_is_closed_without_another_request(monkeypatch: pyt
 
 
 def test_a_request_that_is_cancelled_leaves_no_reference_cycle() -> None:
-    """In one, its buffer of 64 KiB and the tasks of its connecting would stay until a full collection."""
+    """In one, its buffer of 64 KiB and the tasks of its connecting would stay until a full
+    collection.
+    """
 
     class Unread:
         done = False
@@ -188,9 +207,14 @@ def test_a_request_that_is_cancelled_leaves_no_reference_cycle() -> None:
             writer.close()
             gone.set()
 
-        async with asyncio.timeout(300), await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        async with (
+            asyncio.timeout(300),
+            await asyncio.start_server(serve, "127.0.0.1", 0) as server,
+        ):
             pool = ChannelPool("127.0.0.1", server.sockets[0].getsockname()[1], None, 1)
-            request = asyncio.create_task(pool.exchange(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", Unread()))
+            request = asyncio.create_task(
+                pool.exchange(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", Unread())
+            )
             await arrived.wait()
             request.cancel()
             await asyncio.wait([request])
@@ -209,7 +233,7 @@ def test_a_request_that_is_cancelled_leaves_no_reference_cycle() -> None:
     assert not left
 
 
-# --- many large bodies at once ----------------------------------------------------------------------------------------
+# --- many large bodies at once --------------------------------------------------------------------
 
 Make = Callable[[], asyncio.AbstractEventLoop]
 LARGE = b"x" * (320 * 1024)
@@ -217,7 +241,10 @@ LOOPS = [asyncio.new_event_loop, *filter(None, (faster_loop(),))]
 
 
 def body_of(data: bytes, length: int | None = None) -> bytes:
-    return b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % (len(data) if length is None else length) + data
+    return (
+        b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % (len(data) if length is None else length)
+        + data
+    )
 
 
 class Reading:
@@ -240,9 +267,14 @@ class Reading:
 
 
 class Sent:
-    """Requests to a server that has sent all it will before any of it is read. `turn`: of the loop, from then on."""
+    """Requests to a server that has sent all it will before any of it is read.
 
-    def __init__(self, answers: list[bytes], authority: trustme.CA | None, closed: Set[int] = frozenset()) -> None:
+    `turn`: of the loop, from then on.
+    """
+
+    def __init__(
+        self, answers: list[bytes], authority: trustme.CA | None, closed: Set[int] = frozenset()
+    ) -> None:
         self.turn = 0
         self.gone = asyncio.Event()
         self._answers = answers
@@ -252,10 +284,15 @@ class Sent:
         self._listening = socket.create_server(("127.0.0.1", 0), backlog=len(answers))
         self._context = trusting = None
         if authority is not None:
-            self._context, trusting = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context()
+            self._context, trusting = (
+                ssl.create_default_context(ssl.Purpose.CLIENT_AUTH),
+                ssl.create_default_context(),
+            )
             authority.issue_cert("127.0.0.1").configure_cert(self._context)
             authority.configure_trust(trusting)
-        self.pool = ChannelPool("127.0.0.1", self._listening.getsockname()[1], trusting, len(answers))
+        self.pool = ChannelPool(
+            "127.0.0.1", self._listening.getsockname()[1], trusting, len(answers)
+        )
         self._thread = threading.Thread(target=self._serve)
 
     def _serve(self) -> None:
@@ -310,9 +347,15 @@ def on_loop(make: Make, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
         runner.run(main())
 
 
-@pytest.mark.parametrize(("make", "authority"), [*((make, None) for make in LOOPS), (LOOPS[0], trustme.CA())])
-def test_a_turn_of_the_loop_reads_on_in_few_large_bodies(make: Make, authority: trustme.CA | None) -> None:
-    """Each read lets a busy thread have the interpreter; small answers and silent servers are no reason to wait."""
+@pytest.mark.parametrize(
+    ("make", "authority"), [*((make, None) for make in LOOPS), (LOOPS[0], trustme.CA())]
+)
+def test_a_turn_of_the_loop_reads_on_in_few_large_bodies(
+    make: Make, authority: trustme.CA | None
+) -> None:
+    """Each read lets a busy thread have the interpreter; small answers and silent servers are no
+    reason to wait.
+    """
 
     async def main() -> None:
         large, small, silent = range(20), 20, 21
@@ -329,7 +372,9 @@ def test_a_turn_of_the_loop_reads_on_in_few_large_bodies(make: Make, authority: 
             tasks = {}
             for number in (silent, *large, small):
                 tasks[number] = sent.ask(number, readings[number])
-                tasks[number].add_done_callback(partial(lambda one, _task: ended.append(one), number))
+                tasks[number].add_done_callback(
+                    partial(lambda one, _task: ended.append(one), number)
+                )
             async with asyncio.timeout(60):
                 await asyncio.gather(*(tasks[number] for number in (*large, small)))
             assert not tasks[silent].done()
@@ -345,14 +390,18 @@ def test_a_turn_of_the_loop_reads_on_in_few_large_bodies(make: Make, authority: 
 
 @pytest.mark.parametrize("make", LOOPS)
 @pytest.mark.parametrize("authority", [None, trustme.CA()], ids=["plain", "tls"])
-def test_a_connection_that_ends_while_its_body_waits_is_lost(make: Make, authority: trustme.CA | None) -> None:
+def test_a_connection_that_ends_while_its_body_waits_is_lost(
+    make: Make, authority: trustme.CA | None
+) -> None:
     async def main() -> None:
         cut = range(4)
         async with Sent([body_of(LARGE, 2 * len(LARGE))] * len(cut), authority, set(cut)) as sent:
             readings = [Reading(lambda: None) for _ in cut]
             async with asyncio.timeout(60):
                 ends = await asyncio.gather(*map(sent.ask, cut, readings), return_exceptions=True)
-        assert [(end.kind, end.sent) for end in ends if isinstance(end, ServerFault)] == [("connection_lost", True)] * 4
+        assert [(end.kind, end.sent) for end in ends if isinstance(end, ServerFault)] == [
+            ("connection_lost", True)
+        ] * 4
         assert [reading.size for reading in readings] == [len(LARGE)] * 4
 
     on_loop(make, main)
@@ -360,7 +409,9 @@ def test_a_connection_that_ends_while_its_body_waits_is_lost(make: Make, authori
 
 @pytest.mark.parametrize("make", LOOPS)
 @pytest.mark.parametrize("authority", [None, trustme.CA()], ids=["plain", "tls"])
-def test_a_whole_body_is_read_although_its_connection_has_ended(make: Make, authority: trustme.CA | None) -> None:
+def test_a_whole_body_is_read_although_its_connection_has_ended(
+    make: Make, authority: trustme.CA | None
+) -> None:
     async def main() -> None:
         whole = range(4)
         async with Sent([body_of(LARGE)] * len(whole), authority, set(whole)) as sent:
@@ -381,13 +432,17 @@ def test_a_request_that_is_cancelled_while_its_body_waits_closes_its_connection(
         left, kept = range(4), range(4, 8)
         async with Sent([body_of(LARGE)] * 8, authority) as sent:
             tasks: dict[int, asyncio.Task[None]] = {}
-            readings = {number: Reading(partial(lambda one: tasks[one].cancel(), number)) for number in left}
+            readings = {
+                number: Reading(partial(lambda one: tasks[one].cancel(), number)) for number in left
+            }
             readings |= {number: Reading(lambda: None) for number in kept}
             tasks |= {number: sent.ask(number, reading) for number, reading in readings.items()}
             async with asyncio.timeout(60):
                 await asyncio.wait(tasks.values())
         assert [task.cancelled() for task in tasks.values()] == [True] * 4 + [False] * 4
-        assert all(reading.size < len(LARGE) for number, reading in readings.items() if number in left)
+        assert all(
+            reading.size < len(LARGE) for number, reading in readings.items() if number in left
+        )
         assert all(readings[number].size == len(LARGE) for number in kept)
 
     on_loop(make, main)

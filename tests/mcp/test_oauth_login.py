@@ -1,4 +1,6 @@
-"""OAuth from a person's login to calls that nobody attends: a real issuer, a guarded server and the verb, over HTTP."""
+"""OAuth from a person's login to calls that nobody attends: a real issuer, a guarded server and the
+verb, over HTTP.
+"""
 
 from __future__ import annotations
 
@@ -41,25 +43,41 @@ def browse(url: str) -> None:
 
 
 class Desk:
-    """A project whose one server wants to be authorized, its issuer, and somebody who types commands."""
+    """A project whose one server wants to be authorized, its issuer, and somebody who types
+    commands.
+    """
 
     def __init__(self, project: Any, bench: Any, issuer: Any, server: Any, data: Path) -> None:
-        self.project, self.bench, self.issuer, self.server, self.data = project, bench, issuer, server, data
+        self.project, self.bench, self.issuer, self.server, self.data = (
+            project,
+            bench,
+            issuer,
+            server,
+            data,
+        )
 
     @property
     def folder(self) -> Path:
         return self.data / "bundle-router" / "tokens"
 
     def log_in(
-        self, *words: str, code: int = 0, open_it: Callable[[str], None] = browse, before: tuple[str, ...] = ()
+        self,
+        *words: str,
+        code: int = 0,
+        open_it: Callable[[str], None] = browse,
+        before: tuple[str, ...] = (),
     ) -> tuple[str, str]:
-        """Types the command and opens the address it prints, if it prints one; its standard output and error."""
+        """Types the command and opens the address it prints, if it prints one; its standard output
+        and error.
+        """
 
         def read(line: str) -> None:
             if line.strip().startswith(("http://", "https://")):
                 open_it(line.strip())
 
-        status, out, err = watch(self.project.root, "login", *(words or ("s",)), on_line=read, before=before)
+        status, out, err = watch(
+            self.project.root, "login", *(words or ("s",)), on_line=read, before=before
+        )
         assert status == code, out + err
         return out, err
 
@@ -85,7 +103,10 @@ class Desk:
     def sessions(self, authorization: Authorization | None = None) -> McpSessions:
         server = self.bench.http(self.server, auth="oauth")
         return open_mcp_sessions(
-            {"s": server}, clock=FakeClock(), diagnostics=self.bench.events, authorization=authorization
+            {"s": server},
+            clock=FakeClock(),
+            diagnostics=self.bench.events,
+            authorization=authorization,
         )
 
     def run_out(self) -> None:
@@ -94,7 +115,9 @@ class Desk:
 
 
 @pytest.fixture
-def desk(project: Any, bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+def desk(
+    project: Any, bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Desk]:
     data = tmp_path / "data"
     monkeypatch.setenv("XDG_DATA_HOME", str(data))
     with bench.issuers.Issuer() as issuer, bench.faults.serving() as server:
@@ -117,7 +140,9 @@ async def call(sessions: McpSessions, tool: str = "echo", **given: Any) -> Any:
     return await sessions.call("s", tool, given, timeout_s=60.0, scope=EVERYONE)
 
 
-def test_a_server_says_which_command_opens_it_and_is_open_to_a_running_router_after_it(desk: Desk) -> None:
+def test_a_server_says_which_command_opens_it_and_is_open_to_a_running_router_after_it(
+    desk: Desk,
+) -> None:
     with desk.project.open() as router:
         assert COMMAND in refused(router.route_sync(desk.project.step("before")))
         assert desk.server.seen == [], "it is not asked without a token"
@@ -150,15 +175,21 @@ def test_tokens_are_for_their_owner_alone_and_stand_in_no_record(
         assert router.call_sync("r", "s.echo", {"text": "first"}).ok
         for secret in sorted(given):
             assert router.call_sync("r", "s.echo", {"text": f"I was sent {secret}."}).ok
-    written = b"".join(path.read_bytes() for path in (tmp_path / "runs").rglob("*.json*") if path.is_file())
+    written = b"".join(
+        path.read_bytes() for path in (tmp_path / "runs").rglob("*.json*") if path.is_file()
+    )
     shown = "".join(capfd.readouterr())
     assert b"I was sent [redacted:token:s]." in written
     assert not [secret for secret in given if secret.encode() in written or secret in shown]
 
 
-def test_tools_that_read_files_do_not_read_tokens_even_where_the_workspace_holds_them(desk: Desk) -> None:
+def test_tools_that_read_files_do_not_read_tokens_even_where_the_workspace_holds_them(
+    desk: Desk,
+) -> None:
     desk.authorize()
-    (desk.project.config / "routes.toml").write_text('[[routes]]\nname = "all"\nbundles = ["repo.readonly"]\n')
+    (desk.project.config / "routes.toml").write_text(
+        '[[routes]]\nname = "all"\nbundles = ["repo.readonly"]\n'
+    )
     (kept,) = [path for path in desk.folder.iterdir() if path.suffix == ".json"]
     with desk.project.open() as router:
         router.route_sync(desk.project.step())
@@ -239,7 +270,9 @@ def test_a_large_answer_is_whole_where_its_token_was_renewed_first(desk: Desk) -
         {"expires_in": 10**400},
     ],
 )
-def test_a_token_that_no_request_can_carry_is_neither_kept_nor_sent(desk: Desk, issued: dict[str, Any]) -> None:
+def test_a_token_that_no_request_can_carry_is_neither_kept_nor_sent(
+    desk: Desk, issued: dict[str, Any]
+) -> None:
     desk.issuer.issued = issued
     _, err = desk.log_in(code=4)
     assert "the authorization failed" in err
@@ -282,14 +315,18 @@ def test_an_authorization_that_was_withdrawn_needs_the_command_again(desk: Desk)
         assert COMMAND in result.text
     with desk.project.open() as router:
         assert COMMAND in refused(router.route_sync(desk.project.step("again")))
-    assert {path for _, path, _, _ in desk.issuer.requests[asked:]} == {"/token"}, "nobody was there to be asked"
+    assert {path for _, path, _, _ in desk.issuer.requests[asked:]} == {"/token"}, (
+        "nobody was there to be asked"
+    )
     desk.authorize()
     with desk.project.open() as router:
         router.route_sync(desk.project.step("third"))
         assert router.call_sync("third", "s.echo", {"text": "x"}).ok
 
 
-def test_a_token_that_can_not_be_renewed_makes_its_server_unavailable_when_it_runs_out(desk: Desk) -> None:
+def test_a_token_that_can_not_be_renewed_makes_its_server_unavailable_when_it_runs_out(
+    desk: Desk,
+) -> None:
     desk.issuer.refreshable = False
     desk.authorize()
     with desk.project.open() as router:
@@ -302,7 +339,9 @@ def test_a_token_that_can_not_be_renewed_makes_its_server_unavailable_when_it_ru
 
 
 @pytest.mark.parametrize("gone", [False, True])
-def test_an_issuer_in_trouble_costs_the_call_and_not_the_authorization(desk: Desk, gone: bool) -> None:
+def test_an_issuer_in_trouble_costs_the_call_and_not_the_authorization(
+    desk: Desk, gone: bool
+) -> None:
     desk.authorize()
     desk.run_out()
     file = TokenFile(desk.folder, desk.server.url, "")
@@ -356,7 +395,9 @@ def test_a_token_is_sent_to_the_server_it_was_issued_for_and_to_nobody_else(desk
                 await sessions.close()
 
         asyncio.run(asyncio.wait_for(main(), 300))
-        elsewhere = repr(other.seen) + repr([(path, headers) for _, path, headers, _ in desk.issuer.requests])
+        elsewhere = repr(other.seen) + repr(
+            [(path, headers) for _, path, headers, _ in desk.issuer.requests]
+        )
     assert not [secret for secret in desk.issuer.secrets if secret in elsewhere]
 
 
@@ -364,13 +405,17 @@ def test_a_client_that_was_registered_by_hand_is_who_we_are(desk: Desk) -> None:
     port = free_port()
     desk.issuer.registers = False
     desk.issuer.clients["by-hand"] = [f"http://127.0.0.1:{port}/callback"]
-    desk.project.http(desk.server.url, tools='tools = ["s.echo", "s.sleep"]', auth="oauth", client_id="by-hand")
+    desk.project.http(
+        desk.server.url, tools='tools = ["s.echo", "s.sleep"]', auth="oauth", client_id="by-hand"
+    )
     desk.log_in("s", "--port", str(port))
     desk.run_out()
     with desk.project.open() as router:
         router.route_sync(desk.project.step())
         assert router.call_sync("r", "s.echo", {"text": "x"}).ok
-    assert {fields["client_id"] for _, path, _, fields in desk.issuer.requests if path == "/token"} == {"by-hand"}
+    assert {
+        fields["client_id"] for _, path, _, fields in desk.issuer.requests if path == "/token"
+    } == {"by-hand"}
 
 
 def test_a_second_login_begins_anew_only_when_it_is_told_to_forget(desk: Desk) -> None:
@@ -382,7 +427,13 @@ def test_a_second_login_begins_anew_only_when_it_is_told_to_forget(desk: Desk) -
     assert desk.log_in("s", "--forget")[0] == "s: nothing was kept\n"
     assert not [path for path in desk.folder.iterdir() if path.suffix == ".json"]
     out, err = desk.log_in("s", "--json")
-    assert json.loads(out) == {"server": "s", "principal": "", "authorized": True, "asked": True, "tools": 13}
+    assert json.loads(out) == {
+        "server": "s",
+        "principal": "",
+        "authorized": True,
+        "asked": True,
+        "tools": 13,
+    }
     assert "/authorize?" in err
 
 
@@ -390,12 +441,16 @@ def test_a_principal_authorizes_for_itself(desk: Desk) -> None:
     desk.log_in("s", "--principal", "ann b")
     with desk.project.open() as router:
         assert "faults" in router.route_sync(desk.project.step("a", principal="ann b")).bundle_ids
-        assert COMMAND + " --principal ben" in refused(router.route_sync(desk.project.step("b", principal="ben")))
+        assert COMMAND + " --principal ben" in refused(
+            router.route_sync(desk.project.step("b", principal="ben"))
+        )
         assert COMMAND in refused(router.route_sync(desk.project.step("c")))
         assert router.call_sync("a", "s.echo", {"text": "x"}).ok
 
 
-def test_a_login_that_is_declined_or_that_nobody_answers_keeps_what_there_was(desk: Desk, leap: Any) -> None:
+def test_a_login_that_is_declined_or_that_nobody_answers_keeps_what_there_was(
+    desk: Desk, leap: Any
+) -> None:
     desk.authorize()
     (kept,) = [path for path in desk.folder.iterdir() if path.suffix == ".json"]
     desk.issuer.revoke(refreshes=True)
@@ -417,7 +472,9 @@ def test_a_login_that_is_declined_or_that_nobody_answers_keeps_what_there_was(de
     ],
     ids=["declined", "no token", "refused token"],
 )
-def test_a_person_is_asked_once_by_a_login_that_fails(desk: Desk, trouble: dict[str, Any], why: str) -> None:
+def test_a_person_is_asked_once_by_a_login_that_fails(
+    desk: Desk, trouble: dict[str, Any], why: str
+) -> None:
     vars(desk.issuer).update(trouble)
     _, err = desk.log_in(code=4)
     assert err.count("/authorize?") == 1
@@ -426,7 +483,9 @@ def test_a_person_is_asked_once_by_a_login_that_fails(desk: Desk, trouble: dict[
 
 @pytest.mark.parametrize("refreshable", [True, False])
 @pytest.mark.parametrize("lives_s", [0, -5])
-def test_a_token_without_a_lifetime_is_good_until_it_is_refused(desk: Desk, lives_s: int, refreshable: bool) -> None:
+def test_a_token_without_a_lifetime_is_good_until_it_is_refused(
+    desk: Desk, lives_s: int, refreshable: bool
+) -> None:
     desk.issuer.lives_s, desk.issuer.refreshable = lives_s, refreshable
     out, err = desk.log_in()
     assert out == "s: authorized; it lists 13 tools\n"
@@ -448,14 +507,16 @@ def test_a_token_without_a_lifetime_is_good_until_it_is_refused(desk: Desk, live
         (("s", "--port", "99999"), "0 to 65535"),
     ],
 )
-def test_what_can_not_be_authorized_is_a_bad_request(desk: Desk, words: tuple[str, ...], why: str) -> None:
+def test_what_can_not_be_authorized_is_a_bad_request(
+    desk: Desk, words: tuple[str, ...], why: str
+) -> None:
     more = f'\n[servers.plain]\nurl = "{desk.server.url}"\n'
     desk.project.http(desk.server.url, tools='tools = ["s.echo"]', auth="oauth", more=more)
     _, err = desk.log_in(*words, code=3)
     assert why in err
 
 
-# --- S-16 ------------------------------------------------------------------------------------------------------------
+# --- S-16 -----------------------------------------------------------------------------------------
 
 PAYLOADS = (
     "javascript:alert(1)",
@@ -487,7 +548,10 @@ def traced(folder: Path) -> Iterator[tuple[tuple[str, ...], Callable[[], list[st
         lines = log.read_text(errors="replace").splitlines() if log.exists() else []
         return [line for line in lines if "execve" in line and "= 0" in line]
 
-    yield (strace, "--seccomp-bpf", "-f", "-qq", "-e", "trace=execve,execveat", "-o", str(log)), started
+    yield (
+        (strace, "--seccomp-bpf", "-f", "-qq", "-e", "trace=execve,execveat", "-o", str(log)),
+        started,
+    )
 
 
 def test_no_address_of_a_server_is_opened_by_a_process_and_a_strange_one_is_not_even_shown(
@@ -514,7 +578,9 @@ def test_an_issuers_document_of_a_megabyte_is_not_read(desk: Desk) -> None:
 
 @pytest.mark.parametrize("payload", PAYLOADS)
 @pytest.mark.parametrize("field", ["authorization_endpoint", "token_endpoint"])
-def test_a_strange_address_among_an_issuers_is_put_before_nobody(desk: Desk, payload: str, field: str) -> None:
+def test_a_strange_address_among_an_issuers_is_put_before_nobody(
+    desk: Desk, payload: str, field: str
+) -> None:
     desk.issuer.overrides[field] = payload
     shown: list[str] = []
 
@@ -542,20 +608,25 @@ def test_a_strange_address_among_an_issuers_is_put_before_nobody(desk: Desk, pay
     result = asyncio.run(asyncio.wait_for(main(), 300))
     assert result.outcome in ("unavailable", "timeout")
     assert all(
-        re.fullmatch(r"(https://login\.example|http://127\.0\.0\.1:\d+)/[^\s$`'\"()<>{}\\]*", url) for url in shown
+        re.fullmatch(r"(https://login\.example|http://127\.0\.0\.1:\d+)/[^\s$`'\"()<>{}\\]*", url)
+        for url in shown
     )
     assert not (desk.project.root / "pwned").exists()
 
 
-# --- S-36: one authorization server in the place of another ---------------------------------------------------------
+# --- S-36: one authorization server in the place of another ---------------------------------------
 
 
 def keeps_nothing(desk: Desk) -> bool:
-    return not [path for path in desk.folder.rglob("*.json") if json.loads(path.read_text()).get("tokens")]
+    return not [
+        path for path in desk.folder.rglob("*.json") if json.loads(path.read_text()).get("tokens")
+    ]
 
 
 def mixed_up(desk: Desk, other: Any) -> None:
-    """The server's own issuer shows the page of an honest one, for clients that it registered there before."""
+    """The server's own issuer shows the page of an honest one, for clients that it registered there
+    before.
+    """
     other.clients = {f"client-{number}": AnyRedirect() for number in range(1, 4)}
     desk.issuer.overrides["authorization_endpoint"] = other.url + "/authorize"
 
@@ -568,7 +639,8 @@ class AnyRedirect(list[str]):
 
 
 @pytest.mark.parametrize(
-    ("honest_names_itself", "says_that_it_does"), [(True, True), (True, False), (False, True), (False, False)]
+    ("honest_names_itself", "says_that_it_does"),
+    [(True, True), (True, False), (False, True), (False, False)],
 )
 def test_the_code_of_an_honest_issuer_is_not_taken_to_one_that_shows_its_page(
     desk: Desk, honest_names_itself: bool, says_that_it_does: bool
@@ -579,7 +651,9 @@ def test_the_code_of_an_honest_issuer_is_not_taken_to_one_that_shows_its_page(
         desk.issuer.overrides["authorization_response_iss_parameter_supported"] = says_that_it_does
         _, err = desk.log_in(code=4)
         assert "the authorization failed" in err
-        assert {path for _, path, _, _ in honest.requests} == {"/authorize"}, "a person was there, and gave a code"
+        assert {path for _, path, _, _ in honest.requests} == {"/authorize"}, (
+            "a person was there, and gave a code"
+        )
         assert "/token" not in [path for _, path, _, _ in desk.issuer.requests]
     assert keeps_nothing(desk)
 
@@ -591,7 +665,9 @@ def test_an_issuer_that_does_not_name_itself_is_heard_from_its_own_page(desk: De
 
 
 def through(honest: Any, planted: str) -> Callable[[str], None]:
-    """A browser that the server's own page sends on to an honest one, with a redirect that has `iss` in it already."""
+    """A browser that the server's own page sends on to an honest one, with a redirect that has
+    `iss` in it already.
+    """
 
     def go(url: str) -> None:
         given = dict(parse_qsl(urlsplit(url).query))
@@ -607,7 +683,9 @@ def test_an_answer_that_names_two_issuers_is_that_of_neither(desk: Desk) -> None
         desk.issuer.overrides.clear()
         _, err = desk.log_in(code=4, open_it=through(honest, desk.issuer.url))
         assert "the authorization was declined" in err
-        assert {path for _, path, _, _ in honest.requests} == {"/authorize"}, "a person was there, and gave a code"
+        assert {path for _, path, _, _ in honest.requests} == {"/authorize"}, (
+            "a person was there, and gave a code"
+        )
         assert "/token" not in [path for _, path, _, _ in desk.issuer.requests]
     assert keeps_nothing(desk)
 
@@ -616,7 +694,9 @@ def test_a_page_that_is_told_two_redirects_is_shown_to_nobody(desk: Desk) -> Non
     with desk.bench.issuers.Issuer() as honest:
         mixed_up(desk, honest)
         honest.names_itself = False
-        planted = urlencode({"redirect_uri": f"http://127.0.0.1:9/callback?{urlencode({'iss': desk.issuer.url})}"})
+        planted = urlencode(
+            {"redirect_uri": f"http://127.0.0.1:9/callback?{urlencode({'iss': desk.issuer.url})}"}
+        )
         desk.issuer.overrides["authorization_endpoint"] += f"?{planted}&_="
         _, err = desk.log_in(code=4)
         assert "is not safe to open" in err
@@ -624,14 +704,18 @@ def test_a_page_that_is_told_two_redirects_is_shown_to_nobody(desk: Desk) -> Non
 
 
 @pytest.mark.parametrize("methods", [None, [], ["plain"]])
-def test_an_issuer_that_does_not_say_it_knows_s256_is_shown_to_nobody(desk: Desk, methods: Any) -> None:
+def test_an_issuer_that_does_not_say_it_knows_s256_is_shown_to_nobody(
+    desk: Desk, methods: Any
+) -> None:
     desk.issuer.overrides["code_challenge_methods_supported"] = methods
     _, err = desk.log_in(code=4)
     assert "S256" in err
     assert not {"/authorize", "/token"} & {path for _, path, _, _ in desk.issuer.requests}
 
 
-def test_an_answer_of_an_earlier_login_or_of_another_servers_ends_no_login(desk: Desk, leap: Any) -> None:
+def test_an_answer_of_an_earlier_login_or_of_another_servers_ends_no_login(
+    desk: Desk, leap: Any
+) -> None:
     """Their codes are good still: nobody redeemed them."""
     kept: list[dict[str, str]] = []
 
@@ -646,7 +730,11 @@ def test_an_answer_of_an_earlier_login_or_of_another_servers_ends_no_login(desk:
         def second(url: str) -> None:
             given = dict(parse_qsl(urlsplit(url).query))
             assert {given["state"], given["code_challenge"]}.isdisjoint(kept[0].values())
-            stale = {**given, "state": kept[0]["state"], "code_challenge": kept[0]["code_challenge"]}
+            stale = {
+                **given,
+                "state": kept[0]["state"],
+                "code_challenge": kept[0]["code_challenge"],
+            }
             for issuer in (desk.issuer, other):
                 with pytest.raises(urllib.error.HTTPError, match="400"):
                     browse(f"{issuer.url}/authorize?{urlencode(stale)}")
@@ -666,7 +754,9 @@ def test_metadata_in_the_name_of_another_issuer_shows_a_person_nothing(desk: Des
         _, err = desk.log_in(code=4)
         assert "/authorize" not in err
         assert honest.requests == []
-    assert {path for _, path, _, _ in desk.issuer.requests} == {"/.well-known/oauth-authorization-server"}
+    assert {path for _, path, _, _ in desk.issuer.requests} == {
+        "/.well-known/oauth-authorization-server"
+    }
 
 
 def test_a_server_that_speaks_for_another_resource_is_asked_for_no_token(desk: Desk) -> None:
@@ -674,7 +764,9 @@ def test_a_server_that_speaks_for_another_resource_is_asked_for_no_token(desk: D
 
     class Other(guarded):  # type: ignore[misc, valid-type]  # a module loaded by its path
         def answer(self, status: int, body: bytes, **more: Any) -> None:
-            super().answer(status, body.replace(desk.server.url.encode(), b"https://bank.example/mcp"), **more)
+            super().answer(
+                status, body.replace(desk.server.url.encode(), b"https://bank.example/mcp"), **more
+            )
 
     desk.server.RequestHandlerClass = Other
     _, err = desk.log_in(code=4)
@@ -715,11 +807,15 @@ def test_a_flow_asks_this_machine_or_its_link_only_for_a_server_that_is_there(
     assert came == [named] * asked
 
 
-def test_a_server_that_moves_to_another_issuer_takes_no_token_of_the_first_with_it(desk: Desk) -> None:
+def test_a_server_that_moves_to_another_issuer_takes_no_token_of_the_first_with_it(
+    desk: Desk,
+) -> None:
     desk.log_in()
     given = desk.issuer.secrets
     with desk.bench.issuers.Issuer() as other:
-        desk.server.RequestHandlerClass = desk.bench.issuers.guarded_by(other, desk.server.RequestHandlerClass.__base__)
+        desk.server.RequestHandlerClass = desk.bench.issuers.guarded_by(
+            other, desk.server.RequestHandlerClass.__base__
+        )
         desk.server.seen.clear()
         desk.run_out()
         with desk.project.open() as router:
@@ -731,10 +827,12 @@ def test_a_server_that_moves_to_another_issuer_takes_no_token_of_the_first_with_
         assert not [secret for secret in given if secret in heard]
         assert not [secret for secret in renewed if secret in heard]
         assert other.grants() == ["authorization_code"]
-        assert [fields["client_id"] for _, path, _, fields in other.requests if path == "/token"] == ["client-1"]
+        assert [
+            fields["client_id"] for _, path, _, fields in other.requests if path == "/token"
+        ] == ["client-1"]
 
 
-# --- the redirect ----------------------------------------------------------------------------------------------------
+# --- the redirect ---------------------------------------------------------------------------------
 
 
 async def said(port: int, sent: bytes) -> bytes:

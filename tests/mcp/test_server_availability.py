@@ -24,8 +24,12 @@ class Down:
     async def prepare(self) -> None:
         return
 
-    async def definitions(self, server: str, *, scope: Scope = EVERYONE, fresh: bool = False) -> Listing:
-        raise ToolFailure(f"server {server!r} gave no list of its tools: it is down", code="unavailable")
+    async def definitions(
+        self, server: str, *, scope: Scope = EVERYONE, fresh: bool = False
+    ) -> Listing:
+        raise ToolFailure(
+            f"server {server!r} gave no list of its tools: it is down", code="unavailable"
+        )
 
     def known(self, server: str, *, scope: Scope = EVERYONE) -> Listing | None:
         return None
@@ -34,11 +38,18 @@ class Down:
         return [ServerStatus("s", "streamable-http")]
 
 
-def test_a_server_that_gave_no_list_is_offered_again_after_1_2_4_and_every_5_seconds(project: Any) -> None:
+def test_a_server_that_gave_no_list_is_offered_again_after_1_2_4_and_every_5_seconds(
+    project: Any,
+) -> None:
     project.http("http://127.0.0.1:9/mcp")
     clock = FakeClock()
     servers = Servers(
-        load_catalog(project.config), cast(ToolServers, Down()), {}, "trusted-may-skip", clock, FakeDiagnostics()
+        load_catalog(project.config),
+        cast(ToolServers, Down()),
+        {},
+        "trusted-may-skip",
+        clock,
+        FakeDiagnostics(),
     )
 
     def is_left_out() -> bool:
@@ -65,7 +76,9 @@ def test_a_server_that_failed_at_once_is_still_known_as_away_when_the_last_of_th
     clock = FakeClock()
 
     class SlowBeside(Down):
-        async def definitions(self, server: str, *, scope: Scope = EVERYONE, fresh: bool = False) -> Listing:
+        async def definitions(
+            self, server: str, *, scope: Scope = EVERYONE, fresh: bool = False
+        ) -> Listing:
             if server == "t":
                 await asyncio.sleep(0)
                 clock.advance(3.0)
@@ -75,7 +88,12 @@ def test_a_server_that_failed_at_once_is_still_known_as_away_when_the_last_of_th
             return [ServerStatus(name, "streamable-http") for name in ("s", "t")]
 
     servers = Servers(
-        load_catalog(project.config), cast(ToolServers, SlowBeside()), {}, "trusted-may-skip", clock, FakeDiagnostics()
+        load_catalog(project.config),
+        cast(ToolServers, SlowBeside()),
+        {},
+        "trusted-may-skip",
+        clock,
+        FakeDiagnostics(),
     )
     asyncio.run(servers.discover(("s", "t"), EVERYONE))
     assert {"s", "t"} <= dict(servers.availability().unavailable).keys()
@@ -88,8 +106,14 @@ def test_a_server_that_was_left_alone_is_asked_before_it_counts_as_back(project:
     class LeftAlone(Down):
         listing = Listing("s", ())
 
-        async def definitions(self, server: str, *, scope: Scope = EVERYONE, fresh: bool = False) -> Listing:
-            return await super().definitions(server, scope=scope, fresh=fresh) if fresh else self.listing
+        async def definitions(
+            self, server: str, *, scope: Scope = EVERYONE, fresh: bool = False
+        ) -> Listing:
+            return (
+                await super().definitions(server, scope=scope, fresh=fresh)
+                if fresh
+                else self.listing
+            )
 
         def known(self, server: str, *, scope: Scope = EVERYONE) -> Listing | None:
             return self.listing

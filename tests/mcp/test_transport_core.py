@@ -29,12 +29,14 @@ FAILED_5: tuple[End, ...] = ("failed",) * 5
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 
 
-# --- the breaker ------------------------------------------------------------------------------------------------------
+# --- the breaker ----------------------------------------------------------------------------------
 
 
 def after(breaker: Breaker, *ends: End, now_ns: int = 0) -> Breaker:
@@ -55,14 +57,19 @@ def test_five_failures_in_a_row_open_it_and_a_success_between_them_does_not() ->
     ("end", "epoch", "open_until_s"),
     [("answered", 2, None), ("blameless", 2, None), ("failed", 2, 60), ("grave", 2, 60)],
 )
-def test_half_open_lets_one_probe_through_and_its_end_decides(end: End, epoch: int, open_until_s: int | None) -> None:
+def test_half_open_lets_one_probe_through_and_its_end_decides(
+    end: End, epoch: int, open_until_s: int | None
+) -> None:
     breaker = after(Breaker(), *FAILED_5)
     assert breaker.admit(30 * S - 1)[1] is None
     breaker, probe = breaker.admit(30 * S)
     assert probe == Ticket(1, probe=True)
     assert breaker.admit(31 * S)[1] is None
     breaker = breaker.settle(probe, end, 30 * S)
-    assert (breaker.epoch, breaker.open_until_ns) == (epoch, None if open_until_s is None else open_until_s * S)
+    assert (breaker.epoch, breaker.open_until_ns) == (
+        epoch,
+        None if open_until_s is None else open_until_s * S,
+    )
 
 
 def test_what_a_call_of_an_earlier_epoch_came_to_is_not_heard() -> None:
@@ -78,7 +85,9 @@ def test_a_probe_nobody_waited_for_is_free_again() -> None:
     assert breaker.release(probe).admit(30 * S)[1] is not None
 
 
-def test_it_stays_open_longer_with_every_failed_probe_up_to_a_limit_and_as_asked_up_to_another() -> None:
+def test_it_stays_open_longer_with_every_failed_probe_up_to_a_limit_and_as_asked_up_to_another() -> (
+    None
+):
     terms = BreakerTerms(errors_in_a_row=1, base_s=10, growth=2.0, max_open_s=35, max_asked_s=50)
     breaker, now, waits = Breaker(terms), 0, []
     for asked in (None, None, None, 40.0, 1e9):
@@ -91,7 +100,12 @@ def test_it_stays_open_longer_with_every_failed_probe_up_to_a_limit_and_as_asked
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from(["answered", "blameless", "failed", "grave", "abandoned"]), st.integers(0, 40)))
+    st.lists(
+        st.tuples(
+            st.sampled_from(["answered", "blameless", "failed", "grave", "abandoned"]),
+            st.integers(0, 40),
+        )
+    )
 )
 def test_never_two_probes_and_never_a_call_while_it_is_open(steps: list[tuple[Any, int]]) -> None:
     breaker, now = Breaker(), 0
@@ -104,10 +118,12 @@ def test_never_two_probes_and_never_a_call_while_it_is_open(steps: list[tuple[An
             continue
         if ticket.probe:
             assert breaker.admit(now)[1] is None
-        breaker = breaker.release(ticket) if end == "abandoned" else breaker.settle(ticket, end, now)
+        breaker = (
+            breaker.release(ticket) if end == "abandoned" else breaker.settle(ticket, end, now)
+        )
 
 
-# --- lines ------------------------------------------------------------------------------------------------------------
+# --- lines ----------------------------------------------------------------------------------------
 
 
 @given(st.lists(st.binary(max_size=20)), st.integers(1, 7))
@@ -121,7 +137,11 @@ def test_lines_do_not_depend_on_how_the_bytes_arrive(parts: list[bytes], size: i
 
 
 @given(
-    st.lists(st.sampled_from([b"data: a", b"data:", b"id: 1", b": c", b"x", b"\n", b"\n\n", b"\r\n", b"\r"])),
+    st.lists(
+        st.sampled_from(
+            [b"data: a", b"data:", b"id: 1", b": c", b"x", b"\n", b"\n\n", b"\r\n", b"\r"]
+        )
+    ),
     st.integers(1, 7),
 )
 def test_events_do_not_depend_on_how_the_bytes_arrive(parts: list[bytes], size: int) -> None:
@@ -188,7 +208,7 @@ def test_a_line_over_the_cap_is_refused_before_its_end_is_seen() -> None:
         buffer.feed(b"567890")
 
 
-# --- lifetimes --------------------------------------------------------------------------------------------------------
+# --- lifetimes ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -244,7 +264,7 @@ def test_bounds_follow_from_the_limits_of_the_config() -> None:
     assert bounds.polite_s + bounds.term_s < 5
 
 
-# --- the queue --------------------------------------------------------------------------------------------------------
+# --- the queue ------------------------------------------------------------------------------------
 
 
 class GateMachine(RuleBasedStateMachine):
@@ -318,11 +338,13 @@ TestGate = GateMachine.TestCase
 TestGate.settings = examples(60, stateful_step_count=60)
 
 
-# --- leases -----------------------------------------------------------------------------------------------------------
+# --- leases ---------------------------------------------------------------------------------------
 
 
 class LeaseMachine(RuleBasedStateMachine):
-    """A connection is closed exactly once, never while it is held, and always when it is doomed and let go."""
+    """A connection is closed exactly once, never while it is held, and always when it is doomed and
+    let go.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -392,7 +414,7 @@ TestLeases = LeaseMachine.TestCase
 TestLeases.settings = examples(40, stateful_step_count=100)
 
 
-# --- results and definitions ------------------------------------------------------------------------------------------
+# --- results and definitions ----------------------------------------------------------------------
 
 
 @given(st.dictionaries(st.sampled_from(["content", "structuredContent", "isError", "x"]), JSON))
@@ -405,7 +427,9 @@ KINDS = st.sampled_from(["text", "image", "audio", "resource", "resource_link", 
 
 @given(
     st.lists(
-        st.fixed_dictionaries({"type": KINDS}, optional=dict.fromkeys(("text", "data", "mimeType", "resource"), JSON))
+        st.fixed_dictionaries(
+            {"type": KINDS}, optional=dict.fromkeys(("text", "data", "mimeType", "resource"), JSON)
+        )
     )
 )
 def test_no_block_can_raise_and_none_is_lost(content: list[dict[str, Any]]) -> None:
@@ -420,10 +444,16 @@ IMAGES = [{"type": "image", "data": "AAEC"}]
     [
         ({"content": []}, ()),
         ({"content": [{"type": "text", "text": ""}]}, (Text(""),)),
-        ({"content": [{"type": "image", "data": "AAEC", "mimeType": "image/png"}]}, (Media(b"\0\1\2", "image/png"),)),
+        (
+            {"content": [{"type": "image", "data": "AAEC", "mimeType": "image/png"}]},
+            (Media(b"\0\1\2", "image/png"),),
+        ),
         ({"content": [{"type": "image", "data": "AA\nEC"}]}, (Media(b"\0\1\2"),)),
         ({"content": [{"type": "image", "data": "_-8"}]}, (Media(b"\xff\xef"),)),
-        ({"content": [{"type": "image"}]}, (Text("[image block: empty, the server sent no data]"),)),
+        (
+            {"content": [{"type": "image"}]},
+            (Text("[image block: empty, the server sent no data]"),),
+        ),
         ({"content": [{"type": "text", "text": 5}]}, (Data({"type": "text", "text": 5}),)),
         ({"content": "all of it"}, (Data("all of it"),)),
         ({"toolResult": 7, "_meta": {}}, (Data({"toolResult": 7}),)),
@@ -435,7 +465,14 @@ IMAGES = [{"type": "image", "data": "AAEC"}]
         ),
         ({"content": [], "structuredContent": {"content": []}}, (Data({"content": []}),)),
         (
-            {"content": [{"type": "resource", "resource": {"uri": "x:1", "text": "a", "mimeType": "text/plain"}}]},
+            {
+                "content": [
+                    {
+                        "type": "resource",
+                        "resource": {"uri": "x:1", "text": "a", "mimeType": "text/plain"},
+                    }
+                ]
+            },
             (Text("a", "x:1", "text/plain"),),
         ),
         (
@@ -469,11 +506,18 @@ def test_what_is_no_number_becomes_null_wherever_it_is(value: dict[str, Any]) ->
         ({"a": [1] * 20, "b": {"c": "x" * 40}}, True),
     ],
 )
-def test_looking_for_what_is_no_number_stops_in_a_large_result(value: dict[str, Any], is_small: bool) -> None:
+def test_looking_for_what_is_no_number_stops_in_a_large_result(
+    value: dict[str, Any], is_small: bool
+) -> None:
     assert take_out_nan(value, 500) is is_small
 
 
-@given(st.lists(st.fixed_dictionaries({}, optional={"tools": JSON, "nextCursor": JSON, "ttlMs": JSON}), max_size=5))
+@given(
+    st.lists(
+        st.fixed_dictionaries({}, optional={"tools": JSON, "nextCursor": JSON, "ttlMs": JSON}),
+        max_size=5,
+    )
+)
 def test_no_page_can_raise_and_what_is_admitted_can_be_called(found: list[dict[str, Any]]) -> None:
     pages = Pages(Bounds())
     for page in found:
@@ -487,7 +531,10 @@ def test_no_page_can_raise_and_what_is_admitted_can_be_called(found: list[dict[s
 
 def test_references_are_replaced_by_values_that_are_set() -> None:
     environ = {"A": "1", "B": "${A}", "EMPTY": ""}
-    assert resolve_references([("x", "Bearer ${A}"), ("y", "${B}-${A}")], environ) == {"x": "Bearer 1", "y": "${A}-1"}
+    assert resolve_references([("x", "Bearer ${A}"), ("y", "${B}-${A}")], environ) == {
+        "x": "Bearer 1",
+        "y": "${A}-1",
+    }
     for missing in ("${EMPTY}", "${NOPE}"):
         with pytest.raises(ServerFault, match="is not set"):
             resolve_references([("x", missing)], environ)

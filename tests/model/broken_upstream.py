@@ -26,7 +26,10 @@ def drip() -> Act:
 
     def act(exchange: Exchange) -> None:
         data = completion(choice("a.one"))
-        head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+        head = (
+            "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length:"
+            f" {len(data)}\r\n\r\n"
+        )
         exchange.send(head.encode())
         exchange.socket.settimeout(0.05)
         for byte in data * 2:
@@ -54,7 +57,9 @@ def huge(megabytes: int = 30, *, declared: bool = False) -> Act:
         size = megabytes << 20
         chunk = b"x" * 65_536
         length = f"Content-Length: {size}" if declared else "Transfer-Encoding: chunked"
-        exchange.send(f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n{length}\r\n\r\n".encode())
+        exchange.send(
+            f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n{length}\r\n\r\n".encode()
+        )
         for _ in range(size // len(chunk)):
             exchange.send(chunk if declared else b"%x\r\n%b\r\n" % (len(chunk), chunk))
         if not declared:
@@ -79,7 +84,9 @@ def cut(after: int = 40) -> Act:
 
     def act(exchange: Exchange) -> None:
         data = completion(choice("a.one"))
-        exchange.send(f"HTTP/1.1 200 OK\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data[:after])
+        exchange.send(
+            f"HTTP/1.1 200 OK\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data[:after]
+        )
         exchange.socket.shutdown(socket.SHUT_RDWR)
         raise ConnectionError("cut by script")
 
@@ -105,15 +112,21 @@ def calls_tool(arguments: str) -> Act:
 
     def act(exchange: Exchange) -> None:
         name = exchange.request.json["tools"][0]["function"]["name"]
-        call = {"id": "call_1", "type": "function", "function": {"name": name, "arguments": arguments}}
+        call = {
+            "id": "call_1",
+            "type": "function",
+            "function": {"name": name, "arguments": arguments},
+        }
         exchange.reply(completion(None, finish_reason="tool_calls", tool_calls=[call]))
 
     return act
 
 
 def embeds(vector_of: Callable[[str], Sequence[float]], *, lose: int = 0) -> Act:
-    """Return a vector for each text that was sent to `/embeddings`, less the last `lose`. NaN and infinities go out as
-    bare words, which JSON does not have and servers send."""
+    """Return a vector for each text that was sent to `/embeddings`, less the last `lose`.
+
+    NaN and infinities go out as bare words, which JSON does not have and servers send.
+    """
 
     def act(exchange: Exchange) -> None:
         texts = exchange.request.json["input"]

@@ -32,10 +32,19 @@ def catalog_of_five() -> Catalog:
 
 @pytest.fixture(scope="session")
 def question() -> Callable[..., Question]:
-    """Makes what the core asks for a step that no route covers, over five bundles unless told otherwise."""
+    """Makes what the core asks for a step that no route covers, over five bundles unless told
+    otherwise.
+    """
 
     def made(catalog: Catalog | None = None, **step: Any) -> Question:
-        asked = {"run_id": "t-1", "workflow": "feature", "role": "coder", "step": "edit", "goal": "rename", **step}
+        asked = {
+            "run_id": "t-1",
+            "workflow": "feature",
+            "role": "coder",
+            "step": "edit",
+            "goal": "rename",
+            **step,
+        }
         taken = decide(catalog or catalog_of_five(), Facts(), Activation(), Step(**asked))
         assert isinstance(taken, Question)
         return taken
@@ -50,7 +59,10 @@ def diagnostics() -> FakeDiagnostics:
 
 @pytest.fixture
 def opened(diagnostics: FakeDiagnostics) -> Iterator[Callable[..., ModelSelector]]:
-    """Makes selectors: one model for each server, in that order, warmed up. Closes them at the end."""
+    """Makes selectors: one model for each server, in that order, warmed up.
+
+    Closes them at the end.
+    """
     kept: list[ModelSelector] = []
 
     def made(
@@ -61,11 +73,15 @@ def opened(diagnostics: FakeDiagnostics) -> Iterator[Callable[..., ModelSelector
         **settings: Any,
     ) -> ModelSelector:
         # Not importorskip: that would import litellm with its own habits on.
-        if client is None and not all(importlib.util.find_spec(name) for name in ("litellm", "instructor")):
+        if client is None and not all(
+            importlib.util.find_spec(name) for name in ("litellm", "instructor")
+        ):
             pytest.skip("the extra bundle-router[model] is not installed")
         store = settings.pop("store", None)
         names = tuple(f"openai/model-{i}" for i in range(max(len(urls), 1)))
-        options = tuple(ModelOptions(name, base_url=url) for name, url in zip(names, urls, strict=False))
+        options = tuple(
+            ModelOptions(name, base_url=url) for name, url in zip(names, urls, strict=False)
+        )
         made_of = replace(ModelSettings(names, options=options, deadline_s=60.0), **settings)
         selector = ModelSelector(
             made_of,

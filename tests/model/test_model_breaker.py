@@ -20,7 +20,9 @@ from hypothesis import strategies as st
 SECOND = 10**9
 
 
-def call(breaker: Breaker, failure: Failure | None, now: int, retry_after_s: float | None = None) -> Breaker:
+def call(
+    breaker: Breaker, failure: Failure | None, now: int, retry_after_s: float | None = None
+) -> Breaker:
     breaker, ticket = breaker.admit(now)
     assert ticket is not None
     return breaker.settle(ticket, end_of(failure), now, retry_after_s)
@@ -33,7 +35,9 @@ def test_one_of_these_opens_it(failure: Failure) -> None:
     assert breaker.admit(int(BASE_S * SECOND))[1] is not None
 
 
-@pytest.mark.parametrize("failure", ["upstream_error", "invalid_output", "bad_request", "truncated", "internal"])
+@pytest.mark.parametrize(
+    "failure", ["upstream_error", "invalid_output", "bad_request", "truncated", "internal"]
+)
 def test_three_of_these_in_a_row_open_it(failure: Failure) -> None:
     breaker = call(call(Breaker(TERMS), failure, 0), failure, 0)
     after_a_success = call(call(breaker, None, 0), failure, 0)
@@ -70,7 +74,9 @@ def test_a_failed_probe_doubles_the_wait_up_to_a_limit() -> None:
     assert waits == [15, 30, 60, 120, 240, 300, 300, 300]
 
 
-@pytest.mark.parametrize(("asked", "wait"), [(7, BASE_S), (60, 60), (10**9, MAX_ASKED_S), (None, BASE_S)])
+@pytest.mark.parametrize(
+    ("asked", "wait"), [(7, BASE_S), (60, 60), (10**9, MAX_ASKED_S), (None, BASE_S)]
+)
 def test_retry_after_is_honoured_within_reason(asked: float | None, wait: float) -> None:
     breaker = call(Breaker(TERMS), "rate_limited", 0, asked)
     assert breaker.open_until_ns == wait * SECOND
@@ -116,7 +122,11 @@ def test_whatever_happens_it_lets_nothing_through_while_open_and_never_two_probe
                 out.append(ticket)
         elif out:
             ticket = out.pop(which % len(out))
-            breaker = breaker.settle(ticket, end_of(failure), now) if what == "settle" else breaker.release(ticket)
+            breaker = (
+                breaker.settle(ticket, end_of(failure), now)
+                if what == "settle"
+                else breaker.release(ticket)
+            )
         if breaker.open_until_ns is not None:
             assert breaker.open_until_ns <= now + MAX_OPEN_S * SECOND, "it never closes for good"
     if breaker.probing:
@@ -150,10 +160,14 @@ def test_second_calls_stay_within_their_budget(wanted: list[bool]) -> None:
         (307, "APIStatusError", "", "upstream_error"),
     ],
 )
-def test_the_status_decides_and_then_the_words(status: int | None, kind: str, text: str, failure: Failure) -> None:
+def test_the_status_decides_and_then_the_words(
+    status: int | None, kind: str, text: str, failure: Failure
+) -> None:
     assert classify(status, kind, text) == failure
 
 
 @given(st.none() | st.integers(0, 999), st.text(), st.text())
-def test_every_error_is_one_of_the_closed_failures(status: int | None, kind: str, text: str) -> None:
+def test_every_error_is_one_of_the_closed_failures(
+    status: int | None, kind: str, text: str
+) -> None:
     assert classify(status, kind, text) in FAILURES

@@ -1,4 +1,6 @@
-"""`eval --model`: labelled steps routed for real over HTTP, with models that fail in their ways, and the figures."""
+"""`eval --model`: labelled steps routed for real over HTTP, with models that fail in their ways,
+and the figures.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router.review.model_comparison import Estimate, RoutedRow, average, figures_of, middle, share
+from bundle_router.review.model_comparison import (
+    Estimate,
+    RoutedRow,
+    average,
+    figures_of,
+    middle,
+    share,
+)
 from bundle_router.testing.upstream import (
     Act,
     Exchange,
@@ -38,7 +47,13 @@ ROWS = [
     {"goal": "find what is said about money", "bundles": ["repo.readonly"], "group": "a"},
     {"goal": "the sky and its colour", "bundles": ["docs.fetch"], "group": "a"},
     {"goal": f"nothing of that kind {SECRET}", "bundles": [], "group": "b"},
-    {"goal": "plan", "bundles": ["docs.fetch"], "workflow": "feature", "role": "planner", "step": "plan"},
+    {
+        "goal": "plan",
+        "bundles": ["docs.fetch"],
+        "workflow": "feature",
+        "role": "planner",
+        "step": "plan",
+    },
 ]
 
 
@@ -68,8 +83,13 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path
 
 
 @needs_model
-def test_models_stand_beside_none_and_the_same_run_again_asks_nobody(place: Callable[..., Path]) -> None:
-    act = asked_for({"money": says(choice("repo.readonly")), "sky": says(choice("repo.readonly"))}, says(choice()))
+def test_models_stand_beside_none_and_the_same_run_again_asks_nobody(
+    place: Callable[..., Path],
+) -> None:
+    act = asked_for(
+        {"money": says(choice("repo.readonly")), "sky": says(choice("repo.readonly"))},
+        says(choice()),
+    )
     with ScriptedServer([act]) as server:
         folder = place(server)
         words = ("eval", "set.jsonl", "--model", PRICED, "--model", FREE)
@@ -81,7 +101,8 @@ def test_models_stand_beside_none_and_the_same_run_again_asks_nobody(place: Call
         assert not any(SECRET.encode() in request.body for request in server.requests)
     assert (none["model"], priced["model"], free["model"]) == (None, PRICED, FREE)
     assert [none["rows"], none["asked"], priced["asked"], priced["cached"]] == [4, 0, 3, 0]
-    # Right: money's, and nothing picked where nothing fits, and the mapped step's first bundle, whatever that is.
+    # Right: money's, and nothing picked where nothing fits, and the mapped step's first bundle,
+    # whatever that is.
     mapped = none["right"]["value"] * 4 - 1
     assert priced["right"]["value"] * 4 == 2 + mapped
     assert priced["wrong"]["value"] * 4 == 2 - mapped
@@ -92,7 +113,11 @@ def test_models_stand_beside_none_and_the_same_run_again_asks_nobody(place: Call
     assert priced["right"]["low"] < priced["right"]["value"] < priced["right"]["high"]
     for word in ("none", PRICED, FREE, "4 of 4 steps", "95 % intervals"):
         assert word in again
-    kept = sqlite3.connect(folder / "runs" / "answers.sqlite").execute("SELECT count(*) FROM answers_1").fetchone()
+    kept = (
+        sqlite3.connect(folder / "runs" / "answers.sqlite")
+        .execute("SELECT count(*) FROM answers_1")
+        .fetchone()
+    )
     assert kept == (6,)
 
 
@@ -129,27 +154,55 @@ def test_cost_is_bounded_and_a_price_that_nobody_knows_can_t_be(place: Callable[
         folder = place(server)
         (none,) = json_of(folder, "eval", "set.jsonl", "--model", PRICED, "--max-cost", "0")["sets"]
         assert (len(server.requests), none["figures"][1]["rows"]) == (0, 0)
-        (found,) = json_of(folder, "eval", "set.jsonl", "--model", PRICED, "--max-cost", "0.00005")["sets"]
+        (found,) = json_of(folder, "eval", "set.jsonl", "--model", PRICED, "--max-cost", "0.00005")[
+            "sets"
+        ]
         assert len(server.requests) == 1
-        assert found["ended"].startswith("ended after 1 of 4 steps: $0.000042 are spent of $0.000050")
+        assert found["ended"].startswith(
+            "ended after 1 of 4 steps: $0.000042 are spent of $0.000050"
+        )
         assert [row["rows"] for row in found["figures"]] == [1, 1]
-        refused = run(folder, "eval", "set.jsonl", "--model", PRICED, "--model", FREE, "--max-cost", "1", code=3)
+        refused = run(
+            folder,
+            "eval",
+            "set.jsonl",
+            "--model",
+            PRICED,
+            "--model",
+            FREE,
+            "--max-cost",
+            "1",
+            code=3,
+        )
         assert f"the price of {FREE} is unknown" in refused.stderr
         assert len(server.requests) == 1, "and nobody is asked"
-        assert "needs a model to ask" in run(folder, "eval", "set.jsonl", "--max-cost", "1", code=3).stderr
+        assert (
+            "needs a model to ask"
+            in run(folder, "eval", "set.jsonl", "--max-cost", "1", code=3).stderr
+        )
         other = {"goal": "x", "bundles": ["no.such.bundle"]}
         (folder / "other.jsonl").write_text(json.dumps(other))
-        assert "never right: no.such.bundle" in run(folder, "eval", "other.jsonl", "--model", FREE).stdout
+        assert (
+            "never right: no.such.bundle"
+            in run(folder, "eval", "other.jsonl", "--model", FREE).stdout
+        )
         (folder / "a.toml").write_text("")
-        assert "nothing else" in run(folder, "eval", "set.jsonl", "a.toml", "--model", FREE, code=3).stderr
+        assert (
+            "nothing else"
+            in run(folder, "eval", "set.jsonl", "a.toml", "--model", FREE, code=3).stderr
+        )
 
 
 @needs_model
-def test_a_model_that_does_not_say_what_it_used_is_asked_one_step_at_most(place: Callable[..., Path]) -> None:
+def test_a_model_that_does_not_say_what_it_used_is_asked_one_step_at_most(
+    place: Callable[..., Path],
+) -> None:
     answer = json.loads(completion(choice("repo.readonly")))
     del answer["usage"]
     with ScriptedServer([body(json.dumps(answer).encode())]) as server:
-        refused = run(place(server), "eval", "set.jsonl", "--model", PRICED, "--max-cost", "1", code=3)
+        refused = run(
+            place(server), "eval", "set.jsonl", "--model", PRICED, "--max-cost", "1", code=3
+        )
         assert f"the price of {PRICED} is unknown" in refused.stderr
         assert len(server.requests) == 1
 
@@ -171,6 +224,8 @@ def test_rows_of_a_group_are_one_witness(rows: list[tuple[str, bool]]) -> None:
     assert found.low is not None
     assert found.high is not None
     assert 0.0 <= found.low <= (found.value or 0.0) <= found.high <= 1.0
-    alone = share([RoutedRow("", row.outcome, True) for row in made], lambda row: row.outcome == "right")
+    alone = share(
+        [RoutedRow("", row.outcome, True) for row in made], lambda row: row.outcome == "right"
+    )
     assert alone.low is not None
     assert found.low <= alone.low + 1e-12

@@ -1,4 +1,6 @@
-"""What a model is sent: operator text and the step, escaped, bounded, and the same bytes for the same question."""
+"""What a model is sent: operator text and the step, escaped, bounded, and the same bytes for the
+same question.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,12 @@ import json
 from collections.abc import Callable
 
 from bundle_router.core.catalog import Bundle, Card, Catalog, ModelSettings, Policy, Server
-from bundle_router.core.decide.asking.picks import MAX_ENUMERATED, parse_picks, shape_for, without_fence
+from bundle_router.core.decide.asking.picks import (
+    MAX_ENUMERATED,
+    parse_picks,
+    shape_for,
+    without_fence,
+)
 from bundle_router.core.decide.asking.prompt import (
     MAX_EXAMPLES,
     MAX_GOAL,
@@ -44,8 +51,12 @@ def test_the_prompt_changes_only_with_its_version() -> None:
     example = system_part([Bundle("a.b", "D", (), avoid="A", examples=("E",))], 3) + user_part(
         step(goal="g", constraints=("c",)), (RecentStep("r", "s", "g", ("a.b",)),)
     )
-    known = {"router-prompt/3": "sha256:155afbf748ecda4718305961940b6bd31383ba758051a78843c8cb4cc7ea0b63"}
-    assert digest(example) == known[PROMPT_VERSION], "the prompt changed: give it a new version and a new line here"
+    known = {
+        "router-prompt/3": "sha256:155afbf748ecda4718305961940b6bd31383ba758051a78843c8cb4cc7ea0b63"
+    }
+    assert digest(example) == known[PROMPT_VERSION], (
+        "the prompt changed: give it a new version and a new line here"
+    )
 
 
 def test_no_byte_of_a_server_is_sent(opened: Opened, ask: Ask, question: Put) -> None:
@@ -71,7 +82,9 @@ def test_no_byte_of_a_server_is_sent(opened: Opened, ask: Ask, question: Put) ->
         },
     )  # fmt: skip
     with ScriptedServer([says("no"), says(choice("a.one"))]) as server:
-        reply = ask(opened(server.base_url), question(catalog, labels={"x": CANARY}, principal=CANARY))
+        reply = ask(
+            opened(server.base_url), question(catalog, labels={"x": CANARY}, principal=CANARY)
+        )
         assert reply.answer is not None
         assert len(server.requests) == 2
         for request in server.requests:
@@ -81,9 +94,18 @@ def test_no_byte_of_a_server_is_sent(opened: Opened, ask: Ask, question: Put) ->
 
 
 def test_ids_times_and_labels_are_not_sent() -> None:
-    one = step(goal="g", run_id="run-0123", labels={"ticket": "ABC-1"}, principal="ada", workspace="/srv/w")
+    one = step(
+        goal="g", run_id="run-0123", labels={"ticket": "ABC-1"}, principal="ada", workspace="/srv/w"
+    )
     assert user_part(one, ()) == user_part(step(goal="g"), ())
-    assert json.loads(user_part(one, ())).keys() == {"workflow", "role", "step", "goal", "constraints", "recent_steps"}
+    assert json.loads(user_part(one, ())).keys() == {
+        "workflow",
+        "role",
+        "step",
+        "goal",
+        "constraints",
+        "recent_steps",
+    }
 
 
 def test_bundles_stand_in_the_order_of_the_candidates_one_a_line() -> None:
@@ -106,15 +128,21 @@ def test_an_example_of_the_operators_is_worked_out() -> None:
     assert choice_made.ids == ("b",)
 
 
-def test_a_bundle_is_named_by_its_place_or_its_id_and_counts_once(opened: Opened, ask: Ask, question: Put) -> None:
+def test_a_bundle_is_named_by_its_place_or_its_id_and_counts_once(
+    opened: Opened, ask: Ask, question: Put
+) -> None:
     with ScriptedServer([says(choice("2", "b.two", "a.one"))]) as server:
         asked = question()
         reply = ask(opened(server.base_url), asked)
-        listed = [json.loads(line) for line in server.requests[0].message("system").splitlines() if '"name"' in line]
-        assert [row["name"] for row in listed] == list(asked.candidates)
-        allowed = server.requests[0].json["response_format"]["json_schema"]["schema"]["$defs"]["Pick"]["properties"][
-            "id"
+        listed = [
+            json.loads(line)
+            for line in server.requests[0].message("system").splitlines()
+            if '"name"' in line
         ]
+        assert [row["name"] for row in listed] == list(asked.candidates)
+        allowed = server.requests[0].json["response_format"]["json_schema"]["schema"]["$defs"][
+            "Pick"
+        ]["properties"]["id"]
         assert allowed["enum"] == ["1", "2", "3", "4", "5", *sorted(asked.candidates)]
     assert reply.answer is not None
     assert reply.answer.ids == ("b.two", "a.one")
@@ -163,7 +191,9 @@ def test_whatever_a_step_says_is_one_line_of_printable_json(goal: str, role: str
 def test_another_way_to_write_the_same_letter_does_not_make_another_question() -> None:
     composed, apart = (user_part(step(goal=goal), ()) for goal in ("caf\u00e9", "cafe\u0301"))
     assert composed == apart
-    assert user_part(step(goal="\ufb01le"), ()) != user_part(step(goal="file"), ()), "alike is not the same"
+    assert user_part(step(goal="\ufb01le"), ()) != user_part(step(goal="file"), ()), (
+        "alike is not the same"
+    )
 
 
 @settings(deadline=None)

@@ -1,4 +1,6 @@
-"""A whole router that asks a model over HTTP: config in, records out, and nothing that should not get out."""
+"""A whole router that asks a model over HTTP: config in, records out, and nothing that should not
+get out.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,17 @@ from bundle_router import Router, Step
 from bundle_router.core.models import Reply
 from bundle_router.core.records.replayed import replay
 from bundle_router.engine.asking import ModelSelector
-from bundle_router.testing.upstream import Act, Exchange, ScriptedServer, body, choice, completion, hang, says, status
+from bundle_router.testing.upstream import (
+    Act,
+    Exchange,
+    ScriptedServer,
+    body,
+    choice,
+    completion,
+    hang,
+    says,
+    status,
+)
 from bundle_router.wiring import load_catalog
 from bundle_router.wiring.effects import open_redactor
 from bundle_router.wiring.searching import open_model
@@ -36,7 +48,13 @@ needs_model = pytest.mark.skipif(
 
 def config(folder: Path, url: str, **model: Any) -> Path:
     """A config with one model at `url`, whose key is in CANARY_KEY, and no route."""
-    settings = {"names": ["openai/scripted"], "base_url": url, "key_env": "CANARY_KEY", "deadline_s": 60.0, **model}
+    settings = {
+        "names": ["openai/scripted"],
+        "base_url": url,
+        "key_env": "CANARY_KEY",
+        "deadline_s": 60.0,
+        **model,
+    }
     lines = "".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items())
     (folder / "router.toml").write_text(
         f'[fallback]\norder = ["model", "default"]\ndefault = ["repo.readonly"]\n[model]\n{lines}'
@@ -45,13 +63,16 @@ def config(folder: Path, url: str, **model: Any) -> Path:
     (folder / "routes.toml").write_text("routes = []\n")
     (folder / "policy.toml").write_text('[[policies]]\nname = "everything"\nallow = ["*"]\n')
     (folder / "bundles.toml").write_text(
-        '[bundles."files.find"]\ndescription = "Find files"\ntools = ["repo.ripgrep"]\neffects = ["read"]\n'
+        '[bundles."files.find"]\ndescription = "Find files"\ntools = ["repo.ripgrep"]\neffects ='
+        ' ["read"]\n'
     )
     return folder
 
 
 def step(**more: Any) -> Step:
-    return Step.model_validate({"run_id": "r-1", "workflow": "x", "role": "y", "step": "z", "goal": "fix it", **more})
+    return Step.model_validate(
+        {"run_id": "r-1", "workflow": "x", "role": "y", "step": "z", "goal": "fix it", **more}
+    )
 
 
 def records(runs: Path, run_id: str = "r-1") -> list[dict[str, Any]]:
@@ -67,7 +88,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @needs_model
-def test_a_step_without_a_route_is_settled_by_the_model_and_recorded(folder: Path, tmp_path: Path) -> None:
+def test_a_step_without_a_route_is_settled_by_the_model_and_recorded(
+    folder: Path, tmp_path: Path
+) -> None:
     runs = tmp_path / "runs"
     with ScriptedServer([says(choice("files.find"))]) as server:
         with Router.open(config(folder, server.base_url), runs=runs, workspace=tmp_path) as router:
@@ -83,7 +106,12 @@ def test_a_step_without_a_route_is_settled_by_the_model_and_recorded(folder: Pat
     assert again.bundles[0].reason == "model_cached"
     assert decision.bundle_ids[0] == "files.find"
     model = record["model"]
-    assert (model["name"], model["attempts"], model["failure"], model["cached"]) == ("openai/scripted", 1, None, False)
+    assert (model["name"], model["attempts"], model["failure"], model["cached"]) == (
+        "openai/scripted",
+        1,
+        None,
+        False,
+    )
     assert model["key"].startswith("sha256:")
     assert json.loads(model["answer"])["picks"][0]["id"] == "files.find"
     assert replay(record, catalog).outcome == "identical"
@@ -106,22 +134,32 @@ def test_a_model_that_fails_gives_the_declared_set_marked_degraded(
     deadline = 0.5 if failure == "timeout" else 60.0
     with (
         ScriptedServer([act]) as server,
-        Router.open(config(folder, server.base_url, deadline_s=deadline), runs=runs, workspace=tmp_path) as router,
+        Router.open(
+            config(folder, server.base_url, deadline_s=deadline), runs=runs, workspace=tmp_path
+        ) as router,
     ):
         router.warm_up_sync()
         decision = router.route_sync(step())
         assert replay(records(runs)[0], router.catalog).outcome == "identical"
-    assert (decision.source, decision.degraded, decision.bundle_ids) == ("default", True, ["repo.readonly"])
+    assert (decision.source, decision.degraded, decision.bundle_ids) == (
+        "default",
+        True,
+        ["repo.readonly"],
+    )
     assert decision.model is not None
     assert decision.model.failure == failure
     assert records(runs)[0]["reply"]["failure"] == failure
 
 
-def test_before_the_libraries_are_loaded_the_declared_set_is_given(folder: Path, tmp_path: Path) -> None:
+def test_before_the_libraries_are_loaded_the_declared_set_is_given(
+    folder: Path, tmp_path: Path
+) -> None:
     """F-10: the first question waits for no import."""
     with (
         ScriptedServer([hang()]) as server,
-        Router.open(config(folder, server.base_url), runs=tmp_path / "runs", workspace=tmp_path) as router,
+        Router.open(
+            config(folder, server.base_url), runs=tmp_path / "runs", workspace=tmp_path
+        ) as router,
     ):
         decision = router.route_sync(step())
         assert not server.requests
@@ -132,7 +170,13 @@ def test_before_the_libraries_are_loaded_the_declared_set_is_given(folder: Path,
 
 def _echo_key(exchange: Exchange) -> None:
     """An error that says the key again, as some providers do, and more of the request."""
-    said = {"error": {"message": f"bad key {exchange.request.headers['authorization']} {exchange.request.body!r}"}}
+    said = {
+        "error": {
+            "message": (
+                f"bad key {exchange.request.headers['authorization']} {exchange.request.body!r}"
+            )
+        }
+    }
     exchange.reply(json.dumps(said).encode(), 401)
 
 
@@ -145,9 +189,15 @@ def _nonsense_with_key(exchange: Exchange) -> None:
 
 
 @needs_model
-@pytest.mark.parametrize("act", [_echo_key, _answer_with_key, _nonsense_with_key, body(SECRET.encode()), reset()])
+@pytest.mark.parametrize(
+    "act", [_echo_key, _answer_with_key, _nonsense_with_key, body(SECRET.encode()), reset()]
+)
 def test_the_key_is_in_no_record_and_on_no_stream(
-    folder: Path, tmp_path: Path, act: Act, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    folder: Path,
+    tmp_path: Path,
+    act: Act,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """S-17, for what goes to a model and comes back."""
     caplog.set_level(0)
@@ -155,7 +205,9 @@ def test_the_key_is_in_no_record_and_on_no_stream(
     with (
         ScriptedServer([act]) as server,
         Router.open(
-            config(folder, server.base_url, names=["openai/gpt-4o-mini"]), runs=runs, workspace=tmp_path
+            config(folder, server.base_url, names=["openai/gpt-4o-mini"]),
+            runs=runs,
+            workspace=tmp_path,
         ) as router,
     ):
         router.warm_up_sync()
@@ -164,23 +216,31 @@ def test_the_key_is_in_no_record_and_on_no_stream(
         assert SECRET not in server.requests[0].message("user")
     out, err = capfd.readouterr()
     assert out == ""
-    written = "".join(path.read_text() for path in runs.rglob("*") if path.is_file() and path.suffix != ".sqlite")
+    written = "".join(
+        path.read_text() for path in runs.rglob("*") if path.is_file() and path.suffix != ".sqlite"
+    )
     logged = "".join(f"{r.getMessage()} {r.exc_text}" for r in caplog.records)
     for form in (SECRET, base64.b64encode(SECRET.encode()).decode(), quote(SECRET, safe="")):
         for where in (err, written, logged):
             assert form not in where
 
 
-def test_every_variable_that_holds_a_key_is_redacted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_variable_that_holds_a_key_is_redacted(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "plain-words-that-look-like-nothing")
-    made = config(folder, "http://127.0.0.1:9/v1", names=["openai/scripted", "anthropic/claude-haiku-4-5"])
+    made = config(
+        folder, "http://127.0.0.1:9/v1", names=["openai/scripted", "anthropic/claude-haiku-4-5"]
+    )
     redactor = open_redactor(load_catalog(made))
     assert SECRET not in redactor.redact(f"a {SECRET} b")
     assert "plain-words" not in redactor.redact("a plain-words-that-look-like-nothing b")
 
 
 @pytest.mark.parametrize("change", ["names = []", 'names = ["m"]'])
-def test_nobody_is_asked_where_the_config_names_no_model_or_no_turn_for_one(folder: Path, change: str) -> None:
+def test_nobody_is_asked_where_the_config_names_no_model_or_no_turn_for_one(
+    folder: Path, change: str
+) -> None:
     from bundle_router.adapters.system import SystemClock
     from bundle_router.testing import FakeDiagnostics
 
@@ -237,11 +297,17 @@ def test_threads_and_loops_ask_side_by_side(folder: Path, tmp_path: Path) -> Non
 
     with (
         ScriptedServer([act]) as server,
-        Router.open(config(folder, server.base_url), runs=tmp_path / "runs", workspace=tmp_path) as router,
+        Router.open(
+            config(folder, server.base_url), runs=tmp_path / "runs", workspace=tmp_path
+        ) as router,
     ):
         router.warm_up_sync()
         with ThreadPoolExecutor(16) as pool:
-            decisions = list(pool.map(lambda i: router.route_sync(step(run_id=f"r-{i}", goal=f"goal {i}")), range(200)))
+            decisions = list(
+                pool.map(
+                    lambda i: router.route_sync(step(run_id=f"r-{i}", goal=f"goal {i}")), range(200)
+                )
+            )
         assert len(server.requests) == 200
     for number, decision in enumerate(decisions):
         assert decision.bundle_ids[0] == ("repo.readonly" if number % 2 else "files.find"), number

@@ -1,4 +1,6 @@
-"""The selector by itself: what is asked again, what is remembered, who is left alone, and what may come of it."""
+"""The selector by itself: what is asked again, what is remembered, who is left alone, and what may
+come of it.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ DATA = Path(__file__).parents[1] / "data"
 class ScriptedClient:
     """A model client without a network: answers with text, or a failure. Counts calls by model."""
 
-    def __init__(self, script: Script, readiness: Readiness = "ready", retry_after_s: float | None = None) -> None:
+    def __init__(
+        self, script: Script, readiness: Readiness = "ready", retry_after_s: float | None = None
+    ) -> None:
         self.calls: list[ModelRequest] = []
         self.closed = False
         self._script = script
@@ -64,7 +68,9 @@ class ScriptedClient:
         if said in FAILURES:
             return ModelReply(failure=said, retry_after_s=self._retry_after_s)
         try:
-            return ModelReply(answer=request.shape.model_validate_json(said), raw=said, input_tokens=10)
+            return ModelReply(
+                answer=request.shape.model_validate_json(said), raw=said, input_tokens=10
+            )
         except ValueError:
             return ModelReply(failure="invalid_output", raw=said)
 
@@ -79,7 +85,7 @@ def always(said: Said) -> Script:
     return lambda request: said
 
 
-# --- memory --------------------------------------------------------------------------------------------------------
+# --- memory ---------------------------------------------------------------------------------------
 
 
 def test_an_answer_is_used_again_until_it_is_too_old(opened: Opened, ask: Ask) -> None:
@@ -138,7 +144,9 @@ def test_failures_are_not_remembered(opened: Opened, ask: Ask) -> None:
 
 def test_a_lifetime_of_nothing_remembers_nothing(opened: Opened, ask: Ask, tmp_path: Path) -> None:
     client = ScriptedClient(always(choice("b.two")))
-    selector = opened(client=client, answers_ttl_s=0.0, store=SqlAnswers(tmp_path, FakeDiagnostics()))
+    selector = opened(
+        client=client, answers_ttl_s=0.0, store=SqlAnswers(tmp_path, FakeDiagnostics())
+    )
     ask(selector)
     ask(selector)
     assert len(client.calls) == 2
@@ -151,13 +159,17 @@ async def _until_kept(store: SqlAnswers, key: str) -> None:
             await asyncio.sleep(0.005)
 
 
-def test_another_process_finds_the_answer_in_the_store(opened: Opened, ask: Ask, tmp_path: Path) -> None:
+def test_another_process_finds_the_answer_in_the_store(
+    opened: Opened, ask: Ask, tmp_path: Path
+) -> None:
     first, second = (ScriptedClient(always(choice("b.two"))) for _ in range(2))
     store = SqlAnswers(tmp_path, FakeDiagnostics())
     said = ask(opened(client=first, answers_ttl_s=60.0, store=store))
     assert said.model is not None
     asyncio.run(_until_kept(store, said.model.key))
-    again = ask(opened(client=second, answers_ttl_s=60.0, store=SqlAnswers(tmp_path, FakeDiagnostics())))
+    again = ask(
+        opened(client=second, answers_ttl_s=60.0, store=SqlAnswers(tmp_path, FakeDiagnostics()))
+    )
     assert again.answer is not None
     assert (again.answer.ids, again.answer.reason) == (("b.two",), "model_cached")
     assert not second.calls
@@ -165,7 +177,9 @@ def test_another_process_finds_the_answer_in_the_store(opened: Opened, ask: Ask,
 
 
 @pytest.mark.parametrize("text", ["", "no JSON", "{}", '{"ids": 3}', '{"ids": [], "surprise": 1}'])
-def test_a_store_with_something_else_in_it_is_asked_past(opened: Opened, ask: Ask, tmp_path: Path, text: str) -> None:
+def test_a_store_with_something_else_in_it_is_asked_past(
+    opened: Opened, ask: Ask, tmp_path: Path, text: str
+) -> None:
     client = ScriptedClient(always(choice("b.two")))
     store = SqlAnswers(tmp_path, FakeDiagnostics())
     selector = opened(client=client, answers_ttl_s=60.0, store=store)
@@ -183,7 +197,9 @@ def test_a_broken_store_is_said_once_and_costs_nothing_else(
     (tmp_path / FILE).write_bytes(b"this is not a database" * 100)
     said = FakeDiagnostics()
     selector = opened(
-        client=ScriptedClient(always(choice("b.two"))), answers_ttl_s=60.0, store=SqlAnswers(tmp_path, said)
+        client=ScriptedClient(always(choice("b.two"))),
+        answers_ttl_s=60.0,
+        store=SqlAnswers(tmp_path, said),
     )
     for goal in ("one", "two"):
         assert ask(selector, question(goal=goal)).answer is not None
@@ -199,7 +215,7 @@ def test_the_store_forgets_by_the_wall_clock(tmp_path: Path) -> None:
     assert store.get("k") == "newer"
 
 
-# --- who is asked --------------------------------------------------------------------------------------------------
+# --- who is asked ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("readiness", ["missing", "broken"])
@@ -207,7 +223,9 @@ def test_without_the_libraries_it_says_not_ready_once_and_goes_on(
     diagnostics: FakeDiagnostics, question: Put, readiness: Readiness
 ) -> None:
     client = ScriptedClient(always(choice("a.one")), readiness)
-    selector = ModelSelector(ModelSettings(("m",)), client, FakeClock(), diagnostics, loop=LoopThread("model"))
+    selector = ModelSelector(
+        ModelSettings(("m",)), client, FakeClock(), diagnostics, loop=LoopThread("model")
+    )
 
     async def ask_twice() -> list[Reply]:
         replies = [await selector.select(question(), ())]
@@ -224,9 +242,13 @@ def test_without_the_libraries_it_says_not_ready_once_and_goes_on(
     assert [name for _, name, _ in diagnostics.events] == ["model.unavailable"]
 
 
-def test_the_first_question_starts_the_warm_up_and_does_not_wait(diagnostics: FakeDiagnostics, question: Put) -> None:
+def test_the_first_question_starts_the_warm_up_and_does_not_wait(
+    diagnostics: FakeDiagnostics, question: Put
+) -> None:
     client = ScriptedClient(always(choice("a.one")))
-    selector = ModelSelector(ModelSettings(("m",)), client, FakeClock(), diagnostics, loop=LoopThread("model"))
+    selector = ModelSelector(
+        ModelSettings(("m",)), client, FakeClock(), diagnostics, loop=LoopThread("model")
+    )
 
     async def ask_twice() -> tuple[Reply, Reply]:
         first = await selector.select(question(), ())
@@ -241,9 +263,13 @@ def test_the_first_question_starts_the_warm_up_and_does_not_wait(diagnostics: Fa
     assert client.closed
 
 
-def test_a_suspended_model_is_passed_over_and_probed_once_its_time_is_over(opened: Opened, ask: Ask) -> None:
+def test_a_suspended_model_is_passed_over_and_probed_once_its_time_is_over(
+    opened: Opened, ask: Ask
+) -> None:
     def script(request: ModelRequest) -> Said:
-        return "rate_limited" if request.model.name.endswith("0") and not healed else choice("a.one")
+        return (
+            "rate_limited" if request.model.name.endswith("0") and not healed else choice("a.one")
+        )
 
     healed: list[bool] = []
     client, clock = ScriptedClient(script, retry_after_s=40.0), FakeClock()
@@ -261,7 +287,9 @@ def test_a_suspended_model_is_passed_over_and_probed_once_its_time_is_over(opene
     assert client.count("openai/model-0") == 3
 
 
-def test_when_every_model_is_suspended_nothing_is_asked(opened: Opened, ask: Ask, diagnostics: FakeDiagnostics) -> None:
+def test_when_every_model_is_suspended_nothing_is_asked(
+    opened: Opened, ask: Ask, diagnostics: FakeDiagnostics
+) -> None:
     client = ScriptedClient(always("auth"))
     selector = opened(client=client, clock=FakeClock())
     assert [ask(selector).failure for _ in range(4)] == ["auth", *["circuit_open"] * 3]
@@ -270,10 +298,19 @@ def test_when_every_model_is_suspended_nothing_is_asked(opened: Opened, ask: Ask
     assert suspended == [{"model": "openai/model-0", "failure": "auth", "seconds": 15.0}]
 
 
-@pytest.mark.parametrize("failure", ["rate_limited", "upstream_error", "timeout", "invalid_output", "refused"])
-def test_second_calls_stay_under_a_tenth_of_a_thousand(opened: Opened, question: Put, failure: Failure) -> None:
-    """F-08: the first model fails every time, the breaker's time runs, and each question is another one."""
-    client, clock = ScriptedClient(lambda r: failure if r.model.name.endswith("0") else choice("a.one")), FakeClock()
+@pytest.mark.parametrize(
+    "failure", ["rate_limited", "upstream_error", "timeout", "invalid_output", "refused"]
+)
+def test_second_calls_stay_under_a_tenth_of_a_thousand(
+    opened: Opened, question: Put, failure: Failure
+) -> None:
+    """F-08: the first model fails every time, the breaker's time runs, and each question is another
+    one.
+    """
+    client, clock = (
+        ScriptedClient(lambda r: failure if r.model.name.endswith("0") else choice("a.one")),
+        FakeClock(),
+    )
     selector = opened("http://127.0.0.1:1", "http://127.0.0.1:2", client=client, clock=clock)
 
     async def ask_all() -> list[Reply]:
@@ -290,7 +327,9 @@ def test_second_calls_stay_under_a_tenth_of_a_thousand(opened: Opened, question:
     assert sum(n == 2 for n in attempts) <= len(replies) // 10
 
 
-def test_a_probe_that_everybody_left_does_not_keep_the_model_suspended(opened: Opened, ask: Ask, question: Put) -> None:
+def test_a_probe_that_everybody_left_does_not_keep_the_model_suspended(
+    opened: Opened, ask: Ask, question: Put
+) -> None:
     class Stuck(ScriptedClient):
         async def complete(self, request: ModelRequest) -> ModelReply:
             if len(self.calls) == 1:
@@ -298,7 +337,10 @@ def test_a_probe_that_everybody_left_does_not_keep_the_model_suspended(opened: O
                 await asyncio.Event().wait()
             return await super().complete(request)
 
-    client, clock = Stuck(lambda r: choice("a.one") if len(client.calls) > 1 else "timeout"), FakeClock()
+    client, clock = (
+        Stuck(lambda r: choice("a.one") if len(client.calls) > 1 else "timeout"),
+        FakeClock(),
+    )
     selector = opened(client=client, clock=clock)
     assert ask(selector).failure == "timeout"
     clock.advance(60)
@@ -315,7 +357,9 @@ def test_a_probe_that_everybody_left_does_not_keep_the_model_suspended(opened: O
     assert ask(selector).answer is not None
 
 
-def test_a_library_that_makes_an_error_of_the_deadline_is_not_believed(opened: Opened, ask: Ask) -> None:
+def test_a_library_that_makes_an_error_of_the_deadline_is_not_believed(
+    opened: Opened, ask: Ask
+) -> None:
     class Swallowing(ScriptedClient):
         async def complete(self, request: ModelRequest) -> ModelReply:
             try:
@@ -352,7 +396,9 @@ def test_what_came_in_time_is_heard_by_a_caller_whose_loop_was_held_up() -> None
         waiting = asyncio.create_task(flights.join("key", work, within_s=5.0))
         await asyncio.sleep(0)
         assert landed.wait(300)
-        thread.submit(nothing()).result(300)  # runs after what landed was told; this loop has not run since
+        thread.submit(nothing()).result(
+            300
+        )  # runs after what landed was told; this loop has not run since
         loop.ahead_s = 60.0
         return await waiting
 
@@ -364,7 +410,9 @@ def test_what_came_in_time_is_heard_by_a_caller_whose_loop_was_held_up() -> None
         thread.close()
 
 
-def test_a_client_that_holds_up_its_loop_keeps_nobody_and_is_left_alone(opened: Opened, ask: Ask) -> None:
+def test_a_client_that_holds_up_its_loop_keeps_nobody_and_is_left_alone(
+    opened: Opened, ask: Ask
+) -> None:
     released = threading.Event()
 
     class Busy(ScriptedClient):
@@ -375,7 +423,9 @@ def test_a_client_that_holds_up_its_loop_keeps_nobody_and_is_left_alone(opened: 
             return ModelReply(failure="upstream_error")
 
     client = Busy(always(""))
-    selector = opened(client=client, deadline_s=1.0)  # long enough for the question to reach the model
+    selector = opened(
+        client=client, deadline_s=1.0
+    )  # long enough for the question to reach the model
     try:
         assert ask(selector).failure == "timeout"
         assert not released.is_set()
@@ -398,17 +448,28 @@ def test_after_the_deadline_no_second_model_is_asked(opened: Opened, ask: Ask) -
     assert [request.model.name for request in client.calls] == ["openai/model-0"]
 
 
-def test_another_model_is_not_shown_what_the_first_one_said(opened: Opened, ask: Ask, question: Put) -> None:
-    client = ScriptedClient(lambda request: "garbage" if request.model.name.endswith("0") else choice("a.one"))
+def test_another_model_is_not_shown_what_the_first_one_said(
+    opened: Opened, ask: Ask, question: Put
+) -> None:
+    client = ScriptedClient(
+        lambda request: "garbage" if request.model.name.endswith("0") else choice("a.one")
+    )
     selector = opened("http://one", "http://two", client=client)
     assert ask(selector).failure == "invalid_output"
-    assert [request.correction is None for request in client.calls] == [True, False], "the same model is"
-    assert ask(selector, question(goal="its third error suspends the first model")).answer is not None
+    assert [request.correction is None for request in client.calls] == [
+        True,
+        False,
+    ], "the same model is"
+    assert (
+        ask(selector, question(goal="its third error suspends the first model")).answer is not None
+    )
     assert [request.model.name[-1] for request in client.calls] == ["0", "0", "0", "1"]
     assert client.calls[-1].correction is None
 
 
-def test_a_client_that_raises_is_a_failure_and_is_said(opened: Opened, ask: Ask, diagnostics: FakeDiagnostics) -> None:
+def test_a_client_that_raises_is_a_failure_and_is_said(
+    opened: Opened, ask: Ask, diagnostics: FakeDiagnostics
+) -> None:
     def script(request: ModelRequest) -> Said:
         raise RuntimeError("a bug of ours")
 
@@ -428,18 +489,25 @@ def test_callers_on_many_loops_share_one_call(opened: Opened, question: Put) -> 
     selector = opened(client=client)
     replies: list[Reply] = []
     threads = [
-        threading.Thread(target=lambda: replies.append(asyncio.run(selector.select(question(), ())))) for _ in range(8)
+        threading.Thread(
+            target=lambda: replies.append(asyncio.run(selector.select(question(), ())))
+        )
+        for _ in range(8)
     ]
     for thread in threads:
         thread.start()
     gate.set()
     for thread in threads:
         thread.join(300)
-    assert [reply.answer.ids if reply.answer else reply.failure for reply in replies] == [("a.one",)] * 8
+    assert [reply.answer.ids if reply.answer else reply.failure for reply in replies] == [
+        ("a.one",)
+    ] * 8
     assert len(client.calls) <= 8
 
 
-def test_closing_in_the_middle_of_a_question_answers_it(diagnostics: FakeDiagnostics, question: Put) -> None:
+def test_closing_in_the_middle_of_a_question_answers_it(
+    diagnostics: FakeDiagnostics, question: Put
+) -> None:
     class Stuck(ScriptedClient):
         async def complete(self, request: ModelRequest) -> ModelReply:
             self.calls.append(request)
@@ -448,7 +516,11 @@ def test_closing_in_the_middle_of_a_question_answers_it(diagnostics: FakeDiagnos
 
     client = Stuck(always(""))
     selector = ModelSelector(
-        ModelSettings(("m",), deadline_s=30.0), client, FakeClock(), diagnostics, loop=LoopThread("model")
+        ModelSettings(("m",), deadline_s=30.0),
+        client,
+        FakeClock(),
+        diagnostics,
+        loop=LoopThread("model"),
     )
 
     async def run() -> Reply:
@@ -463,12 +535,24 @@ def test_closing_in_the_middle_of_a_question_answers_it(diagnostics: FakeDiagnos
     assert asyncio.run(run()).failure == "internal"
 
 
-# --- what may come of it -------------------------------------------------------------------------------------------
+# --- what may come of it --------------------------------------------------------------------------
 
 IDS = ("a.one", "b.two", "c.three", "d.four", "e.five")
 _WILD = st.one_of(
     st.sampled_from(
-        [*IDS, "a", "a.one ", "A.ONE", "а.one", "a.one\u200b", "srv.a_one", "*", "", "z.nine", "bundle:a.one"]
+        [
+            *IDS,
+            "a",
+            "a.one ",
+            "A.ONE",
+            "а.one",
+            "a.one\u200b",
+            "srv.a_one",
+            "*",
+            "",
+            "z.nine",
+            "bundle:a.one",
+        ]
     ),
     st.text(max_size=12),
 )
@@ -476,13 +560,19 @@ _WILD = st.one_of(
 
 @st.composite
 def _answers(draw: st.DrawFn) -> str:
-    picks = draw(st.lists(st.fixed_dictionaries({"id": _WILD, "need": st.sampled_from(["required", "helpful"])})))
+    picks = draw(
+        st.lists(
+            st.fixed_dictionaries({"id": _WILD, "need": st.sampled_from(["required", "helpful"])})
+        )
+    )
     return json.dumps({"rationale": draw(st.text(max_size=50)), "picks": picks, "missing": ""})
 
 
 @pytest.fixture(scope="module")
 def heard() -> Iterable[Callable[[Question, str], Reply]]:
-    """Puts a question to a model that says the given text, through one selector for all examples."""
+    """Puts a question to a model that says the given text, through one selector for all
+    examples.
+    """
     saying = [""]
     selector = ModelSelector(
         ModelSettings(("m",), max_picks=20), ScriptedClient(lambda r: saying[0]), FakeClock(), FakeDiagnostics(),
@@ -550,11 +640,17 @@ def test_recorded_answers_replay_to_the_same_bytes() -> None:
     turn = iter(range(10_000))
     with fake_router(catalog, selector=lambda q: answers[next(turn) % len(answers)]) as router:
         for number in range(300):
-            router.route_sync(Step(run_id="r", workflow="w", role="r", step=f"s{number % 7}", goal=f"goal {number}"))
+            router.route_sync(
+                Step(
+                    run_id="r", workflow="w", role="r", step=f"s{number % 7}", goal=f"goal {number}"
+                )
+            )
         for record in router.fakes.records("r"):
             again = replay(record, catalog)
             assert again.outcome == "identical"
-            assert encode(outcome_json(again.decision)) == encode({k: record[k] for k in outcome_json(again.decision)})
+            assert encode(outcome_json(again.decision)) == encode(
+                {k: record[k] for k in outcome_json(again.decision)}
+            )
 
 
 def test_the_shape_is_one_class_for_a_set_of_ids(opened: Opened, ask: Ask, question: Put) -> None:

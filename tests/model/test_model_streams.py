@@ -1,5 +1,6 @@
-"""What a model leaves on the streams of a host that logs everything: nothing on standard output, nothing of a call
-anywhere, and nothing at all of its libraries' import, which asks no network and reads no `.env` file.
+"""What a model leaves on the streams of a host that logs everything: nothing on standard output,
+nothing of a call anywhere, and nothing at all of its libraries' import, which asks no network and
+reads no `.env` file.
 
 In one process for all, as loggers belong to the process, and as that import takes seconds.
 """
@@ -65,7 +66,9 @@ assert "CANARY" not in imported.getvalue(), imported.getvalue()
 """
 
 
-def test_a_host_that_logs_everything_sees_nothing_of_a_call_and_nothing_on_stdout(tmp_path: Path) -> None:
+def test_a_host_that_logs_everything_sees_nothing_of_a_call_and_nothing_on_stdout(
+    tmp_path: Path,
+) -> None:
     if not all(importlib.util.find_spec(name) for name in ("litellm", "instructor")):
         pytest.skip("the extra bundle-router[model] is not installed")
     (tmp_path / ".env").write_text("CANARY_FROM_ENV_FILE=1\nOPENAI_API_KEY=sk-from-env-file\n")
@@ -80,7 +83,9 @@ def test_a_host_that_logs_everything_sees_nothing_of_a_call_and_nothing_on_stdou
             "HOME": str(tmp_path),
             "PATH": "/usr/bin:/bin",
             "PYTHONPATH": ":".join(sys.path),
-            "PYTHONPYCACHEPREFIX": os.environ.get("PYTHONPYCACHEPREFIX", ""),  # else all of litellm is compiled again
+            "PYTHONPYCACHEPREFIX": os.environ.get(
+                "PYTHONPYCACHEPREFIX", ""
+            ),  # else all of litellm is compiled again
             "KEY": "sk-CANARY-0123456789abcdef",
         },
     )

@@ -1,4 +1,6 @@
-"""What a model can do to us over HTTP, and what we make of it: each fault played by a real server."""
+"""What a model can do to us over HTTP, and what we make of it: each fault played by a real
+server.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,28 @@ from bundle_router.core.decide.decide import Question
 from bundle_router.core.models import Failure, Reply
 from bundle_router.engine.asking import ModelSelector
 from bundle_router.testing import FakeClock, FakeDiagnostics
-from bundle_router.testing.upstream import Act, Exchange, ScriptedServer, body, choice, completion, hang, says, status
+from bundle_router.testing.upstream import (
+    Act,
+    Exchange,
+    ScriptedServer,
+    body,
+    choice,
+    completion,
+    hang,
+    says,
+    status,
+)
 
-from tests.model.broken_upstream import calls_tool, cut, drip, huge, redirect, reset, slow_headers, when
+from tests.model.broken_upstream import (
+    calls_tool,
+    cut,
+    drip,
+    huge,
+    redirect,
+    reset,
+    slow_headers,
+    when,
+)
 
 Opened = Callable[..., ModelSelector]
 Ask = Callable[..., Reply]
@@ -35,7 +56,11 @@ def test_a_model_answers_and_the_reply_says_what_it_cost(opened: Opened, ask: As
         reply = ask(opened(server.base_url))
     assert ids(reply) == ("b.two", "a.one")
     assert reply.answer is not None
-    assert (reply.answer.source, reply.answer.reason, reply.answer.justification) == ("model", "model", "It edits.")
+    assert (reply.answer.source, reply.answer.reason, reply.answer.justification) == (
+        "model",
+        "model",
+        "It edits.",
+    )
     use = reply.model
     assert use is not None
     assert (use.name, use.attempts, use.failure, use.cached) == ("openai/model-0", 1, None, False)
@@ -105,17 +130,33 @@ ONE_CALL: list[tuple[str, Act, Failure]] = [
     ("502 in HTML", body(b"<html>bad gateway</html>", "text/html"), "upstream_error"),
     ("503", status(503), "upstream_error"),
     ("529", status(529), "upstream_error"),
-    ("context window", status(400, message="This model's maximum context length is 8192 tokens"), "context_window"),
-    ("content filter", status(400, message="The response was filtered: content management policy"), "refused"),
+    (
+        "context window",
+        status(400, message="This model's maximum context length is 8192 tokens"),
+        "context_window",
+    ),
+    (
+        "content filter",
+        status(400, message="The response was filtered: content management policy"),
+        "refused",
+    ),
     ("reset", reset(), "upstream_error"),
     ("cut", cut(), "upstream_error"),
     ("empty body", body(b""), "upstream_error"),
     ("not JSON", body(b"{not json"), "upstream_error"),
     ("JSON of something else", body(b'{"hello": 1}'), "upstream_error"),
-    ("compressed", body(gzip.compress(completion(choice("a.one"))), **{"Content-Encoding": "gzip"}), "upstream_error"),
+    (
+        "compressed",
+        body(gzip.compress(completion(choice("a.one"))), **{"Content-Encoding": "gzip"}),
+        "upstream_error",
+    ),
     ("429 compressed", squeezed(429), "rate_limited"),
     ("400 with an endless text", status(400, message="x" * 900_000), "bad_request"),
-    ("longer than its tokens can be", says(choice("a.one", rationale="x" * 200_000)), "upstream_error"),
+    (
+        "longer than its tokens can be",
+        says(choice("a.one", rationale="x" * 200_000)),
+        "upstream_error",
+    ),
     ("30 MB", huge(), "upstream_error"),
     ("30 MB declared", huge(declared=True), "upstream_error"),
     (
@@ -130,7 +171,9 @@ ONE_CALL: list[tuple[str, Act, Failure]] = [
 ]
 
 
-@pytest.mark.parametrize(("act", "failure"), [row[1:] for row in ONE_CALL], ids=[row[0] for row in ONE_CALL])
+@pytest.mark.parametrize(
+    ("act", "failure"), [row[1:] for row in ONE_CALL], ids=[row[0] for row in ONE_CALL]
+)
 def test_a_fault_is_a_failure_after_one_call(
     opened: Opened, ask: Ask, capfd: pytest.CaptureFixture[str], act: Act, failure: Failure
 ) -> None:
@@ -144,7 +187,10 @@ def test_a_fault_is_a_failure_after_one_call(
 
 
 UNREADABLE: list[tuple[str, Act]] = [
-    ("no choices", body(b'{"id":"x","object":"chat.completion","created":1,"model":"m","choices":[]}')),
+    (
+        "no choices",
+        body(b'{"id":"x","object":"chat.completion","created":1,"model":"m","choices":[]}'),
+    ),
     ("null content", says(None)),
     ("blank", says("  \n")),
     ("prose", says("I would take a.one")),
@@ -174,7 +220,9 @@ def test_a_model_is_left_alone_for_as_long_as_it_asks(
 ) -> None:
     with ScriptedServer([status(429, {"Retry-After": asked})]) as server:
         assert ask(opened(server.base_url, clock=FakeClock())).failure == "rate_limited"
-    (told,) = [fields["seconds"] for _, name, fields in diagnostics.events if name == "model.suspended"]
+    (told,) = [
+        fields["seconds"] for _, name, fields in diagnostics.events if name == "model.suspended"
+    ]
     assert told == seconds
 
 
@@ -219,9 +267,10 @@ def test_a_fenced_answer_is_read_as_it_is(opened: Opened, ask: Ask) -> None:
 
 def test_duplicates_go_required_comes_first_and_the_cap_holds(opened: Opened, ask: Ask) -> None:
     said = (
-        '{"rationale": "r", "missing": "", "surprise": 1, "picks": ['
-        '{"id": "a.one", "need": "helpful"}, {"id": "b.two", "need": "required"}, {"id": "b.two", "need": "helpful"},'
-        '{"id": "c.three", "need": "helpful"}, {"id": "d.four", "need": "required", "sure": true}]}'
+        '{"rationale": "r", "missing": "", "surprise": 1, "picks": [{"id": "a.one", "need":'
+        ' "helpful"}, {"id": "b.two", "need": "required"}, {"id": "b.two", "need":'
+        ' "helpful"},{"id": "c.three", "need": "helpful"}, {"id": "d.four", "need": "required",'
+        ' "sure": true}]}'
     )
     with ScriptedServer([says(said)]) as server:
         reply = ask(opened(server.base_url))
@@ -236,8 +285,12 @@ def test_nothing_fits_is_an_answer(opened: Opened, ask: Ask) -> None:
         assert len(server.requests) == 1
 
 
-@pytest.mark.parametrize("act", [hang(), drip(), slow_headers()], ids=["hang", "drip", "slow headers"])
-def test_the_deadline_holds_and_the_connection_is_closed(opened: Opened, ask: Ask, act: Act, leap: Any) -> None:
+@pytest.mark.parametrize(
+    "act", [hang(), drip(), slow_headers()], ids=["hang", "drip", "slow headers"]
+)
+def test_the_deadline_holds_and_the_connection_is_closed(
+    opened: Opened, ask: Ask, act: Act, leap: Any
+) -> None:
     with ScriptedServer([act]) as server:
         selector = opened(server.base_url, deadline_s=59.0)
         leap.after(server.asked)
@@ -272,7 +325,11 @@ def test_of_an_error_only_the_beginning_is_read() -> None:
 @pytest.mark.parametrize("tokens", [-5, 10**30], ids=["negative", "absurd"])
 def test_a_count_that_somebody_made_up_costs_nothing(opened: Opened, ask: Ask, tokens: int) -> None:
     whole = json.loads(completion(choice("a.one")))
-    whole["usage"] = {"prompt_tokens": tokens, "completion_tokens": min(tokens, 0), "total_tokens": tokens}
+    whole["usage"] = {
+        "prompt_tokens": tokens,
+        "completion_tokens": min(tokens, 0),
+        "total_tokens": tokens,
+    }
     with ScriptedServer([body(json.dumps(whole).encode())]) as server:
         reply = ask(opened(names=("openai/gpt-4o-mini",), base_url=server.base_url))
     assert reply.model is not None
@@ -288,7 +345,9 @@ def test_a_name_of_slashes_does_not_keep_the_price_look_up_busy(opened: Opened, 
         reply = ask(selector)
         spent = time.process_time() - began
     assert reply.model is not None
-    assert reply.model.cost_usd == pytest.approx(200 * 0.15e-6 + 20 * 0.6e-6), "that of the model that was asked"
+    assert reply.model.cost_usd == pytest.approx(200 * 0.15e-6 + 20 * 0.6e-6), (
+        "that of the model that was asked"
+    )
     assert "base_model" not in server.requests[0].json
     assert spent < 4, "some 0.2 s; 50 by the answer's own name"
 
@@ -312,11 +371,17 @@ def test_an_answer_of_many_values_keeps_nobody_busy_and_a_long_text_may_be_in_it
 
 
 @pytest.mark.parametrize("field", ["role", "name", "prompt_tokens", "model", "array"])
-def test_a_long_text_where_none_belongs_keeps_nobody_busy(opened: Opened, ask: Ask, field: str) -> None:
+def test_a_long_text_where_none_belongs_keeps_nobody_busy(
+    opened: Opened, ask: Ask, field: str
+) -> None:
     whole: Any = json.loads(completion(choice("a.one")))
-    place = {"prompt_tokens": whole["usage"], "model": whole}.get(field, whole["choices"][0]["message"])
+    place = {"prompt_tokens": whole["usage"], "model": whole}.get(
+        field, whole["choices"][0]["message"]
+    )
     place[field] = "x y " * 200_000
-    with ScriptedServer([body(json.dumps([whole] if field == "array" else whole).encode())]) as server:
+    with ScriptedServer(
+        [body(json.dumps([whole] if field == "array" else whole).encode())]
+    ) as server:
         selector = opened(server.base_url, max_output_tokens=16_000)
         began = time.process_time()
         reply = ask(selector)
@@ -325,20 +390,26 @@ def test_a_long_text_where_none_belongs_keeps_nobody_busy(opened: Opened, ask: A
     assert spent < 1.5, "some 0.03 s; three and more by litellm's expressions"
 
 
-def test_half_a_character_in_an_answer_does_not_spoil_the_second_call(opened: Opened, ask: Ask) -> None:
+def test_half_a_character_in_an_answer_does_not_spoil_the_second_call(
+    opened: Opened, ask: Ask
+) -> None:
     with ScriptedServer([says("no \ud800 JSON"), says(choice("b.two"))]) as server:
         assert ids(ask(opened(server.base_url))) == ("b.two",)
         assert server.requests[1].json["messages"][2]["content"] == "no ? JSON"
 
 
 def test_a_redirect_is_not_followed(opened: Opened, ask: Ask) -> None:
-    with ScriptedServer([says(choice("a.one"))]) as other, ScriptedServer([redirect(other.base_url)]) as server:
+    with (
+        ScriptedServer([says(choice("a.one"))]) as other,
+        ScriptedServer([redirect(other.base_url)]) as server,
+    ):
         assert ask(opened(server.base_url)).failure == "upstream_error"
         assert (len(server.requests), len(other.requests)) == (1, 0)
 
 
 @pytest.mark.parametrize(
-    "fault", [status(500), status(401), status(429), status(400), reset(), says("", finish_reason="length")]
+    "fault",
+    [status(500), status(401), status(429), status(400), reset(), says("", finish_reason="length")],
 )
 def test_the_next_model_is_asked_when_the_first_fails(opened: Opened, ask: Ask, fault: Act) -> None:
     with ScriptedServer([fault]) as bad, ScriptedServer([says(choice("a.one"))]) as good:
@@ -363,13 +434,18 @@ def test_a_server_that_is_not_there_is_a_failure(opened: Opened, ask: Ask) -> No
     assert ask(opened(url)).failure == "upstream_error"
 
 
-def test_fifty_same_questions_are_one_call_and_one_may_leave(opened: Opened, ask: Ask, question: Put) -> None:
+def test_fifty_same_questions_are_one_call_and_one_may_leave(
+    opened: Opened, ask: Ask, question: Put
+) -> None:
     released = threading.Event()
     with ScriptedServer([when(released, says(choice("a.one")))]) as server:
         selector = opened(server.base_url)
 
         async def ask_all() -> list[Reply | BaseException]:
-            tasks = [asyncio.create_task(selector.select(question(run_id=f"r-{i}"), ())) for i in range(50)]
+            tasks = [
+                asyncio.create_task(selector.select(question(run_id=f"r-{i}"), ()))
+                for i in range(50)
+            ]
             assert await asyncio.to_thread(server.asked.wait, 300)
             tasks[0].cancel()
             tasks[7].cancel()
@@ -401,21 +477,38 @@ def test_when_all_have_left_the_call_is_given_up(opened: Opened, ask: Ask, quest
 
 
 def _as_anthropic(exchange: Exchange) -> None:
-    said = {"id": "m", "type": "message", "role": "assistant", "model": "m", "stop_reason": "end_turn"}
+    said = {
+        "id": "m",
+        "type": "message",
+        "role": "assistant",
+        "model": "m",
+        "stop_reason": "end_turn",
+    }
     content = [{"type": "text", "text": choice("b.two")}]
-    exchange.reply(json.dumps({**said, "content": content, "usage": {"input_tokens": 9, "output_tokens": 3}}).encode())
+    exchange.reply(
+        json.dumps(
+            {**said, "content": content, "usage": {"input_tokens": 9, "output_tokens": 3}}
+        ).encode()
+    )
 
 
 @pytest.mark.parametrize(
-    ("name", "act"), [("anthropic/claude-haiku-4-5", _as_anthropic), ("mistral/m", says(choice("b.two")))]
+    ("name", "act"),
+    [("anthropic/claude-haiku-4-5", _as_anthropic), ("mistral/m", says(choice("b.two")))],
 )
 def test_other_providers_are_asked_over_the_same_bounded_wire(
     opened: Opened, ask: Ask, monkeypatch: pytest.MonkeyPatch, name: str, act: Act
 ) -> None:
-    """These are reached through another client of litellm's, which reconnects and follows redirects by itself."""
+    """These are reached through another client of litellm's, which reconnects and follows redirects
+    by itself.
+    """
     monkeypatch.setenv("SCRIPTED_KEY", "scripted")
-    with ScriptedServer([act, reset(), redirect("/elsewhere"), huge(), status(429, {"Retry-After": "7"})]) as server:
-        url = server.base_url.removesuffix("/v1") if name.startswith("anthropic") else server.base_url
+    with ScriptedServer(
+        [act, reset(), redirect("/elsewhere"), huge(), status(429, {"Retry-After": "7"})]
+    ) as server:
+        url = (
+            server.base_url.removesuffix("/v1") if name.startswith("anthropic") else server.base_url
+        )
         selector = opened(names=(name,), base_url=url, key_env="SCRIPTED_KEY")
         assert ids(ask(selector)) == ("b.two",)
         assert [ask(selector).failure for _ in range(3)] == ["upstream_error"] * 3

@@ -16,7 +16,9 @@ from bundle_router.serving.pages.application import pages
 from bundle_router.wiring.run_reader import RunReader
 
 T = TypeVar("T")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 
 
 def missing() -> str:
@@ -34,7 +36,9 @@ def served(reader: RunReader, **options: Any) -> Iterator[str]:
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
     listening.listen(64)
-    server = uvicorn.Server(uvicorn.Config(pages(reader, **options), log_level="error", lifespan="off"))
+    server = uvicorn.Server(
+        uvicorn.Config(pages(reader, **options), log_level="error", lifespan="off")
+    )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     try:
@@ -46,7 +50,9 @@ def served(reader: RunReader, **options: Any) -> Iterator[str]:
 
 
 class BrowserThread:
-    """A headless Chromium of the system, in a thread of its own: driving it leaves an event loop running there."""
+    """A headless Chromium of the system, in a thread of its own: driving it leaves an event loop
+    running there.
+    """
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="browser")
@@ -58,7 +64,9 @@ class BrowserThread:
 
         driver = sync_playwright().start()
         arguments = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-        return driver.chromium.launch(executable_path=CHROMIUM, args=arguments, timeout=300_000), driver
+        return driver.chromium.launch(
+            executable_path=CHROMIUM, args=arguments, timeout=300_000
+        ), driver
 
     def run(self, work: Callable[[], T]) -> T:
         """Do something in the browser's thread."""

@@ -1,4 +1,6 @@
-"""Sample runs, the reader over them, and their pages: each made once for the tests of this folder."""
+"""Sample runs, the reader over them, and their pages: each made once for the tests of this
+folder.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Runs that tests and screenshots look at: two weeks of an invented team, written as run directories.
+"""Runs that tests and screenshots look at: two weeks of an invented team, written as run
+directories.
 
 python -m tests.pages.sample_runs FOLDER
 """
@@ -22,7 +23,13 @@ from bundle_router.core.models.canonical import digest
 from bundle_router.core.records.chain import FILES, genesis, parse, seal
 from bundle_router.core.records.run_header import RunHeader
 from bundle_router.core.tools.transport.tool_servers import RawResult
-from bundle_router.testing import FakeRouter, MemoryRuns, ScriptedSelector, fake_router, small_catalog
+from bundle_router.testing import (
+    FakeRouter,
+    MemoryRuns,
+    ScriptedSelector,
+    fake_router,
+    small_catalog,
+)
 
 TOOLS = {
     "repo.read_file": ("Read a file of the repository.", 174), "repo.list_dir": ("List a folder.", 141),
@@ -51,7 +58,9 @@ BUNDLES: dict[str, tuple[str, list[str], tuple[str, ...]]] = {
 
 
 def catalog() -> Catalog:
-    """The team's config: most steps are mapped, `triage` asks, and nobody but the releaser deploys."""
+    """The team's config: most steps are mapped, `triage` asks, and nobody but the releaser
+    deploys.
+    """
     bundles: dict[str, Any] = {
         id_: Bundle(id_, text, tuple(sorted(tools)), effects=effects)  # type: ignore[arg-type]  # literals
         for id_, (text, tools, effects) in BUNDLES.items()
@@ -91,7 +100,9 @@ def picture(width: int = 160, height: int = 90, hue: int = 0) -> bytes:
             rows += bytes((40, 120 + bar * 16, 110 + hue * 9) if lit else (244, 246, 248))
 
     def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
 
     head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     return (
@@ -115,7 +126,13 @@ class FailingModel(ScriptedSelector):
 
     async def select(self, question: Any, recent: Any) -> Reply:
         reply = await super().select(question, recent)
-        use = ModelUse("openai/gpt-5-mini", "router-prompt/3", attempts=2, failure=reply.failure, elapsed_ms=2500.0)
+        use = ModelUse(
+            "openai/gpt-5-mini",
+            "router-prompt/3",
+            attempts=2,
+            failure=reply.failure,
+            elapsed_ms=2500.0,
+        )
         return replace(reply, model=use) if reply.failure else reply
 
 
@@ -134,15 +151,21 @@ class Team:
 
     def _answer(self, name: str) -> Any:
         def answer(arguments: Mapping[str, Any]) -> Any:
-            slow = {"workspace.exec": 2.4, "deploy.plan": 5.2, "browser.screenshot": 0.9}.get(name, 0.05)
+            slow = {"workspace.exec": 2.4, "deploy.plan": 5.2, "browser.screenshot": 0.9}.get(
+                name, 0.05
+            )
             self.router.fakes.clock.advance(slow * self._random.uniform(0.4, 1.8))
             if name == "browser.screenshot":
-                return RawResult((Media(picture(hue=self._made % 8), "image/png"), Text("The page, 160 × 90.")))
+                return RawResult(
+                    (Media(picture(hue=self._made % 8), "image/png"), Text("The page, 160 × 90."))
+                )
             if name == "voice.say":
                 return RawResult((Media(sound(), "audio/wav"), Text("Said.")))
             if name == "workspace.exec" and "tests/test_retry.py" in arguments.get("args", ()):
                 return RawResult(
-                    (Text("1 failed, 41 passed in 2.31s\nAssertionError: 3 != 4"),), "tool_error", "exit_1"
+                    (Text("1 failed, 41 passed in 2.31s\nAssertionError: 3 != 4"),),
+                    "tool_error",
+                    "exit_1",
                 )
             found = "src/retry.py:31: limit = 3\nsrc/retry.py:40: sleep(limit)"
             return f"{name} of {next(iter(arguments.values()), '.')}: 14 entries\n{found}"
@@ -153,7 +176,9 @@ class Team:
         self._asks += 1
         if self._asks % 5 in (0, 2):
             return "timeout" if self._asks % 5 else "rate_limited"
-        ids = [id_ for id_ in question.candidates if id_ in ("tickets.read", "crm.all", "docs.fetch")][:2]
+        ids = [
+            id_ for id_ in question.candidates if id_ in ("tickets.read", "crm.all", "docs.fetch")
+        ][:2]
         source: Any = "search" if self._asks % 5 == 3 else "model"
         return Answer(tuple(ids), source, source, "the goal speaks of tickets")
 
@@ -181,11 +206,20 @@ class Team:
             self.call(f"{run_id}-sub", "browser.screenshot", "https://docs.example.com/retry")
             self.router.close_run_sync(f"{run_id}-sub")
         if self._made % 3 == 0:
-            self.step(run_id, workflow, "planner", "triage", "which ticket is this about?", principal=principal)
+            self.step(
+                run_id,
+                workflow,
+                "planner",
+                "triage",
+                "which ticket is this about?",
+                principal=principal,
+            )
         self.step(run_id, workflow, "implementer", "implement", goal, principal=principal)
         self.call(run_id, "repo.read_file", "src/retry.py")
         self.call(run_id, "workspace.write_file", "src/retry.py")
-        self.call(run_id, "workspace.exec", "tests/test_retry.py" if self._made % 4 == 0 else "tests")
+        self.call(
+            run_id, "workspace.exec", "tests/test_retry.py" if self._made % 4 == 0 else "tests"
+        )
         if self._made % 5 == 0:
             self.call(run_id, "deploy.apply", "production")
         self.step(run_id, workflow, "reviewer", "review", f"check: {goal}", principal=principal)
@@ -255,15 +289,25 @@ def write(runs: MemoryRuns, folder: Path, only: Iterable[str] | None = None) -> 
         for entry in catalogs:
             (place / entry["file"]).write_text(run.catalogs[entry["revision"]], encoding="ascii")
         for sha256, data in run.kept.bytes.items():
-            (place / "artifacts" / "sha256" / sha256[:2]).mkdir(parents=True, exist_ok=True, mode=0o700)
+            (place / "artifacts" / "sha256" / sha256[:2]).mkdir(
+                parents=True, exist_ok=True, mode=0o700
+            )
             (place / "artifacts" / "sha256" / sha256[:2] / sha256).write_bytes(data)
         head, lines = genesis(run_id), {file: list[bytes]() for file in FILES}
         for seq, (file, line) in enumerate(run.sealed):
-            record = {name: value for name, value in parse(line).items() if name not in ("seq", "prev", "hash")}
+            record = {
+                name: value
+                for name, value in parse(line).items()
+                if name not in ("seq", "prev", "hash")
+            }
             for artifact in record.get("artifacts", ()):
                 facts = describe(run.kept.bytes[artifact["sha256"]])
                 artifact["mime_type"] = facts.mime_type
-                sizes = {"width": facts.width, "height": facts.height, "duration_s": facts.duration_s}
+                sizes = {
+                    "width": facts.width,
+                    "height": facts.height,
+                    "duration_s": facts.duration_s,
+                }
                 artifact.update({name: value for name, value in sizes.items() if value is not None})
             data, head = seal(record, seq, head)
             lines[file].append(data)
@@ -272,7 +316,11 @@ def write(runs: MemoryRuns, folder: Path, only: Iterable[str] | None = None) -> 
         header = dict(run.header.fields)
         header["catalogs"] = catalogs
         if run.closed:
-            header |= {"closed": parse(run.sealed[-1][1])["time"], "head": head, "count": len(run.sealed)}
+            header |= {
+                "closed": parse(run.sealed[-1][1])["time"],
+                "head": head,
+                "count": len(run.sealed),
+            }
         (place / "run.json").write_text(RunHeader(header).sealed().to_text(), encoding="ascii")
     return folder
 

@@ -1,4 +1,5 @@
-"""Makes the two pictures of the README: the runs (light) and a run (dark), over the sample team's runs.
+"""Makes the two pictures of the README: the runs (light) and a run (dark), over the sample team's
+runs.
 
 python -m tests.pages.screenshots .github
 """

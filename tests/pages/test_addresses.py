@@ -1,4 +1,6 @@
-"""The addresses without a browser: what they answer, as HTML and JSON, to whom, and how much they read for it."""
+"""The addresses without a browser: what they answer, as HTML and JSON, to whom, and how much they
+read for it.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ def test_the_matrix_says_why_a_bundle_may_not_be_seen(client: TestClient) -> Non
     rows = {(row["role"], row["bundle"]): row for row in client.get("/matrix.json").json()}
     assert rows["planner", "thirdparty.github"]["why_not"] == "capability_missing"
     assert rows["reviewer", "thirdparty.github"]["why_not"] == "not_allowed"
-    assert (rows["planner", "repo.readonly"]["may"] == []) == bool(rows["planner", "repo.readonly"]["why_not"])
+    assert (rows["planner", "repo.readonly"]["may"] == []) == bool(
+        rows["planner", "repo.readonly"]["why_not"]
+    )
     page = client.get("/matrix").text
     assert "capability_missing" in page
     assert "not in the config" in page
@@ -69,14 +73,20 @@ def test_the_matrix_says_why_a_bundle_may_not_be_seen(client: TestClient) -> Non
 
 def test_every_page_is_among_those_that_are_asked_for(reader: RunReader) -> None:
     asked = [address.partition("?")[0] for address in some_addresses(reader)]
-    routes = [route for route in PageRoutes(reader, Links(), lambda _: None).routes() if isinstance(route, Route)]
+    routes = [
+        route
+        for route in PageRoutes(reader, Links(), lambda _: None).routes()
+        if isinstance(route, Route)
+    ]
     paths = {route.path for route in routes}
     with_json = [route for route in routes if f"{route.path}.json" in paths]
     assert len(with_json) > 10
     assert [route.path for route in with_json if not any(map(route.path_regex.match, asked))] == []
 
 
-def test_every_page_is_there_for_people_and_for_programs(client: TestClient, reader: RunReader) -> None:
+def test_every_page_is_there_for_people_and_for_programs(
+    client: TestClient, reader: RunReader
+) -> None:
     for address in some_addresses(reader):
         page = client.get(address)
         assert page.status_code == 200, (address, page.text[-400:])
@@ -89,10 +99,12 @@ def test_every_page_is_there_for_people_and_for_programs(client: TestClient, rea
 def test_no_page_carries_script_or_style_of_its_own(client: TestClient, reader: RunReader) -> None:
     for address in some_addresses(reader):
         text = client.get(address).text
-        assert re.findall(r"<script[^>]*>", text) == ['<script src="/assets/htmx-2.0.10.min.js" defer>'], address
-        assert not re.search(r"<style|\sstyle=|\son[a-z]+=|javascript:|https?://(?!127)[^\"]*\.(?:js|css)", text), (
-            address
-        )
+        assert re.findall(r"<script[^>]*>", text) == [
+            '<script src="/assets/htmx-2.0.10.min.js" defer>'
+        ], address
+        assert not re.search(
+            r"<style|\sstyle=|\son[a-z]+=|javascript:|https?://(?!127)[^\"]*\.(?:js|css)", text
+        ), address
 
 
 def test_links_of_pages_lead_to_pages(client: TestClient) -> None:
@@ -124,7 +136,9 @@ def test_what_is_not_there_is_said_with_its_status(client: TestClient) -> None:
     assert client.get("/runs/nobody.json").json()["error"] == "there is no run 'nobody'"
 
 
-def test_artifacts_are_served_by_content_with_a_policy_of_their_own(client: TestClient, reader: RunReader) -> None:
+def test_artifacts_are_served_by_content_with_a_policy_of_their_own(
+    client: TestClient, reader: RunReader
+) -> None:
     run, sha256 = sha_of(reader)
     picture = client.get(f"/runs/{run}/artifacts/{sha256}")
     assert (picture.headers["content-type"], picture.content[:4]) == ("image/png", b"\x89PNG")
@@ -158,7 +172,7 @@ def test_what_is_no_picture_by_content_is_an_attachment(data: bytes, tmp_path: P
     with_lie.close()
 
 
-# --- labels ----------------------------------------------------------------------------------------------------------
+# --- labels ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -177,7 +191,9 @@ def token_of(client: TestClient) -> str:
 
 
 def test_a_label_is_kept_as_the_command_line_keeps_it(labelled: RunReader, tmp_path: Path) -> None:
-    client = TestClient(pages(labelled, reviewer=lambda _: "rita"), base_url=BASE, headers={"origin": BASE})
+    client = TestClient(
+        pages(labelled, reviewer=lambda _: "rita"), base_url=BASE, headers={"origin": BASE}
+    )
     form = {
         "token": token_of(client),
         "needed": ["repo.readonly", "docs.fetch deploy.plan"],
@@ -186,7 +202,10 @@ def test_a_label_is_kept_as_the_command_line_keeps_it(labelled: RunReader, tmp_p
     answer = client.post("/runs/r-1/0/label", data=form)
     assert answer.status_code == 200
     (label,) = Archive(tmp_path / "runs").labels("r-1")
-    assert (label.needed, label.not_needed) == (("repo.readonly", "docs.fetch", "deploy.plan"), ("tickets.read",))
+    assert (label.needed, label.not_needed) == (
+        ("repo.readonly", "docs.fetch", "deploy.plan"),
+        ("tickets.read",),
+    )
     assert label.by == "rita"
     assert "not needed" in answer.text
 
@@ -205,7 +224,11 @@ REFUSED: list[tuple[dict[str, str], dict[str, Any], int]] = [
 
 @pytest.mark.parametrize(("headers", "changed", "status"), REFUSED, ids=range(len(REFUSED)))
 def test_a_label_from_elsewhere_or_with_nonsense_is_refused(
-    headers: dict[str, str], changed: dict[str, Any], status: int, labelled: RunReader, tmp_path: Path
+    headers: dict[str, str],
+    changed: dict[str, Any],
+    status: int,
+    labelled: RunReader,
+    tmp_path: Path,
 ) -> None:
     client = TestClient(pages(labelled, reviewer=lambda _: "rita"), base_url=BASE)
     form = {"token": token_of(client), "needed": "repo.readonly", **changed}
@@ -215,14 +238,16 @@ def test_a_label_from_elsewhere_or_with_nonsense_is_refused(
     assert Archive(tmp_path / "runs").labels("r-1") == []
 
 
-def test_who_may_only_read_is_offered_no_form_and_can_not_label(labelled: RunReader, tmp_path: Path) -> None:
+def test_who_may_only_read_is_offered_no_form_and_can_not_label(
+    labelled: RunReader, tmp_path: Path
+) -> None:
     client = TestClient(pages(labelled), base_url=BASE, headers={"origin": BASE})
     assert 'name="token"' not in client.get("/runs/r-1/0").text
     assert client.post("/runs/r-1/0/label", data={"needed": "repo.readonly"}).status_code == 403
     assert Archive(tmp_path / "runs").labels("r-1") == []
 
 
-# --- how much is read ------------------------------------------------------------------------------------------------
+# --- how much is read -----------------------------------------------------------------------------
 
 
 def test_a_page_of_many_runs_reads_as_many_rows_as_one_of_few(tmp_path: Path) -> None:
@@ -263,10 +288,12 @@ def test_a_page_of_a_long_run_reads_its_part_alone(tmp_path: Path) -> None:
     found.close()
 
 
-# --- published -------------------------------------------------------------------------------------------------------
+# --- published ------------------------------------------------------------------------------------
 
 
-def test_published_pages_link_to_each_other_and_to_nothing_else(reader: RunReader, tmp_path: Path) -> None:
+def test_published_pages_link_to_each_other_and_to_nothing_else(
+    reader: RunReader, tmp_path: Path
+) -> None:
     run, sha256 = sha_of(reader)
     count = publish(reader, [run, "feature-001", "release-04"], tmp_path / "out")
     written = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
@@ -290,12 +317,18 @@ def test_published_pages_link_to_each_other_and_to_nothing_else(reader: RunReade
         publish(reader, [run], tmp_path / "mine")
 
 
-def test_a_record_whose_artifact_is_named_like_a_path_is_published_without_it(tmp_path: Path) -> None:
+def test_a_record_whose_artifact_is_named_like_a_path_is_published_without_it(
+    tmp_path: Path,
+) -> None:
     shutil.copytree(RECORDED / "golden", tmp_path / "runs" / "golden")
     prev, lines = genesis("golden"), {"routing.jsonl": b"", "tool-calls.jsonl": b""}
     for seq, record in enumerate(Archive(RECORDED).records("golden")):
-        fields = {name: value for name, value in record.items() if name not in ("seq", "prev", "hash")}
-        fields |= {"artifacts": [{**row, "sha256": "../../../x"} for row in fields.get("artifacts", ())]}
+        fields = {
+            name: value for name, value in record.items() if name not in ("seq", "prev", "hash")
+        }
+        fields |= {
+            "artifacts": [{**row, "sha256": "../../../x"} for row in fields.get("artifacts", ())]
+        }
         line, prev = seal(fields, seq, prev)
         lines["routing.jsonl" if fields["type"] == "route.decided" else "tool-calls.jsonl"] += line
     for name, text in lines.items():
@@ -315,7 +348,9 @@ def test_every_closed_word_has_its_sentence() -> None:
 
 
 def test_a_word_of_two_lists_has_the_sentence_that_is_meant(client: TestClient) -> None:
-    """A degraded step's `timeout` is the model's, not a tool's; a decision by search is no bundle that search shows."""
+    """A degraded step's `timeout` is the model's, not a tool's; a decision by search is no bundle
+    that search shows.
+    """
     degraded = client.get("/steps?degraded=1").text
     assert "▽ timeout" in degraded
     assert sentences.FAILURES["timeout"] in degraded
@@ -376,11 +411,16 @@ def test_the_catalog_says_which_servers_can_not_be_used_now(reader: RunReader) -
 
 
 def test_every_page_says_when_the_config_s_files_are_not_in_force(reader: RunReader) -> None:
-    app, problems = pages(reader), ["config/routes.toml:13: unknown bundle", "config/policy.toml:2: unknown key"]
+    app, problems = (
+        pages(reader),
+        ["config/routes.toml:13: unknown bundle", "config/policy.toml:2: unknown key"],
+    )
     mount = ScopedMount(app, "review", lambda: problems)
 
     async def admitted(scope: Any, receive: Any, send: Any) -> None:
-        await mount({**scope, "user": SimpleNamespace(scopes=("review",), principal=None)}, receive, send)
+        await mount(
+            {**scope, "user": SimpleNamespace(scopes=("review",), principal=None)}, receive, send
+        )
 
     client = TestClient(admitted, base_url=BASE)
     for path in some_addresses(reader):
@@ -389,11 +429,16 @@ def test_every_page_says_when_the_config_s_files_are_not_in_force(reader: RunRea
     assert "the service keeps the last valid" not in client.get("/").text
 
 
-def test_a_sub_run_is_unfolded_in_place_with_its_steps_and_calls(client: TestClient, reader: RunReader) -> None:
+def test_a_sub_run_is_unfolded_in_place_with_its_steps_and_calls(
+    client: TestClient, reader: RunReader
+) -> None:
     sub = next(run for run in reader.index.runs(RunQuery(limit=200)).runs if run.parent_run_id)
     page = client.get(f"/runs/{sub.parent_run_id}").text
     assert page.count('<details class="sub-run" open>') >= 1
-    for row in (*reader.index.timeline(sub.run_id).decisions, *reader.index.timeline(sub.run_id).calls):
+    for row in (
+        *reader.index.timeline(sub.run_id).decisions,
+        *reader.index.timeline(sub.run_id).calls,
+    ):
         assert f'id="{sub.run_id}-r{row["seq"]}"' in page
     ids = re.findall(r' id="([^"]+)"', page)
     assert len(ids) == len(set(ids))
@@ -408,7 +453,10 @@ def test_every_link_of_the_overview_leads_to_what_it_counts(tmp_path: Path) -> N
     write(team.runs, tmp_path / "runs")
     with contextlib.closing(open_reader(tmp_path / "runs")) as reader:
         client = TestClient(pages(reader), base_url=BASE)
-        links = [html.unescape(link) for link in re.findall(r'<td><a href="(/[^"]+)"', client.get("/").text)]
+        links = [
+            html.unescape(link)
+            for link in re.findall(r'<td><a href="(/[^"]+)"', client.get("/").text)
+        ]
         assert sum("nobody" in link for link in links) == 3
         assert "/calls?tool=nonsense" in links
         for link in links:
@@ -428,8 +476,13 @@ def test_a_principal_who_is_called_as_nobody_is_counts_as_somebody(tmp_path: Pat
         client = TestClient(pages(reader), base_url=BASE)
         tables = client.get("/index.json").json()["tables"]
         for table in ("principals", "calls by principal", "denials by principal"):
-            assert {row["name"]: row["count"] for row in tables[table] if NOBODY in row["name"]} == before, table
-        facet = {row["value"]: row["runs"] for row in client.get("/runs.json").json()["facets"]["principal"]}
+            assert {
+                row["name"]: row["count"] for row in tables[table] if NOBODY in row["name"]
+            } == before, table
+        facet = {
+            row["value"]: row["runs"]
+            for row in client.get("/runs.json").json()["facets"]["principal"]
+        }
         assert {name: facet.get(name, 0) for name in before} == {**before, NOBODY: 0}
         for page in ("runs", "steps", "calls"):
             for name, runs in before.items():
@@ -438,11 +491,19 @@ def test_a_principal_who_is_called_as_nobody_is_counts_as_somebody(tmp_path: Pat
 
 
 def test_marks_of_a_run_lead_to_the_calls_and_steps_they_count(client: TestClient) -> None:
-    shown = html.unescape("".join(client.get(f"/runs?{mark}=1").text for mark in ("degraded", "failed", "denied")))
-    marks = re.findall(r'<a class="chip \w+" href="/(\w+)\?([^"]+)">. (\d+) (denied|failed|degraded)</a>', shown)
+    shown = html.unescape(
+        "".join(client.get(f"/runs?{mark}=1").text for mark in ("degraded", "failed", "denied"))
+    )
+    marks = re.findall(
+        r'<a class="chip \w+" href="/(\w+)\?([^"]+)">. (\d+) (denied|failed|degraded)</a>', shown
+    )
     assert {word for *_, word in marks} == {"denied", "failed", "degraded"}
     for page, query, count, word in marks:
-        assert client.get(f"/{page}.json?{query}").json()["total"] == int(count), (page, query, word)
+        assert client.get(f"/{page}.json?{query}").json()["total"] == int(count), (
+            page,
+            query,
+            word,
+        )
 
 
 def test_the_overview_has_calls_by_principal_and_how_each_day_was_settled(
@@ -457,7 +518,10 @@ def test_the_overview_has_calls_by_principal_and_how_each_day_was_settled(
     for row in denied:
         link = f"/calls?outcome=denied&amp;bundle={row['name']}"
         assert f'<a href="{link}">' in page
-        assert client.get(html.unescape(link.replace("/calls?", "/calls.json?"))).json()["total"] == row["count"]
+        assert (
+            client.get(html.unescape(link.replace("/calls?", "/calls.json?"))).json()["total"]
+            == row["count"]
+        )
     mix = [(*row["name"].split("\n"), row["count"]) for row in said["tables"]["source × day"]]
     assert sum(count for _, _, count in mix) == said["decisions"]
     page = client.get("/").text

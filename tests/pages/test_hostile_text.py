@@ -1,4 +1,5 @@
-"""Everything logged is hostile: strings of attack corpora in every field of every record, opened in a real browser.
+"""Everything logged is hostile: strings of attack corpora in every field of every record, opened in
+a real browser.
 
 Nothing may run, and nothing may even become markup that would run without the policy of the answer.
 """
@@ -58,27 +59,47 @@ CORPUS: list[str] = [
     *(DATA / "payloads" / "xss.txt").read_text("utf-8", "replace").splitlines(),
     *json.loads((DATA / "blns" / "blns.json").read_text("utf-8")),
 ]
-CHAIN = ("type", "schema", "seq", "time", "run_id", "call_id", "decision_id", "catalog_revision", "sha256")
+CHAIN = (
+    "type",
+    "schema",
+    "seq",
+    "time",
+    "run_id",
+    "call_id",
+    "decision_id",
+    "catalog_revision",
+    "sha256",
+)
 """Fields that hold the chain, and a run's parts, together."""
 KEPT = (*CHAIN, "parent_run_id", "workflow", "role", "source", "heard", "trust")
 """With these as they were, the record is still read as a decision or call."""
 MARKUP = re.compile(
-    r"<script(?! src=\"/assets/htmx-2\.0\.10\.min\.js\" defer>)|<iframe|<style|<base|<object|<embed", re.I
+    r"<script(?! src=\"/assets/htmx-2\.0\.10\.min\.js\""
+    r" defer>)|<iframe|<style|<base|<object|<embed",
+    re.I,
 )
 FOREIGN = (Path(__file__).parent / "foreign.js").read_text("utf-8").partition("\n")[2]
 
 
 def poisoned(value: Any, kept: tuple[str, ...], number: Iterator[int]) -> Any:
-    """A record in which every text, but for those under `kept` names, is the next string of the corpus."""
+    """A record in which every text, but for those under `kept` names, is the next string of the
+    corpus.
+    """
     if isinstance(value, dict):
         return {k: v if k in kept else poisoned(v, kept, number) for k, v in value.items()}
     if isinstance(value, list):
         return [poisoned(item, kept, number) for item in value]
-    return CORPUS[next(number) % len(CORPUS)].replace("\x00", "\ufffd") if isinstance(value, str) else value
+    return (
+        CORPUS[next(number) % len(CORPUS)].replace("\x00", "\ufffd")
+        if isinstance(value, str)
+        else value
+    )
 
 
 def poison(folder: Path, run_id: str, kept: tuple[str, ...], number: Iterator[int]) -> None:
-    """Write a run anew with hostile records, and a hostile catalog that is what its revision says."""
+    """Write a run anew with hostile records, and a hostile catalog that is what its revision
+    says.
+    """
     place = folder / run_id
     header = json.loads((place / "run.json").read_text("ascii"))
     named = header["catalogs"][0]["file"]
@@ -87,17 +108,25 @@ def poison(folder: Path, run_id: str, kept: tuple[str, ...], number: Iterator[in
         for row in catalog[rows]:
             for key in ("description", "avoid", "name") if rows != "cards" else ("description",):
                 if isinstance(row.get(key), str):
-                    row[key] = CORPUS[next(number) % len(CORPUS)].encode("utf-8", "replace").decode()
+                    row[key] = (
+                        CORPUS[next(number) % len(CORPUS)].encode("utf-8", "replace").decode()
+                    )
     revision = digest_of(catalog)
     (place / named).write_text(json.dumps(catalog), encoding="ascii")
-    header |= {"catalog_revision": revision, "catalogs": [{"revision": revision, "file": named}], "workspace": OWN[0]}
+    header |= {
+        "catalog_revision": revision,
+        "catalogs": [{"revision": revision, "file": named}],
+        "workspace": OWN[0],
+    }
     records = sorted(
         ((parse(line)["seq"], file, parse(line)) for file, name in FILES.items()
          for line in (place / name).read_bytes().splitlines(keepends=True)), key=lambda row: row[0],
     )  # fmt: skip
     head, lines = genesis(run_id), {file: list[bytes]() for file in FILES}
     for seq, file, record in records:
-        made = poisoned({k: v for k, v in record.items() if k not in ("prev", "hash", "seq")}, kept, number)
+        made = poisoned(
+            {k: v for k, v in record.items() if k not in ("prev", "hash", "seq")}, kept, number
+        )
         made |= {"catalog_revision": revision} if "catalog_revision" in made else {}
         made |= {"run_json": RunHeader(header).opening_digest} if seq == 0 else {}
         line, head = seal(made, seq, head)
@@ -105,7 +134,8 @@ def poison(folder: Path, run_id: str, kept: tuple[str, ...], number: Iterator[in
     for file, name in FILES.items():
         (place / name).write_bytes(b"".join(lines[file]))
     (place / "run.json").write_text(
-        RunHeader({**header, "head": head, "count": len(records)}).sealed().to_text(), encoding="ascii"
+        RunHeader({**header, "head": head, "count": len(records)}).sealed().to_text(),
+        encoding="ascii",
     )
 
 
@@ -125,33 +155,55 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunReader]:
 
 
 def addresses_of(reader: RunReader, every: int = 1) -> list[str]:
-    """The pages of runs; of one run in so many also those of its records. Beyond one in four, also fewer runs."""
+    """The pages of runs; of one run in so many also those of its records.
+
+    Beyond one in four, also fewer runs.
+    """
     runs = [run.run_id for run in reader.index.runs(RunQuery(limit=40)).runs]
-    found = ["/", "/runs", "/steps", "/calls", "/matrix", "/search?q=script", "/runs?q=%3Cscript%3Eran()%3C/script%3E"]
-    found += [f"/runs?workflow={value}" for value in ("%22%3E%3Csvg/onload=ran()%3E", "'onclick=ran()")]
+    found = [
+        "/",
+        "/runs",
+        "/steps",
+        "/calls",
+        "/matrix",
+        "/search?q=script",
+        "/runs?q=%3Cscript%3Eran()%3C/script%3E",
+    ]
+    found += [
+        f"/runs?workflow={value}" for value in ("%22%3E%3Csvg/onload=ran()%3E", "'onclick=ran()")
+    ]
     found += [f"/runs/{run}" for run in runs[:: max(1, every // 4)]]
     for run in runs[::every]:
         found += [f"/runs/{run}/0", f"/runs/{run}/0/array"]
-        found += [f"/runs/{run}/{row['seq']}" for row in reader.index.rows_of("calls", run)[::every]]
+        found += [
+            f"/runs/{run}/{row['seq']}" for row in reader.index.rows_of("calls", run)[::every]
+        ]
     found += [f"/runs/{run}/0/why?name=%3Cimg%20src=x%20onerror=ran()%3E" for run in runs[:3]]
-    found += [f"/compare?a={runs[0]}/0&b={runs[1]}/0", "/compare?a=%3Cscript%3Eran()%3C/script%3E/0&b=x"]
+    found += [
+        f"/compare?a={runs[0]}/0&b={runs[1]}/0",
+        "/compare?a=%3Cscript%3Eran()%3C/script%3E/0&b=x",
+    ]
     return found
 
 
 def test_no_logged_text_becomes_markup(hostile: RunReader) -> None:
-    client = TestClient(pages(hostile, reviewer=lambda _: "<b onclick=ran()>"), base_url="http://127.0.0.1")
+    client = TestClient(
+        pages(hostile, reviewer=lambda _: "<b onclick=ran()>"), base_url="http://127.0.0.1"
+    )
     for address in addresses_of(hostile):
         answer = client.get(address)
         assert answer.status_code in (200, 404, 500), address
         assert answer.headers["content-type"].startswith("text/html"), (address, answer.text[:200])
         assert not MARKUP.search(answer.text), address
-        assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]", _without_values(answer.text)), (
-            address
-        )
+        assert not re.search(
+            r"[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]", _without_values(answer.text)
+        ), address
 
 
 def _without_values(text: str) -> str:
-    """A page without what stands in the value of a field, which shows what was typed or what is to be sent."""
+    """A page without what stands in the value of a field, which shows what was typed or what is to
+    be sent.
+    """
     return re.sub(r'value="[^"]*"|href="[^"]*"|title="[^"]*"', "", text)
 
 
@@ -166,7 +218,9 @@ def test_json_of_hostile_records_is_json_and_no_markup(hostile: RunReader) -> No
 
 
 @browsed
-def test_nothing_runs_in_a_real_browser(hostile: RunReader, browser: BrowserThread, tmp_path: Path) -> None:
+def test_nothing_runs_in_a_real_browser(
+    hostile: RunReader, browser: BrowserThread, tmp_path: Path
+) -> None:
     ran: list[str] = []
     context = browser.browser.new_context()
     context.expose_binding("ran", lambda _, what="": ran.append(f"ran({what})"))
@@ -176,7 +230,10 @@ def test_nothing_runs_in_a_real_browser(hostile: RunReader, browser: BrowserThre
     )
     page = context.new_page()
     page.on("dialog", lambda dialog: dialog.dismiss())
-    page.on("request", lambda request: ran.append(request.url) if "127.0.0.1" not in request.url else None)
+    page.on(
+        "request",
+        lambda request: ran.append(request.url) if "127.0.0.1" not in request.url else None,
+    )
     with served(hostile, reviewer=lambda _: "rita") as at:
         for address in addresses_of(hostile, every=4 if ALL else 16):
             page.goto(at + address)
@@ -186,18 +243,24 @@ def test_nothing_runs_in_a_real_browser(hostile: RunReader, browser: BrowserThre
 
 
 @browsed
-def test_nothing_runs_in_published_files(hostile: RunReader, browser: BrowserThread, tmp_path: Path) -> None:
+def test_nothing_runs_in_published_files(
+    hostile: RunReader, browser: BrowserThread, tmp_path: Path
+) -> None:
     runs = [run.run_id for run in hostile.index.runs(RunQuery(limit=4)).runs]
     publish(hostile, runs, tmp_path / "out")
     ran: list[str] = []
     context = browser.browser.new_context()
     context.add_init_script(
-        "for (const n of ['alert', 'confirm', 'prompt']) window[n] = () => console.error('ran ' + n);"
+        "for (const n of ['alert', 'confirm', 'prompt']) window[n] = () => console.error('ran '"
+        " + n);"
     )
     page = context.new_page()
     page.on("dialog", lambda dialog: dialog.dismiss())
     page.on("console", lambda message: ran.append(message.text))
-    page.on("request", lambda request: ran.append(request.url) if not request.url.startswith("file:") else None)
+    page.on(
+        "request",
+        lambda request: ran.append(request.url) if not request.url.startswith("file:") else None,
+    )
     for file in sorted((tmp_path / "out").rglob("*.html"))[:: 3 if ALL else 9]:
         assert not re.search(r"<script|<iframe|<form", file.read_text("utf-8"))
         page.goto(file.as_uri())
@@ -207,5 +270,8 @@ def test_nothing_runs_in_published_files(hostile: RunReader, browser: BrowserThr
 
 def test_what_can_not_be_seen_is_written_out(hostile: RunReader) -> None:
     client = TestClient(pages(hostile), base_url="http://127.0.0.1")
-    said = "".join(client.get(f"/runs/{run.run_id}").text for run in hostile.index.runs(RunQuery(limit=40)).runs)
+    said = "".join(
+        client.get(f"/runs/{run.run_id}").text
+        for run in hostile.index.runs(RunQuery(limit=40)).runs
+    )
     assert visible("\u202e") in said or "\\u202e" in said

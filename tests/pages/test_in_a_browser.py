@@ -1,4 +1,5 @@
-"""The pages in a real browser: both colour schemes, phone width, the keyboard, and a reviewer's questions with clicks.
+"""The pages in a real browser: both colour schemes, phone width, the keyboard, and a reviewer's
+questions with clicks.
 
 Where chromium or playwright is missing, every test here is skipped with that reason.
 """
@@ -28,7 +29,9 @@ UNLABELLED = (Path(__file__).parent / "unlabelled.js").read_text("utf-8").partit
 
 @pytest.fixture(scope="module")
 def free(browser: BrowserThread) -> Iterator[dict[bool, list[Any]]]:
-    """Pages that no test uses now, with scripts and without: Chromium takes half a CPU second to make one."""
+    """Pages that no test uses now, with scripts and without: Chromium takes half a CPU second to
+    make one.
+    """
     kept: dict[bool, list[Any]] = {True: [], False: []}
     yield kept
     browser.run(lambda: [page.context.close() for page in kept[True] + kept[False]])
@@ -44,7 +47,10 @@ def new_page(browser: BrowserThread, free: dict[bool, list[Any]]) -> Iterator[Ca
         page.set_default_timeout(300_000)
         page.on("console", lambda message: page.troubles.append(message.text))
         page.on("pageerror", lambda error: page.troubles.append(str(error)))
-        page.on("dialog", lambda dialog: (page.troubles.append(f"dialog {dialog.message}"), dialog.dismiss()))
+        page.on(
+            "dialog",
+            lambda dialog: (page.troubles.append(f"dialog {dialog.message}"), dialog.dismiss()),
+        )
         return page
 
     def opened(script: bool = True) -> Any:
@@ -77,23 +83,25 @@ def test_every_page_is_readable_in_both_schemes_and_at_phone_width(
         for width, scheme in product(WIDTHS.values(), ("light", "dark")):
             page.set_viewport_size({"width": width, "height": 900})
             page.emulate_media(color_scheme=scheme)
-            assert page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches") == (scheme == "dark")
+            assert page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches") == (
+                scheme == "dark"
+            )
             assert page.evaluate("document.documentElement.scrollWidth") <= width, (path, scheme)
             assert page.evaluate(CONTRAST) == [], (path, width, scheme)
     assert page.troubles == []
 
 
 @browsed
-def test_large_figures_of_the_overview_stay_in_their_cards(new_page: Any, address: str, browser: BrowserThread) -> None:
+def test_large_figures_of_the_overview_stay_in_their_cards(
+    new_page: Any, address: str, browser: BrowserThread
+) -> None:
     page = new_page()
     page.goto(f"{address}/")
-    outside = page.evaluate(
-        """[...document.querySelectorAll("table.bars")].filter(table => {
+    outside = page.evaluate("""[...document.querySelectorAll("table.bars")].filter(table => {
           for (const cell of table.querySelectorAll(".num")) cell.firstChild.textContent = "1,213,315 "
           const card = table.closest(".card"), edge = card.getBoundingClientRect().right
           return table.getBoundingClientRect().right > edge - parseFloat(getComputedStyle(card).paddingRight) + 1
-        }).map(table => table.closest(".card").querySelector("h2").textContent)"""
-    )
+        }).map(table => table.closest(".card").querySelector("h2").textContent)""")
     assert outside == []
 
 
@@ -119,7 +127,7 @@ def test_the_keyboard_reaches_everything_and_the_focus_is_seen(
     assert {"Overview", "Runs", "Calls", "q", "Search"} <= reached
 
 
-# --- a reviewer's questions ------------------------------------------------------------------------------------------
+# --- a reviewer's questions -----------------------------------------------------------------------
 
 
 class Reviewer:
@@ -130,7 +138,9 @@ class Reviewer:
         self.clicks = 0
         page.goto(f"{address}/runs")
 
-    def click(self, name: str, *, role: str = "link", exact: bool = True, within: str = "body") -> None:
+    def click(
+        self, name: str, *, role: str = "link", exact: bool = True, within: str = "body"
+    ) -> None:
         self.clicks += 1
         self.page.locator(within).get_by_role(role, name=name, exact=exact).first.click()
         self.page.wait_for_load_state("load")
@@ -178,7 +188,9 @@ def which_steps_were_degraded_and_why(reviewer: Reviewer, reader: RunReader) -> 
 
 def which_tools_cost_most_tokens(reviewer: Reviewer, reader: RunReader) -> None:
     reviewer.click("Overview")
-    reviewer.sees("Tokens by tool", r"repo.git_log[\s\S]{0,60}tokens|repo.git_log[\s\S]{0,60}\d,\d\d\d")
+    reviewer.sees(
+        "Tokens by tool", r"repo.git_log[\s\S]{0,60}tokens|repo.git_log[\s\S]{0,60}\d,\d\d\d"
+    )
 
 
 def where_did_this_image_come_from(reviewer: Reviewer, reader: RunReader) -> None:
@@ -222,7 +234,9 @@ def what_failed(reviewer: Reviewer, reader: RunReader) -> None:
 
 def who_can_reach_exec_at_all(reviewer: Reviewer, reader: RunReader) -> None:
     reviewer.click("Matrix")
-    row = reviewer.page.locator("tr", has=reviewer.page.get_by_role("link", name="workspace.exec")).inner_text()
+    row = reviewer.page.locator(
+        "tr", has=reviewer.page.get_by_role("link", name="workspace.exec")
+    ).inner_text()
     assert "exec" in row
     assert re.search(r"seen \d+×", row)
     reviewer.sees("implementer", "reviewer")
@@ -240,18 +254,25 @@ QUESTIONS = (
 @pytest.mark.parametrize("script", [True, False], ids=["with-script", "without"])
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.__name__)
 def test_a_reviewers_question_is_answered_in_three_clicks(
-    question: Any, script: bool, new_page: Any, address: str, reader: RunReader, browser: BrowserThread
+    question: Any,
+    script: bool,
+    new_page: Any,
+    address: str,
+    reader: RunReader,
+    browser: BrowserThread,
 ) -> None:
     page = new_page(script)
     question(Reviewer(page, address), reader)
     assert page.troubles == []
 
 
-# --- labels, live rows, files ----------------------------------------------------------------------------------------
+# --- labels, live rows, files ---------------------------------------------------------------------
 
 
 @browsed
-def test_lists_say_what_came_since_and_move_nothing(new_page: Any, tmp_path: Path, browser: BrowserThread) -> None:
+def test_lists_say_what_came_since_and_move_nothing(
+    new_page: Any, tmp_path: Path, browser: BrowserThread
+) -> None:
     """The live bars: of the table of runs, and of a run that is going on."""
 
     with ThreadPoolExecutor(1) as engine:  # the browser's thread has an event loop running
@@ -259,7 +280,8 @@ def test_lists_say_what_came_since_and_move_nothing(new_page: Any, tmp_path: Pat
 
         def route(run_id: str) -> None:
             engine.submit(
-                router.route_sync, Step(run_id=run_id, workflow="feature", role="planner", step="plan")
+                router.route_sync,
+                Step(run_id=run_id, workflow="feature", role="planner", step="plan"),
             ).result()
 
         route("first")
@@ -273,7 +295,9 @@ def test_lists_say_what_came_since_and_move_nothing(new_page: Any, tmp_path: Pat
             route("second")
             runs.get_by_role("link", name="1 new").wait_for()
             run.get_by_role("link", name="1 new").wait_for()
-            assert runs.locator("td.main > a").all_inner_texts() == ["first"], "nothing moves by itself"
+            assert runs.locator("td.main > a").all_inner_texts() == ["first"], (
+                "nothing moves by itself"
+            )
             runs.get_by_role("link", name="1 new").click()
             runs.get_by_role("link", name="second", exact=True).wait_for()
             engine.submit(router.close_run_sync, "first").result()
@@ -302,7 +326,9 @@ def test_published_pages_open_from_a_disk(
     assert page.evaluate(background) == "solid", "the stylesheet is used"
     page.get_by_role("link", name=run, exact=True).first.click()
     page.wait_for_load_state("load")
-    page.wait_for_function("[...document.images].every((i) => i.naturalWidth)")  # those further down come later
+    page.wait_for_function(
+        "[...document.images].every((i) => i.naturalWidth)"
+    )  # those further down come later
     page.get_by_role("link", name="what the model saw").first.click()
     assert page.get_by_role("heading", name="What the model saw").count() == 1
     assert page.troubles == []

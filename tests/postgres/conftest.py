@@ -1,4 +1,6 @@
-"""A PostgreSQL for the store's tests: the server that `.ci/run` starts, a schema of each test's own."""
+"""A PostgreSQL for the store's tests: the server that `.ci/run` starts, a schema of each test's
+own.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from bundle_router.adapters.postgres import PostgresRunStore
 from bundle_router.core.records.run_header import RunHeader
 from bundle_router.testing import FakeClock
 
-SERVER = os.environ.get("BUNDLE_ROUTER_TEST_POSTGRESQL", "").replace("postgresql+psycopg://", "postgresql://", 1)
+SERVER = os.environ.get("BUNDLE_ROUTER_TEST_POSTGRESQL", "").replace(
+    "postgresql+psycopg://", "postgresql://", 1
+)
 REASON = "BUNDLE_ROUTER_TEST_POSTGRESQL does not name a server; .ci/run starts one"
 CATALOG = '{"servers":[]}'
 HEADER = RunHeader({"catalog_revision": "sha256:" + "0" * 64, "bundle_router": "0.1.0"})

@@ -1,4 +1,6 @@
-"""PostgreSQL servers of a test's own, which it may kill: a primary and, where wanted, a replica of it."""
+"""PostgreSQL servers of a test's own, which it may kill: a primary and, where wanted, a replica of
+it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-BINARIES = next((str(path) for path in sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)), "")
+BINARIES = next(
+    (str(path) for path in sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)), ""
+)
 IS_ROOT = os.geteuid() == 0
 
 
@@ -21,7 +25,9 @@ def as_server(*words: str) -> subprocess.CompletedProcess[str]:
     """Runs a server's program, as the user `postgres` where this is root: it refuses root."""
     user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups"] if IS_ROOT else []
     words = (f"{BINARIES}/{words[0]}", *words[1:])
-    return subprocess.run([*user, *words], check=True, capture_output=True, text=True, cwd="/", timeout=300)
+    return subprocess.run(
+        [*user, *words], check=True, capture_output=True, text=True, cwd="/", timeout=300
+    )
 
 
 class Server:
@@ -43,9 +49,24 @@ class Server:
         self.start()
 
     def start(self, *settings: str) -> None:
-        options = ["listen_addresses=''", f"unix_socket_directories={self.folder}", "max_connections=60", *settings]
+        options = [
+            "listen_addresses=''",
+            f"unix_socket_directories={self.folder}",
+            "max_connections=60",
+            *settings,
+        ]
         words = " ".join(f"-c {setting}" for setting in options)
-        as_server("pg_ctl", "-D", str(self.data), "-w", "-o", words, "-l", str(self.folder / "log"), "start")
+        as_server(
+            "pg_ctl",
+            "-D",
+            str(self.data),
+            "-w",
+            "-o",
+            words,
+            "-l",
+            str(self.folder / "log"),
+            "start",
+        )
 
     def kill(self) -> None:
         """As a crash: nothing is written, no client is told."""
@@ -54,7 +75,18 @@ class Server:
     def follow(self, primary: Server) -> None:
         """Becomes a replica of the primary, which waits for it at each commit."""
         user = getpass.getuser() if not IS_ROOT else "tests"
-        as_server("pg_basebackup", "-D", str(self.data), "-h", str(primary.folder), "-U", user, "-R", "-c", "fast")
+        as_server(
+            "pg_basebackup",
+            "-D",
+            str(self.data),
+            "-h",
+            str(primary.folder),
+            "-U",
+            user,
+            "-R",
+            "-c",
+            "fast",
+        )
         self.start("synchronous_standby_names=''")
 
     def promote(self) -> None:
@@ -67,7 +99,9 @@ class Server:
 
 
 class CuttingProxy:
-    """Passes connections to a server, and cuts one after some bytes in one direction, as a network does."""
+    """Passes connections to a server, and cuts one after some bytes in one direction, as a network
+    does.
+    """
 
     def __init__(self, behind: Path, seed: int) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="pg-cut-"))
@@ -84,7 +118,9 @@ class CuttingProxy:
     def cut_soon(self) -> None:
         """Has the connection that is used next cut at a random byte of the next exchanges."""
         with self._lock:
-            self._left = self._random.choice((0, 1, 30, 200, 900, 1500, self._random.randrange(3000)))
+            self._left = self._random.choice(
+                (0, 1, 30, 200, 900, 1500, self._random.randrange(3000))
+            )
 
     def spare(self) -> None:
         with self._lock:

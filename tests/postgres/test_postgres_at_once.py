@@ -41,11 +41,17 @@ def test_a_run_that_is_begun_and_pruned_at_once_is_whole(make_store: Make, url: 
 
     done = at_once(MANY, work)
     assert [one for one in done if isinstance(one, BaseException)] == []
-    assert [archive.verify(run_id).problems for run_id in archive.run_ids() if not archive.verify(run_id).ok] == []
+    assert [
+        archive.verify(run_id).problems
+        for run_id in archive.run_ids()
+        if not archive.verify(run_id).ok
+    ] == []
 
 
 def test_an_index_that_many_make_at_once_is_made(make_store: Make, url: str) -> None:
-    make_store().create("r-1", header=RunHeader({"catalog_revision": digest(CATALOG)}), catalog=CATALOG).close()
+    make_store().create(
+        "r-1", header=RunHeader({"catalog_revision": digest(CATALOG)}), catalog=CATALOG
+    ).close()
     archive, index = open_archive(url), url.replace("postgresql://", "postgresql+psycopg://")
     done = at_once(MANY, lambda _: index_runs(archive, ["r-1"], index).runs)
     assert done == [1] * MANY

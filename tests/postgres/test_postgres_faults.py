@@ -1,4 +1,5 @@
-"""Killed workers, a killed database, cut connections, a fail-over: nothing acknowledged is lost, nothing stands twice.
+"""Killed workers, a killed database, cut connections, a fail-over: nothing acknowledged is lost,
+nothing stands twice.
 
 Quick by default; `BUNDLE_ROUTER_LONG=1` runs 10,000 cuts and many kills. Starts servers of its own.
 """
@@ -76,13 +77,17 @@ def written(url: str, run_id: str) -> list[dict[str, Any]]:
     """The records of a run, whose chain has to be whole."""
     with psycopg.connect(url) as connection:
         query = "select line from router_records where run_id = %s order by seq"
-        lines = [line.encode() + b"\n" for (line,) in connection.execute(query, (run_id,)).fetchall()]
+        lines = [
+            line.encode() + b"\n" for (line,) in connection.execute(query, (run_id,)).fetchall()
+        ]
     found = check({"routing": lines}, run_id, None)
     assert found.broken is None
     return [parse(line) for line in lines]
 
 
-def assert_nothing_lost(records: list[dict[str, Any]], acknowledged: dict[int, tuple[int, str]]) -> None:
+def assert_nothing_lost(
+    records: list[dict[str, Any]], acknowledged: dict[int, tuple[int, str]]
+) -> None:
     there = {record["seq"]: record for record in records}
     for number, (seq, hash_) in acknowledged.items():
         assert there[seq]["hash"] == hash_
@@ -119,7 +124,9 @@ def test_a_killed_database_loses_nothing_and_is_a_typed_error_meanwhile(server: 
     workers.wait()
     records = written(server.url, "crashed")
     assert_nothing_lost(records, workers.acknowledged)
-    assert {record["number"] for record in records} == set(range(2 * count)), "they went on by themselves"
+    assert {record["number"] for record in records} == set(range(2 * count)), (
+        "they went on by themselves"
+    )
     assert not [line for line in workers.said if line.startswith("history")]
 
 
@@ -143,7 +150,9 @@ def test_connections_that_are_cut_anywhere_lose_nothing_and_double_nothing(serve
         proxy.spare()
         records = written(server.url, "cut")
         assert_nothing_lost(records, acknowledged)
-        assert len(acknowledged) > 0.9 * (10_000 if LONG else 150), "a cut is gone around, not passed on"
+        assert len(acknowledged) > 0.9 * (10_000 if LONG else 150), (
+            "a cut is gone around, not passed on"
+        )
     finally:
         store.close()
         proxy.close()
@@ -158,7 +167,11 @@ def test_a_promoted_replica_goes_on_with_all_that_was_acknowledged() -> None:
         with psycopg.connect(primary.url, autocommit=True) as connection:
             connection.execute("alter system set synchronous_standby_names = '*'")
             connection.execute("select pg_reload_conf()")
-            until(lambda: connection.execute("select 1 from pg_stat_replication where sync_state = 'sync'").fetchone())
+            until(
+                lambda: connection.execute(
+                    "select 1 from pg_stat_replication where sync_state = 'sync'"
+                ).fetchone()
+            )
         both = f"{primary.url},{replica.folder}&target_session_attrs=read-write"
         workers, count = Workers(both, "moved"), 5_000 if LONG else 150
         for worker in range(2):
@@ -177,7 +190,9 @@ def test_a_promoted_replica_goes_on_with_all_that_was_acknowledged() -> None:
 
 
 def standby_names(server: Server) -> str:
-    """Return what holds for a connection that is made now: who has accepted it has told all others before."""
+    """Return what holds for a connection that is made now: who has accepted it has told all others
+    before.
+    """
     with psycopg.connect(server.url, autocommit=True) as connection:
         row = connection.execute("show synchronous_standby_names").fetchone()
         assert row is not None
@@ -197,7 +212,9 @@ def test_a_commit_that_no_replica_confirmed_is_not_acknowledged(server: Server) 
             until(lambda: standby_names(server) == "nobody")
             refused: list[StorageError] = []
 
-            def is_refused() -> bool:  # commits wait once the server's checkpointer says so, which takes its time
+            def is_refused() -> (
+                bool
+            ):  # commits wait once the server's checkpointer says so, which takes its time
                 try:
                     log.append("routing", {"type": "step.taken", "number": 1}, wait_s=1.0)
                 except StorageError as error:

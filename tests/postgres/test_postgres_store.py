@@ -1,4 +1,6 @@
-"""The store in PostgreSQL beyond the contract of every store: its tables, artifacts, sessions and deadlines."""
+"""The store in PostgreSQL beyond the contract of every store: its tables, artifacts, sessions and
+deadlines.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,10 @@ def lines_of(url: str, run_id: str = "r") -> dict[str, list[bytes]]:
         rows = connection.execute(
             "select file, line from router_records where run_id = %s order by seq", (run_id,)
         ).fetchall()
-    return {file: [line.encode() + b"\n" for name, line in rows if name == file] for file in ("routing", "calls")}
+    return {
+        file: [line.encode() + b"\n" for name, line in rows if name == file]
+        for file in ("routing", "calls")
+    }
 
 
 def test_what_is_appended_is_the_chain_of_a_run_directory(make_store: Make, url: str) -> None:
@@ -101,14 +106,19 @@ def test_a_key_stands_once_for_each_type_and_attempt(make_store: Make) -> None:
 def test_keys_with_nul_are_keys_like_others(make_store: Make) -> None:
     log = created(make_store())
     keys = ("k", "k\0", '"k\\u0000"', "k\0\0")
-    seqs = [log.append("calls", {"type": "call.started", "key": key, "branch": "a\0b"}).seq for key in keys]
+    seqs = [
+        log.append("calls", {"type": "call.started", "key": key, "branch": "a\0b"}).seq
+        for key in keys
+    ]
     assert seqs == sorted(set(seqs))
     for key in keys:
         with pytest.raises(KeyConflict):
             log.append("calls", {"type": "call.started", "key": key})
 
 
-def test_tables_are_made_once_by_many_and_a_later_version_is_refused(make_store: Make, url: str) -> None:
+def test_tables_are_made_once_by_many_and_a_later_version_is_refused(
+    make_store: Make, url: str
+) -> None:
     stores = [make_store() for _ in range(4)]
     threads = [threading.Thread(target=store.prepare) for store in stores]
     for thread in threads:
@@ -159,8 +169,8 @@ def test_a_process_is_alive_as_long_as_its_session(make_store: Make) -> None:
     assert not other.is_alive("0" * 16)
     with psycopg.connect(other.pool.conninfo, autocommit=True) as connection:
         connection.execute(
-            "select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory' and granted "
-            "and (classid::bigint << 32) | objid::bigint = %s",  # of no other test's process
+            "select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory' and granted"
+            " and (classid::bigint << 32) | objid::bigint = %s",  # of no other test's process
             (lock_of(f"writer:{token}"),),
         )
     deadline = time.monotonic() + 300
@@ -172,14 +182,18 @@ def test_a_process_is_alive_as_long_as_its_session(make_store: Make) -> None:
 
 
 @pytest.mark.usefixtures("many_descriptors")
-def test_a_session_is_kept_in_a_host_with_more_descriptors_than_select_knows(make_store: Make) -> None:
+def test_a_session_is_kept_in_a_host_with_more_descriptors_than_select_knows(
+    make_store: Make,
+) -> None:
     store = make_store()
     assert store.writer == store.writer
 
 
 @pytest.mark.parametrize("size", [5, 1024 * 1024, 1024 * 1024 + 1])
 @pytest.mark.parametrize("with_objects", [False, True])
-def test_artifacts_are_kept_once_for_all_runs(make_store: Make, tmp_path: Path, size: int, with_objects: bool) -> None:
+def test_artifacts_are_kept_once_for_all_runs(
+    make_store: Make, tmp_path: Path, size: int, with_objects: bool
+) -> None:
     objects = f"file://{tmp_path}/objects" if with_objects else ""
     store = make_store(objects=objects)
     data = b"x" * size
@@ -199,7 +213,9 @@ def test_artifacts_are_kept_once_for_all_runs(make_store: Make, tmp_path: Path, 
 def test_a_database_that_is_not_there_is_a_typed_error_in_bounded_time(tmp_path: Path) -> None:
     from bundle_router.testing import FakeClock
 
-    store = PostgresRunStore(f"postgresql://tests:secret@/postgres?host={tmp_path}", clock=FakeClock(), wait_s=0.5)
+    store = PostgresRunStore(
+        f"postgresql://tests:secret@/postgres?host={tmp_path}", clock=FakeClock(), wait_s=0.5
+    )
     with pytest.raises(StorageError) as raised:
         store.open("r")  # it tries again until its time is over, and not for ever
     assert raised.value.kind == "unreachable"
@@ -207,13 +223,16 @@ def test_a_database_that_is_not_there_is_a_typed_error_in_bounded_time(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("statements", "append", "said"), [(3.0, 60.0, "due to statement timeout"), (60.0, 0.5, "wait timeout expired")]
+    ("statements", "append", "said"),
+    [(3.0, 60.0, "due to statement timeout"), (60.0, 0.5, "wait timeout expired")],
 )
 def test_a_run_that_others_keep_locked_is_an_error_in_bounded_time(
     make_store: Make, url: str, statements: float, append: float, said: str
 ) -> None:
-    """The server ends a statement that lasts too long, and who appends gives up when its own time is over; the error
-    says which of the two it was. What was given up may still be carried out: then it comes as news."""
+    """The server ends a statement that lasts too long, and who appends gives up when its own time
+    is over; the error says which of the two it was. What was given up may still be carried out:
+    then it comes as news.
+    """
     store = make_store(wait_s=statements)
     log = created(store)
     log.append("routing", note(0))
@@ -234,7 +253,9 @@ def test_a_database_with_another_history_is_refused(make_store: Make, url: str) 
     log.append("routing", note(1))
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("delete from router_records where seq = 1")
-        connection.execute("update router_runs set next_seq = 1, head = (select 'sha256:' || repeat('0', 64))")
+        connection.execute(
+            "update router_runs set next_seq = 1, head = (select 'sha256:' || repeat('0', 64))"
+        )
     with pytest.raises(CorruptRun, match="another history"):
         log.append("routing", note(2))
     with pytest.raises(CorruptRun, match="another history"):
@@ -244,7 +265,9 @@ def test_a_database_with_another_history_is_refused(make_store: Make, url: str) 
 def test_who_waits_hears_of_the_end_of_a_call(make_store: Make) -> None:
     log, waiter = created(make_store()), make_store().open("r")
     assert waiter is not None
-    timer = threading.Timer(0.05, lambda: log.append("calls", {"type": "call.finished", "key": "k"}))
+    timer = threading.Timer(
+        0.05, lambda: log.append("calls", {"type": "call.finished", "key": "k"})
+    )
     timer.start()
     deadline = time.monotonic() + 300
     while not (came := list(waiter.news())) and time.monotonic() < deadline:

@@ -1,4 +1,6 @@
-"""A whole router over PostgreSQL: what it routes and calls is read by another machine and by every verb."""
+"""A whole router over PostgreSQL: what it routes and calls is read by another machine and by every
+verb.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def workspace(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_run_goes_on_on_another_machine(url: str, workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_goes_on_on_another_machine(
+    url: str, workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with Router.open(None, store=url, workspace=workspace) as one:
         first = one.route_sync(step("plan", "k1"))
         result = one.call_sync("r", "repo.read_file", {"path": "README.md"}, key="c1")
@@ -42,7 +46,9 @@ def test_a_run_goes_on_on_another_machine(url: str, workspace: Path, capsys: pyt
     assert not (workspace / "runs").exists(), "nothing is written beside the database"
 
 
-def test_one_key_from_many_threads_of_two_machines_is_one_decision(url: str, workspace: Path) -> None:
+def test_one_key_from_many_threads_of_two_machines_is_one_decision(
+    url: str, workspace: Path
+) -> None:
     found: list[str] = []
     with (
         Router.open(None, store=url, workspace=workspace) as one,
@@ -50,7 +56,9 @@ def test_one_key_from_many_threads_of_two_machines_is_one_decision(url: str, wor
     ):
 
         def work(router: Router) -> None:
-            found.extend(router.route_sync(step("plan", f"k{number}")).decision_id for number in range(5))
+            found.extend(
+                router.route_sync(step("plan", f"k{number}")).decision_id for number in range(5)
+            )
 
         threads = [threading.Thread(target=work, args=(router,)) for router in (one, other) * 3]
         for thread in threads:
@@ -61,8 +69,12 @@ def test_one_key_from_many_threads_of_two_machines_is_one_decision(url: str, wor
     assert len(set(found)) == 5
 
 
-def test_a_database_that_is_away_is_a_typed_error_of_the_router(workspace: Path, tmp_path: Path) -> None:
-    with Router.open(None, store=f"postgresql://tests@/none?host={tmp_path}", workspace=workspace) as router:
+def test_a_database_that_is_away_is_a_typed_error_of_the_router(
+    workspace: Path, tmp_path: Path
+) -> None:
+    with Router.open(
+        None, store=f"postgresql://tests@/none?host={tmp_path}", workspace=workspace
+    ) as router:
         with pytest.raises(StorageError) as raised:
             router.route_sync(step("plan"))
         assert raised.value.kind == "unreachable"

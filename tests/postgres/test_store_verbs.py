@@ -1,4 +1,6 @@
-"""Every verb that reads runs reads them in a database too, and whole runs go both ways unchanged."""
+"""Every verb that reads runs reads them in a database too, and whole runs go both ways
+unchanged.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +36,34 @@ def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> Any:
 
 def files(folder: Path) -> dict[str, bytes]:
     """The files of the runs in a folder, without what the runs share."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.glob("[!.]*/**/*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.glob("[!.]*/**/*")
+        if path.is_file()
+    }
 
 
 def test_runs_go_into_a_database_and_out_of_it_byte_for_byte(filled: str, tmp_path: Path) -> None:
-    assert main(["runs", "export", "--store", filled, "--format", "directory", "--to", str(tmp_path / "out")]) == 0
+    assert (
+        main(
+            [
+                "runs",
+                "export",
+                "--store",
+                filled,
+                "--format",
+                "directory",
+                "--to",
+                str(tmp_path / "out"),
+            ]
+        )
+        == 0
+    )
     before, after = files(RECORDED), files(tmp_path / "out")
     assert after.keys() == before.keys()
-    assert {name for name in before if before[name] != after[name] and not name.endswith("catalog.json")} == set()
+    assert {
+        name for name in before if before[name] != after[name] and not name.endswith("catalog.json")
+    } == set()
     for name in before:
         if name.endswith("catalog.json"):
             assert json.loads(after[name]) == json.loads(before[name])
@@ -61,7 +83,9 @@ def test_runs_go_into_a_database_and_out_of_it_byte_for_byte(filled: str, tmp_pa
 def test_a_verb_says_the_same_of_both_stores(
     filled: str, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
 ) -> None:
-    ours, theirs = (said(capsys, *words, *where) for where in (("--store", filled), ("--runs", str(RECORDED))))
+    ours, theirs = (
+        said(capsys, *words, *where) for where in (("--store", filled), ("--runs", str(RECORDED)))
+    )
     if words[:2] == ("runs", "show"):
         for one in (ours, theirs):
             assert one["run"].pop("path")
@@ -74,32 +98,44 @@ def test_runs_in_a_database_are_listed_verified_tabled_and_pruned(
 ) -> None:
     listed = said(capsys, "runs", "list", "--store", filled)["runs"]
     assert [(run["state"], run["records"]) for run in listed] == [
-        (run["state"], run["records"]) for run in said(capsys, "runs", "list", "--runs", str(RECORDED))["runs"]
+        (run["state"], run["records"])
+        for run in said(capsys, "runs", "list", "--runs", str(RECORDED))["runs"]
     ]
     assert all(report["ok"] for report in said(capsys, "runs", "verify", "--store", filled))
     tables = [said(capsys, "runs", "export", "--to", str(tmp_path / str(at)), *where) for at, where in enumerate(
         (("--store", filled), ("--runs", str(RECORDED))))]  # fmt: skip
     assert [row["rows"] for row in tables[0]] == [row["rows"] for row in tables[1]]
-    built = said(capsys, "runs", "index", "--store", filled, "--url", f"sqlite:///{tmp_path}/i.sqlite")
+    built = said(
+        capsys, "runs", "index", "--store", filled, "--url", f"sqlite:///{tmp_path}/i.sqlite"
+    )
     assert built["runs"] == 3
     assert len(said(capsys, "runs", "prune", "--store", filled, "--max-size", "0")["deleted"]) == 3
     assert said(capsys, "runs", "list", "--store", filled)["runs"] == []
     assert main(["runs", "import", "--from", str(RECORDED), "--store", filled]) == 0
 
 
-def test_a_changed_record_in_a_database_is_named(filled: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_changed_record_in_a_database_is_named(
+    filled: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     import psycopg
 
     with psycopg.connect(filled) as connection:
         connection.execute(
-            "update router_records set line = replace(line, 'mapping', 'mapPing') where run_id = %s and seq = 0", (RUN,)
+            "update router_records set line = replace(line, 'mapping', 'mapPing') where run_id = %s"
+            " and seq = 0",
+            (RUN,),
         )
     (report,) = said(capsys, "runs", "verify", RUN, "--store", filled, code=5)
     assert (report["broken"]["kind"], report["broken"]["seq"]) == ("changed", 0)
-    assert main(["runs", "export", RUN, "--store", filled, "--format", "directory", "--to", "unused"]) == 5
+    assert (
+        main(["runs", "export", RUN, "--store", filled, "--format", "directory", "--to", "unused"])
+        == 5
+    )
 
 
-def test_a_run_that_is_there_is_not_taken_in_again(filled: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_is_there_is_not_taken_in_again(
+    filled: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["runs", "import", RUN, "--from", str(RECORDED), "--store", filled]) == 3
     assert f"run '{RUN}' is already in" in capsys.readouterr().err
 
@@ -114,7 +150,21 @@ def test_labels_go_with_a_run(url: str, tmp_path: Path) -> None:
     archive = open_archive(url)
     archive.add_label(RUN, label)
     assert archive.labels(RUN) == [label, label]
-    assert main(["runs", "export", "--store", url, "--format", "directory", "--to", str(tmp_path / "out")]) == 0
+    assert (
+        main(
+            [
+                "runs",
+                "export",
+                "--store",
+                url,
+                "--format",
+                "directory",
+                "--to",
+                str(tmp_path / "out"),
+            ]
+        )
+        == 0
+    )
     assert open_archive(tmp_path / "out").labels(RUN) == [label, label]
 
 
@@ -127,8 +177,13 @@ def test_the_verbs_that_open_a_router_route_show_call_and_serve_a_run_of_the_dat
     at = ("--run", "r", "--store", url)
     assert main(["route", *address, *at]) == 0
     assert "recorded in the database as record 0" in capsys.readouterr().out
-    assert "repo__read_file" in [tool["function"]["name"] for tool in said(capsys, "tools", *at)["tools"]]
-    assert "of the workspace" in said(capsys, "call", "repo.read_file", '{"path": "note.txt"}', *at)["text"]
+    assert "repo__read_file" in [
+        tool["function"]["name"] for tool in said(capsys, "tools", *at)["tools"]
+    ]
+    assert (
+        "of the workspace"
+        in said(capsys, "call", "repo.read_file", '{"path": "note.txt"}', *at)["text"]
+    )
     serving = begin(tmp_path, "serve", "--mcp-only", *at)
     try:
         assert serving.stdout is not None
@@ -138,7 +193,12 @@ def test_the_verbs_that_open_a_router_route_show_call_and_serve_a_run_of_the_dat
         serving.communicate(timeout=300)
     assert serving.returncode == 0
     assert not (tmp_path / "runs").exists()
-    for verb in (["route", *address], ["tools"], ["call", "repo.read_file"], ["serve", "--mcp-only"]):
+    for verb in (
+        ["route", *address],
+        ["tools"],
+        ["call", "repo.read_file"],
+        ["serve", "--mcp-only"],
+    ):
         assert main([*verb, "--run", "r", "--store", "runs"]) == 3
         assert "is not a store" in capsys.readouterr().err
 
@@ -146,8 +206,10 @@ def test_the_verbs_that_open_a_router_route_show_call_and_serve_a_run_of_the_dat
 @pytest.mark.parametrize(
     "damage",
     [
-        "update router_artifacts set data = null where sha256 in"
-        " (select sha256 from router_run_artifacts where run_id = %s)",
+        (
+            "update router_artifacts set data = null where sha256 in"
+            " (select sha256 from router_run_artifacts where run_id = %s)"
+        ),
         "update router_runs set ended = 'no json', header = 'no json' where run_id = %s",
     ],
 )
@@ -157,15 +219,21 @@ def test_one_damaged_row_is_a_finding_of_its_run_and_hides_no_other(
     import psycopg
 
     with psycopg.connect(filled) as connection:
-        ((damaged,),) = connection.execute("select min(run_id) from router_run_artifacts").fetchall()
+        ((damaged,),) = connection.execute(
+            "select min(run_id) from router_run_artifacts"
+        ).fetchall()
         connection.execute(damage, (damaged,))
     reports = said(capsys, "runs", "verify", "--store", filled, code=5)
-    assert [report["ok"] for report in reports] == [report["run_id"] != damaged for report in reports]
+    assert [report["ok"] for report in reports] == [
+        report["run_id"] != damaged for report in reports
+    ]
     assert len(said(capsys, "runs", "list", "--store", filled)["runs"]) == len(reports) == 3
     assert len(said(capsys, "runs", "prune", "--max-size", "0", "--store", filled)["deleted"]) >= 2
 
 
-def test_the_head_of_a_run_that_is_found_in_use_is_not_marked(make_store: Any, url: str, tmp_path: Path) -> None:
+def test_the_head_of_a_run_that_is_found_in_use_is_not_marked(
+    make_store: Any, url: str, tmp_path: Path
+) -> None:
     heads = FolderHeads(tmp_path)
     make_store().create("r-1", header=HEADER, catalog=CATALOG)
     heads.note("r-1", 0, "sha256:0")

@@ -1,4 +1,5 @@
-"""A worker as a process: appends numbered records to a run and says, line by line, which the store acknowledged.
+"""A worker as a process: appends numbered records to a run and says, line by line, which the store
+acknowledged.
 
 worker.py URL RUN FIRST COUNT [WAIT_S]
 """

@@ -1,4 +1,6 @@
-"""What an edit newly allows: the algebra of the privilege diff, and edits whose outcome is known."""
+"""What an edit newly allows: the algebra of the privilege diff, and edits whose outcome is
+known.
+"""
 
 from __future__ import annotations
 
@@ -42,12 +44,14 @@ from hypothesis import strategies as st
 from tests.core.test_decide_properties import activations, catalogs, facts_, replies, steps, taken
 from tests.profiles import examples
 
-# --- the algebra -----------------------------------------------------------------------------------------------------
+# --- the algebra ----------------------------------------------------------------------------------
 
 
 @st.composite
 def edited(draw: st.DrawFn) -> tuple[Catalog, Catalog]:
-    """A catalog, and one with some of the edits that lead to another: so that most of the two is the same."""
+    """A catalog, and one with some of the edits that lead to another: so that most of the two is
+    the same.
+    """
     old, other = draw(catalogs()), draw(catalogs())
     edits = config_edits(old, other)
     few = draw(st.lists(st.sampled_from(edits), max_size=3, unique=True)) if edits else []
@@ -60,7 +64,12 @@ def edited(draw: st.DrawFn) -> tuple[Catalog, Catalog]:
 def unfolded(diff: PrivilegeDiff, kind: str) -> set[tuple[object, ...]]:
     """The rows of a kind without their direction, to be compared with those of the reverse."""
     return {
-        (row.aspect, row.subject if not row.note.startswith("renamed") else "", row.tools, row.addresses)
+        (
+            row.aspect,
+            row.subject if not row.note.startswith("renamed") else "",
+            row.tools,
+            row.addresses,
+        )
         for row in diff.rows
         if row.kind == kind
     }
@@ -88,7 +97,14 @@ def test_exchanging_the_two_exchanges_widening_and_narrowing(pair: tuple[Catalog
 def growth(old: Catalog, new: Catalog, facts: Facts, step: Step) -> Iterable[tuple[Bundle, str]]:
     """What the new catalog permits the step and the old one does not, bundle by bundle."""
     for bundle in new.bundles.values():
-        was = next((old.bundle(id_) for id_ in (bundle.id, *bundle.aliases) if old.bundle(id_) is not None), None)
+        was = next(
+            (
+                old.bundle(id_)
+                for id_ in (bundle.id, *bundle.aliases)
+                if old.bundle(id_) is not None
+            ),
+            None,
+        )
         had = set(permitted_tools(old, facts, step, [was.id])) if was is not None else set()
         for tool in permitted_tools(new, facts, step, [bundle.id]):
             if tool not in had:
@@ -111,11 +127,18 @@ def test_whatever_a_step_is_newly_permitted_has_a_widening_row(
     old, new = pair
     diff = privilege_diff(old, new)
     for facts, step in asked:
-        places = [(step.workflow, step.role, step.step), *((g.workflow, g.role, g.step) for g in facts.grants)]
+        places = [
+            (step.workflow, step.role, step.step),
+            *((g.workflow, g.role, g.step) for g in facts.grants),
+        ]
         rows = [row for place in places for row in diff.at(*place)]
         rows += [row for row in diff.rows if not row.addresses]
         for bundle, tool in growth(old, new, facts, step):
-            assert any(covers(row, bundle, tool) for row in rows), (bundle.id, tool, diff.of("widening"))
+            assert any(covers(row, bundle, tool) for row in rows), (
+                bundle.id,
+                tool,
+                diff.of("widening"),
+            )
 
 
 @given(edited(), facts_.map(lambda facts: replace(facts, grants=())), steps, replies, activations)
@@ -123,7 +146,9 @@ def test_whatever_a_step_is_newly_permitted_has_a_widening_row(
 def test_whatever_a_decision_shows_was_in_reach_or_has_a_widening_row(
     pair: tuple[Catalog, Catalog], facts: Facts, step: Step, reply: object, before: Activation
 ) -> None:
-    """What nothing at all could bring before, and the new catalog shows at a step with nothing active, is widening."""
+    """What nothing at all could bring before, and the new catalog shows at a step with nothing
+    active, is widening.
+    """
     old, new = pair
     diff = privilege_diff(old, new)
     rows = [row for row in diff.at(step.workflow, step.role, step.step) if row.kind == "widening"]
@@ -165,24 +190,35 @@ def test_every_name_is_of_one_class_that_is_found(patterns: list[str], name: str
         assert {p for p in patterns if fnmatchcase(one.example, p)} == one.patterns
 
 
-def test_names_that_are_too_many_to_look_at_count_as_widening(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_that_are_too_many_to_look_at_count_as_widening(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("bundle_router.review.privileges.name_classes.MAX_STATES", 10)
     rows = [Policy("p", role=("*a*b*c*", "*d*e*f*"), allow=("*",))]
-    diff = privilege_diff(small_catalog({"notes": ["repo.read"]}, policies=rows), small_catalog({}, policies=rows))
+    diff = privilege_diff(
+        small_catalog({"notes": ["repo.read"]}, policies=rows), small_catalog({}, policies=rows)
+    )
     assert not diff.complete
     assert diff.widens
 
 
-# --- edits whose outcome is known ------------------------------------------------------------------------------------
+# --- edits whose outcome is known -----------------------------------------------------------------
 
-EXEC = Bundle("workspace.exec", "run", ("workspace.exec",), effects=("write", "exec"), selectable=False)
+EXEC = Bundle(
+    "workspace.exec", "run", ("workspace.exec",), effects=("write", "exec"), selectable=False
+)
 READ = Bundle("repo.readonly", "read", ("repo.read_file", "repo.ripgrep"), effects=("read",))
 READERS = Policy("readers", role=("reviewer",), allow=("bundle:repo.*",))
 MAKERS = Policy("makers", role=("implementer",), allow=("*",))
 BASE = small_catalog(
     {"workspace.exec": EXEC, "repo.readonly": READ},
     routes=[
-        Route("edit", role=("implementer",), step=("edit",), bundles=("repo.readonly", "workspace.exec")),
+        Route(
+            "edit",
+            role=("implementer",),
+            step=("edit",),
+            bundles=("repo.readonly", "workspace.exec"),
+        ),
         Route("review", role=("reviewer",), bundles=("repo.readonly",)),
     ],
     policies=[READERS, MAKERS],
@@ -288,7 +324,9 @@ def test_a_host_that_a_glob_covered_and_a_form_that_was_there_are_nothing_new() 
 
 
 def test_a_tool_that_nobody_has_listed_yet_is_told_apart_as_policies_do() -> None:
-    board = Bundle("board", "cards", (), patterns=("board.*",), effects=("read",), servers=("board",))
+    board = Bundle(
+        "board", "cards", (), patterns=("board.*",), effects=("read",), servers=("board",)
+    )
     server = {"board": Server("board", trust="trusted", url="https://board.example")}
     deny = Policy("all", allow=("*",), deny=("tool:board.delete_*",))
     old = Catalog(servers=server, bundles={"board": board}, policies=(deny,))
@@ -307,7 +345,9 @@ def test_what_a_bundle_no_longer_says_it_can_do_is_widening() -> None:
 
 def test_a_bundle_that_can_no_longer_be_denied_by_its_old_name_is_widening() -> None:
     old = with_bundle(replace(READ, aliases=("repo.old",)))
-    assert lines(old, BASE)[0].startswith("can be denied as repo.readonly repo.read_file,repo.ripgrep")
+    assert lines(old, BASE)[0].startswith(
+        "can be denied as repo.readonly repo.read_file,repo.ripgrep"
+    )
     assert lines(BASE, old) == []
 
 
@@ -326,11 +366,19 @@ def test_rows_name_the_edits_they_rest_on() -> None:
     assert said["effects"] == ["write", "exec"]
 
 
-def test_a_step_policy_that_permits_one_bundle_alone_makes_another_bundle_with_its_tools_new() -> None:
+def test_a_step_policy_that_permits_one_bundle_alone_makes_another_bundle_with_its_tools_new() -> (
+    None
+):
     """Found by the property: the tools are not new, and this step gets them only now."""
     twin = replace(READ, id="repo.twin")
     old, new = BASE, with_bundle(twin)
-    step = Step(run_id="r", workflow="w", role="reviewer", step="s", policy=StepPolicy(allow=("bundle:repo.twin",)))
+    step = Step(
+        run_id="r",
+        workflow="w",
+        role="reviewer",
+        step="s",
+        policy=StepPolicy(allow=("bundle:repo.twin",)),
+    )
     assert not permitted_tools(old, Facts(), step, ["repo.readonly"])
     assert permitted_tools(new, Facts(), step, ["repo.twin"])
     assert any(line.startswith("may call repo.twin") for line in lines(old, new))
@@ -338,7 +386,13 @@ def test_a_step_policy_that_permits_one_bundle_alone_makes_another_bundle_with_i
 
 def test_edits_of_a_part_carry_the_bundles_made_of_it() -> None:
     part = replace(READ, tools=("repo.read_file",))
-    whole = Bundle("triage", "both", ("docs.fetch", "repo.read_file"), bundles=("repo.readonly",), effects=("read",))
+    whole = Bundle(
+        "triage",
+        "both",
+        ("docs.fetch", "repo.read_file"),
+        bundles=("repo.readonly",),
+        effects=("read",),
+    )
     more = replace(whole, tools=("docs.fetch", "repo.read_file", "repo.ripgrep"))
     tools = ("repo.read_file", "repo.ripgrep", "docs.fetch")
     old = small_catalog({"repo.readonly": part, "triage": whole, "all": tools})
@@ -349,8 +403,13 @@ def test_edits_of_a_part_carry_the_bundles_made_of_it() -> None:
 
 
 def test_settings_of_settings_are_edits_of_their_own() -> None:
-    new = with_setting(limits=CallLimits(recent_steps=1), activation=ActivationSettings(sticky=False))
-    assert sorted(edit.name for edit in config_edits(BASE, new)) == ["activation.sticky", "limits.recent_steps"]
+    new = with_setting(
+        limits=CallLimits(recent_steps=1), activation=ActivationSettings(sticky=False)
+    )
+    assert sorted(edit.name for edit in config_edits(BASE, new)) == [
+        "activation.sticky",
+        "limits.recent_steps",
+    ]
     first = [edit for edit in config_edits(BASE, new) if edit.name == "activation.sticky"]
     there = with_edits(BASE, new, first).settings
     assert (there.activation.sticky, there.limits.recent_steps) == (False, 5)

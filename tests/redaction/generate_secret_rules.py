@@ -1,16 +1,22 @@
-"""Turns gitleaks' rules into `router/bundle_router/adapters/redaction/gitleaks.json`, the form the redactor loads.
+"""Turns gitleaks' rules into `router/bundle_router/adapters/redaction/gitleaks.json`, the form the
+redactor loads.
 
     python tests/redaction/generate_secret_rules.py            writes the file
-    python tests/redaction/generate_secret_rules.py --check    exit status 1 when the file is not what would be written
+    python tests/redaction/generate_secret_rules.py --check    exit status 1 when the file is not
+                                                               what would be written
 
 What is done to a rule, and why:
-1. Its regex is kept, but for the characters that may follow a secret: gitleaks reads source files, where a quote, a
-   space or a semicolon ends one; in a log also a comma, a bracket or an ampersand does.
-2. It gets a *probe*: a looser regex that matches wherever the rule could, with counted repetitions cut short so that
-   all probes fit one small automaton. A text that no probe matches holds no hit of any rule.
-3. The rules of the form `name … = value` (some hundred) share one probe, which is only looked for behind a name.
-4. Entropy thresholds stay where the shape alone is weak. A rule with a prefix of its own (`ghp_`) drops its threshold:
-   redacting a made-up `ghp_xxxx…` harms nobody, letting a real token through does.
+1. Its regex is kept, but for the characters that may follow a secret: gitleaks reads source files,
+   where a quote, a space or a semicolon ends one; in a log also a comma, a bracket or an ampersand
+   does.
+2. It gets a *probe*: a looser regex that matches wherever the rule could, with counted repetitions
+   cut short so that all probes fit one small automaton. A text that no probe matches holds no hit
+   of any rule.
+3. The rules of the form `name … = value` (some hundred) share one probe, which is only looked for
+   behind a name.
+4. Entropy thresholds stay where the shape alone is weak. A rule with a prefix of its own (`ghp_`)
+   drops its threshold: redacting a made-up `ghp_xxxx…` harms nobody, letting a real token through
+   does.
 5. A token may also begin and end at `_`, as in `my_TOKEN_key`, where no word does.
 6. Path conditions are dropped: a log record has no path.
 """
@@ -29,15 +35,23 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "tests/data/gitleaks/gitleaks.toml"
 TARGET = ROOT / "router/bundle_router/adapters/redaction/gitleaks.json"
 
-NAME = re.compile(r"\[\\w\.-\]\{0,50\}\?(?:\(\?i:\[\\w\.-\]\{0,50\}\?)?(\(\?:.*?\))\(\?:\[ \\t\\w\.-\]\{0,20\}\)")
+NAME = re.compile(
+    r"\[\\w\.-\]\{0,50\}\?(?:\(\?i:\[\\w\.-\]\{0,50\}\?)?(\(\?:.*?\))\(\?:\[ \\t\\w\.-\]\{0,20\}\)"
+)
 VALUE = r"""(?:[\w.=+/-]{10}|(?i:[0-9a-f]{8}):|[0-9]{5,16}:A|"[a-z0-9=_-]{8})"""
 ASSIGNMENT = r"""[ \t\w.-]*[\s'"]*[=>:|?,][=>:|\x60'"\s]*"""
 
-WEAK_SHAPES = {"vault-service-token", "sourcegraph-access-token", "facebook-access-token", "curl-auth-user"}
+WEAK_SHAPES = {
+    "vault-service-token",
+    "sourcegraph-access-token",
+    "facebook-access-token",
+    "curl-auth-user",
+}
 """Rules without a prefix of their own that keep their entropy threshold."""
 
 PROBES = {
-    # `.*` over several lines, bare runs and cut counts make poor probes: these are the parts that are always there.
+    # `.*` over several lines, bare runs and cut counts make poor probes: these are the parts that
+    # are always there.
     "azure-ad-client-secret": r"[0-9]Q~[a-zA-Z0-9_~.-]{8}",
     "hashicorp-tf-api-token": r"\.atlasv1\.",
     "maxmind-license-key": "[A-Za-z0-9]_mmk",
@@ -54,7 +68,9 @@ TOLD_BY_VALUE = {
     "lob-api-key": r"(?i:(?:live|test)_[a-f0-9]{35})",
     "lob-pub-api-key": r"(?i:(?:live|test)_pub_[a-f0-9]{31})",
 }
-"""Probes of rules of the form `name = value` whose value tells more than the name: `lob` is in `global` and `blob`."""
+"""Probes of rules of the form `name = value` whose value tells more than the name: `lob` is in
+`global` and `blob`.
+"""
 
 ALSO = {"atlassian-api-token": r"\bATATT3[A-Za-z0-9_=-]{8}"}
 """Probes of rules of the form `name = value` that have a second form."""
@@ -65,7 +81,9 @@ WHOLE_MATCH = {"microsoft-teams-webhook", "jwt-base64"}
 END = r"""(?:[\x60'"\s;]|\\[nr]|$)"""
 LOG_END = r"""(?:[\x60'"\s;,&<>|)\]}]|\\[nr]|$)"""
 WITHOUT_COMMA = {"hashicorp-tf-password"}
-"""Rules written for one language, where `"password", "user"` in a list of names is no assignment."""
+"""Rules written for one language, where `"password", "user"` in a list of names is no
+assignment.
+"""
 TOKEN_END = r"(?:[^A-Za-z0-9-]|$)"
 EDGE = r"(?:\b|_)"
 TOKEN = re.compile(
@@ -79,11 +97,18 @@ def at_underscores(regex: str) -> str:
     found = TOKEN.fullmatch(regex)
     if found is None or "curl" in regex:
         return regex
-    return found["flag"] + EDGE + (found["token"] or f"({found['bare']})") + (EDGE if found["end"] else "")
+    return (
+        found["flag"]
+        + EDGE
+        + (found["token"] or f"({found['bare']})")
+        + (EDGE if found["end"] else "")
+    )
 
 
 def loosened(regex: str) -> str:
-    """A regex that matches wherever `regex` does, small as an automaton: no assertions on ends, no long counts."""
+    """A regex that matches wherever `regex` does, small as an automaton: no assertions on ends, no
+    long counts.
+    """
 
     def count(match: re.Match[str]) -> str:
         least = min(int(match[1]), 8)
@@ -115,7 +140,9 @@ def generated(source: bytes) -> dict[str, Any]:
         if "regex" not in rule:
             continue
         name = NAME.search(rule["regex"])
-        regex = rule["regex"] if name or rule["id"] in WEAK_SHAPES else at_underscores(rule["regex"])
+        regex = (
+            rule["regex"] if name or rule["id"] in WEAK_SHAPES else at_underscores(rule["regex"])
+        )
         shared = name and rule["id"] not in TOLD_BY_VALUE
         special = TOLD_BY_VALUE.get(rule["id"]) or ALSO.get(rule["id"])
         own = special if name else PROBES.get(rule["id"]) or loosened(regex)
@@ -141,7 +168,13 @@ def generated(source: bytes) -> dict[str, Any]:
     return {
         "source": "gitleaks.toml of the gitleaks project, MIT licence: see gitleaks.LICENSE",
         "sha256": hashlib.sha256(source).hexdigest(),
-        "allow": [{"target": "secret", "regexes": shared["regexes"], "stopwords": sorted(shared["stopwords"])}],
+        "allow": [
+            {
+                "target": "secret",
+                "regexes": shared["regexes"],
+                "stopwords": sorted(shared["stopwords"]),
+            }
+        ],
         "names": any_name,
         "probes": [any_name + ASSIGNMENT + VALUE, *probes],
         "rules": rules,

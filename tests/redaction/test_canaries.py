@@ -32,8 +32,14 @@ KINDS: dict[str, tuple[str, str]] = {
     "token header": ("9944b09199c62bcf9418ad846dd0e4bb", "authorization: token {}"),
     "proxy header": ("cHJveHk6c2VjcmV0MTIz", "Proxy-Authorization: Basic {}"),
     "schemeless header": ("k2j4h5k2j3h4k5j2", "Authorization: {}"),
-    "digest header": ("6629fae49393a05397450978507c4ef1", 'Authorization: Digest username="m", response="{}"'),
-    "curl header": ("mF_9.B5f-4.1JqM", "curl -sS -H 'Authorization: Bearer {}' https://api.example.com/v1"),
+    "digest header": (
+        "6629fae49393a05397450978507c4ef1",
+        'Authorization: Digest username="m", response="{}"',
+    ),
+    "curl header": (
+        "mF_9.B5f-4.1JqM",
+        "curl -sS -H 'Authorization: Bearer {}' https://api.example.com/v1",
+    ),
     "curl user": ("s3cr3tpa55", 'curl -u "admin:{}" https://api.example.com'),
     "header as a dict": ("mF_9.B5f-4.1JqM", "{{'Authorization': 'Bearer {}'}}"),
     "bearer alone": ("2YotnFZFEjr1zCsicMWpAA", "sent Bearer {} twice"),
@@ -64,8 +70,14 @@ KINDS: dict[str, tuple[str, str]] = {
         "123456789:AA" + "HdqTcvCH1vGWJxfSeofSAs0K5PALDsaw1",
         "https://api.telegram.org/bot{}/getMe",
     ),
-    "discord token": ("MTE4NjQ1Nzg5MDEyMzQ1Njc4OQ" + ".GkL2Qw." + "7TzCgYIARAAGBASNwF4nT9xV2mK4pL8", "{}"),
-    "discord webhook": ("kV3" + "dE5gH7aB" * 8, "https://discord.com/api/webhooks/123456789012345678/{}"),
+    "discord token": (
+        "MTE4NjQ1Nzg5MDEyMzQ1Njc4OQ" + ".GkL2Qw." + "7TzCgYIARAAGBASNwF4nT9xV2mK4pL8",
+        "{}",
+    ),
+    "discord webhook": (
+        "kV3" + "dE5gH7aB" * 8,
+        "https://discord.com/api/webhooks/123456789012345678/{}",
+    ),
     "openrouter key": ("sk-or-v1-" + "0f9e8d7c6b5a4938" * 4, "{}"),
     "groq key": ("gsk_" + "4nT9xV2mK4pL8nR3" * 3, "{}"),
     "xai key": ("xai-" + "4nT9xV2mK4pL8nR3" * 5, "{}"),
@@ -310,7 +322,10 @@ KINDS |= {
     "path of an rpc node": (HEX * 2, "wss://mainnet.infura.io/ws/v3/{} now"),
     "path of a chat's hook": (UUID, "https://open.feishu.cn/open-apis/bot/v2/hook/{} now"),
     "path of an old rpc node": (WORD * 2, "https://eth-mainnet.alchemyapi.io/v2/{} now"),
-    "path of a chat's own hook": ("4nt9xv2mk4pl8nr34nt9xv2mk4", "https://mattermost.example.com/hooks/{} now"),
+    "path of a chat's own hook": (
+        "4nt9xv2mk4pl8nr34nt9xv2mk4",
+        "https://mattermost.example.com/hooks/{} now",
+    ),
     "path of an office's hook": (f"{UUID}@{UUID}/x", "https://outlook.office.com/webhook/{} now"),
     "cmdkey": ("hunter2x", "cmdkey /add:db01 /user:bob /pass:{} & ver"),
     "net use": ("hunter2x", "net use Z: //server/share /user:bob {} & ver"),
@@ -335,9 +350,15 @@ KINDS |= {
     "curl user with a sign": ("P@ssw0rd!x9", "curl -u bob:{} https://example.com"),
     "chpasswd": ("hunter2x", "echo root:{} | sudo chpasswd"),
     "netrc in another order": ("hunter2x", "machine api.example.com password {} login bob"),
-    "cookie of selenium": ("d41d8cd98f00b204", '{{"sameSite": "Lax", "secure": true, "value": "{}"}}'),
+    "cookie of selenium": (
+        "d41d8cd98f00b204",
+        '{{"sameSite": "Lax", "secure": true, "value": "{}"}}',
+    ),
     "cookie of requests": ("d41d8cd98f00b204", "requests.get(url, cookies={{'sid': '{}'}})"),
-    "second cookie of requests": ("d41d8cd98f00b204", "get(u, cookies={{'theme': 'bright', 'sid': '{}'}})"),
+    "second cookie of requests": (
+        "d41d8cd98f00b204",
+        "get(u, cookies={{'theme': 'bright', 'sid': '{}'}})",
+    ),
     "cookie of a jar": ("d41d8cd98f00b204", "Cookie(version=0, name='sid', value='{}', port=None)"),
     "cookie of libwww": ("d41d8cd98f00b204", 'Set-Cookie3: sid="{}"; path="/"'),
     "property of hadoop": ("hunter2x", "<name>db.password</name>\n<value>{}</value>"),
@@ -354,7 +375,9 @@ def traceback_of(text: str) -> str:
 
 
 def padded_base64(lead: str) -> Callable[[str], str]:
-    return lambda text: "data " + base64.b64encode((lead + " " + text + " tail").encode()).decode() + " end"
+    return lambda text: (
+        "data " + base64.b64encode((lead + " " + text + " tail").encode()).decode() + " end"
+    )
 
 
 PLACES: dict[str, Callable[[str], str]] = {
@@ -371,9 +394,15 @@ PLACES: dict[str, Callable[[str], str]] = {
     "base64, first place": padded_base64(""),
     "base64, second place": padded_base64("x"),
     "base64, third place": padded_base64("xy"),
-    "base64 url-safe": lambda text: base64.urlsafe_b64encode(f"~~{text} ~~~".encode()).decode().rstrip("="),
-    "base64 glued to a path": lambda text: "files/v1/" + base64.b64encode(f"{text} ".encode()).decode(),
-    "base64 folded": lambda text: base64.encodebytes(f"{'header ' * 6}{text} {'tail ' * 20}".encode()).decode(),
+    "base64 url-safe": lambda text: (
+        base64.urlsafe_b64encode(f"~~{text} ~~~".encode()).decode().rstrip("=")
+    ),
+    "base64 glued to a path": lambda text: (
+        "files/v1/" + base64.b64encode(f"{text} ".encode()).decode()
+    ),
+    "base64 folded": (
+        lambda text: base64.encodebytes(f"{'header ' * 6}{text} {'tail ' * 20}".encode()).decode()
+    ),
     "url-encoded": lambda text: quote(text, safe=""),
     "url-encoded form": lambda text: "note=" + quote_plus(text) + "&n=1",
     "json, url-encoded": lambda text: quote(json.dumps({"note": text})),
@@ -383,7 +412,13 @@ PLACES: dict[str, Callable[[str], str]] = {
 
 def traces_of(secret: str) -> set[str]:
     """The secret as it could still be read, in any spelling."""
-    found = {secret, json.dumps(secret)[1:-1], quote(secret, safe=""), quote(secret), quote_plus(secret)}
+    found = {
+        secret,
+        json.dumps(secret)[1:-1],
+        quote(secret, safe=""),
+        quote(secret),
+        quote_plus(secret),
+    }
     raw = secret.encode()
     for lead in range(3):
         encoded = base64.b64encode(b"\0" * lead + raw).decode()
@@ -430,7 +465,9 @@ def test_a_token_between_underscores_is_one(redactor: SecretRedactor) -> None:
     for kind in BARE:
         secret = KINDS[kind][0]
         redacted = redactor.redact(f"my_{secret}_key")
-        if not redacted.startswith("my_[redacted:") or any(trace in redacted for trace in traces_of(secret)):
+        if not redacted.startswith("my_[redacted:") or any(
+            trace in redacted for trace in traces_of(secret)
+        ):
             wrong[kind] = redacted
     assert wrong == {}
 
@@ -543,16 +580,25 @@ EXACT: list[tuple[str, str]] = [
 
 
 @pytest.mark.parametrize(("text", "redacted"), EXACT)
-def test_what_is_cut_out_is_the_secret_in_its_own_spelling_and_nothing_else(text: str, redacted: str) -> None:
+def test_what_is_cut_out_is_the_secret_in_its_own_spelling_and_nothing_else(
+    text: str, redacted: str
+) -> None:
     assert SecretRedactor().redact(text) == redacted
 
 
 @pytest.mark.parametrize("name", ["VENDOR_KEY", "QUOTED"])
 @pytest.mark.parametrize(
     "written",
-    [bytes.hex, lambda value: value.hex().upper(), repr, lambda value: "".join(f"\\x{byte:02x}" for byte in value)],
+    [
+        bytes.hex,
+        lambda value: value.hex().upper(),
+        repr,
+        lambda value: "".join(f"\\x{byte:02x}" for byte in value),
+    ],
 )
-def test_a_known_value_is_found_as_programs_print_bytes(name: str, written: Callable[[bytes], str]) -> None:
+def test_a_known_value_is_found_as_programs_print_bytes(
+    name: str, written: Callable[[bytes], str]
+) -> None:
     text = written(ENV[name].encode())
     redacted = SecretRedactor(ENV).redact(f"sent <{text}> twice")
     assert f"[redacted:env:{name}]" in redacted
@@ -568,18 +614,24 @@ def test_values_that_overlap_a_rule_or_touch_each_other_are_named_by_their_varia
     both = SecretRedactor({"ONE": "abcdefgh", "TWO": "ABCDEFGH"})
     assert both.redact("abcdefghABCDEFGH") == "[redacted:env:ONE][redacted:env:TWO]"
     odd = SecretRedactor({"ODD": "\ud800abcdefgh", "PADDED": " 12345abc \n"})
-    assert SecretRedactor({"N" * 101: "abcdefgh"}).redact("abcdefgh") == f"[redacted:env:{'N' * 100}]"
+    assert (
+        SecretRedactor({"N" * 101: "abcdefgh"}).redact("abcdefgh") == f"[redacted:env:{'N' * 100}]"
+    )
     assert odd.redact("x \ud800abcdefgh 12345abc") == "x [redacted:env:ODD] [redacted:env:PADDED]"
 
 
-def test_an_automaton_that_does_not_find_a_known_token_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_automaton_that_does_not_find_a_known_token_is_not_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(detection, "PROOF", b"nothing that is a token")
     with pytest.raises(RuntimeError, match="does not find a known token"):
         SecretRedactor({"VENDOR_KEY": "a value whose rules no other test has made"})
 
 
 def test_what_one_text_may_be_decoded_to_is_bounded() -> None:
-    assert PAT in SecretRedactor().redact(encoded("word " * 14_000 + TOKEN)), "but not for a long text"
+    assert PAT in SecretRedactor().redact(encoded("word " * 14_000 + TOKEN)), (
+        "but not for a long text"
+    )
     budget = detection._Budget(10)
     assert [budget.spend(size) for size in (4, 6, 1)] == [True, True, False]
 
@@ -597,7 +649,10 @@ def test_a_value_of_the_environment_is_named_after_its_variable(redactor: Secret
 
 
 def test_of_a_value_beyond_ascii_all_goes_that_depends_on_it_alone() -> None:
-    value, label = "\u043a\u043b\u044e\u0447-\u043e\u0442-\u0434\u0432\u0435\u0440\u0438", "[redacted:env:KEY]"
+    value, label = (
+        "\u043a\u043b\u044e\u0447-\u043e\u0442-\u0434\u0432\u0435\u0440\u0438",
+        "[redacted:env:KEY]",
+    )
     redactor = SecretRedactor({"KEY": value})
     for lead, first, last in ((0, 0, 32), (1, 2, 33), (2, 3, 34)):
         text = base64.b64encode(b"\0" * lead + value.encode() + b"\0\0\0").decode()
@@ -622,6 +677,8 @@ def test_redacted_json_is_still_json(redactor: SecretRedactor) -> None:
         assert json.loads(redactor.redact(text))["after"] == [1, "é"]
 
 
-def test_a_token_inside_something_that_looks_like_a_placeholder_is_found(redactor: SecretRedactor) -> None:
+def test_a_token_inside_something_that_looks_like_a_placeholder_is_found(
+    redactor: SecretRedactor,
+) -> None:
     token = KINDS["github token"][0]
     assert token not in redactor.redact(f"[redacted:{token}] [redacted:env:{token}]")

@@ -1,4 +1,6 @@
-"""S-18 and the diagnostics' half of S-17: one event is one printable line on standard error, without secrets."""
+"""S-18 and the diagnostics' half of S-17: one event is one printable line on standard error,
+without secrets.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ from rich.file_proxy import FileProxy
 
 TOKEN = "ghp_" + "aB3dE5gH7" * 4
 REDACTOR = SecretRedactor({"VENDOR_KEY": "correct horse/battery+staple"})
-NAUGHTY: list[str] = json.loads((Path(__file__).parent.parent / "data/blns/blns.json").read_text("utf-8"))
+NAUGHTY: list[str] = json.loads(
+    (Path(__file__).parent.parent / "data/blns/blns.json").read_text("utf-8")
+)
 HOSTILE = [
     "\x1b[2J\x1b]0;title\x07",
     "line\r\nWARNING forged=1",
@@ -38,7 +42,9 @@ HOSTILE = [
 Shape = Literal["json", "console"]
 
 
-def lines_of(form: Shape, *events: tuple[str, str, dict[str, Any]], level: str = "debug") -> list[str]:
+def lines_of(
+    form: Shape, *events: tuple[str, str, dict[str, Any]], level: str = "debug"
+) -> list[str]:
     stream = io.StringIO()
     diagnostics = StderrDiagnostics(REDACTOR, level=level, stream=stream, form=form)
     for severity, name, fields in events:
@@ -50,8 +56,12 @@ def lines_of(form: Shape, *events: tuple[str, str, dict[str, Any]], level: str =
 
 
 @pytest.mark.parametrize("form", ["json", "console"])
-@pytest.mark.parametrize("place", ["event", "value", "key", "nested value", "nested key", "list", "error"])
-def test_one_event_is_one_printable_line_wherever_hostile_text_stands(form: Shape, place: str) -> None:
+@pytest.mark.parametrize(
+    "place", ["event", "value", "key", "nested value", "nested key", "list", "error"]
+)
+def test_one_event_is_one_printable_line_wherever_hostile_text_stands(
+    form: Shape, place: str
+) -> None:
     for text in [*NAUGHTY, *HOSTILE]:
         events: dict[str, tuple[str, str, dict[str, Any]]] = {
             "event": ("warning", text, {}),
@@ -69,14 +79,24 @@ def test_one_event_is_one_printable_line_wherever_hostile_text_stands(form: Shap
 
 
 def test_a_json_line_holds_time_level_event_and_fields() -> None:
-    (line,) = lines_of("json", ("error", "log.healed", {"run_id": "r-1", "bytes": 12, "level_of": {"a": 1.5}}))
+    (line,) = lines_of(
+        "json", ("error", "log.healed", {"run_id": "r-1", "bytes": 12, "level_of": {"a": 1.5}})
+    )
     record = json.loads(line)
     assert record.pop("time").endswith("Z")
-    assert record == {"level": "error", "event": "log.healed", "run_id": "r-1", "bytes": 12, "level_of": {"a": 1.5}}
+    assert record == {
+        "level": "error",
+        "event": "log.healed",
+        "run_id": "r-1",
+        "bytes": 12,
+        "level_of": {"a": 1.5},
+    }
 
 
 def test_a_console_line_is_readable() -> None:
-    (line,) = lines_of("console", ("warning", "log.healed", {"run_id": "r-1", "detail": "two words", "n": 3}))
+    (line,) = lines_of(
+        "console", ("warning", "log.healed", {"run_id": "r-1", "detail": "two words", "n": 3})
+    )
     assert line.split(" ", 1)[1] == 'warning log.healed run_id=r-1 detail="two words" n=3'
 
 
@@ -84,13 +104,19 @@ def test_a_line_before_a_progress_bar_on_a_terminal_is_readable_too() -> None:
     terminal = io.StringIO()
     terminal.isatty = lambda: True  # type: ignore[method-assign]
     console = Console(file=terminal, force_terminal=True, width=200)
-    StderrDiagnostics(REDACTOR, stream=cast(TextIO, FileProxy(console, terminal))).event("warning", "model.suspended")
+    StderrDiagnostics(REDACTOR, stream=cast(TextIO, FileProxy(console, terminal))).event(
+        "warning", "model.suspended"
+    )
     assert "warning model.suspended" in terminal.getvalue()
 
 
-@pytest.mark.parametrize(("level", "expected"), [("debug", 4), ("info", 3), ("warning", 2), ("error", 1)])
+@pytest.mark.parametrize(
+    ("level", "expected"), [("debug", 4), ("info", 3), ("warning", 2), ("error", 1)]
+)
 def test_events_under_the_level_are_not_written(level: str, expected: int) -> None:
-    events: list[tuple[str, str, dict[str, Any]]] = [(name, "x", {}) for name in ("debug", "info", "warning", "error")]
+    events: list[tuple[str, str, dict[str, Any]]] = [
+        (name, "x", {}) for name in ("debug", "info", "warning", "error")
+    ]
     assert len(lines_of("json", *events, level=level)) == expected
 
 
@@ -226,7 +252,9 @@ def test_threads_do_not_mix_their_lines() -> None:
 def host_configuration() -> Iterator[list[Any]]:
     seen: list[Any] = []
 
-    def keep(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    def keep(
+        _logger: Any, _method: str, event: MutableMapping[str, Any]
+    ) -> MutableMapping[str, Any]:
         seen.append(event)
         raise structlog.DropEvent
 
@@ -238,7 +266,9 @@ def host_configuration() -> Iterator[list[Any]]:
         structlog.configure(**before)
 
 
-def test_the_hosts_structlog_configuration_is_neither_used_nor_changed(host_configuration: list[Any]) -> None:
+def test_the_hosts_structlog_configuration_is_neither_used_nor_changed(
+    host_configuration: list[Any],
+) -> None:
     before = structlog.get_config()
     assert len(lines_of("json", ("error", "ours", {}))) == 1
     assert structlog.get_config() == before
@@ -263,13 +293,20 @@ diagnostics.event("error", "x.y", field="\\x1b[31mred\\n", token="ghp_" + "aB3dE
 def run(stderr: int) -> subprocess.CompletedProcess[bytes]:
     root = Path(__file__).parents[2]
     return subprocess.run(
-        [sys.executable, "-c", PROGRAM], cwd=root, stdout=subprocess.PIPE, stderr=stderr, check=True, timeout=300
+        [sys.executable, "-c", PROGRAM],
+        cwd=root,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        check=True,
+        timeout=300,
     )
 
 
 def test_a_process_writes_json_to_a_pipe_and_nothing_to_standard_output() -> None:
     done = run(subprocess.PIPE)
-    assert done.stdout == b"False\n"  # and structlog was not imported for an event below the threshold
+    assert (
+        done.stdout == b"False\n"
+    )  # and structlog was not imported for an event below the threshold
     (line,) = done.stderr.splitlines()
     assert json.loads(line)["token"] == "[redacted:named-secret]"
 

@@ -1,4 +1,6 @@
-"""Every rule is at work: samples made from its own regex are found, whatever was done to make it fast."""
+"""Every rule is at work: samples made from its own regex are found, whatever was done to make it
+fast.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ from bundle_router.adapters.redaction.shapes import SHAPES, SecretShape
 
 from tests.profiles import rounds
 
-# The standard library's own regex parser. It has no stubs, and what mypy says of it depends on what else was read.
+# The standard library's own regex parser. It has no stubs, and what mypy says of it depends on what
+# else was read.
 _constants, _parser = (import_module(f"re.{name}") for name in ("_constants", "_parser"))
 ROOT = Path(__file__).parents[2]
 RULES: list[dict[str, Any]] = json.loads(
@@ -51,7 +54,11 @@ def _drawn(tree: Sequence[Any], chance: random.Random) -> list[int]:
         if kind is _constants.LITERAL:
             drawn.append(argument)
         elif kind in (_constants.IN, _constants.ANY, _constants.NOT_LITERAL):
-            drawn.append(chance.choice(_allowed(kind, tuple(argument) if isinstance(argument, list) else argument)))
+            drawn.append(
+                chance.choice(
+                    _allowed(kind, tuple(argument) if isinstance(argument, list) else argument)
+                )
+            )
         elif kind in (_constants.MAX_REPEAT, _constants.MIN_REPEAT):
             least, most, inner = argument
             for _ in range(chance.randint(least, min(int(most), least + 3))):
@@ -83,7 +90,9 @@ def _allowed(kind: Any, argument: Any) -> list[int]:
         else:
             inverse = value in (_constants.CATEGORY_NOT_SPACE, _constants.CATEGORY_NOT_WORD)
             one = {"WORD": r"\w", "SPACE": r"\s", "DIGIT": r"\d"}[str(value).rpartition("_")[2]]
-            allowed.update(code for code in PRINTABLE if bool(re.match(one, chr(code), re.ASCII)) != inverse)
+            allowed.update(
+                code for code in PRINTABLE if bool(re.match(one, chr(code), re.ASCII)) != inverse
+            )
     return sorted(set(PRINTABLE) - allowed if negated else allowed & set(range(128)))
 
 
@@ -107,7 +116,9 @@ def test_all_221_rules_with_a_regex_are_there() -> None:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: str(rule["id"]))
-def test_a_rule_redacts_samples_of_its_own_regex(rule: dict[str, Any], redactor: SecretRedactor) -> None:
+def test_a_rule_redacts_samples_of_its_own_regex(
+    rule: dict[str, Any], redactor: SecretRedactor
+) -> None:
     chance = random.Random(rule["id"])
     redacted = 0
     for _ in range(rounds(40)):
@@ -121,12 +132,16 @@ def test_a_rule_redacts_samples_of_its_own_regex(rule: dict[str, Any], redactor:
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: str(shape.id))
-def test_the_probe_of_a_shape_and_its_gate_match_samples_of_the_shape(shape: SecretShape, book: RuleBook) -> None:
+def test_the_probe_of_a_shape_and_its_gate_match_samples_of_the_shape(
+    shape: SecretShape, book: RuleBook
+) -> None:
     chance = random.Random(shape.regex)
     samples = (sample(shape.regex, chance).encode() for _ in range(4_000))
     holding = list(islice(filter(partial(_holds_a_secret, shape), samples), rounds(20)))
     assert holding
-    assert [data for data in holding if (shape.probe or shape.regex) not in book.matching(data)] == []
+    assert [
+        data for data in holding if (shape.probe or shape.regex) not in book.matching(data)
+    ] == []
 
 
 def _holds_a_secret(shape: SecretShape, data: bytes) -> bool:
@@ -156,5 +171,7 @@ FOUND = [
 
 
 @pytest.mark.parametrize(("text", "redacted"), [*((text, text) for text in LEFT), *FOUND])
-def test_what_a_rule_allows_is_left_alone_and_the_rest_goes(redactor: SecretRedactor, text: str, redacted: str) -> None:
+def test_what_a_rule_allows_is_left_alone_and_the_rest_goes(
+    redactor: SecretRedactor, text: str, redacted: str
+) -> None:
     assert redactor.redact(text) == redacted

@@ -1,4 +1,6 @@
-"""What holds for every text: redacting twice changes nothing more, nothing raises, nothing but secrets is lost."""
+"""What holds for every text: redacting twice changes nothing more, nothing raises, nothing but
+secrets is lost.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ VALUE = "correct horse/battery+staple"
 
 @cache
 def shared_redactor() -> SecretRedactor:
-    """Return the one of this file, made by the test that first asks: a mutant is in place by then."""
+    """Return the one of this file, made by the test that first asks: a mutant is in place by
+    then.
+    """
     return SecretRedactor({"VENDOR_KEY": VALUE, "ODD": "redacted:e", "UTF": "ключ-от-двери"})
 
 

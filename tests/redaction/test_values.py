@@ -1,4 +1,6 @@
-"""JSON values: what stands under the name of a secret goes whole, and clean values come back untouched."""
+"""JSON values: what stands under the name of a secret goes whole, and clean values come back
+untouched.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ NAMED = "[redacted:named-secret]"
 
 @cache
 def shared_redactor() -> SecretRedactor:
-    """Return the one of this file, made by the test that first asks: a mutant is in place by then."""
+    """Return the one of this file, made by the test that first asks: a mutant is in place by
+    then.
+    """
     return SecretRedactor({"VENDOR_KEY": "correct horse/battery+staple"})
 
 
@@ -40,7 +44,10 @@ CASES: list[tuple[Any, Any]] = [
         {"headers": [["Authorization", NAMED], ["Accept", "x"]]},
     ),
     ({"name": "X-Auth-Token", "value": "abc"}, {"name": "X-Auth-Token", "value": NAMED}),
-    ({"cookies": [{"name": "sid", "value": "abc"}]}, {"cookies": [{"name": "sid", "value": NAMED}]}),
+    (
+        {"cookies": [{"name": "sid", "value": "abc"}]},
+        {"cookies": [{"name": "sid", "value": NAMED}]},
+    ),
     ([{"deep": {"er": ["x", TOKEN]}}], [{"deep": {"er": ["x", "[redacted:github-pat]"]}}]),
     ({TOKEN: 1, "a": 2}, {"[redacted:github-pat]": 1, "a": 2}),
     (TOKEN, "[redacted:github-pat]"),
@@ -55,7 +62,15 @@ NAMES = (
     "password_", "token .", "-secret-",
     "pass_word",    "pass-phrase", "api  key", "\u043c\u043e\u0439_token", "pass\tword", 'a "quoted" token',
 )  # fmt: skip
-EXACT_NAMES = ("pass", "pwd", "JSESSIONID", "PHPSESSID", "connect.sid", "ASP.NET_SessionId", "SharedAccessKey")
+EXACT_NAMES = (
+    "pass",
+    "pwd",
+    "JSESSIONID",
+    "PHPSESSID",
+    "connect.sid",
+    "ASP.NET_SessionId",
+    "SharedAccessKey",
+)
 OTHER_NAMES = (
     "page_token", "next_token", "prev_token", "previous_token", "continuation_token", "sync_token", "cursor_token",
     "resume_token", "skip_token", "stop_token", "eos_token", "bos_token", "pad_token", "per_token", "progress_token",
@@ -63,7 +78,10 @@ OTHER_NAMES = (
     "forgot_password", "reset_password", "pass_rate", "x_pass", "tokens", "key", "x" * 96 + "token",
 )  # fmt: skip
 CASES += [({name: "v"}, {name: NAMED}) for name in (*NAMES, *EXACT_NAMES, "x" * 95 + "token")]
-CASES += [({field: "Cookie", "value": "v"}, {field: "Cookie", "value": NAMED}) for field in ("name", "key", "header")]
+CASES += [
+    ({field: "Cookie", "value": "v"}, {field: "Cookie", "value": NAMED})
+    for field in ("name", "key", "header")
+]
 CASES += [
     ([name, "v"], [name, NAMED])
     for name in (
@@ -82,12 +100,19 @@ CASES += [
     ({"password": ("x", "y")}, {"password": (NAMED, NAMED)}),
     ({"password": "[redacted:unknown]"}, {"password": NAMED}),
     ({"password": "Bearer $TOKEN and more"}, {"password": NAMED}),
-    ({"password": {"value": "v"}, "x": TOKEN}, {"password": {"value": "v"}, "x": "[redacted:github-pat]"}),
+    (
+        {"password": {"value": "v"}, "x": TOKEN},
+        {"password": {"value": "v"}, "x": "[redacted:github-pat]"},
+    ),
     ({"name": "Cookie", "value": ["v"]}, {"name": "Cookie", "value": [NAMED]}),
 ]
 
 UNCHANGED: list[Any] = [
-    {"dependencies": {"cookie": "^0.7.1"}, "PWD": "/home/bob/project", "credentials": r"C:\keys\a.json"},
+    {
+        "dependencies": {"cookie": "^0.7.1"},
+        "PWD": "/home/bob/project",
+        "credentials": r"C:\keys\a.json",
+    },
     *({name: "v"} for name in OTHER_NAMES),
     {"password": "[redacted:cookie]"},
     {"password": {"authority": "v"}},
@@ -103,8 +128,17 @@ UNCHANGED: list[Any] = [
     {"password": []},
     {"password": 0},
     {"headers": [["Authorization", "Bearer ${GITHUB_TOKEN}"]], "token": "$TOKEN", "password": ""},
-    {"properties": {"password": {"type": "string", "description": "the password"}}, "required": ["password", "user"]},
-    {"next_page_token": "CAUQAA", "tokens": 1200, "max_tokens": 5, "password": None, "secret": False},
+    {
+        "properties": {"password": {"type": "string", "description": "the password"}},
+        "required": ["password", "user"],
+    },
+    {
+        "next_page_token": "CAUQAA",
+        "tokens": 1200,
+        "max_tokens": 5,
+        "password": None,
+        "secret": False,
+    },
     [1, 2.5, None, True, "text", {"a": ["b", ("c",)]}],
 ]
 
@@ -114,7 +148,17 @@ json_values = st.recursive(
         st.lists(inner, max_size=4)
         | st.dictionaries(
             st.sampled_from(
-                ["password", "x", "token", "name", "value", "k", "pass_word", "my token", "ASP.NET_SessionId"]
+                [
+                    "password",
+                    "x",
+                    "token",
+                    "name",
+                    "value",
+                    "k",
+                    "pass_word",
+                    "my token",
+                    "ASP.NET_SessionId",
+                ]
             )
             | st.text(max_size=4),
             inner,
@@ -144,7 +188,10 @@ def test_a_value_without_secrets_comes_back_as_the_same_object(value: Any) -> No
 
 def test_any_mapping_is_an_object_and_what_json_does_not_have_is_left() -> None:
     thing = object()
-    assert shared_redactor().redact_value(MappingProxyType({"password": "x", "n": 1})) == {"password": NAMED, "n": 1}
+    assert shared_redactor().redact_value(MappingProxyType({"password": "x", "n": 1})) == {
+        "password": NAMED,
+        "n": 1,
+    }
     assert shared_redactor().redact_value([thing, TOKEN]) == [thing, "[redacted:github-pat]"]
 
 
@@ -154,7 +201,9 @@ def test_two_keys_that_become_equal_are_told_apart() -> None:
     assert redacted == {"[redacted:github-pat]": 1, "[redacted:github-pat]#2": 2}
 
 
-@pytest.mark.parametrize("wrapped", [lambda value: [value], lambda value: {0: value}], ids=["lists", "objects"])
+@pytest.mark.parametrize(
+    "wrapped", [lambda value: [value], lambda value: {0: value}], ids=["lists", "objects"]
+)
 def test_what_is_nested_too_deeply_to_look_at_is_not_shown(wrapped: Callable[[Any], Any]) -> None:
     value: Any = TOKEN
     for _ in range(100_000):
@@ -165,7 +214,9 @@ def test_what_is_nested_too_deeply_to_look_at_is_not_shown(wrapped: Callable[[An
         redacted, depth = redacted[0], depth + 1
     assert redacted == "[redacted:too-deep]"
     assert depth == 501
-    while not isinstance(value, str):  # taken apart by hand: freeing it at once would recurse as deeply
+    while not isinstance(
+        value, str
+    ):  # taken apart by hand: freeing it at once would recurse as deeply
         value = value.pop(0)
 
 
@@ -215,7 +266,10 @@ def test_a_text_without_a_form_in_utf_8_is_redacted_like_any_other() -> None:
 
 
 def test_the_rules_that_take_something_out_are_named_once() -> None:
-    more = "https://bob:hunter2@example.com correct horse/battery+staple password=ab12cd34 bearer abcdefgh12345678"
+    more = (
+        "https://bob:hunter2@example.com correct horse/battery+staple password=ab12cd34 bearer"
+        " abcdefgh12345678"
+    )
     assert shared_redactor().rules_in(f"{TOKEN} {TOKEN} [redacted:cookie] {more}") == [
         "bearer-token", "env:VENDOR_KEY", "github-pat", "password-assignment", "url-credentials",
     ]  # fmt: skip
@@ -230,13 +284,27 @@ def test_only_what_is_clean_beneath_its_escapes_is_called_clean() -> None:
 
 def test_a_placeholder_is_never_cut_by_a_value_that_looks_like_a_part_of_it() -> None:
     redactor = SecretRedactor({"ODD": "redacted:github"})
-    assert redactor.redact("[redacted:github-pat] redacted:github") == "[redacted:github-pat] [redacted:env:ODD]"
-    assert SecretRedactor({"ODD": "redacted:env"}).redact("[redacted:env:ODD]") == "[redacted:env:ODD]"
-    assert SecretRedactor({"ODD": "redacted:with"}).redact("[redacted:withheld]") == "[redacted:withheld]"
-    assert SecretRedactor({"ODD": "redacted:too"}).redact("[redacted:too-deep]") == "[redacted:too-deep]"
+    assert (
+        redactor.redact("[redacted:github-pat] redacted:github")
+        == "[redacted:github-pat] [redacted:env:ODD]"
+    )
+    assert (
+        SecretRedactor({"ODD": "redacted:env"}).redact("[redacted:env:ODD]") == "[redacted:env:ODD]"
+    )
+    assert (
+        SecretRedactor({"ODD": "redacted:with"}).redact("[redacted:withheld]")
+        == "[redacted:withheld]"
+    )
+    assert (
+        SecretRedactor({"ODD": "redacted:too"}).redact("[redacted:too-deep]")
+        == "[redacted:too-deep]"
+    )
     kept = SecretRedactor()
     kept.keep("odd", "redacted:token")
-    assert kept.redact("[redacted:token:odd] redacted:token") == "[redacted:token:odd] [redacted:token:odd]"
+    assert (
+        kept.redact("[redacted:token:odd] redacted:token")
+        == "[redacted:token:odd] [redacted:token:odd]"
+    )
 
 
 def test_a_text_that_was_clean_before_is_looked_at_again_once_its_value_is_a_secret() -> None:
@@ -248,7 +316,10 @@ def test_a_text_that_was_clean_before_is_looked_at_again_once_its_value_is_a_sec
 
 def test_a_bounded_number_of_short_texts_is_remembered_as_clean() -> None:
     redactor = SecretRedactor()
-    short, long = "word " * (redaction.MAX_CLEAN_CHARACTERS // 5), "word " * redaction.MAX_CLEAN_CHARACTERS
+    short, long = (
+        "word " * (redaction.MAX_CLEAN_CHARACTERS // 5),
+        "word " * redaction.MAX_CLEAN_CHARACTERS,
+    )
     exact = short.ljust(redaction.MAX_CLEAN_CHARACTERS, ".")
     for texts, remembered in (
         ([exact, exact + ".", long], 1),
@@ -263,11 +334,17 @@ def test_a_bounded_number_of_short_texts_is_remembered_as_clean() -> None:
         assert len(redactor._clean) == remembered
 
 
-def test_long_texts_are_redacted_once_and_a_bounded_number_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_texts_are_redacted_once_and_a_bounded_number_is_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Their values as JSON are none the cleaner for it."""
     monkeypatch.setattr(redaction, "MAX_LONG_CHARACTERS", 8 * redaction.LONG_CHARACTERS)
     redactor, filling = SecretRedactor(), "x = 1; " * (redaction.LONG_CHARACTERS // 7)
-    fits, too_short, too_long = f"{TOKEN} {filling}", f"{TOKEN} {filling}"[:30_000], f"{TOKEN} " + filling * 2
+    fits, too_short, too_long = (
+        f"{TOKEN} {filling}",
+        f"{TOKEN} {filling}"[:30_000],
+        f"{TOKEN} " + filling * 2,
+    )
     settled = [redactor.redact(text) for text in (fits, too_short, too_long)]
     assert list(redactor._settled) == settled[:1]  # seen nowhere else
     assert redactor.redact(settled[0]) is settled[0]
@@ -293,7 +370,9 @@ def test_what_does_not_settle_is_withheld(monkeypatch: pytest.MonkeyPatch) -> No
     assert shared_redactor().redact(f"x {TOKEN}") == "[redacted:withheld]"
 
 
-def test_kept_values_are_bounded_and_what_was_redacted_by_them_stays_redacted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kept_values_are_bounded_and_what_was_redacted_by_them_stays_redacted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(redaction, "MAX_KEPT", 4)
     redactor = SecretRedactor({"KEY": "a-configured-value"})
     made = [f"token-number-{number:04}-of-many" for number in range(6)]
@@ -302,7 +381,11 @@ def test_kept_values_are_bounded_and_what_was_redacted_by_them_stays_redacted(mo
     for value in made[1:]:
         redactor.keep("later", value)
     redactor.keep("given", "a-configured-value")
-    assert [redactor.redact(value) == value for value in made[:3]] == [True, True, False], "the oldest are forgotten"
+    assert [redactor.redact(value) == value for value in made[:3]] == [
+        True,
+        True,
+        False,
+    ], "the oldest are forgotten"
     assert all(redactor.redact(value) == "[redacted:token:later]" for value in made[-4:])
     assert redactor.redact(once) == once == "<[redacted:token:first]>"
 
@@ -314,12 +397,16 @@ def test_values_that_begin_alike_are_told_apart_and_their_beginning_alone_is_no_
     )
     for number in range(3):
         redactor.keep(f"n{number}", f"{beginning}{number}")
-    assert redactor.redact(f"{beginning}1, {beginning}2") == "[redacted:token:n1], [redacted:token:n2]"
+    assert (
+        redactor.redact(f"{beginning}1, {beginning}2") == "[redacted:token:n1], [redacted:token:n2]"
+    )
     for harmless in (beginning, f"{beginning}x"):
         assert redactor.redact(harmless) is harmless
         assert redactor.redact(f"{harmless} {TOKEN}") == f"{harmless} [redacted:github-pat]"
     escaped = f"{beginning}0".replace("-", r"\u002d")
-    assert redactor.redact(f"a-configured-value {escaped}") == "[redacted:env:KEY] [redacted:token:n0]"
+    assert (
+        redactor.redact(f"a-configured-value {escaped}") == "[redacted:env:KEY] [redacted:token:n0]"
+    )
 
 
 def test_of_a_very_long_value_the_head_is_looked_for() -> None:
@@ -336,7 +423,7 @@ def test_a_redactor_whose_first_kept_value_is_too_short_to_look_for_works_as_bef
     assert redactor.redact(f"short {TOKEN}") == "short [redacted:github-pat]"
 
 
-# --- what is not looked at again --------------------------------------------------------------------------------------
+# --- what is not looked at again ------------------------------------------------------------------
 
 
 def looks(work: Callable[[], object]) -> int:
@@ -358,9 +445,18 @@ def looks(work: Callable[[], object]) -> int:
 
 @pytest.mark.parametrize(
     ("characters", "is_remembered"),
-    [(1_024, True), (1_025, False), (32_767, False), (32_768, True), (2_097_151, True), (2_097_152, False)],
+    [
+        (1_024, True),
+        (1_025, False),
+        (32_767, False),
+        (32_768, True),
+        (2_097_151, True),
+        (2_097_152, False),
+    ],
 )
-def test_short_and_long_texts_that_were_redacted_are_not_looked_at_again(characters: int, is_remembered: bool) -> None:
+def test_short_and_long_texts_that_were_redacted_are_not_looked_at_again(
+    characters: int, is_remembered: bool
+) -> None:
     redactor, text = SecretRedactor(), "a word " * 300_000
     assert looks(lambda: redactor.redact(text[:characters])) > 0
     assert (looks(lambda: redactor.redact(text[:characters])) == 0) == is_remembered
@@ -371,7 +467,10 @@ def test_short_and_long_texts_that_were_redacted_are_not_looked_at_again(charact
 
 def test_long_texts_of_eight_mib_are_remembered_and_the_oldest_is_forgotten() -> None:
     redactor = SecretRedactor()
-    texts = [f"{n}{' a word' * 300_000}"[:size] for n, size in enumerate([2_000_000] * 3 + [1_388_608, 1_000_000])]
+    texts = [
+        f"{n}{' a word' * 300_000}"[:size]
+        for n, size in enumerate([2_000_000] * 3 + [1_388_608, 1_000_000])
+    ]
     for text in texts:
         redactor.redact(text)
     assert [looks(lambda: redactor.redact(text)) for text in texts] == [0] * 5  # noqa: B023 - called at once

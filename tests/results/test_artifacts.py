@@ -48,7 +48,9 @@ def test_bytes_come_back_by_their_digest(store: ArtifactStore, run_dir: Path) ->
     assert files(run_dir) == [path_of(run_dir)]
 
 
-def test_equal_content_is_one_file_however_often_it_is_put(store: RunArtifacts, run_dir: Path) -> None:
+def test_equal_content_is_one_file_however_often_it_is_put(
+    store: RunArtifacts, run_dir: Path
+) -> None:
     store.put(HELLO)
     before = path_of(run_dir).stat()
     store.put(HELLO)
@@ -57,7 +59,9 @@ def test_equal_content_is_one_file_however_often_it_is_put(store: RunArtifacts, 
     assert len(files(run_dir)) == 1
 
 
-def test_files_are_0600_and_directories_0700_whatever_the_umask(store: RunArtifacts, run_dir: Path) -> None:
+def test_files_are_0600_and_directories_0700_whatever_the_umask(
+    store: RunArtifacts, run_dir: Path
+) -> None:
     old = os.umask(0)
     try:
         store.put(HELLO)
@@ -67,7 +71,9 @@ def test_files_are_0600_and_directories_0700_whatever_the_umask(store: RunArtifa
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600)
 
 
-@pytest.mark.parametrize("sha256", ["", "..", "../" * 30, DIGEST.upper(), DIGEST + "\n", DIGEST[:63], "a" * 63 + "/"])
+@pytest.mark.parametrize(
+    "sha256", ["", "..", "../" * 30, DIGEST.upper(), DIGEST + "\n", DIGEST[:63], "a" * 63 + "/"]
+)
 def test_what_is_not_a_digest_is_refused(store: RunArtifacts, sha256: str) -> None:
     with pytest.raises(RequestError, match="not an artifact's digest"):
         store.get(sha256)
@@ -124,7 +130,9 @@ def test_what_stands_in_an_artifacts_place_is_neither_followed_nor_read(
     assert [problem.rpartition(": ")[2] for problem in store.problems()] == ["not an artifact"]
 
 
-@pytest.mark.parametrize("level", ["artifacts", "artifacts/sha256", f"artifacts/sha256/{DIGEST[:2]}"])
+@pytest.mark.parametrize(
+    "level", ["artifacts", "artifacts/sha256", f"artifacts/sha256/{DIGEST[:2]}"]
+)
 def test_a_link_in_place_of_a_directory_is_not_followed(
     store: RunArtifacts, run_dir: Path, tmp_path: Path, level: str
 ) -> None:
@@ -188,7 +196,9 @@ except StorageError as error:
 
 
 def test_a_full_disk_is_said_and_no_part_of_a_file_is_left(run_dir: Path) -> None:
-    found = subprocess.run([sys.executable, "-c", FULL, str(run_dir)], capture_output=True, text=True, check=True)
+    found = subprocess.run(
+        [sys.executable, "-c", FULL, str(run_dir)], capture_output=True, text=True, check=True
+    )
     assert found.stdout.startswith("disk_full can't store artifact "), found.stderr
     assert files(run_dir) == []
 
@@ -205,7 +215,9 @@ def test_storing_ten_megabytes_takes_no_second_copy(store: RunArtifacts) -> None
     tracemalloc.stop()
 
 
-def test_threads_that_put_the_same_content_leave_one_file(store: RunArtifacts, run_dir: Path) -> None:
+def test_threads_that_put_the_same_content_leave_one_file(
+    store: RunArtifacts, run_dir: Path
+) -> None:
     contents = [bytes([n]) * 1000 for n in range(20)]
     barrier = threading.Barrier(8)
     failures: list[BaseException] = []
@@ -244,7 +256,9 @@ def test_no_descriptor_stays_open(store: RunArtifacts, run_dir: Path) -> None:
     assert len(list(listing.iterdir())) == before
 
 
-def test_what_another_process_wrote_can_be_listed_and_checked(store: RunArtifacts, run_dir: Path) -> None:
+def test_what_another_process_wrote_can_be_listed_and_checked(
+    store: RunArtifacts, run_dir: Path
+) -> None:
     digests = sorted(store.put(bytes([n]) * n) for n in range(5))
     (run_dir / "artifacts" / "sha256" / "ab").mkdir(exist_ok=True)
     (run_dir / "artifacts" / "sha256" / "ab" / ".new-0123").write_bytes(b"")

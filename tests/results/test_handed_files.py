@@ -21,7 +21,10 @@ from pydantic import BaseModel
 
 CONFIG = {
     "servers": '[servers.kit]\ntransport = "local"\ntrust = "trusted"\n',
-    "bundles": '[bundles.kit]\ndescription = "Kit."\ntools = ["kit.make", "kit.open"]\neffects = ["read"]\n',
+    "bundles": (
+        '[bundles.kit]\ndescription = "Kit."\ntools = ["kit.make", "kit.open"]\neffects ='
+        ' ["read"]\n'
+    ),
     "routes": '[[routes]]\nname = "all"\nbundles = ["kit"]\n',
     "policy": '[[policies]]\nname = "all"\nallow = ["*"]\n',
 }
@@ -56,13 +59,18 @@ class Kit:
         self.queries.append(arguments.query)
         for path in (arguments.path, *arguments.inputFiles):
             if Path(path).is_absolute():
-                mode = stat.S_IMODE(Path(path).stat().st_mode), stat.S_IMODE(Path(path).parent.stat().st_mode)
+                mode = (
+                    stat.S_IMODE(Path(path).stat().st_mode),
+                    stat.S_IMODE(Path(path).parent.stat().st_mode),
+                )
                 self.opened.append({"path": path, "data": Path(path).read_bytes(), "modes": mode})
         return ToolOutput((Text(arguments.model_dump_json()),))
 
     @property
     def tools(self) -> tuple[LocalTool, ...]:
-        return LocalTool("make", "Makes it.", What, self.make), LocalTool("open", "Opens it.", Paths, self.open)
+        return LocalTool("make", "Makes it.", What, self.make), LocalTool(
+            "open", "Opens it.", Paths, self.open
+        )
 
 
 @dataclass
@@ -91,18 +99,26 @@ def site(tmp_path: Path) -> Iterator[Site]:
         yield Site(router, kit, tmp_path)
 
 
-@pytest.mark.parametrize(("what", "suffix"), [("gif", ".gif"), ("json", ".json"), ("text", ".txt"), ("odd", ".bin")])
+@pytest.mark.parametrize(
+    ("what", "suffix"), [("gif", ".gif"), ("json", ".json"), ("text", ".txt"), ("odd", ".bin")]
+)
 def test_a_path_is_that_of_a_read_only_copy_by_what_its_bytes_are_and_gone_afterwards(
     site: Site, what: str, suffix: str
 ) -> None:
     handle = site.made(what)
     assert site.open(path=handle).ok
     (file,) = site.kit.opened
-    assert (file["data"], file["modes"], Path(file["path"]).suffix) == (MADE[what], (0o400, 0o700), suffix)
+    assert (file["data"], file["modes"], Path(file["path"]).suffix) == (
+        MADE[what],
+        (0o400, 0o700),
+        suffix,
+    )
     assert "evil" not in file["path"]
     assert not Path(file["path"]).parent.exists()
     lines = (site.folder / "runs" / "r" / "tool-calls.jsonl").read_text().splitlines()
-    assert json.loads(json.loads(lines[-1])["arguments"]) == {"path": handle}, "the record has the handle"
+    assert json.loads(json.loads(lines[-1])["arguments"]) == {"path": handle}, (
+        "the record has the handle"
+    )
 
 
 def test_several_files_of_one_call_are_handed_at_once_and_the_same_one_once(site: Site) -> None:
@@ -131,7 +147,9 @@ def test_only_artifacts_of_the_run_and_its_ancestors_are_handed_or_read(site: Si
         assert (refused.outcome, refused.code) == ("invalid_arguments", "not_found")
         assert not site.router.call_sync(run_id, "read_artifact", {"uri": absent}).ok
     child_only = site.made("odd", "child")
-    assert site.open("parent", path=child_only).code == "not_found", "what a sub-agent made is not its parent's"
+    assert site.open("parent", path=child_only).code == "not_found", (
+        "what a sub-agent made is not its parent's"
+    )
     assert len(site.kit.opened) == 1
 
 
@@ -158,13 +176,21 @@ def test_what_a_schema_says_of_bytes_counts_before_a_name_and_a_path_by_format_n
     }
     given = {"file": uri(GIF), "source": uri(GIF), "path": uri(GIF), "paths": [uri(GIF)]}
     found = handles_in(given, {"type": "object", "properties": properties})
-    assert {handle.place[0]: handle.want for handle in found} == {"file": "base64", "source": "path", "path": "path"}
+    assert {handle.place[0]: handle.want for handle in found} == {
+        "file": "base64",
+        "source": "path",
+        "path": "path",
+    }
 
 
-def test_bytes_in_arguments_are_artifacts_in_the_record_and_come_to_the_tool_as_they_were(site: Site) -> None:
+def test_bytes_in_arguments_are_artifacts_in_the_record_and_come_to_the_tool_as_they_were(
+    site: Site,
+) -> None:
     payload = "data:image/gif;base64," + base64.b64encode(GIF + bytes(600)).decode()
     site.router.route_sync(Step(run_id="r", workflow="w", role="r", step="s"))
-    assert json.loads(site.open(query=payload).text)["query"].startswith("[artifact artifact:sha256:")
+    assert json.loads(site.open(query=payload).text)["query"].startswith(
+        "[artifact artifact:sha256:"
+    )
     records = (site.folder / "runs" / "r" / "tool-calls.jsonl").read_text()
     assert "AAAAAAAA" not in records
     assert site.kit.queries == [payload]
@@ -187,11 +213,17 @@ def test_a_refused_call_leaves_none_of_its_bytes_and_the_beginning_of_its_words(
     denied, unfit = (site.folder / "runs" / "r" / "tool-calls.jsonl").read_text().splitlines()
     assert json.loads(json.loads(denied)["arguments"])["query"].startswith("[artifact ")
     kept = json.loads(json.loads(unfit)["arguments"])
-    assert (kept["length"] > 100_000, kept["head"][:14], len(kept["head"])) == (True, '{"inputFiles":', 1_000)
+    assert (kept["length"] > 100_000, kept["head"][:14], len(kept["head"])) == (
+        True,
+        '{"inputFiles":',
+        1_000,
+    )
     assert len(unfit) < 10_000
 
 
-def test_the_confined_reader_reads_a_handed_file_and_no_other_outside_the_workspace(tmp_path: Path) -> None:
+def test_the_confined_reader_reads_a_handed_file_and_no_other_outside_the_workspace(
+    tmp_path: Path,
+) -> None:
     workspace = tmp_path / "workspace"
     workspace.mkdir()
     (workspace / "big.txt").write_text("some words\n" * 5_000)

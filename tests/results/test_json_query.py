@@ -20,7 +20,11 @@ CONFIG = {
 
 def everything(plain: bool) -> str:
     """Give all rows."""
-    return "no json " * 5_000 if plain else json.dumps([{"id": n, "size": n * 3} for n in range(60_000)])
+    return (
+        "no json " * 5_000
+        if plain
+        else json.dumps([{"id": n, "size": n * 3} for n in range(60_000)])
+    )
 
 
 @pytest.fixture
@@ -29,7 +33,9 @@ def router(tmp_path: Path) -> Any:
     for name, text in CONFIG.items():
         (tmp_path / "config" / f"{name}.toml").write_text(text, encoding="utf-8")
     local = {"big": LocalServer([everything], "Big.")}
-    with Router.open(tmp_path / "config", runs=tmp_path / "runs", local=local, workspace=tmp_path) as router:
+    with Router.open(
+        tmp_path / "config", runs=tmp_path / "runs", local=local, workspace=tmp_path
+    ) as router:
         router.route_sync(Step(run_id="r", workflow="w", role="r", step="s"))
         yield router
 
@@ -73,8 +79,17 @@ def test_an_artifact_that_is_no_json_is_said_to_be_none(router: Router) -> None:
         "join('', [@[0], @[0]])" + " | [@, @] | join('', @)" * 18 + " | [@, @] | join('', @)" * 2,
         "to_string(" * 40 + "@" + ")" * 40,
         "[*][*][*][*]".replace("[*]", "[@, @][*]"),
-        *("[@, @]" + " | [@, @]" * 60 + end for end in ("", " | to_string(@)", " | contains(@, @)")),
-        "{a: " + "[@, @]" + " | {a: @, b: @}" * 60 + ", b: " + "[@, @]" + " | {a: @, b: @}" * 60 + "} | a == b",
+        *(
+            "[@, @]" + " | [@, @]" * 60 + end
+            for end in ("", " | to_string(@)", " | contains(@, @)")
+        ),
+        "{a: "
+        + "[@, @]"
+        + " | {a: @, b: @}" * 60
+        + ", b: "
+        + "[@, @]"
+        + " | {a: @, b: @}" * 60
+        + "} | a == b",
         "[*].{a: @, b: @}" + " | [*].{a: @, b: @}" * 60,
         "(" * 400 + "@" + ")" * 400,
     ],

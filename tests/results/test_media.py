@@ -22,10 +22,15 @@ from tests.profiles import examples
 
 def png(width: int, height: int, *extra: tuple[bytes, bytes], tail: bytes = b"") -> bytes:
     def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
 
     header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
-    body = b"".join(chunk(kind, data) for kind, data in (*extra, (b"IDAT", zlib.compress(b"\0" * 10)), (b"IEND", b"")))
+    body = b"".join(
+        chunk(kind, data)
+        for kind, data in (*extra, (b"IDAT", zlib.compress(b"\0" * 10)), (b"IEND", b""))
+    )
     return b"\x89PNG\r\n\x1a\n" + header + body + tail
 
 
@@ -66,7 +71,9 @@ BMP = (
     + struct.pack("<IiiHHIIiiII", 40, 4, -5, 1, 24, 0, 0, 0, 0, 0, 0)
     + bytes(16)
 )
-WEBP = riff(b"WEBP", (b"VP8X", b"\0\0\0\0" + (639).to_bytes(3, "little") + (479).to_bytes(3, "little")))
+WEBP = riff(
+    b"WEBP", (b"VP8X", b"\0\0\0\0" + (639).to_bytes(3, "little") + (479).to_bytes(3, "little"))
+)
 LOSSLESS = riff(b"WEBP", (b"VP8L", b"\x2f" + (9 | 19 << 14).to_bytes(4, "little") + bytes(9)))
 LOSSY = riff(b"WEBP", (b"VP8 ", b"\0\0\0\x9d\x01\x2a" + struct.pack("<HH", 20, 10) + bytes(8)))
 MP3 = (b"\xff\xfb\x90\x44" + bytes(413)) * 2
@@ -183,7 +190,9 @@ def test_images_say_their_size_in_the_header(data: bytes, size: tuple[int, int] 
 
 def test_sound_says_how_long_it_is_by_the_bytes_that_are_there() -> None:
     assert describe(wav(1.5)) == MediaFacts("audio/wav", duration_s=1.5)
-    lying = riff(b"WAVE", (b"fmt ", struct.pack("<HHIIHH", 1, 1, 8000, 8000, 1, 8)), (b"data", b""))[:-4]
+    lying = riff(
+        b"WAVE", (b"fmt ", struct.pack("<HHIIHH", 1, 1, 8000, 8000, 1, 8)), (b"data", b"")
+    )[:-4]
     assert duration(lying + b"\xff\xff\xff\xff" + bytes(4000)) == 0.5
     assert duration(riff(b"WAVE", (b"data", bytes(10)))) is None
     assert duration(riff(b"WAVE", *[(b"junk", b"")] * 1000)) is None
@@ -219,7 +228,17 @@ def test_a_bomb_costs_no_more_than_its_header() -> None:
     | st.builds(
         lambda head, tail: head + tail,
         st.sampled_from(
-            [png(1, 1)[:33], JPEG[:20], GIF[:13], WEBP[:16], wav(0)[:12], b"PK\x03\x04", MP3[:4], b"BM", b"{"]
+            [
+                png(1, 1)[:33],
+                JPEG[:20],
+                GIF[:13],
+                WEBP[:16],
+                wav(0)[:12],
+                b"PK\x03\x04",
+                MP3[:4],
+                b"BM",
+                b"{",
+            ]
         ),
         st.binary(max_size=100),
     )

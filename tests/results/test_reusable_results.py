@@ -1,4 +1,6 @@
-"""Which results may be used again, by the rules alone: each condition with the case that lacks just it."""
+"""Which results may be used again, by the rules alone: each condition with the case that lacks just
+it.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,10 @@ REUSED = Reuse(("get*", "run", "set", "none"), 5.0)
 
 
 def catalog(bundles: Mapping[str, Bundle] | None = None, **server: Any) -> Catalog:
-    row = Server(**{"name": "s", "transport": "streamable-http", "trust": "trusted", "reuse": (REUSED,)} | server)
+    row = Server(
+        **{"name": "s", "transport": "streamable-http", "trust": "trusted", "reuse": (REUSED,)}
+        | server
+    )
     made = {
         "read": Bundle("read", "", ("s.get", "s.free"), effects=("read",)),
         "net": Bundle("net", "", ("s.get", "s.send"), effects=("read", "network")),
@@ -40,7 +45,9 @@ def catalog(bundles: Mapping[str, Bundle] | None = None, **server: Any) -> Catal
         "exec": Bundle("exec", "", ("s.run",), effects=("read", "exec")),
     }
     known = small_catalog(made | dict(bundles or {}), servers=[row])
-    cards = {name: replace(card, idempotent=name == "s.hinted") for name, card in known.cards.items()}
+    cards = {
+        name: replace(card, idempotent=name == "s.hinted") for name, card in known.cards.items()
+    }
     return replace(known, cards=cards)
 
 
@@ -76,16 +83,25 @@ def test_a_tool_can_do_what_every_bundle_that_holds_it_declares() -> None:
     assert not is_read_only(catalog(nothing), "s.mute")
 
 
-def test_a_call_may_be_repeated_by_the_operators_word_a_trusted_hint_or_because_it_only_reads() -> None:
+def test_a_call_may_be_repeated_by_the_operators_word_a_trusted_hint_or_because_it_only_reads() -> (
+    None
+):
     known = catalog(idempotent=("ag*", "other"))
-    assert {tool for tool in TOOLS if may_repeat(known, f"s.{tool}")} == {"get", "free", "send", "hinted", "again"}
+    assert {tool for tool in TOOLS if may_repeat(known, f"s.{tool}")} == {
+        "get",
+        "free",
+        "send",
+        "hinted",
+        "again",
+    }
     assert not may_repeat(known, "t.get")
     assert not may_repeat(known, "s.unknown")
     assert may_repeat(known, "s.other")  # the operator's word counts before a definition is there
 
 
 @pytest.mark.parametrize(
-    ("transport", "place"), [("local", HERE), ("stdio", HERE), ("streamable-http", "s"), ("sse", "s")]
+    ("transport", "place"),
+    [("local", HERE), ("stdio", HERE), ("streamable-http", "s"), ("sse", "s")],
 )
 def test_what_shares_this_machine_is_one_place(transport: str, place: str) -> None:
     assert place_of(catalog(transport=transport), "s.get") == place
@@ -93,7 +109,9 @@ def test_what_shares_this_machine_is_one_place(transport: str, place: str) -> No
 
 def test_every_part_of_a_call_is_in_its_key() -> None:
     known, asked = catalog(), ReusableCall("s.get", {"path": "a"}, "ann", "r", ("/w",))
-    changed = replace(known, cards={**known.cards, "s.get": replace(known.cards["s.get"], sha256="sha256:1")})
+    changed = replace(
+        known, cards={**known.cards, "s.get": replace(known.cards["s.get"], sha256="sha256:1")}
+    )
     others = [
         replace(asked, tool="s.free"),
         replace(asked, arguments={"path": "b"}),
@@ -102,22 +120,29 @@ def test_every_part_of_a_call_is_in_its_key() -> None:
         replace(asked, where=("/x",)),
         replace(asked, principal="", run_id="ann"),
     ]
-    keys = [key_of(known, one, REUSED) for one in (asked, *others)] + [key_of(changed, asked, REUSED)]
+    keys = [key_of(known, one, REUSED) for one in (asked, *others)] + [
+        key_of(changed, asked, REUSED)
+    ]
     assert len({*keys}) == len(keys)
     shared = replace(REUSED, across_runs=True)
     across = [
-        key_of(known, one, shared) for one in (asked, replace(asked, run_id="q"), replace(asked, principal="bob"))
+        key_of(known, one, shared)
+        for one in (asked, replace(asked, run_id="q"), replace(asked, principal="bob"))
     ]
     assert (across[0] == across[1], across[0] == across[2]) == (True, False)
 
 
 def test_what_is_too_large_or_seems_to_have_failed_is_not_kept() -> None:
-    most = ShapedResult("x" * (MAX_ENTRY_BYTES - 3), (Blob(b"abc", "0" * 64, "media", MediaFacts("image/gif")),))
+    most = ShapedResult(
+        "x" * (MAX_ENTRY_BYTES - 3), (Blob(b"abc", "0" * 64, "media", MediaFacts("image/gif")),)
+    )
     assert may_keep(most, "r.1", 9) == CachedResult(most, "r.1", 9)
     assert may_keep(replace(most, text=most.text + "x"), "r.1", 9) is None
     wide = ShapedResult("x" * (MAX_ENTRY_BYTES // 4 - 1) + "\U0001f600")
     assert may_keep(wide, "r.1", 9) == CachedResult(wide, "r.1", 9)
-    assert may_keep(replace(wide, text=wide.text + "x"), "r.1", 9) is None, "Python keeps four bytes a character then"
+    assert may_keep(replace(wide, text=wide.text + "x"), "r.1", 9) is None, (
+        "Python keeps four bytes a character then"
+    )
     assert may_keep(ShapedResult("no", flags=("looks_like_error",)), "r.1", 9) is None
 
 
@@ -128,7 +153,10 @@ def test_what_is_kept_is_bounded_in_entries_and_bytes_and_dropped_by_its_place()
     cache = ResultCache(max_entries=3, max_bytes=100)
     for key, place, size in (("a", "p", 50), ("b", "q", 50), ("a", "p", 50)):
         cache.put(key, place, kept(size))
-    assert (len(cache), cache.bytes) == (2, 100)  # put twice, counted once; exactly as much as may be
+    assert (len(cache), cache.bytes) == (
+        2,
+        100,
+    )  # put twice, counted once; exactly as much as may be
     cache.put("c", "q", kept(1))
     assert (cache.get("b", 9), len(cache), cache.bytes) == (None, 2, 51)
     for key in "de":

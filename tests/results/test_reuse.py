@@ -1,4 +1,6 @@
-"""Results used again: only where the operator says so, only of tools that read, and never past a change."""
+"""Results used again: only where the operator says so, only of tools that read, and never past a
+change.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,9 @@ class Kit:
             self.tool("change", lambda n: ToolOutput((Text(f"changed {n}"),))),
             self.tool("fails", lambda n: ToolOutput((Text(f"failed {n}"),), failed=True)),
             self.tool("seems", lambda n: ToolOutput((Text(f"Error: not reachable {n}"),))),
-            self.tool("picture", lambda _: ToolOutput((Media(b"GIF89a\1\0\1\0\0\0\0!", "image/gif"),))),
+            self.tool(
+                "picture", lambda _: ToolOutput((Media(b"GIF89a\1\0\1\0\0\0\0!", "image/gif"),))
+            ),
         )
 
 
@@ -89,13 +93,17 @@ class Site:
         options: dict[str, Any] = {"runs": self.folder / "runs", "workspace": self.folder}
         return Router.open(self.folder / "config", local={"kit": self.kit.tools}, **options)
 
-    def says(self, *calls: tuple[str, str], runs: tuple[str, ...] = ("r",), **step: Any) -> list[str]:
+    def says(
+        self, *calls: tuple[str, str], runs: tuple[str, ...] = ("r",), **step: Any
+    ) -> list[str]:
         """What the calls (tool, text) say, one after another, in each run."""
         with self.open() as router:
             for run_id in runs:
                 router.route_sync(Step(run_id=run_id, workflow="w", role="r", step="s", **step))
             return [
-                router.call_sync(run_id, f"kit.{tool}", {"text": text}).text for run_id in runs for tool, text in calls
+                router.call_sync(run_id, f"kit.{tool}", {"text": text}).text
+                for run_id in runs
+                for tool, text in calls
             ]
 
     def finished(self, run_id: str = "r") -> list[dict[str, Any]]:
@@ -129,15 +137,26 @@ def test_nothing_is_used_again_where_the_operator_gave_no_lifetime(site: Site) -
 
 
 def test_the_first_row_that_fits_a_tool_counts(site: Site) -> None:
-    rows = '[[servers.kit.reuse]]\ntools = ["l*"]\nttl_s = 0\n[[servers.kit.reuse]]\ntools = ["*"]\nttl_s = 60\n'
+    rows = (
+        '[[servers.kit.reuse]]\ntools = ["l*"]\nttl_s = 0\n[[servers.kit.reuse]]\ntools ='
+        ' ["*"]\nttl_s = 60\n'
+    )
     site.write("servers", SERVERS + rows)
     assert site.says(LOOK, LOOK, ("picture", ""), ("picture", ""))[:2] == ["look 1", "look 2"]
     assert site.kit.counts["picture"] == 1
 
 
-def test_what_changes_something_is_never_used_again_and_makes_what_was_read_before_stale(site: Site) -> None:
+def test_what_changes_something_is_never_used_again_and_makes_what_was_read_before_stale(
+    site: Site,
+) -> None:
     change = ("change", "x")
-    assert site.says(LOOK, change, change, LOOK, LOOK) == ["look 1", "changed 1", "changed 2", "look 2", "look 2"]
+    assert site.says(LOOK, change, change, LOOK, LOOK) == [
+        "look 1",
+        "changed 1",
+        "changed 2",
+        "look 2",
+        "look 2",
+    ]
 
 
 @pytest.mark.parametrize("tool", ["fails", "seems"])
@@ -146,7 +165,9 @@ def test_what_failed_or_seems_to_have_is_tried_again(site: Site, tool: str) -> N
     assert site.kit.counts[tool] == 2
 
 
-def test_a_failure_that_comes_as_a_success_stays_one_and_is_flagged_for_the_engine_too(site: Site) -> None:
+def test_a_failure_that_comes_as_a_success_stays_one_and_is_flagged_for_the_engine_too(
+    site: Site,
+) -> None:
     with site.open() as router:
         router.route_sync(Step(run_id="r", workflow="w", role="r", step="s"))
         result = router.call_sync("r", "kit.seems", {})
@@ -167,11 +188,16 @@ def test_another_principal_shares_nothing_at_all(site: Site) -> None:
     with site.open() as router:
         for who in ("ann", "bob"):
             router.route_sync(Step(run_id=who, workflow="w", role="r", step="s", principal=who))
-        assert [router.call_sync(who, "kit.look", {}).text for who in ("ann", "bob")] == ["look 1", "look 2"]
+        assert [router.call_sync(who, "kit.look", {}).text for who in ("ann", "bob")] == [
+            "look 1",
+            "look 2",
+        ]
 
 
 def test_calls_whose_secrets_are_redacted_to_the_same_text_share_nothing(site: Site) -> None:
-    """Not what is used again, not a key, in this process or in the next; the record shows neither of them."""
+    """Not what is used again, not a key, in this process or in the next; the record shows neither
+    of them.
+    """
     site.write("servers", REUSE + "across_runs = true\n")
     one, other = ({"text": "ghp_" + part * 9} for part in ("a1B2", "c3D4"))
     with site.open() as router:
@@ -218,7 +244,9 @@ def test_artifacts_of_a_result_that_is_used_again_are_in_the_run_that_uses_it(si
     with site.open() as router:
         for run_id in ("a", "b"):
             router.route_sync(Step(run_id=run_id, workflow="w", role="r", step="s"))
-        (first,), (second,) = (router.call_sync(run_id, "kit.picture", {}).artifacts for run_id in ("a", "b"))
+        (first,), (second,) = (
+            router.call_sync(run_id, "kit.picture", {}).artifacts for run_id in ("a", "b")
+        )
         assert router.artifact("b", second.uri) == router.artifact("a", first.uri)
     assert site.kit.counts["picture"] == 1
 
@@ -268,7 +296,7 @@ def test_an_untrusted_server_can_not_be_given_a_lifetime(site: Site) -> None:
         load_catalog(site.folder / "config", local={"kit": site.kit.tools})
 
 
-# --- the parts --------------------------------------------------------------------------------------------------------
+# --- the parts ------------------------------------------------------------------------------------
 
 
 def kept(text: str = "x", until_ns: int = 10) -> CachedResult:
@@ -312,7 +340,13 @@ def test_a_lifetime_is_over_when_the_clock_says_so() -> None:
         said = []
         for seconds in (0.0, 4.9, 0.1):
             clock.advance(seconds)
-            said.append((await results.get_or_call(known, ReusableCall("s.get", {}, "", "r"), "r.1", work)).shaped.text)
+            said.append(
+                (
+                    await results.get_or_call(
+                        known, ReusableCall("s.get", {}, "", "r"), "r.1", work
+                    )
+                ).shaped.text
+            )
         return said
 
     assert asyncio.run(main()) == ["1", "1", "2"]
@@ -364,17 +398,33 @@ def test_a_change_that_goes_past_what_is_kept_makes_it_stale_all_the_same() -> N
             return CallOutcome("ok", "", ShapedResult(next(made)))
 
         async def look() -> str:
-            return (await results.get_or_call(known, ReusableCall("s.get", {}, "", "r"), "r.1", work)).shaped.text
+            return (
+                await results.get_or_call(known, ReusableCall("s.get", {}, "", "r"), "r.1", work)
+            ).shaped.text
 
-        said = [await look(), (await results.call_fresh(known, "s.get", work)).shaped.text, await look()]
-        return [*said, (await results.call_fresh(known, "s.set", work)).shaped.text, await look(), await look()]
+        said = [
+            await look(),
+            (await results.call_fresh(known, "s.get", work)).shaped.text,
+            await look(),
+        ]
+        return [
+            *said,
+            (await results.call_fresh(known, "s.set", work)).shaped.text,
+            await look(),
+            await look(),
+        ]
 
     assert asyncio.run(main()) == ["1", "2", "1", "3", "4", "4"]
 
 
 def test_nothing_that_was_read_before_or_during_a_change_is_used_after_it_began_or_ended() -> None:
     async def main() -> list[str]:
-        results, known, made, done = ResultReuse(FakeClock()), catalog_of_readers(), iter("123456789"), asyncio.Event()
+        results, known, made, done = (
+            ResultReuse(FakeClock()),
+            catalog_of_readers(),
+            iter("123456789"),
+            asyncio.Event(),
+        )
 
         async def work() -> CallOutcome:
             return CallOutcome("ok", "", ShapedResult(next(made)))
@@ -384,7 +434,9 @@ def test_nothing_that_was_read_before_or_during_a_change_is_used_after_it_began_
             return CallOutcome("ok", "", ShapedResult("changed"))
 
         async def look() -> str:
-            return (await results.get_or_call(known, ReusableCall("s.get", {}, "", "r"), "r.1", work)).shaped.text
+            return (
+                await results.get_or_call(known, ReusableCall("s.get", {}, "", "r"), "r.1", work)
+            ).shaped.text
 
         said = [await look(), await look()]
         changing = asyncio.create_task(results.call_fresh(known, "s.set", change))
@@ -403,7 +455,10 @@ def test_a_change_leaves_a_read_of_another_server_that_is_under_way() -> None:
         other = replace(one.servers["s"], name="o")
         bundles = {"read": replace(one.bundles["read"], tools=("s.get", "o.get"))}
         cards = {**one.cards, "o.get": replace(one.cards["s.get"], server="o")}
-        known, made = Catalog({"s": one.servers["s"], "o": other}, bundles, cards=cards), iter("123456789")
+        known, made = (
+            Catalog({"s": one.servers["s"], "o": other}, bundles, cards=cards),
+            iter("123456789"),
+        )
 
         async def work() -> CallOutcome:
             await go.wait()
@@ -422,7 +477,9 @@ def test_a_change_leaves_a_read_of_another_server_that_is_under_way() -> None:
     assert first == again
 
 
-def test_a_tool_that_one_bundle_says_may_write_and_another_that_it_reads_is_taken_for_neither() -> None:
+def test_a_tool_that_one_bundle_says_may_write_and_another_that_it_reads_is_taken_for_neither() -> (
+    None
+):
     from bundle_router.core.tools.reusable_results import is_read_only
 
     assert not is_read_only(catalog(), "s.get")
@@ -431,10 +488,14 @@ def test_a_tool_that_one_bundle_says_may_write_and_another_that_it_reads_is_take
     assert not is_read_only(catalog_of_readers(), "s.unknown")
 
 
-def test_the_reviewer_is_shown_which_call_a_result_came_from(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_reviewer_is_shown_which_call_a_result_came_from(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
     from bundle_router.cli import main
 
     site.says(LOOK, LOOK)
     main(["runs", "show", "r", "--runs", str(site.folder / "runs")])
     shown = [line for line in capsys.readouterr().out.splitlines() if "call kit.look" in line]
-    assert [line.endswith(f"the result of {site.finished()[0]['seq']} again") for line in shown] == [False, True]
+    assert [
+        line.endswith(f"the result of {site.finished()[0]['seq']} again") for line in shown
+    ] == [False, True]

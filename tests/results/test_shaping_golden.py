@@ -28,7 +28,10 @@ def written(shaped: ShapedResult) -> str:
         f"rule: {shaped.rule}",
         f"flags: {', '.join(shaped.flags) or '-'}",
         f"bytes: {shaped.original_bytes} -> {shaped.kept_bytes}",
-        *(f"artifact: {b.role} {b.facts.mime_type} {len(b.data)} bytes {b.sha256}" for b in shaped.blobs),
+        *(
+            f"artifact: {b.role} {b.facts.mime_type} {len(b.data)} bytes {b.sha256}"
+            for b in shaped.blobs
+        ),
     ]
     return "\n".join([*head, "", shaped.text, ""])
 

@@ -28,11 +28,13 @@ PNG = base64.b64decode(
 )
 WAV = b"RIFF\x24\x01\0\0WAVEfmt \x10\0\0\0\1\0\1\0\x40\x1f\0\0\x40\x1f\0\0\1\0\x08\0data\0\1\0\0"
 NOTICE = re.compile(
-    r"\n?\[[\d,]+ of [\d,]+ characters left out here\]\n|\n\[[^\[\]\n]*[\d,]+ of [\d,]+ items shown\]"
+    r"\n?\[[\d,]+ of [\d,]+ characters left out here\]\n|\n\[[^\[\]\n]*[\d,]+ of [\d,]+ items"
+    r" shown\]"
     r"|\n\[full result: [^\n]*\]|\n\[artifacts in the part left out: [^\n]*\]"
 )
 
-# repeated short noise stands in for large media: what matters is the header, the length and the alphabet
+# repeated short noise stands in for large media: what matters is the header, the length and the
+# alphabet
 media = st.builds(
     lambda head, tail, times: head + tail * times,
     st.sampled_from([PNG, WAV]),
@@ -63,7 +65,12 @@ blocks = st.lists(
     st.builds(carried, media, st.integers(0, 8))
     | st.builds(Text, words)
     | st.builds(Text, st.builds(lambda text, times: text * times, words, st.integers(1, 200)))
-    | st.builds(Data, st.lists(st.dictionaries(st.text(max_size=8), st.integers() | words, max_size=4), max_size=40)),
+    | st.builds(
+        Data,
+        st.lists(
+            st.dictionaries(st.text(max_size=8), st.integers() | words, max_size=4), max_size=40
+        ),
+    ),
     max_size=6,
 )
 
@@ -71,9 +78,20 @@ blocks = st.lists(
 def payloads(found: list[Block]) -> list[str]:
     """The base64 of every media that `carried` could have put there, in both alphabets."""
     datas = [block.data for block in found if isinstance(block, Media)]
-    texts = [json.dumps(b.value) if isinstance(b, Data) else b.text for b in found if not isinstance(b, Media)]
-    runs = [run for text in texts for run in re.findall(r"[A-Za-z0-9+/_-]{256,}", text.replace("\\/", "/"))]
-    return [*(base64.b64encode(data).decode() for data in datas), *(run for run in runs if "iVBOR" in run[:300])]
+    texts = [
+        json.dumps(b.value) if isinstance(b, Data) else b.text
+        for b in found
+        if not isinstance(b, Media)
+    ]
+    runs = [
+        run
+        for text in texts
+        for run in re.findall(r"[A-Za-z0-9+/_-]{256,}", text.replace("\\/", "/"))
+    ]
+    return [
+        *(base64.b64encode(data).decode() for data in datas),
+        *(run for run in runs if "iVBOR" in run[:300]),
+    ]
 
 
 @SETTINGS
@@ -116,7 +134,9 @@ def test_shaping_short_text_a_second_time_changes_nothing(text: str) -> None:
 
 
 @SETTINGS
-@given(st.text(alphabet=st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=200))
+@given(
+    st.text(alphabet=st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=200)
+)
 def test_printable_ascii_is_never_changed(text: str) -> None:
     assert shape([Text(text)], 12_000, describe).text == text
 
@@ -133,7 +153,9 @@ def test_visible_text_has_a_utf8_form_and_is_stable(text: str) -> None:
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(max_size=20),
-        lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=5), inner, max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=5), inner, max_size=5)
+        ),
         max_leaves=30,
     ).filter(lambda value: isinstance(value, list | dict))
 )
@@ -142,13 +164,30 @@ def test_a_value_and_its_text_are_shown_once(value: Any) -> None:
     assert shape([Text(json.dumps(value, indent=2)), Data(value)], 12_000, describe).text == alone
 
 
-# What was one regular expression each, before they were looked for piece by piece. A run that is too short is not tried
-# again from each of its characters: none of them has more to come than the first.
+# What was one regular expression each, before they were looked for piece by piece. A run that is
+# too short is not tried again from each of its characters: none of them has more to come than the
+# first.
 RUNS = re.compile(r"(?<![A-Za-z0-9+/_-])(?:[A-Za-z0-9+_-]|\\?/){256,}+={0,2}")
-BLOCKS = re.compile(r"(?m)^(?:[ \t]{0,16}[A-Za-z0-9+/]{60,80}\r?\n){3,}+[ \t]{0,16}[A-Za-z0-9+/]{0,80}={0,2}")
+BLOCKS = re.compile(
+    r"(?m)^(?:[ \t]{0,16}[A-Za-z0-9+/]{60,80}\r?\n){3,}+[ \t]{0,16}[A-Za-z0-9+/]{0,80}={0,2}"
+)
 pieces = st.builds(
     lambda piece, times: piece * times,
-    st.sampled_from(["A", "b/", "\\/", "\\", "=", "-", " ", "\n", "é", "QUJD" * 19 + "\n", " " + "x" * 60 + "\r\n"]),
+    st.sampled_from(
+        [
+            "A",
+            "b/",
+            "\\/",
+            "\\",
+            "=",
+            "-",
+            " ",
+            "\n",
+            "é",
+            "QUJD" * 19 + "\n",
+            " " + "x" * 60 + "\r\n",
+        ]
+    ),
     st.sampled_from([1, 2, 3, 63, 64, 127, 128, 200, 255, 256, 257, 70_000]),
 )
 
@@ -164,11 +203,27 @@ def test_payloads_are_found_piece_by_piece_as_they_were_in_one_go(text: str) -> 
     assert "".join(slices(text)) == text
 
 
-HIDDEN = ["a", "é", " ", "\r", "\n", "\u202e", "\u200d", "\ufe0f", "#", "\U0001f3f4", "\U000e0067", "\U0001f469", "中"]
+HIDDEN = [
+    "a",
+    "é",
+    " ",
+    "\r",
+    "\n",
+    "\u202e",
+    "\u200d",
+    "\ufe0f",
+    "#",
+    "\U0001f3f4",
+    "\U000e0067",
+    "\U0001f469",
+    "中",
+]
 
 
 @pytest.mark.parametrize("unit", ["x", "\u200b", "\r\n", "e\u0301 ", "\U0001f468\u200d\U0001f469 "])
-def test_no_text_holds_the_interpreter_longer_than_a_slice_takes(unit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_text_holds_the_interpreter_longer_than_a_slice_takes(
+    unit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     module = sys.modules["bundle_router.core.tools.shaping.visible"]
     real, seen = vars(module)["_escape_invisible"], list[int]()
 
@@ -185,21 +240,38 @@ def test_no_text_holds_the_interpreter_longer_than_a_slice_takes(unit: str, monk
 
 
 @SETTINGS
-@given(st.lists(st.sampled_from(HIDDEN), max_size=30).map("".join), st.integers(64 * 1024 - 20, 64 * 1024 + 20))
-def test_where_a_long_text_is_sliced_changes_nothing_of_what_is_made_visible(text: str, before: int) -> None:
+@given(
+    st.lists(st.sampled_from(HIDDEN), max_size=30).map("".join),
+    st.integers(64 * 1024 - 20, 64 * 1024 + 20),
+)
+def test_where_a_long_text_is_sliced_changes_nothing_of_what_is_made_visible(
+    text: str, before: int
+) -> None:
     assert visible("x" * before + text) == "x" * before + visible("x" + text)[1:]
 
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=4), inner, max_size=4)
+    ),
     max_leaves=20,
 )
 
 
 @SETTINGS
-@given(st.dictionaries(st.text(max_size=4), json_values, max_size=4), st.sampled_from([None, 1]), st.integers(0, 30))
-def test_long_json_is_read_and_written_as_short_json_is(value: Any, indent: int | None, cut: int) -> None:
+@given(
+    st.dictionaries(st.text(max_size=4), json_values, max_size=4),
+    st.sampled_from([None, 1]),
+    st.integers(0, 30),
+)
+def test_long_json_is_read_and_written_as_short_json_is(
+    value: Any, indent: int | None, cut: int
+) -> None:
     value = {"filler": ["x" * 500] * 300, **value, "last": 1}
     text = json.dumps(value, indent=indent)
     assert json_text.parse(text) == value
@@ -209,9 +281,13 @@ def test_long_json_is_read_and_written_as_short_json_is(value: Any, indent: int 
 
 
 def calls_of_python(work: Callable[[], Any]) -> int:
-    """How many functions of Python were entered: at each of them the interpreter may pass to another thread."""
+    """How many functions of Python were entered: at each of them the interpreter may pass to
+    another thread.
+    """
     entered: list[str] = []
-    sys.setprofile(lambda _frame, event, _argument: entered.append(event) if event == "call" else None)
+    sys.setprofile(
+        lambda _frame, event, _argument: entered.append(event) if event == "call" else None
+    )
     try:
         work()
     finally:
@@ -243,7 +319,8 @@ def test_other_threads_have_their_turn_while_large_json_is_read_and_written(shap
 
 
 @pytest.mark.parametrize(
-    "value", [{"a": "\ud800"}, {"a": float("nan")}, {"a": {}, "b": []}, [1 << 70, -1e300], "é\n", []]
+    "value",
+    [{"a": "\ud800"}, {"a": float("nan")}, {"a": {}, "b": []}, [1 << 70, -1e300], "é\n", []],
 )
 def test_json_with_indents_is_as_python_writes_it(value: Any) -> None:
     assert json_text.dump(value, indented=True) == json.dumps(value, ensure_ascii=False, indent=1)
@@ -254,7 +331,11 @@ def test_a_large_value_is_written_once_and_once_more_for_its_artifact() -> None:
     written: list[bool] = []
 
     def note(frame: Any, event: str, _argument: Any) -> None:
-        if event == "call" and frame.f_code is json_text.dump.__code__ and frame.f_locals["value"] is value:
+        if (
+            event == "call"
+            and frame.f_code is json_text.dump.__code__
+            and frame.f_locals["value"] is value
+        ):
             written.append(frame.f_locals["indented"])
 
     sys.setprofile(note)
@@ -278,20 +359,28 @@ def test_a_value_without_payloads_is_shaped_without_being_copied() -> None:
 def test_media_are_decoded_slice_by_slice_as_in_one_go(size: int) -> None:
     data = bytes(range(256)) * (size // 256 + 1)
     encoded = base64.b64encode(data[:size] or b"x").decode()
-    (block,) = blocks_of({"content": [{"type": "image", "data": encoded, "mimeType": "image/png"}]}, 10)
+    (block,) = blocks_of(
+        {"content": [{"type": "image", "data": encoded, "mimeType": "image/png"}]}, 10
+    )
     assert isinstance(block, Media)
     assert block.data == (data[:size] or b"x")
     if size > 196_608:
         broken = encoded[:262_143] + "=" + encoded[262_144:]
-        (block,) = blocks_of({"content": [{"type": "image", "data": broken, "mimeType": "image/png"}]}, 10)
+        (block,) = blocks_of(
+            {"content": [{"type": "image", "data": broken, "mimeType": "image/png"}]}, 10
+        )
         assert isinstance(block, Text), "padding in the middle is no base64"
 
 
-# --- what a large value costs, and what is left of it -----------------------------------------------------------------
+# --- what a large value costs, and what is left of it ---------------------------------------------
 
 
 def nested(levels: int, width: int) -> Any:
-    return {"items": [nested(levels - 1, width) for _ in range(width)]} if levels else {"id": 1, "name": "short"}
+    return (
+        {"items": [nested(levels - 1, width) for _ in range(width)]}
+        if levels
+        else {"id": 1, "name": "short"}
+    )
 
 
 def test_a_deep_value_is_gone_through_a_few_times_however_deep_it_is() -> None:
@@ -328,10 +417,18 @@ def test_a_text_of_megabytes_is_read_by_the_codec_that_takes_a_tenth_of_the_time
 ) -> None:
     read: list[bool] = []
     monkeypatch.setattr(json_text, "_decode_large", lambda text: read.append(True))
-    for text in ('"a", b\n' * 200, "a, {b}, [c], 1,2,3\n" * 10_000, "1,2,3\n" * 20 + "sum" * 10_000):
+    for text in (
+        '"a", b\n' * 200,
+        "a, {b}, [c], 1,2,3\n" * 10_000,
+        "1,2,3\n" * 20 + "sum" * 10_000,
+    ):
         json_text.read_large(json.dumps({"content": [{"type": "text", "text": text}]}).encode())
     assert not read
-    for values in (list(range(10_000)), ["a"] * 10_000, {"a": "b", "c": [True, None, 0.5] * 5_000, "d": "e" * 10_000}):
+    for values in (
+        list(range(10_000)),
+        ["a"] * 10_000,
+        {"a": "b", "c": [True, None, 0.5] * 5_000, "d": "e" * 10_000},
+    ):
         read.clear()
         json_text.read_large(json.dumps(values).encode())
         assert read, "many values are read so that others have their turn"
@@ -339,14 +436,20 @@ def test_a_text_of_megabytes_is_read_by_the_codec_that_takes_a_tenth_of_the_time
 
 @pytest.mark.parametrize("mark", ["data:", "DATA:"])
 def test_a_mark_is_found_wherever_it_stands_in_a_large_text(mark: str) -> None:
-    for at in (0, *range(json_text.LARGE - len(mark) - 1, json_text.LARGE + 2), 3 * json_text.LARGE - len(mark)):
+    for at in (
+        0,
+        *range(json_text.LARGE - len(mark) - 1, json_text.LARGE + 2),
+        3 * json_text.LARGE - len(mark),
+    ):
         text = "x" * at + mark + "x" * (3 * json_text.LARGE - at - len(mark))
         assert json_text.contains(text, "data:", "DATA:")
         assert not json_text.contains(text, "dATa:", "xx" + mark + "y")
 
 
 def test_a_value_that_nobody_needs_is_taken_apart_where_it_was_shaped() -> None:
-    """Letting go of a large one in one go would hold the interpreter, of the event loop that had it last."""
+    """Letting go of a large one in one go would hold the interpreter, of the event loop that had it
+    last.
+    """
     rows = nested(4, 10)
     blocks = [Data(rows)]
     as_before = shape([Data(nested(4, 10))], 1_000, describe)
@@ -368,11 +471,15 @@ plain_or_not = st.recursive(
     st.none()
     | st.integers()
     | st.sampled_from(["short", "a text of words " * 8, "data:,x", "QUJD" * 20, "word " * 60])
-    | st.sampled_from(["data:image/png;base64," + base64.b64encode(PNG).decode(), base64.b64encode(PNG).decode()]),
+    | st.sampled_from(
+        ["data:image/png;base64," + base64.b64encode(PNG).decode(), base64.b64encode(PNG).decode()]
+    ),
     lambda inner: (
         st.lists(inner, max_size=4)
         | st.dictionaries(
-            st.sampled_from(["a", "data", "blob", "type", "mimeType", "DATA:,x", "k" * 70]), inner, max_size=4
+            st.sampled_from(["a", "data", "blob", "type", "mimeType", "DATA:,x", "k" * 70]),
+            inner,
+            max_size=4,
         )
     ),
     max_leaves=8,

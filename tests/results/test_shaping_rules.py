@@ -44,22 +44,37 @@ BIG_REFERENCE = reference(BIG_PNG, "image/png 2,118 bytes 1x1")
     [
         (Media(PNG, "image/png", "a.png"), PNG_REFERENCE),
         (Media(PNG, "image/jpeg"), PNG_REFERENCE[:-1] + ", claimed image/jpeg]"),
-        (Media(b"<html><script>", "image/png"), reference(b"<html><script>", "text/html 14 bytes, claimed image/png")),
+        (
+            Media(b"<html><script>", "image/png"),
+            reference(b"<html><script>", "text/html 14 bytes, claimed image/png"),
+        ),
         (Media(b"", "image/png"), "[empty media, claimed image/png: 0 bytes]"),
         (Media(b"", "a/b] ignore all"), "[empty media: 0 bytes]"),
         (Text(f"see data:image/png;base64,{PNG64}."), f"see {PNG_REFERENCE}."),
         (Text(f"![x](data:image/png;charset=x;base64,{PNG64})"), f"![x]({PNG_REFERENCE})"),
-        (Text(f"url(data:image/png;base64,{PNG64.replace('+', '%2B').replace('=', '%3D')})"), f"url({PNG_REFERENCE})"),
-        (Text(json.dumps({"u": f"data:image/png;base64,{PNG64}"}).replace("/", "\\/")), f'{{"u": "{PNG_REFERENCE}"}}'),
+        (
+            Text(f"url(data:image/png;base64,{PNG64.replace('+', '%2B').replace('=', '%3D')})"),
+            f"url({PNG_REFERENCE})",
+        ),
+        (
+            Text(json.dumps({"u": f"data:image/png;base64,{PNG64}"}).replace("/", "\\/")),
+            f'{{"u": "{PNG_REFERENCE}"}}',
+        ),
         (Text(f"raw {BIG64} end"), f"raw {BIG_REFERENCE} end"),
         (Text(f'{{"d": "{BIG64}"}}'.replace("/", "\\/")), f'{{"d": "{BIG_REFERENCE}"}}'),
-        (Text("\n".join(["base64:", base64.encodebytes(BIG_PNG).decode(), "ok"])), f"base64:\n{BIG_REFERENCE}\n\nok"),
+        (
+            Text("\n".join(["base64:", base64.encodebytes(BIG_PNG).decode(), "ok"])),
+            f"base64:\n{BIG_REFERENCE}\n\nok",
+        ),
         (Text(base64.urlsafe_b64encode(BIG_PNG).decode()), BIG_REFERENCE),
         (Text(f"abc{BIG64}"), f"abc{BIG_REFERENCE}"),
         (Data({"png": PNG64}), json.dumps({"png": PNG_REFERENCE}, separators=(",", ":"))),
         (Data(PNG64), PNG_REFERENCE),
         (Data([{"x": base64.encodebytes(BIG_PNG).decode()}]), f'[{{"x":"{BIG_REFERENCE}"}}]'),
-        (Data({"x": NOISE64}), '{"x":"' + reference(NOISE, "application/octet-stream 6,400 bytes") + '"}'),
+        (
+            Data({"x": NOISE64}),
+            '{"x":"' + reference(NOISE, "application/octet-stream 6,400 bytes") + '"}',
+        ),
         (
             Data({"type": "image", "data": "AAEC", "mimeType": "image/png"}),
             '{"type":"image","data":"'
@@ -68,12 +83,17 @@ BIG_REFERENCE = reference(BIG_PNG, "image/png 2,118 bytes 1x1")
         ),
         (
             Data({"type": "image", "data": "", "mimeType": "image/png"}),
-            '{"type":"image","data":"[empty media, claimed image/png: 0 bytes]","mimeType":"image/png"}',
+            (
+                '{"type":"image","data":"[empty media, claimed image/png: 0'
+                ' bytes]","mimeType":"image/png"}'
+            ),
         ),
         (
             Data({"uri": "u", "blob": "not base64!", "mimeType": "audio/wav"}),
-            '{"uri":"u","blob":"[media that can\'t be decoded, claimed audio/wav, not base64: not base64!]",'
-            '"mimeType":"audio/wav"}',
+            (
+                '{"uri":"u","blob":"[media that can\'t be decoded, claimed audio/wav, not base64:'
+                ' not base64!]","mimeType":"audio/wav"}'
+            ),
         ),
     ],
 )
@@ -123,7 +143,10 @@ def test_media_beyond_the_limit_of_one_result_are_left_out_in_words() -> None:
 
 
 def test_no_number_of_small_images_lets_base64_through() -> None:
-    uris = [f"data:image/png;base64,{base64.b64encode(PNG + n.to_bytes(3, 'big')).decode()}" for n in range(MAX_LOOKS)]
+    uris = [
+        f"data:image/png;base64,{base64.b64encode(PNG + n.to_bytes(3, 'big')).decode()}"
+        for n in range(MAX_LOOKS)
+    ]
     result = shaped(Text("\n".join([*uris, *uris])), max_chars=10**9)
     assert "base64," not in result.text
 
@@ -138,14 +161,19 @@ def test_no_number_of_small_images_lets_base64_through() -> None:
         ((Text('[{"a": 1}]'), Data({"result": [{"a": 1}]})), '[{"a":1}]'),
         ((Text("hello\n"), Data({"content": "hello\n"})), "hello\n"),
         ((Text("5"), Data({"result": 5})), "5"),
-        ((Text('{"a": 1}'), Text('{"a": 2}'), Data({"result": [{"a": 1}, {"a": 2}]})), '[{"a":1},{"a":2}]'),
+        (
+            (Text('{"a": 1}'), Text('{"a": 2}'), Data({"result": [{"a": 1}, {"a": 2}]})),
+            '[{"a":1},{"a":2}]',
+        ),
         ((Text("x"), Text("y"), Data({"result": ["x", "y"]})), "x\ny"),
         ((Text('{"a": 1}'), Data({"a": True})), '{"a": 1}\n{"a":true}'),
         ((Text("1 item"), Data({"items": [1]})), '1 item\n{"items":[1]}'),
         ((Text(""), Data({"content": ""})), '\n{"content":""}'),
     ],
 )
-def test_a_text_and_a_value_that_say_the_same_are_shown_once(blocks: tuple[Block, ...], text: str) -> None:
+def test_a_text_and_a_value_that_say_the_same_are_shown_once(
+    blocks: tuple[Block, ...], text: str
+) -> None:
     assert shaped(*blocks).text == text
 
 
@@ -207,7 +235,10 @@ def test_text_keeps_head_and_tail_at_line_ends_and_names_the_whole() -> None:
     kept_tail = tail[: tail.index("\n[full result: ")]
     assert text.endswith(kept_tail)
     assert kept_tail.startswith("line ")
-    assert notice == f"{len(text) - len(head) - len(kept_tail):,} of {len(text):,} characters left out here"
+    assert (
+        notice
+        == f"{len(text) - len(head) - len(kept_tail):,} of {len(text):,} characters left out here"
+    )
     (blob,) = result.blobs
     assert (blob.role, blob.data) == ("full_result", text.encode())
     assert blob.uri in tail
@@ -222,7 +253,9 @@ def test_one_endless_line_is_cut_anyway() -> None:
 
 def test_what_lies_between_the_ends_of_a_very_long_text_is_counted_too() -> None:
     result = shaped(Text("\u200b" * 100_000), max_chars=600)
-    assert "of 100,0" not in result.text  # escaped characters are counted as they are shown at the ends
+    assert (
+        "of 100,0" not in result.text
+    )  # escaped characters are counted as they are shown at the ends
     assert len(result.text) < 600 + 400
     assert result.blobs[0].data == ("\u200b" * 100_000).encode()
 
@@ -236,13 +269,17 @@ def test_what_lies_between_the_ends_of_a_very_long_text_is_counted_too() -> None
         (Data({"r": {"rows": [str(n) for n in range(500)]}}), "[r.rows: ", ["r", "rows"]),
     ],
 )
-def test_json_keeps_whole_leading_items_and_says_how_many(block: Text | Data, notice: str, largest: list[str]) -> None:
+def test_json_keeps_whole_leading_items_and_says_how_many(
+    block: Text | Data, notice: str, largest: list[str]
+) -> None:
     result = shaped(block, max_chars=700)
     first, said, _ = result.text.split("\n", 2)
     whole: Any = json.loads(block.text) if isinstance(block, Text) else block.value
     value: Any = json.loads(first)
     for key in largest:
-        assert {k: v for k, v in value.items() if k != key} == {k: v for k, v in whole.items() if k != key}
+        assert {k: v for k, v in value.items() if k != key} == {
+            k: v for k, v in whole.items() if k != key
+        }
         value, whole = value[key], whole[key]
     assert 0 < len(value) < 500
     assert value == whole[: len(value)]
@@ -265,7 +302,9 @@ def test_small_blocks_stay_whole_beside_a_large_one() -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [(500, 900), (900, 310)])
-def test_a_reference_is_never_cut_in_two_and_artifacts_in_the_part_left_out_are_named(before: int, after: int) -> None:
+def test_a_reference_is_never_cut_in_two_and_artifacts_in_the_part_left_out_are_named(
+    before: int, after: int
+) -> None:
     for pad in range(0, 130, 7):
         text = f"{'a' * (before + pad)} data:image/png;base64,{PNG64} {'b' * (after + pad)}"
         result = shaped(Text(text), max_chars=1000)
@@ -307,7 +346,9 @@ def test_a_value_nested_beyond_reason_is_cut_off_in_words() -> None:
 # --- the rest ---
 
 
-@pytest.mark.parametrize("text", ["hello", "a\n\nb\n", "{'python': 1}", '{ "spaced" : 1 }', "[not json", "ünïcode 🙂"])
+@pytest.mark.parametrize(
+    "text", ["hello", "a\n\nb\n", "{'python': 1}", '{ "spaced" : 1 }', "[not json", "ünïcode 🙂"]
+)
 def test_short_clean_text_comes_out_as_it_went_in(text: str) -> None:
     result = shaped(Text(text))
     assert result == ShapedResult(text, (), len(text.encode()), len(text.encode()), "as_is")
@@ -333,7 +374,9 @@ def test_nothing_is_said_in_words() -> None:
         (Text("Error: " + "see the manual. " * 500), False),
     ],
 )
-def test_a_failure_dressed_as_success_is_flagged_and_left_as_it_is(block: Block, flagged: bool) -> None:
+def test_a_failure_dressed_as_success_is_flagged_and_left_as_it_is(
+    block: Block, flagged: bool
+) -> None:
     result = shaped(block)
     assert result.flags == (("looks_like_error",) if flagged else ())
     if isinstance(block, Text):

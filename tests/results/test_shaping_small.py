@@ -13,7 +13,12 @@ from bundle_router.core.tools.shaping.json_text import encode_small
 
 @pytest.mark.parametrize(
     "blocks",
-    [(), (Text("x" * 900),), (Data({"result": "hi", "n": [1, 2.5, None, True]}),), (Text("a"), Data("b"), Data(3))],
+    [
+        (),
+        (Text("x" * 900),),
+        (Data({"result": "hi", "n": [1, 2.5, None, True]}),),
+        (Text("a"), Data("b"), Data(3)),
+    ],
 )
 def test_short_text_and_short_json_are_little_work(blocks: tuple[Block, ...]) -> None:
     assert is_small(blocks, 1_000)
@@ -56,7 +61,10 @@ LARGE: dict[str, Any] = {
     "numbers for names": {n: str(n) for n in range(9_000)},
     "lists in lists": [[[n] * 40 for n in range(40)] for _ in range(40)],
     "numbers of many digits": {"v": [10**4_000] * 250},
-    "one below the other": {"a": {"b": [{"c": list(range(30_000))}, "d"]}, "e": (1.5, None, "\u2028ü\ud800")},
+    "one below the other": {
+        "a": {"b": [{"c": list(range(30_000))}, "d"]},
+        "e": (1.5, None, "\u2028ü\ud800"),
+    },
     "a single text": {"a": "x" * 200_000},
 }
 

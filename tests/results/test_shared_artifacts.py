@@ -31,7 +31,9 @@ def test_equal_bytes_of_many_runs_are_one_file(tmp_path: Path) -> None:
     for run_id in ("one", "two", "three"):
         assert made(tmp_path, run_id).put(DATA) == DIGEST
     assert len(copies(tmp_path)) == 1
-    assert [ArtifactReader(tmp_path / run_id).get(DIGEST) for run_id in ("one", "two", "three")] == [DATA] * 3
+    assert [
+        ArtifactReader(tmp_path / run_id).get(DIGEST) for run_id in ("one", "two", "three")
+    ] == [DATA] * 3
     assert Archive(tmp_path).run_ids() == ["one", "three", "two"]
 
 

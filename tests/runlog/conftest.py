@@ -61,7 +61,11 @@ class Runs:
         return Archive(self.path)
 
     def store(
-        self, *, durability: Durability = "process", storage: Storage = POSIX, redactor: Redactor | None = None
+        self,
+        *,
+        durability: Durability = "process",
+        storage: Storage = POSIX,
+        redactor: Redactor | None = None,
     ) -> DiskRunStore:
         return DiskRunStore(
             self.path,
@@ -82,7 +86,9 @@ class Runs:
         redactor: Redactor | None = None,
     ) -> DiskRunLog:
         store = self.store(durability=durability, storage=storage, redactor=redactor)
-        log = store.create(run_id, header=RunHeader({"catalog_revision": digest(catalog)}), catalog=catalog)
+        log = store.create(
+            run_id, header=RunHeader({"catalog_revision": digest(catalog)}), catalog=catalog
+        )
         self.opened.append(log)
         self.seen = [*log.news()]
         log.put_catalog(digest(catalog), catalog)

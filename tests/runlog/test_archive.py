@@ -38,18 +38,25 @@ def rewrite(runs: Any, name: str, change: Any) -> None:
 
 def test_records_of_both_files_come_in_the_order_they_happened(runs: Any) -> None:
     filled(runs)
-    assert [(r["seq"], r["number"]) for r in runs.archive.records("r-1")] == [(i, i) for i in range(6)]
+    assert [(r["seq"], r["number"]) for r in runs.archive.records("r-1")] == [
+        (i, i) for i in range(6)
+    ]
 
 
 def test_unknown_fields_and_record_types_are_handed_on(runs: Any) -> None:
     log = runs.open()
-    log.append("routing", {"type": "from.the.future", "schema": "bundle-router.decision/9", "new": [{"x": None}]})
+    log.append(
+        "routing",
+        {"type": "from.the.future", "schema": "bundle-router.decision/9", "new": [{"x": None}]},
+    )
     assert next(runs.archive.records("r-1"))["new"] == [{"x": None}]
 
 
 def test_a_record_that_names_another_run_is_none_of_this_one(runs: Any) -> None:
     runs.open().append("routing", {"type": "from.the.future", "run_id": "r-2"})
-    with pytest.raises(CorruptRun, match="record 0 of run 'r-1' names another run in its field 'run_id'"):
+    with pytest.raises(
+        CorruptRun, match="record 0 of run 'r-1' names another run in its field 'run_id'"
+    ):
         list(runs.archive.values("r-1"))
 
 
@@ -95,7 +102,9 @@ def test_runs_are_listed_newest_first_with_their_state(runs: Any) -> None:
         ("bad", "unreadable", None),
     ]
     assert runs.archive.summary("open").pid == os.getpid()
-    assert runs.archive.summary("closed").bytes == sum(map(len, snapshot(runs.path / "closed").values()))
+    assert runs.archive.summary("closed").bytes == sum(
+        map(len, snapshot(runs.path / "closed").values())
+    )
     log.close()
 
 
@@ -113,7 +122,7 @@ def test_there_are_no_runs_where_there_is_no_directory(runs: Any) -> None:
     assert prune(runs.archive, now="2030-01-01T00:00:00Z", max_bytes=0).deleted == ()
 
 
-# --- verify --------------------------------------------------------------------------------------------------------
+# --- verify ---------------------------------------------------------------------------------------
 
 DAMAGE: list[tuple[str, str, Any, tuple[str, int, str, int]]] = [
     (
@@ -125,7 +134,11 @@ DAMAGE: list[tuple[str, str, Any, tuple[str, int, str, int]]] = [
     (
         "a byte of the hash",
         "tool-calls.jsonl",
-        lambda lines: [lines[0], lines[1][:-4] + bytes([lines[1][-4] ^ 1]) + lines[1][-3:], lines[2]],
+        lambda lines: [
+            lines[0],
+            lines[1][:-4] + bytes([lines[1][-4] ^ 1]) + lines[1][-3:],
+            lines[2],
+        ],
         ("changed", 2, "tool-calls.jsonl", 2),
     ),
     (
@@ -134,12 +147,32 @@ DAMAGE: list[tuple[str, str, Any, tuple[str, int, str, int]]] = [
         lambda lines: [lines[0], lines[1][:9] + b"\n" + lines[1][9:], *lines[2:]],
         ("changed", 3, "routing.jsonl", 2),
     ),
-    ("a line deleted", "routing.jsonl", lambda lines: [lines[0], *lines[2:]], ("dropped", 3, "tool-calls.jsonl", 3)),
-    ("the first line deleted", "routing.jsonl", lambda lines: lines[1:], ("dropped", 0, "tool-calls.jsonl", 1)),
+    (
+        "a line deleted",
+        "routing.jsonl",
+        lambda lines: [lines[0], *lines[2:]],
+        ("dropped", 3, "tool-calls.jsonl", 3),
+    ),
+    (
+        "the first line deleted",
+        "routing.jsonl",
+        lambda lines: lines[1:],
+        ("dropped", 0, "tool-calls.jsonl", 1),
+    ),
     ("the last line deleted", "routing.jsonl", lambda lines: lines[:-1], ("cut_off", 5, "", 0)),
     ("a file emptied", "tool-calls.jsonl", lambda lines: [], ("dropped", 1, "routing.jsonl", 2)),
-    ("lines swapped", "tool-calls.jsonl", lambda ls: [ls[1], ls[0], ls[2]], ("reordered", 1, "tool-calls.jsonl", 2)),
-    ("a line doubled", "routing.jsonl", lambda ls: [ls[0], ls[0], *ls[1:]], ("repeated", 0, "routing.jsonl", 2)),
+    (
+        "lines swapped",
+        "tool-calls.jsonl",
+        lambda ls: [ls[1], ls[0], ls[2]],
+        ("reordered", 1, "tool-calls.jsonl", 2),
+    ),
+    (
+        "a line doubled",
+        "routing.jsonl",
+        lambda ls: [ls[0], ls[0], *ls[1:]],
+        ("repeated", 0, "routing.jsonl", 2),
+    ),
     (
         "a line added behind",
         "routing.jsonl",
@@ -147,11 +180,18 @@ DAMAGE: list[tuple[str, str, Any, tuple[str, int, str, int]]] = [
         ("added", 6, "routing.jsonl", 4),
     ),
     ("the end torn", "routing.jsonl", lambda ls: [*ls[:-1], ls[-1][:40]], ("cut_off", 5, "", 0)),
-    ("bytes added", "tool-calls.jsonl", lambda ls: [*ls, b"{"], ("added", 6, "tool-calls.jsonl", 0)),
+    (
+        "bytes added",
+        "tool-calls.jsonl",
+        lambda ls: [*ls, b"{"],
+        ("added", 6, "tool-calls.jsonl", 0),
+    ),
 ]
 
 
-@pytest.mark.parametrize(("name", "change", "found"), [case[1:] for case in DAMAGE], ids=[case[0] for case in DAMAGE])
+@pytest.mark.parametrize(
+    ("name", "change", "found"), [case[1:] for case in DAMAGE], ids=[case[0] for case in DAMAGE]
+)
 def test_verify_names_the_first_bad_record_of_a_closed_run(
     runs: Any, name: str, change: Any, found: tuple[str, int, str, int]
 ) -> None:
@@ -204,7 +244,9 @@ def test_verify_does_not_take_the_records_of_another_run(runs: Any) -> None:
         ("catalog.json", None),
     ],
 )
-def test_verify_looks_at_the_header_and_the_catalogs_too(runs: Any, name: str, text: str | None) -> None:
+def test_verify_looks_at_the_header_and_the_catalogs_too(
+    runs: Any, name: str, text: str | None
+) -> None:
     filled(runs)
     path = runs.path / "r-1" / name
     if text is None:
@@ -227,7 +269,9 @@ def test_verify_misses_a_catalog_that_a_decision_names_whatever_the_header_says(
     path = runs.path / "r-1"
     header = json.loads((path / "run.json").read_text())
     (path / header["catalogs"][1]["file"]).unlink()
-    (path / "run.json").write_text(RunHeader({**header, "catalogs": header["catalogs"][:1]}).sealed().to_text())
+    (path / "run.json").write_text(
+        RunHeader({**header, "catalogs": header["catalogs"][:1]}).sealed().to_text()
+    )
     report = runs.archive.verify("r-1")
     assert [problem.rpartition("/")[2] for problem in report.problems] == [
         f"{header['catalogs'][1]['file']} is missing"
@@ -262,7 +306,9 @@ def test_a_run_whose_header_was_lost_keeps_the_catalog_that_it_began_with(runs: 
         runs.archive.catalog("r-1", digest(later))
 
 
-def test_a_run_that_can_not_be_walked_hides_no_other(runs: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_can_not_be_walked_hides_no_other(
+    runs: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     for run_id in ("r-1", "r-2", "r-3"):
         filled(runs, run_id)
     (runs.path / "r-1" / "tool-calls.jsonl").unlink()
@@ -337,7 +383,7 @@ def test_holes_that_cost_their_writer_nothing_cost_a_reader_nothing(runs: Any, l
         list(runs.archive.records("r-1"))
 
 
-# --- prune ---------------------------------------------------------------------------------------------------------
+# --- prune ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -448,9 +494,19 @@ def begun(runs: Any, run_id: str, **fields: Any) -> Any:
 
 
 def test_the_runs_below_a_run_come_in_the_order_they_were_opened(runs: Any) -> None:
-    for run_id, time in (("r-1", "04"), ("r-2", "02"), ("r-0", "03"), ("other", "01"), ("r-3", "02")):
+    for run_id, time in (
+        ("r-1", "04"),
+        ("r-2", "02"),
+        ("r-0", "03"),
+        ("other", "01"),
+        ("r-3", "02"),
+    ):
         runs.clock.time = f"2026-11-{time}T00:00:00Z"
-        begun(runs, run_id, **({} if run_id == "r-1" else {"parent_run_id": "r-1" if run_id != "other" else "r-2"}))
+        begun(
+            runs,
+            run_id,
+            **({} if run_id == "r-1" else {"parent_run_id": "r-1" if run_id != "other" else "r-2"}),
+        )
     (runs.path / "bad").mkdir()
     assert [run.run_id for run in runs.archive.sub_runs("r-1")] == ["r-2", "r-3", "r-0"]
     assert [run.run_id for run in runs.archive.sub_runs("r-3")] == []
@@ -469,7 +525,11 @@ CATALOGS: list[tuple[Any, Any, str]] = [
     ([], None, "holds no catalog"),
     ([], "sha256:" + "1" * 64, "is missing"),
     ([{"revision": REVISION, "file": "routing.jsonl"}], None, "names no catalog file"),
-    ([{"revision": REVISION, "file": "catalogs/../../r-2/catalog.json"}], REVISION, "names no catalog file"),
+    (
+        [{"revision": REVISION, "file": "catalogs/../../r-2/catalog.json"}],
+        REVISION,
+        "names no catalog file",
+    ),
     ([{"revision": REVISION, "file": "catalog\0.json"}], None, "names no catalog file"),
     ([{"revision": REVISION, "file": "catalog-\ud800.json"}], None, "names no catalog file"),
     ([], "sha256:\0", "names no catalog file"),
@@ -483,7 +543,9 @@ def test_a_catalog_is_one_that_the_header_names_and_as_it_was_written(
     runs: Any, catalogs: Any, revision: str | None, says: str
 ) -> None:
     filled(runs)
-    assert runs.archive.catalog("r-1") == runs.archive.catalog("r-1", REVISION) == json.loads(CATALOG)
+    assert (
+        runs.archive.catalog("r-1") == runs.archive.catalog("r-1", REVISION) == json.loads(CATALOG)
+    )
     header = runs.path / "r-1" / "run.json"
     header.write_text(json.dumps({**json.loads(header.read_text()), "catalogs": catalogs}))
     (runs.path / "r-1" / "catalog-list.json").write_text("[]")
@@ -523,7 +585,12 @@ def test_one_record_is_found_by_its_number_past_lines_that_are_none(runs: Any) -
     log.append("routing", runs.record(2))
     log.release()
     rewrite(runs, "routing.jsonl", lambda lines: [b'rubbish "seq":2,\n', *lines])
-    assert [(runs.archive.record("r-1", seq) or {}).get("seq") for seq in range(4)] == [0, 1, 2, None]
+    assert [(runs.archive.record("r-1", seq) or {}).get("seq") for seq in range(4)] == [
+        0,
+        1,
+        2,
+        None,
+    ]
 
 
 def test_a_decision_that_is_none_is_named_and_other_records_are_no_decisions(runs: Any) -> None:
@@ -532,7 +599,9 @@ def test_a_decision_that_is_none_is_named_and_other_records_are_no_decisions(run
     log.append("routing", runs.record(1))
     assert next(runs.archive.records("r-1"))["type"] == "from.the.future"
     for read in (runs.archive.decisions, runs.archive.values):
-        with pytest.raises(CorruptRun, match=r"record 1 of run 'r-1' does not fit its type: KeyError"):
+        with pytest.raises(
+            CorruptRun, match=r"record 1 of run 'r-1' does not fit its type: KeyError"
+        ):
             [*read("r-1")]
 
 
@@ -556,9 +625,15 @@ def test_artifacts_that_records_name_and_the_run_lacks_are_said_to_be_gone(runs:
 
 @pytest.mark.parametrize(
     ("named", "gone"),
-    [([{"sha256": {}}], ["{}"]), ([{"sha256": 5}, {"sha256": "x"}], ["5", "x"]), ([{"a": 1}, 5], [])],
+    [
+        ([{"sha256": {}}], ["{}"]),
+        ([{"sha256": 5}, {"sha256": "x"}], ["5", "x"]),
+        ([{"a": 1}, 5], []),
+    ],
 )
-def test_artifacts_of_other_types_are_findings_of_their_run(runs: Any, named: Any, gone: list[str]) -> None:
+def test_artifacts_of_other_types_are_findings_of_their_run(
+    runs: Any, named: Any, gone: list[str]
+) -> None:
     log = runs.open()
     log.append("calls", {"type": "call.finished", "artifacts": named})
     runs.release()
@@ -569,7 +644,9 @@ def test_artifacts_of_other_types_are_findings_of_their_run(runs: Any, named: An
 
 def test_artifacts_that_are_gone_are_told_in_order(runs: Any) -> None:
     log = runs.open()
-    log.append("calls", {"type": "x", "artifacts": [{"sha256": f"{number:064}"} for number in range(40)]})
+    log.append(
+        "calls", {"type": "x", "artifacts": [{"sha256": f"{number:064}"} for number in range(40)]}
+    )
     log.close()
     gone = [f"artifact {number:064} is gone" for number in range(40)]
     assert list(runs.archive.verify("r-1", artifacts=True).problems) == gone

@@ -33,9 +33,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 NAUGHTY = Path(__file__).parent.parent / "data" / "blns" / "blns.json"
-texts = st.text(st.characters(codec="utf-8", categories=None) | st.sampled_from("\u2028\u2029\x85\x1b\r\n\ud800\u202e"))
+texts = st.text(
+    st.characters(codec="utf-8", categories=None)
+    | st.sampled_from("\u2028\u2029\x85\x1b\r\n\ud800\u202e")
+)
 values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts,
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | texts,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
     max_leaves=8,
 )
@@ -45,17 +52,25 @@ Layout = list[list[bytes]]
 
 
 @given(records, st.integers(0, 10**9))
-def test_any_record_becomes_one_ascii_line_and_comes_back_whole(record: dict[str, Any], seq: int) -> None:
+def test_any_record_becomes_one_ascii_line_and_comes_back_whole(
+    record: dict[str, Any], seq: int
+) -> None:
     line, hash_ = seal(record, seq, genesis("r"))
     assert line.isascii()
     assert len(line.decode("ascii").splitlines()) == 1
     assert min(line[:-1]) >= 0x20
     sealed = unseal(line)
     assert (sealed.seq, sealed.prev, sealed.hash) == (seq, genesis("r"), hash_)
-    assert sealed.record == json.loads(json.dumps(record)) | {"seq": seq, "prev": genesis("r"), "hash": hash_}
+    assert sealed.record == json.loads(json.dumps(record)) | {
+        "seq": seq,
+        "prev": genesis("r"),
+        "hash": hash_,
+    }
 
 
-@pytest.mark.skipif(not NAUGHTY.exists(), reason="the list of naughty strings is not in this checkout")
+@pytest.mark.skipif(
+    not NAUGHTY.exists(), reason="the list of naughty strings is not in this checkout"
+)
 def test_every_naughty_string_as_key_and_value_stays_on_its_line() -> None:
     for text in json.loads(NAUGHTY.read_text("utf-8")):
         line, _ = seal({f"k{text}": text, "nested": [{text: [text]}]}, 0, "")
@@ -64,7 +79,9 @@ def test_every_naughty_string_as_key_and_value_stays_on_its_line() -> None:
 
 
 @given(records, st.data())
-def test_a_line_with_one_byte_changed_is_not_accepted(record: dict[str, Any], data: st.DataObject) -> None:
+def test_a_line_with_one_byte_changed_is_not_accepted(
+    record: dict[str, Any], data: st.DataObject
+) -> None:
     line, _ = seal(record, 0, genesis("r"))
     at = data.draw(st.integers(0, len(line) - 2))
     other = data.draw(st.integers(0, 255).filter(lambda byte: byte != line[at]))
@@ -72,16 +89,22 @@ def test_a_line_with_one_byte_changed_is_not_accepted(record: dict[str, Any], da
         unseal(line[:at] + bytes([other]) + line[at + 1 :])
 
 
-@pytest.mark.parametrize("record", [{}, {"seq": 1}, {"prev": ""}, {"hash": ""}, {"x": float("nan")}])
+@pytest.mark.parametrize(
+    "record", [{}, {"seq": 1}, {"prev": ""}, {"hash": ""}, {"x": float("nan")}]
+)
 def test_what_can_not_be_a_record_is_refused(record: dict[str, Any]) -> None:
     with pytest.raises(ValueError):
         seal(record, 0, "")
 
 
 @given(
-    st.lists(st.binary(max_size=9).map(lambda b: b.replace(b"\n", b"")), max_size=9), st.integers(1, 12), st.binary()
+    st.lists(st.binary(max_size=9).map(lambda b: b.replace(b"\n", b"")), max_size=9),
+    st.integers(1, 12),
+    st.binary(),
 )
-def test_the_end_of_the_last_line_is_found_for_any_block_size(lines: list[bytes], block: int, rest: bytes) -> None:
+def test_the_end_of_the_last_line_is_found_for_any_block_size(
+    lines: list[bytes], block: int, rest: bytes
+) -> None:
     torn = rest.replace(b"\n", b"")
     whole = b"".join(line + b"\n" for line in lines)
 
@@ -92,7 +115,7 @@ def test_the_end_of_the_last_line_is_found_for_any_block_size(lines: list[bytes]
     assert end == len(whole)
 
 
-# --- the walk ------------------------------------------------------------------------------------------------------
+# --- the walk -------------------------------------------------------------------------------------
 
 
 def layout(sides: Sequence[int]) -> tuple[Layout, Head]:
@@ -133,7 +156,9 @@ def test_a_changed_record_is_named(sides: list[int], data: st.DataObject) -> Non
 
 
 @given(sides, st.data())
-def test_a_dropped_record_is_named_and_at_the_end_it_is_cut_off(sides: list[int], data: st.DataObject) -> None:
+def test_a_dropped_record_is_named_and_at_the_end_it_is_cut_off(
+    sides: list[int], data: st.DataObject
+) -> None:
     files, head = layout(sides)
     seq = data.draw(st.integers(0, len(sides) - 1))
     del files[sides[seq]][sides[:seq].count(sides[seq])]
@@ -178,7 +203,11 @@ def test_a_record_that_stands_twice_is_named(sides: list[int], data: st.DataObje
     files[side].insert(index, files[side][index])
     broken = walk(files, None).broken
     assert broken is not None
-    assert (broken.kind, broken.seq, broken.line) == ("repeated", unseal(files[side][index]).seq, index + 2)
+    assert (broken.kind, broken.seq, broken.line) == (
+        "repeated",
+        unseal(files[side][index]).seq,
+        index + 2,
+    )
 
 
 def test_a_record_added_after_the_run_was_closed_is_named() -> None:
@@ -210,7 +239,7 @@ def test_the_records_of_one_run_do_not_pass_for_anothers() -> None:
     assert check({"routing": files[0]}, "another", None).broken is not None
 
 
-# --- bounds --------------------------------------------------------------------------------------------------------
+# --- bounds ---------------------------------------------------------------------------------------
 
 
 def test_a_line_has_at_most_its_bound_to_the_byte(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,7 +301,10 @@ def test_a_record_that_was_written_in_another_order_is_linked_all_the_same() -> 
 def test_reading_forward_ends_where_it_is_told_whatever_was_written_since(block: int) -> None:
     data = b"one\ntwo\nthree\n"
     end = len(b"one\ntwo\n")
-    assert list(lines_forward(lambda at, length: data[at : at + length], end, block=block)) == [b"one\n", b"two\n"]
+    assert list(lines_forward(lambda at, length: data[at : at + length], end, block=block)) == [
+        b"one\n",
+        b"two\n",
+    ]
 
 
 def test_the_last_whole_line_is_looked_for_up_to_the_size_whatever_was_written_since() -> None:
@@ -292,13 +324,20 @@ def test_what_is_broken_is_told_by_the_record_before_it_and_the_line_it_is_on() 
     cut = check({"routing": [first]}, "r", None, Head(3, head.hash)).broken
     assert cut is not None
     assert (cut.kind, cut.seq, cut.file, cut.line) == ("cut_off", 1, "", 0)
-    for count, (kind, seq) in {0: ("changed", 0), 1: ("changed", 0), 3: ("changed", 2), 4: ("cut_off", 3)}.items():
+    for count, (kind, seq) in {
+        0: ("changed", 0),
+        1: ("changed", 0),
+        3: ("changed", 2),
+        4: ("cut_off", 3),
+    }.items():
         broken = walk([files[0][:count], []], Head(count, "sha256:other")).broken
         assert broken is not None
         assert (broken.kind, broken.seq, broken.file, broken.line) == (kind, seq, "", 0)
     longer, _ = layout([0, 0, 0, 0])
     assert "the last record is not the one" in str(walk(longer, Head(3, "sha256:other")).broken)
-    assert "it is missing: record 2" in str(walk([[first, files[0][2], b"no record\n"], []], None).broken)
+    assert "it is missing: record 2" in str(
+        walk([[first, files[0][2], b"no record\n"], []], None).broken
+    )
 
 
 def test_the_files_of_a_run_have_the_names_they_have() -> None:

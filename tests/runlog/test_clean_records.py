@@ -1,4 +1,6 @@
-"""A record is written without secrets, wherever in it one stands; digests that the router made are not looked at."""
+"""A record is written without secrets, wherever in it one stands; digests that the router made are
+not looked at.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,13 @@ DIGEST = "9f86d081884c7d65" * 4
 RECORD: dict[str, Any] = {
     "arguments": '{"number":3}',
     "arguments_digest": DIGEST,
-    "artifacts": [{"uri": f"artifact:sha256:{DIGEST}", "sha256": f"sha256:{DIGEST}", "mime_type": "text/plain"}],
+    "artifacts": [
+        {
+            "uri": f"artifact:sha256:{DIGEST}",
+            "sha256": f"sha256:{DIGEST}",
+            "mime_type": "text/plain",
+        }
+    ],
     "call_id": "r.0ee31bd9.1",
     "catalog_revision": f"sha256:{DIGEST}",
     "facts": {"unavailable": [{"server": "github", "why": "it did not answer"}]},
@@ -42,7 +50,13 @@ PLAIN: dict[str, Any] = {
     "spent": {"calls": 3, "result_bytes": 14, "elapsed_ms": 1.5, "repeats": 0},
 }
 """As most records of calls are: texts, numbers, and objects that the router made."""
-TEXTS = [PLAIN["arguments"], "r", PLAIN["key"], PLAIN["result"], "r"]  # of an id of ours, the run's id
+TEXTS = [
+    PLAIN["arguments"],
+    "r",
+    PLAIN["key"],
+    PLAIN["result"],
+    "r",
+]  # of an id of ours, the run's id
 
 
 class Witness:
@@ -65,14 +79,20 @@ class Witness:
 
 
 def with_texts(record: dict[str, Any]) -> dict[str, Any]:
-    """The record with its objects and lists as parts that are encoded already, as decisions have them."""
+    """The record with its objects and lists as parts that are encoded already, as decisions have
+    them.
+    """
     kinds: dict[type, Any] = {dict: EncodedObject, list: EncodedRows}
-    return {name: kinds.get(type(value), lambda same: same)(value) for name, value in record.items()}
+    return {
+        name: kinds.get(type(value), lambda same: same)(value) for name, value in record.items()
+    }
 
 
 def test_a_part_that_was_clean_is_looked_at_again_once_there_is_another_secret() -> None:
     redactor = SecretRedactor({})
-    record = with_texts({"facts": {"unavailable": [{"server": "github", "why": "opened by hunter2hunter2"}]}})
+    record = with_texts(
+        {"facts": {"unavailable": [{"server": "github", "why": "opened by hunter2hunter2"}]}}
+    )
     for _ in range(2):
         assert "hunter2hunter2" in encode_clean(record, redactor)
     redactor.keep("endpoint", "hunter2hunter2")
@@ -88,9 +108,18 @@ def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 @given(
-    st.sampled_from([(record, place) for record in (RECORD, PLAIN) for place in places(record) if place[0] in RECORD]),
+    st.sampled_from(
+        [
+            (record, place)
+            for record in (RECORD, PLAIN)
+            for place in places(record)
+            if place[0] in RECORD
+        ]
+    ),
     st.sampled_from((TOKEN, "correct horse/battery+staple", json.dumps({"password": "hunter2"}))),
-    st.sampled_from(("{}", "x {}", "{} x", f"{DIGEST} {{}}", f'"input_digest":"{DIGEST}" {{}}', '\\"{}\\"')),
+    st.sampled_from(
+        ("{}", "x {}", "{} x", f"{DIGEST} {{}}", f'"input_digest":"{DIGEST}" {{}}', '\\"{}\\"')
+    ),
     st.booleans(),
     st.booleans(),
 )
@@ -145,11 +174,15 @@ def test_a_record_of_a_call_is_looked_at_once_text_by_text() -> None:
 def test_of_an_activation_that_recurs_the_counts_are_not_looked_at() -> None:
     for used in (1, 2):
         witness = Witness()
-        encode_clean({"activation": {"after": [{"id": "a", "used": used}]}, "facts": {"used": used}}, witness)
+        encode_clean(
+            {"activation": {"after": [{"id": "a", "used": used}]}, "facts": {"used": used}}, witness
+        )
         assert witness.shown == f'{{"after":[{{"id":"a",}}]}}{{"used":{used}}}[]'
 
 
-def test_a_digest_of_ours_stays_where_something_beside_it_was_looked_at_twice_and_is_no_secret() -> None:
+def test_a_digest_of_ours_stays_where_something_beside_it_was_looked_at_twice_and_is_no_secret() -> (
+    None
+):
     class Wary(Witness):
         def redact_many(self, texts: Sequence[str]) -> Sequence[str]:
             return list(texts)

@@ -1,4 +1,6 @@
-"""Every call to the operating system fails once, in every way, and nothing acknowledged is lost (F-03, F-04)."""
+"""Every call to the operating system fails once, in every way, and nothing acknowledged is lost
+(F-03, F-04).
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,20 @@ COUNTED = (
 
 
 class FailingStorage:
-    """The real calls, of which number `fail_at` (and, if `lasting`, all like it from there on) goes wrong.
+    """The real calls, of which number `fail_at` (and, if `lasting`, all like it from there on) goes
+    wrong.
 
     `how` is an errno, or `short` for a write that takes only half.
     """
 
-    def __init__(self, fail_at: int | None, how: int | str, *, only: tuple[str, ...] = COUNTED, lasting: bool = False):
+    def __init__(
+        self,
+        fail_at: int | None,
+        how: int | str,
+        *,
+        only: tuple[str, ...] = COUNTED,
+        lasting: bool = False,
+    ):
         self.fail_at = fail_at
         self.how = how
         self.only = only
@@ -39,21 +49,36 @@ class FailingStorage:
 
     def __getattr__(self, name: str) -> Any:
         real = getattr(POSIX, name)
-        return real if name not in self.only else lambda *args, **kwargs: self._call(name, real, args, kwargs)
+        return (
+            real
+            if name not in self.only
+            else lambda *args, **kwargs: self._call(name, real, args, kwargs)
+        )
 
     def _call(self, name: str, real: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         self.calls.append(name)
         number = len(self.calls) - 1
-        if self.fail_at is None or not (number == self.fail_at or (self.lasting and number > self.fail_at)):
+        if self.fail_at is None or not (
+            number == self.fail_at or (self.lasting and number > self.fail_at)
+        ):
             return real(*args, **kwargs)
         if self.how == "short":
-            return real(args[0], args[1][: len(args[1]) // 2]) if name == "write" else real(*args, **kwargs)
+            return (
+                real(args[0], args[1][: len(args[1]) // 2])
+                if name == "write"
+                else real(*args, **kwargs)
+            )
         assert isinstance(self.how, int)
         raise OSError(self.how, "injected")
 
 
-def work(runs: Any, storage: FailingStorage, durability: str) -> tuple[list[int], list[StorageError]]:
-    """Opens a run, appends, syncs and closes. Returns the numbers acknowledged and the errors met."""
+def work(
+    runs: Any, storage: FailingStorage, durability: str
+) -> tuple[list[int], list[StorageError]]:
+    """Opens a run, appends, syncs and closes.
+
+    Returns the numbers acknowledged and the errors met.
+    """
     acknowledged: list[int] = []
     errors: list[StorageError] = []
     log = None
@@ -143,7 +168,9 @@ def test_a_short_write_is_cut_back_to_the_record_boundary(runs: Any) -> None:
     assert runs.archive.verify("r-1").ok
 
 
-def test_a_file_that_can_not_be_cut_back_takes_no_more_records_until_it_is_opened_again(runs: Any) -> None:
+def test_a_file_that_can_not_be_cut_back_takes_no_more_records_until_it_is_opened_again(
+    runs: Any,
+) -> None:
     storage = FailingStorage(None, "short", only=("write",))
     log = runs.open(storage=storage)
     log.append("routing", runs.record(0))
@@ -163,7 +190,9 @@ def test_a_file_that_can_not_be_cut_back_takes_no_more_records_until_it_is_opene
     assert runs.numbers() == [0, 3]
 
 
-def test_after_a_failed_fdatasync_nothing_is_acknowledged_and_it_is_not_tried_again(runs: Any) -> None:
+def test_after_a_failed_fdatasync_nothing_is_acknowledged_and_it_is_not_tried_again(
+    runs: Any,
+) -> None:
     storage = FailingStorage(None, errno.EIO, only=("fdatasync",))
     log = runs.open(storage=storage, durability="disk")
     log.append("routing", runs.record(0))
@@ -180,7 +209,9 @@ def test_after_a_failed_fdatasync_nothing_is_acknowledged_and_it_is_not_tried_ag
     assert runs.archive.summary("r-1").state == "ended"
 
 
-def test_a_run_whose_commit_failed_goes_on_when_it_is_opened_again_with_its_end_written_once_more(runs: Any) -> None:
+def test_a_run_whose_commit_failed_goes_on_when_it_is_opened_again_with_its_end_written_once_more(
+    runs: Any,
+) -> None:
     storage = FailingStorage(None, errno.EIO, only=("fdatasync",))
     log = runs.open(storage=storage, durability="disk")
     log.append("calls", runs.record(0))
@@ -221,7 +252,7 @@ def test_a_run_whose_end_can_not_be_written_once_more_is_not_written_on(runs: An
     assert runs.open(durability="disk").append("routing", runs.record(1)).seq == 1
 
 
-# --- group commit --------------------------------------------------------------------------------------------------
+# --- group commit ---------------------------------------------------------------------------------
 
 
 class GatedStorage:
@@ -251,7 +282,9 @@ def test_callers_that_come_while_a_commit_runs_share_the_next_one(runs: Any) -> 
     assert storage.entered.acquire(timeout=300)
     waiting = []
     for number in range(1, 9):
-        log.append("routing", runs.record(number))  # after the running commit began: it does not cover these
+        log.append(
+            "routing", runs.record(number)
+        )  # after the running commit began: it does not cover these
         waiting.append(threading.Thread(target=log.sync))
         waiting[-1].start()
     storage.gate.release()
@@ -263,7 +296,8 @@ def test_callers_that_come_while_a_commit_runs_share_the_next_one(runs: Any) -> 
     for thread in waiting:
         thread.join(timeout=300)
         assert not thread.is_alive()
-    # All nine records by two commits; a third where a caller reached its sync only after the second began.
+    # All nine records by two commits; a third where a caller reached its sync only after the second
+    # began.
     assert storage.count <= 3
     count = storage.count
     log.sync()
@@ -296,8 +330,12 @@ def test_a_lasting_failure_to_open_leaves_a_run_that_opens_later(make_runs: Any)
         assert runs.archive.verify("r-1").ok
 
 
-def test_a_run_that_is_being_called_opens_nothing_and_keeps_nothing_after_its_end(runs: Any) -> None:
-    storage = FailingStorage(None, errno.EIO, only=("open", "close", "fstat", "write", "stat", "flock"))
+def test_a_run_that_is_being_called_opens_nothing_and_keeps_nothing_after_its_end(
+    runs: Any,
+) -> None:
+    storage = FailingStorage(
+        None, errno.EIO, only=("open", "close", "fstat", "write", "stat", "flock")
+    )
     log = runs.open(storage=storage)
     for number, file in enumerate(("routing", "calls")):
         log.append(file, runs.record(number))
@@ -306,11 +344,15 @@ def test_a_run_that_is_being_called_opens_nothing_and_keeps_nothing_after_its_en
         log.append("calls", runs.record(number))
     assert sorted(storage.calls) == sorted(["flock", "flock", "stat", "stat", "stat", "write"] * 4)
     log.close()
-    assert storage.calls.count("open") == storage.calls.count("close") - 3  # its presence, its lock, its calls
+    assert (
+        storage.calls.count("open") == storage.calls.count("close") - 3
+    )  # its presence, its lock, its calls
     assert runs.numbers() == [*range(6)]
 
 
-def test_many_runs_that_are_called_side_by_side_share_a_bounded_number_of_descriptors(runs: Any) -> None:
+def test_many_runs_that_are_called_side_by_side_share_a_bounded_number_of_descriptors(
+    runs: Any,
+) -> None:
     folder = Path("/proc/self/fd")
     if not folder.exists():
         pytest.skip("no /proc here")
@@ -329,11 +371,15 @@ def test_many_runs_that_are_called_side_by_side_share_a_bounded_number_of_descri
         thread.join()
     assert len(list(folder.iterdir())) <= before + 64
     for log in logs:
-        assert [record["number"] for record in runs.store().open(log.header.run_id).news()] == [*range(6)]
+        assert [record["number"] for record in runs.store().open(log.header.run_id).news()] == [
+            *range(6)
+        ]
 
 
 @pytest.mark.parametrize("how", ["moved", "replaced", "lock"])
-def test_a_run_that_is_being_called_notices_that_it_was_moved_or_replaced(runs: Any, how: str) -> None:
+def test_a_run_that_is_being_called_notices_that_it_was_moved_or_replaced(
+    runs: Any, how: str
+) -> None:
     log = runs.open()
     log.append("calls", runs.record(0))
     folder = Path(log.path)

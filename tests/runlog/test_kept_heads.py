@@ -1,4 +1,6 @@
-"""Heads that are kept beside the runs: a cut end, a forged end and a run that was taken away are found."""
+"""Heads that are kept beside the runs: a cut end, a forged end and a run that was taken away are
+found.
+"""
 
 from __future__ import annotations
 
@@ -46,11 +48,15 @@ class ListStore:
     def create(self, run_id: str, *, header: Any, catalog: str) -> ListStore:
         path = self.root / run_id
         path.mkdir(parents=True)
-        (path / "run.json").write_text(json.dumps({"run_id": run_id, "opened": "2026-11-01T00:00:00Z"}))
+        (path / "run.json").write_text(
+            json.dumps({"run_id": run_id, "opened": "2026-11-01T00:00:00Z"})
+        )
         self.path, self.seq, self.head = path, 0, genesis(run_id)
         return self
 
-    def append(self, file: str, record: dict[str, Any], *, only_at: int | None, wait_s: float) -> Appended:
+    def append(
+        self, file: str, record: dict[str, Any], *, only_at: int | None, wait_s: float
+    ) -> Appended:
         line, self.head = seal(record, self.seq, self.head)
         with (self.path / "routing.jsonl").open("ab") as out:
             out.write(line)
@@ -63,7 +69,10 @@ class ListStore:
 
 def test_what_is_missing_is_told_in_the_order_in_which_the_runs_began() -> None:
     assert missing_runs({}, ()) == []
-    heads = {run_id: StoredHead(run_id, number, 1, "sha256:0") for run_id, number in (("b", 104), ("a", 2))}
+    heads = {
+        run_id: StoredHead(run_id, number, 1, "sha256:0")
+        for run_id, number in (("b", 104), ("a", 2))
+    }
     said = missing_runs(heads, ())
     assert [line.split(":")[0] for line in said[:2]] == ["run 'a' is gone", "run 'b' is gone"]
     begun = [int(line.split("number ")[1].split()[0]) for line in said[2:]]
@@ -72,14 +81,20 @@ def test_what_is_missing_is_told_in_the_order_in_which_the_runs_began() -> None:
 
 def test_a_head_of_another_run_is_no_head_of_this_one() -> None:
     head = StoredHead("other", 1, 1, "sha256:0")
-    assert faults_of_head(head, "r", None) == ["the head that is kept for it is that of run 'other'"]
+    assert faults_of_head(head, "r", None) == [
+        "the head that is kept for it is that of run 'other'"
+    ]
 
 
 def fill(root: Path, heads: FolderHeads, *run_ids: str) -> None:
     for run_id in run_ids:
-        log = HeadKeepingStore(ListStore(root), heads).create(run_id, header=RunHeader({}), catalog="{}")
+        log = HeadKeepingStore(ListStore(root), heads).create(
+            run_id, header=RunHeader({}), catalog="{}"
+        )
         for number in range(4):
-            log.append("routing", {"type": "note", "number": number, "time": "2026-11-01T00:00:00Z"})
+            log.append(
+                "routing", {"type": "note", "number": number, "time": "2026-11-01T00:00:00Z"}
+            )
 
 
 @pytest.fixture(params=["signed, beside the runs", "signed, elsewhere", "unsigned, elsewhere"])
@@ -121,7 +136,9 @@ def test_an_end_that_was_cut_or_forged_is_named(
     archive = archive_of(kept)
     assert archive.verify("one").ok
     damage(kept[0] / "one" / FILES["routing"])
-    assert Archive(kept[0]).verify("one").ok or (kept[0] / ".heads").exists(), "the chain alone does not find it"
+    assert Archive(kept[0]).verify("one").ok or (kept[0] / ".heads").exists(), (
+        "the chain alone does not find it"
+    )
     broken = archive.verify("one").broken
     assert broken is not None
     assert (broken.kind, broken.seq) == (kind, seq)
@@ -139,23 +156,38 @@ def test_verify_says_which_protection_a_run_had(kept: tuple[Path, FolderHeads]) 
     assert archive.missing() == []
 
 
-def test_a_run_that_was_taken_away_is_missed_and_one_that_was_pruned_is_not(kept: tuple[Path, FolderHeads]) -> None:
+def test_a_run_that_was_taken_away_is_missed_and_one_that_was_pruned_is_not(
+    kept: tuple[Path, FolderHeads],
+) -> None:
     archive = archive_of(kept)
     assert archive.missing() == []
-    assert "one" in prune(archive, now="2030-01-01T00:00:00Z", max_bytes=archive.summary("two").bytes).deleted
+    assert (
+        "one"
+        in prune(
+            archive, now="2030-01-01T00:00:00Z", max_bytes=archive.summary("two").bytes
+        ).deleted
+    )
     assert archive.missing() == []
     shutil.rmtree(kept[0] / "two")
     assert archive.missing() == ["run 'two' is gone: its head says that it held 4 records"]
 
 
-def test_a_run_that_was_taken_away_before_its_first_record_is_missed(kept: tuple[Path, FolderHeads]) -> None:
-    HeadKeepingStore(ListStore(kept[0]), kept[1]).create("three", header=RunHeader({}), catalog="{}")
+def test_a_run_that_was_taken_away_before_its_first_record_is_missed(
+    kept: tuple[Path, FolderHeads],
+) -> None:
+    HeadKeepingStore(ListStore(kept[0]), kept[1]).create(
+        "three", header=RunHeader({}), catalog="{}"
+    )
     assert archive_of(kept).verify("three").ok
     shutil.rmtree(kept[0] / "three")
-    assert archive_of(kept).missing() == ["run 'three' is gone: its head says that it held 0 records"]
+    assert archive_of(kept).missing() == [
+        "run 'three' is gone: its head says that it held 0 records"
+    ]
 
 
-def test_a_run_that_was_taken_away_with_its_head_leaves_a_hole(kept: tuple[Path, FolderHeads]) -> None:
+def test_a_run_that_was_taken_away_with_its_head_leaves_a_hole(
+    kept: tuple[Path, FolderHeads],
+) -> None:
     shutil.rmtree(kept[0] / "one")
     (kept[1].folder / "one.head").unlink()
     assert archive_of(kept).missing() == [HOLE.format(1)]
@@ -164,9 +196,13 @@ def test_a_run_that_was_taken_away_with_its_head_leaves_a_hole(kept: tuple[Path,
 def test_a_head_that_was_changed_or_taken_away_is_a_fault(kept: tuple[Path, FolderHeads]) -> None:
     archive, file = archive_of(kept), kept[1].folder / "one.head"
     row = json.loads(file.read_bytes())
-    file.write_text(json.dumps({**row, "count": 2, "hash": parse_hash(kept[0] / "one" / FILES["routing"], 1)}))
+    file.write_text(
+        json.dumps({**row, "count": 2, "hash": parse_hash(kept[0] / "one" / FILES["routing"], 1)})
+    )
     cut(kept[0] / "one" / FILES["routing"])
-    assert archive.verify("one").ok is (kept[1].key is None), "without a key, only its place protects a head"
+    assert archive.verify("one").ok is (kept[1].key is None), (
+        "without a key, only its place protects a head"
+    )
     file.unlink()
     assert any("no head was kept" in problem for problem in archive.verify("one").problems)
 
@@ -175,7 +211,9 @@ def parse_hash(path: Path, at: int) -> str:
     return str(parse(path.read_bytes().splitlines()[at])["hash"])
 
 
-def test_a_router_keeps_the_heads_of_its_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_router_keeps_the_heads_of_its_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("RECORDS_KEY", KEY.decode())
     root, config = tmp_path / "runs", tmp_path / "config"
     config.mkdir()
@@ -289,7 +327,9 @@ def test_keeping_heads_leaves_no_descriptor_open_and_waits_for_its_turn(tmp_path
 
 def test_what_keeps_heads_is_the_store_and_the_log_beneath_in_all_else(tmp_path: Path) -> None:
     heads = FolderHeads(tmp_path / "heads")
-    store = HeadKeepingStore(DiskRunStore(tmp_path / "runs", clock=FakeClock(), artifacts=no_artifacts), heads)
+    store = HeadKeepingStore(
+        DiskRunStore(tmp_path / "runs", clock=FakeClock(), artifacts=no_artifacts), heads
+    )
     assert store.open("r") is None
     log = store.create("r", header=RunHeader({"catalog_revision": "sha256:0"}), catalog="{}")
     assert heads.read("r") == StoredHead("r", 1, 0, genesis("r"))
@@ -316,13 +356,17 @@ def test_a_head_that_can_not_be_kept_withholds_the_acknowledgement(tmp_path: Pat
         run.append("routing", {"type": "note"})
 
 
-# --- what is forged, damaged or interrupted ---------------------------------------------------------------------------
+# --- what is forged, damaged or interrupted -------------------------------------------------------
 
 
 @contextmanager
 def opened(kept: tuple[Path, FolderHeads], run_id: str) -> Iterator[Any]:
-    """Open a run to write it, as a worker does that goes on with it; end it as if that worker was killed."""
-    store = HeadKeepingStore(DiskRunStore(kept[0], clock=FakeClock(), artifacts=no_artifacts), kept[1])
+    """Open a run to write it, as a worker does that goes on with it; end it as if that worker was
+    killed.
+    """
+    store = HeadKeepingStore(
+        DiskRunStore(kept[0], clock=FakeClock(), artifacts=no_artifacts), kept[1]
+    )
     log = store.create(run_id, header=RunHeader({"catalog_revision": digest_of({})}), catalog="{}")
     try:
         yield log
@@ -348,8 +392,10 @@ def test_a_run_taken_away_is_missed_whatever_its_head_says_without_the_key(tmp_p
     change(heads.folder / "one.head", pruned=True)
     change(heads.folder / "one.head", signature="")
     assert archive_of((tmp_path / "runs", heads)).missing() == [
-        "run 'one' is gone, and its kept head does not bear the key's signature: it was changed, or written with "
-        "another key",
+        (
+            "run 'one' is gone, and its kept head does not bear the key's signature: it was"
+            " changed, or written with another key"
+        ),
         HOLE.format(1),
     ]
 
@@ -398,7 +444,9 @@ def test_a_damaged_head_is_told_of_its_run_and_hides_no_other(
     assert "run 'one' is gone" not in said
 
 
-def test_records_taken_away_stay_missed_when_their_run_goes_on(kept: tuple[Path, FolderHeads]) -> None:
+def test_records_taken_away_stay_missed_when_their_run_goes_on(
+    kept: tuple[Path, FolderHeads],
+) -> None:
     write(kept, "three", 4)
     cut(kept[0] / "three" / FILES["routing"])
     for _ in range(3):
@@ -453,12 +501,17 @@ def test_records_behind_the_kept_head_are_told(kept: tuple[Path, FolderHeads]) -
     file.write_bytes(file.read_bytes() + line)
     report = archive_of(kept).verify("one")
     assert report.ok, "a process that was killed leaves such a record"
-    assert "its last 1 records came after the head that was kept: only the chain protects them" in report.notes
+    assert (
+        "its last 1 records came after the head that was kept: only the chain protects them"
+        in report.notes
+    )
 
 
 @contextmanager
 def files_of_at_most(size: int) -> Iterator[None]:
-    """Let this process write no file beyond a size, as on a disk that is full: the count of runs fits, no head does."""
+    """Let this process write no file beyond a size, as on a disk that is full: the count of runs
+    fits, no head does.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
@@ -474,13 +527,18 @@ def test_a_head_that_is_written_in_part_is_the_former_one(
     kept: tuple[Path, FolderHeads], size: int, digits: int
 ) -> None:
     before = kept[1].read("one")
-    with files_of_at_most(size), pytest.raises(StorageError, match="can't keep the head of run 'one'"):
+    with (
+        files_of_at_most(size),
+        pytest.raises(StorageError, match="can't keep the head of run 'one'"),
+    ):
         kept[1].note("one", 5, "sha256:" + digits * "5")
     assert kept[1].read("one") == before
 
 
 @pytest.mark.parametrize("is_pruned", [True, False])
-def test_a_run_that_is_older_than_its_heads_goes_on(kept: tuple[Path, FolderHeads], is_pruned: bool) -> None:
+def test_a_run_that_is_older_than_its_heads_goes_on(
+    kept: tuple[Path, FolderHeads], is_pruned: bool
+) -> None:
     """Another version began it, without a head or under that of a run that it pruned."""
     if is_pruned:
         prune(archive_of(kept), now="2030-01-01T00:00:00Z", max_bytes=0)
@@ -500,8 +558,13 @@ def test_a_run_that_is_older_than_its_heads_goes_on(kept: tuple[Path, FolderHead
     store.close()
 
 
-def test_a_run_that_could_not_begin_leaves_neither_a_fault_nor_a_hole(kept: tuple[Path, FolderHeads]) -> None:
-    with files_of_at_most(16), pytest.raises(StorageError, match="can't keep the head of run 'three'"):
+def test_a_run_that_could_not_begin_leaves_neither_a_fault_nor_a_hole(
+    kept: tuple[Path, FolderHeads],
+) -> None:
+    with (
+        files_of_at_most(16),
+        pytest.raises(StorageError, match="can't keep the head of run 'three'"),
+    ):
         kept[1].note("three", 0, genesis("three"))
     fill(kept[0], kept[1], "four")
     ListStore(kept[0]).create("three", header=RunHeader({}), catalog="{}")
@@ -541,7 +604,9 @@ def test_a_writer_that_stands_still_holds_up_nobody_for_ever(
     for name in ("one.head", ".count"):
         held = os.open(kept[1].folder / name, os.O_RDWR)
         fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(StorageError, match=f"another process holds the lock of {re.escape(name)}"):
+        with pytest.raises(
+            StorageError, match=f"another process holds the lock of {re.escape(name)}"
+        ):
             kept[1].note("one" if name == "one.head" else "three", 9, "sha256:9")
         if name == "one.head":
             with pytest.raises(StorageError, match="another process holds the lock of one"):
@@ -549,7 +614,9 @@ def test_a_writer_that_stands_still_holds_up_nobody_for_ever(
         os.close(held)
 
 
-def test_the_end_of_a_longer_head_that_was_left_is_no_part_of_it(kept: tuple[Path, FolderHeads]) -> None:
+def test_the_end_of_a_longer_head_that_was_left_is_no_part_of_it(
+    kept: tuple[Path, FolderHeads],
+) -> None:
     file = kept[1].folder / "one.head"
     file.write_bytes(file.read_bytes() + b"ed}\n")  # its writer was killed before it cut the file
     assert archive_of(kept).verify("one").ok
@@ -562,7 +629,9 @@ def test_what_the_command_prunes_is_not_missed(
     root, config, elsewhere = tmp_path / "runs", tmp_path / "config", tmp_path / "elsewhere"
     fill(root, FolderHeads(elsewhere, KEY), "one", "two")
     config.mkdir()
-    (config / "router.toml").write_text(f'[records]\nkey = "${{RECORDS_KEY}}"\nheads = "{elsewhere}"\n')
+    (config / "router.toml").write_text(
+        f'[records]\nkey = "${{RECORDS_KEY}}"\nheads = "{elsewhere}"\n'
+    )
     pruned = ["runs", "prune", "--runs", str(root), "--older-than", "1d"]
     (root / ".heads").symlink_to(elsewhere)  # without the config, and so without the key
     assert main(pruned) == 3
@@ -596,7 +665,9 @@ def test_the_command_takes_heads_and_key_from_the_config(
 
 
 def test_a_head_that_the_disk_does_not_give_is_said_and_hides_no_other(
-    kept: tuple[Path, FolderHeads], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    kept: tuple[Path, FolderHeads],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def read(fd: int, path: Path) -> StoredHead | None:
         if path.name == "one.head":

@@ -26,12 +26,15 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.lstat().st_mode)
 
 
-# --- order and form ------------------------------------------------------------------------------------------------
+# --- order and form -------------------------------------------------------------------------------
 
 
 def test_both_files_share_one_sequence_and_one_chain(runs: Any) -> None:
     log = runs.open()
-    results = [log.append(file, runs.record(i)) for i, file in enumerate(["routing", "calls", "calls", "routing"])]
+    results = [
+        log.append(file, runs.record(i))
+        for i, file in enumerate(["routing", "calls", "calls", "routing"])
+    ]
     routing = [unseal(line) for line in runs.bytes("routing.jsonl").splitlines()]
     calls = [unseal(line) for line in runs.bytes("tool-calls.jsonl").splitlines()]
     assert [r.seq for r in routing] == [0, 3]
@@ -62,7 +65,9 @@ def test_what_can_not_be_a_record_leaves_no_trace(runs: Any) -> None:
 
 def test_order_is_the_sequence_whatever_the_wall_clock_does(runs: Any) -> None:
     log = runs.open()
-    for number, time in enumerate(["2026-11-21T08:00:00Z", "2026-11-21T06:00:00Z", "2026-12-01T08:00:00Z"]):
+    for number, time in enumerate(
+        ["2026-11-21T08:00:00Z", "2026-11-21T06:00:00Z", "2026-12-01T08:00:00Z"]
+    ):
         runs.clock.time = time
         log.append("calls" if number == 1 else "routing", runs.record(number))
     runs.clock.time = "1999-01-01T00:00:00Z"
@@ -117,7 +122,9 @@ def test_each_catalog_revision_of_a_run_is_kept_once_and_found_by_its_revision(r
     assert encode(runs.archive.catalog("r-1")) == catalogs[0]
 
 
-@pytest.mark.parametrize("run_id", ["", ".", "..", "../x", "a/b", "a\x00b", "-x", "x" * 129, "ä", "a\n"])
+@pytest.mark.parametrize(
+    "run_id", ["", ".", "..", "../x", "a/b", "a\x00b", "-x", "x" * 129, "ä", "a\n"]
+)
 def test_what_is_no_run_id_touches_no_file(runs: Any, run_id: str) -> None:
     with pytest.raises(RequestError):
         runs.open(run_id)
@@ -166,7 +173,7 @@ def test_a_secret_that_reached_the_log_is_not_written(runs: Any) -> None:
     assert runs.numbers() == [0, 1]
 
 
-# --- one writer ----------------------------------------------------------------------------------------------------
+# --- one writer -----------------------------------------------------------------------------------
 
 OWNER = """
 import sys
@@ -187,7 +194,10 @@ sys.stdin.read()
 def owner(runs: Any) -> Any:
     """Another process that writes run r-1 until its standard input ends."""
     process = subprocess.Popen(
-        [sys.executable, "-c", OWNER, str(runs.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", OWNER, str(runs.path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
@@ -196,7 +206,9 @@ def owner(runs: Any) -> Any:
     process.communicate()
 
 
-def test_two_processes_append_side_by_side_and_each_is_told_what_came(runs: Any, owner: Any) -> None:
+def test_two_processes_append_side_by_side_and_each_is_told_what_came(
+    runs: Any, owner: Any
+) -> None:
     log = runs.open()
     assert [record["number"] for record in runs.seen] == [0]
     assert runs.archive.summary("r-1").state == "open"
@@ -213,10 +225,14 @@ def test_a_stopped_process_keeps_nobody_from_the_run(runs: Any, owner: Any) -> N
     assert log.append("routing", runs.record(1)).seq == 1
 
 
-def test_a_process_that_is_stopped_in_an_append_is_named_in_bounded_time(runs: Any, owner: Any) -> None:
+def test_a_process_that_is_stopped_in_an_append_is_named_in_bounded_time(
+    runs: Any, owner: Any
+) -> None:
     log = runs.open()
     held = subprocess.Popen(
-        [sys.executable, "-c", HOLDING, str(runs.path / "r-1" / "lock")], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", HOLDING, str(runs.path / "r-1" / "lock")],
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         assert held.stdout is not None
@@ -246,7 +262,9 @@ def test_a_dead_owners_run_is_taken_over_with_all_it_acknowledged(runs: Any, own
     assert runs.numbers() == [0, 1]
 
 
-def test_a_second_router_of_this_process_appends_too_and_the_last_one_ends_the_run(runs: Any) -> None:
+def test_a_second_router_of_this_process_appends_too_and_the_last_one_ends_the_run(
+    runs: Any,
+) -> None:
     log, other = runs.open(), runs.open()
     assert log.append("routing", runs.record(0)).seq == 0
     appended = other.append("routing", runs.record(1))
@@ -326,11 +344,13 @@ def test_opening_and_closing_runs_leaves_no_descriptor_behind(runs: Any) -> None
     assert descriptors() <= before  # fewer, where garbage of other tests held some
 
 
-# --- privacy -------------------------------------------------------------------------------------------------------
+# --- privacy --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o022, 0o077, 0o777])
-def test_directories_are_0700_and_files_0600_whatever_the_umask(runs: Any, umask: Any, mask: int) -> None:
+def test_directories_are_0700_and_files_0600_whatever_the_umask(
+    runs: Any, umask: Any, mask: int
+) -> None:
     umask(mask)
     log = runs.open()
     log.append("routing", runs.record(0))
@@ -339,7 +359,13 @@ def test_directories_are_0700_and_files_0600_whatever_the_umask(runs: Any, umask
     umask(0o022)
     assert mode(runs.path) == mode(runs.path / "r-1") == 0o700
     files = list((runs.path / "r-1").iterdir())
-    assert {path.name for path in files} == {"run.json", "catalog.json", "routing.jsonl", "tool-calls.jsonl", "lock"}
+    assert {path.name for path in files} == {
+        "run.json",
+        "catalog.json",
+        "routing.jsonl",
+        "tool-calls.jsonl",
+        "lock",
+    }
     assert {mode(path) for path in files} == {0o600}
 
 
@@ -363,7 +389,9 @@ def test_a_runs_directory_that_everybody_may_write_to_is_refused(runs: Any) -> N
     assert "others may write to it" in refused(runs)
 
 
-def test_a_group_writable_runs_directory_is_refused_in_a_shared_folder_and_taken_elsewhere(runs: Any) -> None:
+def test_a_group_writable_runs_directory_is_refused_in_a_shared_folder_and_taken_elsewhere(
+    runs: Any,
+) -> None:
     runs.path.mkdir()
     runs.path.chmod(0o775)
     runs.open().close()
@@ -393,7 +421,9 @@ def test_a_runs_directory_behind_somebody_elses_link_is_refused(runs: Any) -> No
     assert "symbolic link" in refused(runs)
 
 
-def test_a_run_directory_that_is_a_link_is_refused_and_not_followed(runs: Any, tmp_path: Path) -> None:
+def test_a_run_directory_that_is_a_link_is_refused_and_not_followed(
+    runs: Any, tmp_path: Path
+) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir(mode=0o700)
     runs.path.mkdir(mode=0o700)
@@ -403,7 +433,9 @@ def test_a_run_directory_that_is_a_link_is_refused_and_not_followed(runs: Any, t
 
 
 @pytest.mark.parametrize("name", ["routing.jsonl", "lock", "run.json"])
-def test_a_file_of_a_run_that_is_a_link_is_not_followed(runs: Any, tmp_path: Path, name: str) -> None:
+def test_a_file_of_a_run_that_is_a_link_is_not_followed(
+    runs: Any, tmp_path: Path, name: str
+) -> None:
     target = tmp_path / "target"
     target.write_text("precious")
     runs.open().close()
@@ -413,7 +445,7 @@ def test_a_file_of_a_run_that_is_a_link_is_not_followed(runs: Any, tmp_path: Pat
     assert target.read_text() == "precious"
 
 
-# --- honest ends ---------------------------------------------------------------------------------------------------
+# --- honest ends ----------------------------------------------------------------------------------
 
 
 def test_a_torn_end_is_kept_beside_cut_off_and_reported(runs: Any) -> None:
@@ -440,16 +472,25 @@ def test_a_torn_end_is_kept_beside_cut_off_and_reported(runs: Any) -> None:
 @pytest.mark.parametrize(
     ("damage", "line", "why"),
     [
-        (lambda lines: [*lines[:-1], lines[-1].replace(b"number", b"numbor")], 3, "hash does not match"),
+        (
+            lambda lines: [*lines[:-1], lines[-1].replace(b"number", b"numbor")],
+            3,
+            "hash does not match",
+        ),
         (lambda lines: [*lines, b"{}\n"], 4, "does not end in a hash"),
         (lambda lines: [*lines[:-1], b"\x00\n"], 3, "does not end in a hash"),
         (lambda lines: [*lines[:-2], lines[-1]], 2, "it is missing"),
     ],
 )
-def test_a_bad_end_that_is_not_torn_is_corruption(runs: Any, name: str, damage: Any, line: int, why: str) -> None:
+def test_a_bad_end_that_is_not_torn_is_corruption(
+    runs: Any, name: str, damage: Any, line: int, why: str
+) -> None:
     log = runs.open()
     for number in range(6):
-        log.append("routing" if (number < 3) == (name == "tool-calls.jsonl") else "calls", runs.record(number))
+        log.append(
+            "routing" if (number < 3) == (name == "tool-calls.jsonl") else "calls",
+            runs.record(number),
+        )
     log.release()
     path = runs.path / "r-1" / name
     before = path.read_bytes()
@@ -506,7 +547,7 @@ def test_a_run_json_lost_to_power_loss_is_written_again(runs: Any) -> None:
     assert json.loads(runs.bytes("run.json"))["run_id"] == "r-1"
 
 
-# --- gone from under it --------------------------------------------------------------------------------------------
+# --- gone from under it ---------------------------------------------------------------------------
 
 
 def test_a_run_deleted_while_it_is_open_refuses_and_is_not_made_again(runs: Any) -> None:
@@ -537,12 +578,16 @@ def test_another_programs_changes_to_the_file_stop_the_log(runs: Any, change: An
     path = runs.path / "r-1" / "routing.jsonl"
     path.write_bytes(change(path.read_bytes()))
     for _ in range(2):
-        with pytest.raises((StorageError, CorruptRun), match=r"another program|does not end in a hash"):
+        with pytest.raises(
+            (StorageError, CorruptRun), match=r"another program|does not end in a hash"
+        ):
             log.append("routing", runs.record(1))
 
 
 class Interrupting:
-    """A storage whose `write` is followed by KeyboardInterrupt on demand: a signal handler may raise anywhere."""
+    """A storage whose `write` is followed by KeyboardInterrupt on demand: a signal handler may
+    raise anywhere.
+    """
 
     def __init__(self, real: Any) -> None:
         self.real = real
@@ -568,7 +613,9 @@ def test_an_append_interrupted_by_a_signal_leaves_a_log_that_goes_on(runs: Any) 
     storage.armed = True
     with pytest.raises(KeyboardInterrupt):
         log.append("routing", runs.record(1))
-    assert [record["number"] for record in log.news()] == [1]  # written, not acknowledged: it counts, as after a crash
+    assert [record["number"] for record in log.news()] == [
+        1
+    ]  # written, not acknowledged: it counts, as after a crash
     log.append("calls", runs.record(2))
     log.close()
     assert runs.numbers() == [0, 1, 2]

@@ -20,9 +20,18 @@ from bundle_router.core.models.canonical import digest
 from bundle_router.core.records.chain import Appended, RepairedTail, Writer
 from bundle_router.errors import CorruptRun, RunBusy, StorageError
 
-from tests.runlog.watched_storage import CALLS, ROUTING, WatchedStorage, copied, linked, moved, reader, write
+from tests.runlog.watched_storage import (
+    CALLS,
+    ROUTING,
+    WatchedStorage,
+    copied,
+    linked,
+    moved,
+    reader,
+    write,
+)
 
-# --- what is on disk -------------------------------------------------------------------------------------------------
+# --- what is on disk ------------------------------------------------------------------------------
 
 
 def test_durable_records_are_committed_in_their_order_and_once(runs: Any) -> None:
@@ -31,9 +40,15 @@ def test_durable_records_are_committed_in_their_order_and_once(runs: Any) -> Non
     storage.made()
     log.append("routing", runs.record(0))
     log.append("routing", runs.record(1))
-    assert storage.made() == [("write", ROUTING), ("write", ROUTING)], "nothing is committed before it is asked for"
+    assert storage.made() == [
+        ("write", ROUTING),
+        ("write", ROUTING),
+    ], "nothing is committed before it is asked for"
     log.append("calls", runs.record(2))
-    assert storage.made() == [("fdatasync", ROUTING), ("write", CALLS)], "no file gets ahead of the other"
+    assert storage.made() == [
+        ("fdatasync", ROUTING),
+        ("write", CALLS),
+    ], "no file gets ahead of the other"
     log.append("calls", runs.record(3))
     assert storage.made() == [("write", CALLS)]
     log.sync()
@@ -43,7 +58,12 @@ def test_durable_records_are_committed_in_their_order_and_once(runs: Any) -> Non
     log.append("routing", runs.record(4))
     assert storage.made() == [("write", ROUTING)]
     log.close()
-    ended = [("fdatasync", ROUTING), ("write", "run.json.new"), ("fsync", "run.json.new"), ("replace", "run.json.new")]
+    ended = [
+        ("fdatasync", ROUTING),
+        ("write", "run.json.new"),
+        ("fsync", "run.json.new"),
+        ("replace", "run.json.new"),
+    ]
     assert storage.made() == [*ended, ("fsync", "r-1"), ("ftruncate", "lock"), ("pwrite", "lock")]
     assert storage.open_files == {}
 
@@ -60,7 +80,9 @@ def test_without_durability_nothing_is_committed(runs: Any) -> None:
 
 
 @pytest.mark.parametrize("records", [0, 1])
-def test_records_of_a_run_that_was_not_ended_are_written_once_more_or_committed(runs: Any, records: int) -> None:
+def test_records_of_a_run_that_was_not_ended_are_written_once_more_or_committed(
+    runs: Any, records: int
+) -> None:
     """Whoever wrote them may have been killed before they were on disk."""
     write(runs, *["routing"] * records)
     storage = WatchedStorage()
@@ -69,7 +91,10 @@ def test_records_of_a_run_that_was_not_ended_are_written_once_more_or_committed(
     log.sync()
     assert storage.made() == [("fdatasync", ROUTING)] * records
     log.append("routing", runs.record(1))
-    assert storage.made() == [*[("pwrite", ROUTING), ("fdatasync", ROUTING)] * records, ("write", ROUTING)]
+    assert storage.made() == [
+        *[("pwrite", ROUTING), ("fdatasync", ROUTING)] * records,
+        ("write", ROUTING),
+    ]
     log.append("routing", runs.record(2))
     assert storage.made() == [("write", ROUTING)], "once"
     log.append("calls", runs.record(3))
@@ -97,7 +122,9 @@ def test_what_is_written_once_more_is_the_end_of_the_file_in_as_many_writes_as_i
     log = runs.open(storage=storage, durability="disk")
     log.append("routing", runs.record(3))
     ends = [(before[name], len(before[name]) - 64) for name in (ROUTING, CALLS)]
-    assert written == [part for text, at in ends for part in ((text[at:][:40], at), (text[at + 40 :], at + 40))]
+    assert written == [
+        part for text, at in ends for part in ((text[at:][:40], at), (text[at + 40 :], at + 40))
+    ]
     assert runs.bytes(ROUTING).startswith(before[ROUTING])
     assert runs.numbers() == [0, 1, 2, 3]
     log.release()
@@ -112,8 +139,13 @@ def test_a_commit_that_failed_says_what_to_look_at(runs: Any, code: int) -> None
     storage.fail("fdatasync", ROUTING, code)
     with pytest.raises(StorageError) as failed:
         log.sync()
-    assert failed.value.message.startswith(f"can't commit {runs.path}/r-1/{ROUTING}: the disk could not sync it")
-    wanted = {errno.EIO: ("io_error", "First: check the disk"), errno.ENOSPC: ("disk_full", "First: free space")}[code]
+    assert failed.value.message.startswith(
+        f"can't commit {runs.path}/r-1/{ROUTING}: the disk could not sync it"
+    )
+    wanted = {
+        errno.EIO: ("io_error", "First: check the disk"),
+        errno.ENOSPC: ("disk_full", "First: free space"),
+    }[code]
     assert failed.value.kind == wanted[0]
     assert wanted[1] in failed.value.advice
     assert failed.value.advice.endswith("check the disk") is (code == errno.EIO)
@@ -136,7 +168,7 @@ def test_the_first_record_takes_the_digest_of_the_opening_along_and_no_other(run
     assert ["run_json" in record for record in runs.archive.records("r-1")] == [True, False, False]
 
 
-# --- torn ends -------------------------------------------------------------------------------------------------------
+# --- torn ends ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("durability", ["process", "disk"])
@@ -155,7 +187,12 @@ def test_a_torn_end_is_saved_whole_before_it_is_cut_off(
     storage.reads.clear()
     log.append("routing", runs.record(2))
     saved, disk = f"{CALLS}.torn-2", durability == "disk"
-    wanted = [*[("write", saved)] * 3, *[("fsync", saved)] * disk, ("ftruncate", CALLS), *[("fsync", CALLS)] * disk]
+    wanted = [
+        *[("write", saved)] * 3,
+        *[("fsync", saved)] * disk,
+        ("ftruncate", CALLS),
+        *[("fsync", CALLS)] * disk,
+    ]
     assert storage.made()[: len(wanted)] == wanted
     parts = [storage.reads[at : at + 3] for at in range(len(storage.reads))]
     assert [64, 64, len(torn) - 128] in parts, "never all of it at once"
@@ -165,7 +202,7 @@ def test_a_torn_end_is_saved_whole_before_it_is_cut_off(
     assert storage.open_files == {}
 
 
-# --- appending -------------------------------------------------------------------------------------------------------
+# --- appending ------------------------------------------------------------------------------------
 
 
 def test_a_log_that_was_opened_to_read_appends_as_any_other(runs: Any) -> None:
@@ -177,11 +214,15 @@ def test_a_log_that_was_opened_to_read_appends_as_any_other(runs: Any) -> None:
 
 
 @pytest.mark.parametrize("written", [0, 7, None])
-def test_a_record_that_was_written_in_part_is_cut_off_and_says_how_much(runs: Any, written: int | None) -> None:
+def test_a_record_that_was_written_in_part_is_cut_off_and_says_how_much(
+    runs: Any, written: int | None
+) -> None:
     storage = WatchedStorage()
     log = runs.open(storage=storage)
     storage.answers["write", ROUTING] = [lambda: -1 if written is None else written]
-    with pytest.raises(StorageError, match=f"can't write a record to .*{ROUTING}: {written or 0} of ") as failed:
+    with pytest.raises(
+        StorageError, match=f"can't write a record to .*{ROUTING}: {written or 0} of "
+    ) as failed:
         log.append("routing", runs.record(0))
     assert failed.value.kind == "short_write"
     with (runs.path / "r-1" / "lock").open("rb") as lock:
@@ -190,7 +231,9 @@ def test_a_record_that_was_written_in_part_is_cut_off_and_says_how_much(runs: An
     assert runs.numbers() == [1]
 
 
-@pytest.mark.parametrize(("code", "kind"), [(errno.EMFILE, "out_of_files"), (errno.EIO, "io_error")])
+@pytest.mark.parametrize(
+    ("code", "kind"), [(errno.EMFILE, "out_of_files"), (errno.EIO, "io_error")]
+)
 def test_only_who_found_no_descriptor_is_lent_one_and_only_for_a_run_that_is_written(
     runs: Any, code: int, kind: str
 ) -> None:
@@ -200,7 +243,9 @@ def test_only_who_found_no_descriptor_is_lent_one_and_only_for_a_run_that_is_wri
     storage.fail("open", "lock", code)
     with pytest.raises(StorageError) as failed:
         log.append("calls", runs.record(1))
-    assert failed.value.kind == kind, "a run that is not written to yet is not worth the last descriptor"
+    assert failed.value.kind == kind, (
+        "a run that is not written to yet is not worth the last descriptor"
+    )
     log.append("calls", runs.record(1))
     storage.fail("stat", "lock", code)
     if code == errno.EMFILE:
@@ -224,7 +269,9 @@ def test_who_found_no_descriptor_has_those_closed_that_other_runs_only_keep(runs
     assert kept.append("calls", runs.record(1)).seq == 1
 
 
-def test_an_end_that_can_not_be_written_again_is_said_and_nothing_is_written_on_it(runs: Any) -> None:
+def test_an_end_that_can_not_be_written_again_is_said_and_nothing_is_written_on_it(
+    runs: Any,
+) -> None:
     write(runs, "routing").release()
     storage = WatchedStorage()
     log = reader(runs, storage, "disk")
@@ -255,7 +302,9 @@ def busy() -> Any:
 
 
 @pytest.mark.parametrize(("file", "times"), [("lock", 1), ("lock", 3), (ROUTING, 1), (ROUTING, 3)])
-def test_a_lock_that_another_holds_is_tried_again_until_the_time_is_over(runs: Any, file: str, times: int) -> None:
+def test_a_lock_that_another_holds_is_tried_again_until_the_time_is_over(
+    runs: Any, file: str, times: int
+) -> None:
     write(runs, "routing").release()
     storage = WatchedStorage()
 
@@ -269,7 +318,9 @@ def test_a_lock_that_another_holds_is_tried_again_until_the_time_is_over(runs: A
 
     log = reader(runs, storage)
     storage.answers["flock", file] = [hold(times)]
-    with pytest.raises(RunBusy, match=r"another process (holds its lock|is ending or deleting it)") as refused:
+    with pytest.raises(
+        RunBusy, match=r"another process (holds its lock|is ending or deleting it)"
+    ) as refused:
         log.append("calls", runs.record(1), wait_s=-1.0)
     assert ("is ending" in refused.value.message) is (file == ROUTING)
     storage.answers.clear()
@@ -290,7 +341,9 @@ def test_a_lock_that_another_holds_is_tried_again_until_the_time_is_over(runs: A
     assert storage.open_files == {}
 
 
-def test_who_has_it_open_too_is_named_by_who_closes_it_and_what_that_wrote_is_on_disk(runs: Any) -> None:
+def test_who_has_it_open_too_is_named_by_who_closes_it_and_what_that_wrote_is_on_disk(
+    runs: Any,
+) -> None:
     storage = WatchedStorage()
     log = runs.open(storage=storage, durability="disk")
     log.append("routing", runs.record(0))
@@ -307,7 +360,8 @@ def test_who_has_it_open_too_is_named_by_who_closes_it_and_what_that_wrote_is_on
 def test_another_process_that_has_it_open_is_named(runs: Any) -> None:
     log = write(runs, "routing")
     script = (
-        "import fcntl, sys; f = open(sys.argv[1]); fcntl.flock(f, fcntl.LOCK_SH); print(flush=True); sys.stdin.read()"
+        "import fcntl, sys; f = open(sys.argv[1]); fcntl.flock(f, fcntl.LOCK_SH);"
+        " print(flush=True); sys.stdin.read()"
     )
     words = [sys.executable, "-c", script, str(runs.path / "r-1" / ROUTING)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
@@ -328,7 +382,9 @@ TAKEN: dict[str, Callable[[Path], None]] = {
 
 @pytest.mark.parametrize("how", TAKEN)
 @pytest.mark.parametrize("durability", ["process", "disk"])
-def test_what_is_exchanged_while_writing_begins_is_refused(runs: Any, how: str, durability: Any) -> None:
+def test_what_is_exchanged_while_writing_begins_is_refused(
+    runs: Any, how: str, durability: Any
+) -> None:
     write(runs, "routing").release()
     storage = WatchedStorage()
     log = reader(runs, storage, durability)
@@ -356,14 +412,21 @@ def test_a_file_that_was_exchanged_since_it_was_read_is_not_written_on(runs: Any
 
 
 @pytest.mark.parametrize("read_first", [True, False])
-def test_a_closed_run_is_on_disk_and_its_end_is_taken_back_by_the_next_record(runs: Any, read_first: bool) -> None:
+def test_a_closed_run_is_on_disk_and_its_end_is_taken_back_by_the_next_record(
+    runs: Any, read_first: bool
+) -> None:
     write(runs, "routing").close()
     storage = WatchedStorage()
     log = reader(runs, storage, "disk")
     if read_first:
         assert len([*log.news()]) == 1
     log.append("calls", runs.record(1))
-    taken_back = [("write", "run.json.new"), ("fsync", "run.json.new"), ("replace", "run.json.new"), ("fsync", "r-1")]
+    taken_back = [
+        ("write", "run.json.new"),
+        ("fsync", "run.json.new"),
+        ("replace", "run.json.new"),
+        ("fsync", "r-1"),
+    ]
     made = storage.made()
     assert made[:5] == [*taken_back, ("ftruncate", "lock")]
     assert made[-1] == ("write", CALLS)
@@ -377,7 +440,9 @@ def test_a_closed_run_is_on_disk_and_its_end_is_taken_back_by_the_next_record(ru
     assert storage.open_files == {}
 
 
-def test_records_of_a_run_that_was_not_ended_are_not_written_again_without_durability(runs: Any) -> None:
+def test_records_of_a_run_that_was_not_ended_are_not_written_again_without_durability(
+    runs: Any,
+) -> None:
     write(runs, "routing").release()
     storage = WatchedStorage()
     log = reader(runs, storage)
@@ -385,8 +450,12 @@ def test_records_of_a_run_that_was_not_ended_are_not_written_again_without_durab
     assert storage.made() == [("write", CALLS)]
 
 
-@pytest.mark.parametrize(("code", "kind"), [(errno.EIO, "io_error"), (errno.ENOENT, "deleted"), (errno.EMFILE, "")])
-def test_an_end_that_can_not_be_written_is_said_but_for_a_run_that_is_gone(runs: Any, code: int, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("code", "kind"), [(errno.EIO, "io_error"), (errno.ENOENT, "deleted"), (errno.EMFILE, "")]
+)
+def test_an_end_that_can_not_be_written_is_said_but_for_a_run_that_is_gone(
+    runs: Any, code: int, kind: str
+) -> None:
     storage = WatchedStorage()
     log = runs.open(storage=storage)
     log.append("routing", runs.record(0))
@@ -397,7 +466,9 @@ def test_an_end_that_can_not_be_written_is_said_but_for_a_run_that_is_gone(runs:
         assert failed.value.kind == kind
     else:
         assert log.close() == ()
-    assert runs.archive.summary("r-1").state == ("ended" if kind else "closed"), "a lent descriptor is enough"
+    assert runs.archive.summary("r-1").state == ("ended" if kind else "closed"), (
+        "a lent descriptor is enough"
+    )
     assert log.close() == ()
     assert storage.open_files == {}
     with pytest.raises(StorageError, match="run 'r-1' is closed") as refused:
@@ -523,7 +594,7 @@ def test_a_forked_process_keeps_nothing_of_the_runs_that_are_open(runs: Any) -> 
     assert log.append("routing", runs.record(1)).seq == 2
 
 
-# --- the folder and its lock ------------------------------------------------------------------------------------------
+# --- the folder and its lock ----------------------------------------------------------------------
 
 
 def exchanged(path: Path) -> None:
@@ -532,7 +603,9 @@ def exchanged(path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", [shutil.rmtree, exchanged])
-def test_a_record_of_a_run_that_is_gone_or_another_is_not_read_again(runs: Any, how: Callable[[Path], None]) -> None:
+def test_a_record_of_a_run_that_is_gone_or_another_is_not_read_again(
+    runs: Any, how: Callable[[Path], None]
+) -> None:
     log = runs.open()
     log.append("routing", runs.record(0))
     how(runs.path / "r-1")

@@ -12,9 +12,18 @@ from bundle_router.adapters.run_log.run_files import Segment
 from bundle_router.core.records.chain import Head, seal, unseal
 from bundle_router.errors import CorruptRun, StorageError
 
-from tests.runlog.watched_storage import CALLS, ROUTING, WatchedStorage, copied, linked, moved, reader, write
+from tests.runlog.watched_storage import (
+    CALLS,
+    ROUTING,
+    WatchedStorage,
+    copied,
+    linked,
+    moved,
+    reader,
+    write,
+)
 
-# --- what other programs do to a run ---------------------------------------------------------------------------------
+# --- what other programs do to a run --------------------------------------------------------------
 
 
 def shortened(path: Path) -> None:
@@ -23,15 +32,25 @@ def shortened(path: Path) -> None:
 
 CHANGES: dict[str, tuple[Callable[[Path], None], str, str]] = {
     "moved": (moved, "deleted", "it was deleted, moved or replaced"),
-    "linked": (linked, "io_error", f"{ROUTING} is not the file it was, so another program changed it"),
-    "copied": (copied, "io_error", f"{ROUTING} is not the file it was, so another program changed it"),
+    "linked": (
+        linked,
+        "io_error",
+        f"{ROUTING} is not the file it was, so another program changed it",
+    ),
+    "copied": (
+        copied,
+        "io_error",
+        f"{ROUTING} is not the file it was, so another program changed it",
+    ),
     "shortened": (shortened, "io_error", "another program changed it"),
 }
 
 
 @pytest.mark.parametrize("how", CHANGES)
 @pytest.mark.parametrize("looks", ["reads", "appends"])
-def test_a_file_that_is_another_or_shorter_is_refused_from_then_on(runs: Any, how: str, looks: str) -> None:
+def test_a_file_that_is_another_or_shorter_is_refused_from_then_on(
+    runs: Any, how: str, looks: str
+) -> None:
     change, kind, why = CHANGES[how]
     write(runs, "routing", "calls", "routing").release()
     log = runs.open() if looks == "appends" else reader(runs)
@@ -48,7 +67,10 @@ def test_a_file_that_is_another_or_shorter_is_refused_from_then_on(runs: Any, ho
         look()
     assert (refused.value.kind, why in refused.value.message) == (kind, True), refused.value
     if how == "shortened":
-        assert f"can't read {runs.path}/r-1: {ROUTING} has {size - 1} bytes where {size} were" in refused.value.message
+        assert (
+            f"can't read {runs.path}/r-1: {ROUTING} has {size - 1} bytes where {size} were"
+            in refused.value.message
+        )
         assert "find out which" in refused.value.advice
     path.unlink(missing_ok=True)
     if how != "shortened":
@@ -119,10 +141,12 @@ def test_a_reading_that_fails_can_be_tried_again(runs: Any, call: str, file: str
     assert storage.open_files == {}
 
 
-# --- reading on ------------------------------------------------------------------------------------------------------
+# --- reading on -----------------------------------------------------------------------------------
 
 
-def test_a_run_that_is_written_to_and_ended_while_it_is_first_read_is_read_to_its_end(runs: Any) -> None:
+def test_a_run_that_is_written_to_and_ended_while_it_is_first_read_is_read_to_its_end(
+    runs: Any,
+) -> None:
     writer = write(runs, "routing")
     storage = WatchedStorage()
     log = reader(runs, storage)
@@ -136,7 +160,9 @@ def test_a_run_that_is_written_to_and_ended_while_it_is_first_read_is_read_to_it
     assert (log.next_seq, log.header.head) == (2, Head(2, writer.head))
 
 
-def test_records_that_come_during_a_reading_are_for_the_next_and_the_first_reads_them_all(runs: Any) -> None:
+def test_records_that_come_during_a_reading_are_for_the_next_and_the_first_reads_them_all(
+    runs: Any,
+) -> None:
     writer = write(runs, "routing")
     storage = WatchedStorage()
     log = reader(runs, storage)
@@ -161,7 +187,9 @@ def test_records_that_come_during_a_reading_are_for_the_next_and_the_first_reads
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_a_record_without_the_one_before_it_is_looked_for_again_and_then_missed(runs: Any, first: bool) -> None:
+def test_a_record_without_the_one_before_it_is_looked_for_again_and_then_missed(
+    runs: Any, first: bool
+) -> None:
     write(runs, "routing").release()
     storage = WatchedStorage()
     log = reader(runs, storage)

@@ -1,4 +1,6 @@
-"""Runs as an engine meets them: many open at once, altered behind its back, closed and opened again, read meanwhile."""
+"""Runs as an engine meets them: many open at once, altered behind its back, closed and opened
+again, read meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ def step(run_id: str) -> Step:
     return Step(run_id=run_id, workflow="feature", role="planner", step="plan")
 
 
-# --- many at once --------------------------------------------------------------------------------------------------
+# --- many at once ---------------------------------------------------------------------------------
 
 SIDE_BY_SIDE = """
 import resource, sys
@@ -79,8 +81,17 @@ with Router.open(sys.argv[1], runs=sys.argv[2], workspace=sys.argv[3]) as router
 
 def test_a_call_that_took_the_last_descriptor_still_gets_its_end(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
-    command = [sys.executable, "-c", OUT_OF_FILES, str(ROOT / "config"), str(tmp_path / "runs"), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=ROOT)
+    command = [
+        sys.executable,
+        "-c",
+        OUT_OF_FILES,
+        str(ROOT / "config"),
+        str(tmp_path / "runs"),
+        str(tmp_path),
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, check=False, cwd=ROOT
+    )
     assert done.returncode == 0, done.stderr
     assert [id_.rpartition(".")[2] for id_ in done.stdout.split()] == ["2", "3"]
     lines = (tmp_path / "runs/r-1/tool-calls.jsonl").read_text("utf-8").splitlines()
@@ -120,23 +131,44 @@ with Router.open(sys.argv[1], runs=sys.argv[2], workspace=sys.argv[3]) as router
 
 def test_a_run_that_could_not_be_opened_keeps_nothing_open(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
-    command = [sys.executable, "-c", FEW_FILES, str(ROOT / "config"), str(tmp_path / "runs"), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=ROOT)
+    command = [
+        sys.executable,
+        "-c",
+        FEW_FILES,
+        str(ROOT / "config"),
+        str(tmp_path / "runs"),
+        str(tmp_path),
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, check=False, cwd=ROOT
+    )
     assert done.returncode == 0, done.stderr
 
 
-def test_about_a_thousand_runs_are_open_under_the_usual_limit_and_the_limit_says_what_to_do(tmp_path: Path) -> None:
+def test_about_a_thousand_runs_are_open_under_the_usual_limit_and_the_limit_says_what_to_do(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "runs").mkdir()
     usual = 1024 if ALL else 256  # by default a quarter of what it usually is
-    command = [sys.executable, "-c", SIDE_BY_SIDE, *map(str, (ROOT / "config", tmp_path / "runs", tmp_path, usual))]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=ROOT)
+    command = [
+        sys.executable,
+        "-c",
+        SIDE_BY_SIDE,
+        *map(str, (ROOT / "config", tmp_path / "runs", tmp_path, usual)),
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, check=False, cwd=ROOT
+    )
     assert done.returncode == 0, done.stderr
     count, kind, advice = done.stdout.strip().split("|")
     assert int(count) >= usual - 124
     assert kind == "out_of_files"
     assert "ulimit -n" in advice
     assert "close_run" in advice
-    ends = [json.loads((tmp_path / "runs" / name / "run.json").read_bytes()) for name in ("r-0", "r-9", "r-3000")]
+    ends = [
+        json.loads((tmp_path / "runs" / name / "run.json").read_bytes())
+        for name in ("r-0", "r-9", "r-3000")
+    ]
     assert all("closed" in end for end in ends)
 
 
@@ -153,7 +185,9 @@ def test_about_a_thousand_runs_are_open_under_the_usual_limit_and_the_limit_says
         (errno.EIO, "io_error", "check the disk"),
     ],
 )
-def test_each_trouble_with_the_disk_has_advice_of_its_own(runs: Any, code: int, kind: str, advice: str) -> None:
+def test_each_trouble_with_the_disk_has_advice_of_its_own(
+    runs: Any, code: int, kind: str, advice: str
+) -> None:
     class Failing:
         def __getattr__(self, name: str) -> Any:
             return getattr(POSIX, name)
@@ -168,7 +202,7 @@ def test_each_trouble_with_the_disk_has_advice_of_its_own(runs: Any, code: int, 
     assert f"errno {code}" in error.value.message
 
 
-# --- altered behind its back ---------------------------------------------------------------------------------------
+# --- altered behind its back ----------------------------------------------------------------------
 
 
 def test_a_run_altered_in_its_middle_is_not_routed_on(router: Router, tmp_path: Path) -> None:
@@ -179,14 +213,19 @@ def test_a_run_altered_in_its_middle_is_not_routed_on(router: Router, tmp_path: 
     lines = path.read_bytes().splitlines(keepends=True)
     altered = b"".join([*lines[:2], lines[2].replace(b'"planner"', b'"reviewer"'), *lines[3:]])
     path.write_bytes(altered)
-    with pytest.raises(CorruptRun, match=r"routing\.jsonl:3: record 2 changed: its hash does not match") as error:
+    with pytest.raises(
+        CorruptRun, match=r"routing\.jsonl:3: record 2 changed: its hash does not match"
+    ) as error:
         router.route_sync(step("r-1"))
     assert "bundle-router runs verify" in error.value.advice
     assert path.read_bytes() == altered
 
 
 def long_run(runs: Any) -> Any:
-    """A run of three times what is checked when it is opened, with a decision in the middle. Its path."""
+    """A run of three times what is checked when it is opened, with a decision in the middle.
+
+    Its path.
+    """
     log = runs.open()
     filler = "x" * 10_000
     for number in range(3 * CHECKED // len(filler)):
@@ -204,7 +243,9 @@ def test_a_long_run_is_checked_as_a_whole_when_it_is_read(runs: Any, record: int
     path.write_bytes(b"".join(lines))
     broken = runs.archive.verify("r-1").broken
     assert (broken.kind, broken.line) == ("changed", record % len(lines) + 1)
-    with pytest.raises(CorruptRun, match=rf"routing\.jsonl:{broken.line}: record {broken.seq} changed"):
+    with pytest.raises(
+        CorruptRun, match=rf"routing\.jsonl:{broken.line}: record {broken.seq} changed"
+    ):
         runs.open()
 
 
@@ -223,10 +264,17 @@ def test_a_long_run_whose_last_decision_is_far_back_is_checked_that_far(runs: An
 @pytest.mark.parametrize("closed", [True, False])
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("opened", "2020-01-01T00:00:00Z"), ("catalog_revision", "sha256:0"), ("extra", 1), ("reopened", [{}])],
+    [
+        ("opened", "2020-01-01T00:00:00Z"),
+        ("catalog_revision", "sha256:0"),
+        ("extra", 1),
+        ("reopened", [{}]),
+    ],
 )
 @pytest.mark.parametrize("unsealed", [False, True])
-def test_an_edit_of_run_json_is_noticed(runs: Any, closed: bool, name: str, value: object, unsealed: bool) -> None:
+def test_an_edit_of_run_json_is_noticed(
+    runs: Any, closed: bool, name: str, value: object, unsealed: bool
+) -> None:
     log = runs.open()
     log.append("routing", runs.record(0))
     (log.close if closed else log.release)()
@@ -236,7 +284,9 @@ def test_an_edit_of_run_json_is_noticed(runs: Any, closed: bool, name: str, valu
         del header["seal"]
     path.write_text(json.dumps(header))
     report = runs.archive.verify("r-1")
-    assert report.ok == (unsealed and name == "reopened")  # what is added later, only the seal covers
+    assert report.ok == (
+        unsealed and name == "reopened"
+    )  # what is added later, only the seal covers
     if not unsealed:
         assert "run.json was changed after it was written" in report.problems[0]
         with pytest.raises(CorruptRun, match=r"run\.json was changed"):
@@ -261,7 +311,7 @@ def test_a_run_of_an_earlier_version_is_read_verified_and_continued(runs: Any) -
     assert runs.numbers() == [0, 1]
 
 
-# --- closed and opened again ---------------------------------------------------------------------------------------
+# --- closed and opened again ----------------------------------------------------------------------
 
 
 class Gated:
@@ -282,7 +332,9 @@ class Gated:
         POSIX.replace(source, target, **where)
 
 
-def test_a_run_that_is_being_closed_is_appended_to_once_that_is_done_and_holds_nobody_else_up(runs: Any) -> None:
+def test_a_run_that_is_being_closed_is_appended_to_once_that_is_done_and_holds_nobody_else_up(
+    runs: Any,
+) -> None:
     storage = Gated()
     first = runs.open(storage=storage)
     first.append("routing", runs.record(0))
@@ -291,11 +343,15 @@ def test_a_run_that_is_being_closed_is_appended_to_once_that_is_done_and_holds_n
     closing.start()
     assert storage.waiting.wait(300)
     again: list[Any] = []
-    appending = threading.Thread(target=lambda: again.append(runs.open().append("calls", runs.record(1))))
+    appending = threading.Thread(
+        target=lambda: again.append(runs.open().append("calls", runs.record(1)))
+    )
     appending.start()
     other = runs.open("r-2")
     assert other.append("routing", runs.record(0)).seq == 0
-    appending.join(0.1)  # longer than a refusal takes: an append that does not wait its turn has failed by then
+    appending.join(
+        0.1
+    )  # longer than a refusal takes: an append that does not wait its turn has failed by then
     assert appending.is_alive()
     storage.gate.set()
     closing.join(300)
@@ -366,7 +422,9 @@ def test_a_folder_of_its_name_that_is_no_run_makes_room(runs: Any, left: str) ->
         (runs.path / "r-1" / left).touch()  # empty, as power loss may leave it
     else:
         (runs.path / "r-1" / left).mkdir(parents=True, exist_ok=True)
-    opening = threading.Thread(target=lambda: runs.open().append("routing", runs.record(0)), daemon=True)
+    opening = threading.Thread(
+        target=lambda: runs.open().append("routing", runs.record(0)), daemon=True
+    )
     opening.start()
     opening.join(300)
     assert not opening.is_alive(), "it waits for a creation that nobody is at"
@@ -384,7 +442,7 @@ def test_a_creation_that_was_killed_is_cleared_away(runs: Any) -> None:
     assert not left.exists()
 
 
-# --- read meanwhile ------------------------------------------------------------------------------------------------
+# --- read meanwhile -------------------------------------------------------------------------------
 
 
 def test_an_artifact_is_read_while_its_run_is_written(runs: Any) -> None:
@@ -414,9 +472,22 @@ def test_an_artifact_is_read_while_its_run_is_written(runs: Any) -> None:
 def test_show_names_the_workspace_that_the_header_states(runs: Any) -> None:
     store = runs.store()
     store.create(
-        "r-1", header=RunHeader({"catalog_revision": "sha256:0", "workspace": "/srv/project"}), catalog="{}"
+        "r-1",
+        header=RunHeader({"catalog_revision": "sha256:0", "workspace": "/srv/project"}),
+        catalog="{}",
     ).close()
     assert runs.archive.summary("r-1").workspace == "/srv/project"
-    command = [sys.executable, "-m", "bundle_router", "runs", "show", "r-1", "--runs", str(runs.path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True, cwd=ROOT)
+    command = [
+        sys.executable,
+        "-m",
+        "bundle_router",
+        "runs",
+        "show",
+        "r-1",
+        "--runs",
+        str(runs.path),
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, check=True, cwd=ROOT
+    )
     assert "workspace /srv/project" in done.stdout

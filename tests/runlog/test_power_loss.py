@@ -1,4 +1,6 @@
-"""Power loss at any moment: every crash state opens to a run with all that was committed (F-06, durability `disk`)."""
+"""Power loss at any moment: every crash state opens to a run with all that was committed (F-06,
+durability `disk`).
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ class Inode:
 
 @dataclass
 class Disk:
-    """What is on disk after power loss. Names become durable with the directory, bytes with the file.
+    """What is on disk after power loss.
+
+    Names become durable with the directory, bytes with the file.
 
     Renames and creations of one directory reach the disk in order, or not at all.
     """
@@ -33,7 +37,9 @@ class Disk:
     durable_names: dict[str, Inode] = field(default_factory=dict)
 
     def states(self, dice: random.Random) -> Iterator[dict[str, bytes]]:
-        """States the power may leave: nothing but what was synced; all; a random part of each file's unsynced end."""
+        """States the power may leave: nothing but what was synced; all; a random part of each
+        file's unsynced end.
+        """
         for names in (self.durable_names, self.names):
             yield {name: inode.durable for name, inode in names.items()}
             for _ in range(3):
@@ -105,7 +111,12 @@ class RecordingStorage:
         self._sync(fd)
 
     def replace(
-        self, source: str, target: str, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None
+        self,
+        source: str,
+        target: str,
+        *,
+        src_dir_fd: int | None = None,
+        dst_dir_fd: int | None = None,
     ) -> None:
         POSIX.replace(source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
         if source.startswith(CREATING):
@@ -143,7 +154,14 @@ def test_every_crash_state_keeps_what_was_committed_and_no_gap(make_runs: Any) -
     storage.check = check
     log = runs.open(storage=storage, durability="disk")
     opened = True
-    steps = [("routing", 1), ("calls", 0), ("calls", 0), ("routing", 0), ("calls", 1), ("routing", 1)]
+    steps = [
+        ("routing", 1),
+        ("calls", 0),
+        ("calls", 0),
+        ("routing", 0),
+        ("calls", 1),
+        ("routing", 1),
+    ]
     for number, (file, sync) in enumerate(steps):
         log.append(file, runs.record(number))
         if sync:

@@ -123,16 +123,24 @@ CHANGES = [
 ]
 
 
-@pytest.mark.parametrize(("change", "says"), CHANGES, ids=lambda value: getattr(value, "__name__", ""))
-def test_a_receipt_that_was_changed_shows_nothing(change: Callable[[dict[str, Any]], None], says: str) -> None:
+@pytest.mark.parametrize(
+    ("change", "says"), CHANGES, ids=lambda value: getattr(value, "__name__", "")
+)
+def test_a_receipt_that_was_changed_shows_nothing(
+    change: Callable[[dict[str, Any]], None], says: str
+) -> None:
     receipt = copy.deepcopy(ARCHIVE.receipt(RUN, 0))
     change(receipt)
     assert any(says in problem for problem in check_receipt(receipt))
 
 
-@pytest.mark.parametrize("added", [{"run": {"workspace": "/elsewhere"}}, {"run": {}}, {"catalog": {"bundles": []}}])
+@pytest.mark.parametrize(
+    "added", [{"run": {"workspace": "/elsewhere"}}, {"run": {}}, {"catalog": {"bundles": []}}]
+)
 def test_a_receipt_says_nothing_that_its_record_does_not_show(added: dict[str, Any]) -> None:
-    later = next(record["seq"] for record in ARCHIVE.records(RUN) if record["type"] == "call.started")
+    later = next(
+        record["seq"] for record in ARCHIVE.records(RUN) if record["type"] == "call.started"
+    )
     receipt = ARCHIVE.receipt(RUN, later)
     assert (receipt["run"], receipt["catalog"]) == (None, None)
     assert len(check_receipt(receipt | added)) == 1
@@ -187,7 +195,9 @@ def test_a_run_that_is_not_as_it_was_written_gives_no_receipt(tmp_path: Path) ->
         Archive(tmp_path).receipt(RUN, 0)
 
 
-def test_a_receipt_is_given_and_checked_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_receipt_is_given_and_checked_on_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["runs", "receipt", RUN, "0", "--runs", str(RECORDED)]) == 0
     file = tmp_path / "receipt.json"
     file.write_text(capsys.readouterr().out)

@@ -1,4 +1,6 @@
-"""Runs that earlier versions recorded still verify and replay, and catalogs keep their revisions, byte for byte."""
+"""Runs that earlier versions recorded still verify and replay, and catalogs keep their revisions,
+byte for byte.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def test_every_recorded_run_verifies(runs: Path, capsys: pytest.CaptureFixture[s
     assert f"{len(RUNS)} of {len(RUNS)} runs are as they were written" in capsys.readouterr().out
 
 
-def test_every_recorded_decision_is_taken_again_as_it_was(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_recorded_decision_is_taken_again_as_it_was(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["replay", "--runs", str(runs), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["counts"] == {"identical": 8}
@@ -58,13 +62,23 @@ def test_runs_of_before_the_first_kept_layout_verify_and_show_what_they_showed(
     ]  # fmt: skip
 
 
-def test_other_bundles_fail_a_replay_of_an_early_run_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_bundles_fail_a_replay_of_an_early_run_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     runs = shutil.copytree(EARLY, tmp_path / "runs")
     path = runs / "early-sub" / "routing.jsonl"
-    path.write_text(path.read_text("utf-8").replace('"id":"workspace.exec","rank":2', '"id":"docs.fetch","rank":2'))
+    path.write_text(
+        path.read_text("utf-8").replace(
+            '"id":"workspace.exec","rank":2', '"id":"docs.fetch","rank":2'
+        )
+    )
     assert main(["replay", "--runs", str(runs), "early-sub", "--json"]) == 1
     (row,) = json.loads(capsys.readouterr().out)["differing"]
-    assert (row["outcome"], row["gained"], row["lost"]) == ("changed", ["workspace.exec"], ["docs.fetch"])
+    assert (row["outcome"], row["gained"], row["lost"]) == (
+        "changed",
+        ["workspace.exec"],
+        ["docs.fetch"],
+    )
 
 
 @pytest.mark.parametrize("recorded", RUNS, ids=lambda path: path.parent.name)
@@ -92,4 +106,6 @@ def rewritten(line: bytes) -> bytes:
     assert value is not None
     text = encode_record(value.to_json())
     opening = sealed.record.get("run_json")
-    return seal_text(text if opening is None else with_opening(text, opening), sealed.seq, sealed.prev)[0]
+    return seal_text(
+        text if opening is None else with_opening(text, opening), sealed.seq, sealed.prev
+    )[0]

@@ -20,7 +20,9 @@ MANY = 4
 ROUNDS = 25
 
 
-def test_a_run_begun_by_many_where_a_folder_was_left_is_one_run(make_runs: Callable[[], Runs]) -> None:
+def test_a_run_begun_by_many_where_a_folder_was_left_is_one_run(
+    make_runs: Callable[[], Runs],
+) -> None:
     for _ in range(ROUNDS):
         runs = make_runs()
         (runs.path / "r-1").mkdir(parents=True, mode=0o700)
@@ -28,7 +30,9 @@ def test_a_run_begun_by_many_where_a_folder_was_left_is_one_run(make_runs: Calla
         stores = [runs.store() for _ in range(MANY)]
 
         def begin(number: int, runs: Runs = runs, stores: Any = stores) -> int | None:
-            log = stores[number].create("r-1", header=RunHeader({"catalog_revision": REVISION}), catalog=CATALOG)
+            log = stores[number].create(
+                "r-1", header=RunHeader({"catalog_revision": REVISION}), catalog=CATALOG
+            )
             runs.opened.append(log)
             seq: int | None = log.append("routing", runs.record(number)).seq
             return seq
@@ -52,7 +56,9 @@ def test_a_run_that_many_import_at_once_is_imported_whole(runs: Runs, tmp_path: 
         assert [path.name for path in target.root.iterdir()] == ["r-1"]
 
 
-LOOK = "import sys; from bundle_router.adapters.archive import Archive; archive = Archive(sys.argv[1])"
+LOOK = (
+    "import sys; from bundle_router.adapters.archive import Archive; archive = Archive(sys.argv[1])"
+)
 
 
 def test_readers_do_not_take_each_other_for_a_writer(runs: Runs) -> None:

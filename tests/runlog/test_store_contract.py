@@ -1,4 +1,7 @@
-"""What every store of runs keeps: the fake, the directory, the database. Two stores stand for two processes."""
+"""What every store of runs keeps: the fake, the directory, the database.
+
+Two stores stand for two processes.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,9 @@ def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]
         if request.param == "memory":
             made.append(MemoryRunStore(FakeRedactor(), shared))
         elif request.param == "postgresql":
-            url = f"{POSTGRESQL}{'&' if '?' in POSTGRESQL else '?'}options=-csearch_path%3D{database}"
+            url = (
+                f"{POSTGRESQL}{'&' if '?' in POSTGRESQL else '?'}options=-csearch_path%3D{database}"
+            )
             described = PostgresRunStore(url, clock=FakeClock())
             made.append(described)
         else:
@@ -136,7 +141,12 @@ def test_reading_an_old_record_of_a_directory_reads_a_part_of_its_file(tmp_path:
     def artifacts(path: str) -> RunArtifacts:
         return RunArtifacts(path)
 
-    store = DiskRunStore(tmp_path / "runs", clock=FakeClock(), artifacts=artifacts, storage=Counted())  # type: ignore[arg-type]  # call by call
+    store = DiskRunStore(
+        tmp_path / "runs",
+        clock=FakeClock(),
+        artifacts=artifacts,
+        storage=Counted(),  # type: ignore[arg-type]  # call by call
+    )
     log = begun(store)
     for number in range(1_000):
         log.append("routing", note(number, text="x" * 1_000))
@@ -167,7 +177,9 @@ def test_compare_and_append_writes_only_where_nothing_came(make_store: Make) -> 
     assert numbers(one) == [1]
 
 
-def test_many_that_create_and_append_at_once_make_one_run_and_lose_nothing(make_store: Make) -> None:
+def test_many_that_create_and_append_at_once_make_one_run_and_lose_nothing(
+    make_store: Make,
+) -> None:
     stores = [make_store() for _ in range(4)]
     written: list[int] = []
 
@@ -175,7 +187,12 @@ def test_many_that_create_and_append_at_once_make_one_run_and_lose_nothing(make_
         log = begun(stores[worker])
         for turn in range(10):
             number = worker * 100 + turn
-            while log.append("calls" if turn % 3 else "routing", note(number), only_at=log.next_seq).seq is None:
+            while (
+                log.append(
+                    "calls" if turn % 3 else "routing", note(number), only_at=log.next_seq
+                ).seq
+                is None
+            ):
                 pass
             written.append(number)
         log.close()
@@ -243,7 +260,7 @@ def test_a_catalog_is_kept_once(make_store: Make) -> None:
     log.append("routing", note(0))
 
 
-# --- directories alone ---------------------------------------------------------------------------------------------
+# --- directories alone ----------------------------------------------------------------------------
 
 KILLED = """
 import sys, time
@@ -296,7 +313,9 @@ def test_a_file_system_without_locks_is_refused(tmp_path: Path) -> None:
         refuse_without_locks(unlocked, tmp_path, FileSystem("nfs4"))
     assert refused.value.kind == "no_locks"
     with pytest.raises(StorageError, match=r"\(nfs, mounted with local_lock=all, nolock\)"):
-        refuse_without_locks(POSIX, tmp_path, FileSystem("nfs", frozenset(("rw", "nolock", "local_lock=all"))))
+        refuse_without_locks(
+            POSIX, tmp_path, FileSystem("nfs", frozenset(("rw", "nolock", "local_lock=all")))
+        )
     assert list(tmp_path.iterdir()) == []
 
 

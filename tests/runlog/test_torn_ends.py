@@ -1,4 +1,6 @@
-"""Crashes at any byte: what was acknowledged is there after opening again, and nothing else (F-01)."""
+"""Crashes at any byte: what was acknowledged is there after opening again, and nothing else
+(F-01).
+"""
 
 from __future__ import annotations
 
@@ -7,16 +9,26 @@ from typing import Any
 from bundle_router.core.records.chain import FILES, genesis
 from hypothesis import HealthCheck
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from tests.profiles import examples
 
 FILE = st.sampled_from(list(FILES))
 
 
-def test_any_interleaving_of_appends_and_crashes_reopens_to_what_was_acknowledged(make_runs: Any) -> None:
+def test_any_interleaving_of_appends_and_crashes_reopens_to_what_was_acknowledged(
+    make_runs: Any,
+) -> None:
     class Crashing(RuleBasedStateMachine):
-        """Appends, closes, and dies in the middle of a write; the model is the list of acknowledged numbers."""
+        """Appends, closes, and dies in the middle of a write; the model is the list of acknowledged
+        numbers.
+        """
 
         def __init__(self) -> None:
             super().__init__()
@@ -81,6 +93,8 @@ def test_any_interleaving_of_appends_and_crashes_reopens_to_what_was_acknowledge
     run_state_machine_as_test(
         Crashing,
         settings=examples(
-            40, stateful_step_count=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+            40,
+            stateful_step_count=25,
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
         ),
     )

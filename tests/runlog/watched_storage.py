@@ -1,4 +1,6 @@
-"""A storage that notes what a log asks of the operating system, or answers; what other programs do to a file."""
+"""A storage that notes what a log asks of the operating system, or answers; what other programs do
+to a file.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,10 @@ SYNCS = ("write", "pwrite", "fdatasync", "fsync", "ftruncate", "replace")
 
 
 class WatchedStorage:
-    """The real calls, with the files they were made on. `answers` has what is done instead, once, by call and file."""
+    """The real calls, with the files they were made on.
+
+    `answers` has what is done instead, once, by call and file.
+    """
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, str]] = []
@@ -27,7 +32,11 @@ class WatchedStorage:
         real = getattr(POSIX, name)
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            file = self.open_files.get(args[0], "?") if isinstance(args[0], int) else Path(args[0]).name
+            file = (
+                self.open_files.get(args[0], "?")
+                if isinstance(args[0], int)
+                else Path(args[0]).name
+            )
             self.calls.append((name, file))
             for answer in self.answers.pop((name, file), []):
                 if (answered := answer()) is not None:

@@ -16,14 +16,55 @@ from bundle_router.core.search.text import Analyzer
 DATA = Path(__file__).parents[1] / "data" / "routing"
 
 TOOLS = (
-    ToolText("repo.read_file", "repo", "read_file", "Read the content of a file", ("path",), "path of the file"),
-    ToolText("repo.grep", "repo", "grep", "Search the text of files for a pattern", ("pattern",), "regular expression"),
-    ToolText("repo.git_log", "repo", "git_log", "Show the commits that changed a path", ("path", "limit")),
-    ToolText("workspace.exec", "workspace", "exec", "Run a program in the workspace", ("argv",), "program, arguments"),
+    ToolText(
+        "repo.read_file",
+        "repo",
+        "read_file",
+        "Read the content of a file",
+        ("path",),
+        "path of the file",
+    ),
+    ToolText(
+        "repo.grep",
+        "repo",
+        "grep",
+        "Search the text of files for a pattern",
+        ("pattern",),
+        "regular expression",
+    ),
+    ToolText(
+        "repo.git_log", "repo", "git_log", "Show the commits that changed a path", ("path", "limit")
+    ),
+    ToolText(
+        "workspace.exec",
+        "workspace",
+        "exec",
+        "Run a program in the workspace",
+        ("argv",),
+        "program, arguments",
+    ),
     ToolText("workspace.write_file", "workspace", "writeFile", "Write a file", ("path", "content")),
-    ToolText("issues.create_issue", "issues", "createIssue", "Open a new issue in the tracker", ("title", "body")),
-    ToolText("issues.list_issues", "issues", "listIssues", "List the issues of a project", ("state", "label")),
-    ToolText("weather.forecast", "weather", "get_forecast", "Weather forecast for a place", ("city", "days")),
+    ToolText(
+        "issues.create_issue",
+        "issues",
+        "createIssue",
+        "Open a new issue in the tracker",
+        ("title", "body"),
+    ),
+    ToolText(
+        "issues.list_issues",
+        "issues",
+        "listIssues",
+        "List the issues of a project",
+        ("state", "label"),
+    ),
+    ToolText(
+        "weather.forecast",
+        "weather",
+        "get_forecast",
+        "Weather forecast for a place",
+        ("city", "days"),
+    ),
     ToolText("docs.fetch", "docs", "fetch", "Fetch a web page as Markdown", ("url",)),
 )
 BUNDLES = (
@@ -36,7 +77,9 @@ BUNDLES = (
 )  # fmt: skip
 
 
-def make_search(bundles: tuple[BundleText, ...] = BUNDLES, tools: tuple[ToolText, ...] = TOOLS) -> Search:
+def make_search(
+    bundles: tuple[BundleText, ...] = BUNDLES, tools: tuple[ToolText, ...] = TOOLS
+) -> Search:
     analyzer = Analyzer(english_stemmer())
     corpus = make_corpus(bundles, tools, analyzer)
     return Search(LexicalIndex.build(corpus.documents, revision="test"), corpus, analyzer)
@@ -70,8 +113,12 @@ def sample() -> tuple[Search, list[dict[str, Any]]]:
     tools = rows("tools")
     for tool in tools:
         members[tool["server"]].append(tool["id"])
-    bundles = tuple(BundleText(row["id"], row["description"], (), tuple(members[row["id"]])) for row in rows("servers"))
+    bundles = tuple(
+        BundleText(row["id"], row["description"], (), tuple(members[row["id"]]))
+        for row in rows("servers")
+    )
     texts = tuple(
-        ToolText.from_schema(t["id"], t["server"], t["name"], t["description"], t["inputSchema"]) for t in tools
+        ToolText.from_schema(t["id"], t["server"], t["name"], t["description"], t["inputSchema"])
+        for t in tools
     )
     return make_search(bundles, texts), rows("queries")

@@ -13,7 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 IDS = ("docs.web", "issues.tracker", "repo.readonly", "weather", "workspace.exec")
-NAMES = ("docs.fetch", "issues.create_issue", "repo.git_log", "repo.grep", "weather.forecast", "no.such.tool")
+NAMES = (
+    "docs.fetch",
+    "issues.create_issue",
+    "repo.git_log",
+    "repo.grep",
+    "weather.forecast",
+    "no.such.tool",
+)
 
 
 def first(search: Search, text: str, **kwargs: Any) -> str:
@@ -36,7 +43,9 @@ def test_a_goal_finds_its_bundle(goal: str, bundle: str, search: Search) -> None
 
 
 def test_a_request_of_two_wishes_finds_both_bundles(search: Search) -> None:
-    goal = "Please check the weather forecast for Oslo. Then open a new issue about the broken build."
+    goal = (
+        "Please check the weather forecast for Oslo. Then open a new issue about the broken build."
+    )
     ids = [scored.id for scored in search.rank_bundles(Request(goal), frozenset(IDS)).scored]
     assert set(ids[:2]) == {"weather", "issues.tracker"}
 
@@ -47,7 +56,9 @@ def test_what_the_last_step_had_settles_a_vague_goal(search: Search) -> None:
     assert first(search, "look at the weather forecast", recent=recent) == "weather"
 
 
-TWO_WISHES = "Please check the weather forecast for Oslo. Then open a new issue about the broken build."
+TWO_WISHES = (
+    "Please check the weather forecast for Oslo. Then open a new issue about the broken build."
+)
 
 
 def without(search: Search, **weights: Any) -> Search:
@@ -56,17 +67,26 @@ def without(search: Search, **weights: Any) -> Search:
 
 
 def scores(search: Search, text: str, **kwargs: Any) -> dict[str, float]:
-    return {row.id: row.score for row in search.rank_bundles(Request(text, **kwargs), frozenset(IDS)).scored}
+    return {
+        row.id: row.score
+        for row in search.rank_bundles(Request(text, **kwargs), frozenset(IDS)).scored
+    }
 
 
 def of_tools(search: Search, text: str) -> dict[str, float]:
-    return {row.id: row.score for row in search.rank_tools(Request(text), frozenset(search.corpus.servers))}
+    return {
+        row.id: row.score
+        for row in search.rank_tools(Request(text), frozenset(search.corpus.servers))
+    }
 
 
 def test_the_latest_step_says_more_than_those_before_it(search: Search) -> None:
     recent = tuple(RecentStep("r", "s", "g", (id_,)) for id_ in ("weather", "issues.tracker"))
     assert first(search, "and now the other one", recent=recent) == "weather"
-    assert first(without(search, history_decay=1.0), "and now the other one", recent=recent) == "issues.tracker"
+    assert (
+        first(without(search, history_decay=1.0), "and now the other one", recent=recent)
+        == "issues.tracker"
+    )
 
 
 def test_a_bundle_that_lacks_a_rare_word_of_a_short_request_falls_behind(search: Search) -> None:
@@ -77,7 +97,10 @@ def test_a_bundle_that_lacks_a_rare_word_of_a_short_request_falls_behind(search:
 
 def test_each_wish_of_a_request_has_its_say(search: Search) -> None:
     both = ("weather.forecast", "issues.create_issue")
-    by_clause, as_a_whole = of_tools(search, TWO_WISHES), of_tools(without(search, whole=1.0), TWO_WISHES)
+    by_clause, as_a_whole = (
+        of_tools(search, TWO_WISHES),
+        of_tools(without(search, whole=1.0), TWO_WISHES),
+    )
     assert min(by_clause[tool] for tool in both) > min(as_a_whole[tool] for tool in both)
 
 
@@ -88,12 +111,17 @@ def test_in_a_request_about_several_subjects_a_tool_stands_for_itself(search: Se
 
 def test_what_is_to_be_written_says_little_about_what_is_to_be_done(search: Search) -> None:
     goal = "write a file with {0}search the source code for the pattern and read files{0}"
-    assert scores(search, goal.format('"'))["repo.readonly"] < scores(search, goal.format(""))["repo.readonly"]
+    assert (
+        scores(search, goal.format('"'))["repo.readonly"]
+        < scores(search, goal.format(""))["repo.readonly"]
+    )
 
 
 def test_a_bundle_that_is_gone_is_not_brought_back_by_history(search: Search) -> None:
     recent = (RecentStep("r", "s", "g", ("no.such.bundle", "weather")),)
-    ranking = search.rank_bundles(Request("read", recent=recent), frozenset({"repo.readonly", "docs.web"}))
+    ranking = search.rank_bundles(
+        Request("read", recent=recent), frozenset({"repo.readonly", "docs.web"})
+    )
     assert {scored.id for scored in ranking.scored} <= {"repo.readonly", "docs.web"}
 
 
@@ -118,7 +146,9 @@ def test_evidence_tells_a_sure_ranking_from_an_unsure_one(search: Search) -> Non
 
 
 def test_a_step_is_searched_by_its_goal_and_hinted_by_its_address(search: Search) -> None:
-    step = Step(run_id="r", workflow="feature", role="triager", step="report issues", goal="do the next one")
+    step = Step(
+        run_id="r", workflow="feature", role="triager", step="report issues", goal="do the next one"
+    )
     assert search.rank_bundles(Request.of(step), frozenset(IDS)).scored[0].id == "issues.tracker"
     silent = step.model_copy(update={"goal": ""})
     assert search.rank_bundles(Request.of(silent), frozenset(IDS)).scored[0].id == "issues.tracker"
@@ -130,16 +160,21 @@ def test_only_permitted_bundles_are_ranked_best_first_and_the_same_each_time(
 ) -> None:
     ranking = search.rank_bundles(Request(text), permitted)
     assert {scored.id for scored in ranking.scored} <= permitted
-    assert [(-s.score, s.id) for s in ranking.scored] == sorted((-s.score, s.id) for s in ranking.scored)
+    assert [(-s.score, s.id) for s in ranking.scored] == sorted(
+        (-s.score, s.id) for s in ranking.scored
+    )
     assert ranking == build().rank_bundles(Request(text), permitted)
     values = [
-        getattr(ranking.evidence, name) for name in ("known", "coverage", "margin", "entropy", "agreement", "relevance")
+        getattr(ranking.evidence, name)
+        for name in ("known", "coverage", "margin", "entropy", "agreement", "relevance")
     ]
     assert all(0.0 <= value <= 1.0 for value in values)
 
 
 @given(text=st.text(max_size=200), permitted=st.frozensets(st.sampled_from(NAMES)))
-def test_only_permitted_tools_are_ranked(text: str, permitted: frozenset[str], search: Search) -> None:
+def test_only_permitted_tools_are_ranked(
+    text: str, permitted: frozenset[str], search: Search
+) -> None:
     ranked = search.rank_tools(Request(text), permitted)
     assert {scored.id for scored in ranked} <= permitted
     assert len({scored.id for scored in ranked}) == len(ranked)
@@ -165,7 +200,9 @@ def test_the_labelled_sample_is_ranked_as_well_as_when_this_was_written(
     permitted = frozenset(search.corpus.members)
     right = 0
     for query in queries:
-        used = list(dict.fromkeys(tool.split("::")[0] for tool in reversed(query["meta"]["prev_tools"])))
+        used = list(
+            dict.fromkeys(tool.split("::")[0] for tool in reversed(query["meta"]["prev_tools"]))
+        )
         recent = tuple(RecentStep("", "", "", (bundle,)) for bundle in used)
         scored = search.rank_bundles(Request(query["query"], recent=recent), permitted).scored
         right += bool(scored) and scored[0].id in query["servers"]
@@ -196,10 +233,17 @@ def test_a_word_that_the_word_lists_know_is_not_misspelt(build: Any) -> None:
     assert search.rank_bundles(Request("lunch"), frozenset({"rockets"})).scored == ()
 
 
-def test_a_tool_that_does_what_the_request_asks_to_be_done_comes_before_its_like(build: Any) -> None:
+def test_a_tool_that_does_what_the_request_asks_to_be_done_comes_before_its_like(
+    build: Any,
+) -> None:
     names = ("disk_create", "disk_get", "disk_update")
-    tools = tuple(ToolText(f"vm.{name}", "vm", name, "A disk in a resource group") for name in names)
+    tools = tuple(
+        ToolText(f"vm.{name}", "vm", name, "A disk in a resource group") for name in names
+    )
     search = build((BundleText("vm", "Disks", (), tuple(tool.id for tool in tools)),), tools)
-    for request, best in (("Resize a disk in a resource group", "vm.disk_update"), ("Show me a disk", "vm.disk_get")):
+    for request, best in (
+        ("Resize a disk in a resource group", "vm.disk_update"),
+        ("Show me a disk", "vm.disk_get"),
+    ):
         assert next(iter(of_tools(search, request))) == best
         assert next(iter(of_tools(without(search, action=1.0), request))) == "vm.disk_create"

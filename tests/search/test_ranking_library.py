@@ -57,9 +57,13 @@ def test_an_updated_index_answers_as_one_built_anew(
     gone = [(document.collection, document.id) for document in before[::2]]
     left = {(d.collection, d.id): d for d in before if (d.collection, d.id) not in gone}
     left.update({(d.collection, d.id): d for d in change})
-    updated = LexicalIndex.build(before, revision="1").updated(add=change, remove=gone, revision="2")
+    updated = LexicalIndex.build(before, revision="1").updated(
+        add=change, remove=gone, revision="2"
+    )
     assert updated.revision == "2"
-    assert answers(updated, query) == answers(LexicalIndex.build(left.values(), revision="2"), query)
+    assert answers(updated, query) == answers(
+        LexicalIndex.build(left.values(), revision="2"), query
+    )
 
 
 @given(documents, queries, st.frozensets(st.sampled_from("abcdefz")))
@@ -74,7 +78,10 @@ def test_narrowing_keeps_scores_and_only_permitted_ids(
 
 
 @given(
-    documents, st.lists(queries, min_size=1, max_size=5), st.frozensets(st.sampled_from("abcdefz")), st.integers(1, 9)
+    documents,
+    st.lists(queries, min_size=1, max_size=5),
+    st.frozensets(st.sampled_from("abcdefz")),
+    st.integers(1, 9),
 )
 def test_several_queries_at_once_are_answered_as_one_after_the_other(
     found: list[Document], several: list[dict[str, float]], within: frozenset[str], k: int
@@ -89,7 +96,9 @@ def test_several_queries_at_once_are_answered_as_one_after_the_other(
 
 
 def test_the_best_of_many_documents_are_the_same_for_one_query_and_for_several() -> None:
-    rows = [Document(f"{i:05}", "tools", (f"w{i % 7}", *["read"] * (i % 5 + 1))) for i in range(3_000)]
+    rows = [
+        Document(f"{i:05}", "tools", (f"w{i % 7}", *["read"] * (i % 5 + 1))) for i in range(3_000)
+    ]
     index = LexicalIndex.build(rows, revision="r")
     several: list[dict[str, float]] = [{"read": 1.0, f"w{i}": 0.5} for i in range(7)]
     for k in (1, 3, 40):
@@ -102,17 +111,23 @@ def alike(*ids: str) -> list[Document]:
 
 
 def test_equal_scores_are_ordered_by_id_also_at_the_cut() -> None:
-    index = LexicalIndex.build([*alike("d", "b", "c", "a"), Document("z", "tools", ("weather",))], revision="r")
+    index = LexicalIndex.build(
+        [*alike("d", "b", "c", "a"), Document("z", "tools", ("weather",))], revision="r"
+    )
     assert list(index.search("tools", [{"read": 1.0}], k=2)[0].scores) == ["a", "b"]
 
 
 def test_a_weight_of_the_query_counts() -> None:
-    index = LexicalIndex.build([Document("a", "tools", ("read",)), Document("b", "tools", ("file",))], revision="r")
+    index = LexicalIndex.build(
+        [Document("a", "tools", ("read",)), Document("b", "tools", ("file",))], revision="r"
+    )
     assert list(index.search("tools", [{"read": 1.0, "file": 2.0}], k=2)[0].scores) == ["b", "a"]
 
 
 def test_a_saved_index_answers_as_before_and_can_be_updated(tmp_path: Path) -> None:
-    index = LexicalIndex.build([*alike("a", "b"), Document("w", "bundles", ("weather", "读"))], revision="r")
+    index = LexicalIndex.build(
+        [*alike("a", "b"), Document("w", "bundles", ("weather", "读"))], revision="r"
+    )
     index.save(tmp_path)
     loaded = LexicalIndex.load(tmp_path, revision="r")
     assert loaded is not None
@@ -146,7 +161,9 @@ FILES = [f"{name}/{file}" for name in COLLECTIONS for file in (
 
 @pytest.mark.parametrize("file", FILES)
 def test_a_saved_index_with_a_damaged_file_is_no_index(tmp_path: Path, file: str) -> None:
-    LexicalIndex.build([*alike("a", "b"), Document("w", "bundles", ("weather",))], revision="r").save(tmp_path)
+    LexicalIndex.build(
+        [*alike("a", "b"), Document("w", "bundles", ("weather",))], revision="r"
+    ).save(tmp_path)
     place = tmp_path / file
     whole = place.read_bytes()
     flipped = bytes([*whole[:-1], whole[-1] ^ 0xFF])

@@ -2,7 +2,14 @@ from __future__ import annotations
 
 import pytest
 from bundle_router.adapters.bm25 import english_stemmer
-from bundle_router.core.search.text import MAX_CLAUSES, MAX_WORDS, Analyzer, Scale, split_quotes, words
+from bundle_router.core.search.text import (
+    MAX_CLAUSES,
+    MAX_WORDS,
+    Analyzer,
+    Scale,
+    split_quotes,
+    words,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -107,8 +114,14 @@ def test_another_languages_stop_words_say_nothing(text: str, gone: set[str]) -> 
     ("text", "clauses"),
     [
         ("rename the flag", []),
-        ("Read the log file, and then open a new issue.", [("read", "log", "file"), ("open", "new", "issu")]),
-        ("Convert the amount. Also book two flights!", [("convert", "amount"), ("also", "book", "two", "flight")]),
+        (
+            "Read the log file, and then open a new issue.",
+            [("read", "log", "file"), ("open", "new", "issu")],
+        ),
+        (
+            "Convert the amount. Also book two flights!",
+            [("convert", "amount"), ("also", "book", "two", "flight")],
+        ),
         ("one", []),
     ],
 )

@@ -1,9 +1,18 @@
-"""Whether one way of ranking past steps was better than another, and what one id's steps may say to that."""
+"""Whether one way of ranking past steps was better than another, and what one id's steps may say to
+that.
+"""
 
 from __future__ import annotations
 
 import pytest
-from bundle_router.core.search.trials import MIN_GAIN, Trial, Witness, choose_trial, difference, quality_of
+from bundle_router.core.search.trials import (
+    MIN_GAIN,
+    Trial,
+    Witness,
+    choose_trial,
+    difference,
+    quality_of,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,19 +52,29 @@ def test_one_id_does_not_choose_how_much_past_steps_count() -> None:
     steps = steps_of("bait", "bait", "bait", "a", "b", "c", "d")
     none = [0.0] * 7
     careful, bold = [0.1] * 7, [1.0, 1.0, 1.0, 0.05, 0.05, 0.05, 0.05]
-    trials = [Trial.of(trust, got, difference(got, none, steps)) for trust, got in ((4.0, careful), (0.35, bold))]
+    trials = [
+        Trial.of(trust, got, difference(got, none, steps))
+        for trust, got in ((4.0, careful), (0.35, bold))
+    ]
     assert all(trial.pays for trial in trials)
     assert choose_trial(trials, [careful, bold], steps) == trials[0]
     honest = steps_of(*"abcdefg")
-    trials = [Trial.of(trust, got, difference(got, none, honest)) for trust, got in ((4.0, careful), (0.35, [0.9] * 7))]
+    trials = [
+        Trial.of(trust, got, difference(got, none, honest))
+        for trust, got in ((4.0, careful), (0.35, [0.9] * 7))
+    ]
     assert choose_trial(trials, [careful, [0.9] * 7], honest) == trials[1]
 
 
-qualities = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("xyz"), st.floats(0, 1), st.floats(0, 1)))
+qualities = st.lists(
+    st.tuples(st.sampled_from("abc"), st.sampled_from("xyz"), st.floats(0, 1), st.floats(0, 1))
+)
 
 
 @given(rows=qualities)
-def test_what_is_chosen_never_replays_worse_than_nothing(rows: list[tuple[str, str, float, float]]) -> None:
+def test_what_is_chosen_never_replays_worse_than_nothing(
+    rows: list[tuple[str, str, float, float]],
+) -> None:
     steps = [Witness(frozenset({id_}), run) for id_, run, _, _ in rows]
     none, after = [before for *_, before, _ in rows], [after for *_, after in rows]
     found = difference(after, none, steps)

@@ -1,4 +1,6 @@
-"""S-09: clones, floods and stuffing by a server nobody reviewed, over 47 graded queries on 45 real tools."""
+"""S-09: clones, floods and stuffing by a server nobody reviewed, over 47 graded queries on 45 real
+tools.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,14 @@ HONEST = [
 ]
 GOLDEN = [
     (row["query"], {label["tool_id"]: label["relevance"] for label in row["labels"]})
-    for row in json.loads((FOLDER / "retrieval_golden_v1.json").read_text(encoding="utf-8"))["queries"]
+    for row in json.loads((FOLDER / "retrieval_golden_v1.json").read_text(encoding="utf-8"))[
+        "queries"
+    ]
 ]
 SERVERS = sorted({tool.server for tool in HONEST})
-BUNDLES = tuple(BundleText(s, "", (), tuple(t.id for t in HONEST if t.server == s)) for s in SERVERS)
+BUNDLES = tuple(
+    BundleText(s, "", (), tuple(t.id for t in HONEST if t.server == s)) for s in SERVERS
+)
 
 Attack = Callable[[str, dict[str, int]], Iterable[ToolText]]
 
@@ -45,7 +51,10 @@ def clone(query: str, labels: dict[str, int]) -> Iterable[ToolText]:
 
 
 def flood(query: str, labels: dict[str, int]) -> Iterable[ToolText]:
-    return [evil(n, f"{target(labels).name}_{n}", f"{target(labels).description} {query}") for n in range(20)]
+    return [
+        evil(n, f"{target(labels).name}_{n}", f"{target(labels).description} {query}")
+        for n in range(20)
+    ]
 
 
 def stuffing(query: str, labels: dict[str, int]) -> Iterable[ToolText]:
@@ -61,13 +70,16 @@ def test_unreviewed_text_never_reaches_the_ranking_of_bundles(attack: Attack, bu
     permitted = frozenset(SERVERS)
     for query, labels in GOLDEN[::4]:
         bad = tuple(attack(query, labels))
-        # The attacker's tools even stand in a granted bundle beside honest ones: its text still counts for nothing.
+        # The attacker's tools even stand in a granted bundle beside honest ones: its text still
+        # counts for nothing.
         named = (
             *BUNDLES[:-1],
             BundleText(BUNDLES[-1].id, "", (), (*BUNDLES[-1].tools, *(tool.id for tool in bad))),
         )
         attacked: Search = build(named, (*HONEST, *bad))
-        assert attacked.rank_bundles(Request(query), permitted) == clean.rank_bundles(Request(query), permitted)
+        assert attacked.rank_bundles(Request(query), permitted) == clean.rank_bundles(
+            Request(query), permitted
+        )
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
@@ -75,11 +87,15 @@ def test_tools_of_servers_that_were_not_granted_are_never_found(attack: Attack, 
     granted = frozenset(tool.id for tool in HONEST)
     for query, labels in GOLDEN[::4]:
         attacked: Search = build(BUNDLES, (*HONEST, *attack(query, labels)))
-        assert not [s for s in attacked.rank_tools(Request(query), granted) if s.id.startswith("evil.")]
+        assert not [
+            s for s in attacked.rank_tools(Request(query), granted) if s.id.startswith("evil.")
+        ]
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_a_granted_attacker_stays_behind_and_takes_no_place_of_the_right_tool(attack: Attack, build: Any) -> None:
+def test_a_granted_attacker_stays_behind_and_takes_no_place_of_the_right_tool(
+    attack: Attack, build: Any
+) -> None:
     clean: Search = build(BUNDLES, tuple(HONEST))
     honest = frozenset(tool.id for tool in HONEST)
     seen, before, after = 0, 0.0, 0.0
@@ -87,7 +103,9 @@ def test_a_granted_attacker_stays_behind_and_takes_no_place_of_the_right_tool(at
         bad = tuple(attack(query, labels))
         attacked: Search = build(BUNDLES, (*HONEST, *bad))
         without = [s.id for s in clean.rank_tools(Request(query), honest)][:5]
-        found = [s.id for s in attacked.rank_tools(Request(query), honest | {tool.id for tool in bad})][:5]
+        found = [
+            s.id for s in attacked.rank_tools(Request(query), honest | {tool.id for tool in bad})
+        ][:5]
         assert not found[0].startswith("evil."), f"{query!r}: an unreviewed tool stands first"
         seen += any(id_.startswith("evil.") for id_ in found)
         before += len(labels.keys() & set(without)) / len(labels)
@@ -103,14 +121,18 @@ def test_one_server_gets_no_more_than_its_quota(build: Any) -> None:
         for n in range(9)
     )
     search: Search = build(BUNDLES, (*HONEST, *bad))
-    found = [s.id for s in search.rank_tools(Request("read a file"), frozenset(tool.id for tool in bad))]
+    found = [
+        s.id for s in search.rank_tools(Request("read a file"), frozenset(tool.id for tool in bad))
+    ]
     quota = Weights().unread_quota
     assert [id_.split(".")[0] for id_ in found].count("evil") == quota
     assert len(found) == 2 * quota
 
 
 def test_of_an_unreviewed_description_only_the_beginning_is_indexed(build: Any) -> None:
-    late = ToolText("evil.0", "evil", "thing", "x " * MAX_UNREAD_CHARS + "quicksilver", standing="unread")
+    late = ToolText(
+        "evil.0", "evil", "thing", "x " * MAX_UNREAD_CHARS + "quicksilver", standing="unread"
+    )
     search: Search = build(BUNDLES, (*HONEST, late))
     assert search.rank_tools(Request("quicksilver"), frozenset({"evil.0"})) == ()
 
@@ -120,14 +142,18 @@ def pinned(tools: Iterable[ToolText]) -> tuple[ToolText, ...]:
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_pinned_text_of_a_server_that_is_not_trusted_changes_no_score_of_any_bundle(attack: Attack, build: Any) -> None:
+def test_pinned_text_of_a_server_that_is_not_trusted_changes_no_score_of_any_bundle(
+    attack: Attack, build: Any
+) -> None:
     plain = ToolText("evil.0", "evil", "do_things", "Does things.", standing="pinned")
     named = (*BUNDLES, BundleText("evil", "Do things", (), ("evil.0",)))
     clean: Search = build(named, (*HONEST, plain))
     permitted = frozenset((*SERVERS, "evil"))
     for query, labels in GOLDEN[::4]:
         attacked: Search = build(named, (*HONEST, *pinned(attack(query, labels))))
-        assert attacked.rank_bundles(Request(query), permitted) == clean.rank_bundles(Request(query), permitted)
+        assert attacked.rank_bundles(Request(query), permitted) == clean.rank_bundles(
+            Request(query), permitted
+        )
 
 
 def test_a_word_that_only_pinned_text_knows_is_as_misspelt_as_before(build: Any) -> None:
@@ -149,7 +175,13 @@ def test_no_pinned_text_at_all_changes_a_bundle(
     permitted = frozenset((*SERVERS, "evil"))
     for request in (Request(row[0]), Request(text)):
         one, other = (
-            build(named, (*HONEST[:9], ToolText("evil.0", "evil", "do_things", said, tuple(names), said, "pinned")))
+            build(
+                named,
+                (
+                    *HONEST[:9],
+                    ToolText("evil.0", "evil", "do_things", said, tuple(names), said, "pinned"),
+                ),
+            )
             for said in (text, "Does things.")
         )
         assert one.rank_bundles(request, permitted) == other.rank_bundles(request, permitted)
@@ -166,7 +198,9 @@ def test_pinned_tools_are_found_as_well_as_if_their_servers_were_trusted(build: 
     assert shares[1] >= shares[0] - 0.03
 
 
-def test_a_pinned_flood_leaves_places_to_tools_of_others_that_match_half_as_well(build: Any) -> None:
+def test_a_pinned_flood_leaves_places_to_tools_of_others_that_match_half_as_well(
+    build: Any,
+) -> None:
     places, quota, alike = Weights().first_places, Weights().pinned_quota, Weights().alike
     shares, recalls = [0, 0], [0.0, 0.0]
     for query, labels in GOLDEN:
@@ -176,7 +210,9 @@ def test_a_pinned_flood_leaves_places_to_tools_of_others_that_match_half_as_well
         everyone = frozenset(tool.id for tool in (*HONEST, *bad))
         without_quota = replace(search, weights=replace(search.weights, pinned_quota=len(bad)))
         rows = [one.rank_tools(Request(query), everyone) for one in (without_quota, search)]
-        assert {row.id for row in rows[0]} == {row.id for row in rows[1]}  # nothing is lost, only later
+        assert {row.id for row in rows[0]} == {
+            row.id for row in rows[1]
+        }  # nothing is lost, only later
         for at, ranked in enumerate(rows):
             first = {row.id for row in ranked[:places]}
             shares[at] += sum(id_.startswith("evil.") for id_ in first)
@@ -189,11 +225,24 @@ def test_a_pinned_flood_leaves_places_to_tools_of_others_that_match_half_as_well
     assert recalls[1] / len(GOLDEN) >= 0.4
 
 
-def test_pinned_tools_alone_take_every_place_and_stand_before_what_nobody_has_read(build: Any) -> None:
-    read = tuple(ToolText(f"partner.{n}", "partner", "read_file", "read a file", standing="pinned") for n in range(9))
-    others = tuple(ToolText(f"evil.{n}", "evil", "read_file", "read a file", standing="unread") for n in range(9))
+def test_pinned_tools_alone_take_every_place_and_stand_before_what_nobody_has_read(
+    build: Any,
+) -> None:
+    read = tuple(
+        ToolText(f"partner.{n}", "partner", "read_file", "read a file", standing="pinned")
+        for n in range(9)
+    )
+    others = tuple(
+        ToolText(f"evil.{n}", "evil", "read_file", "read a file", standing="unread")
+        for n in range(9)
+    )
     named = (*BUNDLES, BundleText("partner", "", (), tuple(tool.id for tool in read)))
     search: Search = build(named, (*HONEST, *read, *others))
-    found = [row.id for row in search.rank_tools(Request("read a file"), frozenset(t.id for t in (*read, *others)))]
+    found = [
+        row.id
+        for row in search.rank_tools(
+            Request("read a file"), frozenset(t.id for t in (*read, *others))
+        )
+    ]
     quota = Weights().unread_quota
     assert [id_.split(".")[0] for id_ in found] == ["partner"] * 9 + ["evil"] * quota

@@ -7,9 +7,28 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from bundle_router.adapters.bm25 import LexicalIndex, english_stemmer
-from bundle_router.core.catalog import Bundle, Card, Catalog, Fallback, Policy, SearchSettings, Server, Settings
+from bundle_router.core.catalog import (
+    Bundle,
+    Card,
+    Catalog,
+    Fallback,
+    Policy,
+    SearchSettings,
+    Server,
+    Settings,
+)
 from bundle_router.core.decide.decide import Question, decide
-from bundle_router.core.models import Activation, Answer, Decision, Facts, Failure, ModelUse, RecentStep, Reply, Step
+from bundle_router.core.models import (
+    Activation,
+    Answer,
+    Decision,
+    Facts,
+    Failure,
+    ModelUse,
+    RecentStep,
+    Reply,
+    Step,
+)
 from bundle_router.core.models.canonical import digest
 from bundle_router.core.records.replayed import conclude
 from bundle_router.core.search.corpus import corpus_of, texts_of
@@ -60,7 +79,9 @@ def card(name: str, description: str, *, tokens: int = 100) -> Card:
 
 def catalog(*, tokens: int = 100, bundles: Sequence[Bundle] = BUNDLES, **settings: Any) -> Catalog:
     """Everything permitted. Keywords: `order`, `default`, and the fields of `SearchSettings`."""
-    fallback = Fallback(settings.pop("order", ("search", "model", "default")), settings.pop("default", ()))
+    fallback = Fallback(
+        settings.pop("order", ("search", "model", "default")), settings.pop("default", ())
+    )
     servers = {
         name: Server(name, "streamable-http" if name == "strangers" else "local",
                      "untrusted" if name == "strangers" else "trusted")
@@ -82,7 +103,9 @@ def search_over(catalog: Catalog) -> Search:
 
 
 def step(goal: str, **more: Any) -> Step:
-    return Step.model_validate({"run_id": "r", "workflow": "w", "role": "x", "step": "y", "goal": goal, **more})
+    return Step.model_validate(
+        {"run_id": "r", "workflow": "w", "role": "x", "step": "y", "goal": goal, **more}
+    )
 
 
 def question(of: Catalog, goal: str, **more: Any) -> Question:
@@ -103,7 +126,9 @@ class Model:
         self.asked += 1
         if not isinstance(self._says, str):
             use = ModelUse("m", attempts=1)
-            return Reply(answer=Answer(tuple(self._says), "model", "model", "because", model=use), model=use)
+            return Reply(
+                answer=Answer(tuple(self._says), "model", "model", "because", model=use), model=use
+            )
         failure: Failure = self._says  # type: ignore[assignment]  # a Failure is a Literal of strings
         return Reply(failure=failure, model=ModelUse("m", failure=failure, attempts=1))
 
@@ -125,7 +150,9 @@ def staged(
     return StagedSelector(of.settings.fallback.order, search=search, model=model)
 
 
-def settled(of: Catalog, goal: str, model: Model | None = None, **more: Any) -> tuple[Reply, Decision]:
+def settled(
+    of: Catalog, goal: str, model: Model | None = None, **more: Any
+) -> tuple[Reply, Decision]:
     """What the stages say to a goal, and the decision it leads to."""
     asked = question(of, goal, **more)
     reply = asyncio.run(staged(of, model).select(asked, ()))

@@ -60,7 +60,9 @@ class Embedder:
 class Rig:
     """A selector over a catalog with an embedder, its clock, and what was reported."""
 
-    def __init__(self, of: Catalog, embedder: Embedder | None = None, store: VectorStore | None = None) -> None:
+    def __init__(
+        self, of: Catalog, embedder: Embedder | None = None, store: VectorStore | None = None
+    ) -> None:
         self.catalog = of
         self.embedder = embedder or Embedder()
         self.clock = FakeClock()

@@ -8,7 +8,13 @@ import pytest
 from bundle_router.core.catalog import Bundle, Catalog, Server
 from bundle_router.core.models import RecentStep, Step
 from bundle_router.core.models.canonical import digest_of
-from bundle_router.core.search.corpus import INDEX_RULES, corpus_of, outline_of, request_of, texts_of
+from bundle_router.core.search.corpus import (
+    INDEX_RULES,
+    corpus_of,
+    outline_of,
+    request_of,
+    texts_of,
+)
 from bundle_router.core.search.documents import Corpus
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +27,12 @@ def corpus(of: Catalog, *reviewed: str) -> Corpus:
 
 
 def terms(of: Corpus, collection: str) -> set[str]:
-    return {term for document in of.documents if document.collection == collection for term in document.terms}
+    return {
+        term
+        for document in of.documents
+        if document.collection == collection
+        for term in document.terms
+    }
 
 
 def with_canary(of: Catalog, name: str = "strangers.mail") -> Catalog:
@@ -38,13 +49,17 @@ def test_a_strangers_definition_ranks_no_bundle_and_no_reviewed_tool() -> None:
 
 def test_a_definition_of_a_trusted_server_that_a_person_pinned_counts_towards_its_bundle() -> None:
     of = with_canary(catalog())
-    of = replace(of, servers={**of.servers, "strangers": Server("strangers", "streamable-http", "trusted")})
+    of = replace(
+        of, servers={**of.servers, "strangers": Server("strangers", "streamable-http", "trusted")}
+    )
     made = corpus(of, "strangers.mail")
     assert "xcanaryx" in terms(made, "bundles") & terms(made, "tools")
     assert made.members["strangers.mail"] == ("strangers.mail",)
 
 
-@pytest.mark.parametrize(("transport", "trust"), [("local", "untrusted"), ("streamable-http", "trusted")])
+@pytest.mark.parametrize(
+    ("transport", "trust"), [("local", "untrusted"), ("streamable-http", "trusted")]
+)
 def test_trust_alone_or_being_local_alone_is_not_a_review(transport: str, trust: str) -> None:
     of = with_canary(catalog())
     server = Server("strangers", transport, trust)  # type: ignore[arg-type]  # literals from the table above
@@ -56,7 +71,13 @@ def test_the_operators_words_count_what_a_bundle_is_not_for_does_not() -> None:
     bundle = Bundle("notes.keep", "Jot downxx", ("strangers.write_memo",), avoid="avoidxx",
                     examples=("examplexx",), effects=("read",))  # fmt: skip
     found = terms(corpus(catalog(bundles=(bundle, *BUNDLES))), "bundles")
-    assert {"note", "keep", "downxx", "examplexx", "memo"} <= found, "its id, words, examples, and listed tools"
+    assert {
+        "note",
+        "keep",
+        "downxx",
+        "examplexx",
+        "memo",
+    } <= found, "its id, words, examples, and listed tools"
     assert "avoidxx" not in found
 
 
@@ -95,8 +116,14 @@ def test_an_index_is_of_its_texts_and_of_what_made_it_and_of_nothing_else() -> N
 
 
 def test_the_rules_version_changes_with_the_terms() -> None:
-    """Indexes are kept on disk. Other terms under the same name would be found by old indexes: give them a new one."""
-    tricky = "createPullRequest HTTPServer2 git_log can't Straße 東京へ the listing of files, ｆｕｌｌ width"
+    """Indexes are kept on disk.
+
+    Other terms under the same name would be found by old indexes: give them a new one.
+    """
+    tricky = (
+        "createPullRequest HTTPServer2 git_log can't Straße 東京へ the listing of files, ｆｕｌｌ"
+        " width"
+    )
     bundles = (*BUNDLES, Bundle("tricky", tricky, (), examples=(tricky,), effects=("read",)))
     documents = [(d.collection, d.id, d.terms) for d in corpus(catalog(bundles=bundles)).documents]
     assert (INDEX_RULES, digest_of(documents)) == (
@@ -126,5 +153,7 @@ def test_the_latest_step_comes_first() -> None:
 
 @given(st.text(max_size=300), st.lists(st.text(max_size=100), max_size=5))
 def test_any_step_becomes_a_request(goal: str, constraints: list[str]) -> None:
-    asked = Step(run_id="r", workflow="w", role="x", step="y", goal=goal, constraints=tuple(constraints))
+    asked = Step(
+        run_id="r", workflow="w", role="x", step="y", goal=goal, constraints=tuple(constraints)
+    )
     assert request_of(asked, ()) == request_of(asked, ())

@@ -1,4 +1,6 @@
-"""What an embedding model can do to us over HTTP, each fault played by a real server; and a router that asks one."""
+"""What an embedding model can do to us over HTTP, each fault played by a real server; and a router
+that asks one.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Opened]:
     monkeypatch.setenv("CANARY_KEY", SECRET)
 
     def made(server: ScriptedServer) -> LiteLlmEmbedder:
-        embedder = LiteLlmEmbedder("openai/scripted", base_url=server.base_url, key_env="CANARY_KEY")
+        embedder = LiteLlmEmbedder(
+            "openai/scripted", base_url=server.base_url, key_env="CANARY_KEY"
+        )
         kept.append(embedder)
         assert embedder.embed((), timeout_s=120).failure is None
         assert server.requests == []
@@ -88,7 +92,11 @@ def shuffled(exchange: Any) -> None:
 
 def test_vectors_are_put_in_the_order_of_their_numbers(opened: Opened) -> None:
     with ScriptedServer([shuffled]) as server:
-        assert opened(server).embed("abc", timeout_s=60).vectors == ((0.0, 1.0), (1.0, 1.0), (2.0, 1.0))
+        assert opened(server).embed("abc", timeout_s=60).vectors == (
+            (0.0, 1.0),
+            (1.0, 1.0),
+            (2.0, 1.0),
+        )
 
 
 FAULTS: list[tuple[str, Act, Failure]] = [
@@ -103,7 +111,11 @@ FAULTS: list[tuple[str, Act, Failure]] = [
     ("cut", cut(), "upstream_error"),
     ("not JSON", body(b"{not json"), "upstream_error"),
     ("huge", huge(), "upstream_error"),
-    ("20,000 rows", body(json.dumps({"object": "list", "data": [{}] * 20_000}).encode()), "upstream_error"),
+    (
+        "20,000 rows",
+        body(json.dumps({"object": "list", "data": [{}] * 20_000}).encode()),
+        "upstream_error",
+    ),
     ("redirect", redirect("http://127.0.0.1:9/v1/embeddings"), "upstream_error"),
     ("hang", hang(), "timeout"),
     ("drip", drip(), "timeout"),
@@ -111,8 +123,12 @@ FAULTS: list[tuple[str, Act, Failure]] = [
 ]
 
 
-@pytest.mark.parametrize(("act", "failure"), [row[1:] for row in FAULTS], ids=[row[0] for row in FAULTS])
-def test_every_fault_is_a_failure_after_one_request(opened: Opened, act: Act, failure: Failure, leap: Any) -> None:
+@pytest.mark.parametrize(
+    ("act", "failure"), [row[1:] for row in FAULTS], ids=[row[0] for row in FAULTS]
+)
+def test_every_fault_is_a_failure_after_one_request(
+    opened: Opened, act: Act, failure: Failure, leap: Any
+) -> None:
     with ScriptedServer([act, embeds(about)]) as server:
         embedder = opened(server)
         if failure == "timeout":
@@ -150,11 +166,18 @@ def test_unsound_vectors_are_found_out(opened: Opened, act: Act) -> None:
 @pytest.mark.parametrize("field", ["model", "error", "note"])
 def test_a_long_text_beside_vectors_keeps_nobody_busy(opened: Opened, field: str) -> None:
     row = {"object": "embedding", "index": 0, "embedding": [0.1] * 200_000}
-    whole = {"object": "list", "data": [row], "model": "m", "usage": {"prompt_tokens": 1, "total_tokens": 1}}
+    whole = {
+        "object": "list",
+        "data": [row],
+        "model": "m",
+        "usage": {"prompt_tokens": 1, "total_tokens": 1},
+    }
     acts = [body(json.dumps(one).encode()) for one in (whole, {**whole, field: "x y " * 500_000})]
     with ScriptedServer(acts) as server:
         embedder = opened(server)
-        assert len(embedder.embed(("a",), timeout_s=60).vectors[0]) == 200_000, "vectors may be long"
+        assert len(embedder.embed(("a",), timeout_s=60).vectors[0]) == 200_000, (
+            "vectors may be long"
+        )
         began = time.process_time()
         assert embedder.embed(("a",), timeout_s=60).failure is not None
         assert time.process_time() - began < 1.5, "some 0.05 s; 5.6 by litellm's expressions"
@@ -185,14 +208,14 @@ def test_who_is_closed_while_it_waits_is_not_ready(opened: Opened) -> None:
     assert (made.failure, made.detail) == ("not_ready", "closed")
 
 
-# --- a whole router ------------------------------------------------------------------------------------------------
+# --- a whole router -------------------------------------------------------------------------------
 
 
 def config(folder: Path, url: str, *, more: str = "") -> Path:
     folder.mkdir()
     (folder / "router.toml").write_text(
-        f'[search.embeddings]\nmodel = "openai/scripted"\nbase_url = "{url}"\nkey_env = "CANARY_KEY"\n'
-        f'deadline_s = 60.0\n{more}\n[log]\ndiagnostics = "error"\n'
+        f'[search.embeddings]\nmodel = "openai/scripted"\nbase_url = "{url}"\nkey_env ='
+        f' "CANARY_KEY"\ndeadline_s = 60.0\n{more}\n[log]\ndiagnostics = "error"\n'
     )
     (folder / "routes.toml").write_text("routes = []\n")
     (folder / "policy.toml").write_text('[[policies]]\nname = "everything"\nallow = ["*"]\n')
@@ -202,7 +225,15 @@ def config(folder: Path, url: str, *, more: str = "") -> Path:
 def routed(of: Path, runs: Path) -> dict[str, Any]:
     with Router.open(of, runs=runs) as router:
         router.warm_up_sync()
-        router.route_sync(Step(run_id="r", workflow="x", role="y", step="z", goal="find where the code sets a limit"))
+        router.route_sync(
+            Step(
+                run_id="r",
+                workflow="x",
+                role="y",
+                step="z",
+                goal="find where the code sets a limit",
+            )
+        )
     (line,) = (runs / "r" / "routing.jsonl").read_text().splitlines()
     record: dict[str, Any] = json.loads(line)
     return record
@@ -226,7 +257,9 @@ def test_a_router_is_told_of_embeddings_by_its_config_alone(place: Path) -> None
     revisions = {row["name"]: row["revision"] for row in record["facts"]["revisions"]}
     assert revisions["embeddings"].startswith("openai/scripted@")
     assert again["search"] == record["search"]
-    assert second == [["find where the code sets a limit"]], "what is unchanged is not embedded again"
+    assert second == [["find where the code sets a limit"]], (
+        "what is unchanged is not embedded again"
+    )
     assert SECRET not in json.dumps(record)
 
 
@@ -241,7 +274,9 @@ with Router.open({str(of)!r}, runs={str(place / "runs")!r}) as router:
     router.route_sync(Step(run_id="r", workflow="x", role="y", step="z"))
 """
     # In a process of its own: what is being imported when the router closes is imported by halves.
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=300
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -264,13 +299,15 @@ def test_a_router_whose_embedder_is_down_searches_by_words(place: Path) -> None:
     assert [row["id"] for row in down["bundles"]] == [row["id"] for row in words["bundles"]]
 
 
-# --- remembered steps ----------------------------------------------------------------------------------------------
+# --- remembered steps -----------------------------------------------------------------------------
 
 GOAL = "find where the code sets a limit"
 
 
 def remembering(of: Path, embedder: str) -> Memory:
-    """A memory in force, in which people who wanted what GOAL wants needed the tool for documentation."""
+    """A memory in force, in which people who wanted what GOAL wants needed the tool for
+    documentation.
+    """
     catalog = load_catalog(of)
     steps = [PastText(f"code {n} code", ("docs.fetch",), f"run-{n}") for n in range(9)]
     memory = Memory(recollection=Recollection.of(steps, embedder, 4.0))
@@ -294,7 +331,10 @@ def test_a_router_recalls_what_was_accepted_and_its_replay_needs_no_embedder(pla
         record = routed(of, place / "runs-2")
         sent = [text for request in server.requests for text in request.json["input"]]
         again = routed(of, place / "runs-3")
-        assert len([text for request in server.requests for text in request.json["input"]]) == len(sent) + 1
+        assert (
+            len([text for request in server.requests for text in request.json["input"]])
+            == len(sent) + 1
+        )
     assert {f"code {n} code" for n in range(9)} <= set(sent)
     assert before["candidates"][0]["id"] != "docs.fetch"
     assert record["candidates"][0]["id"] == "docs.fetch"
@@ -312,7 +352,11 @@ def test_a_memory_of_another_embedder_is_of_words_alone_sends_nothing_and_says_s
         of = config(place / "config", server.base_url)
         before = routed(of, place / "runs")
         remembering(of, "another/1")
-        told = (of / "router.toml").read_text().replace('diagnostics = "error"', 'diagnostics = "warning"')
+        told = (
+            (of / "router.toml")
+            .read_text()
+            .replace('diagnostics = "error"', 'diagnostics = "warning"')
+        )
         (of / "router.toml").write_text(told)
         record = routed(of, place / "runs-2")
         sent = [text for request in server.requests for text in request.json["input"]]
@@ -331,11 +375,14 @@ def test_a_memory_whose_embedder_is_down_is_of_words_alone(place: Path) -> None:
         before = routed(of, place / "runs")
         remembering(of, opened_with(of))
         record = routed(of, place / "runs-2")
-    assert (record["search"]["embeddings"], record["search"]["recall"]) == ("circuit_open", "not_heard")
+    assert (record["search"]["embeddings"], record["search"]["recall"]) == (
+        "circuit_open",
+        "not_heard",
+    )
     assert record["candidates"] == before["candidates"]
 
 
-# --- offline: what is known beforehand -----------------------------------------------------------------------------
+# --- offline: what is known beforehand ------------------------------------------------------------
 
 
 def test_evaluation_understands_its_requests_as_a_router_does(place: Path) -> None:
@@ -347,7 +394,9 @@ def test_evaluation_understands_its_requests_as_a_router_does(place: Path) -> No
         everyone = frozenset(search.corpus.members)
         found = search.rank_bundles(Request(goals[0]), everyone)
         again = make_search_for(catalog, goals)
-        assert [text for request in server.requests for text in request.json["input"]] == sent, "nothing is new"
+        assert [text for request in server.requests for text in request.json["input"]] == sent, (
+            "nothing is new"
+        )
     assert set(goals) <= set(sent)
     assert found.evidence.likeness > 0.0
     assert found == again.rank_bundles(Request(goals[0]), everyone)
@@ -368,10 +417,14 @@ def test_steps_that_tools_are_recalled_by_are_embedded_too(place: Path) -> None:
     assert search.rank_tools(Request(GOAL), everything, recalled)[0].id == tool
 
 
-def test_evaluation_goes_on_by_words_when_the_embedder_is_down(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluation_goes_on_by_words_when_the_embedder_is_down(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with ScriptedServer([status(500)]) as server:
         catalog = load_catalog(config(place / "config", server.base_url))
         search = make_search_for(catalog, ["find where the code sets a limit"])
     assert (search.vectors, search.understood) == (None, {})
-    assert search.rank_bundles(Request("find where the code sets a limit"), frozenset(search.corpus.members)).scored
+    assert search.rank_bundles(
+        Request("find where the code sets a limit"), frozenset(search.corpus.members)
+    ).scored
     capsys.readouterr()

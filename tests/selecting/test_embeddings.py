@@ -1,4 +1,6 @@
-"""Embeddings beside search: heard when they are there in time, and never in the way when they are not."""
+"""Embeddings beside search: heard when they are there in time, and never in the way when they are
+not.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,12 @@ def by_words(goal: str = GOAL) -> Reply:
 
 def without_note(reply: Reply) -> str:
     assert reply.search is not None
-    return encode([search_json(replace(reply.search, embeddings=None)), [row.id for row in reply.search.ranked]])
+    return encode(
+        [
+            search_json(replace(reply.search, embeddings=None)),
+            [row.id for row in reply.search.ranked],
+        ]
+    )
 
 
 def test_what_an_embedder_says_ranks_and_is_recorded_with_its_revision() -> None:
@@ -102,8 +109,12 @@ UNSOUND: list[tuple[str, Any, Failure]] = [
 ]
 
 
-@pytest.mark.parametrize(("then", "failure"), [row[1:] for row in UNSOUND], ids=[row[0] for row in UNSOUND])
-def test_an_embedder_that_fails_leaves_the_ranking_of_words_and_its_failure(then: Any, failure: Failure) -> None:
+@pytest.mark.parametrize(
+    ("then", "failure"), [row[1:] for row in UNSOUND], ids=[row[0] for row in UNSOUND]
+)
+def test_an_embedder_that_fails_leaves_the_ranking_of_words_and_its_failure(
+    then: Any, failure: Failure
+) -> None:
     rig = ready(Rig(catalog()))
     rig.embedder.then = then
     reply = heard(rig)
@@ -114,15 +125,21 @@ def test_an_embedder_that_fails_leaves_the_ranking_of_words_and_its_failure(then
     assert without_note(reply) == without_note(by_words())
 
 
-@pytest.mark.parametrize(("then", "failure"), [row[1:] for row in UNSOUND], ids=[row[0] for row in UNSOUND])
-def test_a_catalog_that_can_not_be_embedded_is_searched_by_words(then: Any, failure: Failure) -> None:
+@pytest.mark.parametrize(
+    ("then", "failure"), [row[1:] for row in UNSOUND], ids=[row[0] for row in UNSOUND]
+)
+def test_a_catalog_that_can_not_be_embedded_is_searched_by_words(
+    then: Any, failure: Failure
+) -> None:
     rig = Rig(catalog())
     rig.embedder.then = then
     reply = heard(ready(rig))
     assert reply.search is not None
     assert reply.search.embeddings == "circuit_open"
     assert without_note(reply) == without_note(by_words())
-    said = [fields for _, name, fields in rig.diagnostics.events if name == "embeddings.unavailable"]
+    said = [
+        fields for _, name, fields in rig.diagnostics.events if name == "embeddings.unavailable"
+    ]
     assert [fields["failure"] for fields in said] == [failure]
 
 
@@ -172,7 +189,9 @@ def test_bundles_are_compared_while_their_tools_are_still_embedded() -> None:
     go_on.set()
     late = heard(ready(rig))
     assert without_note(late) != without_note(early)
-    assert len(rig.embedder.seen) == len({*rig.embedder.seen}), "what was embedded is not embedded again"
+    assert len(rig.embedder.seen) == len({*rig.embedder.seen}), (
+        "what was embedded is not embedded again"
+    )
 
 
 def test_a_machine_too_busy_for_a_whole_part_is_given_less_of_it(tmp_path: Path) -> None:
@@ -181,7 +200,11 @@ def test_a_machine_too_busy_for_a_whole_part_is_given_less_of_it(tmp_path: Path)
 
     def busy(part: Sequence[str]) -> Embedding:
         parts.append(len(part))
-        return Embedding(failure="timeout") if len(part) > 8 else Embedding(tuple(about(text) for text in part))
+        return (
+            Embedding(failure="timeout")
+            if len(part) > 8
+            else Embedding(tuple(about(text) for text in part))
+        )
 
     embedder = Embedder()
     embedder.then = busy
@@ -190,7 +213,9 @@ def test_a_machine_too_busy_for_a_whole_part_is_given_less_of_it(tmp_path: Path)
     assert list(made) == texts
     assert parts[:2] == [32, 8]
     embedder.then = "upstream_error"
-    assert isinstance(embed_texts(texts, embedder, VectorStore(tmp_path / "kept", "toy/1")), dict), "all were kept"
+    assert isinstance(
+        embed_texts(texts, embedder, VectorStore(tmp_path / "kept", "toy/1")), dict
+    ), "all were kept"
 
 
 def test_an_embedder_that_is_down_is_left_alone_for_a_while() -> None:
@@ -236,17 +261,23 @@ def test_no_text_of_a_stranger_reaches_the_embedder() -> None:
     assert TEXTS["strangers.mail"] == "mailbox"
     assert not any("strangers.mail: mailbox" in text for text in rig.embedder.seen)
     described = [text for text in rig.embedder.seen if "mailbox" in text]
-    assert all(text.startswith("strangers.mail: Read letters") for text in described), "the operator's words alone"
+    assert all(text.startswith("strangers.mail: Read letters") for text in described), (
+        "the operator's words alone"
+    )
 
 
-# --- what is kept --------------------------------------------------------------------------------------------------
+# --- what is kept ---------------------------------------------------------------------------------
 
 
 def warmed(folder: Path, **changes: Any) -> list[str]:
     """What a new process embeds of the catalog with these changes."""
     of = catalog(bundles=[replace(bundle, **changes.get(bundle.id, {})) for bundle in BUNDLES])
     rig = ready(
-        Rig(of, Embedder(changes.get("revision", "toy/1")), VectorStore(folder, changes.get("revision", "toy/1")))
+        Rig(
+            of,
+            Embedder(changes.get("revision", "toy/1")),
+            VectorStore(folder, changes.get("revision", "toy/1")),
+        )
     )
     assert heard(rig, SURE).search.embeddings == "used"  # type: ignore[union-attr]  # search was asked
     return [text for text in rig.embedder.seen if text != SURE]
@@ -258,7 +289,9 @@ def test_unchanged_texts_are_never_embedded_again(tmp_path: Path) -> None:
     assert warmed(folder) == []
     changed = warmed(folder, **{"docs.fetch": {"description": "Something else altogether"}})
     assert [text.splitlines()[0] for text in changed] == ["docs.fetch: Something else altogether"]
-    assert len(warmed(folder, revision="toy/2")) == len(BUNDLES) + len(TEXTS) - 1, "another model's vectors are its own"
+    assert len(warmed(folder, revision="toy/2")) == len(BUNDLES) + len(TEXTS) - 1, (
+        "another model's vectors are its own"
+    )
 
 
 def test_what_is_kept_is_ours_alone_and_holds_no_text(tmp_path: Path) -> None:
@@ -317,7 +350,9 @@ def test_old_revisions_are_let_go_of(tmp_path: Path) -> None:
     folder = tmp_path / "embeddings"
     for number in range(6):
         VectorStore(folder, f"toy/{number}").save({"a": (1.0,)})
-        for age, file in enumerate(sorted(folder.iterdir(), key=lambda f: f.stat().st_mtime_ns, reverse=True)):
+        for age, file in enumerate(
+            sorted(folder.iterdir(), key=lambda f: f.stat().st_mtime_ns, reverse=True)
+        ):
             os.utime(file, ns=(10**18 - age * 10**9,) * 2)
     assert len(list(folder.iterdir())) == 4
     assert VectorStore(folder, "toy/5").load(["a"]) == {"a": (1.0,)}

@@ -139,10 +139,14 @@ def test_a_kept_index_ranks_as_the_one_it_was_kept_from(tmp_path: Path) -> None:
     assert kept is not None
     again = Search(kept, outline_of(texts), ANALYZER)
     everything = frozenset(fresh.corpus.members)
-    assert again.rank_bundles(Request(SURE), everything) == fresh.rank_bundles(Request(SURE), everything)
+    assert again.rank_bundles(Request(SURE), everything) == fresh.rank_bundles(
+        Request(SURE), everything
+    )
 
 
-def test_only_large_catalogs_leave_something_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_large_catalogs_leave_something_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from tests.benchmarks.decisions import catalog_of
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

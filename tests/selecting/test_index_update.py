@@ -1,4 +1,6 @@
-"""An index that follows its catalog: what changed is analysed, and the answers are those of one built anew."""
+"""An index that follows its catalog: what changed is analysed, and the answers are those of one
+built anew.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ def test_an_index_with_the_changes_answers_as_one_built_anew(before: Texts, afte
     changes = changes_between(before, after, ANALYZER)
     old = LexicalIndex.build(corpus_of(before, ANALYZER).documents, revision="1")
     updated = old.updated(add=changes.add, remove=changes.remove, revision="2")
-    assert answers(updated) == answers(LexicalIndex.build(corpus_of(after, ANALYZER).documents, revision="2"))
+    assert answers(updated) == answers(
+        LexicalIndex.build(corpus_of(after, ANALYZER).documents, revision="2")
+    )
 
 
 def test_one_tool_costs_itself_and_the_bundles_that_hold_it() -> None:
@@ -75,6 +79,8 @@ def test_a_search_made_after_another_knows_what_changed_and_forgets_what_went() 
     found, anew = maker(after), SearchMaker()(after)
     permitted = frozenset(TEXTS)
     for query in ("weather in the city", "fetch a page of documentation"):
-        assert found.rank_tools(Request(query), permitted) == anew.rank_tools(Request(query), permitted)
+        assert found.rank_tools(Request(query), permitted) == anew.rank_tools(
+            Request(query), permitted
+        )
     assert found.rank_tools(Request("weather in the city"), permitted)[0].id == "docs.fetch"
     assert found.index.revision == anew.index.revision

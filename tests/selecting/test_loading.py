@@ -1,4 +1,6 @@
-"""What a step that the mapping settles does not have to wait for: modules that only other steps need."""
+"""What a step that the mapping settles does not have to wait for: modules that only other steps
+need.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,13 @@ print(json.dumps({"source": taken.source, "loaded": loaded}))
 FILES = {
     "servers": '[servers.repo]\ntransport = "local"\ntrust = "trusted"\n',
     "bundles": "".join(
-        f'[bundles."{id_}"]\ndescription = "{words}"\ntools = ["repo.read_file"]\neffects = ["read"]\n'
+        f'[bundles."{id_}"]\ndescription = "{words}"\ntools = ["repo.read_file"]\neffects ='
+        ' ["read"]\n'
         for id_, words in (("repo.readonly", "Reads files."), ("repo.other", "Looks at a file."))
     ),
     "routes": (
-        '[[routes]]\nname = "known"\nstep = "known"\nbundles = ["repo.readonly"]\n'
-        '[[routes]]\nname = "asked"\nstep = "asked"\nbundles = []\nask = ["repo.readonly", "repo.other"]\n'
+        '[[routes]]\nname = "known"\nstep = "known"\nbundles = ["repo.readonly"]\n[[routes]]\nname'
+        ' = "asked"\nstep = "asked"\nbundles = []\nask = ["repo.readonly", "repo.other"]\n'
     ),
     "policy": '[[policies]]\nname = "all"\nallow = ["*"]\neffects = ["read"]\n',
 }
@@ -58,7 +61,9 @@ def loaded_by(folder: Path, step: str) -> tuple[str, set[str]]:
 
 
 @pytest.mark.parametrize("name", SEARCH + OTHERS)
-def test_a_step_that_the_mapping_settles_does_not_load(name: str, mapped: tuple[str, set[str]]) -> None:
+def test_a_step_that_the_mapping_settles_does_not_load(
+    name: str, mapped: tuple[str, set[str]]
+) -> None:
     source, loaded = mapped
     assert source == "mapping"
     assert f"bundle_router.{name}" not in loaded

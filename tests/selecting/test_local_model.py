@@ -17,7 +17,8 @@ DATA = Path(__file__).parents[1] / "data" / "tiny_bert"
 EXPECTED = json.loads((DATA / "expected.json").read_text())
 
 pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("tokenizers") is None, reason="the extra bundle-router[embeddings] is not installed"
+    importlib.util.find_spec("tokenizers") is None,
+    reason="the extra bundle-router[embeddings] is not installed",
 )
 
 
@@ -50,7 +51,12 @@ def test_vectors_are_those_of_pytorch(folder: Path, prepare: Callable[[Path], No
 
 def test_a_text_comes_to_the_same_alone_and_among_others(folder: Path) -> None:
     embedder = LocalEmbedder(str(folder))
-    texts = ["open a ticket", "read", "search the code of the repository for a bug in the tests", ""] * 20
+    texts = [
+        "open a ticket",
+        "read",
+        "search the code of the repository for a bug in the tests",
+        "",
+    ] * 20
     together = embedder.embed(texts, timeout_s=60).vectors
     assert len(together) == len(texts)
     for text, vector in zip(texts[:4], together[:4], strict=True):
@@ -83,7 +89,12 @@ def test_the_revision_changes_with_every_file_that_has_a_say(folder: Path) -> No
     assert first.startswith("sha256:")
     assert LocalEmbedder(str(folder)).revision == first
     found = {first}
-    for name in ("config.json", "tokenizer.json", "1_Pooling/config.json", "sentence_bert_config.json"):
+    for name in (
+        "config.json",
+        "tokenizer.json",
+        "1_Pooling/config.json",
+        "sentence_bert_config.json",
+    ):
         (folder / name).write_text((folder / name).read_text() + " ")
         found.add(LocalEmbedder(str(folder)).revision)
     assert len(found) == 5
@@ -138,7 +149,9 @@ def written(name: str, data: bytes) -> Callable[[Path], None]:
 
 def dense(folder: Path) -> None:
     modules = json.loads((folder / "modules.json").read_text())
-    modules[2:2] = [{"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"}]
+    modules[2:2] = [
+        {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"}
+    ]
     (folder / "modules.json").write_text(json.dumps(modules))
 
 
@@ -173,8 +186,12 @@ UNUSABLE: list[tuple[str, Callable[[Path], None], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("spoil", "said"), [row[1:] for row in UNUSABLE], ids=[row[0] for row in UNUSABLE])
-def test_what_can_not_be_used_is_said_and_not_raised(folder: Path, spoil: Callable[[Path], None], said: str) -> None:
+@pytest.mark.parametrize(
+    ("spoil", "said"), [row[1:] for row in UNUSABLE], ids=[row[0] for row in UNUSABLE]
+)
+def test_what_can_not_be_used_is_said_and_not_raised(
+    folder: Path, spoil: Callable[[Path], None], said: str
+) -> None:
     spoil(folder)
     embedder = LocalEmbedder(str(folder))
     made = embedder.embed(["read the file"], timeout_s=60)

@@ -1,4 +1,6 @@
-"""`[search]` in router.toml, and what a reply of every shape does to decisions and their records."""
+"""`[search]` in router.toml, and what a reply of every shape does to decisions and their
+records.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +10,37 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router.core.catalog import Calibration, Catalog, EmbeddingSettings, Policy, SearchSettings, Settings
+from bundle_router.core.catalog import (
+    Calibration,
+    Catalog,
+    EmbeddingSettings,
+    Policy,
+    SearchSettings,
+    Settings,
+)
 from bundle_router.core.config import ConfigFile, load
 from bundle_router.core.config.config_text import Layer
 from bundle_router.core.decide.decide import Question, decide
-from bundle_router.core.models import FAILURES, Activation, Answer, Candidate, Facts, ModelUse, Reply, SearchUse, Step
+from bundle_router.core.models import (
+    FAILURES,
+    Activation,
+    Answer,
+    Candidate,
+    Facts,
+    ModelUse,
+    Reply,
+    SearchUse,
+    Step,
+)
 from bundle_router.core.models.canonical import encode
 from bundle_router.core.models.evidence import Evidence
-from bundle_router.core.records.decision_record import decision_from, facts_json, outcome_json, reply_json, step_json
+from bundle_router.core.records.decision_record import (
+    decision_from,
+    facts_json,
+    outcome_json,
+    reply_json,
+    step_json,
+)
 from bundle_router.core.records.replayed import catalog_from, conclude, replay
 from bundle_router.review.lint import check
 from hypothesis import given
@@ -37,7 +62,10 @@ weights = { margin = 4.1, agreement = 0.8 }
 def settings_of(*texts: str) -> SearchSettings:
     """Of texts of `router.toml` over each other, the shipped one first."""
     layers: tuple[Layer, ...] = ("shipped", "project")
-    files = [ConfigFile("router.toml", "router.toml", text, layer) for text, layer in zip(texts, layers, strict=False)]
+    files = [
+        ConfigFile("router.toml", "router.toml", text, layer)
+        for text, layer in zip(texts, layers, strict=False)
+    ]
     return load(files, cards={}).settings.search
 
 
@@ -57,15 +85,22 @@ def test_a_project_sets_what_it_wants_key_by_key() -> None:
         ('local = "some_package"', EmbeddingSettings(local="some_package")),
         ('local = "/models/minilm"', EmbeddingSettings(local="/models/minilm")),
         (
-            'model = "openai/e"\nbase_url = "https://a.example/v1"\nkey_env = "KEY"\ndeadline_s = 0.5',
-            EmbeddingSettings("openai/e", base_url="https://a.example/v1", key_env="KEY", deadline_s=0.5),
+            (
+                'model = "openai/e"\nbase_url = "https://a.example/v1"\nkey_env = "KEY"\ndeadline_s'
+                " = 0.5"
+            ),
+            EmbeddingSettings(
+                "openai/e", base_url="https://a.example/v1", key_env="KEY", deadline_s=0.5
+            ),
         ),
     ],
 )
 def test_what_embeds_is_named_in_the_config_and_survives_the_recorded_catalog(
     text: str, found: EmbeddingSettings
 ) -> None:
-    assert settings_of(SHIPPED, f"[search.embeddings]\n{text}\n") == SearchSettings(embeddings=found)
+    assert settings_of(SHIPPED, f"[search.embeddings]\n{text}\n") == SearchSettings(
+        embeddings=found
+    )
     of = Catalog(settings=Settings(search=SearchSettings(embeddings=found)))
     read = catalog_from(json.loads(encode(of.to_json())))
     assert read.settings == of.settings
@@ -78,7 +113,11 @@ def test_the_key_of_an_embedding_model_is_known_as_a_secret() -> None:
 
 
 def test_a_calibration_survives_the_recorded_catalog() -> None:
-    of = Catalog(settings=load([ConfigFile("router.toml", "router.toml", CALIBRATION, "project")], cards={}).settings)
+    of = Catalog(
+        settings=load(
+            [ConfigFile("router.toml", "router.toml", CALIBRATION, "project")], cards={}
+        ).settings
+    )
     read = catalog_from(json.loads(encode(of.to_json())))
     assert read.settings == of.settings
     assert read.revision == of.revision
@@ -95,7 +134,10 @@ def test_a_calibration_survives_the_recorded_catalog() -> None:
         ('[search.embeddings]\nlocal = "../model"\n', "search.embeddings.local"),
         ('[search.embeddings]\nlocal = "a.b"\n', "search.embeddings.local"),
         ('[search.embeddings]\nmodel = "sk-abcdefghijklmnopqrstuv"\n', "search.embeddings.model"),
-        ('[search.embeddings]\nmodel = "a/b"\nbase_url = "http://far.example/v1"\n', "search.embeddings.base_url"),
+        (
+            '[search.embeddings]\nmodel = "a/b"\nbase_url = "http://far.example/v1"\n',
+            "search.embeddings.base_url",
+        ),
         ('[search.embeddings]\nmodel = "a/b"\ndeadline_s = 0\n', "search.embeddings.deadline_s"),
         ('[search.embeddings]\nmodel = "a/b"\ndimension = 3\n', "search.embeddings.dimension"),
         (CALIBRATION.replace("412", "299"), "search.calibration.labels"),
@@ -105,7 +147,9 @@ def test_a_calibration_survives_the_recorded_catalog() -> None:
     ],
 )
 def test_what_is_wrong_is_named_by_its_key(text: str, said: str) -> None:
-    problems = [str(p) for p in check([ConfigFile("router.toml", "router.toml", text, "project")], cards={})]
+    problems = [
+        str(p) for p in check([ConfigFile("router.toml", "router.toml", text, "project")], cards={})
+    ]
     assert any(f" {said}" in problem for problem in problems), problems
 
 
@@ -121,11 +165,13 @@ def test_a_record_from_before_search_is_read_and_replayed() -> None:
     assert replay(old, of).outcome == "identical"
 
 
-# --- replies of every shape ----------------------------------------------------------------------------------------
+# --- replies of every shape -----------------------------------------------------------------------
 
 shares = st.floats(0, 1).map(lambda value: round(value, 6))
 ranked = st.lists(
-    st.builds(Candidate, st.sampled_from((*IDS, "gone")), shares), max_size=6, unique_by=lambda row: row.id
+    st.builds(Candidate, st.sampled_from((*IDS, "gone")), shares),
+    max_size=6,
+    unique_by=lambda row: row.id,
 ).map(tuple)
 searches = st.none() | st.builds(
     SearchUse,
@@ -138,7 +184,9 @@ searches = st.none() | st.builds(
     evidence=st.builds(Evidence, margin=shares, coverage=shares),
     ranked=ranked,
 )
-models = st.none() | st.builds(ModelUse, st.just("m"), failure=st.none() | st.sampled_from(FAILURES))
+models = st.none() | st.builds(
+    ModelUse, st.just("m"), failure=st.none() | st.sampled_from(FAILURES)
+)
 
 
 @st.composite
@@ -160,9 +208,13 @@ def replies(draw: st.DrawFn) -> Reply:
 
 @st.composite
 def open_catalogs(draw: st.DrawFn) -> Catalog:
-    """Catalogs in which questions are asked: everything is permitted, and a route, if there is one, asks."""
+    """Catalogs in which questions are asked: everything is permitted, and a route, if there is one,
+    asks.
+    """
     of = draw(catalogs())
-    bundles = {id_: replace(bundle, selectable=True, always=False) for id_, bundle in of.bundles.items()}
+    bundles = {
+        id_: replace(bundle, selectable=True, always=False) for id_, bundle in of.bundles.items()
+    }
     rows = tuple(replace(route, ask=route.ask or ("*",)) for route in of.routes)
     return replace(of, bundles=bundles, routes=rows, policies=(Policy("everything", allow=("*",)),))
 

@@ -1,4 +1,6 @@
-"""Search over the shipped config: four bundles and ten tools, where hardly a word is rarer than another."""
+"""Search over the shipped config: four bundles and ten tools, where hardly a word is rarer than
+another.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,11 @@ def test_the_bundle_that_is_meant_stands_first(search: Search, goal: str, first:
     assert ranked[0].id == first
 
 
-def test_a_parameter_that_matches_half_a_request_does_not_outweigh_a_text_that_matches_all(search: Search) -> None:
-    ranked = search.rank_bundles(Request("find where the retry limit is set"), frozenset(search.corpus.members)).scored
+def test_a_parameter_that_matches_half_a_request_does_not_outweigh_a_text_that_matches_all(
+    search: Search,
+) -> None:
+    ranked = search.rank_bundles(
+        Request("find where the retry limit is set"), frozenset(search.corpus.members)
+    ).scored
     scores = {row.id: row.score for row in ranked}
     assert scores["repo.readonly"] > 1.25 * scores["docs.fetch"]

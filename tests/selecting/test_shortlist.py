@@ -1,4 +1,6 @@
-"""Never empty-handed: what is offered behind search where nothing is sure, and what may never come of it."""
+"""Never empty-handed: what is offered behind search where nothing is sure, and what may never come
+of it.
+"""
 
 from __future__ import annotations
 
@@ -47,13 +49,15 @@ def modes(decision: Decision) -> dict[str, str | None]:
 
 
 @pytest.mark.parametrize("goal", [UNSURE, WRITES, RUNS, NOVEL])
-def test_a_step_that_nothing_settles_is_offered_the_best_of_what_it_may_have_behind_search(goal: str) -> None:
+def test_a_step_that_nothing_settles_is_offered_the_best_of_what_it_may_have_behind_search(
+    goal: str,
+) -> None:
     reply, decision = settled(offering(), goal)
     assert (decision.source, decision.degraded) == ("shortlist", False)
     assert {chosen.reason for chosen in decision.bundles} == {"shortlist"}
-    assert modes(decision) == {bundle.id: "meta" if bundle.mode == "meta" else "deferred" for bundle in BUNDLES}, (
-        "few candidates are all offered"
-    )
+    assert modes(decision) == {
+        bundle.id: "meta" if bundle.mode == "meta" else "deferred" for bundle in BUNDLES
+    }, "few candidates are all offered"
     assert (decision.exposure.tools, decision.exposure.tokens) == (0, 0)
     assert "waits behind search" in decision.justification
     assert decision.search == reply.search
@@ -73,12 +77,18 @@ def test_what_search_is_sure_of_is_shown_as_it_is(goal: str, source: str) -> Non
     assert set(modes(decision).values()) == {None}
 
 
-def test_beside_what_search_is_sure_of_the_others_are_offered_where_the_step_has_several_wishes() -> None:
+def test_beside_what_search_is_sure_of_the_others_are_offered_where_the_step_has_several_wishes() -> (
+    None
+):
     several = f"{SURE.capitalize()}, the page about timeouts. Then open a ticket in Paris."
     reply, decision = settled(offering(), several)
     assert reply.search is not None
     assert reply.search.verdict == "enough"
-    assert (decision.source, decision.bundles[0].id, decision.bundles[0].mode) == ("search", "docs.fetch", None)
+    assert (decision.source, decision.bundles[0].id, decision.bundles[0].mode) == (
+        "search",
+        "docs.fetch",
+        None,
+    )
     beside = decision.bundles[1:]
     assert {row.id for row in beside} == {bundle.id for bundle in BUNDLES} - {"docs.fetch"}
     assert {row.reason for row in beside} == {"shortlist"}
@@ -105,7 +115,9 @@ def test_several_are_shown_together_where_one_is_likely_right_and_else_offered()
     ("says", "source", "degraded"),
     [(["issues.write"], "model", False), ([], "none", False), ("timeout", "shortlist", True)],
 )
-def test_a_model_is_asked_first_and_is_not_overruled(says: Any, source: str, degraded: bool) -> None:
+def test_a_model_is_asked_first_and_is_not_overruled(
+    says: Any, source: str, degraded: bool
+) -> None:
     _, decision = settled(offering(), WRITES, Model(says))
     assert (decision.source, decision.degraded) == (source, degraded)
 
@@ -143,12 +155,19 @@ def test_what_an_operator_keeps_out_of_a_shortlist_is_said_so_and_older_records_
         assert replay(record, of).outcome == "identical"
         del record["search"]["withheld"]
         said = {row.id: row.code for row in replay(record, of).decision.left_out}
-        assert said["issues.write"] in ("below_floor", "not_selected"), "as it was recorded before there was a code"
+        assert said["issues.write"] in (
+            "below_floor",
+            "not_selected",
+        ), "as it was recorded before there was a code"
     _, alone = settled(of, f"{SURE} ticket")
     assert alone.source == "search"
-    assert {row.id: row.code for row in alone.left_out}["issues.write"] == "below_floor", "nothing was offered"
+    assert {row.id: row.code for row in alone.left_out}["issues.write"] == "below_floor", (
+        "nothing was offered"
+    )
     _, picked = settled(of, WRITES, Model(["repo.readonly"]))
-    assert {row.id: row.code for row in picked.left_out}["issues.write"] == "not_selected", "the model could pick it"
+    assert {row.id: row.code for row in picked.left_out}["issues.write"] == "not_selected", (
+        "the model could pick it"
+    )
 
 
 def test_an_operator_can_keep_search_from_showing_anything_directly() -> None:
@@ -177,7 +196,9 @@ def test_the_only_bundle_that_may_be_picked_is_offered_without_a_question() -> N
     decision = decide(of, Facts(), Activation(), step(NOVEL))
     assert isinstance(decision, Decision)
     assert (decision.source, modes(decision)) == ("shortlist", {"shell.run": "deferred"})
-    assert decision.justification.startswith("no route covers this step; it is the only bundle that may be picked;")
+    assert decision.justification.startswith(
+        "no route covers this step; it is the only bundle that may be picked;"
+    )
     for other in (
         replace(of, policies=()),
         replace(offering(offer=OfferSettings(execute="none")), policies=of.policies),
@@ -189,12 +210,18 @@ def test_the_only_bundle_that_may_be_picked_is_offered_without_a_question() -> N
 
 
 def test_a_route_that_asks_keeps_its_own_bundles_and_is_offered_others() -> None:
-    of = replace(offering(), routes=(Route("spike", bundles=("issues.write",), ask=("docs.*", "repo.*")),))
+    of = replace(
+        offering(), routes=(Route("spike", bundles=("issues.write",), ask=("docs.*", "repo.*")),)
+    )
     _, decision = settled(of, NOVEL)
-    assert modes(decision) == {"issues.write": None, "docs.fetch": "deferred", "repo.readonly": "deferred"}
+    assert modes(decision) == {
+        "issues.write": None,
+        "docs.fetch": "deferred",
+        "repo.readonly": "deferred",
+    }
 
 
-# --- a run --------------------------------------------------------------------------------------------------------
+# --- a run ----------------------------------------------------------------------------------------
 
 
 def running(of: Catalog) -> FakeRouter:
@@ -207,7 +234,11 @@ def test_what_was_offered_and_not_used_is_gone_at_the_next_step_and_the_record_s
     after = router.route_sync(step(SURE))
     assert after.bundle_ids == ["docs.fetch"]
     assert {(row.id, row.code, row.detail) for row in after.left_out} >= {
-        ("issues.write", "not_selected", "it was offered at an earlier step, and nothing of it was used")
+        (
+            "issues.write",
+            "not_selected",
+            "it was offered at an earlier step, and nothing of it was used",
+        )
     }
 
 
@@ -236,7 +267,10 @@ def test_offered_tools_are_not_in_the_array_and_the_model_is_told_of_their_bundl
 
 
 def test_a_later_answer_shows_an_offered_bundle_as_it_is() -> None:
-    of = replace(offering(max_shortlist=2), routes=(Route("edit", step=("edit",), bundles=("issues.write",)),))
+    of = replace(
+        offering(max_shortlist=2),
+        routes=(Route("edit", step=("edit",), bundles=("issues.write",)),),
+    )
     router = running(of)
     router.route_sync(step(UNSURE))
     edit = router.route_sync(step(UNSURE, step="edit"))
@@ -266,12 +300,14 @@ def test_an_offered_run_is_recorded_and_replays_to_the_same_bytes() -> None:
     assert {row["mode"] for row in first["bundles"]} == {"deferred", "meta"}
 
 
-# --- what a model is asked ------------------------------------------------------------------------------------------
+# --- what a model is asked ------------------------------------------------------------------------
 
 
 def test_a_model_is_asked_about_the_best_ranked_and_about_what_search_knows_nothing_of() -> None:
     many = tuple(
-        Bundle(f"b{n:03}", f"mend kettle number {chr(97 + n % 26)}{n}", (f"x.t{n}",), effects=("read",))
+        Bundle(
+            f"b{n:03}", f"mend kettle number {chr(97 + n % 26)}{n}", (f"x.t{n}",), effects=("read",)
+        )
         for n in range(120)
     )
     blank = Bundle("zz", "Misc.", ("x.zz",), effects=("read",))

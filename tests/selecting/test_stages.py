@@ -1,4 +1,6 @@
-"""Search, then a model, then nobody: what each leads to, what is recorded, and what may never happen."""
+"""Search, then a model, then nobody: what each leads to, what is recorded, and what may never
+happen.
+"""
 
 from __future__ import annotations
 
@@ -73,14 +75,18 @@ def outcome(decision: Decision) -> tuple[str, bool, list[str]]:
         (NOVEL, None, ("default", False, ["repo.readonly"])),
     ],
 )
-def test_search_first_then_the_model_then_the_fallback(goal: str, says: Any, came: tuple[str, bool, list[str]]) -> None:
+def test_search_first_then_the_model_then_the_fallback(
+    goal: str, says: Any, came: tuple[str, bool, list[str]]
+) -> None:
     model = Model(says) if says is not None else None
     reply, decision = settled(catalog(default=("repo.readonly",)), goal, model)
     assert outcome(decision) == came
     assert decision.search == reply.search
     assert decision.search is not None
     if goal != NOVEL:
-        assert decision.candidates == decision.search.ranked, "the ranking is recorded whoever answered"
+        assert decision.candidates == decision.search.ranked, (
+            "the ranking is recorded whoever answered"
+        )
     if model is not None:
         assert model.asked == (goal not in (SURE, EITHER))
         assert (decision.model is not None) is (goal not in (SURE, EITHER))
@@ -89,14 +95,24 @@ def test_search_first_then_the_model_then_the_fallback(goal: str, says: Any, cam
 @pytest.mark.parametrize(
     ("order", "goal", "says", "came"),
     [
-        (("model", "search", "default"), SURE, ["issues.write"], ("model", False, ["issues.write"])),
+        (
+            ("model", "search", "default"),
+            SURE,
+            ["issues.write"],
+            ("model", False, ["issues.write"]),
+        ),
         (("model", "search", "default"), SURE, "timeout", ("search", True, ["docs.fetch"])),
         (("model", "search", "default"), UNSURE, "timeout", ("search", True, ["repo.readonly"])),
         (("model", "search", "default"), NOVEL, "timeout", ("default", True, ["strangers.mail"])),
         (("model", "default"), SURE, "timeout", ("default", True, ["strangers.mail"])),
         (("search", "default"), UNSURE, ["docs.fetch"], ("default", False, ["strangers.mail"])),
         (("search",), UNSURE, ["docs.fetch"], ("none", False, [])),
-        (("search", "default", "model"), UNSURE, ["docs.fetch"], ("default", False, ["strangers.mail"])),
+        (
+            ("search", "default", "model"),
+            UNSURE,
+            ["docs.fetch"],
+            ("default", False, ["strangers.mail"]),
+        ),
         (("default", "search"), SURE, ["docs.fetch"], ("default", False, ["strangers.mail"])),
         ((), SURE, ["docs.fetch"], ("none", False, [])),
     ],
@@ -128,16 +144,23 @@ def test_beside_a_model_s_pick_the_shortlist_is_offered_behind_search_and_replay
     assert all(row.mode is not None for row in offered), "behind search, whatever their own mode"
     assert record["reply"]["offered"] == [row.id for row in offered]
     assert replay(json.loads(encode(record)), of).outcome == "identical"
-    _, alone = settled(catalog(order=("search", "model", "default")), UNSURE, Model(["issues.write"]))
+    _, alone = settled(
+        catalog(order=("search", "model", "default")), UNSURE, Model(["issues.write"])
+    )
     assert alone.bundle_ids == ["issues.write"]
     _, none = settled(of, UNSURE, Model([]))
-    assert not any(row.reason == "shortlist" for row in none.bundles), "that nothing fits is an answer"
+    assert not any(row.reason == "shortlist" for row in none.bundles), (
+        "that nothing fits is an answer"
+    )
 
 
 def test_a_degraded_decision_says_whose_failure_it_is_and_what_stands_in() -> None:
     _, decision = settled(catalog(), UNSURE, Model("rate_limited"))
     assert "the model was not heard (rate_limited)" in decision.justification
-    assert "in its place the best that search found and that only reads: repo.readonly" in decision.justification
+    assert (
+        "in its place the best that search found and that only reads: repo.readonly"
+        in decision.justification
+    )
     assert decision.model is not None
     assert decision.model.failure == "rate_limited"
 
@@ -155,14 +178,16 @@ def test_what_was_ranked_and_not_shown_is_left_out_with_a_code() -> None:
 def test_a_route_that_asks_keeps_its_own_bundles_and_search_adds_to_them() -> None:
     from bundle_router.core.catalog import Route
 
-    of = replace(catalog(), routes=(Route("spike", bundles=("issues.write",), ask=("docs.*", "repo.*")),))
+    of = replace(
+        catalog(), routes=(Route("spike", bundles=("issues.write",), ask=("docs.*", "repo.*")),)
+    )
     _, sure = settled(of, SURE)
     assert outcome(sure) == ("search", False, ["issues.write", "docs.fetch"])
     _, unsure = settled(of, NOVEL, Model("timeout"))
     assert outcome(unsure) == ("mapping", True, ["issues.write"])
 
 
-# --- records -------------------------------------------------------------------------------------------------------
+# --- records --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("goal", [SURE, EITHER, UNSURE, WRITES, NOVEL])
@@ -210,7 +235,7 @@ def test_earlier_steps_of_the_run_are_searched_with() -> None:
     assert with_history.verdict == "novel", "history ranks, and settles nothing by itself"
 
 
-# --- what may never happen -----------------------------------------------------------------------------------------
+# --- what may never happen ------------------------------------------------------------------------
 
 
 def test_no_injected_intent_changes_what_is_permitted_or_shows_what_acts() -> None:
@@ -227,7 +252,11 @@ def test_no_injected_intent_changes_what_is_permitted_or_shows_what_acts() -> No
         reply = selector.consider(asked, ()).reply
         decision = conclude(asked, reply)
         assert reply.failure is None
-        assert set(decision.bundle_ids) <= {"repo.readonly", "docs.fetch", "strangers.mail"}, "search alone only reads"
+        assert set(decision.bundle_ids) <= {
+            "repo.readonly",
+            "docs.fetch",
+            "strangers.mail",
+        }, "search alone only reads"
         assert {row.id for row in decision.candidates} <= set(asked.candidates)
 
 
@@ -247,7 +276,17 @@ LONG = "a" * 32_768
         {"goal": "x", "constraints": (LONG,) * 100},
         {"goal": LONG, "constraints": ("word " * 6_500,) * 100},
     ],
-    ids=["letter", "spaces", "commas", "clauses", "lines", "expanding", "camel", "constraints", "both"],
+    ids=[
+        "letter",
+        "spaces",
+        "commas",
+        "clauses",
+        "lines",
+        "expanding",
+        "camel",
+        "constraints",
+        "both",
+    ],
 )
 def test_no_step_is_slower_than_a_page_of_text(more: dict[str, Any]) -> None:
     """S-14. Bounded by the alarm: the worst of these takes tens of milliseconds."""
@@ -274,16 +313,17 @@ def test_the_same_question_gets_the_same_bytes_from_an_index_made_anew(
         of = catalog()
         asked = question(of, goal, constraints=tuple(constraints))
         reply = SearchSelector(search_over, FakeDiagnostics()).consider(asked, recent).reply
-        replies.append(encode([reply_json(reply), outcome_json(conclude(asked, reply)), reply.revisions]))
+        replies.append(
+            encode([reply_json(reply), outcome_json(conclude(asked, reply)), reply.revisions])
+        )
     assert replies[0] == replies[1]
 
 
 def test_the_same_question_gets_the_same_bytes_under_any_hash_seed() -> None:
     script = (
-        "from tests.selecting.catalogs import *\n"
-        "from bundle_router.core.records.decision_record import outcome_json\n"
-        "from bundle_router.core.models.canonical import encode\n"
-        "for goal in (SURE, EITHER, UNSURE, WRITES): print(encode(outcome_json(settled(catalog(), goal)[1])))"
+        "from tests.selecting.catalogs import *\nfrom bundle_router.core.records.decision_record"
+        " import outcome_json\nfrom bundle_router.core.models.canonical import encode\nfor goal in"
+        " (SURE, EITHER, UNSURE, WRITES): print(encode(outcome_json(settled(catalog(), goal)[1])))"
     )
     printed = {
         subprocess.run(
@@ -296,7 +336,7 @@ def test_the_same_question_gets_the_same_bytes_under_any_hash_seed() -> None:
     assert printed.pop().count("\n") == 4
 
 
-# --- the index -----------------------------------------------------------------------------------------------------
+# --- the index ------------------------------------------------------------------------------------
 
 
 def test_the_index_is_made_once_for_a_revision_by_whoever_asks_first() -> None:
@@ -332,7 +372,9 @@ def test_the_index_is_made_once_for_a_revision_by_whoever_asks_first() -> None:
 
 
 @pytest.mark.parametrize("says", [None, "timeout", ["docs.fetch"]])
-def test_where_the_library_is_missing_the_next_stage_is_asked_and_it_is_said_once(says: Any) -> None:
+def test_where_the_library_is_missing_the_next_stage_is_asked_and_it_is_said_once(
+    says: Any,
+) -> None:
     def make(of: Catalog) -> Search:
         raise NotInstalled("search needs bm25s", advice="install bundle-router[search]")
 
@@ -344,18 +386,26 @@ def test_where_the_library_is_missing_the_next_stage_is_asked_and_it_is_said_onc
         asked = question(of, SURE)
         decision = conclude(asked, asyncio.run(selector.select(asked, ())))
     assert decision.search is None
-    assert decision.degraded is (says == "timeout"), "nobody was there to ask: that is declared behaviour"
+    assert decision.degraded is (says == "timeout"), (
+        "nobody was there to ask: that is declared behaviour"
+    )
     assert [name for _, name, _ in diagnostics.events] == ["search.unavailable"]
 
 
-@pytest.mark.parametrize(("says", "came"), [(None, ("default", True)), (["docs.fetch"], ("model", False))])
-def test_a_search_that_breaks_is_not_heard_and_raises_nothing(says: Sequence[str] | None, came: Any) -> None:
+@pytest.mark.parametrize(
+    ("says", "came"), [(None, ("default", True)), (["docs.fetch"], ("model", False))]
+)
+def test_a_search_that_breaks_is_not_heard_and_raises_nothing(
+    says: Sequence[str] | None, came: Any
+) -> None:
     def make(of: Catalog) -> Search:
         raise OSError("the index is gone")
 
     of = catalog(default=("repo.readonly",))
     diagnostics = FakeDiagnostics()
-    selector = staged(of, Model(says) if says is not None else None, make=make, diagnostics=diagnostics)
+    selector = staged(
+        of, Model(says) if says is not None else None, make=make, diagnostics=diagnostics
+    )
     asked = question(of, SURE)
     decision = conclude(asked, asyncio.run(selector.select(asked, ())))
     assert (decision.source, decision.degraded) == came

@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 
 from tests.selecting.catalogs import BUNDLES, catalog, step
 
-GOOD = Evidence(strength=2.0, known=1.0, coverage=0.9, margin=0.6, entropy=0.2, agreement=1.0, relevance=0.9)
+GOOD = Evidence(
+    strength=2.0, known=1.0, coverage=0.9, margin=0.6, entropy=0.2, agreement=1.0, relevance=0.9
+)
 CLOSE = replace(GOOD, strength=1.9, margin=0.1, entropy=0.8)
 ALL = [bundle.id for bundle in BUNDLES]
 
@@ -47,7 +49,9 @@ def test_what_fits_nothing_is_novel_however_far_ahead_it_is(evidence: Evidence, 
     ("remembered", "verdict"),
     [(0.0, "novel"), (REMEMBERED - 0.01, "novel"), (REMEMBERED, "ambiguous"), (4.0, "ambiguous")],
 )
-def test_what_past_steps_speak_for_is_not_novel_and_never_enough_by_that_alone(remembered: float, verdict: str) -> None:
+def test_what_past_steps_speak_for_is_not_novel_and_never_enough_by_that_alone(
+    remembered: float, verdict: str
+) -> None:
     unheard_of = replace(GOOD, relevance=0.1, coverage=0.0, remembered=remembered)
     found = judged(ranking(("docs.fetch", 1.0), evidence=unheard_of))
     assert found.use.verdict == verdict
@@ -75,7 +79,9 @@ def test_of_a_long_request_a_small_share_may_be_a_whole_wish() -> None:
         (replace(GOOD, coverage=0.4, margin=0.3), False),
     ],
 )
-def test_without_a_calibration_what_ships_says_how_likely_the_first_is_right(evidence: Evidence, enough: bool) -> None:
+def test_without_a_calibration_what_ships_says_how_likely_the_first_is_right(
+    evidence: Evidence, enough: bool
+) -> None:
     found = judged(ranking(("repo.readonly", 1.0), ("issues.write", 0.6), evidence=evidence))
     assert (found.use.verdict == "enough") is enough
     assert (found.use.thresholds, found.use.threshold) == ("shipped/2", 0.90)
@@ -96,7 +102,9 @@ def calibrated(probability: float, labels: int = MIN_LABELS, **settings: Any) ->
     """A calibration that gives this probability for an agreement of 1."""
     from math import log
 
-    fitted = Calibration("fit-7", labels, 0.0, (("agreement", log(probability / (1 - probability))),))
+    fitted = Calibration(
+        "fit-7", labels, 0.0, (("agreement", log(probability / (1 - probability))),)
+    )
     return catalog(calibration=fitted, **settings)
 
 
@@ -129,7 +137,9 @@ def test_a_calibration_from_too_few_labels_is_not_in_force() -> None:
 
 
 def test_novel_comes_before_any_probability() -> None:
-    found = judged(ranking(("repo.readonly", 1.0), evidence=replace(GOOD, relevance=0.0)), calibrated(0.999))
+    found = judged(
+        ranking(("repo.readonly", 1.0), evidence=replace(GOOD, relevance=0.0)), calibrated(0.999)
+    )
     assert (found.use.verdict, found.ids) == ("novel", ())
 
 
@@ -142,8 +152,12 @@ def test_what_is_plausible_and_only_reads_is_shown_together() -> None:
     assert "costs 300 tokens: repo.readonly, docs.fetch" in found.use.why
 
 
-@pytest.mark.parametrize(("probability", "verdict"), [(0.75, "ambiguous"), (0.85, "union"), (0.9, "enough")])
-def test_a_union_is_as_likely_to_hold_what_is_right_as_a_single_answer(probability: float, verdict: str) -> None:
+@pytest.mark.parametrize(
+    ("probability", "verdict"), [(0.75, "ambiguous"), (0.85, "union"), (0.9, "enough")]
+)
+def test_a_union_is_as_likely_to_hold_what_is_right_as_a_single_answer(
+    probability: float, verdict: str
+) -> None:
     found = judged(ranking(*TWO, evidence=GOOD), calibrated(probability))
     assert found.use.verdict == verdict
     assert ("one of 2 is right with probability 0.88" in found.use.why) is (verdict == "ambiguous")
@@ -161,7 +175,10 @@ def test_a_union_is_as_likely_to_hold_what_is_right_as_a_single_answer(probabili
     ],
 )
 def test_a_union_is_small_cheap_trusted_and_only_reads(
-    scored: tuple[tuple[str, float], ...], settings: dict[str, Any], of_step: dict[str, Any], why: str
+    scored: tuple[tuple[str, float], ...],
+    settings: dict[str, Any],
+    of_step: dict[str, Any],
+    why: str,
 ) -> None:
     found = judged(ranking(*scored, evidence=CLOSE), catalog(**settings), **of_step)
     assert (found.use.verdict, found.ids) == ("ambiguous", ())
@@ -169,7 +186,9 @@ def test_a_union_is_small_cheap_trusted_and_only_reads(
     assert found.stand_in == "repo.readonly"
 
 
-@pytest.mark.parametrize("change", [{"patterns": ("wiki.*",)}, {"tools": ("repo.grep", "repo.unknown")}])
+@pytest.mark.parametrize(
+    "change", [{"patterns": ("wiki.*",)}, {"tools": ("repo.grep", "repo.unknown")}]
+)
 def test_what_nobody_knows_the_cost_of_is_no_part_of_a_union(change: dict[str, Any]) -> None:
     bundles = (replace(BUNDLES[0], **change), *BUNDLES[1:])
     found = judged(ranking(*TWO, evidence=CLOSE), catalog(bundles=bundles))
@@ -178,11 +197,15 @@ def test_what_nobody_knows_the_cost_of_is_no_part_of_a_union(change: dict[str, A
 
 
 def test_the_stand_in_is_the_best_that_only_reads_not_the_best() -> None:
-    found = judged(ranking(("issues.write", 1.0), ("docs.fetch", 0.8), ("repo.readonly", 0.7), evidence=CLOSE))
+    found = judged(
+        ranking(("issues.write", 1.0), ("docs.fetch", 0.8), ("repo.readonly", 0.7), evidence=CLOSE)
+    )
     assert (found.ids, found.stand_in) == ((), "docs.fetch")
 
 
-effects: st.SearchStrategy[tuple[Effect, ...]] = st.lists(st.sampled_from(EFFECTS), unique=True).map(tuple)
+effects: st.SearchStrategy[tuple[Effect, ...]] = st.lists(
+    st.sampled_from(EFFECTS), unique=True
+).map(tuple)
 shares = st.floats(0, 1, allow_nan=False)
 evidences = st.builds(
     Evidence, strength=st.floats(0, 9), known=shares, coverage=shares, margin=shares, entropy=shares, agreement=shares,
@@ -193,7 +216,9 @@ calibrations = st.none() | st.builds(
     st.just("fit"),
     st.sampled_from((MIN_LABELS - 1, MIN_LABELS)),
     st.floats(-5, 20),
-    st.lists(st.tuples(st.sampled_from(("margin", "coverage", "agreement")), st.floats(-20, 20))).map(tuple),
+    st.lists(
+        st.tuples(st.sampled_from(("margin", "coverage", "agreement")), st.floats(-20, 20))
+    ).map(tuple),
 )
 
 
@@ -213,13 +238,19 @@ def test_whatever_is_ranked_search_never_shows_what_it_must_not(
     max_bundles: int | None,
     max_tokens: int | None,
 ) -> None:
-    bundles = tuple(replace(bundle, effects=own) for bundle, own in zip(BUNDLES, given_effects, strict=True))
+    bundles = tuple(
+        replace(bundle, effects=own) for bundle, own in zip(BUNDLES, given_effects, strict=True)
+    )
     of = catalog(bundles=bundles, calibration=calibration)
     scored.sort(key=lambda row: (-row[1], row[0]))
-    found = judged(ranking(*scored, evidence=evidence), of, max_bundles=max_bundles, max_tokens=max_tokens)
+    found = judged(
+        ranking(*scored, evidence=evidence), of, max_bundles=max_bundles, max_tokens=max_tokens
+    )
     shown: list[Bundle] = [of.bundles[id_] for id_ in found.ids]
     ids = [id_ for id_, _ in scored]
-    assert [bundle.id for bundle in shown] == [id_ for id_ in ids if id_ in found.ids], "in the ranking's order"
+    assert [bundle.id for bundle in shown] == [id_ for id_ in ids if id_ in found.ids], (
+        "in the ranking's order"
+    )
     assert all("exec" not in bundle.effects and bundle.effects for bundle in shown)
     if calibration is None or calibration.labels < MIN_LABELS:
         assert all("write" not in bundle.effects for bundle in shown)
@@ -227,10 +258,14 @@ def test_whatever_is_ranked_search_never_shows_what_it_must_not(
     if found.use.verdict == "union":
         assert all(is_harmless(bundle) for bundle in shown)
         assert len(shown) <= min(3, 4 if max_bundles is None else max_bundles)
-        assert 100 * len({tool for b in shown for tool in b.tools}) <= (4_000 if max_tokens is None else max_tokens)
+        assert 100 * len({tool for b in shown for tool in b.tools}) <= (
+            4_000 if max_tokens is None else max_tokens
+        )
     assert bool(found.ids) is (found.use.verdict in ("enough", "union"))
     assert len(found.ids) == 1 or found.use.verdict != "enough"
     if found.stand_in is not None:
         assert found.use.verdict == "ambiguous"
         assert is_harmless(of.bundles[found.stand_in])
-    assert found == judged(ranking(*scored, evidence=evidence), of, max_bundles=max_bundles, max_tokens=max_tokens)
+    assert found == judged(
+        ranking(*scored, evidence=evidence), of, max_bundles=max_bundles, max_tokens=max_tokens
+    )

@@ -24,20 +24,31 @@ def with_route(of: Catalog) -> Catalog:
         ({"order": ORDER}, ""),
         (
             {"order": ORDER, "offer": OfferSettings(execute="none")},
-            "1 of 5 bundles can only be picked by a route: [search] offer withholds it or no model is configured",
+            (
+                "1 of 5 bundles can only be picked by a route: [search] offer withholds it or no"
+                " model is configured"
+            ),
         ),
         (
             {"order": ("default",)},
-            "5 of 5 bundles can only be picked by a route: [fallback] order has no search or no model is configured; "
-            "no route names docs.fetch, issues.write, repo.readonly, strangers.mail",
+            (
+                "5 of 5 bundles can only be picked by a route: [fallback] order has no search or no"
+                " model is configured; no route names docs.fetch, issues.write, repo.readonly,"
+                " strangers.mail"
+            ),
         ),
         (
             {"order": ORDER, "bundles": (replace(BUNDLES[0], selectable=False), *BUNDLES[1:])},
-            "1 of 5 bundles can only be picked by a route: it is not selectable; no route names repo.readonly",
+            (
+                "1 of 5 bundles can only be picked by a route: it is not selectable; no route names"
+                " repo.readonly"
+            ),
         ),
     ],
 )
-def test_what_only_a_route_can_pick_is_said_in_one_line(settings: dict[str, Any], line: str) -> None:
+def test_what_only_a_route_can_pick_is_said_in_one_line(
+    settings: dict[str, Any], line: str
+) -> None:
     assert unpickable_line(with_route(catalog(**settings))) == line
 
 
@@ -52,5 +63,7 @@ def test_what_only_a_route_can_pick_is_said_in_one_line(settings: dict[str, Any]
         ),
     ],
 )
-def test_the_share_of_steps_without_a_route_is_said_in_one_line(sources: dict[str, int], line: str) -> None:
+def test_the_share_of_steps_without_a_route_is_said_in_one_line(
+    sources: dict[str, int], line: str
+) -> None:
     assert unrouted_line(sources) == line

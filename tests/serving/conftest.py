@@ -1,4 +1,6 @@
-"""What the tests of the endpoint share: a router with local tools, served, and clients that speak to it."""
+"""What the tests of the endpoint share: a router with local tools, served, and clients that speak
+to it.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,11 @@ mode = "deferred"
 """
 ROUTES = "".join(
     f'[[routes]]\nname = "{step}"\nstep = "{step}"\nbundles = [{bundles}]\n'
-    for step, bundles in (("some", '"kit.some"'), ("both", '"kit.some", "kit.later"'), ("later", '"kit.later"'))
+    for step, bundles in (
+        ("some", '"kit.some"'),
+        ("both", '"kit.some", "kit.later"'),
+        ("later", '"kit.later"'),
+    )
 )
 POLICY = '[[policies]]\nname = "all"\nallow = ["*"]\n'
 
@@ -51,7 +57,9 @@ class Words(BaseModel):
 
 @dataclass
 class Kit:
-    """Local tools: `echo` says what it is told, `wait` hangs until the test opens the door or the caller goes."""
+    """Local tools: `echo` says what it is told, `wait` hangs until the test opens the door or the
+    caller goes.
+    """
 
     door: threading.Event = field(default_factory=threading.Event)
     arrived: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
@@ -100,7 +108,10 @@ def open_sockets() -> set[str]:
 
 
 def listening_ports() -> set[int]:
-    """The ports that this process listens on. To connect to one says less: another test may have it by now."""
+    """The ports that this process listens on.
+
+    To connect to one says less: another test may have it by now.
+    """
     found = set()
     for path in FDS.iterdir() if FDS.exists() else ():
         with contextlib.suppress(OSError):
@@ -123,7 +134,9 @@ def step(at: str = "some", run_id: str = "r", **more: Any) -> Step:
 
 
 async def raw(port: int, sent: bytes) -> Answer:
-    """What comes back for these bytes, until the endpoint closes the connection or the body is whole."""
+    """What comes back for these bytes, until the endpoint closes the connection or the body is
+    whole.
+    """
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(sent)
@@ -134,10 +147,14 @@ async def raw(port: int, sent: bytes) -> Answer:
 
 
 async def read_answer(reader: asyncio.StreamReader) -> Answer:
-    head = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 300)).decode("latin-1").split("\r\n")
+    head = (
+        (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 300)).decode("latin-1").split("\r\n")
+    )
     headers = dict(line.lower().split(": ", 1) for line in head[1:] if line)
     if headers.get("transfer-encoding") == "chunked":
-        return Answer(int(head[0].split()[1]), headers, (await reader.readuntil(b"\r\n0\r\n\r\n")).decode())
+        return Answer(
+            int(head[0].split()[1]), headers, (await reader.readuntil(b"\r\n0\r\n\r\n")).decode()
+        )
     length = int(headers.get("content-length", "0"))
     return Answer(int(head[0].split()[1]), headers, (await reader.readexactly(length)).decode())
 
@@ -161,7 +178,9 @@ def request(
     lines = [
         f"{method} {target} HTTP/1.1",
         f"Host: {host if host is not None else f'127.0.0.1:{endpoint.port}'}",
-        f"Authorization: Bearer {endpoint.key if token is None else token}" if token != "" else "X-None: 1",
+        f"Authorization: Bearer {endpoint.key if token is None else token}"
+        if token != ""
+        else "X-None: 1",
         "Accept: application/json, text/event-stream",
     ]
     if method == "POST":
@@ -173,7 +192,9 @@ def request(
 
 @cache
 def certificates() -> ssl.SSLContext:
-    """Return what a client trusts: reading the machine's certificates takes longer than most questions."""
+    """Return what a client trusts: reading the machine's certificates takes longer than most
+    questions.
+    """
     return ssl.create_default_context()
 
 
@@ -187,7 +208,10 @@ async def client(
     token: str | None = None,
     **more: Any,
 ) -> AsyncIterator[Any]:
-    """The SDK's own client, connected: `legacy` shakes hands, `auto` finds the modern era. No run: the token's own."""
+    """The SDK's own client, connected: `legacy` shakes hands, `auto` finds the modern era.
+
+    No run: the token's own.
+    """
     import httpx2
     from mcp.client.client import Client
     from mcp.client.streamable_http import streamable_http_client
@@ -195,7 +219,9 @@ async def client(
     headers = {"authorization": f"Bearer {token or endpoint.key}"}
     url = endpoint.url(run_id, decision) if decision else endpoint.url(run_id)
     async with (
-        httpx2.AsyncClient(headers=headers, timeout=httpx2.Timeout(300), verify=certificates()) as http,
+        httpx2.AsyncClient(
+            headers=headers, timeout=httpx2.Timeout(300), verify=certificates()
+        ) as http,
         Client(streamable_http_client(url, http_client=http), mode=mode, **more) as connected,
     ):
         yield connected
@@ -208,11 +234,15 @@ def http(endpoint: Any, token: str | None = None) -> Any:
     token = endpoint.key if token is None else token
     headers = {"authorization": f"Bearer {token}"} if token else {}
     timeout = httpx2.Timeout(300)
-    return httpx2.AsyncClient(base_url=endpoint.base, headers=headers, timeout=timeout, verify=certificates())
+    return httpx2.AsyncClient(
+        base_url=endpoint.base, headers=headers, timeout=timeout, verify=certificates()
+    )
 
 
 class Site:
-    """A folder with a config, a router over it and an endpoint, for as long as one test's work takes; and clients."""
+    """A folder with a config, a router over it and an endpoint, for as long as one test's work
+    takes; and clients.
+    """
 
     step = staticmethod(step)
     raw = staticmethod(raw)
@@ -225,21 +255,37 @@ class Site:
         self.folder = folder
         self.kit = Kit()
         (folder / "config").mkdir()
-        for name, text in (("servers", SERVERS), ("bundles", BUNDLES), ("routes", ROUTES), ("policy", POLICY)):
+        for name, text in (
+            ("servers", SERVERS),
+            ("bundles", BUNDLES),
+            ("routes", ROUTES),
+            ("policy", POLICY),
+        ):
             (folder / "config" / f"{name}.toml").write_text(text, encoding="utf-8")
 
     def open(self) -> Router:
         return Router.open(
-            self.folder / "config", runs=self.folder / "runs", workspace=self.folder, local={"kit": self.kit.tools}
+            self.folder / "config",
+            runs=self.folder / "runs",
+            workspace=self.folder,
+            local={"kit": self.kit.tools},
         )
 
     def records(self, run_id: str = "r", file: str = "tool-calls.jsonl") -> list[dict[str, Any]]:
         path = self.folder / "runs" / run_id / file
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+        return (
+            [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+            if path.exists()
+            else []
+        )
 
-    def serve_all(self, work: Callable[[Router, Any], Awaitable[T]], config: str = "", **options: Any) -> T:
+    def serve_all(
+        self, work: Callable[[Router, Any], Awaitable[T]], config: str = "", **options: Any
+    ) -> T:
         """As `serve`, beside the whole service. `config` goes into router.toml."""
-        (self.folder / "config" / "router.toml").write_text(config or "# as shipped\n", encoding="utf-8")
+        (self.folder / "config" / "router.toml").write_text(
+            config or "# as shipped\n", encoding="utf-8"
+        )
         return self.serve(work, whole=True, **options)
 
     def serve(
@@ -251,8 +297,9 @@ class Site:
         limit_s: float = 300,
         **options: Any,
     ) -> T:
-        """Runs the work beside an endpoint with the run `r` at step `some`, and looks that nothing of it is left.
-        `limits` goes into router.toml."""
+        """Runs the work beside an endpoint with the run `r` at step `some`, and looks that nothing
+        of it is left. `limits` goes into router.toml.
+        """
         from bundle_router.serving import serve, serve_mcp
 
         begin: Callable[..., Any] = serve if whole else serve_mcp
@@ -273,7 +320,8 @@ class Site:
         before = open_sockets()
         result = asyncio.run(asyncio.wait_for(main(), limit_s))
         if not open_sockets() <= before:
-            gc.collect()  # what only a cycle still holds; it takes 30 ms, so not where nothing is held
+            # what only a cycle still holds; it takes 30 ms, so not where nothing is held
+            gc.collect()
         assert open_sockets() <= before
         return result
 

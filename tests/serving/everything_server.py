@@ -1,8 +1,9 @@
-"""A server with all of MCP: what the conformance scenarios expect to find at the other end, under the names they use.
+"""A server with all of MCP: what the conformance scenarios expect to find at the other end, under
+the names they use.
 
-It speaks both eras. In the modern one what it needs of the client is in its results (`input_required`); in the
-handshake era it asks the client in the middle of a call. Run it with a port for an argument, until its input ends, or
-take `everything()` in a test.
+It speaks both eras. In the modern one what it needs of the client is in its results
+(`input_required`); in the handshake era it asks the client in the middle of a call. Run it with a
+port for an argument, until its input ends, or take `everything()` in a test.
 """
 
 from __future__ import annotations
@@ -75,11 +76,13 @@ class Asked:
 Work = Callable[[Asked], Awaitable[Json]]
 
 
-# --- results -------------------------------------------------------------------------------------------------------
+# --- results --------------------------------------------------------------------------------------
 
 
 def whole(result: Json) -> Json:
-    """The result in the modern era's words; the SDK leaves out what an older one has no word for."""
+    """The result in the modern era's words; the SDK leaves out what an older one has no word
+    for.
+    """
     return {"resultType": "complete", **result}
 
 
@@ -106,12 +109,18 @@ def opened(state: object) -> str:
 def form(message: str, **kinds: str) -> Json:
     properties = {name: {"type": kind} for name, kind in kinds.items()}
     schema = {"type": "object", "properties": properties, "required": list(kinds)}
-    return {"method": "elicitation/create", "params": {"message": message, "requestedSchema": schema}}
+    return {
+        "method": "elicitation/create",
+        "params": {"message": message, "requestedSchema": schema},
+    }
 
 
 def sample(prompt: str, tokens: int = 100) -> Json:
     messages = [{"role": "user", "content": {"type": "text", "text": prompt}}]
-    return {"method": "sampling/createMessage", "params": {"messages": messages, "maxTokens": tokens}}
+    return {
+        "method": "sampling/createMessage",
+        "params": {"messages": messages, "maxTokens": tokens},
+    }
 
 
 ROOTS: Final[Json] = {"method": "roots/list", "params": {}}
@@ -122,7 +131,7 @@ def need(state: str | None = None, **requests: Json) -> Json:
     return {"resultType": "input_required", "inputRequests": requests, **more}
 
 
-# --- tools ---------------------------------------------------------------------------------------------------------
+# --- tools ----------------------------------------------------------------------------------------
 
 
 def says(result: Json) -> Work:
@@ -146,7 +155,10 @@ def asks(done: str, /, state: str | None = None, **requests: Json) -> Work:
 
 
 async def rounds(asked: Asked) -> Json:
-    first, second = form("Step 1: What is your name?", name="string"), form("Step 2: Which color?", color="string")
+    first, second = (
+        form("Step 1: What is your name?", name="string"),
+        form("Step 2: Which color?", color="string"),
+    )
     if asked.answer("step2") is not None and opened(asked.params.get("requestState")) == "two":
         return text("Both steps are done.")
     if asked.answer("step1") is not None and opened(asked.params.get("requestState")) == "one":
@@ -185,7 +197,9 @@ async def logs(asked: Asked) -> Json:
     for line in ("Tool execution started", "Tool processing data", "Tool execution completed"):
         with warnings.catch_warnings():  # deprecated, and still in both revisions
             warnings.simplefilter("ignore")
-            await asked.context.session.send_log_message("info", line, "everything", asked.context.request_id)
+            await asked.context.session.send_log_message(
+                "info", line, "everything", asked.context.request_id
+            )
         await asyncio.sleep(TICK_S)
     return text("Every line was logged.")
 
@@ -200,7 +214,9 @@ def asks_midway(capability: str, request: Callable[[Asked], Json], done: str) ->
         if asked.modern:
             given = asked.answer("asked")
             return text(f"{done}: {json.dumps(given)}") if given is not None else need(asked=wanted)
-        dispatch = asked.context.session._request_outbound  # typed methods would refuse schemas newer than they are
+        dispatch = (
+            asked.context.session._request_outbound
+        )  # typed methods would refuse schemas newer than they are
         given = await dispatch.send_raw_request(wanted["method"], wanted["params"])
         return text(f"{done}: {json.dumps(given)}")
 
@@ -208,12 +224,16 @@ def asks_midway(capability: str, request: Callable[[Asked], Json], done: str) ->
 
 
 async def asks_unasked(asked: Asked) -> Json:
-    """Asks for all there is in the middle of a call, whatever the client said that it can give; tells what came."""
+    """Asks for all there is in the middle of a call, whatever the client said that it can give;
+    tells what came.
+    """
     came: Json = {}
     for wanted in (sample("Draft a line."), form("Name?", name="string"), ROOTS):
         if not asked.modern:
             try:
-                await asked.context.session._request_outbound.send_raw_request(wanted["method"], wanted["params"])
+                await asked.context.session._request_outbound.send_raw_request(
+                    wanted["method"], wanted["params"]
+                )
             except MCPError as refusal:
                 came[wanted["method"]] = refusal.error.code
             else:
@@ -225,7 +245,10 @@ def elicits(message: str, properties: Json) -> Callable[[Asked], Json]:
     schema = {"type": "object", "properties": properties, "required": []}
     return lambda asked: {
         "method": "elicitation/create",
-        "params": {"message": str(asked.arguments.get("message", message)), "requestedSchema": schema},
+        "params": {
+            "message": str(asked.arguments.get("message", message)),
+            "requestedSchema": schema,
+        },
     }
 
 
@@ -241,14 +264,26 @@ _TITLED: Final = [{"const": f"value{n}", "title": f"Choice {n}"} for n in (1, 2,
 ENUMS: Final[Json] = {
     "untitledSingle": {"type": "string", "enum": _PLAIN},
     "titledSingle": {"type": "string", "oneOf": _TITLED},
-    "legacyEnum": {"type": "string", "enum": ["opt1", "opt2"], "enumNames": ["Option one", "Option two"]},
+    "legacyEnum": {
+        "type": "string",
+        "enum": ["opt1", "opt2"],
+        "enumNames": ["Option one", "Option two"],
+    },
     "untitledMulti": {"type": "array", "items": {"type": "string", "enum": _PLAIN}},
     "titledMulti": {"type": "array", "items": {"anyOf": _TITLED}},
 }
 USER: Final[Json] = {"username": {"type": "string"}, "email": {"type": "string"}}
 
-EMBEDDED: Final = {"uri": "test://embedded-resource", "mimeType": "text/plain", "text": "This resource is embedded."}
-MIXED: Final = {"uri": "test://mixed-content-resource", "mimeType": "application/json", "text": '{"test": "data"}'}
+EMBEDDED: Final = {
+    "uri": "test://embedded-resource",
+    "mimeType": "text/plain",
+    "text": "This resource is embedded.",
+}
+MIXED: Final = {
+    "uri": "test://mixed-content-resource",
+    "mimeType": "application/json",
+    "text": '{"test": "data"}',
+}
 IMAGE: Final = {"type": "image", "data": PNG, "mimeType": "image/png"}
 
 TOOLS: Final[dict[str, tuple[str, Work]]] = {
@@ -274,15 +309,23 @@ TOOLS: Final[dict[str, tuple[str, Work]]] = {
             }
         ),
     ),
-    "test_large": ("Says more than passes through as it is.", says(text("a line of many\n" * LARGE))),
-    "test_error_handling": ("Fails.", says(error("This tool intentionally returns an error for testing"))),
+    "test_large": (
+        "Says more than passes through as it is.",
+        says(text("a line of many\n" * LARGE)),
+    ),
+    "test_error_handling": (
+        "Fails.",
+        says(error("This tool intentionally returns an error for testing")),
+    ),
     "test_tool_with_logging": ("Logs three lines.", logs),
     "test_logging_tool": ("Logs three lines, to who asked for them.", logs),
     "test_tool_with_progress": ("Reports its progress.", progress),
     "test_missing_capability": ("Needs a client that can sample.", needs_sampling),
     "test_sampling": (
         "Has the client's model say something.",
-        asks_midway("sampling", lambda asked: sample(str(asked.arguments.get("prompt", ""))), "LLM response"),
+        asks_midway(
+            "sampling", lambda asked: sample(str(asked.arguments.get("prompt", ""))), "LLM response"
+        ),
     ),
     "test_elicitation": (
         "Asks the user for a name and an address.",
@@ -291,7 +334,9 @@ TOOLS: Final[dict[str, tuple[str, Work]]] = {
     "test_asks_unasked": ("Asks for what the client can't give.", asks_unasked),
     "test_elicitation_sep1034_defaults": (
         "Asks the user for values that have defaults.",
-        asks_midway("elicitation", elicits("Please fill this in.", DEFAULTS), "Elicitation completed"),
+        asks_midway(
+            "elicitation", elicits("Please fill this in.", DEFAULTS), "Elicitation completed"
+        ),
     ),
     "test_elicitation_sep1330_enums": (
         "Asks the user to choose.",
@@ -309,7 +354,10 @@ TOOLS: Final[dict[str, tuple[str, Work]]] = {
         "Needs a model.",
         asks("It said", capital_question=sample("What is the capital of France?")),
     ),
-    "test_input_required_result_list_roots": ("Needs the client's roots.", asks("They are", client_roots=ROOTS)),
+    "test_input_required_result_list_roots": (
+        "Needs the client's roots.",
+        asks("They are", client_roots=ROOTS),
+    ),
     "test_input_required_result_request_state": (
         "Needs a confirmation.",
         asks("state-ok", "confirming", confirm=form("Please confirm", ok="boolean")),
@@ -333,10 +381,13 @@ TOOLS: Final[dict[str, tuple[str, Work]]] = {
 }
 ARGUMENTS: Final = {"test_sampling": ("prompt",), "test_elicitation": ("message",)}
 
-# --- resources and prompts -----------------------------------------------------------------------------------------
+# --- resources and prompts ------------------------------------------------------------------------
 
 RESOURCES: Final[dict[str, Json]] = {
-    "test://static-text": {"mimeType": "text/plain", "text": "This is the content of the static text resource."},
+    "test://static-text": {
+        "mimeType": "text/plain",
+        "text": "This is the content of the static text resource.",
+    },
     "test://static-binary": {"mimeType": "image/png", "blob": PNG},
     "test://large": {"mimeType": "text/plain", "text": "a line of many\n" * LARGE},
     "test://watched-resource": {"mimeType": "text/plain", "text": "Watch this."},
@@ -354,7 +405,11 @@ async def with_arguments(asked: Asked) -> Json:
 
 
 async def with_resource(asked: Asked) -> Json:
-    resource = {"uri": str(asked.arguments.get("resourceUri")), "mimeType": "text/plain", "text": "Embedded."}
+    resource = {
+        "uri": str(asked.arguments.get("resourceUri")),
+        "mimeType": "text/plain",
+        "text": "Embedded.",
+    }
     embedded = {"role": "user", "content": {"type": "resource", "resource": resource}}
     return {"messages": [embedded, said("Please process the embedded resource above.")]}
 
@@ -370,17 +425,23 @@ PROMPTS: Final[dict[str, tuple[tuple[str, ...], Work]]] = {
     "test_simple_prompt": ((), says({"messages": [said("This is a simple prompt for testing.")]})),
     "test_prompt_with_arguments": (("arg1", "arg2"), with_arguments),
     "test_prompt_with_embedded_resource": (("resourceUri",), with_resource),
-    "test_prompt_with_image": ((), says({"messages": [{"role": "user", "content": IMAGE}, said("Look at it.")]})),
+    "test_prompt_with_image": (
+        (),
+        says({"messages": [{"role": "user", "content": IMAGE}, said("Look at it.")]}),
+    ),
     "test_input_required_result_prompt": ((), with_input),
 }
 
 
-# --- the server ----------------------------------------------------------------------------------------------------
+# --- the server -----------------------------------------------------------------------------------
 
 
 class Everything:
-    """The server. `levels`, `subscribed` (by URI, the session) and `followed` are what clients have asked of it, for
-    tests to look at; `asked` names the methods of all requests but lists."""
+    """The server.
+
+    `levels`, `subscribed` (by URI, the session) and `followed` are what clients have asked of it,
+    for tests to look at; `asked` names the methods of all requests but lists.
+    """
 
     def __init__(self) -> None:
         self.bus = InMemorySubscriptionBus()
@@ -427,18 +488,29 @@ class Everything:
 
     async def _list_tools(self, _context: Any, _params: Any) -> Any:
         rows = [(name, about) for name, (about, _) in TOOLS.items()]
-        rows += [(f"test_trigger_{what}_change", f"Announces another list of {what}s.") for what in ("tool", "prompt")]
-        return whole({"tools": [{"name": n, "description": d, "inputSchema": schema_of(n)} for n, d in rows]})
+        rows += [
+            (f"test_trigger_{what}_change", f"Announces another list of {what}s.")
+            for what in ("tool", "prompt")
+        ]
+        return whole(
+            {"tools": [{"name": n, "description": d, "inputSchema": schema_of(n)} for n, d in rows]}
+        )
 
     async def _call(self, context: Any, params: Any) -> Any:
         self.asked.append("tools/call")
         self.calls += 1
         if params.name in ("test_trigger_tool_change", "test_trigger_prompt_change"):
-            await self.bus.publish(ToolsListChanged() if "tool_change" in params.name else PromptsListChanged())
+            await self.bus.publish(
+                ToolsListChanged() if "tool_change" in params.name else PromptsListChanged()
+            )
             return whole(text("It was announced."))
         if params.name not in TOOLS:
             raise MCPError(types.INVALID_PARAMS, f"there is no tool {params.name!r}")
-        return whole(await TOOLS[params.name][1](Asked(context, params.arguments or {}, context.params or {})))
+        return whole(
+            await TOOLS[params.name][1](
+                Asked(context, params.arguments or {}, context.params or {})
+            )
+        )
 
     async def _list_resources(self, _context: Any, _params: Any) -> Any:
         rows = [
@@ -448,7 +520,11 @@ class Everything:
         return whole({"resources": rows})
 
     async def _list_templates(self, _context: Any, _params: Any) -> Any:
-        row = {"uriTemplate": "{id}".join(TEMPLATE), "name": "template", "mimeType": "application/json"}
+        row = {
+            "uriTemplate": "{id}".join(TEMPLATE),
+            "name": "template",
+            "mimeType": "application/json",
+        }
         return whole({"resourceTemplates": [row]})
 
     async def _read(self, _context: Any, params: Any) -> Any:
@@ -458,7 +534,9 @@ class Everything:
             return whole({"contents": [{"uri": uri, **RESOURCES[uri]}]})
         if uri.startswith(before) and uri.endswith(after):
             filled = json.dumps({"id": uri[len(before) : -len(after)], "templateTest": True})
-            return whole({"contents": [{"uri": uri, "mimeType": "application/json", "text": filled}]})
+            return whole(
+                {"contents": [{"uri": uri, "mimeType": "application/json", "text": filled}]}
+            )
         raise MCPError(types.INVALID_PARAMS, "Resource not found", {"uri": uri})
 
     async def _subscribe(self, context: Any, params: Any) -> Any:
@@ -478,7 +556,10 @@ class Everything:
                 self.followed.remove(uri)
 
     def change_lists(self) -> None:
-        """Says, in both eras, that the lists of resources and prompts are others now. From any thread."""
+        """Says, in both eras, that the lists of resources and prompts are others now.
+
+        From any thread.
+        """
 
         async def work() -> None:
             await self.bus.publish(ResourcesListChanged())
@@ -495,7 +576,10 @@ class Everything:
         return {}
 
     def update(self, uri: str) -> None:
-        """Says that a resource is another now, to those who listen for it or subscribed to it. From any thread."""
+        """Says that a resource is another now, to those who listen for it or subscribed to it.
+
+        From any thread.
+        """
 
         async def work() -> None:
             await self.bus.publish(ResourceUpdated(uri=uri))
@@ -521,11 +605,17 @@ class Everything:
         self.asked.append("prompts/get")
         if params.name not in PROMPTS:
             raise MCPError(types.INVALID_PARAMS, f"there is no prompt {params.name!r}")
-        return whole(await PROMPTS[params.name][1](Asked(context, params.arguments or {}, context.params or {})))
+        return whole(
+            await PROMPTS[params.name][1](
+                Asked(context, params.arguments or {}, context.params or {})
+            )
+        )
 
     async def _complete(self, _context: Any, params: Any) -> Any:
         self.asked.append("completion/complete")
-        values = [word for word in ("test", "testing", "tested") if word.startswith(params.argument.value)]
+        values = [
+            word for word in ("test", "testing", "tested") if word.startswith(params.argument.value)
+        ]
         return whole({"completion": {"values": values, "total": len(values), "hasMore": False}})
 
     async def _level(self, _context: Any, params: Any) -> Any:
@@ -543,17 +633,25 @@ class _Announcing(Server[Any]):
 
 def schema_of(tool: str) -> Json:
     names = ARGUMENTS.get(tool, ())
-    return {"type": "object", "properties": {name: {"type": "string"} for name in names}, "required": list(names)}
+    return {
+        "type": "object",
+        "properties": {name: {"type": "string"} for name in names},
+        "required": list(names),
+    }
 
 
 def _of_the_handshake_era(app: Any) -> Any:
-    """The server as one would be that knows no later protocol: it refuses the version, as the transport has it."""
+    """The server as one would be that knows no later protocol: it refuses the version, as the
+    transport has it.
+    """
 
     async def refusing(scope: Any, receive: Any, send: Any) -> None:
         if (b"mcp-protocol-version", MODERN.encode()) not in scope.get("headers", ()):
             await app(scope, receive, send)
             return
-        await send({"type": "http.response.start", "status": 400, "headers": [(b"content-length", b"0")]})
+        await send(
+            {"type": "http.response.start", "status": 400, "headers": [(b"content-length", b"0")]}
+        )
         await send({"type": "http.response.body", "body": b""})
 
     return refusing
@@ -568,8 +666,10 @@ class _Serving(uvicorn.Server):
 
 @contextmanager
 def everything(port: int = 0, *, modern: bool = True) -> Iterator[tuple[Everything, str]]:
-    """The server and its address while the context lasts, in a thread of its own. Port 0: any free one. `modern`:
-    whether it speaks the modern era besides the handshake's."""
+    """The server and its address while the context lasts, in a thread of its own.
+
+    Port 0: any free one. `modern`: whether it speaks the modern era besides the handshake's.
+    """
     server = Everything()
     listening = socket.create_server(("127.0.0.1", port))
     app: Any = server.made().streamable_http_app()

@@ -1,4 +1,6 @@
-"""A front for clients that can't send a token: it adds one to each request, and is otherwise a wire."""
+"""A front for clients that can't send a token: it adds one to each request, and is otherwise a
+wire.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,12 @@ from contextlib import asynccontextmanager, suppress
 
 @asynccontextmanager
 async def front(port: int, token: str, accept: str = "") -> AsyncIterator[int]:
-    """Listens on a free port of 127.0.0.1 (given) for what is meant for another. A Host or an Origin that names the
-    front's own port names the other's then; anything else in them stays, for the other to judge. `accept` stands
-    instead of each request's own, where it has one of streams."""
+    """Listens on a free port of 127.0.0.1 (given) for what is meant for another.
+
+    A Host or an Origin that names the front's own port names the other's then; anything else in
+    them stays, for the other to judge. `accept` stands instead of each request's own, where it has
+    one of streams.
+    """
     tasks: set[asyncio.Task[None]] = set()
 
     async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -43,14 +48,26 @@ async def _carry(
     """One request and its answer; the connection ends with it."""
     port, own, token, accept = between
     first, *lines = (await reader.readuntil(b"\r\n\r\n")).split(b"\r\n")[:-2]
-    kept = [line for line in lines if not line.lower().startswith((b"connection:", b"authorization:"))]
+    kept = [
+        line for line in lines if not line.lower().startswith((b"connection:", b"authorization:"))
+    ]
     for at, line in enumerate(kept):
         if line.lower().startswith((b"host:", b"origin:")):
             kept[at] = line.replace(b":%d" % own, b":%d" % port)
-        if accept and line.lower().startswith(b"accept:") and b"event-stream" in line and b"json" in line:
+        if (
+            accept
+            and line.lower().startswith(b"accept:")
+            and b"event-stream" in line
+            and b"json" in line
+        ):
             kept[at] = b"accept: " + accept.encode()
-    length = next((int(line.split(b":")[1]) for line in lines if line.lower().startswith(b"content-length:")), 0)
-    head = b"\r\n".join([first, *kept, b"Connection: close", f"Authorization: Bearer {token}".encode(), b"", b""])
+    length = next(
+        (int(line.split(b":")[1]) for line in lines if line.lower().startswith(b"content-length:")),
+        0,
+    )
+    head = b"\r\n".join(
+        [first, *kept, b"Connection: close", f"Authorization: Bearer {token}".encode(), b"", b""]
+    )
     there, back = await asyncio.open_connection("127.0.0.1", port)
     try:
         back.write(head + await reader.readexactly(length))

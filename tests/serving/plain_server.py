@@ -24,7 +24,10 @@ ANSWERS: Final[Mapping[str, Any]] = {
 
 
 class Plain:
-    """`answers`: a result by method, or a function of the params that gives one. What is not there is not known."""
+    """`answers`: a result by method, or a function of the params that gives one.
+
+    What is not there is not known.
+    """
 
     def __init__(self, answers: Mapping[str, Any]) -> None:
         self.answers = {**ANSWERS, **answers}
@@ -35,13 +38,24 @@ class Plain:
         self.asked.append((method, params))
         found = self.answers.get(method)
         if found is None:
-            return {"jsonrpc": "2.0", "id": message["id"], "error": {"code": -32601, "message": "Method not found"}}
-        return {"jsonrpc": "2.0", "id": message["id"], "result": found(params) if callable(found) else found}
+            return {
+                "jsonrpc": "2.0",
+                "id": message["id"],
+                "error": {"code": -32601, "message": "Method not found"},
+            }
+        return {
+            "jsonrpc": "2.0",
+            "id": message["id"],
+            "result": found(params) if callable(found) else found,
+        }
 
 
 @contextmanager
 def plain(**answers: Any) -> Iterator[tuple[Plain, str]]:
-    """The server and its address while the context lasts. `resources_list` names the method `resources/list`."""
+    """The server and its address while the context lasts.
+
+    `resources_list` names the method `resources/list`.
+    """
     server = Plain({name.replace("_", "/"): answer for name, answer in answers.items()})
 
     class Handler(BaseHTTPRequestHandler):

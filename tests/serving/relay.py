@@ -1,4 +1,6 @@
-"""A router and its endpoint in front of servers with all of MCP, for as long as one test's work takes."""
+"""A router and its endpoint in front of servers with all of MCP, for as long as one test's work
+takes.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,12 @@ EVERYTHING = ("resources", "prompts", "completion", "results", "logging", "input
 
 @dataclass(frozen=True)
 class Entry:
-    """How one server stands in the config. `answers`: it is one that answers with these, well-formed or not, each by
-    its method (see `plain_server`). `modern`: whether it speaks more than the handshake era. `url`: it
-    is another's. `era`: as in its entry. `stdio`: it is a process of the run."""
+    """How one server stands in the config.
+
+    `answers`: it is one that answers with these, well-formed or not, each by its method (see
+    `plain_server`). `modern`: whether it speaks more than the handshake era. `url`: it is
+    another's. `era`: as in its entry. `stdio`: it is a process of the run.
+    """
 
     pass_through: tuple[str, ...] = EVERYTHING
     prefix: bool = False
@@ -41,7 +46,9 @@ class Entry:
 
 
 class Notifications:
-    """A queue of the notifications whose method ends so: the URI of each that names one, else its method."""
+    """A queue of the notifications whose method ends so: the URI of each that names one, else its
+    method.
+    """
 
     def __init__(self, ending: str) -> None:
         self._ending = ending
@@ -72,11 +79,18 @@ class Relay:
         servers, bundles = [], []
         for name, entry in self.entries.items():
             servers += [f"[servers.{name}]", urls[name], f'trust = "{entry.trust}"']
-            servers += [f"pass_through = {json.dumps(entry.pass_through)}"] if entry.pass_through else []
+            servers += (
+                [f"pass_through = {json.dumps(entry.pass_through)}"] if entry.pass_through else []
+            )
             servers.append(f'era = "{entry.era}"')
             servers += [] if entry.prefix else ["prefix = false"]
             tools = json.dumps([f"{name}.{tool}" for tool in entry.tools])
-            bundles += [f'[bundles."{name}.all"]', 'description = "All."', f"tools = {tools}", 'effects = ["read"]']
+            bundles += [
+                f'[bundles."{name}.all"]',
+                'description = "All."',
+                f"tools = {tools}",
+                'effects = ["read"]',
+            ]
         shown = json.dumps([f"{name}.all" for name, entry in self.entries.items() if entry.shown])
         for file, text in (
             ("servers", "\n".join(servers)),
@@ -88,11 +102,17 @@ class Relay:
 
     def records(self) -> list[dict[str, Any]]:
         path = self.folder / "runs" / "r" / "tool-calls.jsonl"
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+        return (
+            [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+            if path.exists()
+            else []
+        )
 
     def passed(self) -> list[dict[str, Any]]:
         """The records of what was passed on, lists apart."""
-        return [row for row in self.records() if row["type"] == "request.passed" and not _is_list(row)]
+        return [
+            row for row in self.records() if row["type"] == "request.passed" and not _is_list(row)
+        ]
 
     def listed(self) -> list[dict[str, Any]]:
         """The records of lists that were passed on."""
@@ -104,10 +124,15 @@ def _is_list(row: Mapping[str, Any]) -> bool:
 
 
 def relayed(
-    folder: Path, work: Callable[[Relay], Awaitable[T]], limit_s: float = 300, limits: str = "", **entries: Entry
+    folder: Path,
+    work: Callable[[Relay], Awaitable[T]],
+    limit_s: float = 300,
+    limits: str = "",
+    **entries: Entry,
 ) -> T:
-    """Runs the work beside an endpoint with the run `r`, in front of these servers (one, `every`, where none is named),
-    and looks that no task of it is left. `limits` are those of the config."""
+    """Runs the work beside an endpoint with the run `r`, in front of these servers (one, `every`,
+    where none is named), and looks that no task of it is left. `limits` are those of the config.
+    """
     relay = Relay(folder, entries or {"every": Entry()})
 
     async def main() -> T:
@@ -115,19 +140,25 @@ def relayed(
             urls: dict[str, str] = {}
             for name, entry in relay.entries.items():
                 if entry.stdio:
-                    args = json.dumps([str(Path(__file__).with_name("everything_server.py")), "stdio"])
+                    args = json.dumps(
+                        [str(Path(__file__).with_name("everything_server.py")), "stdio"]
+                    )
                     relay.servers[name] = None
                     urls[name] = f'transport = "stdio"\ncommand = "{sys.executable}"\nargs = {args}'
                     continue
                 if entry.url:
                     relay.servers[name], urls[name] = None, entry.url
                 elif entry.answers is None:
-                    relay.servers[name], urls[name] = stack.enter_context(everything(modern=entry.modern))
+                    relay.servers[name], urls[name] = stack.enter_context(
+                        everything(modern=entry.modern)
+                    )
                 else:
                     relay.servers[name], urls[name] = stack.enter_context(plain(**entry.answers))
                 urls[name] = f'url = "{urls[name]}"'
             relay.write(urls)
-            (folder / "config" / "router.toml").write_text(f"[limits]\n{limits}\n", encoding="utf-8")
+            (folder / "config" / "router.toml").write_text(
+                f"[limits]\n{limits}\n", encoding="utf-8"
+            )
             (folder / "workspace").mkdir(exist_ok=True)
             relay.router = await stack.enter_async_context(
                 Router.open(

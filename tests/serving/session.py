@@ -1,5 +1,7 @@
-"""The session that is played to the library and to the client: `python session.py URL`, with the token in the
-environment, plays it with the client as it is installed, and prints the answers. Needs nothing of this repository."""
+"""The session that is played to the library and to the client: `python session.py URL`, with the
+token in the environment, plays it with the client as it is installed, and prints the answers. Needs
+nothing of this repository.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,14 @@ from typing import Any
 from pydantic import TypeAdapter
 
 STEP = {"run_id": "s", "workflow": "w", "role": "r"}
-KEYED = {**STEP, "step": "both", "goal": "look", "constraints": ["offline"], "labels": {"a": "ö"}, "key": "1"}
+KEYED = {
+    **STEP,
+    "step": "both",
+    "goal": "look",
+    "constraints": ["offline"],
+    "labels": {"a": "ö"},
+    "key": "1",
+}
 SESSION: tuple[tuple[str, dict[str, Any]], ...] = (
     ("tools", {"run_id": "s"}),
     ("route", KEYED),
@@ -58,15 +67,25 @@ async def asked(router: Any, step_of: Any, name: str, given: dict[str, Any], *, 
             return (await asyncio.to_thread(question, name)).hex()
         answer = await asyncio.to_thread(question, f"{name}_sync") if sync else await question(name)
     except Exception as error:  # noqa: BLE001 - the session's errors are a part of it
-        return {"error": type(error).__name__, "message": str(error).removesuffix("."), "advice": error.advice}  # type: ignore[attr-defined] # of both
+        return {
+            "error": type(error).__name__,
+            "message": str(error).removesuffix("."),
+            "advice": error.advice,  # type: ignore[attr-defined] # of both
+        }
     if isinstance(answer, dict):
         return answer
-    shown = answer.to_json() if hasattr(answer, "to_json") else TypeAdapter(type(answer)).dump_python(answer)
+    shown = (
+        answer.to_json()
+        if hasattr(answer, "to_json")
+        else TypeAdapter(type(answer)).dump_python(answer)
+    )
     return json.loads(json.dumps(shown))
 
 
 def comparable(value: Any) -> Any:
-    """Without what no two sessions share: times, digests of the machine's own, ids of decisions and calls."""
+    """Without what no two sessions share: times, digests of the machine's own, ids of decisions and
+    calls.
+    """
     text = json.dumps(value, ensure_ascii=False)
     text = re.sub(r"\bs\.[0-9a-f]{8}\.(\d+)", r"s.NONCE.\1", text)
     text = re.sub(r'"elapsed_ms": [0-9.e-]+', '"elapsed_ms": 0', text)
@@ -75,7 +94,10 @@ def comparable(value: Any) -> Any:
 
 
 async def played(router: Any, step_of: Any, *, sync: bool) -> list[Any]:
-    """The answers to the session. `step_of`: the class of steps, of the library or of the client."""
+    """The answers to the session.
+
+    `step_of`: the class of steps, of the library or of the client.
+    """
     answers: list[Any] = []
     picture = ""
     for name, given in SESSION:

@@ -1,5 +1,7 @@
-"""One recorded session, played to the library and to the client of a service, on a loop and on a thread: the answers
-are the same, field by field. `python tests/serving/test_client.py` records it anew, from the library."""
+"""One recorded session, played to the library and to the client of a service, on a loop and on a
+thread: the answers are the same, field by field. `python tests/serving/test_client.py` records it
+anew, from the library.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ def wanted() -> list[Any]:
 
 
 @pytest.mark.parametrize("way", ["library", "client", "client on a thread"])
-def test_a_recorded_session_goes_the_same_in_the_library_and_over_the_client(site: Any, way: str) -> None:
+def test_a_recorded_session_goes_the_same_in_the_library_and_over_the_client(
+    site: Any, way: str
+) -> None:
     async def work(router: Any, endpoint: Any) -> list[Any]:
         if way == "library":
             return await played(router, bundle_router.Step, sync=False)
@@ -116,14 +120,16 @@ def test_its_values_have_the_librarys_fields_and_defaults(name: str) -> None:
             if not spec.is_required() and field in named:
                 assert spec.default == named[field], field
     else:
-        assert {f: s.get_default(call_default_factory=True) for f, s in own.model_fields.items()} == {
-            f: s.get_default(call_default_factory=True) for f, s in library.model_fields.items()
-        }
+        assert {
+            f: s.get_default(call_default_factory=True) for f, s in own.model_fields.items()
+        } == {f: s.get_default(call_default_factory=True) for f, s in library.model_fields.items()}
 
 
 def test_its_methods_take_what_the_librarys_take() -> None:
     shared = [
-        name for name in ("route", "tools", "call", "missed", "media", "close_run") for name in (name, f"{name}_sync")
+        name
+        for name in ("route", "tools", "call", "missed", "media", "close_run")
+        for name in (name, f"{name}_sync")
     ]
     for name in (*shared, "artifact"):
         theirs = inspect.signature(getattr(bundle_router.Router, name)).parameters
@@ -138,10 +144,10 @@ def test_it_is_a_distribution_of_its_own_that_needs_httpx_and_pydantic_alone() -
     needs = [re.split(r"[<>=]", need)[0] for need in project["dependencies"]]
     assert (project["name"], needs) == ("bundle-router-client", ["httpx", "pydantic"])
     script = (
-        "import sys; sys.path = [p for p in sys.path if 'bundle' not in p.lower() or 'site-packages' in p]\n"
-        f"sys.path.insert(0, {str(root)!r})\n"
-        "import bundle_router_client as c\nassert c.Router.connect('http://127.0.0.1:9', token='x')\n"
-        "assert 'bundle_router' not in sys.modules and 'starlette' not in sys.modules"
+        "import sys; sys.path = [p for p in sys.path if 'bundle' not in p.lower() or"
+        f" 'site-packages' in p]\nsys.path.insert(0, {str(root)!r})\nimport bundle_router_client as"
+        " c\nassert c.Router.connect('http://127.0.0.1:9', token='x')\nassert 'bundle_router' not"
+        " in sys.modules and 'starlette' not in sys.modules"
     )
     subprocess.run([sys.executable, "-P", "-W", "ignore", "-c", script], check=True, cwd="/")
 
@@ -167,11 +173,19 @@ def is_installed(need: str) -> bool:
     return True
 
 
-def test_its_wheel_plays_the_session_where_only_httpx_and_pydantic_are(site: Any, tmp_path: Path) -> None:
-    """An environment of its own, without a registry: the wheel, and links to what the two consist of."""
+def test_its_wheel_plays_the_session_where_only_httpx_and_pydantic_are(
+    site: Any, tmp_path: Path
+) -> None:
+    """An environment of its own, without a registry: the wheel, and links to what the two consist
+    of.
+    """
     pytest.importorskip("hatchling", reason="builds the wheel")
     source = tmp_path / "source"
-    shutil.copytree(Path(client.__file__).parents[1], source, ignore=shutil.ignore_patterns("__pycache__", "dist"))
+    shutil.copytree(
+        Path(client.__file__).parents[1],
+        source,
+        ignore=shutil.ignore_patterns("__pycache__", "dist"),
+    )
     built, place = tmp_path / "dist", tmp_path / "place"
     words = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(built)]
     subprocess.run(words, check=True, cwd=source, capture_output=True)
@@ -181,13 +195,18 @@ def test_its_wheel_plays_the_session_where_only_httpx_and_pydantic_are(site: Any
         packed.extractall(place)
     for name in closure_of("httpx", "pydantic"):
         distribution = metadata.distribution(name)
-        for top in {file.parts[0] for file in distribution.files or () if file.parts[0] not in ("..", "__pycache__")}:
+        for top in {
+            file.parts[0]
+            for file in distribution.files or ()
+            if file.parts[0] not in ("..", "__pycache__")
+        }:
             if not (place / top).exists():
                 (place / top).symlink_to(Path(str(distribution.locate_file(top))))
     assert not list(place.glob("bundle_router/")), "the full package"
     session = Path(__file__).with_name("session.py")
     script = (
-        f"import runpy, sys; sys.path.append({str(place)!r}); runpy.run_path({str(session)!r}, run_name='__main__')"
+        f"import runpy, sys; sys.path.append({str(place)!r}); runpy.run_path({str(session)!r},"
+        " run_name='__main__')"
     )
 
     async def work(_router: Any, endpoint: Any) -> list[Any]:
@@ -200,7 +219,9 @@ def test_its_wheel_plays_the_session_where_only_httpx_and_pydantic_are(site: Any
         answers: list[Any] = json.loads(said)
         return answers
 
-    for (name, given), answer, expected in zip(SESSION, fit(site).serve_all(work), wanted(), strict=True):
+    for (name, given), answer, expected in zip(
+        SESSION, fit(site).serve_all(work), wanted(), strict=True
+    ):
         assert answer == expected, (name, given)
 
 
@@ -210,14 +231,19 @@ if __name__ == "__main__":
     from tests.serving.conftest import Site
 
     with TemporaryDirectory() as folder:
-        recorded = fit(Site(Path(folder))).serve_all(lambda router, _: played(router, bundle_router.Step, sync=False))
+        recorded = fit(Site(Path(folder))).serve_all(
+            lambda router, _: played(router, bundle_router.Step, sync=False)
+        )
     RECORDED.write_text(json.dumps(recorded, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"run_id": "r", "gaol": "x"}, ("workflow: Field required", "gaol: Extra inputs", "it takes run_id, workflow")),
+        (
+            {"run_id": "r", "gaol": "x"},
+            ("workflow: Field required", "gaol: Extra inputs", "it takes run_id, workflow"),
+        ),
         ({"constraints": "none"}, ("constraints: Input should be a valid tuple",)),
         ({"policy": {"alow": []}}, ("policy.alow: Extra inputs",)),
         (
@@ -226,7 +252,9 @@ if __name__ == "__main__":
         ),
     ],
 )
-def test_a_wrong_step_is_one_sentence_and_an_error_of_ours(values: dict[str, Any], said: tuple[str, ...]) -> None:
+def test_a_wrong_step_is_one_sentence_and_an_error_of_ours(
+    values: dict[str, Any], said: tuple[str, ...]
+) -> None:
     with pytest.raises(client.InvalidStep) as wrong:
         client.Step(**values)
     assert isinstance(wrong.value, client.RequestError | ValueError)
@@ -239,7 +267,9 @@ def test_a_wrong_step_is_one_sentence_and_an_error_of_ours(values: dict[str, Any
 def test_both_steps_take_and_refuse_the_same_counts(name: str, value: Any) -> None:
     def read(kind: Any) -> Any:
         try:
-            return getattr(kind(run_id="r", workflow="w", role="r", step="s", **{name: value}), name)
+            return getattr(
+                kind(run_id="r", workflow="w", role="r", step="s", **{name: value}), name
+            )
         except ValueError:
             return "refused"
 

@@ -1,4 +1,6 @@
-"""What `serve --paste` prints, given to the clients: those that can be installed connect with it."""
+"""What `serve --paste` prints, given to the clients: those that can be installed connect with
+it.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,16 @@ LAST: Final = "await client.close();"
 def pasted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """What is printed for each client, while the run is served."""
     folder = tmp_path_factory.mktemp("served")
-    words = ("--mcp-only", "--run", "r-1", *STEP, "--config", str(ROOT / "config"), "--paste", "all")
+    words = (
+        "--mcp-only",
+        "--run",
+        "r-1",
+        *STEP,
+        "--config",
+        str(ROOT / "config"),
+        "--paste",
+        "all",
+    )
     child = begin(folder, "serve", *words)
     assert child.stdout is not None
     texts: dict[str, str] = {}
@@ -52,7 +63,13 @@ def pasted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
 def said(command: list[str], folder: Path, **env: str) -> str:
     home = {"HOME": str(folder), "XDG_CONFIG_HOME": str(folder / ".config"), **env}
     done = subprocess.run(
-        command, cwd=folder, env={**os.environ, **home}, capture_output=True, text=True, timeout=300, check=False
+        command,
+        cwd=folder,
+        env={**os.environ, **home},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     return done.stdout + done.stderr
 
@@ -97,7 +114,10 @@ def test_the_typescript_sdk_connects(pasted: dict[str, str], tmp_path: Path) -> 
 def test_claude_code_connects(pasted: dict[str, str], tmp_path: Path) -> None:
     claude = program("agents", "node_modules", "@anthropic-ai", "claude-code-linux-x64", "claude")
     _, *words = shlex.split(pasted["claude-code"])
-    quiet = {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "CLAUDE_CONFIG_DIR": str(tmp_path / "claude")}
+    quiet = {
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        "CLAUDE_CONFIG_DIR": str(tmp_path / "claude"),
+    }
     said([claude, *words], tmp_path, **quiet)
     assert "Connected" in said([claude, "mcp", "list"], tmp_path, **quiet)
 
@@ -106,13 +126,18 @@ def test_opencode_connects(pasted: dict[str, str], tmp_path: Path) -> None:
     opencode = program("agents", "node_modules", "opencode-linux-x64", "bin", "opencode")
     (tmp_path / "opencode.json").write_text(pasted["opencode"], encoding="utf-8")
     listed = said(
-        [opencode, "mcp", "list"], tmp_path, OPENCODE_DISABLE_MODELS_FETCH="1", OPENCODE_DISABLE_AUTOUPDATE="1"
+        [opencode, "mcp", "list"],
+        tmp_path,
+        OPENCODE_DISABLE_MODELS_FETCH="1",
+        OPENCODE_DISABLE_AUTOUPDATE="1",
     )
     assert "bundle-router" in listed
     assert "connected" in listed, listed
 
 
-def test_gemini_cli_connects_in_a_folder_that_it_trusts(pasted: dict[str, str], tmp_path: Path) -> None:
+def test_gemini_cli_connects_in_a_folder_that_it_trusts(
+    pasted: dict[str, str], tmp_path: Path
+) -> None:
     gemini = program("agents", "node_modules", "@google", "gemini-cli", "bundle", "gemini.js")
     project = tmp_path / "project"
     for folder in (project / ".gemini", tmp_path / ".gemini"):
@@ -145,7 +170,10 @@ def test_clients_connect_without_a_run(tmp_path: Path) -> None:
     claude = program("agents", "node_modules", "@anthropic-ai", "claude-code-linux-x64", "claude")
     modules = program("node_modules", "@modelcontextprotocol", "sdk")
     (tmp_path / "node_modules").symlink_to(Path(modules).parents[1])
-    texts, token = tomllib.loads((ROOT / "router/bundle_router/cli/clients.toml").read_text()), "t" * 40
+    texts, token = (
+        tomllib.loads((ROOT / "router/bundle_router/cli/clients.toml").read_text()),
+        "t" * 40,
+    )
     words = ("--mcp-only", "--token-env", "OWN_TOKEN", "--config", str(ROOT / "config"))
     child = begin(tmp_path, "serve", *words, env={"OWN_TOKEN": token})
     try:
@@ -159,7 +187,10 @@ def test_clients_connect_without_a_run(tmp_path: Path) -> None:
         listed = said([node(), "agent.mjs"], tmp_path)
         assert "search_tools" in listed, listed
         assert TOOL not in listed
-        quiet = {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "CLAUDE_CONFIG_DIR": str(tmp_path / "claude")}
+        quiet = {
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            "CLAUDE_CONFIG_DIR": str(tmp_path / "claude"),
+        }
         said([claude, *shlex.split(text("claude-code"))[1:]], tmp_path, **quiet)
         assert "Connected" in said([claude, "mcp", "list"], tmp_path, **quiet)
     finally:
@@ -169,8 +200,13 @@ def test_clients_connect_without_a_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("words", "why"),
-    [(("--paste", "emacs", *STEP), "is not a known client"), (("--paste", "all"), "--paste needs a run")],
+    [
+        (("--paste", "emacs", *STEP), "is not a known client"),
+        (("--paste", "all"), "--paste needs a run"),
+    ],
 )
-def test_what_cant_be_pasted_is_a_bad_request(tmp_path: Path, words: tuple[str, ...], why: str) -> None:
+def test_what_cant_be_pasted_is_a_bad_request(
+    tmp_path: Path, words: tuple[str, ...], why: str
+) -> None:
     done = run(tmp_path, "serve", "--mcp-only", *words, "--config", str(ROOT / "config"), code=3)
     assert why in done.stderr

@@ -1,7 +1,8 @@
 """What is answered without the SDK's server, beside what the SDK's server answers to the same.
 
-A request with a plain `Accept` may be answered directly; one whose `Accept` says the same with parameters never is.
-So each generated request is made twice, to two runs that are alike, and whatever differs is wrong.
+A request with a plain `Accept` may be answered directly; one whose `Accept` says the same with
+parameters never is. So each generated request is made twice, to two runs that are alike, and
+whatever differs is wrong.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ Headers = list[tuple[str, str]]
 
 
 class Requests:
-    """Requests as chance has them: a quarter well formed, the others wrong in one or two of all the ways there are."""
+    """Requests as chance has them: a quarter well formed, the others wrong in one or two of all the
+    ways there are.
+    """
 
     def __init__(self, seed: int, names: tuple[str, ...]) -> None:
         self.random = random.Random(seed)
@@ -67,12 +70,18 @@ class Requests:
         message = self.message()
         headers = [("MCP-Protocol-Version", MODERN), ("Mcp-Method", str(message["method"]))]
         name = message["params"].get("name")
-        if message["method"] == "tools/call" and isinstance(name, str) and re.fullmatch("[ -~]*", name):
+        if (
+            message["method"] == "tools/call"
+            and isinstance(name, str)
+            and re.fullmatch("[ -~]*", name)
+        ):
             headers.append(("Mcp-Name", name))
         wrongs = self.one_of(0, 1, 1, 2)
         for _ in range(wrongs):
             self.one_of(self.spoil_message, self.spoil_params, self.spoil_meta)(message)
-        body = json.dumps(message, ensure_ascii=self.one_of(True, False)).encode("utf-8", "surrogatepass")
+        body = json.dumps(message, ensure_ascii=self.one_of(True, False)).encode(
+            "utf-8", "surrogatepass"
+        )
         if wrongs and self.one_of(True, False, False):
             headers = self.spoiled_headers(headers)
         if wrongs and self.one_of(True, False, False, False):
@@ -109,14 +118,16 @@ class Requests:
         if name == "call_tool":
             return {"name": self.one_of(*self.names), "arguments": {"text": "inner"}}
         if name in ("search_tools", "get_tool_details"):
-            return self.one_of({"query": "say again"}, {"name": "kit.echo"}, {"query": "select:kit.echo"})
+            return self.one_of(
+                {"query": "say again"}, {"name": "kit.echo"}, {"query": "select:kit.echo"}
+            )
         words = ("", "hi", "ä€𝄞", "\x00\x7f", "line\nline", "a" * 400, "\u2028", '"quoted"')
         return self.one_of(
             {"text": self.one_of(*words)}, {"text": self.one_of(*words)}, {"text": self.one_of(*words)},
             {}, None, {"text": 3}, {"other": 1}, {"text": None}, {"ä": 1}, {"text": ["x"]},
         )  # fmt: skip
 
-    # --- what is wrong ----------------------------------------------------------------------------------------------
+    # --- what is wrong ----------------------------------------------------------------------------
 
     def spoil_message(self, message: Json) -> None:
         key = self.one_of("jsonrpc", "id", "method", "params", "more")
@@ -131,7 +142,9 @@ class Requests:
     def spoil_params(self, message: Json) -> None:
         params = message.get("params")
         if isinstance(params, dict):
-            key = self.one_of("name", "arguments", "_meta", "cursor", "more", "inputResponses", "requestState")
+            key = self.one_of(
+                "name", "arguments", "_meta", "cursor", "more", "inputResponses", "requestState"
+            )
             if self.one_of(True, False):
                 params.pop(key, None)
             else:
@@ -139,14 +152,26 @@ class Requests:
                 for _ in range(self.one_of(5, 150, 400)):
                     deep = [deep]
                 params[key] = self.one_of(
-                    None, True, 3, "", "ä", "\ud800", "kit__echo", [], {}, {"text": deep}, {"\ud800": 1}
+                    None,
+                    True,
+                    3,
+                    "",
+                    "ä",
+                    "\ud800",
+                    "kit__echo",
+                    [],
+                    {},
+                    {"text": deep},
+                    {"\ud800": 1},
                 )
 
     def spoil_meta(self, message: Json) -> None:
         params = message.get("params")
         meta = params.get("_meta") if isinstance(params, dict) else None
         if isinstance(meta, dict):
-            key = self.one_of("protocolVersion", "clientCapabilities", "clientInfo", "logLevel", "other")
+            key = self.one_of(
+                "protocolVersion", "clientCapabilities", "clientInfo", "logLevel", "other"
+            )
             key = self.one_of(META + key, META + key, "progressToken", "traceparent", "own")
             if self.one_of(True, False):
                 meta.pop(key, None)
@@ -161,7 +186,14 @@ class Requests:
         at = self.random.randrange(len(headers))
         name, value = headers[at]
         other = self.one_of(
-            "", "tools/list", "tools/call", "2025-06-18", "x", "kit__echo", "=?base64?a2l0X19lY2hv?=", "=?base64?!?="
+            "",
+            "tools/list",
+            "tools/call",
+            "2025-06-18",
+            "x",
+            "kit__echo",
+            "=?base64?a2l0X19lY2hv?=",
+            "=?base64?!?=",
         )
         spoiled: Headers = self.one_of(
             headers[:at] + headers[at + 1 :],
@@ -196,7 +228,9 @@ class Connection:
 
     async def ask(self, headers: Headers, body: bytes) -> Answer:
         if self._writer is None:
-            self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._endpoint.port)
+            self._reader, self._writer = await asyncio.open_connection(
+                "127.0.0.1", self._endpoint.port
+            )
         own = [
             ("Host", f"127.0.0.1:{self._endpoint.port}"),
             ("Authorization", f"Bearer {self._endpoint.key}"),
@@ -204,7 +238,10 @@ class Connection:
             ("Accept", PATHS[self._run_id]),
             ("Content-Length", str(len(body))),
         ]
-        lines = [f"POST /mcp/runs/{self._run_id} HTTP/1.1", *(f"{name}: {value}" for name, value in [*own, *headers])]
+        lines = [
+            f"POST /mcp/runs/{self._run_id} HTTP/1.1",
+            *(f"{name}: {value}" for name, value in [*own, *headers]),
+        ]
         self._writer.write("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
         answer = await read_answer(self._reader)
         if answer.headers.get("connection") == "close":
@@ -229,17 +266,27 @@ async def both(endpoint: Any) -> AsyncIterator[dict[str, Connection]]:
 
 def plain(answer: Answer) -> tuple[int, dict[str, str], str]:
     """The answer without the names of the run and of its sessions, and the hour."""
-    kept = {name: value for name, value in answer.headers.items() if name not in ("date", "mcp-session-id")}
+    kept = {
+        name: value
+        for name, value in answer.headers.items()
+        if name not in ("date", "mcp-session-id")
+    }
     return answer.status, kept, re.sub(r"\b[ds]\.[0-9a-f]{8}\.", "r.", answer.body)
 
 
 def recorded(folder: Path, run_id: str) -> list[Json]:
     """The records of a run's calls without what no two of them share."""
     lines = (folder / "runs" / run_id / "tool-calls.jsonl").read_text(encoding="utf-8").splitlines()
-    rows = [{name: value for name, value in json.loads(line).items() if name not in OF_A_RECORD} for line in lines]
+    rows = [
+        {name: value for name, value in json.loads(line).items() if name not in OF_A_RECORD}
+        for line in lines
+    ]
     for row in rows:
         row.get("spent", {}).pop("elapsed_ms", None)
-    return [json.loads(re.sub(rf'"{run_id}(\.[0-9a-f]{{8}}\.|")', r'"r\1', json.dumps(row))) for row in rows]
+    return [
+        json.loads(re.sub(rf'"{run_id}(\.[0-9a-f]{{8}}\.|")', r'"r\1', json.dumps(row)))
+        for row in rows
+    ]
 
 
 def without_nonce(rows: list[Json]) -> list[Json]:
@@ -259,12 +306,17 @@ def path() -> DirectPath:
 
 
 def is_direct(judge: DirectPath, headers: Headers, body: bytes) -> bool:
-    raw = [(name.lower().encode(), value.strip().encode("latin-1")) for name, value in [("Accept", PLAIN), *headers]]
+    raw = [
+        (name.lower().encode(), value.strip().encode("latin-1"))
+        for name, value in [("Accept", PLAIN), *headers]
+    ]
     return judge.read(raw, body) is not None
 
 
 @pytest.mark.parametrize("seed", range(rounds(3)))
-def test_generated_requests_have_the_same_answers_and_records_on_both_paths(site: Site, seed: int) -> None:
+def test_generated_requests_have_the_same_answers_and_records_on_both_paths(
+    site: Site, seed: int
+) -> None:
     """Of six thousand requests in all, in parts: 4,500 are wrong."""
     number, seen = rounds(2_000), Counter[str]()
 
@@ -324,7 +376,12 @@ def test_results_that_are_passed_on_are_the_same_on_both_paths(tmp_path: Path) -
 
 def request(**changes: Any) -> bytes:
     meta = {f"{META}protocolVersion": MODERN, f"{META}clientCapabilities": {}}
-    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "a", "_meta": meta}}
+    message = {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "tools/call",
+        "params": {"name": "a", "_meta": meta},
+    }
     return json.dumps({**message, **changes}).encode()
 
 
@@ -347,7 +404,9 @@ HEAD: Final = [(name.lower().encode(), value.encode()) for name, value in CALL]
         (CALL, request(params={}), False),
     ],
 )
-def test_only_what_is_in_the_plain_form_is_answered_directly(headers: Headers, body: bytes, direct: bool) -> None:
+def test_only_what_is_in_the_plain_form_is_answered_directly(
+    headers: Headers, body: bytes, direct: bool
+) -> None:
     assert is_direct(path(), headers, body) is direct
 
 

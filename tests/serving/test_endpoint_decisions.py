@@ -14,7 +14,9 @@ ERAS = ("legacy", "auto")
 
 
 async def direct(connected: Any) -> list[str]:
-    return [tool.name for tool in (await connected.list_tools()).tools if tool.name.startswith("kit__")]
+    return [
+        tool.name for tool in (await connected.list_tools()).tools if tool.name.startswith("kit__")
+    ]
 
 
 async def said(connected: Any, name: str) -> tuple[str, bool]:
@@ -23,10 +25,14 @@ async def said(connected: Any, name: str) -> tuple[str, bool]:
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_the_agents_of_two_branches_see_and_call_each_what_its_own_decision_shows(site: Any, era: str) -> None:
+def test_the_agents_of_two_branches_see_and_call_each_what_its_own_decision_shows(
+    site: Any, era: str
+) -> None:
     async def work(router: Any, endpoint: Any) -> None:
         left = (await router.route(site.step("some", branch="left"))).decision_id
-        without = StepPolicy(deny=("kit.some",))  # a branch begins with what the default one has active
+        without = StepPolicy(
+            deny=("kit.some",)
+        )  # a branch begins with what the default one has active
         right = (await router.route(site.step("later", branch="right", policy=without))).decision_id
         async with (
             site.client(endpoint, era, decision=left, token=endpoint.token("r", left)) as one,
@@ -47,7 +53,9 @@ def test_the_agents_of_two_branches_see_and_call_each_what_its_own_decision_show
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_named_decision_is_refused_from_when_its_branch_decides_again(site: Any, era: str) -> None:
+def test_a_named_decision_is_refused_from_when_its_branch_decides_again(
+    site: Any, era: str
+) -> None:
     async def work(router: Any, endpoint: Any) -> None:
         first = (await router.route(site.step("some", branch="left"))).decision_id
         async with site.client(endpoint, era, decision=first) as connected:
@@ -70,7 +78,9 @@ def test_a_named_decision_is_refused_from_when_its_branch_decides_again(site: An
     site.serve(work)
 
 
-def test_those_who_listen_are_told_when_the_decision_they_were_served_under_is_over(site: Any) -> None:
+def test_those_who_listen_are_told_when_the_decision_they_were_served_under_is_over(
+    site: Any,
+) -> None:
     async def work(router: Any, endpoint: Any) -> None:
         first = (await router.route(site.step("some", branch="left"))).decision_id
         async with site.client(endpoint, decision=first) as connected:
@@ -84,7 +94,10 @@ def test_those_who_listen_are_told_when_the_decision_they_were_served_under_is_o
 
 def test_a_decisions_token_opens_the_run_under_that_decision_alone(site: Any) -> None:
     async def work(router: Any, endpoint: Any) -> None:
-        left, right = [(await router.route(site.step(branch=branch))).decision_id for branch in ("left", "right")]
+        left, right = [
+            (await router.route(site.step(branch=branch))).decision_id
+            for branch in ("left", "right")
+        ]
         opened = {
             (token, to): (
                 await site.raw(

@@ -37,7 +37,9 @@ TARGETS = (
 )  # fmt: skip
 
 
-def test_a_request_that_names_another_host_is_refused_before_its_token_is_looked_at(site: Any) -> None:
+def test_a_request_that_names_another_host_is_refused_before_its_token_is_looked_at(
+    site: Any,
+) -> None:
     async def work(_router: Any, endpoint: Any) -> None:
         for host in HOSTS:
             for token in (None, "wrong"):
@@ -45,8 +47,14 @@ def test_a_request_that_names_another_host_is_refused_before_its_token_is_looked
                 answer = await site.raw(endpoint.port, sent)
                 assert answer.status in (400, 421), host  # 400: no HTTP host at all
         for host in ("127.0.0.1", "localhost"):
-            answer = await site.raw(endpoint.port, site.request(endpoint, host=f"{host}:{endpoint.port}"))
-            assert answer.status not in (400, 421) or "Session" in answer.body or "session" in answer.body, answer.body
+            answer = await site.raw(
+                endpoint.port, site.request(endpoint, host=f"{host}:{endpoint.port}")
+            )
+            assert (
+                answer.status not in (400, 421)
+                or "Session" in answer.body
+                or "session" in answer.body
+            ), answer.body
 
     site.serve(work)
 
@@ -69,7 +77,9 @@ def test_a_head_of_more_than_a_head_may_have_is_refused(site: Any) -> None:
         many = "\r\n".join(f"X-{number}: {'y' * 100}" for number in range(400))
         for more in (many, f"X-One: {'y' * 40_000}", f"{'N' * 40_000}: y"):
             assert (await site.raw(endpoint.port, site.request(endpoint, more=more))).status == 400
-        assert (await site.raw(endpoint.port, site.request(endpoint, target="/mcp/" + "r" * 40_000))).status == 400
+        assert (
+            await site.raw(endpoint.port, site.request(endpoint, target="/mcp/" + "r" * 40_000))
+        ).status == 400
         reader, writer = await asyncio.open_connection("127.0.0.1", endpoint.port)
         writer.write(b"POST /mcp/runs/r HTTP/1.1\r\nX: " + b"y" * 40_000)  # and no end of it
         assert b" 400 " in await asyncio.wait_for(reader.readline(), 300)
@@ -88,7 +98,9 @@ def test_pages_of_other_origins_and_sites_are_refused_whatever_they_know(site: A
             for method in (*METHODS, "OPTIONS"):
                 sent = site.request(endpoint, method=method, more=f"Sec-Fetch-Site: {place}")
                 assert (await site.raw(endpoint.port, sent)).status == 403
-        twice = f"Origin: http://localhost:{endpoint.port}\r\nOrigin: http://localhost:{endpoint.port}"
+        twice = (
+            f"Origin: http://localhost:{endpoint.port}\r\nOrigin: http://localhost:{endpoint.port}"
+        )
         assert (await site.raw(endpoint.port, site.request(endpoint, more=twice))).status == 403
 
     site.serve(work)
@@ -100,7 +112,9 @@ def test_no_answer_lets_another_origin_read_it(site: Any) -> None:
         own = f"Origin: http://localhost:{endpoint.port}"
         for method in ("OPTIONS", "POST"):
             for more in (preflight, own):
-                answer = await site.raw(endpoint.port, site.request(endpoint, method=method, more=more))
+                answer = await site.raw(
+                    endpoint.port, site.request(endpoint, method=method, more=more)
+                )
                 assert not [name for name in answer.headers if name.startswith("access-control")]
 
     site.serve(work)
@@ -115,7 +129,9 @@ def test_every_path_and_method_is_closed_without_the_token(site: Any) -> None:
                 for token in wrong:
                     sent = site.request(endpoint, method=method, target=target, token=token)
                     answer = (
-                        await site.raw(endpoint.port, sent) if method != "HEAD" else await _head(site, endpoint, sent)
+                        await site.raw(endpoint.port, sent)
+                        if method != "HEAD"
+                        else await _head(site, endpoint, sent)
                     )
                     assert answer.status == 401, (method, target)
                     assert answer.headers["www-authenticate"] == "bearer"
@@ -136,16 +152,29 @@ async def _head(site: Any, endpoint: Any, sent: bytes) -> Any:
 
 
 @pytest.mark.parametrize(
-    "authorization", ["Basic {key}", "{key}", "Bearer", "Bearer  ", "Bearer {key} x", "Bearer\t{key}", "Token {key}"]
+    "authorization",
+    [
+        "Basic {key}",
+        "{key}",
+        "Bearer",
+        "Bearer  ",
+        "Bearer {key} x",
+        "Bearer\t{key}",
+        "Token {key}",
+    ],
 )
 def test_the_token_counts_as_a_bearer_token_only(site: Any, authorization: str) -> None:
     async def work(_router: Any, endpoint: Any) -> None:
         more = f"Authorization: {authorization.format(key=endpoint.key)}"
-        assert (await site.raw(endpoint.port, site.request(endpoint, token="", more=more))).status == 401
+        assert (
+            await site.raw(endpoint.port, site.request(endpoint, token="", more=more))
+        ).status == 401
         twice = f"Authorization: Bearer {endpoint.key}"
         assert (await site.raw(endpoint.port, site.request(endpoint, more=twice))).status == 401
         query = f"/mcp/runs/r?token={endpoint.key}&access_token={endpoint.key}"
-        assert (await site.raw(endpoint.port, site.request(endpoint, token="", target=query))).status == 401
+        assert (
+            await site.raw(endpoint.port, site.request(endpoint, token="", target=query))
+        ).status == 401
 
     site.serve(work)
 
@@ -158,7 +187,10 @@ def test_a_path_is_taken_as_it_was_sent(site: Any) -> None:
             assert answer.status in (400, 404), (target, answer)
             assert "session" not in answer.body.lower(), (target, answer)
         nothing = await site.raw(endpoint.port, site.request(endpoint, target="/mcp/runs"))
-        assert nothing.sentence == "There is nothing here: connect to /mcp, or to /mcp/runs/ and a run's id."
+        assert (
+            nothing.sentence
+            == "There is nothing here: connect to /mcp, or to /mcp/runs/ and a run's id."
+        )
 
     site.serve(work)
 
@@ -191,7 +223,12 @@ def test_only_a_run_id_names_a_run_and_only_an_id_behind_it_a_decision(path: byt
 
 def test_forms_and_plain_text_are_no_messages(site: Any) -> None:
     async def work(_router: Any, endpoint: Any) -> None:
-        types = ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "")
+        types = (
+            "text/plain",
+            "application/x-www-form-urlencoded",
+            "multipart/form-data; boundary=x",
+            "",
+        )
         for type_ in (*types, "application/jsonp", "text/plain; application/json"):
             answer = await site.raw(endpoint.port, site.request(endpoint, type_=type_))
             assert (answer.status, "application/json" in answer.sentence) == (400, True), type_
@@ -208,7 +245,9 @@ def test_a_message_that_is_too_large_is_refused_by_its_length_and_by_its_bytes(s
             answer = await site.raw(endpoint.port, site.request(endpoint, body=b"", length=length))
             assert (answer.status, answer.headers["connection"]) == (413, "close")
         chunk = b"%x\r\n%s\r\n" % (65_536, b"x" * 65_536)
-        sent = site.request(endpoint, body=b"").replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
+        sent = site.request(endpoint, body=b"").replace(
+            b"Content-Length: 0", b"Transfer-Encoding: chunked"
+        )
         reader, writer = await asyncio.open_connection("127.0.0.1", endpoint.port)
         writer.write(sent)
         for _ in range(MAX_BODY_BYTES // 65_536 + 1):
@@ -239,14 +278,20 @@ def test_a_client_that_asks_whether_to_send_its_body_is_told_to(site: Any) -> No
 def test_what_follows_a_body_is_no_header(site: Any) -> None:
     async def work(_router: Any, endpoint: Any) -> None:
         head, body = (
-            f"POST /mcp/runs/r HTTP/1.1\r\nHost: 127.0.0.1:{endpoint.port}\r\nContent-Type: application/json\r\n"
-            "Accept: application/json, text/event-stream\r\nMCP-Protocol-Version: 2026-07-28\r\n"
-            "Transfer-Encoding: chunked\r\n",
+            (
+                f"POST /mcp/runs/r HTTP/1.1\r\nHost: 127.0.0.1:{endpoint.port}\r\nContent-Type:"
+                " application/json\r\nAccept: application/json,"
+                " text/event-stream\r\nMCP-Protocol-Version: 2026-07-28\r\nTransfer-Encoding:"
+                " chunked\r\n"
+            ),
             '{"jsonrpc":"2.0","method":"notifications/nothing"}',
         )
         chunks = f"\r\n{len(body):x}\r\n{body}\r\n0\r\n"
         token = f"Authorization: Bearer {endpoint.key}\r\n"
-        for sent, status in ((head + chunks + token, 401), (head + token + chunks + "Host: evil.example\r\n", 202)):
+        for sent, status in (
+            (head + chunks + token, 401),
+            (head + token + chunks + "Host: evil.example\r\n", 202),
+        ):
             reader, writer = await asyncio.open_connection("127.0.0.1", endpoint.port)
             writer.write(f"{sent}\r\n".encode())
             assert (await site.read_answer(reader)).status == status
@@ -260,10 +305,14 @@ def test_a_body_that_does_not_arrive_costs_its_own_connection(site: Any, leap: A
         slow = [await asyncio.open_connection("127.0.0.1", endpoint.port) for _ in range(20)]
         for method, (_, writer) in zip(METHODS * 7, slow, strict=False):
             writer.write(
-                site.request(endpoint, method="POST", body=b"{", length=100).replace(b"POST", method.encode(), 1)
+                site.request(endpoint, method="POST", body=b"{", length=100).replace(
+                    b"POST", method.encode(), 1
+                )
             )
         async with site.client(endpoint) as connected:
-            assert (await connected.call_tool("kit__echo", {"text": "meanwhile"})).content[0].text == "said meanwhile"
+            assert (await connected.call_tool("kit__echo", {"text": "meanwhile"})).content[
+                0
+            ].text == "said meanwhile"
         leap()
         for reader, writer in slow:
             assert (await site.read_answer(reader)).status == 408
@@ -286,9 +335,14 @@ def test_a_head_that_does_not_arrive_costs_its_own_connection(site: Any) -> None
     site.serve(work, head_s=0.2)
 
 
-def test_the_time_for_a_head_begins_with_its_first_byte_and_not_with_the_connection(site: Any) -> None:
+def test_the_time_for_a_head_begins_with_its_first_byte_and_not_with_the_connection(
+    site: Any,
+) -> None:
     async def work(_router: Any, endpoint: Any) -> None:
-        body, era = b'{"jsonrpc":"2.0","method":"notifications/nothing"}', "MCP-Protocol-Version: 2026-07-28"
+        body, era = (
+            b'{"jsonrpc":"2.0","method":"notifications/nothing"}',
+            "MCP-Protocol-Version: 2026-07-28",
+        )
         reader, writer = await asyncio.open_connection("127.0.0.1", endpoint.port)
         for _ in range(3):
             writer.write(site.request(endpoint, body=body, more=era))
@@ -316,7 +370,9 @@ def test_no_message_can_name_a_process_or_a_place(site: Any) -> None:
                     result = await connected.call_tool(tool, {key: value})
                     assert result.is_error, (tool, key)
         for method in ("tools/call", "initialize", "tools/list", "servers/add", "resources/read"):
-            body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, **keys, "params": keys}).encode()
+            body = json.dumps(
+                {"jsonrpc": "2.0", "id": 1, "method": method, **keys, "params": keys}
+            ).encode()
             answer = await site.raw(endpoint.port, site.request(endpoint, body=body))
             assert answer.status in (200, 400), (method, answer)
             assert '"error"' in answer.body
@@ -331,28 +387,44 @@ def test_a_runs_own_token_opens_that_run_alone(site: Any) -> None:
         own, others = endpoint.token("r"), endpoint.token("other")
         assert len({own, others, endpoint.key}) == 3
         async with site.client(endpoint, token=own) as connected:
-            assert (await connected.call_tool("kit__echo", {"text": "mine"})).content[0].text == "said mine"
+            assert (await connected.call_tool("kit__echo", {"text": "mine"})).content[
+                0
+            ].text == "said mine"
         for target, token in (
             ("/mcp/runs/r", others),
             ("/mcp/runs/other", own),
             ("/mcp", own),
             ("/mcp/runs/none", own),
         ):
-            assert (await site.raw(endpoint.port, site.request(endpoint, target=target, token=token))).status == 401
+            assert (
+                await site.raw(endpoint.port, site.request(endpoint, target=target, token=token))
+            ).status == 401
 
     site.serve(work)
 
 
-def test_a_token_of_a_run_opens_none_that_is_made_anew_under_its_id_and_outlives_a_restart(site: Any) -> None:
+def test_a_token_of_a_run_opens_none_that_is_made_anew_under_its_id_and_outlives_a_restart(
+    site: Any,
+) -> None:
     key = "chosen-by-an-operator-and-long-enough"
     before: dict[str, str] = {}
 
     async def status(router: Any, endpoint: Any, name: str, target: str = "/mcp/runs/s") -> int:
-        return int((await site.raw(endpoint.port, site.request(endpoint, target=target, token=before[name]))).status)
+        return int(
+            (
+                await site.raw(
+                    endpoint.port, site.request(endpoint, target=target, token=before[name])
+                )
+            ).status
+        )
 
     async def first(router: Any, endpoint: Any) -> None:
         decided = (await router.route(site.step(run_id="s"))).decision_id
-        before.update(run=endpoint.token("s"), decision=endpoint.token("s", decided), at=f"/decisions/{decided}")
+        before.update(
+            run=endpoint.token("s"),
+            decision=endpoint.token("s", decided),
+            at=f"/decisions/{decided}",
+        )
 
     async def restarted(router: Any, endpoint: Any) -> None:
         assert endpoint.token("s") == before["run"]
@@ -379,7 +451,11 @@ def test_a_token_of_a_run_opens_none_that_is_made_anew_under_its_id_and_outlives
 def test_a_session_of_one_run_is_unknown_to_another(site: Any) -> None:
     async def work(router: Any, endpoint: Any) -> None:
         await router.route(site.step("later", run_id="other"))
-        who = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+        who = {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {},
+            "clientInfo": {"name": "t", "version": "1"},
+        }
         hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": who}
         reader, writer = await asyncio.open_connection("127.0.0.1", endpoint.port)
         writer.write(site.request(endpoint, body=json.dumps(hello).encode()))
@@ -387,7 +463,9 @@ def test_a_session_of_one_run_is_unknown_to_another(site: Any) -> None:
         writer.close()
         for target in ("/mcp/runs/other", "/mcp/runs/none"):
             for method in METHODS:
-                sent = site.request(endpoint, target=target, method=method, more=f"Mcp-Session-Id: {session}")
+                sent = site.request(
+                    endpoint, target=target, method=method, more=f"Mcp-Session-Id: {session}"
+                )
                 assert (await site.raw(endpoint.port, sent)).status == 404
 
     site.serve(work)
@@ -395,8 +473,14 @@ def test_a_session_of_one_run_is_unknown_to_another(site: Any) -> None:
 
 def test_clients_that_leave_without_a_word_lock_nobody_out(site: Any) -> None:
     async def work(_router: Any, endpoint: Any) -> None:
-        who = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
-        hello = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": who}).encode()
+        who = {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {},
+            "clientInfo": {"name": "t", "version": "1"},
+        }
+        hello = json.dumps(
+            {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": who}
+        ).encode()
         ping = json.dumps({"jsonrpc": "2.0", "id": 2, "method": "ping"}).encode()
 
         async def open_one() -> str:
@@ -412,7 +496,9 @@ def test_clients_that_leave_without_a_word_lock_nobody_out(site: Any) -> None:
         listening = site.request(endpoint, method="GET", more=f"Mcp-Session-Id: {second}")
         reader, writer = await asyncio.open_connection("127.0.0.1", endpoint.port)
         writer.write(listening)
-        assert b" 200 " in await reader.readline()  # the second is in use, whenever it was last asked
+        assert (
+            b" 200 " in await reader.readline()
+        )  # the second is in use, whenever it was last asked
         assert await is_known(first)
         fourth = await open_one()
         for _ in range(20):
@@ -426,7 +512,9 @@ def test_clients_that_leave_without_a_word_lock_nobody_out(site: Any) -> None:
     site.serve(work, limits="[service]\nmax_sessions = 4")
 
 
-def test_memory_is_given_back_once_when_a_crowd_has_gone_and_not_after_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_given_back_once_when_a_crowd_has_gone_and_not_after_a_few(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     given: list[int] = []
     monkeypatch.setattr(requests_under_way, "SETTLED_S", 0.0)
     monkeypatch.setattr(requests_under_way, "give_memory_back", lambda: given.append(1))
@@ -441,13 +529,18 @@ def test_memory_is_given_back_once_when_a_crowd_has_gone_and_not_after_a_few(mon
         async def receive() -> dict[str, Any]:
             return {"type": "http.request", "body": b""}
 
-        asked = (requests.carry_out(app, {"method": "POST", "headers": ()}, receive, app) for _ in range(size))
+        asked = (
+            requests.carry_out(app, {"method": "POST", "headers": ()}, receive, app)
+            for _ in range(size)
+        )
         await asyncio.gather(*map(asyncio.create_task, asked))
 
     async def work() -> None:
         for size in (10, 63, 64, 200, 10):
             await crowd(size)
-            await asyncio.get_running_loop().run_in_executor(None, lambda: None)  # behind what was given to it
+            await asyncio.get_running_loop().run_in_executor(
+                None, lambda: None
+            )  # behind what was given to it
             await asyncio.sleep(0)
         await asyncio.get_running_loop().shutdown_default_executor()
 
@@ -459,7 +552,10 @@ def test_memory_is_given_back_once_when_a_crowd_has_gone_and_not_after_a_few(mon
 def test_it_listens_on_loopback_alone(site: Any) -> None:
     async def work(_router: Any, endpoint: Any) -> None:
         assert endpoint.url("r") == f"http://127.0.0.1:{endpoint.port}/mcp/runs/r"
-        others = {str(row[4][0]) for row in socket.getaddrinfo(socket.gethostname(), None, family=socket.AF_INET)}
+        others = {
+            str(row[4][0])
+            for row in socket.getaddrinfo(socket.gethostname(), None, family=socket.AF_INET)
+        }
         for address in sorted((others | {"127.0.0.2"}) - {"127.0.0.1"}):
             with pytest.raises(OSError):
                 await asyncio.wait_for(asyncio.open_connection(address, endpoint.port), 300)
@@ -467,7 +563,7 @@ def test_it_listens_on_loopback_alone(site: Any) -> None:
     site.serve(work)
 
 
-# --- keys ----------------------------------------------------------------------------------------------------------
+# --- keys -----------------------------------------------------------------------------------------
 
 
 def test_new_keys_differ_and_are_keys() -> None:
@@ -475,11 +571,17 @@ def test_new_keys_differ_and_are_keys() -> None:
     assert len(keys) == 100
     assert all(Keys(key).caller(key.encode(), None) for key in keys)
     one = Keys(keys.pop())
-    assert not any(one.caller(one.token_for_run(run_id, b"\0\0\0\0").encode(), None) for run_id in ("", "r"))
+    assert not any(
+        one.caller(one.token_for_run(run_id, b"\0\0\0\0").encode(), None) for run_id in ("", "r")
+    )
 
 
-@pytest.mark.parametrize("key", ["", "short", "x" * 31, "x" * 513, "ü" * 40, "a b" * 20, "x" * 40 + "\n"])
-def test_a_key_that_is_none_is_refused_and_not_repeated(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "key", ["", "short", "x" * 31, "x" * 513, "ü" * 40, "a b" * 20, "x" * 40 + "\n"]
+)
+def test_a_key_that_is_none_is_refused_and_not_repeated(
+    key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ENDPOINT_TOKEN", key)
     with pytest.raises(RequestError, match="ENDPOINT_TOKEN") as refused:
         key_from_env("ENDPOINT_TOKEN")
@@ -496,7 +598,9 @@ def test_keys_do_not_show_in_what_is_printed_of_them(site: Any) -> None:
     assert key not in shown
 
 
-def test_no_key_is_written_to_the_runs_or_to_standard_error(site: Any, capfd: pytest.CaptureFixture[str]) -> None:
+def test_no_key_is_written_to_the_runs_or_to_standard_error(
+    site: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
     async def work(_router: Any, endpoint: Any) -> str:
         async with site.client(endpoint) as connected:
             await connected.call_tool("kit__echo", {"text": "x"})
@@ -505,7 +609,9 @@ def test_no_key_is_written_to_the_runs_or_to_standard_error(site: Any, capfd: py
         return str(endpoint.key)
 
     key = site.serve(work)
-    written = b"".join(path.read_bytes() for path in (site.folder / "runs").rglob("*") if path.is_file())
+    written = b"".join(
+        path.read_bytes() for path in (site.folder / "runs").rglob("*") if path.is_file()
+    )
     assert key.encode() not in written
     assert key not in "".join(capfd.readouterr())
 
@@ -520,7 +626,12 @@ def test_a_key_that_an_agent_or_a_tool_repeats_is_redacted(
         async with site.client(endpoint, token=endpoint.token("r")) as connected:
             for each in keys:
                 told = base64.b64encode(f"Bearer {each}".encode()).decode()
-                for text in (each, f"Authorization: Bearer {each}", told, f"http://127.0.0.1/?x={each}&y"):
+                for text in (
+                    each,
+                    f"Authorization: Bearer {each}",
+                    told,
+                    f"http://127.0.0.1/?x={each}&y",
+                ):
                     assert not (await connected.call_tool("kit__echo", {"text": text})).is_error
         await router.route(site.step(goal=f"use {keys[0]} and {keys[1]}"))
         router.endpoint.report("warning", "token.seen", keys=keys)

@@ -1,4 +1,6 @@
-"""Media at the endpoint: as blocks where they are small and what they seem, as links where not, in both eras."""
+"""Media at the endpoint: as blocks where they are small and what they seem, as links where not, in
+both eras.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +26,22 @@ ERAS = ("legacy", "auto")
 
 def png(side: int) -> bytes:
     """A grey picture that does not compress."""
-    rows = b"".join(b"\0" + random.Random(side * 10_000 + row).randbytes(side) for row in range(side))
+    rows = b"".join(
+        b"\0" + random.Random(side * 10_000 + row).randbytes(side) for row in range(side)
+    )
 
     def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
 
     head = struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", head)
+        + chunk(b"IDAT", zlib.compress(rows))
+        + chunk(b"IEND", b"")
+    )
 
 
 def wav() -> bytes:
@@ -53,7 +64,11 @@ SHOWN: dict[str, tuple[Block, ...]] = {
     "drawing": (Media(SVG, "image/png"),),
     "page": (Media(b"<html><script>alert(1)</script></html>", "image/png"),),
     "nothing": (Media(b"", "image/png"),),
-    "note": (Text("Before."), Text("The note.\nIts end.", "notes://1", "text/markdown"), Text("After.")),
+    "note": (
+        Text("Before."),
+        Text("The note.\nIts end.", "notes://1", "text/markdown"),
+        Text("After."),
+    ),
     "app": (Text("<script>alert(1)</script>", "ui://app", "text/html;profile=mcp-app"),),
     "long": (Text("line\n" * 10_000),),
 }
@@ -90,7 +105,8 @@ def shown(site: Any, what: str, era: str = "auto", *more: tuple[str, dict[str, A
     async def work(_router: Any, endpoint: Any) -> list[Any]:
         async with site.client(endpoint, era) as connected:
             return [
-                await connected.call_tool(name, arguments) for name, arguments in (("kit__show", {"what": what}), *more)
+                await connected.call_tool(name, arguments)
+                for name, arguments in (("kit__show", {"what": what}), *more)
             ]
 
     results: list[Any] = site.serve(work)
@@ -108,11 +124,15 @@ def uri_of(data: bytes) -> str:
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_small_picture_is_an_image_block_behind_the_text_that_names_its_handle(studio: Any, era: str) -> None:
+def test_a_small_picture_is_an_image_block_behind_the_text_that_names_its_handle(
+    studio: Any, era: str
+) -> None:
     (result,) = shown(studio, "small", era)
     assert kinds(result) == ["text", "image"]
     said, image = result.content
-    assert said.text == f"Here it is.\n[artifact {uri_of(png(8))} image/png {len(png(8))} bytes 8x8]"
+    assert (
+        said.text == f"Here it is.\n[artifact {uri_of(png(8))} image/png {len(png(8))} bytes 8x8]"
+    )
     assert (image.mime_type, base64.b64decode(image.data)) == ("image/png", png(8))
     (row,) = [row for row in studio.records() if row["type"] == "call.finished"]
     assert base64.b64encode(png(8)).decode()[:40] not in str(row)
@@ -124,7 +144,10 @@ def test_a_small_picture_is_an_image_block_behind_the_text_that_names_its_handle
 def test_a_sound_is_an_audio_block(studio: Any, era: str) -> None:
     (result,) = shown(studio, "sound", era)
     assert kinds(result) == ["text", "audio"]
-    assert (result.content[1].mime_type, base64.b64decode(result.content[1].data)) == ("audio/wav", wav())
+    assert (result.content[1].mime_type, base64.b64decode(result.content[1].data)) == (
+        "audio/wav",
+        wav(),
+    )
     assert "0.5 s" in result.content[0].text
     (row,) = [row for row in studio.records() if row["type"] == "call.finished"]
     assert row["artifacts"][0]["duration_s"] == 0.5
@@ -135,7 +158,11 @@ def test_a_large_picture_is_a_link_with_its_type_and_size(studio: Any, era: str)
     (result,) = shown(studio, "large", era)
     assert kinds(result) == ["text", "resource_link"]
     link = result.content[1]
-    assert (str(link.uri), link.mime_type, link.size) == (uri_of(png(800)), "image/png", len(png(800)))
+    assert (str(link.uri), link.mime_type, link.size) == (
+        uri_of(png(800)),
+        "image/png",
+        len(png(800)),
+    )
 
 
 def test_many_pictures_of_one_answer_stay_under_one_mebibyte_together(studio: Any) -> None:
@@ -145,7 +172,9 @@ def test_many_pictures_of_one_answer_stay_under_one_mebibyte_together(studio: An
 
 
 @pytest.mark.parametrize("what", ["drawing", "page"])
-def test_what_is_not_the_picture_it_is_called_is_linked_by_what_its_bytes_are(studio: Any, what: str) -> None:
+def test_what_is_not_the_picture_it_is_called_is_linked_by_what_its_bytes_are(
+    studio: Any, what: str
+) -> None:
     (result,) = shown(studio, what)
     assert kinds(result) == ["text", "resource_link"]
     assert result.content[1].mime_type in ("image/svg+xml", "text/html")
@@ -163,9 +192,15 @@ def test_a_resource_within_a_result_stays_one_in_its_place(studio: Any, era: str
     (result,) = shown(studio, "note", era)
     assert kinds(result) == ["text", "resource", "text"]
     note = result.content[1].resource
-    assert (str(note.uri), note.mime_type, note.text) == ("notes://1", "text/markdown", "The note.\nIts end.")
+    assert (str(note.uri), note.mime_type, note.text) == (
+        "notes://1",
+        "text/markdown",
+        "The note.\nIts end.",
+    )
     (row,) = [row for row in studio.records() if row["type"] == "call.finished"]
-    assert row["result"] == "Before.\n[resource notes://1, text/markdown]\nThe note.\nIts end.\nAfter."
+    assert (
+        row["result"] == "Before.\n[resource notes://1, text/markdown]\nThe note.\nIts end.\nAfter."
+    )
 
 
 def test_a_page_within_a_result_is_plain_text_to_the_client(studio: Any) -> None:
@@ -217,7 +252,9 @@ def test_an_operator_can_have_all_media_linked(studio: Any) -> None:
     assert kinds(result) == ["text", "resource_link"]
 
 
-@pytest.mark.parametrize(("revision", "expected"), [("2024-11-05", ["text"]), ("2025-03-26", ["text", "audio"])])
+@pytest.mark.parametrize(
+    ("revision", "expected"), [("2024-11-05", ["text"]), ("2025-03-26", ["text", "audio"])]
+)
 def test_a_client_of_an_older_revision_gets_no_block_it_does_not_know(
     studio: Any, revision: str, expected: list[str]
 ) -> None:
@@ -228,13 +265,20 @@ def test_a_client_of_an_older_revision_gets_no_block_it_does_not_know(
             block: dict[str, Any] = await router.media("r", uri, format="mcp", link=link)
             return block
 
-        results = [await router.call("r", "kit.show", {"what": what}) for what in ("sound", "large")]
-        return [[block["type"] for block in await content_of(result, media, 500_000, revision)] for result in results]
+        results = [
+            await router.call("r", "kit.show", {"what": what}) for what in ("sound", "large")
+        ]
+        return [
+            [block["type"] for block in await content_of(result, media, 500_000, revision)]
+            for result in results
+        ]
 
     assert studio.serve(work) == [expected, ["text"]]
 
 
-def test_an_artifact_is_read_as_a_resource_by_what_its_bytes_are_or_refused_in_words(studio: Any) -> None:
+def test_an_artifact_is_read_as_a_resource_by_what_its_bytes_are_or_refused_in_words(
+    studio: Any,
+) -> None:
     async def work(router: Any, _endpoint: Any) -> list[Any]:
         from bundle_router.serving.mcp.served_runs import resource_of
 
@@ -270,14 +314,19 @@ def test_every_answer_says_that_it_is_no_page(studio: Any) -> None:
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_what_a_link_names_is_read_as_a_resource_and_nothing_of_another_run(studio: Any, era: str) -> None:
+def test_what_a_link_names_is_read_as_a_resource_and_nothing_of_another_run(
+    studio: Any, era: str
+) -> None:
     async def work(router: Any, endpoint: Any) -> tuple[Any, Any]:
         await router.route(studio.step(run_id="other"))
         await router.call("other", "kit.show", {"what": "sound"})
         async with studio.client(endpoint, era) as connected:
             await connected.call_tool("kit__show", {"what": "small"})
             linked = await connected.call_tool("kit__show", {"what": "drawing"})
-            read = [await connected.read_resource(uri) for uri in (str(linked.content[1].uri), uri_of(png(8)))]
+            read = [
+                await connected.read_resource(uri)
+                for uri in (str(linked.content[1].uri), uri_of(png(8)))
+            ]
             for uri in (uri_of(wav()), "artifact:sha256:../../run.json", "artifact:sha256:"):
                 with pytest.raises(Exception, match="artifact"):
                     await connected.read_resource(uri)

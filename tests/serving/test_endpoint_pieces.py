@@ -1,5 +1,7 @@
-"""How requests begin and answers leave: those of a crowd in turns; what is written together, together. A transport that
-notes what it is given stands for the socket, since one in the same process can't tell two packets from one."""
+"""How requests begin and answers leave: those of a crowd in turns; what is written together,
+together. A transport that notes what it is given stands for the socket, since one in the same
+process can't tell two packets from one.
+"""
 
 from __future__ import annotations
 
@@ -119,8 +121,12 @@ def test_a_crowds_requests_begin_in_turns_and_those_before_them_are_answered_mea
     assert most < 8 * TOGETHER
 
 
-@pytest.mark.parametrize("how", [("GET", []), ("POST", [*JSON, (b"mcp-method", b"subscriptions/listen")])])
-def test_open_event_streams_make_no_request_wait(how: tuple[str, list[tuple[bytes, bytes]]]) -> None:
+@pytest.mark.parametrize(
+    "how", [("GET", []), ("POST", [*JSON, (b"mcp-method", b"subscriptions/listen")])]
+)
+def test_open_event_streams_make_no_request_wait(
+    how: tuple[str, list[tuple[bytes, bytes]]],
+) -> None:
     async def main() -> bool:
         begun, all_begun, end = set[str](), asyncio.Event(), asyncio.Event()
 
@@ -137,7 +143,10 @@ def test_open_event_streams_make_no_request_wait(how: tuple[str, list[tuple[byte
         mount = McpMount(SimpleNamespace(access=None, get=get))  # type: ignore[arg-type] # all that a request needs of it
         scope = {"raw_path": b"/mcp/runs/r", "user": Caller("agent", frozenset({"call"}))}
         stream = {**scope, "method": how[0], "headers": how[1]}
-        work = [asyncio.create_task(mount({**stream, "id": str(n)}, None, None)) for n in range(40 * TOGETHER)]
+        work = [
+            asyncio.create_task(mount({**stream, "id": str(n)}, None, None))
+            for n in range(40 * TOGETHER)
+        ]
         await all_begun.wait()
         call = {**scope, "method": "POST", "headers": JSON, "id": "call"}
         work.append(asyncio.create_task(mount(call, None, None)))

@@ -38,14 +38,20 @@ async def until(condition: Any) -> None:
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_the_meta_tools_and_the_decisions_direct_tools_are_listed_and_called(site: Any, era: str) -> None:
+def test_the_meta_tools_and_the_decisions_direct_tools_are_listed_and_called(
+    site: Any, era: str
+) -> None:
     async def work(_router: Any, endpoint: Any) -> None:
         async with site.client(endpoint, era) as connected:
             assert await names(connected) == SOME
             result = await connected.call_tool("kit__echo", {"text": "hello"})
             assert (text(result), result.is_error) == ("said hello", False)
             assert (
-                text(await connected.call_tool("call_tool", {"name": "kit.echo", "arguments": {"text": "x"}}))
+                text(
+                    await connected.call_tool(
+                        "call_tool", {"name": "kit.echo", "arguments": {"text": "x"}}
+                    )
+                )
                 == "said x"
             )
 
@@ -61,7 +67,11 @@ def test_the_meta_tools_and_the_decisions_direct_tools_are_listed_and_called(sit
 def test_what_is_not_of_the_decision_is_refused_in_words_and_recorded(site: Any, era: str) -> None:
     async def work(_router: Any, endpoint: Any) -> None:
         async with site.client(endpoint, era) as connected:
-            for tool, arguments in (("kit__late", {}), ("call_tool", {"name": "kit.late"}), ("kit.late", {})):
+            for tool, arguments in (
+                ("kit__late", {}),
+                ("call_tool", {"name": "kit.late"}),
+                ("kit.late", {}),
+            ):
                 result = await connected.call_tool(tool, arguments)
                 assert result.is_error
                 assert "'kit.late' is not available at this step" in text(result)
@@ -74,15 +84,21 @@ def test_what_is_not_of_the_decision_is_refused_in_words_and_recorded(site: Any,
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_no_call_changes_the_list_and_a_deferred_tool_is_called_without_being_in_it(site: Any, era: str) -> None:
+def test_no_call_changes_the_list_and_a_deferred_tool_is_called_without_being_in_it(
+    site: Any, era: str
+) -> None:
     async def work(router: Any, endpoint: Any) -> None:
         await router.route(site.step("both"))
         async with site.client(endpoint, era) as connected:
             before = await connected.list_tools()
             assert tuple(tool.name for tool in before.tools) == SOME
             assert "kit.later" in connected.instructions
-            assert "kit__late(" in text(await connected.call_tool("search_tools", {"query": "say again later"}))
-            assert "kit__late(" in text(await connected.call_tool("search_tools", {"query": "select:kit.late"}))
+            assert "kit__late(" in text(
+                await connected.call_tool("search_tools", {"query": "say again later"})
+            )
+            assert "kit__late(" in text(
+                await connected.call_tool("search_tools", {"query": "select:kit.late"})
+            )
             await connected.call_tool("get_tool_details", {"name": "kit.late"})
             await connected.call_tool("list_tools", {"bundle": "kit.later"})
             assert text(await connected.call_tool("kit.late", {"text": "y"})) == "said y"
@@ -92,7 +108,9 @@ def test_no_call_changes_the_list_and_a_deferred_tool_is_called_without_being_in
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_list_stays_as_it_was_decided_whatever_the_library_asks_for_meanwhile(site: Any, era: str) -> None:
+def test_a_list_stays_as_it_was_decided_whatever_the_library_asks_for_meanwhile(
+    site: Any, era: str
+) -> None:
     async def work(router: Any, endpoint: Any) -> None:
         await router.route(site.step("both"))
         async with site.client(endpoint, era) as connected:
@@ -113,7 +131,9 @@ def test_what_is_revoked_meanwhile_stays_listed_and_is_refused(
     monkeypatch.setenv("KIT_KEY", "x")
     config = site.folder / "config"
     bundles = (config / "bundles.toml").read_text(encoding="utf-8")
-    needs = bundles.replace('effects = ["read"]', 'effects = ["read"]\nrequires = { env = ["KIT_KEY"] }', 1)
+    needs = bundles.replace(
+        'effects = ["read"]', 'effects = ["read"]\nrequires = { env = ["KIT_KEY"] }', 1
+    )
     (config / "bundles.toml").write_text(needs, encoding="utf-8")
     (config / "router.toml").write_text("[cache]\ncapabilities_ttl_s = 0\n", encoding="utf-8")
 
@@ -122,14 +142,18 @@ def test_what_is_revoked_meanwhile_stays_listed_and_is_refused(
             assert await names(connected) == SOME
             monkeypatch.delenv("KIT_KEY")
             assert await names(connected) == SOME
-            assert "capability_missing" in text(await connected.call_tool("kit__echo", {"text": "x"}))
+            assert "capability_missing" in text(
+                await connected.call_tool("kit__echo", {"text": "x"})
+            )
             await router.route(site.step())
             assert await names(connected) == NAMES
 
     site.serve(work)
 
 
-def test_those_who_listen_are_told_when_a_decision_changes_the_list_and_only_then(site: Any) -> None:
+def test_those_who_listen_are_told_when_a_decision_changes_the_list_and_only_then(
+    site: Any,
+) -> None:
     async def work(router: Any, endpoint: Any) -> None:
         told: dict[str, list[str]] = {"modern": [], "legacy": []}
 
@@ -155,7 +179,10 @@ def test_those_who_listen_are_told_when_a_decision_changes_the_list_and_only_the
             assert await names(old) == await names(new) == SOME[:-1]
             await asyncio.to_thread(_route_elsewhere, router, site.step("some"))
             await until(lambda: all(len(rows) == 2 for rows in told.values()))
-            assert told == {"modern": ["ToolsListChanged"] * 2, "legacy": ["ToolListChangedNotification"] * 2}
+            assert told == {
+                "modern": ["ToolsListChanged"] * 2,
+                "legacy": ["ToolListChangedNotification"] * 2,
+            }
             listener.cancel()
             await asyncio.wait([listener])
 
@@ -170,15 +197,26 @@ def _route_elsewhere(router: Any, step: Any) -> None:
 def test_runs_are_continued_from_disk_and_unknown_ones_are_not_there(site: Any, era: str) -> None:
     async def first(_router: Any, endpoint: Any) -> None:
         for run_id in ("none", ".", "r.lock"):
-            answer = await site.raw(endpoint.port, site.request(endpoint, target=f"/mcp/runs/{run_id}"))
+            answer = await site.raw(
+                endpoint.port, site.request(endpoint, target=f"/mcp/runs/{run_id}")
+            )
             assert answer.status == 404, run_id
-        assert "'none'" in (await site.raw(endpoint.port, site.request(endpoint, target="/mcp/runs/none"))).sentence
+        assert (
+            "'none'"
+            in (
+                await site.raw(endpoint.port, site.request(endpoint, target="/mcp/runs/none"))
+            ).sentence
+        )
 
     site.serve(first)
     seqs = [row["seq"] for row in site.records(file="routing.jsonl")]
 
     async def later() -> None:
-        async with site.open() as router, serve_mcp(router) as endpoint, site.client(endpoint, era) as connected:
+        async with (
+            site.open() as router,
+            serve_mcp(router) as endpoint,
+            site.client(endpoint, era) as connected,
+        ):
             assert await names(connected) == SOME
             assert text(await connected.call_tool("kit__echo", {"text": "again"})) == "said again"
 
@@ -190,7 +228,11 @@ def test_runs_are_continued_from_disk_and_unknown_ones_are_not_there(site: Any, 
 @pytest.mark.parametrize("era", ERAS)
 def test_a_run_that_another_process_writes_is_served_here_too(site: Any, era: str) -> None:
     async def work(_router: Any, _endpoint: Any) -> None:
-        async with site.open() as other, serve_mcp(other) as second, site.client(second, era) as connected:
+        async with (
+            site.open() as other,
+            serve_mcp(other) as second,
+            site.client(second, era) as connected,
+        ):
             assert await names(connected) == SOME
             assert text(await connected.call_tool("kit__echo", {"text": "x"})) == "said x"
 
@@ -206,7 +248,9 @@ def test_sixty_four_callers_at_once_get_their_own_answers(site: Any, era: str) -
             return text(await connected.call_tool("kit__echo", {"text": f"{number}"}))
 
         async with AsyncExitStack() as stack:
-            clients = [await stack.enter_async_context(site.client(endpoint, era)) for _ in range(4)]
+            clients = [
+                await stack.enter_async_context(site.client(endpoint, era)) for _ in range(4)
+            ]
             said = await asyncio.gather(*(one(clients[n % 4], n) for n in range(calls)))
         assert said == [f"said {n}" for n in range(calls)]
 
@@ -242,7 +286,9 @@ def test_stopping_lets_a_call_end_that_ends_in_time(site: Any, era: str) -> None
                 call = asyncio.create_task(connected.call_tool("kit__wait", {}))
                 await until(lambda: site.kit.arrived.acquire(blocking=False))
                 ending = asyncio.create_task(serving.__aexit__(None, None, None))
-                answer = await _after(ending, lambda: site.raw(endpoint.port, site.request(endpoint)))
+                answer = await _after(
+                    ending, lambda: site.raw(endpoint.port, site.request(endpoint))
+                )
                 assert answer is None or answer.status == 503
                 site.kit.door.set()
                 assert text(await call) == "waited"
@@ -279,7 +325,9 @@ def test_stopping_cancels_calls_that_hang_and_ends_who_listens_in_time(site: Any
             assert asyncio.all_tasks() == before
 
     asyncio.run(asyncio.wait_for(main(), 300))
-    assert [row["outcome"] for row in site.records() if row["type"] == "call.finished"] == ["cancelled"] * 4
+    assert [row["outcome"] for row in site.records() if row["type"] == "call.finished"] == [
+        "cancelled"
+    ] * 4
 
 
 async def _hang(site: Any, endpoint: Any, era: str) -> None:
@@ -309,8 +357,16 @@ def test_a_defect_is_told_to_the_client_as_ours_and_to_the_operator_by_name(
         def __init__(self, whole: Any) -> None:
             router = whole.endpoint
             self.decision_id, self.tools = router.decision_id, router.tools
-            self.watch, self.report, self.keep_secret = router.watch, router.report, router.keep_secret
-            self.media, self.catalog, self.principal = router.media, router.catalog, router.principal
+            self.watch, self.report, self.keep_secret = (
+                router.watch,
+                router.report,
+                router.keep_secret,
+            )
+            self.media, self.catalog, self.principal = (
+                router.media,
+                router.catalog,
+                router.principal,
+            )
             self.passes, self.ask, self.follow = router.passes, router.ask, router.follow
             self.log_listener, self.hide = router.log_listener, router.hide
 
@@ -362,8 +418,16 @@ def test_an_ended_endpoint_hears_of_no_decision_any_more(site: Any) -> None:
             router = router.endpoint
             self.watchers: set[Any] = set()
             self.decision_id, self.tools = router.decision_id, router.tools
-            self.call, self.report, self.keep_secret = router.call, router.report, router.keep_secret
-            self.media, self.catalog, self.principal = router.media, router.catalog, router.principal
+            self.call, self.report, self.keep_secret = (
+                router.call,
+                router.report,
+                router.keep_secret,
+            )
+            self.media, self.catalog, self.principal = (
+                router.media,
+                router.catalog,
+                router.principal,
+            )
             self.passes, self.ask, self.follow = router.passes, router.ask, router.follow
             self.log_listener, self.hide = router.log_listener, router.hide
 
@@ -383,7 +447,11 @@ def test_an_ended_endpoint_hears_of_no_decision_any_more(site: Any) -> None:
 def test_a_second_request_of_a_session_under_the_id_of_one_under_way_is_refused_and_the_first_is_answered(
     site: Any,
 ) -> None:
-    opening = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+    opening = {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "t", "version": "1"},
+    }
 
     async def work(router: Any, endpoint: Any) -> None:
         async with site.http(endpoint) as http:
@@ -395,14 +463,23 @@ def test_a_second_request_of_a_session_under_the_id_of_one_under_way_is_refused_
             begun = await posted({"id": 1, "method": "initialize", "params": opening})
             headers["mcp-session-id"] = begun.headers["mcp-session-id"]
             await posted({"method": "notifications/initialized"})
-            call = {"id": 7, "method": "tools/call", "params": {"name": "kit__wait", "arguments": {}}}
+            call = {
+                "id": 7,
+                "method": "tools/call",
+                "params": {"name": "kit__wait", "arguments": {}},
+            }
             first = asyncio.create_task(posted(call))
             await asyncio.to_thread(site.kit.arrived.acquire)
             second = await posted({"id": "7", "method": "tools/list"})
-            assert (second.status_code, "its own" in second.json()["error"]["message"]) == (400, True)
+            assert (second.status_code, "its own" in second.json()["error"]["message"]) == (
+                400,
+                True,
+            )
             assert (await posted({"id": 8, "method": "tools/list"})).status_code == 200
             site.kit.door.set()
             assert "waited" in (await first).text
-            assert (await posted({"id": 7, "method": "tools/list"})).status_code == 200, "it is free again"
+            assert (await posted({"id": 7, "method": "tools/list"})).status_code == 200, (
+                "it is free again"
+            )
 
     site.serve(work)

@@ -1,4 +1,6 @@
-"""What `serve` loads before its first answer: what an MCP request or a page of runs needs comes with the first one."""
+"""What `serve` loads before its first answer: what an MCP request or a page of runs needs comes
+with the first one.
+"""
 
 from __future__ import annotations
 
@@ -47,6 +49,10 @@ print("mcp" in sys.modules, "sqlalchemy" in sys.modules)
 
 def test_the_first_answer_waits_for_neither_the_sdk_nor_the_index(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", LOADED_AT_THE_FIRST_ANSWER], cwd=tmp_path, capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", LOADED_AT_THE_FIRST_ANSWER],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert (done.stdout.split("\n")[:2], done.stderr[-2000:]) == (["[]", "True True"], "")

@@ -1,4 +1,6 @@
-"""Who is let in, and as whom, by the head of a request alone: each rule of the gate with what it refuses beside it."""
+"""Who is let in, and as whom, by the head of a request alone: each rule of the gate with what it
+refuses beside it.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,17 @@ BEGUN, ANEW = run_tag("r.0f3a.1"), run_tag("r.77aa.1")
 
 
 def named(token: str, name: str, *scopes: Any, expires: float | None = None) -> NamedToken:
-    return NamedToken(hashlib.sha256(token.encode()).digest(), Caller(name, frozenset(scopes), name), expires)
+    return NamedToken(
+        hashlib.sha256(token.encode()).digest(), Caller(name, frozenset(scopes), name), expires
+    )
 
 
 KEYS = Keys(
-    KEY, [named(ALICE, "alice", "review", expires=time.time() + 3600), named(OLD, "old", "review", expires=1.0)]
+    KEY,
+    [
+        named(ALICE, "alice", "review", expires=time.time() + 3600),
+        named(OLD, "old", "review", expires=1.0),
+    ],
 )
 BROWSER = Caller("browser", frozenset(("review",)))
 Head = list[tuple[bytes, bytes]]
@@ -37,7 +45,12 @@ Head = list[tuple[bytes, bytes]]
 
 def admission(address: ServiceAddress | None = None) -> Admission:
     own = (address or ServiceAddress()).own_names(8000)
-    return Admission(own, KEYS, frozenset((b"/healthz",)), lambda cookies: BROWSER if cookies == [b"own"] else None)
+    return Admission(
+        own,
+        KEYS,
+        frozenset((b"/healthz",)),
+        lambda cookies: BROWSER if cookies == [b"own"] else None,
+    )
 
 
 def head(token: str | None = KEY, *more: tuple[str, str], host: str = "127.0.0.1:8000") -> Head:
@@ -91,16 +104,35 @@ def test_the_services_own_names_and_pages_are_let_in() -> None:
     [
         (ServiceAddress(names=("r.example",)), "r.example", "http://r.example", None),
         (ServiceAddress(names=("r.example",)), "r.example", "https://r.example", "wrong_origin"),
-        (ServiceAddress(certificate="c", private_key="k"), "127.0.0.1:8000", "https://127.0.0.1:8000", None),
-        (ServiceAddress(certificate="c", private_key="k"), "127.0.0.1:8000", "http://127.0.0.1:8000", "wrong_origin"),
-        (ServiceAddress(names=("r.example",), without_tls=True), "r.example", "https://r.example", None),
+        (
+            ServiceAddress(certificate="c", private_key="k"),
+            "127.0.0.1:8000",
+            "https://127.0.0.1:8000",
+            None,
+        ),
+        (
+            ServiceAddress(certificate="c", private_key="k"),
+            "127.0.0.1:8000",
+            "http://127.0.0.1:8000",
+            "wrong_origin",
+        ),
+        (
+            ServiceAddress(names=("r.example",), without_tls=True),
+            "r.example",
+            "https://r.example",
+            None,
+        ),
         (ServiceAddress("0.0.0.0"), "0.0.0.0:8000", "http://0.0.0.0:8000", "wrong_host"),
         (ServiceAddress("::"), "[::]:8000", "http://[::]:8000", "wrong_host"),
         (ServiceAddress("::1"), "[::1]:8000", "http://[::1]:8000", None),
     ],
 )
-def test_the_names_of_an_address_are_its_own(address: ServiceAddress, host: str, origin: str, code: str | None) -> None:
-    assert asks("/v1/runs", head(KEY, ("origin", origin), host=host), admission(address)) == (code or Caller())
+def test_the_names_of_an_address_are_its_own(
+    address: ServiceAddress, host: str, origin: str, code: str | None
+) -> None:
+    assert asks("/v1/runs", head(KEY, ("origin", origin), host=host), admission(address)) == (
+        code or Caller()
+    )
 
 
 def test_a_runs_token_opens_its_run_and_a_decisions_token_that_decision_of_it() -> None:
@@ -115,7 +147,11 @@ def test_a_runs_token_opens_its_run_and_a_decisions_token_that_decision_of_it() 
             own = Caller("run", frozenset(("call",)), run_id=run, begun=first)
             for path, (to, at) in places.items():
                 is_right = run == to and decision in (None, at)
-                assert asks(path, head(token)) == (own if is_right else "unauthorized"), (run, decision, path)
+                assert asks(path, head(token)) == (own if is_right else "unauthorized"), (
+                    run,
+                    decision,
+                    path,
+                )
             for path in (
                 "/mcp",
                 "/v1/runs",
@@ -125,14 +161,22 @@ def test_a_runs_token_opens_its_run_and_a_decisions_token_that_decision_of_it() 
                 "/mcp/runs/r\n",
             ):
                 assert asks(path, head(token)) == "unauthorized"
-    assert KEYS.token_for_run("r", BEGUN, "1") != KEYS.token_for_run("r1", BEGUN)  # run and decision are told apart
+    assert KEYS.token_for_run("r", BEGUN, "1") != KEYS.token_for_run(
+        "r1", BEGUN
+    )  # run and decision are told apart
 
 
-def test_what_tells_a_run_from_another_of_its_id_is_alike_for_its_decisions_and_sealed_in_its_token() -> None:
+def test_what_tells_a_run_from_another_of_its_id_is_alike_for_its_decisions_and_sealed_in_its_token() -> (
+    None
+):
     assert run_tag("r.0f3a.1") == run_tag("r.0f3a.27") != run_tag("r.77aa.1")
     assert run_tag("a.b.0f3a.1") != run_tag("a.b.77aa.1")  # ids of runs may hold points
     for old in (KEYS.token_for_run("r", BEGUN), KEYS.token_for_run("r", BEGUN, "r.1")):
-        forged = base64.urlsafe_b64encode(ANEW + base64.urlsafe_b64decode(old[4:] + "=")[4:]).decode().rstrip("=")
+        forged = (
+            base64.urlsafe_b64encode(ANEW + base64.urlsafe_b64decode(old[4:] + "=")[4:])
+            .decode()
+            .rstrip("=")
+        )
         assert asks("/mcp/runs/r/decisions/r.1", head(f"brk_{forged}")) == "unauthorized"
 
 
@@ -140,7 +184,11 @@ def test_a_token_of_the_file_is_no_runs_token_whatever_it_looks_like() -> None:
     """Who may write a run's token into the file makes it what the file says."""
     token = KEYS.token_for_run("r", BEGUN)
     listed = Keys(
-        KEY, [named(token, "bob", "review"), named(KEYS.token_for_run("s", BEGUN), "old", "call", expires=1.0)]
+        KEY,
+        [
+            named(token, "bob", "review"),
+            named(KEYS.token_for_run("s", BEGUN), "old", "call", expires=1.0),
+        ],
     )
     by = Admission(admission().names, listed)
     found = asks("/mcp/runs/r", head(token), by)
@@ -149,7 +197,9 @@ def test_a_token_of_the_file_is_no_runs_token_whatever_it_looks_like() -> None:
     assert asks("/mcp/runs/s", head(KEYS.token_for_run("s", BEGUN)), by) == "unauthorized"
 
 
-def test_a_token_ends_at_its_time_although_it_was_right_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_ends_at_its_time_although_it_was_right_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     keys = Keys(KEY, [named(ALICE, "alice", "review", expires=1_000.0)])
     for now, is_right in ((999.0, True), (1_000.0, False), (1_001.0, False)):
         monkeypatch.setattr(time, "time", lambda now=now: now)
@@ -168,14 +218,21 @@ def test_a_cookie_is_for_pages_alone_and_who_has_none_is_led_to_sign_in() -> Non
     assert asks("/runs", head(None, own)) == BROWSER
     for path in ("/v1/runs", "/mcp", "/mcp/runs/r", "/metrics", "/openapi.json"):
         assert asks(path, head(None, own, page)) == "unauthorized"
-    for path, back in (("/runs/r", b"?to=/runs/r"), ("/", b""), ("//evil.example", b""), ("/a/../b", b"")):
+    for path, back in (
+        ("/runs/r", b"?to=/runs/r"),
+        ("/", b""),
+        ("//evil.example", b""),
+        ("/a/../b", b""),
+    ):
         found = judge(path.encode(), head(None, page), admission())
         assert isinstance(found, Refusal)
         assert (found.status, dict(found.headers)[b"location"]) == (303, b"/sign-in" + back)
     assert asks("/healthz", head(None, page)) == NOBODY
 
 
-@pytest.mark.parametrize("key", ["a" * 31, "a" * 513, "a" * 32 + " b", "a" * 32 + "\n", "=" + "a" * 40])
+@pytest.mark.parametrize(
+    "key", ["a" * 31, "a" * 513, "a" * 32 + " b", "a" * 32 + "\n", "=" + "a" * 40]
+)
 def test_a_key_is_long_enough_and_of_a_tokens_letters(key: str) -> None:
     with pytest.raises(RequestError, match="holds no token"):
         Keys(key)
@@ -186,7 +243,9 @@ ENTRY = f"[tokens.a]\nsha256 = '{'0' * 64}'\nscopes = ['call', 'review']\n"
 
 def test_a_token_file_says_all_of_a_token(tmp_path: Path) -> None:
     path = tmp_path / "tokens.toml"
-    path.write_text(ENTRY + "principal = 'ann'\nrole = 'reviewer'\nexpires = 2027-01-31T00:00:00Z\n")
+    path.write_text(
+        ENTRY + "principal = 'ann'\nrole = 'reviewer'\nexpires = 2027-01-31T00:00:00Z\n"
+    )
     path.chmod(0o600)
     (row,) = AccessTokens(path).read()
     assert row.caller == Caller("a", frozenset(("call", "review")), "ann", "reviewer")
@@ -225,7 +284,9 @@ def test_a_file_without_a_token_says_how_it_gets_one_and_gets_it(tmp_path: Path)
     assert [row.caller.name for row in AccessTokens(path).read()] == ["a"]
 
 
-def test_a_token_is_not_added_through_a_link_and_another_file_of_the_name_is_noticed(tmp_path: Path) -> None:
+def test_a_token_is_not_added_through_a_link_and_another_file_of_the_name_is_noticed(
+    tmp_path: Path,
+) -> None:
     path, aim = tmp_path / "tokens.toml", tmp_path / "aim"
     path.symlink_to(aim)
     with pytest.raises(StorageError):

@@ -1,4 +1,6 @@
-"""Files that a service is kept by, and the router's own places: no tool reads or changes them, by whatever name."""
+"""Files that a service is kept by, and the router's own places: no tool reads or changes them, by
+whatever name.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ NAMES = ("secret.toml", "link.toml", "same.toml")
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_file_that_is_hidden_is_so_by_all_of_its_names_at_once(router: Router, folder: Path, name: str) -> None:
+def test_a_file_that_is_hidden_is_so_by_all_of_its_names_at_once(
+    router: Router, folder: Path, name: str
+) -> None:
     assert reads(router, *NAMES, "plain.md") == ["", "", "", ""]
     router.endpoint.hide(None, str(folder / name), None)
     assert reads(router, *NAMES, "plain.md") == ["hidden", "hidden", "hidden", ""]
@@ -74,7 +78,9 @@ def test_the_token_file_is_hidden_before_it_is_read_and_stays_so_when_it_is_repl
 
 
 def test_records_and_tokens_of_servers_are_hidden_from_the_first_call_on(router: Router) -> None:
-    assert reads(router, "runs/notes.txt", "runs/r/run.json", "state/of-a-server.json", "plain.md") == [
+    assert reads(
+        router, "runs/notes.txt", "runs/r/run.json", "state/of-a-server.json", "plain.md"
+    ) == [
         *["hidden"] * 3,
         "",
     ]

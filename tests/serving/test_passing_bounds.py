@@ -1,4 +1,6 @@
-"""What bounds the passing on: the step's budget, the time of a list, and rows and words that are not the server's."""
+"""What bounds the passing on: the step's budget, the time of a list, and rows and words that are
+not the server's.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ async def refused(request: Any) -> Any:
     return told.value.error
 
 
-def test_what_is_passed_on_counts_in_the_steps_budget_and_ends_with_it(site: Any, tmp_path: Path) -> None:
+def test_what_is_passed_on_counts_in_the_steps_budget_and_ends_with_it(
+    site: Any, tmp_path: Path
+) -> None:
     from bundle_router import Step
 
     async def work(relay: Relay) -> None:
@@ -42,27 +46,38 @@ def test_what_is_passed_on_counts_in_the_steps_budget_and_ends_with_it(site: Any
                 connected.get_prompt("test_simple_prompt"),
             ):
                 assert "3 calls, of at most 3" in (await refused(request)).message
-            assert "at most 3" in (await connected.call_tool("test_simple_text", {})).content[0].text
-            assert [(row["outcome"], row["code"], row["spent"]["calls"]) for row in relay.passed()] == [
+            assert (
+                "at most 3" in (await connected.call_tool("test_simple_text", {})).content[0].text
+            )
+            assert [
+                (row["outcome"], row["code"], row["spent"]["calls"]) for row in relay.passed()
+            ] == [
                 ("ok", "", 1),
                 ("ok", "", 3),
                 ("budget", "calls_per_step", 3),
                 ("budget", "calls_per_step", 3),
             ]
             await relay.router.close_run("r")
-            assert "at most 3" in (await refused(connected.read_resource("test://static-text"))).message
+            assert (
+                "at most 3"
+                in (await refused(connected.read_resource("test://static-text"))).message
+            )
             await relay.router.route(Step(run_id="r", workflow="w", role="r", step="another"))
             assert (await connected.read_resource("test://static-text")).contents
 
     relayed(tmp_path, work, limits="calls_per_step = 3")
 
 
-def test_what_is_passed_on_at_the_same_time_does_not_exceed_the_budget(site: Any, tmp_path: Path) -> None:
+def test_what_is_passed_on_at_the_same_time_does_not_exceed_the_budget(
+    site: Any, tmp_path: Path
+) -> None:
     """Each is recorded when it is over: until then it counts all the same."""
 
     async def work(relay: Relay) -> None:
         async with site.client(relay.endpoint) as connected:
-            reads = [connected.read_resource(f"test://template/{number}/data") for number in range(12)]
+            reads = [
+                connected.read_resource(f"test://template/{number}/data") for number in range(12)
+            ]
             answers = await asyncio.gather(*reads, return_exceptions=True)
             assert sum(not isinstance(answer, Exception) for answer in answers) == 3
             assert relay.servers["every"].asked == ["resources/read"] * 3
@@ -71,20 +86,28 @@ def test_what_is_passed_on_at_the_same_time_does_not_exceed_the_budget(site: Any
     relayed(tmp_path, work, limits="calls_per_step = 3")
 
 
-def test_lists_that_are_passed_on_are_recorded_and_count_and_are_no_circle(site: Any, tmp_path: Path) -> None:
+def test_lists_that_are_passed_on_are_recorded_and_count_and_are_no_circle(
+    site: Any, tmp_path: Path
+) -> None:
     async def work(relay: Relay) -> None:
         async with site.client(relay.endpoint) as connected:
             for _ in range(12):
                 await connected.list_resources()
             assert "at most 12" in (await refused(connected.list_prompts())).message
-            assert "at most 12" in (await connected.call_tool("test_simple_text", {})).content[0].text
+            assert (
+                "at most 12" in (await connected.call_tool("test_simple_text", {})).content[0].text
+            )
             *listed, over = relay.listed()
             assert {(row["server"], row["method"], row["outcome"]) for row in listed} == {
                 ("every", "resources/list", "ok")
             }
             assert [row["spent"]["calls"] for row in listed] == [*range(1, 13)]
             assert all(uri in listed[0]["result"] for uri in RESOURCES)
-            assert (over["method"], over["outcome"], over["code"]) == ("prompts/list", "budget", "calls_per_step")
+            assert (over["method"], over["outcome"], over["code"]) == (
+                "prompts/list",
+                "budget",
+                "calls_per_step",
+            )
 
     relayed(tmp_path, work, limits="calls_per_step = 12\nrepeated_calls = 4")
 
@@ -94,7 +117,10 @@ def test_reading_the_same_again_and_again_is_a_circle(site: Any, tmp_path: Path)
         async with site.client(relay.endpoint) as connected:
             for _ in range(5):
                 await connected.read_resource("test://static-text")
-            assert "made before" in (await refused(connected.read_resource("test://static-text"))).message
+            assert (
+                "made before"
+                in (await refused(connected.read_resource("test://static-text"))).message
+            )
             assert (await connected.read_resource("test://static-binary")).contents
             assert [row["code"] for row in relay.passed()] == [*[""] * 5, "repeated_calls", ""]
 
@@ -119,7 +145,9 @@ def test_a_row_that_is_none_costs_itself_and_no_other(site: Any, tmp_path: Path,
 
 
 def test_a_prompt_that_takes_another_servers_name_is_not_listed(site: Any, tmp_path: Path) -> None:
-    listed = {"prompts": [{"name": "every__test_simple_prompt", "description": "Mine."}, {"name": "own"}]}
+    listed = {
+        "prompts": [{"name": "every__test_simple_prompt", "description": "Mine."}, {"name": "own"}]
+    }
 
     async def work(relay: Relay) -> None:
         async with site.client(relay.endpoint) as connected:
@@ -142,7 +170,10 @@ def test_a_server_that_never_ends_its_list_has_the_time_of_one_call_for_all_page
             leap()  # by a minute, so that no page alone takes longer than a call may
         if len(pages) > 2:
             done.wait(300)
-        return {"resources": [{"uri": f"plain://{len(pages)}", "name": "n"}], "nextCursor": str(len(pages))}
+        return {
+            "resources": [{"uri": f"plain://{len(pages)}", "name": "n"}],
+            "nextCursor": str(len(pages)),
+        }
 
     async def work(relay: Relay) -> None:
         async with site.client(relay.endpoint) as connected:
@@ -163,7 +194,9 @@ def test_what_is_no_json_number_is_null_in_what_is_passed_on(site: Any, tmp_path
     async def work(relay: Relay) -> None:
         async with site.client(relay.endpoint) as connected:
             (listed,) = (await connected.list_resources()).model_dump(by_alias=True)["resources"]
-            (given,) = (await connected.read_resource("plain://")).model_dump(by_alias=True)["contents"]
+            (given,) = (await connected.read_resource("plain://")).model_dump(by_alias=True)[
+                "contents"
+            ]
             for meta in (listed["_meta"], given["_meta"]):
                 assert (meta.get("n"), meta["list"]) == (None, [None, 1])
         assert "NaN" not in json.dumps(relay.records())
@@ -171,11 +204,15 @@ def test_what_is_no_json_number_is_null_in_what_is_passed_on(site: Any, tmp_path
     relayed(
         tmp_path,
         work,
-        plain=Entry(prefix=True, answers={"resources_list": {"resources": [row]}, "resources_read": read}),
+        plain=Entry(
+            prefix=True, answers={"resources_list": {"resources": [row]}, "resources_read": read}
+        ),
     )
 
 
-def test_a_list_that_is_too_large_to_be_passed_on_is_not_read_to_its_end(site: Any, tmp_path: Path) -> None:
+def test_a_list_that_is_too_large_to_be_passed_on_is_not_read_to_its_end(
+    site: Any, tmp_path: Path
+) -> None:
     def page(params: dict[str, Any]) -> dict[str, Any]:
         at = int(params.get("cursor", 0))
         row = {"uri": f"test://{at}", "name": "x", "description": "x" * 500_000}
@@ -195,7 +232,12 @@ def test_how_long_an_answer_may_be_kept_and_the_protocols_own_words_are_the_endp
 ) -> None:
     protocol = "io.modelcontextprotocol"
     said = {f"{protocol}/subscriptionId": "7", f"{protocol}/serverInfo": {"name": "x"}, "own": 1}
-    read = {"contents": [{"uri": "plain://", "text": "t"}], "_meta": said, "ttlMs": 9_999_999, "cacheScope": "public"}
+    read = {
+        "contents": [{"uri": "plain://", "text": "t"}],
+        "_meta": said,
+        "ttlMs": 9_999_999,
+        "cacheScope": "public",
+    }
 
     async def work(relay: Relay) -> None:
         async with site.client(relay.endpoint) as connected:
@@ -226,13 +268,19 @@ def test_a_large_answer_is_looked_through_off_every_event_loop(
 
     async def work(relay: Relay) -> None:
         async with site.client(relay.endpoint) as connected:
-            monkeypatch.setattr("bundle_router.adapters.mcp.hub.read_reply", spied(faults.read_reply))
+            monkeypatch.setattr(
+                "bundle_router.adapters.mcp.hub.read_reply", spied(faults.read_reply)
+            )
             monkeypatch.setattr(pass_through, "_size", spied(pass_through._size))
             await connected.read_resource("plain://any")
         assert seen == {"large-results"} if is_large else seen.isdisjoint({"large-results"})
         assert seen
 
-    content = {"uri": "plain://any", "text": "x", "_meta": {"rows": [{"a": n} for n in range(rows)]}}
+    content = {
+        "uri": "plain://any",
+        "text": "x",
+        "_meta": {"rows": [{"a": n} for n in range(rows)]},
+    }
     relayed(tmp_path, work, plain=Entry(answers={"resources_read": {"contents": [content]}}))
 
 
@@ -290,7 +338,11 @@ def test_what_the_sdk_makes_of_a_clients_message_is_told_of_without_its_text(
 ) -> None:
     from tests.serving.conftest import raw, request
 
-    client = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+    client = {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "c", "version": "1"},
+    }
 
     async def post(relay: Relay, method: str, params: Any, session: str = "", **more: Any) -> Any:
         body = json.dumps({"jsonrpc": "2.0", "method": method, "params": params, **more}).encode()
@@ -300,16 +352,21 @@ def test_what_the_sdk_makes_of_a_clients_message_is_told_of_without_its_text(
     async def work(relay: Relay) -> None:
         session = (await post(relay, "initialize", client, id=1)).headers["mcp-session-id"]
         assert (await post(relay, "notifications/initialized", {}, session)).status == 202
-        assert (await post(relay, "notifications/progress", {"progressToken": ["canary"]}, session)).status == 202
+        assert (
+            await post(relay, "notifications/progress", {"progressToken": ["canary"]}, session)
+        ).status == 202
         assert (await post(relay, "ping", {}, session, id=2)).status == 200
 
     relayed(tmp_path, work)
-    # The server behind it is in this process too, and tells of a connection that ends while it reads.
+    # The server behind it is in this process too, and tells of a connection that ends while it
+    # reads.
     assert not [record for record in caplog.records if record.name.startswith("mcp")]
     assert '"event":"mcp.warned","run_id":"r","where":"mcp.server' in capfd.readouterr().err
 
 
-def test_a_host_that_uses_the_sdk_itself_keeps_its_log(site: Any, tmp_path: Path, caplog: Any) -> None:
+def test_a_host_that_uses_the_sdk_itself_keeps_its_log(
+    site: Any, tmp_path: Path, caplog: Any
+) -> None:
     import logging
 
     async def work(relay: Relay) -> None:
@@ -321,7 +378,9 @@ def test_a_host_that_uses_the_sdk_itself_keeps_its_log(site: Any, tmp_path: Path
     assert "the host's own" in caplog.text
 
 
-def test_a_resource_that_changes_without_end_is_announced_now_and_then_and_the_last_change_always() -> None:
+def test_a_resource_that_changes_without_end_is_announced_now_and_then_and_the_last_change_always() -> (
+    None
+):
     from bundle_router.serving.mcp.following import FollowedResources
 
     async def main() -> None:

@@ -1,4 +1,6 @@
-"""What a server has besides tools, and its results as they came, through the endpoint: where the operator lets them."""
+"""What a server has besides tools, and its results as they came, through the endpoint: where the
+operator lets them.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ async def refused(request: Any) -> Any:
     return told.value.error
 
 
-# --- resources, prompts, completion --------------------------------------------------------------------------------
+# --- resources, prompts, completion ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -41,7 +43,9 @@ def test_resources_are_listed_read_and_recorded_and_their_media_are_artifacts(
 ) -> None:
     async def work(relay: Relay) -> None:
         async with site.client(relay.endpoint, era) as connected:
-            assert [str(one.uri) for one in (await connected.list_resources()).resources] == list(RESOURCES)
+            assert [str(one.uri) for one in (await connected.list_resources()).resources] == list(
+                RESOURCES
+            )
             (template,) = (await connected.list_resource_templates()).resource_templates
             assert template.uri_template == "test://template/{id}/data"
             (text,) = (await connected.read_resource("test://static-text")).contents
@@ -63,13 +67,17 @@ def test_resources_are_listed_read_and_recorded_and_their_media_are_artifacts(
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_prompts_are_listed_got_and_completed_and_recorded(site: Any, tmp_path: Path, era: str) -> None:
+def test_prompts_are_listed_got_and_completed_and_recorded(
+    site: Any, tmp_path: Path, era: str
+) -> None:
     from mcp_types import PromptReference
 
     async def work(relay: Relay) -> None:
         async with site.client(relay.endpoint, era) as connected:
             assert [one.name for one in (await connected.list_prompts()).prompts] == list(PROMPTS)
-            got = await connected.get_prompt("test_prompt_with_arguments", {"arg1": "a", "arg2": "b"})
+            got = await connected.get_prompt(
+                "test_prompt_with_arguments", {"arg1": "a", "arg2": "b"}
+            )
             assert got.messages[0].content.text == "Prompt with arguments: arg1='a', arg2='b'"
             reference = PromptReference(type="ref/prompt", name="test_prompt_with_arguments")
             completed = await connected.complete(reference, {"name": "arg1", "value": "test"})
@@ -96,7 +104,9 @@ def test_what_was_passed_on_is_told_of_by_runs_show(site: Any, tmp_path: Path, c
     assert "artifact image/png" in shown
 
 
-def test_what_a_server_refuses_is_refused_in_its_words_and_recorded(site: Any, tmp_path: Path) -> None:
+def test_what_a_server_refuses_is_refused_in_its_words_and_recorded(
+    site: Any, tmp_path: Path
+) -> None:
     async def work(relay: Relay) -> None:
         async with site.client(relay.endpoint) as connected:
             error = await refused(connected.read_resource("test://nothing"))
@@ -118,7 +128,7 @@ def test_a_secret_in_what_is_asked_for_stays_out_of_the_record(site: Any, tmp_pa
     assert secret not in (tmp_path / "runs" / "r" / "tool-calls.jsonl").read_text(encoding="utf-8")
 
 
-# --- who gets nothing ----------------------------------------------------------------------------------------------
+# --- who gets nothing -----------------------------------------------------------------------------
 
 CASES = {
     "nothing is let through": Entry(pass_through=()),
@@ -149,23 +159,31 @@ def test_nothing_is_passed_on_and_none_of_it_is_said_to_be_there_when(
     relayed(tmp_path, work, every=CASES[case], other=Entry(pass_through=(), prefix=True))
 
 
-def test_with_the_next_decision_goes_what_it_does_not_show_any_more(site: Any, tmp_path: Path) -> None:
+def test_with_the_next_decision_goes_what_it_does_not_show_any_more(
+    site: Any, tmp_path: Path
+) -> None:
     from bundle_router import Step, StepPolicy
 
     async def work(relay: Relay) -> None:
         async with site.client(relay.endpoint) as connected:
             assert (await connected.read_resource("test://static-text")).contents
             narrow = StepPolicy(deny=("bundle:every.*",))
-            await relay.router.route(Step(run_id="r", workflow="w", role="r", step="s", policy=narrow))
-            assert (await refused(connected.read_resource("test://static-text"))).code == METHOD_NOT_FOUND
+            await relay.router.route(
+                Step(run_id="r", workflow="w", role="r", step="s", policy=narrow)
+            )
+            assert (
+                await refused(connected.read_resource("test://static-text"))
+            ).code == METHOD_NOT_FOUND
 
     relayed(tmp_path, work)
 
 
-# --- several servers -----------------------------------------------------------------------------------------------
+# --- several servers ------------------------------------------------------------------------------
 
 
-def test_of_several_servers_lists_are_joined_and_each_request_goes_to_its_own(site: Any, tmp_path: Path) -> None:
+def test_of_several_servers_lists_are_joined_and_each_request_goes_to_its_own(
+    site: Any, tmp_path: Path
+) -> None:
     async def work(relay: Relay) -> None:
         async with site.client(relay.endpoint) as connected:
             prompts = [one.name for one in (await connected.list_prompts()).prompts]
@@ -186,7 +204,7 @@ def test_of_several_servers_lists_are_joined_and_each_request_goes_to_its_own(si
     relayed(tmp_path, work, every=Entry(), aside=Entry(prefix=True))
 
 
-# --- results as they came ------------------------------------------------------------------------------------------
+# --- results as they came -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -218,16 +236,22 @@ def test_tools_go_by_their_own_names_and_results_come_as_they_were_while_the_rec
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_results_are_in_the_routers_form_where_they_are_not_let_through(site: Any, tmp_path: Path, era: str) -> None:
+def test_results_are_in_the_routers_form_where_they_are_not_let_through(
+    site: Any, tmp_path: Path, era: str
+) -> None:
     async def work(relay: Relay) -> None:
         async with site.client(relay.endpoint, era) as connected:
             result = await connected.call_tool("every__test_image_content", {})
             assert "artifact:sha256:" in result.content[0].text
 
-    relayed(tmp_path, work, every=Entry(pass_through=("resources", "input", "logging"), prefix=True))
+    relayed(
+        tmp_path, work, every=Entry(pass_through=("resources", "input", "logging"), prefix=True)
+    )
 
 
-def test_what_is_too_large_to_pass_as_it_came_is_shaped_or_refused_and_kept_whole(site: Any, tmp_path: Path) -> None:
+def test_what_is_too_large_to_pass_as_it_came_is_shaped_or_refused_and_kept_whole(
+    site: Any, tmp_path: Path
+) -> None:
     async def work(relay: Relay) -> None:
         async with site.client(relay.endpoint) as connected:
             shown = (await connected.call_tool("test_large", {})).content[0].text
@@ -257,7 +281,9 @@ def test_progress_reaches_the_client_before_the_result(site: Any, tmp_path: Path
     relayed(tmp_path, work)
 
 
-def test_log_lines_reach_a_client_that_asked_for_them_and_no_other(site: Any, tmp_path: Path) -> None:
+def test_log_lines_reach_a_client_that_asked_for_them_and_no_other(
+    site: Any, tmp_path: Path
+) -> None:
     from mcp.shared.exceptions import MCPDeprecationWarning
 
     async def work(relay: Relay) -> None:
@@ -277,7 +303,9 @@ def test_log_lines_reach_a_client_that_asked_for_them_and_no_other(site: Any, tm
         ):
             with pytest.warns(MCPDeprecationWarning, match="logging"):
                 await asyncio.gather(one.set_logging_level("info"), two.set_logging_level("error"))
-            await asyncio.gather(one.call_tool("test_tool_with_logging", {}), two.call_tool("test_simple_text", {}))
+            await asyncio.gather(
+                one.call_tool("test_tool_with_logging", {}), two.call_tool("test_simple_text", {})
+            )
             await two.call_tool("test_tool_with_logging", {})
             assert (len(heard), others) == (3, [])
 
@@ -301,9 +329,13 @@ def test_log_lines_and_progress_of_a_process_reach_the_client_that_wants_them(
         async def progress(done: float, total: float | None, message: str | None) -> None:
             told.put_nowait(done)
 
-        while not (await relay.router.tools("r")).tools:  # a busy machine does not start it in the 5 s it is waited for
+        while not (
+            await relay.router.tools("r")
+        ).tools:  # a busy machine does not start it in the 5 s it is waited for
             await relay.router.route(Step(run_id="r", workflow="w", role="r", step="s"))
-        assert (await relay.router.call("r", "every.test_simple_text", {})).ok, "the process is there"
+        assert (await relay.router.call("r", "every.test_simple_text", {})).ok, (
+            "the process is there"
+        )
         async with site.client(relay.endpoint, "legacy", logging_callback=hear) as connected:
             await connected.call_tool("test_tool_with_logging", {})
             with pytest.warns(MCPDeprecationWarning, match="logging"):
@@ -333,30 +365,43 @@ def test_changes_of_the_lists_of_resources_and_prompts_reach_clients_of_both_era
             await old.list_prompts()
             relay.servers["every"].change_lists()
             told = {await heard.next() for _ in range(2)}
-            assert told == {"notifications/resources/list_changed", "notifications/prompts/list_changed"}
+            assert told == {
+                "notifications/resources/list_changed",
+                "notifications/prompts/list_changed",
+            }
             events = [await asyncio.wait_for(anext(stream), 300) for _ in range(2)]
-            assert sorted(map(type, events), key=str) == sorted((PromptsListChanged, ResourcesListChanged), key=str)
+            assert sorted(map(type, events), key=str) == sorted(
+                (PromptsListChanged, ResourcesListChanged), key=str
+            )
 
     relayed(tmp_path, work, every=Entry(modern=modern))
 
 
-# --- input of the client -------------------------------------------------------------------------------------------
+# --- input of the client --------------------------------------------------------------------------
 
 
-def test_a_server_of_which_input_is_not_let_through_learns_nothing_of_the_client(site: Any, tmp_path: Path) -> None:
+def test_a_server_of_which_input_is_not_let_through_learns_nothing_of_the_client(
+    site: Any, tmp_path: Path
+) -> None:
     async def elicit(_context: Any, _params: Any) -> Any:
         raise AssertionError("nobody may ask")
 
     async def work(relay: Relay) -> None:
         async with site.client(relay.endpoint, elicitation_callback=elicit) as connected:
-            (block,) = (await connected.call_tool("test_input_required_result_capabilities", {})).content
+            (block,) = (
+                await connected.call_tool("test_input_required_result_capabilities", {})
+            ).content
             assert block.text == "The client can give nothing."
 
-    relayed(tmp_path, work, every=Entry(pass_through=tuple(one for one in EVERYTHING if one != "input")))
+    relayed(
+        tmp_path, work, every=Entry(pass_through=tuple(one for one in EVERYTHING if one != "input"))
+    )
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_server_learns_exactly_what_the_client_can_give(site: Any, tmp_path: Path, era: str) -> None:
+def test_a_server_learns_exactly_what_the_client_can_give(
+    site: Any, tmp_path: Path, era: str
+) -> None:
     from mcp_types import ElicitResult
 
     async def elicit(_context: Any, _params: Any) -> Any:
@@ -364,7 +409,9 @@ def test_a_server_learns_exactly_what_the_client_can_give(site: Any, tmp_path: P
 
     async def work(relay: Relay) -> None:
         async with site.client(relay.endpoint, era, elicitation_callback=elicit) as connected:
-            (block,) = (await connected.call_tool("test_input_required_result_capabilities", {})).content
+            (block,) = (
+                await connected.call_tool("test_input_required_result_capabilities", {})
+            ).content
             assert block.text == "The client gave: named."
             error = await refused(connected.call_tool("test_missing_capability", {}))
             assert "sampling" in error.message
@@ -383,7 +430,9 @@ def test_what_a_server_needs_is_asked_of_the_client_and_each_round_is_recorded(
 
     async def work(relay: Relay) -> None:
         async with site.client(relay.endpoint, era, elicitation_callback=elicit) as connected:
-            (block,) = (await connected.call_tool("test_input_required_result_multi_round", {})).content
+            (block,) = (
+                await connected.call_tool("test_input_required_result_multi_round", {})
+            ).content
             assert block.text == "Both steps are done."
             finished = [row for row in relay.records() if row["type"] == "call.finished"]
             assert [row["code"] for row in finished] == ["input_required", "input_required", ""]
@@ -392,7 +441,9 @@ def test_what_a_server_needs_is_asked_of_the_client_and_each_round_is_recorded(
     relayed(tmp_path, work, every=Entry(era="modern"))
 
 
-def test_a_prompt_may_need_input_too_of_a_client_of_the_handshake_era(site: Any, tmp_path: Path) -> None:
+def test_a_prompt_may_need_input_too_of_a_client_of_the_handshake_era(
+    site: Any, tmp_path: Path
+) -> None:
     from mcp_types import ElicitResult
 
     async def elicit(_context: Any, _params: Any) -> Any:
@@ -428,13 +479,20 @@ def test_a_server_of_which_input_is_not_let_through_can_not_ask_though_it_tries(
     async def work(relay: Relay) -> None:
         async with site.client(relay.endpoint, era, elicitation_callback=elicit) as connected:
             result = await connected.call_tool("test_streaming_elicitation", {})
-            assert (result.is_error, "asked for more input" in result.content[0].text) == (True, True)
+            assert (result.is_error, "asked for more input" in result.content[0].text) == (
+                True,
+                True,
+            )
             error = await refused(connected.get_prompt("test_input_required_result_prompt"))
             assert "asked for more input" in error.message
             ended = [row for row in relay.records() if row["type"] != "call.started"]
-            assert [(row["outcome"], row["code"]) for row in ended] == [("tool_error", "input_required")] * 2
+            assert [(row["outcome"], row["code"]) for row in ended] == [
+                ("tool_error", "input_required")
+            ] * 2
 
-    relayed(tmp_path, work, every=Entry(pass_through=tuple(one for one in EVERYTHING if one != "input")))
+    relayed(
+        tmp_path, work, every=Entry(pass_through=tuple(one for one in EVERYTHING if one != "input"))
+    )
 
 
 @pytest.mark.parametrize("modern", [True, False])
@@ -462,7 +520,9 @@ def test_a_client_of_the_handshake_era_is_asked_in_mid_call_for_what_it_gives(
             (came,) = (await unable.call_tool("test_elicitation", {"message": "Who?"})).content
             assert "Ann" not in came.text
             assert asked == ["Who?"]
-            assert "Ann" not in json.dumps([row for row in relay.records() if row["type"] == "call.started"])
+            assert "Ann" not in json.dumps(
+                [row for row in relay.records() if row["type"] == "call.started"]
+            )
 
     relayed(tmp_path, work, every=Entry(modern=modern))
 
@@ -474,7 +534,11 @@ def test_a_server_of_the_handshake_era_that_asks_a_modern_client_in_mid_call_is_
         raise AssertionError("nobody may ask")
 
     async def work(relay: Relay) -> None:
-        able = {"elicitation_callback": asked, "sampling_callback": asked, "list_roots_callback": asked}
+        able = {
+            "elicitation_callback": asked,
+            "sampling_callback": asked,
+            "list_roots_callback": asked,
+        }
         async with site.client(relay.endpoint, "auto", **able) as connected:
             (told,) = (await connected.call_tool("test_elicitation", {"message": "Who?"})).content
             assert told.text == "This tool needs a client that is able to do elicitation/create."
@@ -490,7 +554,7 @@ def test_a_server_of_the_handshake_era_that_asks_a_modern_client_in_mid_call_is_
     relayed(tmp_path, work, every=Entry(modern=False))
 
 
-# --- what changes --------------------------------------------------------------------------------------------------
+# --- what changes ---------------------------------------------------------------------------------
 
 
 @pytest.mark.filterwarnings("ignore:resources/(un)?subscribe is removed")
@@ -518,7 +582,9 @@ def test_a_client_of_the_handshake_era_hears_of_a_resource_it_follows_until_it_d
 
 
 @pytest.mark.filterwarnings("ignore:resources/(un)?subscribe is removed")
-def test_changes_that_a_server_of_the_handshake_era_tells_of_reach_clients_of_both(site: Any, tmp_path: Path) -> None:
+def test_changes_that_a_server_of_the_handshake_era_tells_of_reach_clients_of_both(
+    site: Any, tmp_path: Path
+) -> None:
     from mcp.client.subscriptions import ResourceUpdated, listen
 
     async def work(relay: Relay) -> None:
@@ -534,7 +600,9 @@ def test_changes_that_a_server_of_the_handshake_era_tells_of_reach_clients_of_bo
                 upstream.update(uri)
                 assert await heard.next() == uri
                 assert await asyncio.wait_for(anext(stream), 300) == ResourceUpdated(uri=uri)
-            assert list(upstream.subscribed) == [uri], "once for both, and still for the one that stays"
+            assert list(upstream.subscribed) == [uri], (
+                "once for both, and still for the one that stays"
+            )
             error = await refused(old.session.subscribe_resource("test://nobodys"))
             assert "Resource not found" in error.message
             assert [(row["method"], row["outcome"]) for row in relay.passed()] == [
@@ -561,10 +629,14 @@ def test_a_listener_of_the_modern_era_hears_of_the_resources_it_named_while_the_
             listen(connected.session, resource_subscriptions=["test://watched-resource"]) as stream,
         ):
             upstream.update("test://watched-resource")
-            assert await asyncio.wait_for(anext(stream), 300) == ResourceUpdated(uri="test://watched-resource")
+            assert await asyncio.wait_for(anext(stream), 300) == ResourceUpdated(
+                uri="test://watched-resource"
+            )
             assert upstream.followed == ["test://watched-resource"]
             narrow = StepPolicy(deny=("bundle:every.*",))
-            await relay.router.route(Step(run_id="r", workflow="w", role="r", step="s", policy=narrow))
+            await relay.router.route(
+                Step(run_id="r", workflow="w", role="r", step="s", policy=narrow)
+            )
             assert "resources" not in (await relay.router.endpoint.passes("r"))
             async with site.client(relay.endpoint) as other:
                 await other.list_tools()  # the decision is known to the endpoint by now

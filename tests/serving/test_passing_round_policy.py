@@ -1,4 +1,6 @@
-"""Resources, prompts, completion and subscriptions as a way round policy: what the step may not have is not reached."""
+"""Resources, prompts, completion and subscriptions as a way round policy: what the step may not
+have is not reached.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,16 @@ from bundle_router import Step, StepPolicy
 
 from tests.serving.relay import Entry, Notifications, Relay, relayed
 
-HIDDEN = {"the decision does not show it": Entry(shown=False), "nothing of it is let through": Entry(pass_through=())}
+HIDDEN = {
+    "the decision does not show it": Entry(shown=False),
+    "nothing of it is let through": Entry(pass_through=()),
+}
 
 
 async def attempts(connected: Any) -> list[str]:
-    """Ask for everything by names that only the other server could know; what was answered, but for the completion of
-    a template, which the server that is shown answers itself."""
+    """Ask for everything by names that only the other server could know; what was answered, but for
+    the completion of a template, which the server that is shown answers itself.
+    """
     from mcp.shared.exceptions import MCPError
     from mcp_types import PromptReference, ResourceTemplateReference
 
@@ -39,7 +45,9 @@ async def attempts(connected: Any) -> list[str]:
             result = await request()
         except MCPError:
             continue
-        answered += [] if getattr(result, "is_error", False) or name == "complete a template" else [name]
+        answered += (
+            [] if getattr(result, "is_error", False) or name == "complete a template" else [name]
+        )
     return answered
 
 
@@ -57,13 +65,22 @@ def test_a_server_beside_the_one_that_is_shown_hears_of_no_request(
         assert relay.servers["other"].asked == (["tools/call"] if is_shown else [])
         assert answered == (["tool"] if is_shown else [])
 
-    relayed(tmp_path, work, every=Entry(prefix=True), other=Entry(**{**vars(HIDDEN[case]), "prefix": True}))
+    relayed(
+        tmp_path,
+        work,
+        every=Entry(prefix=True),
+        other=Entry(**{**vars(HIDDEN[case]), "prefix": True}),
+    )
 
 
-def test_a_denial_of_the_bundle_takes_away_what_its_server_has_besides_tools(site: Any, tmp_path: Path) -> None:
+def test_a_denial_of_the_bundle_takes_away_what_its_server_has_besides_tools(
+    site: Any, tmp_path: Path
+) -> None:
     async def work(relay: Relay) -> None:
         await relay.router.route(
-            Step(run_id="r", workflow="w", role="r", step="s", policy=StepPolicy(deny=("bundle:*",)))
+            Step(
+                run_id="r", workflow="w", role="r", step="s", policy=StepPolicy(deny=("bundle:*",))
+            )
         )
         for era in ("legacy", "auto"):
             async with site.client(relay.endpoint, era) as connected:
@@ -73,7 +90,9 @@ def test_a_denial_of_the_bundle_takes_away_what_its_server_has_besides_tools(sit
     relayed(tmp_path, work)
 
 
-@pytest.mark.parametrize("by", ["another process", "a decision that follows the one in the address"])
+@pytest.mark.parametrize(
+    "by", ["another process", "a decision that follows the one in the address"]
+)
 @pytest.mark.filterwarnings("ignore:resources/(un)?subscribe is removed")
 def test_who_follows_a_resource_hears_nothing_more_once_a_decision_takes_it_away(
     site: Any, tmp_path: Path, by: str
@@ -82,17 +101,29 @@ def test_who_follows_a_resource_hears_nothing_more_once_a_decision_takes_it_away
 
     async def work(relay: Relay) -> None:
         heard = Notifications("resources/updated")
-        named = await relay.router.endpoint.decision_id("r") if by.startswith("a decision") else None
+        named = (
+            await relay.router.endpoint.decision_id("r") if by.startswith("a decision") else None
+        )
         upstream, uris = relay.servers["every"], ("test://watched-resource", "test://static-text")
         async with (
-            site.client(relay.endpoint, "legacy", decision=named, message_handler=heard.hear) as connected,
-            site.client(relay.endpoint, "legacy", run_id="free", message_handler=heard.hear) as other,
+            site.client(
+                relay.endpoint, "legacy", decision=named, message_handler=heard.hear
+            ) as connected,
+            site.client(
+                relay.endpoint, "legacy", run_id="free", message_handler=heard.hear
+            ) as other,
         ):
             await connected.session.subscribe_resource(uris[0])
             await other.session.subscribe_resource(uris[1])
             upstream.update(uris[0])
             assert await heard.next() == uris[0]
-            narrow = Step(run_id="r", workflow="w", role="r", step="s", policy=StepPolicy(deny=("bundle:every.*",)))
+            narrow = Step(
+                run_id="r",
+                workflow="w",
+                role="r",
+                step="s",
+                policy=StepPolicy(deny=("bundle:every.*",)),
+            )
             if named:
                 await relay.router.route(narrow)
             else:

@@ -1,4 +1,6 @@
-"""`bundle-router serve --mcp-only`, as people run it: a process that serves until it is told to stop."""
+"""`bundle-router serve --mcp-only`, as people run it: a process that serves until it is told to
+stop.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +33,15 @@ STEP = ("--workflow", "feature", "--role", "reviewer", "--step", "review")
 
 
 class Process:
-    """The verb, running in a folder of its own: forked from a warm process, or, without one, started cold."""
+    """The verb, running in a folder of its own: forked from a warm process, or, without one,
+    started cold.
+    """
 
     def __init__(self, warm: Warm | None, folder: Path, *words: str, **env: str) -> None:
         self.child: Forked | subprocess.Popen[str] = (
-            Forked(warm, folder, ("serve", *words), env) if warm else start(folder, "serve", *words, env=env)
+            Forked(warm, folder, ("serve", *words), env)
+            if warm
+            else start(folder, "serve", *words, env=env)
         )
 
     def line(self) -> str:
@@ -44,7 +50,9 @@ class Process:
         return self.child.stdout.readline()
 
     def told(self) -> str:
-        """The next line of standard error that is no event, such as that another test left a process behind."""
+        """The next line of standard error that is no event, such as that another test left a
+        process behind.
+        """
         assert self.child.stderr is not None
         return next(line for line in self.child.stderr if not line.startswith("{"))
 
@@ -65,12 +73,16 @@ def warm() -> Iterator[Warm]:
 
 @pytest.fixture
 def begin(tmp_path: Path, request: pytest.FixtureRequest, warm: Warm) -> Iterator[Any]:
-    """Starts the verb; with the parameter `asyncio` as where the extra `uvloop` is not installed."""
+    """Starts the verb; with the parameter `asyncio` as where the extra `uvloop` is not
+    installed.
+    """
     started: list[Process] = []
     path = {}
     if getattr(request, "param", "uvloop") == "asyncio":
         (tmp_path / "hidden").mkdir()
-        (tmp_path / "hidden" / "uvloop.py").write_text('raise ImportError("not installed")\n', encoding="utf-8")
+        (tmp_path / "hidden" / "uvloop.py").write_text(
+            'raise ImportError("not installed")\n', encoding="utf-8"
+        )
         path["PYTHONPATH"] = os.pathsep.join((str(tmp_path / "hidden"), str(ROOT / "router")))
 
     def make(*words: str, cold: bool = False, **env: str) -> Process:
@@ -91,7 +103,12 @@ def ask(site: Any, url: str, token: str) -> tuple[list[str], str]:
     async def main() -> tuple[list[str], str]:
         async with site.client(endpoint, run_id=run_id) as connected:
             names = [tool.name for tool in (await connected.list_tools()).tools]
-            return names, (await connected.call_tool("repo__read_file", {"path": "README.md"})).content[0].text
+            return (
+                names,
+                (await connected.call_tool("repo__read_file", {"path": "README.md"}))
+                .content[0]
+                .text,
+            )
 
     return asyncio.run(asyncio.wait_for(main(), 300))
 
@@ -101,7 +118,9 @@ on_both_loops = pytest.mark.parametrize("begin", ["uvloop", "asyncio"], indirect
 
 @on_both_loops
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_step_is_routed_and_served_until_a_signal(site: Any, begin: Any, tmp_path: Path, number: int) -> None:
+def test_a_step_is_routed_and_served_until_a_signal(
+    site: Any, begin: Any, tmp_path: Path, number: int
+) -> None:
     (tmp_path / "README.md").write_text("# served\n", encoding="utf-8")
     words = ("--mcp-only", "--run", "r-1", *STEP, "--config", str(ROOT / "config"), "--json")
     process = begin(*words, cold=True)
@@ -113,22 +132,40 @@ def test_a_step_is_routed_and_served_until_a_signal(site: Any, begin: Any, tmp_p
     assert "repo__read_file" in names
     assert "# served" in text
     if (maps := Path(f"/proc/{said['pid']}/maps")).exists() and find_spec("uvloop"):
-        assert ("uvloop" in maps.read_text(encoding="utf-8")) == (not (tmp_path / "hidden").exists())
+        assert ("uvloop" in maps.read_text(encoding="utf-8")) == (
+            not (tmp_path / "hidden").exists()
+        )
     assert process.stop(number) == (0, "")
     run = json.loads((tmp_path / "runs" / "r-1" / "run.json").read_text(encoding="utf-8"))
     assert run["closed"]
 
 
-def test_a_token_from_the_environment_is_not_said_anywhere(site: Any, begin: Any, tmp_path: Path) -> None:
+def test_a_token_from_the_environment_is_not_said_anywhere(
+    site: Any, begin: Any, tmp_path: Path
+) -> None:
     (tmp_path / "README.md").write_text("# served\n", encoding="utf-8")
     token = "from-the-environment-" + "x" * 32
-    words = ("--mcp-only", "--token-env", "ROUTER_TOKEN", "--run", "r-1", *STEP, "--config", str(ROOT / "config"))
+    words = (
+        "--mcp-only",
+        "--token-env",
+        "ROUTER_TOKEN",
+        "--run",
+        "r-1",
+        *STEP,
+        "--config",
+        str(ROOT / "config"),
+    )
     process = begin(*words, ROUTER_TOKEN=token)
     line = process.line()
     url = line.split()[1]
     assert "# served" in ask(site, url, token)[1]
-    decided = json.loads((tmp_path / "runs" / "r-1" / "routing.jsonl").read_text(encoding="utf-8").splitlines()[0])
-    assert "# served" in ask(site, url, Keys(token).token_for_run("r-1", run_tag(decided["decision_id"])))[1]
+    decided = json.loads(
+        (tmp_path / "runs" / "r-1" / "routing.jsonl").read_text(encoding="utf-8").splitlines()[0]
+    )
+    assert (
+        "# served"
+        in ask(site, url, Keys(token).token_for_run("r-1", run_tag(decided["decision_id"])))[1]
+    )
     status, err = process.stop(signal.SIGTERM)
     assert (status, token in line + err) == (0, False)
 
@@ -149,13 +186,15 @@ def test_a_token_from_the_environment_is_not_said_anywhere(site: Any, begin: Any
         (("--tokens", "none.toml"), "'none.toml' can't be read"),
     ],
 )
-def test_what_cant_be_served_is_a_bad_request(tmp_path: Path, words: tuple[str, ...], why: str) -> None:
+def test_what_cant_be_served_is_a_bad_request(
+    tmp_path: Path, words: tuple[str, ...], why: str
+) -> None:
     done = run(tmp_path, "serve", *words, code=3)
     assert done.stdout == ""
     assert why in done.stderr
 
 
-# --- S-03 ------------------------------------------------------------------------------------------------------------
+# --- S-03 -----------------------------------------------------------------------------------------
 
 KEYS: dict[str, Any] = {
     "command": "/bin/sh",
@@ -171,21 +210,35 @@ METHODS = (
     "initialize", "server/discover", "ping", "tools/list", "tools/call", "resources/list", "resources/read",
     "prompts/get", "completion/complete", "logging/setLevel", "servers/add", "notifications/cancelled", "roots/list",
 )  # fmt: skip
-TOOLS = ("repo__read_file", "search_tools", "call_tool", "list_tools", "get_tool_details", "read_artifact", "none")
+TOOLS = (
+    "repo__read_file",
+    "search_tools",
+    "call_tool",
+    "list_tools",
+    "get_tool_details",
+    "read_artifact",
+    "none",
+)
 
 
 def messages() -> Iterator[bytes]:
     """Every place a message has for a key that could define a process."""
     for method in METHODS:
         for params in (KEYS, {"name": "call_tool", "arguments": KEYS, **KEYS}, {"_meta": KEYS}):
-            yield json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params, **KEYS}).encode()
+            yield json.dumps(
+                {"jsonrpc": "2.0", "id": 1, "method": method, "params": params, **KEYS}
+            ).encode()
     for tool in TOOLS:
         for key, value in KEYS.items():
             params = {"name": tool, "arguments": {key: value}}
-            yield json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
+            yield json.dumps(
+                {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+            ).encode()
         inner = {"name": "repo.read_file", "arguments": KEYS, **KEYS}
         params = {"name": tool, "arguments": inner}
-        yield json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
+        yield json.dumps(
+            {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+        ).encode()
     yield json.dumps(KEYS).encode()
     yield json.dumps([KEYS]).encode()
 
@@ -197,13 +250,32 @@ def test_no_message_starts_a_process(site: Any, begin: Any, tmp_path: Path) -> N
         pytest.skip("strace is not installed, so nothing can say that no process was started")
     if shutil.which("git"):
         subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
-    process = begin("--mcp-only", "--run", "r-1", *STEP, "--config", str(ROOT / "config"), "--json", "--development")
+    process = begin(
+        "--mcp-only",
+        "--run",
+        "r-1",
+        *STEP,
+        "--config",
+        str(ROOT / "config"),
+        "--json",
+        "--development",
+    )
     said = json.loads(process.line())
     token = process.told().removeprefix("bearer token: ").strip()
     endpoint = SimpleNamespace(key=token, port=said["port"])
     log = tmp_path / "execve.log"
     watch = subprocess.Popen(
-        [strace, "-f", "-qq", "-e", "trace=execve,execveat", "-o", str(log), "-p", str(said["pid"])],
+        [
+            strace,
+            "-f",
+            "-qq",
+            "-e",
+            "trace=execve,execveat",
+            "-o",
+            str(log),
+            "-p",
+            str(said["pid"]),
+        ],
         stderr=subprocess.DEVNULL,
     )
     try:
@@ -236,7 +308,10 @@ def test_no_message_starts_a_process(site: Any, begin: Any, tmp_path: Path) -> N
         assert len(statuses) == 2 * len(list(messages()))
         assert set(statuses) <= {200, 202, 400, 404, 406, 422}, set(statuses)
         told = [(tool, {key: value}) for tool in TOOLS for key, value in KEYS.items()]
-        told += [("call_tool", {"name": name, "arguments": KEYS}) for name in ("repo.read_file", "evil.run")]
+        told += [
+            ("call_tool", {"name": name, "arguments": KEYS})
+            for name in ("repo.read_file", "evil.run")
+        ]
         assert all(asyncio.run(asyncio.wait_for(call(*told), 300)))
         assert log.read_text() == ""
         assert not (tmp_path / "pwned").exists()
@@ -248,11 +323,20 @@ def test_no_message_starts_a_process(site: Any, begin: Any, tmp_path: Path) -> N
         watch.wait(300)
 
 
-def test_people_sign_in_with_a_token_and_edit_the_config_if_it_is_good_for_that(begin: Any, tmp_path: Path) -> None:
+def test_people_sign_in_with_a_token_and_edit_the_config_if_it_is_good_for_that(
+    begin: Any, tmp_path: Path
+) -> None:
     httpx = pytest.importorskip("httpx")
     shutil.copytree(ROOT / "config", tmp_path / "config")
     shutil.copytree(ROOT / "config", tmp_path / "branch")
-    process = begin("--json", "--token-env", "TOKEN", "--compare", f"branch={tmp_path / 'branch'}", TOKEN="t" * 40)
+    process = begin(
+        "--json",
+        "--token-env",
+        "TOKEN",
+        "--compare",
+        f"branch={tmp_path / 'branch'}",
+        TOKEN="t" * 40,
+    )
     base = f"http://127.0.0.1:{json.loads(process.line())['port']}"
     with httpx.Client(base_url=base, headers={"origin": base}, timeout=300) as person:
         assert person.get("/config").status_code == 401
@@ -263,7 +347,9 @@ def test_people_sign_in_with_a_token_and_edit_the_config_if_it_is_good_for_that(
         token = page.partition('name="token" value="')[2].partition('"')[0]
         assert (
             "unknown key"
-            in person.post("/config/check", data={"token": token, "file": "router.toml", "text": "recent = 1"}).text
+            in person.post(
+                "/config/check", data={"token": token, "file": "router.toml", "text": "recent = 1"}
+            ).text
         )
         compared = person.get("/config/compare.json", params={"with": "branch"}).json()
         assert compared["preview"]["privileges"]["rows"] == []
@@ -292,12 +378,26 @@ def test_what_is_followed_is_routed_again_when_a_server_comes_back_and_when_it_l
     from tests.mcp.conftest import FAULTS
 
     port = free_port()
-    write_config(tmp_path / "config", {"url": f"http://127.0.0.1:{port}/mcp", "trust": "trusted", "ttl_s": 1})
-    places = ("--config", str(tmp_path / "config"), "--workspace", str(tmp_path), "--development", "--unpinned")
+    write_config(
+        tmp_path / "config", {"url": f"http://127.0.0.1:{port}/mcp", "trust": "trusted", "ttl_s": 1}
+    )
+    places = (
+        "--config",
+        str(tmp_path / "config"),
+        "--workspace",
+        str(tmp_path),
+        "--development",
+        "--unpinned",
+    )
     process = begin("--mcp-only", "--run", "r-1", *STEP, *places, "--json", "--follow")
-    assert json.loads(process.line())["notices"].startswith("following: the step is routed again when")
+    assert json.loads(process.line())["notices"].startswith(
+        "following: the step is routed again when"
+    )
     assert process.told().startswith("bearer token")
-    lost = "no tools of server 's': it gave no list of its tools: the server can't be reached (ConnectError); "
+    lost = (
+        "no tools of server 's': it gave no list of its tools: the server can't be reached"
+        " (ConnectError); "
+    )
     assert process.told() == f"{lost}it is asked again\n"
     with FAULTS.serving(port=port) as server:
         assert process.told() == f"routed again: {len(FAULTS.TOOLS)} tools\n"
@@ -308,7 +408,11 @@ def test_what_is_followed_is_routed_again_when_a_server_comes_back_and_when_it_l
     process.stop(signal.SIGTERM)
     records = (tmp_path / "runs" / "r-1" / "routing.jsonl").read_text(encoding="utf-8").splitlines()
     missed = [[row["code"] for row in json.loads(line)["left_out"]] for line in records]
-    assert missed[-4:-1] == [["server_unavailable"], [], []], "three that count, however long it was away"
+    assert missed[-4:-1] == [
+        ["server_unavailable"],
+        [],
+        [],
+    ], "three that count, however long it was away"
     assert len(missed) <= 5
 
 
@@ -325,31 +429,54 @@ def test_what_serving_does_not_notice_is_said(begin: Any) -> None:
 
 
 @on_both_loops
-def test_a_server_that_is_silent_at_first_is_missing_in_words_and_not_in_silence(begin: Any, tmp_path: Path) -> None:
+def test_a_server_that_is_silent_at_first_is_missing_in_words_and_not_in_silence(
+    begin: Any, tmp_path: Path
+) -> None:
     config = tmp_path / "config"
     silent = ["-c", "import sys; sys.stdin.read()"]
     entry = {"transport": "stdio", "command": sys.executable, "args": silent, "trust": "trusted"}
     write_config(config, entry)
     places = ("--config", str(config), "--workspace", str(tmp_path))
-    process = begin("--mcp-only", "--run", "r-1", *STEP, *places, "--development", "--unpinned", "--json")
+    process = begin(
+        "--mcp-only", "--run", "r-1", *STEP, *places, "--development", "--unpinned", "--json"
+    )
     assert json.loads(process.line())["run_id"] == "r-1"
     assert process.told().startswith("bearer token")
-    assert process.told().startswith("no tools of server 's': it is still being asked for its tools, after")
+    assert process.told().startswith(
+        "no tools of server 's': it is still being asked for its tools, after"
+    )
     process.stop(signal.SIGTERM)
-    asked = run(tmp_path, "route", *STEP, *places, "--run", "r-2", "--development", "--unpinned").stdout
-    assert "server 's' was not asked which tools it has: bundle-router tools --run r-2 asks it" in asked
+    asked = run(
+        tmp_path, "route", *STEP, *places, "--run", "r-2", "--development", "--unpinned"
+    ).stdout
+    assert (
+        "server 's' was not asked which tools it has: bundle-router tools --run r-2 asks it"
+        in asked
+    )
     shown = run(tmp_path, "runs", "show", "r-1").stdout
     assert "server_unavailable: server 's': it is still being asked for its tools" in shown
 
 
 @pytest.mark.parametrize("mode", [(), ("--mcp-only",)], ids=["service", "mcp-only"])
-def test_what_is_followed_is_routed_again_when_a_pin_changes(begin: Any, tmp_path: Path, mode: tuple[str, ...]) -> None:
+def test_what_is_followed_is_routed_again_when_a_pin_changes(
+    begin: Any, tmp_path: Path, mode: tuple[str, ...]
+) -> None:
     from tests.mcp.conftest import FAULTS
 
     with FAULTS.serving() as server:
         write_config(tmp_path / "config", {"url": server.url, "trust": "trusted", "ttl_s": 1})
         run(tmp_path, "pin", "--yes", "s")
-        process = begin(*mode, "--run", "r-1", *STEP, "--json", "--follow", "--token-env", "TOKEN", TOKEN="t" * 40)
+        process = begin(
+            *mode,
+            "--run",
+            "r-1",
+            *STEP,
+            "--json",
+            "--follow",
+            "--token-env",
+            "TOKEN",
+            TOKEN="t" * 40,
+        )
         process.line()
         server.faults.extra_tools.append(FAULTS.tool("later"))
         run(tmp_path, "pin", "--yes", "s")

@@ -1,4 +1,6 @@
-"""The decision API as an engine meets it: over a socket, beside what the library says of the same run."""
+"""The decision API as an engine meets it: over a socket, beside what the library says of the same
+run.
+"""
 
 from __future__ import annotations
 
@@ -40,20 +42,28 @@ def test_what_the_api_says_is_what_the_library_says(site: Any) -> None:
             listed = await http.get("/v1/runs/r/tools", params={"format": "anthropic"})
             assert Toolset.from_json(listed.json()) == await router.tools("r", format="anthropic")
             again = await http.get(
-                "/v1/runs/r/tools", params={"format": "anthropic"}, headers={"If-None-Match": listed.headers["etag"]}
+                "/v1/runs/r/tools",
+                params={"format": "anthropic"},
+                headers={"If-None-Match": listed.headers["etag"]},
             )
             assert (again.status_code, again.content) == (304, b"")
 
-            called = await http.post("/v1/runs/r/call", json={"name": "kit.late", "arguments": {"text": "x"}})
+            called = await http.post(
+                "/v1/runs/r/call", json={"name": "kit.late", "arguments": {"text": "x"}}
+            )
             result = Result.from_json(called.json())
             assert (result.text, result.outcome, result.joined) == ("said x", "ok", ("kit.late",))
             assert site.records()[-1]["call_id"] == result.call_id
-            text = await http.post("/v1/runs/r/call", json={"name": "kit__echo", "arguments": '{"text": "y"}'})
+            text = await http.post(
+                "/v1/runs/r/call", json={"name": "kit__echo", "arguments": '{"text": "y"}'}
+            )
             assert text.json()["text"] == "said y"
             denied = await http.post("/v1/runs/r/call", json={"name": "kit.none"})
             assert (denied.status_code, denied.json()["outcome"]) == (200, "denied")
             older = {"name": "kit.echo", "decision": decided.decision_id}
-            assert (await http.post("/v1/runs/r/call", json=older)).json()["decision_id"] == decided.decision_id
+            assert (await http.post("/v1/runs/r/call", json=older)).json()[
+                "decision_id"
+            ] == decided.decision_id
 
             missed = await http.post("/v1/runs/r/missed", json={"name": "nobody.knows"})
             assert (missed.status_code, missed.json()["code"]) == (200, "unknown_bundle")
@@ -69,7 +79,9 @@ def test_the_agents_own_history_counts_in_place_of_what_the_run_remembers(site: 
     async def work(_router: Any, endpoint: Any) -> None:
         async with site.http(endpoint) as http:
             await http.post("/v1/route", json={**STEP, "step": "later"})
-            said = (await http.post("/v1/route", json={**STEP, "step": "some", "messages": []})).json()
+            said = (
+                await http.post("/v1/route", json={**STEP, "step": "some", "messages": []})
+            ).json()
             assert [row["id"] for row in said["bundles"]] == ["kit.some"]
             assert "messages" not in site.records(file="routing.jsonl")[-1]["step"]
 
@@ -83,14 +95,20 @@ def test_a_key_makes_a_step_and_a_call_happen_once(site: Any) -> None:
                 routed = await http.post("/v1/route", json=STEP, headers={"Idempotency-Key": key})
                 assert routed.json()["seq"] == 1
                 call = {"name": "kit.echo", "arguments": {"text": "once"}}
-                called = await http.post("/v1/runs/r/call", json=call, headers={"Idempotency-Key": key})
+                called = await http.post(
+                    "/v1/runs/r/call", json=call, headers={"Idempotency-Key": key}
+                )
                 assert called.json()["text"] == "said once"
             assert (await http.post("/v1/route", json={**STEP, "key": "k-1"})).json()["seq"] == 1
             assert len([row for row in site.records() if row["type"] == "call.started"]) == 1
-            other = await http.post("/v1/route", json={**STEP, "goal": "x"}, headers={"Idempotency-Key": "k-1"})
+            other = await http.post(
+                "/v1/route", json={**STEP, "goal": "x"}, headers={"Idempotency-Key": "k-1"}
+            )
             assert (other.status_code, other.json()["code"]) == (422, "key_conflict")
             assert "goal" in other.json()["detail"]
-            two = await http.post("/v1/route", json={**STEP, "key": "a"}, headers={"Idempotency-Key": "b"})
+            two = await http.post(
+                "/v1/route", json={**STEP, "key": "a"}, headers={"Idempotency-Key": "b"}
+            )
             assert (two.status_code, two.json()["code"]) == (400, "refused")
 
     site.serve_all(work)
@@ -140,12 +158,20 @@ def test_what_cant_be_done_is_a_problem_with_a_code_and_advice(site: Any) -> Non
                 assert said["detail"].endswith("."), name
                 assert said["advice"], name
                 assert "Value error" not in said["detail"], name
-            wrong = (await http.post("/v1/route", json={**STEP, "step": "", "key": "secret" * 99})).json()
+            wrong = (
+                await http.post("/v1/route", json={**STEP, "step": "", "key": "secret" * 99})
+            ).json()
             assert [row["pointer"] for row in wrong["errors"]] == ["/step", "/key"]
-            assert all(f"{row['pointer']}: {row['detail']}" in wrong["detail"] for row in wrong["errors"])
+            assert all(
+                f"{row['pointer']}: {row['detail']}" in wrong["detail"] for row in wrong["errors"]
+            )
             assert "secret" not in json.dumps(wrong)
             long = "x" * 20_000
-            wrong = (await http.post("/v1/route", json={**STEP, "run_id": long, long: 3, "labels": {long: 3}})).json()
+            wrong = (
+                await http.post(
+                    "/v1/route", json={**STEP, "run_id": long, long: 3, "labels": {long: 3}}
+                )
+            ).json()
             assert len(wrong["errors"]) == 3
             assert len(json.dumps(wrong)) < 5_000
 
@@ -163,7 +189,9 @@ def test_who_goes_away_is_not_worked_for_and_the_record_says_so(site: Any) -> No
         async with site.http(endpoint) as http:
             while not [row for row in site.records() if row["type"] == "call.finished"]:
                 await http.get("/healthz")
-        assert [row["outcome"] for row in site.records() if row["type"] == "call.finished"] == ["cancelled"]
+        assert [row["outcome"] for row in site.records() if row["type"] == "call.finished"] == [
+            "cancelled"
+        ]
         async with site.http(endpoint) as http:
             series = (await http.get("/metrics")).text
         assert 'bundle_router_calls_total{outcome="cancelled",server="kit"} 1.0' in series
@@ -171,7 +199,9 @@ def test_who_goes_away_is_not_worked_for_and_the_record_says_so(site: Any) -> No
     site.serve_all(work)
 
 
-def test_the_end_of_a_run_that_never_began_is_refused_and_one_that_was_ended_stays_so(site: Any) -> None:
+def test_the_end_of_a_run_that_never_began_is_refused_and_one_that_was_ended_stays_so(
+    site: Any,
+) -> None:
     async def work(router: Any, endpoint: Any) -> None:
         async with site.http(endpoint) as http:
             unknown = await http.post("/v1/runs/ghost/close")
@@ -207,7 +237,9 @@ def test_the_end_of_a_run_that_its_step_did_not_begin_hides_not_why(site: Any, w
             assert not (await asyncio.to_thread(close_on_a_thread, router)).ended
             with pytest.raises(Exception, match="ghost"):
                 await asyncio.to_thread(router.close_run_sync, "ghost")
-            with pytest.raises(Exception, match="ghost") as wrong:  # in a `finally` too, unless it says so
+            with pytest.raises(
+                Exception, match="ghost"
+            ) as wrong:  # in a `finally` too, unless it says so
                 await asyncio.to_thread(close_on_a_thread, router, missing_ok=False)
             assert isinstance(wrong.value.__context__, LookupError)
 
@@ -247,7 +279,9 @@ def test_a_call_under_way_when_the_service_stops_is_recorded(site: Any) -> None:
 
     async def work(_router: Any, endpoint: Any) -> threading.Thread:
         connection = socket.create_connection(("127.0.0.1", endpoint.port))
-        connection.sendall(site.request(endpoint, target="/v1/runs/r/call", body=b'{"name": "kit.wait"}'))
+        connection.sendall(
+            site.request(endpoint, target="/v1/runs/r/call", body=b'{"name": "kit.wait"}')
+        )
         await asyncio.to_thread(site.kit.arrived.acquire)
 
         def read_to_the_end() -> None:
@@ -260,7 +294,9 @@ def test_a_call_under_way_when_the_service_stops_is_recorded(site: Any) -> None:
 
     site.serve_all(work).join(300)
     assert [line.split()[1] for line in ended] == [b"503"]
-    assert [row["outcome"] for row in site.records() if row["type"] == "call.finished"] == ["cancelled"]
+    assert [row["outcome"] for row in site.records() if row["type"] == "call.finished"] == [
+        "cancelled"
+    ]
 
 
 def test_artifacts_are_inert_and_media_come_in_a_providers_form(site: Any) -> None:
@@ -281,10 +317,16 @@ def test_artifacts_are_inert_and_media_come_in_a_providers_form(site: Any) -> No
                 answer = await http.get(f"/v1/runs/r/artifacts/{stored['sha256']}")
                 assert answer.headers["x-content-type-options"] == "nosniff"
                 assert "sandbox" in answer.headers["content-security-policy"]
-                shown[name] = (answer.headers["content-type"], answer.headers["content-disposition"], stored["sha256"])
+                shown[name] = (
+                    answer.headers["content-type"],
+                    answer.headers["content-disposition"],
+                    stored["sha256"],
+                )
             assert shown["kit.echo"][:2] == ("image/png", "inline")
             assert shown["kit.wait"][:2] == ("application/octet-stream", "attachment")
-            part = await http.get(f"/v1/runs/r/media/{shown['kit.echo'][2]}", params={"format": "anthropic"})
+            part = await http.get(
+                f"/v1/runs/r/media/{shown['kit.echo'][2]}", params={"format": "anthropic"}
+            )
             assert part.json()["type"] == "image"
             gone = await http.get(f"/v1/runs/r/media/{'0' * 64}")
             assert (gone.status_code, gone.json()["code"]) == (404, "unknown_artifact")
@@ -302,17 +344,26 @@ def test_what_was_decided_and_which_bundles_there_are_is_told(site: Any) -> None
             unknown = await http.get("/v1/runs/nobody")
             assert (unknown.status_code, unknown.json()["code"]) == (404, "unknown_run")
             await http.post("/v1/route", json={**STEP, "run_id": "s"})
-            await http.post("/v1/runs/r/call", json={"name": "kit.echo", "arguments": {"text": "x"}})
+            await http.post(
+                "/v1/runs/r/call", json={"name": "kit.echo", "arguments": {"text": "x"}}
+            )
 
             listed = (await http.get("/v1/runs")).json()
             assert (listed["total"], [row["run_id"] for row in listed["runs"]]) == (2, ["s", "r"])
             assert (await http.get("/v1/runs", params={"tool": "kit.echo"})).json()["total"] == 1
             assert (await http.get("/v1/runs", params={"folder": "/etc"})).status_code == 422
             wrong = await http.get("/v1/runs", params={"since": "banana"})
-            assert (wrong.status_code, wrong.json()["advice"]) == (400, "e.g. 2026-01-31"), wrong.text
+            assert (wrong.status_code, wrong.json()["advice"]) == (
+                400,
+                "e.g. 2026-01-31",
+            ), wrong.text
             assert (await http.get("/v1/runs", params={"since": "2026-01-31"})).status_code == 200
             told = (await http.get("/v1/runs/r")).json()
-            assert (told["run"]["run_id"], len(told["decisions"]), len(told["calls"])) == ("r", 1, 1)
+            assert (told["run"]["run_id"], len(told["decisions"]), len(told["calls"])) == (
+                "r",
+                1,
+                1,
+            )
             assert (await http.get("/v1/runs/r", params={"start": "1"})).json()["decisions"] == []
 
     site.serve_all(work)

@@ -1,4 +1,6 @@
-"""What the service tells of itself: probes, series, spans, its log; and runs that it closes by itself."""
+"""What the service tells of itself: probes, series, spans, its log; and runs that it closes by
+itself.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,10 @@ def test_series_count_decisions_calls_and_answers_by_closed_words(site: Any) -> 
         assert 'bundle_router_decisions_total{degraded="false",source="mapping"} 1.0' in lines
         assert 'bundle_router_calls_total{outcome="ok",server="kit"} 2.0' in lines
         assert 'bundle_router_calls_total{outcome="denied",server=""} 1.0' in lines
-        assert 'bundle_router_requests_total{route="/v1/runs/{run_id}/tools",status="404"} 1.0' in lines
+        assert (
+            'bundle_router_requests_total{route="/v1/runs/{run_id}/tools",status="404"} 1.0'
+            in lines
+        )
         assert "bundle_router_requests_under_way 1.0" in lines
         assert not [line for line in lines if "made" in line]
 
@@ -95,7 +100,9 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     exporters = pytest.importorskip("opentelemetry.exporter.otlp.proto.http.trace_exporter")
     # Two seconds may be too short for one that has to be there.
     patient = partial(exporters.OTLPSpanExporter, timeout=300)
-    monkeypatch.setattr(exporters, "OTLPSpanExporter", lambda endpoint, timeout: patient(endpoint=endpoint))
+    monkeypatch.setattr(
+        exporters, "OTLPSpanExporter", lambda endpoint, timeout: patient(endpoint=endpoint)
+    )
     server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Collector)
     server.bodies = []
     thread = threading.Thread(target=server.serve_forever)
@@ -109,12 +116,16 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def spans_of(proto: Any, collector: Any) -> list[Any]:
     requests = [proto.ExportTraceServiceRequest.FromString(body) for body in collector.bodies]
     resources = [resource for request in requests for resource in request.resource_spans]
-    return [span for resource in resources for scope in resource.scope_spans for span in scope.spans]
+    return [
+        span for resource in resources for scope in resource.scope_spans for span in scope.spans
+    ]
 
 
 def test_a_question_to_a_model_is_a_span_within_its_decision(site: Any, collector: Any) -> None:
     proto = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
-    if find_spec("litellm") is None:  # imported, it would ask the network for prices, and say so on standard error
+    if (
+        find_spec("litellm") is None
+    ):  # imported, it would ask the network for prices, and say so on standard error
         pytest.skip("needs the extra 'model'")
     from bundle_router.testing.upstream import ScriptedServer, choice, says
 
@@ -139,7 +150,9 @@ def test_a_question_to_a_model_is_a_span_within_its_decision(site: Any, collecto
     assert b"sky" not in b"".join(collector.bodies)
 
 
-def test_spans_of_decisions_and_calls_reach_a_collector_below_the_callers(site: Any, collector: Any) -> None:
+def test_spans_of_decisions_and_calls_reach_a_collector_below_the_callers(
+    site: Any, collector: Any
+) -> None:
     proto = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
     trace, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
@@ -147,7 +160,9 @@ def test_spans_of_decisions_and_calls_reach_a_collector_below_the_callers(site: 
         async with site.http(endpoint) as http:
             sent = {"traceparent": f"00-{trace}-{parent}-01", "baggage": "user=someone"}
             await http.post("/v1/route", json={**STEP, "goal": "a-goal-of-ours"}, headers=sent)
-            await http.post("/v1/runs/r/call", json={"name": "kit.echo", "arguments": {"text": "an-argument"}})
+            await http.post(
+                "/v1/runs/r/call", json={"name": "kit.echo", "arguments": {"text": "an-argument"}}
+            )
 
     url = f"http://127.0.0.1:{collector.server_port}/v1/traces"
     site.serve_all(work, f'[service]\ntraces = "{url}"\n')
@@ -182,16 +197,22 @@ def test_a_cancelled_call_is_a_span_too_and_names_nothing_that_a_request_made_up
     assert (told["tool"], told["outcome"], told["run_id"]) == ("kit.wait", "cancelled", "r")
 
 
-def test_the_log_has_a_line_for_each_decision_call_and_answer(site: Any, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_log_has_a_line_for_each_decision_call_and_answer(
+    site: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
     async def work(_router: Any, endpoint: Any) -> None:
         async with site.http(endpoint) as http:
             await http.post("/v1/route", json=STEP)
-            await http.post("/v1/runs/r/call", json={"name": "kit.echo", "arguments": {"text": "an-argument"}})
+            await http.post(
+                "/v1/runs/r/call", json={"name": "kit.echo", "arguments": {"text": "an-argument"}}
+            )
 
     site.serve_all(work, '[log]\ndiagnostics = "info"\n')
     err = capfd.readouterr().err
     lines = {row["event"]: row for row in map(json.loads, err.splitlines())}
-    assert lines["step.routed"]["decision_id"] == site.records(file="routing.jsonl")[-1]["decision_id"]
+    assert (
+        lines["step.routed"]["decision_id"] == site.records(file="routing.jsonl")[-1]["decision_id"]
+    )
     assert lines["tool.called"]["outcome"] == "ok"
     answered = lines["request.answered"]
     assert (answered["route"], answered["status"]) == ("/v1/runs/{run_id}/call", 200)

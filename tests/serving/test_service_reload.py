@@ -1,4 +1,6 @@
-"""Edits of the config while the service runs: a valid one counts from the next step on, any other changes nothing."""
+"""Edits of the config while the service runs: a valid one counts from the next step on, any other
+changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def test_a_valid_edit_counts_from_the_next_step_and_an_invalid_one_not_at_all(
 ) -> None:
     monkeypatch.setattr("bundle_router.serving.reloading.LOOK_S", 0.05)
     routes = site.folder / "config" / "routes.toml"
-    wider = routes.read_text().replace('bundles = ["kit.some"]', 'bundles = ["kit.some", "kit.later"]')
+    wider = routes.read_text().replace(
+        'bundles = ["kit.some"]', 'bundles = ["kit.some", "kit.later"]'
+    )
 
     async def work(router: Any, endpoint: Any) -> None:
         async with site.http(endpoint) as http, site.client(endpoint) as agent:
@@ -42,7 +46,9 @@ def test_a_valid_edit_counts_from_the_next_step_and_an_invalid_one_not_at_all(
             routes.write_text(wider)
             edited = (await until(http, lambda config: config["revision"] != before))["revision"]
             late = {"name": "kit.late", "arguments": {"text": "x"}}
-            assert (await http.post("/v1/runs/r/call", json=late)).json()["outcome"] == "denied"  # between steps
+            assert (await http.post("/v1/runs/r/call", json=late)).json()[
+                "outcome"
+            ] == "denied"  # between steps
             assert not (await agent.call_tool("kit__echo", {"text": "still"})).is_error
             second = (await http.post("/v1/route", json=STEP)).json()
             assert second["catalog_revision"] == edited
@@ -65,12 +71,16 @@ def test_a_valid_edit_counts_from_the_next_step_and_an_invalid_one_not_at_all(
 
     site.serve_all(work)
     said = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
-    assert [row["event"] for row in said if row["event"].startswith("config.")] == ["config.refused"]
+    assert [row["event"] for row in said if row["event"].startswith("config.")] == [
+        "config.refused"
+    ]
     kept = site.records(file="routing.jsonl")
     assert len({row["catalog_revision"] for row in kept}) == 2
 
 
-def test_nothing_is_read_again_while_nothing_changed(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_read_again_while_nothing_changed(
+    site: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("bundle_router.serving.reloading.LOOK_S", 0.002)
     looks: list[object] = []
     read: list[bool] = []
@@ -97,12 +107,18 @@ def test_nothing_is_read_again_while_nothing_changed(site: Any, monkeypatch: pyt
     site.serve_all(work)
 
 
-def test_a_writer_at_work_never_gives_a_torn_config(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """F-19: valid, invalid, huge and missing files, written in place and moved into place, while steps are
-    routed. Every decision names a revision that was whole, and what is wrong is said."""
+def test_a_writer_at_work_never_gives_a_torn_config(
+    site: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F-19: valid, invalid, huge and missing files, written in place and moved into place, while
+    steps are routed. Every decision names a revision that was whole, and what is wrong is said.
+    """
     monkeypatch.setattr("bundle_router.serving.reloading.LOOK_S", 0.002)
     routes = site.folder / "config" / "routes.toml"
-    valid = [routes.read_text(), routes.read_text().replace('bundles = ["kit.some"]', 'bundles = ["kit.later"]')]
+    valid = [
+        routes.read_text(),
+        routes.read_text().replace('bundles = ["kit.some"]', 'bundles = ["kit.later"]'),
+    ]
     bad = ["[[routes]", "[[routes]]\nname = 1\n", "#" * 3_000_000 + "\nx", "x = 1\n" + valid[1]]
     whole = set()
 
@@ -134,7 +150,9 @@ def test_a_writer_at_work_never_gives_a_torn_config(site: Any, monkeypatch: pyte
         seen: set[str] = set()
         async with site.http(endpoint) as http:
             while not writing.done():
-                answer = (await http.post("/v1/route", json={**STEP, "run_id": f"r-{len(seen)}"})).json()
+                answer = (
+                    await http.post("/v1/route", json={**STEP, "run_id": f"r-{len(seen)}"})
+                ).json()
                 assert "catalog_revision" in answer, answer
                 seen.add(answer["catalog_revision"])
             await writing
@@ -143,7 +161,9 @@ def test_a_writer_at_work_never_gives_a_torn_config(site: Any, monkeypatch: pyte
                 refused = await until(http, lambda config: bool(config["problems"]))
                 assert refused["revision"] in whole
             routes.write_text(valid[0])
-            end = await until(http, lambda config: not config["problems"] and config["revision"] in whole)
+            end = await until(
+                http, lambda config: not config["problems"] and config["revision"] in whole
+            )
             assert end["revision"] in whole
         assert seen <= whole
 
@@ -161,7 +181,9 @@ def test_a_step_that_waits_for_its_run_to_be_opened_outlives_an_edit(site: Any) 
             thread.submit(may_open.wait)
             routing = asyncio.create_task(router.route(Step(**STEP)))
             await asyncio.sleep(0)  # it waits for the thread now
-            routes.write_text(routes.read_text() + "[[routes]]\nname = 'n'\nstep = 'n'\nbundles = []\n")
+            routes.write_text(
+                routes.read_text() + "[[routes]]\nname = 'n'\nstep = 'n'\nbundles = []\n"
+            )
             assert router.reload()
             retiring = asyncio.create_task(router.retire())
             await asyncio.sleep(0)
@@ -181,11 +203,16 @@ def test_what_was_opened_over_a_former_config_is_closed_with_its_last_run(
         routes = site.folder / "config" / "routes.toml"
         async with site.http(endpoint) as http:
             for number in range(5):
-                routes.write_text(routes.read_text() + f"# {number}\n[[routes]]\nname = 'n{number}'\nbundles = []\n")
+                routes.write_text(
+                    routes.read_text()
+                    + f"# {number}\n[[routes]]\nname = 'n{number}'\nbundles = []\n"
+                )
                 router.reload()  # or the service saw the edit first
                 assert f"n{number}" in {route.name for route in router.catalog.routes}
                 assert not router.reload(), "nothing was edited since"
-                assert (await http.post("/v1/route", json={**STEP, "run_id": "r"})).status_code == 200
+                assert (
+                    await http.post("/v1/route", json={**STEP, "run_id": "r"})
+                ).status_code == 200
                 await router.retire()
                 assert len(router._versions._first) == 1
 
@@ -199,7 +226,9 @@ def test_the_token_stays_redacted_after_an_edit(site: Any) -> None:
         assert router.reload()
         async with site.http(endpoint) as http:
             await http.post("/v1/route", json={**STEP, "goal": f"use {endpoint.key}"})
-            await http.post("/v1/runs/r/call", json={"name": "kit.echo", "arguments": {"text": endpoint.key}})
+            await http.post(
+                "/v1/runs/r/call", json={"name": "kit.echo", "arguments": {"text": endpoint.key}}
+            )
         kept = "".join(path.read_text() for path in (site.folder / "runs" / "r").glob("*.jsonl"))
         assert endpoint.key not in kept
         assert "[redacted:" in kept
@@ -207,7 +236,9 @@ def test_the_token_stays_redacted_after_an_edit(site: Any) -> None:
     site.serve_all(work, key="a-key-that-an-operator-chose-and-nothing-else")
 
 
-def test_the_models_library_is_loaded_before_anybody_asks(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_models_library_is_loaded_before_anybody_asks(
+    site: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     loaded = asyncio.Event()
 
     async def warm_up(_router: Any) -> bool:

@@ -1,4 +1,6 @@
-"""`/mcp` without a run: an agent that has nothing but the address and a token (DESIGN, section 10)."""
+"""`/mcp` without a run: an agent that has nothing but the address and a token (DESIGN, section
+10).
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from tests.serving.test_service_security import token_file
 pytest.importorskip("prometheus_client", reason="the service needs the 'service' extra")
 
 ERAS = ("legacy", "auto")
-ANN, BEN, CALLER, ENGINE, READER = (f"{name}-{'x' * 40}" for name in ("ann", "ben", "caller", "engine", "reader"))
+ANN, BEN, CALLER, ENGINE, READER = (
+    f"{name}-{'x' * 40}" for name in ("ann", "ben", "caller", "engine", "reader")
+)
 TOKENS = (
     (ANN, ["call"], "ann", "role = 'reader'\n"),
     (BEN, ["call"], "ben", "role = 'helper'\n"),
@@ -80,7 +84,9 @@ def test_a_client_with_an_address_and_a_token_finds_and_calls_what_its_policy_pe
         async with site.client(endpoint, era, run_id=None) as connected:
             assert await names(connected) == NAMES
             assert "kit__echo" in await searched(connected)
-            called = await connected.call_tool("call_tool", {"name": "kit.echo", "arguments": {"text": "hello"}})
+            called = await connected.call_tool(
+                "call_tool", {"name": "kit.echo", "arguments": {"text": "hello"}}
+            )
             assert (text(called), called.is_error) == ("said hello", False)
             refused = await connected.call_tool("call_tool", {"name": "kit.late"})
             assert refused.is_error
@@ -91,7 +97,11 @@ def test_a_client_with_an_address_and_a_token_finds_and_calls_what_its_policy_pe
     ((run_id, rows),) = own_runs(site.folder).items()
     assert run_id.startswith("mcp-endpoint-")
     decided, *calls = rows
-    assert (decided["step"]["workflow"], decided["step"]["role"], decided["source"]) == ("mcp", "endpoint", "shortlist")
+    assert (decided["step"]["workflow"], decided["step"]["role"], decided["source"]) == (
+        "mcp",
+        "endpoint",
+        "shortlist",
+    )
     assert [bundle["id"] for bundle in decided["bundles"]] == ["kit.some"]
     assert [(row["tool"], row["outcome"]) for row in calls if row["type"] == "call.finished"] == [
         ("search_tools", "ok"),
@@ -120,26 +130,41 @@ def test_each_token_has_a_run_of_its_own_under_its_own_policy(site: Any, era: st
     runs = own_runs(site.folder)
     assert [run_id.split("-")[1] for run_id in runs] == ["ann", "ben", "engine"]
     assert [rows[0].get("principal") or "" for rows in runs.values()] == ["ann", "ben", ""]
-    assert [len([row for row in rows if row["type"] == "route.decided"]) for rows in runs.values()] == [1, 1, 1]
+    assert [
+        len([row for row in rows if row["type"] == "route.decided"]) for rows in runs.values()
+    ] == [1, 1, 1]
 
 
-def test_who_has_no_token_no_scope_or_no_place_there_is_told_so_and_begins_nothing(site: Any) -> None:
+def test_who_has_no_token_no_scope_or_no_place_there_is_told_so_and_begins_nothing(
+    site: Any,
+) -> None:
     async def work(_router: Any, endpoint: Any) -> None:
         async def asked(token: str, **more: Any) -> tuple[int, str]:
-            answer = await site.raw(endpoint.port, site.request(endpoint, target="/mcp", token=token, **more))
+            answer = await site.raw(
+                endpoint.port, site.request(endpoint, target="/mcp", token=token, **more)
+            )
             return answer.status, answer.sentence
 
         for token in ("", "wrong" * 9, endpoint.token("r")):
             assert (await asked(token))[0] == 401
         assert await asked(READER) == (
             403,
-            "This request needs the scope 'call', which this token lacks. (use a token that has it)",
+            (
+                "This request needs the scope 'call', which this token lacks. (use a token that"
+                " has it)"
+            ),
         )
         status, said = await asked(CALLER)
-        assert (status, "needs the scope 'route'" in said, "`role` in the token file" in said) == (403, True, True)
+        assert (status, "needs the scope 'route'" in said, "`role` in the token file" in said) == (
+            403,
+            True,
+            True,
+        )
         assert (await asked(ANN, method="PUT"))[0] == 405
         assert (await asked(ANN, type_="text/plain"))[0] == 400
-        assert (await site.raw(endpoint.port, site.request(endpoint, target="/mcp/x", token=ANN))).status == 404
+        assert (
+            await site.raw(endpoint.port, site.request(endpoint, target="/mcp/x", token=ANN))
+        ).status == 404
 
     site.serve_all(work, tokens=token_file(site.folder, TOKENS))
     assert not own_runs(site.folder)
@@ -151,7 +176,9 @@ def test_an_edited_config_counts_from_the_next_request_on(site: Any, era: str) -
         async with site.client(endpoint, era, run_id=None) as connected:
             assert "kit__late" not in await searched(connected)
             policy = site.folder / "config" / "policy.toml"
-            policy.write_text(POLICY.replace("bundle:kit.some", "bundle:kit.later"), encoding="utf-8")
+            policy.write_text(
+                POLICY.replace("bundle:kit.some", "bundle:kit.later"), encoding="utf-8"
+            )
             assert await asyncio.to_thread(router.reload)
             told = await searched(connected)
             assert ("kit__late" in told, "kit__echo" in told) == (True, False)
@@ -163,9 +190,13 @@ def test_an_edited_config_counts_from_the_next_request_on(site: Any, era: str) -
     ]  # fmt: skip
 
 
-def test_what_comes_to_be_available_is_offered_with_the_next_request(site: Any, monkeypatch: Any) -> None:
+def test_what_comes_to_be_available_is_offered_with_the_next_request(
+    site: Any, monkeypatch: Any
+) -> None:
     bundles = site.folder / "config" / "bundles.toml"
-    needs = bundles.read_text(encoding="utf-8").replace('"kit.wait"]', '"kit.wait"]\nrequires = { env = ["KIT_KEY"] }')
+    needs = bundles.read_text(encoding="utf-8").replace(
+        '"kit.wait"]', '"kit.wait"]\nrequires = { env = ["KIT_KEY"] }'
+    )
     bundles.write_text(needs, encoding="utf-8")
 
     async def work(_router: Any, endpoint: Any) -> None:
@@ -196,19 +227,30 @@ def test_a_closed_run_is_followed_by_another_but_not_under_an_open_session(site:
         assert len(own_runs(site.folder)) == 3
 
     site.serve(work)
-    routed = [[row["type"] for row in rows].count("route.decided") for rows in own_runs(site.folder).values()]
+    routed = [
+        [row["type"] for row in rows].count("route.decided")
+        for rows in own_runs(site.folder).values()
+    ]
     assert sorted(routed) == [1, 1, 2]
 
 
-def test_a_service_that_was_started_again_begins_another_run_and_leaves_the_first_closed(site: Any) -> None:
+def test_a_service_that_was_started_again_begins_another_run_and_leaves_the_first_closed(
+    site: Any,
+) -> None:
     async def work(_router: Any, endpoint: Any) -> None:
         async with site.client(endpoint, "auto", run_id=None) as connected:
             await searched(connected)
 
     for _ in range(2):
         site.serve(work)
-    assert [[row["type"] for row in rows].count("route.decided") for rows in own_runs(site.folder).values()] == [1, 1]
-    closed = [json.loads((site.folder / "runs" / run_id / "run.json").read_text()) for run_id in own_runs(site.folder)]
+    assert [
+        [row["type"] for row in rows].count("route.decided")
+        for rows in own_runs(site.folder).values()
+    ] == [1, 1]
+    closed = [
+        json.loads((site.folder / "runs" / run_id / "run.json").read_text())
+        for run_id in own_runs(site.folder)
+    ]
     assert all("closed" in header for header in closed)
 
 
@@ -229,12 +271,15 @@ def test_a_route_for_the_place_says_what_is_shown_and_the_declared_order_is_kept
 
 def test_all_that_policy_permits_is_there_however_much_it_is_and_replays(site: Any) -> None:
     more = "".join(
-        f'\n[bundles."kit.more{n}"]\ndescription = "Number {n}."\ntools = ["kit.echo"]\neffects = ["read"]\n'
+        f'\n[bundles."kit.more{n}"]\ndescription = "Number {n}."\ntools = ["kit.echo"]\neffects ='
+        ' ["read"]\n'
         for n in range(20)
     )
     bundles = site.folder / "config" / "bundles.toml"
     bundles.write_text(bundles.read_text(encoding="utf-8") + more, encoding="utf-8")
-    (site.folder / "config" / "policy.toml").write_text('[[policies]]\nname = "all"\nallow = ["*"]\n', encoding="utf-8")
+    (site.folder / "config" / "policy.toml").write_text(
+        '[[policies]]\nname = "all"\nallow = ["*"]\n', encoding="utf-8"
+    )
 
     async def work(_router: Any, endpoint: Any) -> None:
         async with site.client(endpoint, run_id=None) as connected:

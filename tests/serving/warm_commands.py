@@ -1,7 +1,8 @@
-"""Commands as processes that need not start cold: each is forked from one that has imported what `serve` imports.
+"""Commands as processes that need not start cold: each is forked from one that has imported what
+`serve` imports.
 
-Such a process has its own folder, environment, streams, signals and end; only the start of Python and the imports,
-three quarters of the CPU of a short service, are not repeated.
+Such a process has its own folder, environment, streams, signals and end; only the start of Python
+and the imports, three quarters of the CPU of a short service, are not repeated.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from tests.command_line import ROOT
 class Forked:
     """A command forked from the warm process: what tests use of `Popen`."""
 
-    def __init__(self, warm: Warm, folder: Path, words: tuple[str, ...], env: Mapping[str, str]) -> None:
+    def __init__(
+        self, warm: Warm, folder: Path, words: tuple[str, ...], env: Mapping[str, str]
+    ) -> None:
         (out, out_end), (err, err_end) = os.pipe(), os.pipe()
         asked = {"folder": str(folder), "words": words, "env": {**os.environ, **env}}
         self._warm, self.pid = warm, warm.ask(asked, out_end, err_end)
@@ -62,7 +65,11 @@ class Warm:
 
     def __init__(self) -> None:
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT / "router"), str(ROOT))), "PYTHONSAFEPATH": "1"}
+        env = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join((str(ROOT / "router"), str(ROOT))),
+            "PYTHONSAFEPATH": "1",
+        }
         command = [sys.executable, "-m", "tests.serving.warm_commands", str(theirs.fileno())]
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         with theirs:
@@ -78,7 +85,9 @@ class Warm:
 
 
 def serve_forks(channel: socket.socket) -> tuple[str, ...]:
-    """Fork a process for each request and wait for it on request; return only in a fork, with its words."""
+    """Fork a process for each request and wait for it on request; return only in a fork, with its
+    words.
+    """
     while True:
         received, descriptors, _, _ = socket.recv_fds(channel, 1 << 20, 2)
         if not received:
@@ -99,7 +108,9 @@ def serve_forks(channel: socket.socket) -> tuple[str, ...]:
             os.chdir(asked["folder"])
             os.environ.clear()
             os.environ.update(asked["env"])
-            sys.path[:0] = [place for place in asked["env"].get("PYTHONPATH", "").split(os.pathsep) if place]
+            sys.path[:0] = [
+                place for place in asked["env"].get("PYTHONPATH", "").split(os.pathsep) if place
+            ]
             return tuple(asked["words"])
 
 

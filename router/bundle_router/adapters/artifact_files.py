@@ -1,20 +1,25 @@
 """The artifacts of one run: bytes in files named by their digest, `artifacts/sha256/ab/abcdef…`.
 
 Rules:
-1. Only the digest of the bytes determines the path. A digest to read must be 64 lower-case hex digits.
-2. A file is written atomically: to a temporary file, then renamed. Existing content is not written again.
+1. Only the digest of the bytes determines the path. A digest to read must be 64 lower-case hex
+   digits.
+2. A file is written atomically: to a temporary file, then renamed. Existing content is not written
+   again.
 3. No symbolic link is followed: every directory is opened relative to the one above it.
 4. Bytes that are read are checked against their name before they are returned.
-5. Directories have mode 0700, files 0600. A directory of another user, or one that others may enter, is refused.
-6. Equal bytes are stored once for a folder of runs: each file is a hard link to the one in `.artifacts` beside the
-   runs. A file there without another link belongs to no run, and `free` deletes it. A run can be copied whole. Without
-   hard links, each run has its own copy.
+5. Directories have mode 0700, files 0600. A directory of another user, or one that others may
+   enter, is refused.
+6. Equal bytes are stored once for a folder of runs: each file is a hard link to the one in
+   `.artifacts` beside the runs. A file there without another link belongs to no run, and `free`
+   deletes it. A run can be copied whole. Without hard links, each run has its own copy.
 
-The type, name and origin of a file are in the run's records, because equal bytes may have several of each. No
-descriptor is held between calls, so a store needs no closing. Several threads may call `put`.
+The type, name and origin of a file are in the run's records, because equal bytes may have several
+of each. No descriptor is held between calls, so a store needs no closing. Several threads may call
+`put`.
 
-`ScratchFolder` holds read-only copies that one call hands to its tool, in a new folder with an unguessable name that is
-private to this user. Their names come from the router, never from a tool or a server.
+`ScratchFolder` holds read-only copies that one call hands to its tool, in a new folder with an
+unguessable name that is private to this user. Their names come from the router, never from a tool
+or a server.
 """
 
 from __future__ import annotations
@@ -43,19 +48,27 @@ POOL: Final = ".artifacts"
 _FOLDER: Final = re.compile(r"[0-9a-f]{2}")
 _BESIDE: Final = ".new-"
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO in the way must not block us
+_READ: Final = (
+    os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+)  # a FIFO in the way must not block us
 
 
 class ArtifactReader:
-    """Reads the artifacts of a run that any process may be writing. Needs no lock, because files never change."""
+    """Reads the artifacts of a run that any process may be writing.
+
+    Needs no lock, because files never change.
+    """
 
     def __init__(self, run_dir: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES) -> None:
         self._run_dir = os.fspath(run_dir)
         self._max_bytes = max_bytes
 
     def get(self, sha256: str) -> bytes:
-        """Return the bytes. Raises RequestError for an invalid digest, KeyError if absent, CorruptRun if they do not
-        match the digest, StorageError if they can't be read."""
+        """Return the bytes.
+
+        Raises RequestError for an invalid digest, KeyError if absent, CorruptRun if they do not
+        match the digest, StorageError if they can't be read.
+        """
         check_digest(sha256)
         try:
             with self._folder(sha256[:2]) as folder:
@@ -63,7 +76,9 @@ class ArtifactReader:
         except FileNotFoundError:
             raise KeyError(sha256) from None
         except OSError as error:
-            raise storage_error(f"can't read artifact {sha256} in {self._run_dir}", error) from error
+            raise storage_error(
+                f"can't read artifact {sha256} in {self._run_dir}", error
+            ) from error
         with Opened(fd):
             data = self._read(fd, sha256)
         if hashlib.sha256(data).hexdigest() != sha256:
@@ -71,8 +86,10 @@ class ArtifactReader:
         return data
 
     def iter(self) -> Iterator[ArtifactFile]:
-        """Yield every artifact, ordered by digest. Skips unfinished writes and foreign files, which `problems`
-        reports."""
+        """Yield every artifact, ordered by digest.
+
+        Skips unfinished writes and foreign files, which `problems` reports.
+        """
         for name, found in self._entries():
             if SHA256.fullmatch(name.rpartition("/")[2]) and stat.S_ISREG(found.st_mode):
                 yield ArtifactFile(name.rpartition("/")[2], found.st_size)
@@ -82,8 +99,13 @@ class ArtifactReader:
         for path, found in self._entries():
             folder, _, name = path.rpartition("/")
             if name.startswith(_BESIDE):
-                yield f"artifacts/sha256/{path}: left by a write that did not finish; it can be deleted"
-            elif not SHA256.fullmatch(name) or name[:2] != folder or not stat.S_ISREG(found.st_mode):
+                yield (
+                    f"artifacts/sha256/{path}: left by a write that did not finish; it can be"
+                    " deleted"
+                )
+            elif (
+                not SHA256.fullmatch(name) or name[:2] != folder or not stat.S_ISREG(found.st_mode)
+            ):
                 yield f"artifacts/sha256/{path}: not an artifact"
             else:
                 try:
@@ -113,11 +135,17 @@ class ArtifactReader:
                 with Opened(self._open(outer, _DIRECTORY, top)) as inner:
                     for name in sorted(os.listdir(inner)):  # noqa: PTH208 - same
                         with suppress(FileNotFoundError):
-                            yield f"{outer}/{name}", os.stat(name, dir_fd=inner, follow_symlinks=False)
+                            yield (
+                                f"{outer}/{name}",
+                                os.stat(name, dir_fd=inner, follow_symlinks=False),
+                            )
 
     @contextmanager
     def _folder(self, *inner: str, make: bool = False, durable: bool = False) -> Iterator[int]:
-        """Yield a descriptor of `artifacts/sha256[/ab]`. Each level is opened from its parent, never by a link."""
+        """Yield a descriptor of `artifacts/sha256[/ab]`.
+
+        Each level is opened from its parent, never by a link.
+        """
         fd = os.open(self._run_dir, _DIRECTORY)
         try:
             for name in ("artifacts", "sha256", *inner):
@@ -140,7 +168,9 @@ class ArtifactReader:
             return os.open(name, flags, dir_fd=dir_fd)
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.EISDIR):
-                self._raise_corrupt(name, "there is a link or another kind of file in its place", error)
+                self._raise_corrupt(
+                    name, "there is a link or another kind of file in its place", error
+                )
             raise
 
     def _read(self, fd: int, sha256: str) -> bytes:
@@ -148,7 +178,10 @@ class ArtifactReader:
         if not stat.S_ISREG(found.st_mode):
             self._raise_corrupt(sha256, "it is not a regular file")
         if found.st_size > self._max_bytes:
-            self._raise_corrupt(sha256, f"it is {found.st_size:,} bytes, more than any artifact ({self._max_bytes:,})")
+            self._raise_corrupt(
+                sha256,
+                f"it is {found.st_size:,} bytes, more than any artifact ({self._max_bytes:,})",
+            )
         data = os.read(fd, found.st_size)
         while len(data) < found.st_size and (chunk := os.read(fd, found.st_size - len(data))):
             data += chunk
@@ -162,7 +195,10 @@ class ArtifactReader:
             f"can't use {name!r} in {self._run_dir}: it belongs to user {found.st_uid} "
             f"with mode {stat.S_IMODE(found.st_mode):04o}, not to this user alone",
             kind="not_private",
-            advice="look at what is in it, then make it private (chmod 700) or choose another runs directory",
+            advice=(
+                "look at what is in it, then make it private (chmod 700) or choose another runs"
+                " directory"
+            ),
         )
 
     def _raise_corrupt(self, name: str, why: str, cause: OSError | None = None) -> NoReturn:
@@ -178,7 +214,9 @@ class RunArtifacts(ArtifactReader):
     `durable`: `put` returns when the bytes survive power loss.
     """
 
-    def __init__(self, run_dir: str | os.PathLike[str], *, durable: bool = False, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(
+        self, run_dir: str | os.PathLike[str], *, durable: bool = False, max_bytes: int = MAX_BYTES
+    ) -> None:
         super().__init__(run_dir, max_bytes=max_bytes)
         self._pool = ArtifactPool(Path(self._run_dir).absolute().parent)
         self._durable = durable
@@ -192,7 +230,9 @@ class RunArtifacts(ArtifactReader):
                 if not self._is_stored(sha256, len(data), folder):
                     self._keep(sha256, data, folder)
         except OSError as error:
-            raise storage_error(f"can't store artifact {sha256} in {self._run_dir}", error) from error
+            raise storage_error(
+                f"can't store artifact {sha256} in {self._run_dir}", error
+            ) from error
         return sha256
 
     def _is_stored(self, sha256: str, size: int, folder: int) -> bool:
@@ -237,14 +277,20 @@ class RunArtifacts(ArtifactReader):
 
 
 class ArtifactPool:
-    """The shared copies of equal bytes, for a folder of runs. Reading a run does not need it. It never raises: content
-    that can't be shared is stored again."""
+    """The shared copies of equal bytes, for a folder of runs.
+
+    Reading a run does not need it. It never raises: content that can't be shared is stored
+    again.
+    """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self._top = Path(root) / POOL
 
     def link_into(self, folder: int, sha256: str, data: bytes) -> bool:
-        """Link the content into a run's folder. Return False if the pool has no valid copy of it."""
+        """Link the content into a run's folder.
+
+        Return False if the pool has no valid copy of it.
+        """
         with suppress(OSError), self._open_folder_of(sha256, make=False) as pool_folder:
             with Opened(os.open(sha256, _READ, dir_fd=pool_folder)) as fd:
                 is_equal = os.fstat(fd).st_size == len(data) and _has_bytes(fd, data)
@@ -252,17 +298,25 @@ class ArtifactPool:
                 os.unlink(sha256, dir_fd=pool_folder)
                 return False
             temporary = _BESIDE + secrets.token_hex(8)
-            os.link(sha256, temporary, src_dir_fd=pool_folder, dst_dir_fd=folder, follow_symlinks=False)
-            os.rename(temporary, sha256, src_dir_fd=folder, dst_dir_fd=folder)  # replaces a torn file too
+            os.link(
+                sha256, temporary, src_dir_fd=pool_folder, dst_dir_fd=folder, follow_symlinks=False
+            )
+            os.rename(
+                temporary, sha256, src_dir_fd=folder, dst_dir_fd=folder
+            )  # replaces a torn file too
             with suppress(FileNotFoundError):
-                os.unlink(temporary, dir_fd=folder)  # renaming a link to the same file keeps both names
+                os.unlink(
+                    temporary, dir_fd=folder
+                )  # renaming a link to the same file keeps both names
             return True
         return False
 
     def take(self, folder: int, sha256: str) -> None:
         """Add a run's file to the pool, for other runs to link."""
         with suppress(OSError), self._open_folder_of(sha256, make=True) as pool_folder:
-            os.link(sha256, sha256, src_dir_fd=folder, dst_dir_fd=pool_folder, follow_symlinks=False)
+            os.link(
+                sha256, sha256, src_dir_fd=folder, dst_dir_fd=pool_folder, follow_symlinks=False
+            )
 
     def free(self) -> None:
         """Delete files that no run names."""
@@ -276,7 +330,10 @@ class ArtifactPool:
 
     @contextmanager
     def _open_folder_of(self, sha256: str, *, make: bool) -> Iterator[int]:
-        """Yield a descriptor of the folder for a digest. Raises OSError if it is absent, a link, or not private."""
+        """Yield a descriptor of the folder for a digest.
+
+        Raises OSError if it is absent, a link, or not private.
+        """
         if make:
             with suppress(FileExistsError):
                 self._top.mkdir(mode=0o700)
@@ -308,7 +365,10 @@ def _sync(name: str, folder: int) -> None:
 
 
 def _write_all(fd: int, data: bytes) -> None:
-    """Write through a memoryview, so that no second copy is made. A full disk first causes a short write."""
+    """Write through a memoryview, so that no second copy is made.
+
+    A full disk first causes a short write.
+    """
     view = memoryview(data)
     while view:
         written = os.write(fd, view)
@@ -330,18 +390,27 @@ class ScratchFolder:
         """Write a file with these bytes, and return its path for a tool. Raises StorageError."""
         try:
             if within not in self._folders:
-                self._folders[within] = os.path.realpath(tempfile.mkdtemp(prefix=PREFIX, dir=within or None))
+                self._folders[within] = os.path.realpath(
+                    tempfile.mkdtemp(prefix=PREFIX, dir=within or None)
+                )
             path = os.path.join(self._folders[within], name)  # noqa: PTH118 - a string is what a tool gets
             if not Path(path).exists():
-                fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o400)
+                fd = os.open(
+                    path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o400
+                )
                 with os.fdopen(fd, "wb") as file:
                     file.write(data)
         except OSError as error:
-            raise storage_error(f"can't hand a file to a tool in {within or tempfile.gettempdir()}", error) from error
+            raise storage_error(
+                f"can't hand a file to a tool in {within or tempfile.gettempdir()}", error
+            ) from error
         return path
 
     def close(self) -> None:
-        """Delete the folders. Never raises: what can't be deleted is left to the system's clean-up."""
+        """Delete the folders.
+
+        Never raises: what can't be deleted is left to the system's clean-up.
+        """
         for folder in self._folders.values():
             shutil.rmtree(folder, ignore_errors=True)
         self._folders.clear()

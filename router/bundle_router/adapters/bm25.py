@@ -1,9 +1,10 @@
-"""The base ranking (bm25s) and the stemmer (PyStemmer): the only module that imports either, or numpy.
+"""The base ranking (bm25s) and the stemmer (PyStemmer): the only module that imports either, or
+numpy.
 
-Why bm25s: on 3,598 tools it answers in 0.02 ms (tantivy 0.28 ms), and ranks one weighted document better (R@1 0.848)
-than tantivy ranks a sum over fields (0.664). It rebuilds in 0.08 s what tantivy updates in 0.01 s, but with the scores
-of a fresh build, which tantivy gives only after merging its segments. bm25s has no weights for query terms, so
-`_Matrix.scores` adds them.
+Why bm25s: on 3,598 tools it answers in 0.02 ms (tantivy 0.28 ms), and ranks one weighted document
+better (R@1 0.848) than tantivy ranks a sum over fields (0.664). It rebuilds in 0.08 s what tantivy
+updates in 0.01 s, but with the scores of a fresh build, which tantivy gives only after merging its
+segments. bm25s has no weights for query terms, so `_Matrix.scores` adds them.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 K1: Final = 3.0
-"""BM25's saturation. Documents repeat a term by its field's weight (2 for a description): twice the usual 1.5."""
+"""BM25's saturation.
+
+Documents repeat a term by its field's weight (2 for a description): twice the usual 1.5.
+"""
 B: Final = 0.6
 FORMAT: Final = "bundle-router.index/2"
 _MASKS: Final = 64
@@ -63,12 +67,18 @@ _BRITISH: Final = (
     (re.compile(r"^(travel|cancel|model|label|signal|channel)l(?=ed|er|ing)"), r"\1"),
     (re.compile(r"^(lic|def|off)ence(s?)$"), r"\1ense\2"),
 )
-"""British endings and their American forms. False matches do no harm: they change texts and requests alike."""
+"""British endings and their American forms.
+
+False matches do no harm: they change texts and requests alike.
+"""
 
 
 @cache
 def english_stemmer() -> Stem:
-    """Return Snowball's English stemmer, for British spelling too. Words in other scripts are unchanged."""
+    """Return Snowball's English stemmer, for British spelling too.
+
+    Words in other scripts are unchanged.
+    """
     import Stemmer
 
     local = threading.local()
@@ -91,7 +101,9 @@ def english_stemmer() -> Stem:
 class LexicalIndex:
     """An `Index` in memory, or memory-mapped from a folder. See the protocol for its promises."""
 
-    def __init__(self, revision: str, matrices: Mapping[Collection, _Matrix], source: _Source) -> None:
+    def __init__(
+        self, revision: str, matrices: Mapping[Collection, _Matrix], source: _Source
+    ) -> None:
         self.revision = revision
         self._matrices = matrices
         self._source = source
@@ -102,13 +114,22 @@ class LexicalIndex:
         return cls._of({(doc.collection, doc.id): doc for doc in documents}, revision)
 
     @classmethod
-    def _of(cls, documents: Mapping[tuple[Collection, str], Document], revision: str) -> LexicalIndex:
+    def _of(
+        cls, documents: Mapping[tuple[Collection, str], Document], revision: str
+    ) -> LexicalIndex:
         ordered = [documents[key] for key in sorted(documents)]
-        matrices = {name: _Matrix.build([doc for doc in ordered if doc.collection == name]) for name in COLLECTIONS}
+        matrices = {
+            name: _Matrix.build([doc for doc in ordered if doc.collection == name])
+            for name in COLLECTIONS
+        }
         return cls(revision, matrices, _Source(tuple(ordered)))
 
     def updated(
-        self, *, add: Iterable[Document] = (), remove: Iterable[tuple[Collection, str]] = (), revision: str
+        self,
+        *,
+        add: Iterable[Document] = (),
+        remove: Iterable[tuple[Collection, str]] = (),
+        revision: str,
     ) -> LexicalIndex:
         """Return a new index with some documents replaced, after one server has changed."""
         documents = {(doc.collection, doc.id): doc for doc in self._source.documents}
@@ -119,7 +140,9 @@ class LexicalIndex:
         touched |= {key[0] for key in remove} if isinstance(remove, Sequence) else set(COLLECTIONS)
         ordered = [documents[key] for key in sorted(documents)]
         matrices = {
-            name: _Matrix.build([doc for doc in ordered if doc.collection == name]) if name in touched else kept
+            name: _Matrix.build([doc for doc in ordered if doc.collection == name])
+            if name in touched
+            else kept
             for name, kept in self._matrices.items()
         }
         return LexicalIndex(revision, matrices, _Source(tuple(ordered)))
@@ -146,14 +169,18 @@ class LexicalIndex:
         return [term for term in terms if term in columns]
 
     def save(self, folder: Path) -> None:
-        """Write the index into an empty or new folder; `index.json` last, so that half an index is not loaded.
+        """Write the index into an empty or new folder; `index.json` last, so that half an index is
+        not loaded.
 
-        It holds checksums of the other files: damaged bytes would change ranks, or break every search.
+        It holds checksums of the other files: damaged bytes would change ranks, or break every
+        search.
         """
         folder.mkdir(parents=True, exist_ok=True)
         for name, matrix in self._matrices.items():
             matrix.save(folder / name)
-        lines = "".join(json.dumps([doc.collection, doc.id, doc.terms]) + "\n" for doc in self._source.documents)
+        lines = "".join(
+            json.dumps([doc.collection, doc.id, doc.terms]) + "\n" for doc in self._source.documents
+        )
         (folder / "documents.jsonl").write_text(lines, encoding="utf-8")
         check = hashlib.sha256(lines.encode()).hexdigest()
         meta = {
@@ -168,7 +195,9 @@ class LexicalIndex:
 
     @classmethod
     def load(cls, folder: Path, *, revision: str) -> LexicalIndex | None:
-        """Return the saved index, memory-mapped; None if there is none of this revision, format and setting."""
+        """Return the saved index, memory-mapped; None if there is none of this revision, format and
+        setting.
+        """
         try:
             meta = json.loads((folder / "index.json").read_text(encoding="utf-8"))
             wanted = {"format": FORMAT, "revision": revision, "k1": K1, "b": B}
@@ -183,7 +212,9 @@ class LexicalIndex:
 
 
 def _checksums(folder: Path) -> list[list[str | int]]:
-    """Return the checksums of the files in the collections' folders, by name: fast ones, which find accidents only."""
+    """Return the checksums of the files in the collections' folders, by name: fast ones, which find
+    accidents only.
+    """
     files = sorted(file for name in COLLECTIONS for file in (folder / name).iterdir())
     return [[str(file.relative_to(folder)), zlib.crc32(file.read_bytes())] for file in files]
 
@@ -191,7 +222,13 @@ def _checksums(folder: Path) -> list[list[str | int]]:
 class _Source:
     """The indexed documents, which only an update needs; read from the saved folder on demand."""
 
-    def __init__(self, documents: tuple[Document, ...] | None = None, *, folder: Path | None = None, check: str = ""):
+    def __init__(
+        self,
+        documents: tuple[Document, ...] | None = None,
+        *,
+        folder: Path | None = None,
+        check: str = "",
+    ):
         self._documents, self._folder, self._check = documents, folder, check
 
     @property
@@ -200,7 +237,9 @@ class _Source:
             folder = self._folder or Path()
             lines = (folder / "documents.jsonl").read_text(encoding="utf-8")
             if f"sha256:{hashlib.sha256(lines.encode()).hexdigest()}" != self._check:
-                raise ValueError(f"{folder}: the saved documents do not match index.json; build the index anew")
+                raise ValueError(
+                    f"{folder}: the saved documents do not match index.json; build the index anew"
+                )
             rows = (json.loads(line) for line in lines.splitlines())
             self._documents = tuple(Document(id_, name, tuple(terms)) for name, id_, terms in rows)
         return self._documents
@@ -212,7 +251,9 @@ def _without_a_letter(word: str) -> set[str]:
 
 
 def _one_apart(one: str, other: str) -> bool:
-    """Return whether the words differ by one letter added, dropped or replaced, or by two neighbours swapped."""
+    """Return whether the words differ by one letter added, dropped or replaced, or by two
+    neighbours swapped.
+    """
     if len(one) != len(other):
         long, short = sorted((one, other), key=len, reverse=True)
         return len(long) - len(short) == 1 and short in _without_a_letter(long)
@@ -223,14 +264,17 @@ def _one_apart(one: str, other: str) -> bool:
 
 
 def _best_places(scores: NDArray[Any], k: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return rows and columns of each row's positive scores, best first, at least the best `k`. Columns are in id
-    order, so a stable sort breaks ties by id, also at the cut."""
+    """Return rows and columns of each row's positive scores, best first, at least the best `k`.
+
+    Columns are in id order, so a stable sort breaks ties by id, also at the cut.
+    """
     import numpy as np
 
     count, length = scores.shape
     blocks, highest = length // _BLOCK, scores
     if blocks > 2 * k:
-        # `k` blocks have a score as high as the k-th best of the blocks' maxima, so lower scores are not sorted.
+        # `k` blocks have a score as high as the k-th best of the blocks' maxima, so lower scores
+        # are not sorted.
         highest = scores[:, : blocks * _BLOCK].reshape(count, _BLOCK, blocks).max(axis=1)
     least = np.partition(highest, -k, axis=1)[:, -k, None] if highest.shape[1] > k else _TINY
     chosen = np.flatnonzero(scores >= np.maximum(least, _TINY))
@@ -244,7 +288,9 @@ def _best_places(scores: NDArray[Any], k: int) -> tuple[NDArray[np.int64], NDArr
 
 @dataclass(eq=False)
 class _Matrix:
-    """One collection: bm25s' matrix of scores (a column a term, rows in id order) and the rarity of each term."""
+    """One collection: bm25s' matrix of scores (a column a term, rows in id order) and the rarity of
+    each term.
+    """
 
     ids: list[str]
     columns: Mapping[str, int]
@@ -266,9 +312,16 @@ class _Matrix:
         bm25s = _library()
         ids = [doc.id for doc in documents]
         ranker = bm25s.BM25(method="lucene", k1=K1, b=B)
-        # bm25s can't index an empty collection: one without terms gets one row that no query can match.
-        terms = [list(doc.terms) for doc in documents] if any(doc.terms for doc in documents) else [["\0"]]
-        vocabulary = {term: column for column, term in enumerate(sorted({t for row in terms for t in row}))}
+        # bm25s can't index an empty collection: one without terms gets one row that no query can
+        # match.
+        terms = (
+            [list(doc.terms) for doc in documents]
+            if any(doc.terms for doc in documents)
+            else [["\0"]]
+        )
+        vocabulary = {
+            term: column for column, term in enumerate(sorted({t for row in terms for t in row}))
+        }
         numbers = [[vocabulary[term] for term in row] for row in terms]
         ranker.index((numbers, vocabulary), show_progress=False, create_empty_token=False)
         return cls._of(ids, ranker)
@@ -302,8 +355,12 @@ class _Matrix:
         return [rarity[columns[term]] if term in columns else unseen for term in terms]
 
     def like(self, term: str) -> Sequence[str]:
-        near = {word for short in _without_a_letter(term) for word in self._by_shortened.get(short, ())}
-        found = sorted((self._rarity[self.columns[word]], word) for word in near if _one_apart(term, word))
+        near = {
+            word for short in _without_a_letter(term) for word in self._by_shortened.get(short, ())
+        }
+        found = sorted(
+            (self._rarity[self.columns[word]], word) for word in near if _one_apart(term, word)
+        )
         return [word for _, word in found[:2]]
 
     @cached_property
@@ -316,10 +373,15 @@ class _Matrix:
         return words
 
     def search(
-        self, queries: Sequence[Mapping[str, float]], k: int, within: frozenset[str] | None, counting: bool
+        self,
+        queries: Sequence[Mapping[str, float]],
+        k: int,
+        within: frozenset[str] | None,
+        counting: bool,
     ) -> list[Hits]:
-        """See `Index.search`: the weighted sum of BM25 scores, and of the rarity of the terms in each document. Each
-        query has its own row of sums; all are computed together."""
+        """See `Index.search`: the weighted sum of BM25 scores, and of the rarity of the terms in
+        each document. Each query has its own row of sums; all are computed together.
+        """
         import numpy as np
 
         columns, count = self.columns, len(self.ids)
@@ -340,7 +402,9 @@ class _Matrix:
             rows += np.repeat(first, lengths)
         parts = np.concatenate([self.data[span] for span in spans], dtype=np.float64)
         parts *= np.repeat(weighed, lengths)
-        totals = np.bincount(rows, parts, minlength=len(queries) * count).reshape(len(queries), count)
+        totals = np.bincount(rows, parts, minlength=len(queries) * count).reshape(
+            len(queries), count
+        )
         matches = totals
         if counting:
             parts = np.repeat(self.idf[at] * weighed, lengths)
@@ -348,7 +412,11 @@ class _Matrix:
         positions = self._mask(within) if within is not None else None
         row, best = _best_places(totals if positions is None else totals[:, positions], k)
         best = best if positions is None else positions[best]
-        ids, scores, matched = self._names[best].tolist(), totals[row, best].tolist(), matches[row, best].tolist()
+        ids, scores, matched = (
+            self._names[best].tolist(),
+            totals[row, best].tolist(),
+            matches[row, best].tolist(),
+        )
         found = []
         cuts = np.searchsorted(row, np.arange(len(queries) + 1)).tolist()
         for begins, ends in itertools.pairwise(cuts):
@@ -359,8 +427,13 @@ class _Matrix:
 
     @cached_property
     def _mask(self) -> Callable[[frozenset[str]], NDArray[np.int64]]:
-        """Return the function that gives the rows of the permitted documents, in id order. Caches the latest sets."""
+        """Return the function that gives the rows of the permitted documents, in id order.
+
+        Caches the latest sets.
+        """
         import numpy as np
 
         at = {id_: row for row, id_ in enumerate(self.ids)}
-        return lru_cache(_MASKS)(lambda within: np.array(sorted(at[id_] for id_ in within if id_ in at), np.int64))
+        return lru_cache(_MASKS)(
+            lambda within: np.array(sorted(at[id_] for id_ in within if id_ in at), np.int64)
+        )

@@ -1,9 +1,10 @@
 """Config files on disk: the shipped folder, a project's folder over it, and the scaffold.
 
 Rules:
-1. All files of a folder are read as of one moment: files that change meanwhile are read again. A folder that keeps
-   changing is refused, so that no mixture of old and new files is used.
-2. Only regular files are opened (a symlink to one is fine), and no more than the maximum size is read.
+1. All files of a folder are read as of one moment: files that change meanwhile are read again. A
+   folder that keeps changing is refused, so that no mixture of old and new files is used.
+2. Only regular files are opened (a symlink to one is fine), and no more than the maximum size is
+   read.
 3. The scaffold never overwrites files.
 """
 
@@ -17,7 +18,13 @@ from pathlib import Path
 from typing import Final, Literal
 
 from bundle_router.adapters.text_files import read_bounded
-from bundle_router.core.config.config_text import FILE_NAMES, MAX_BYTES, ConfigFile, Layer, from_bytes
+from bundle_router.core.config.config_text import (
+    FILE_NAMES,
+    MAX_BYTES,
+    ConfigFile,
+    Layer,
+    from_bytes,
+)
 from bundle_router.core.config.init_files import ignores_runs, scaffold_texts
 from bundle_router.core.models.canonical import digest_of
 from bundle_router.dataclass import dataclass
@@ -40,11 +47,11 @@ def _shipped_folder(name: str) -> Path:
 
 
 def read_config(config: str | os.PathLike[str] | None = None) -> list[ConfigFile]:
-    """Return the files of a project's config folder and of the shipped one, for `bundle_router.core.config.load` and
-    `check`.
+    """Return the files of a project's config folder and of the shipped one, for
+    `bundle_router.core.config.load` and `check`.
 
-    `config=None`: only the shipped config. An unreadable file is returned with its `fault`. Raises ConfigError if the
-    folder does not exist, is no folder, has no config file, or keeps changing.
+    `config=None`: only the shipped config. An unreadable file is returned with its `fault`. Raises
+    ConfigError if the folder does not exist, is no folder, has no config file, or keeps changing.
     """
     shipped = shipped_folder()
     if config is None:
@@ -56,14 +63,17 @@ def read_config(config: str | os.PathLike[str] | None = None) -> list[ConfigFile
     files = _read_folder(folder, folder, "project")
     if not any(file.name in FILE_NAMES for file in files):
         message = "holds none of the config files"
-        raise ConfigError([Problem(str(folder), 0, "", message, f"they are {', '.join(FILE_NAMES)}")])
+        raise ConfigError(
+            [Problem(str(folder), 0, "", message, f"they are {', '.join(FILE_NAMES)}")]
+        )
     return [*_read_folder(shipped, displayed_path(shipped), "shipped"), *files]
 
 
 def content_file(config: str | os.PathLike[str] | None, name: str) -> Path | None:
-    """Return the file of reviewed content that a bundle calls `name` (`repo/SKILL.md`): in the `bundles/` folder beside
-    the config folder, else in the package's own; None if neither has it. A link that leads out of its folder is not
-    followed."""
+    """Return the file of reviewed content that a bundle calls `name` (`repo/SKILL.md`): in the
+    `bundles/` folder beside the config folder, else in the package's own; None if neither has it. A
+    link that leads out of its folder is not followed.
+    """
     folders = [_shipped_folder("bundles")]
     if config is not None:
         folders.insert(0, Path(config).resolve().parent / "bundles")
@@ -75,7 +85,9 @@ def content_file(config: str | os.PathLike[str] | None, name: str) -> Path | Non
 
 
 def read_content(config: str | os.PathLike[str] | None, name: str, max_bytes: int) -> str | None:
-    """Return the first `max_bytes` of a bundle's content as text; None if it is absent or unreadable."""
+    """Return the first `max_bytes` of a bundle's content as text; None if it is absent or
+    unreadable.
+    """
     path = content_file(config, name)
     if path is None:
         return None
@@ -87,13 +99,17 @@ def read_content(config: str | os.PathLike[str] | None, name: str, max_bytes: in
 
 
 def fingerprint(files: Sequence[ConfigFile]) -> str:
-    """Return a digest of the files, by which a reloading service knows whether to load them again."""
+    """Return a digest of the files, by which a reloading service knows whether to load them
+    again.
+    """
     return digest_of([[file.layer, file.name, file.text, str(file.fault or "")] for file in files])
 
 
 def stamp_of(config: str | os.PathLike[str]) -> tuple[object, ...]:
-    """Return a value that differs if a config folder has changed: names, times, sizes and inodes of its files and of
-    its learned files. Texts that differ may have equal stamps within one tick of the file system's clock."""
+    """Return a value that differs if a config folder has changed: names, times, sizes and inodes of
+    its files and of its learned files. Texts that differ may have equal stamps within one tick of
+    the file system's clock.
+    """
     folder = Path(config)
     found: list[tuple[object, ...]] = []
     for path in sorted({*folder.glob("*.toml"), *folder.glob("learned/*"), folder}):
@@ -113,7 +129,9 @@ def _check_folder(folder: Path) -> None:
         hint = "create one with `bundle-router init`, or name the folder that holds router.toml"
         raise ConfigError([Problem(str(folder), 0, "", "does not exist", hint)]) from None
     except OSError as error:
-        raise ConfigError([Problem(str(folder), 0, "", f"can't be read: {_reason(error)}")]) from error
+        raise ConfigError(
+            [Problem(str(folder), 0, "", f"can't be read: {_reason(error)}")]
+        ) from error
     if not stat.S_ISDIR(mode):
         hint = "name the folder that holds it" if folder.name in FILE_NAMES else ""
         raise ConfigError([Problem(str(folder), 0, "", "is not a folder", hint)])
@@ -128,19 +146,29 @@ def displayed_path(folder: Path) -> Path:
 
 
 def _read_folder(folder: Path, shown: Path, layer: Layer) -> list[ConfigFile]:
-    """Return a snapshot: two successive readings must be equal, as modification times are too coarse to tell."""
+    """Return a snapshot: two successive readings must be equal, as modification times are too
+    coarse to tell.
+    """
     last = None
     for _ in range(_READS):
         try:
             with os.scandir(folder) as entries:
                 names = sorted(entry.name for entry in entries if entry.name.endswith(".toml"))
         except OSError as error:
-            raise ConfigError([Problem(str(shown), 0, "", f"can't be read: {_reason(error)}")]) from error
+            raise ConfigError(
+                [Problem(str(shown), 0, "", f"can't be read: {_reason(error)}")]
+            ) from error
         files = [_read_file(folder / name, str(shown / name), layer) for name in names]
         if files == last:
             return files
         last = files
-    raise ConfigError([Problem(str(shown), 0, "", "keeps changing while it is read", "try again when it is written")])
+    raise ConfigError(
+        [
+            Problem(
+                str(shown), 0, "", "keeps changing while it is read", "try again when it is written"
+            )
+        ]
+    )
 
 
 def _read_file(path: Path, display_path: str, layer: Layer) -> ConfigFile:
@@ -156,7 +184,9 @@ def _read_file(path: Path, display_path: str, layer: Layer) -> ConfigFile:
 
 @lru_cache(16)
 def _read_before(file: ConfigFile) -> ConfigFile:
-    """Return the cached file with equal content and its parsed value, which saves half of opening a router."""
+    """Return the cached file with equal content and its parsed value, which saves half of opening a
+    router.
+    """
     return file
 
 
@@ -165,15 +195,20 @@ def _reason(error: OSError) -> str:
 
 
 def _note_on(kept: Path) -> str:
-    if kept.name != ".gitignore" or ignores_runs(kept.read_text(encoding="utf-8", errors="replace")):
+    if kept.name != ".gitignore" or ignores_runs(
+        kept.read_text(encoding="utf-8", errors="replace")
+    ):
         return ""
     return "add the line '/runs/': records hold what agents asked and saw"
 
 
 @dataclass(frozen=True, slots=True)
 class ScaffoldedFile:
-    """One file of the scaffold. `kept`: it existed and was not changed. `note`: what the user should do about it, if
-    anything."""
+    """One file of the scaffold.
+
+    `kept`: it existed and was not changed. `note`: what the user should do about it, if
+    anything.
+    """
 
     path: str
     state: Literal["written", "kept"]
@@ -181,7 +216,8 @@ class ScaffoldedFile:
 
 
 def scaffold(target: str | os.PathLike[str]) -> list[ScaffoldedFile]:
-    """Write `config/`, its schemas, `bundles/README.md` and a `.gitignore` under `target`; return the files.
+    """Write `config/`, its schemas, `bundles/README.md` and a `.gitignore` under `target`; return
+    the files.
 
     Raises RequestError if a file can't be written; files written before it stay.
     """
@@ -203,6 +239,8 @@ def scaffold(target: str | os.PathLike[str]) -> list[ScaffoldedFile]:
                 f"{path.parent} is not a folder", advice="move it away, or choose another place"
             ) from None
         except OSError as error:
-            raise RequestError(f"{path} can't be written: {_reason(error)}", advice="choose another place") from error
+            raise RequestError(
+                f"{path} can't be written: {_reason(error)}", advice="choose another place"
+            ) from error
         done.append(ScaffoldedFile(str(path), "written"))
     return done

@@ -10,10 +10,15 @@ from bundle_router.review.config_changes import FILE_NAME, ConfigChange, changes
 
 
 def append_change(folder: Path, change: ConfigChange) -> Path:
-    """Append a line, and return the journal's path. It is on disk when this returns. Raises StorageError."""
+    """Append a line, and return the journal's path.
+
+    It is on disk when this returns. Raises StorageError.
+    """
     path = folder / FILE_NAME
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        descriptor = os.open(
+            path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644
+        )
         with os.fdopen(descriptor, "wb") as file:
             file.write(change.to_line().encode())
             file.flush()

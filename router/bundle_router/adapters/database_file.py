@@ -2,8 +2,8 @@
 
 Rules:
 1. A file is private to its owner from its first byte, whatever the umask.
-2. A file that exists is never opened and closed beside SQLite: the close would drop this whole process's locks on it
-   (sqlite.org/howtocorrupt.html, 2.2).
+2. A file that exists is never opened and closed beside SQLite: the close would drop this whole
+   process's locks on it (sqlite.org/howtocorrupt.html, 2.2).
 3. The switch to WAL waits for others. SQLite's own timeout doesn't apply to it.
 """
 
@@ -22,12 +22,19 @@ RETRY_S: Final = 0.005
 def create_private(path: str | Path) -> None:
     """Create the file, empty and readable by its owner alone, unless it exists. Raises OSError."""
     with suppress(FileExistsError):
-        os.close(os.open(os.path.realpath(path), os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+        os.close(
+            os.open(
+                os.path.realpath(path), os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600
+            )
+        )
 
 
 def use_wal(connection: sqlite3.Connection, wait_s: float) -> None:
-    """Switch the file to write-ahead logging: a commit takes 1.2 ms instead of 17.9. A crash can lose the last commits
-    but not corrupt the file. Raises sqlite3.OperationalError if others hold the file for longer than `wait_s`."""
+    """Switch the file to write-ahead logging: a commit takes 1.2 ms instead of 17.9.
+
+    A crash can lose the last commits but not corrupt the file. Raises sqlite3.OperationalError if
+    others hold the file for longer than `wait_s`.
+    """
     until = time.monotonic() + wait_s
     while True:
         try:

@@ -1,11 +1,15 @@
-r"""Messages for the operator on standard error: the `Diagnostics` port, and the only user of structlog.
+r"""Messages for the operator on standard error: the `Diagnostics` port, and the only user of
+structlog.
 
 1. Standard error only, looked up at each event. Standard output may be a protocol stream.
-2. structlog is imported at the first event above the threshold, and wrapped around this module's own writer. Its
-   global configuration belongs to the host application, and is neither read nor changed.
-3. Redaction comes after every value has become plain text or JSON, so that it covers every `repr` and error message.
-4. One record is one line of printable characters: control, escape, bidirectional and tag characters, line separators
-   and lone surrogates are shown as `\u001b`, `\u202e`. So there is no colour either.
+2. structlog is imported at the first event above the threshold, and wrapped around this module's
+   own writer. Its global configuration belongs to the host application, and is neither read nor
+   changed.
+3. Redaction comes after every value has become plain text or JSON, so that it covers every `repr`
+   and error message.
+4. One record is one line of printable characters: control, escape, bidirectional and tag
+   characters, line separators and lone surrogates are shown as `\u001b`, `\u202e`. So there is no
+   colour either.
 5. An error is shown as its type, message and stack lines, never with the values of variables.
 6. Nothing raises: diagnostics that can't be written are dropped and counted.
 """
@@ -43,12 +47,17 @@ Event = MutableMapping[str, Any]
 class StderrDiagnostics:
     """Writes events as JSON lines, or as readable lines if standard error is a terminal.
 
-    `level` is the lowest level written. `stream` is for tests and hosts that redirect; the default is `sys.stderr` at
-    the time of the event. `dropped` counts the events that could not be written.
+    `level` is the lowest level written. `stream` is for tests and hosts that redirect; the default
+    is `sys.stderr` at the time of the event. `dropped` counts the events that could not be written.
     """
 
     def __init__(
-        self, redactor: Redactor, *, level: str = "warning", stream: TextIO | None = None, form: Form = "auto"
+        self,
+        redactor: Redactor,
+        *,
+        level: str = "warning",
+        stream: TextIO | None = None,
+        form: Form = "auto",
     ) -> None:
         self._redactor = redactor
         self._threshold = LEVELS[level]
@@ -59,10 +68,12 @@ class StderrDiagnostics:
         self.dropped = 0
 
     def event(self, level: str, name: str, **fields: object) -> None:
-        """Write one record. `level` is `debug`, `info`, `warning` or `error` (anything else counts as `error`).
+        """Write one record.
 
-        Fields may be any objects: exceptions are described by rule 5, other non-JSON values by their bounded `repr`. A
-        field called `time`, `level` or `event` gets a trailing underscore.
+        `level` is `debug`, `info`, `warning` or `error` (anything else counts as `error`).
+
+        Fields may be any objects: exceptions are described by rule 5, other non-JSON values by
+        their bounded `repr`. A field called `time`, `level` or `event` gets a trailing underscore.
         """
         number = LEVELS.get(level, LEVELS["error"])
         if number < self._threshold:
@@ -99,10 +110,14 @@ class StderrDiagnostics:
         form = self._form
         if form == "auto":
             stream = self._output_stream()
-            terminal = getattr(stream, "rich_proxied_file", stream)  # the stream behind a progress bar
+            terminal = getattr(
+                stream, "rich_proxied_file", stream
+            )  # the stream behind a progress bar
             form = "console" if terminal.isatty() else "json"
         return visible(
-            json.dumps(event, allow_nan=False, separators=(",", ":")) if form == "json" else _console_line(event)
+            json.dumps(event, allow_nan=False, separators=(",", ":"))
+            if form == "json"
+            else _console_line(event)
         )
 
     def _output_stream(self) -> TextIO:
@@ -129,18 +144,26 @@ class _Writer:
 
 
 def visible(text: str) -> str:
-    """Return the text with every non-printable character shown as `\\u001b` or `\\U000e0041`. Idempotent."""
+    """Return the text with every non-printable character shown as `\\u001b` or `\\U000e0041`.
+
+    Idempotent.
+    """
     if text.isprintable():
         return text
     return "".join(
-        c if c.isprintable() else f"\\u{ord(c):04x}" if ord(c) < 0x10000 else f"\\U{ord(c):08x}" for c in text
+        c if c.isprintable() else f"\\u{ord(c):04x}" if ord(c) < 0x10000 else f"\\U{ord(c):08x}"
+        for c in text
     )
 
 
 def _flatten_event(_logger: object, _method: str, event: Event) -> Event:
     """Return the event with its fields on the same level as its name, all as plain JSON values."""
     fields = event.pop("fields")
-    flat: Event = {"time": event["time"], "level": event["level"], "event": _plain_json(event["event"], 0)}
+    flat: Event = {
+        "time": event["time"],
+        "level": event["level"],
+        "event": _plain_json(event["event"], 0),
+    }
     for name, value in fields.items():
         flat[f"{name}_" if name in flat else name] = _plain_json(value, 0)
     return flat
@@ -149,7 +172,11 @@ def _flatten_event(_logger: object, _method: str, event: Event) -> Event:
 def _plain_json(value: object, depth: int) -> Any:
     """Return the value as JSON values, with bounded depth, length and number."""
     if value is None or isinstance(value, (bool, int)):
-        return value if not isinstance(value, int) or abs(value) < 1 << 63 else _show_safely(repr, value)
+        return (
+            value
+            if not isinstance(value, int) or abs(value) < 1 << 63
+            else _show_safely(repr, value)
+        )
     if isinstance(value, str):
         return value[:MAX_LOOKED_AT]
     if isinstance(value, float):
@@ -160,7 +187,10 @@ def _plain_json(value: object, depth: int) -> Any:
         return "…"
     if isinstance(value, Mapping):
         pairs = list(islice(value.items(), MAX_ITEMS))
-        return {k if isinstance(k, str) else _show_safely(repr, k): _plain_json(item, depth + 1) for k, item in pairs}
+        return {
+            k if isinstance(k, str) else _show_safely(repr, k): _plain_json(item, depth + 1)
+            for k, item in pairs
+        }
     if isinstance(value, (list, tuple, set, frozenset)):
         return [_plain_json(item, depth + 1) for item in islice(value, MAX_ITEMS)]
     return _show_safely(repr, value)
@@ -174,7 +204,10 @@ def _show_safely(show: Callable[[Any], str], value: object) -> str:
 
 
 def _describe_error(error: BaseException, causes: int) -> dict[str, Any]:
-    """Return type, message and stack of an exception and of its causes. No locals, no source lines."""
+    """Return type, message and stack of an exception and of its causes.
+
+    No locals, no source lines.
+    """
     described: dict[str, Any] = {
         "type": type(error).__qualname__,
         "message": _show_safely(str, error),
@@ -184,18 +217,25 @@ def _describe_error(error: BaseException, causes: int) -> dict[str, Any]:
     if cause is not None and causes:
         described["cause"] = _describe_error(cause, causes - 1)
     if isinstance(error, BaseExceptionGroup) and causes:
-        described["group"] = [_describe_error(part, causes - 1) for part in error.exceptions[:MAX_CAUSES]]
+        described["group"] = [
+            _describe_error(part, causes - 1) for part in error.exceptions[:MAX_CAUSES]
+        ]
     return described
 
 
 def _stack(trace: TracebackType | None) -> list[str]:
     """Return `file:line in function` of the innermost frames, the error's own last."""
     frames = deque(walk_tb(trace), maxlen=MAX_FRAMES)
-    return [f"{frame.f_code.co_filename}:{line} in {frame.f_code.co_qualname}" for frame, line in frames]
+    return [
+        f"{frame.f_code.co_filename}:{line} in {frame.f_code.co_qualname}" for frame, line in frames
+    ]
 
 
 def _shorten_texts(value: Any) -> Any:
-    """Return the value with texts cut to `MAX_TEXT`. Runs after redaction, which can't recognise half a token."""
+    """Return the value with texts cut to `MAX_TEXT`.
+
+    Runs after redaction, which can't recognise half a token.
+    """
     if isinstance(value, str):
         return value if len(value) <= MAX_TEXT else f"{value[:MAX_TEXT]}… ({len(value)} characters)"
     if isinstance(value, dict):
@@ -219,7 +259,9 @@ def _console_value(value: Any) -> str:
 
 def _console_error(error: dict[str, Any]) -> str:
     where = " < ".join(reversed(error["stack"]))
-    text = json.dumps(f"{error['type']}: {error['message']}", ensure_ascii=False) + (f" at {where}" if where else "")
+    text = json.dumps(f"{error['type']}: {error['message']}", ensure_ascii=False) + (
+        f" at {where}" if where else ""
+    )
     if "cause" in error:
         text += f" caused by {_console_error(error['cause'])}"
     for part in error.get("group", ()):

@@ -1,10 +1,11 @@
 """Writes records as CSV or Parquet, one file a table, for duckdb, pandas and spreadsheets.
 
-A spreadsheet takes a CSV cell for a formula if it begins with `= + - @` (in any variant, also behind spaces or what is
-invisible, which some remove), a tab or a line end, and records hold untrusted text. Where `;` separates cells, as in
-much of Europe, text after a `;`, a tab or a line end is a cell too. So in a *text* a `'` is written where such a cell
-begins, or one with a `'`; removing one `'` at each such place restores the text. Numbers and booleans are not changed.
-Parquet has types and is exact.
+A spreadsheet takes a CSV cell for a formula if it begins with `= + - @` (in any variant, also
+behind spaces or what is invisible, which some remove), a tab or a line end, and records hold
+untrusted text. Where `;` separates cells, as in much of Europe, text after a `;`, a tab or a line
+end is a cell too. So in a *text* a `'` is written where such a cell begins, or one with a `'`;
+removing one `'` at each such place restores the text. Numbers and booleans are not changed. Parquet
+has types and is exact.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ from bundle_router.errors import needs_extra, storage_error
 
 Format = Literal["csv", "parquet"]
 _SIGNS = "'=+@\u207a-\u207c\u208a-\u208c\u2212\ufe62-\ufe66\ufe6b\uff0b\uff0d\uff1d\uff20\\-"
-_BLANKS = r"(?:[\x00-\x08\x0e-\x1f\x7f\xad\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]|[^\S\t\r\n])*"
+_BLANKS = (
+    r"(?:[\x00-\x08\x0e-\x1f\x7f\xad\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]"
+    r"|[^\S\t\r\n])*"
+)
 _FORMULA = re.compile(rf"^(?={_BLANKS}[{_SIGNS}]|[\t\r\n])|(?<=[;\t\r\n])(?={_BLANKS}[{_SIGNS}])")
 
 
@@ -36,7 +40,10 @@ class Sink(Protocol):
 
 
 class _Csv:
-    """RFC 4180 with a header. A missing value is an empty cell, a boolean `true`/`false`; no text is a formula."""
+    """RFC 4180 with a header.
+
+    A missing value is an empty cell, a boolean `true`/`false`; no text is a formula.
+    """
 
     def __init__(self, path: Path, table: Table) -> None:
         self._file = open(path, "w", encoding="utf-8", newline="", opener=_open_private)  # noqa: SIM115 - held until close
@@ -66,7 +73,12 @@ class _Parquet:
         with needs_extra("an export as Parquet", "parquet"):
             import pyarrow as pa
             from pyarrow import parquet
-        types = {"text": pa.string(), "integer": pa.int64(), "real": pa.float64(), "boolean": pa.bool_()}
+        types = {
+            "text": pa.string(),
+            "integer": pa.int64(),
+            "real": pa.float64(),
+            "boolean": pa.bool_(),
+        }
         types["timestamp"] = pa.timestamp("us", tz="UTC")
         self._schema = pa.schema([(name, types[kind]) for name, kind in COLUMNS[table].items()])
         self._table = pa.Table
@@ -86,11 +98,13 @@ def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def export(tables: Iterable[tuple[Table, list[Row]]], folder: Path, form: Format) -> list[tuple[Path, int]]:
+def export(
+    tables: Iterable[tuple[Table, list[Row]]], folder: Path, form: Format
+) -> list[tuple[Path, int]]:
     """Write rows into `folder`, one file a table; return the files and their numbers of rows.
 
-    Files of the same names are replaced. Raises NotInstalled without pyarrow, StorageError if the folder can't be
-    written.
+    Files of the same names are replaced. Raises NotInstalled without pyarrow, StorageError if the
+    folder can't be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -17,30 +17,42 @@ _MAX_BYTES: Final = 256 << 20
 
 
 def extract_revision(revision: str, folders: Sequence[str], target: Path) -> None:
-    """Write those of the folders (relative to the current one) that the revision contains below `target`.
+    """Write those of the folders (relative to the current one) that the revision contains below
+    `target`.
 
-    Links are not written. Raises RequestError if git is not available, or the revision does not exist.
+    Links are not written. Raises RequestError if git is not available, or the revision does not
+    exist.
     """
     if revision.startswith("-"):
         raise RequestError(f"{revision!r} is not a git revision")
-    listed = _git("ls-tree", "--name-only", "-z", revision, "--", *folders).decode("utf-8", "surrogateescape")
+    listed = _git("ls-tree", "--name-only", "-z", revision, "--", *folders).decode(
+        "utf-8", "surrogateescape"
+    )
     present = [name for name in listed.split("\0") if name]
     if not present:
         return
     data = _git("archive", "--format=tar", revision, "--", *present)
     if len(data) > _MAX_BYTES:
-        raise RequestError(f"{', '.join(present)} in {revision!r} is larger than {_MAX_BYTES:,} bytes")
+        raise RequestError(
+            f"{', '.join(present)} in {revision!r} is larger than {_MAX_BYTES:,} bytes"
+        )
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         # Only regular files. tarfile's filters would do this, but need Python 3.11.4.
         for member in archive:
-            if member.isfile() and ".." not in Path(member.name).parts and not Path(member.name).is_absolute():
+            if (
+                member.isfile()
+                and ".." not in Path(member.name).parts
+                and not Path(member.name).is_absolute()
+            ):
                 archive.extract(member, target, set_attrs=False)
 
 
 def _git(*words: str) -> bytes:
     env = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
     try:
-        done = subprocess.run(["git", *words], capture_output=True, env=env, timeout=_TIMEOUT_S, check=False)
+        done = subprocess.run(
+            ["git", *words], capture_output=True, env=env, timeout=_TIMEOUT_S, check=False
+        )
     except FileNotFoundError:
         raise RequestError("git is not installed", advice="compare two folders") from None
     except subprocess.TimeoutExpired:
@@ -49,6 +61,7 @@ def _git(*words: str) -> bytes:
         stderr = done.stderr.decode("utf-8", "replace").strip().splitlines()
         why = stderr[0].removeprefix("fatal: ") if stderr else "failed"
         raise RequestError(
-            f"no such folder, and git has no such revision: {why}", advice="e.g. main, or with a folder: main:config"
+            f"no such folder, and git has no such revision: {why}",
+            advice="e.g. main, or with a folder: main:config",
         )
     return done.stdout

@@ -1,12 +1,16 @@
-"""Search indexes that are stored on disk between processes: `$XDG_CACHE_HOME/bundle-router/index` (default `~/.cache`).
+"""Search indexes that are stored on disk between processes: `$XDG_CACHE_HOME/bundle-router/index`
+(default `~/.cache`).
 
 Rules:
-1. It is a cache: if anything is wrong with it (no home, read-only, full, foreign), it counts as empty; nothing is
-   raised.
-2. An index is written to a temporary folder and renamed, so a reader sees a whole one or none. Of two writers the first
-   wins. An unreadable index is deleted, or every process would build it again without storing it.
-3. It is read only from a folder that we own and that nobody else may write to, because its content ranks bundles.
-4. The newest `KEPT` indexes stay. Half-written ones of killed writers are deleted after `ABANDONED_S`.
+1. It is a cache: if anything is wrong with it (no home, read-only, full, foreign), it counts as
+   empty; nothing is raised.
+2. An index is written to a temporary folder and renamed, so a reader sees a whole one or none. Of
+   two writers the first wins. An unreadable index is deleted, or every process would build it again
+   without storing it.
+3. It is read only from a folder that we own and that nobody else may write to, because its content
+   ranks bundles.
+4. The newest `KEPT` indexes stay. Half-written ones of killed writers are deleted after
+   `ABANDONED_S`.
 """
 
 from __future__ import annotations
@@ -58,7 +62,10 @@ class IndexCache:
         return found
 
     def save(self, revision: str, write: Callable[[Path], None]) -> bool:
-        """Store the index that `write` puts into a folder. Return whether there is one of that revision now."""
+        """Store the index that `write` puts into a folder.
+
+        Return whether there is one of that revision now.
+        """
         place = self._place(revision)
         if place is None:
             return False

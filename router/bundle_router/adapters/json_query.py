@@ -1,4 +1,6 @@
-"""JMESPath expressions of agents over untrusted JSON, bounded in steps and in the size of intermediate values."""
+"""JMESPath expressions of agents over untrusted JSON, bounded in steps and in the size of
+intermediate values.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +9,19 @@ from typing import Any, Final
 MAX_STEPS: Final = 1_000_000
 """Maximum visits of a node of the expression: about a second and a half."""
 MAX_MADE: Final = 2_000_000
-"""Maximum items or characters of an intermediate value: `[@, @][]` doubles it, and so does `to_string`."""
+"""Maximum items or characters of an intermediate value: `[@, @][]` doubles it, and so does
+`to_string`.
+"""
 
 _TOO_LARGE: Final = f"it makes a value of more than {MAX_MADE:,} items or characters"
 
 
 def query_json(expression: str, value: Any) -> Any:
-    """Return the result of a JMESPath expression on a JSON value, None for nothing. Raises ValueError, with a sentence,
-    if the expression is invalid, does not fit the value, or takes too much."""
+    """Return the result of a JMESPath expression on a JSON value, None for nothing.
+
+    Raises ValueError, with a sentence, if the expression is invalid, does not fit the value, or
+    takes too much.
+    """
     import jmespath
     from jmespath import visitor
     from jmespath.exceptions import JMESPathError
@@ -30,7 +37,10 @@ def query_json(expression: str, value: Any) -> Any:
             made = super().visit(node, *arguments, **options)
             if isinstance(made, list | dict | str) and len(made) > MAX_MADE:
                 raise ValueError(_TOO_LARGE)
-            if node["type"] in ("multi_select_list", "multi_select_dict"):  # `[@, @]` names a value twice, uncopied
+            if node["type"] in (
+                "multi_select_list",
+                "multi_select_dict",
+            ):  # `[@, @]` names a value twice, uncopied
                 steps += _count_whole(made) // 4
             return made
 
@@ -45,12 +55,17 @@ def query_json(expression: str, value: Any) -> Any:
 
 
 def _count_whole(value: Any) -> int:
-    """Return how many items and characters a value has when it is written out. Raises ValueError for too many."""
+    """Return how many items and characters a value has when it is written out.
+
+    Raises ValueError for too many.
+    """
     waiting, count = [value], 0
     while waiting:
         one = waiting.pop()
         count += len(one) if isinstance(one, list | dict | str) else 1
         if count > MAX_MADE:
             raise ValueError(_TOO_LARGE)
-        waiting.extend(one if isinstance(one, list) else one.values() if isinstance(one, dict) else ())
+        waiting.extend(
+            one if isinstance(one, list) else one.values() if isinstance(one, dict) else ()
+        )
     return count

@@ -1,12 +1,12 @@
-"""Learned and accepted values on disk: `<config>/learned/memory.json`, `tools.json`, `calibration.json` and
-`embeddings.json`.
+"""Learned and accepted values on disk: `<config>/learned/memory.json`, `tools.json`,
+`calibration.json` and `embeddings.json`.
 
 Rules:
-1. Exactly these files take effect. A file exists because a person accepted it. To go back, delete it (or restore
-   the version in your version control); the next `Router.open` sees that.
+1. Exactly these files take effect. A file exists because a person accepted it. To go back, delete
+   it (or restore the version in your version control); the next `Router.open` sees that.
 2. A file is replaced atomically (`text_files`).
-3. Only regular files are read, up to `MAX_BYTES`. A file that is not of the version it claims is a config error, so
-   that nobody is routed by it, or unknowingly without it.
+3. Only regular files are read, up to `MAX_BYTES`. A file that is not of the version it claims is a
+   config error, so that nobody is routed by it, or unknowingly without it.
 4. `proposals.toml` beside them is text for people. Nothing reads it.
 """
 
@@ -47,7 +47,9 @@ T = TypeVar("T")
 
 
 def load_learned(config_folder: str | os.PathLike[str] | None) -> LearnedValues:
-    """Return the learned values of a config folder (None: none). Raises ConfigError, which names every invalid file.
+    """Return the learned values of a config folder (None: none).
+
+    Raises ConfigError, which names every invalid file.
 
     Fit them to the catalog before use: `load_learned(folder).fitted_to(catalog)`.
     """
@@ -66,17 +68,32 @@ def load_learned(config_folder: str | os.PathLike[str] | None) -> LearnedValues:
 
 
 def save_learned(config_folder: str | os.PathLike[str], learned: LearnedValues) -> list[Path]:
-    """Make exactly these values effective: write those there are, delete the files of the others. Return the files.
+    """Make exactly these values effective: write those there are, delete the files of the others.
+
+    Return the files.
 
     Raises StorageError; files written before the error stay.
     """
     folder = Path(config_folder, FOLDER)
-    memory = memory_json(learned.memory, learned.known, OF_BUNDLES) if learned.memory is not None else None
+    memory = (
+        memory_json(learned.memory, learned.known, OF_BUNDLES)
+        if learned.memory is not None
+        else None
+    )
     calibration = calibration_json(learned.calibration) if learned.calibration is not None else None
     kept = []
-    tools = memory_json(learned.tools, learned.known_tools, OF_TOOLS) if learned.tools is not None else None
+    tools = (
+        memory_json(learned.tools, learned.known_tools, OF_TOOLS)
+        if learned.tools is not None
+        else None
+    )
     alone = words_alone_json(learned.words_alone) if learned.words_alone is not None else None
-    for name, value in ((MEMORY, memory), (CALIBRATION, calibration), (TOOLS, tools), (EMBEDDINGS, alone)):
+    for name, value in (
+        (MEMORY, memory),
+        (CALIBRATION, calibration),
+        (TOOLS, tools),
+        (EMBEDDINGS, alone),
+    ):
         if value is None:
             delete(folder / name)
         else:
@@ -94,7 +111,9 @@ def _read(path: Path, parse: Callable[[Any], T], problems: list[Problem]) -> T |
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        problems.append(Problem(str(path), 0, "", f"can't be read: {(error.strerror or str(error)).lower()}"))
+        problems.append(
+            Problem(str(path), 0, "", f"can't be read: {(error.strerror or str(error)).lower()}")
+        )
     except (ValueError, RecursionError) as wrong:
         hint = "delete it, or learn and accept again"
         problems.append(Problem(str(path), 0, "", f"can't be used: {wrong}", hint))

@@ -1,4 +1,6 @@
-"""Regular expressions of agents and servers over untrusted text: RE2, in linear time for every pattern."""
+"""Regular expressions of agents and servers over untrusted text: RE2, in linear time for every
+pattern.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,20 @@ SCHEMA_PROGRAM_BYTES: Final = 256 * 1024
 
 
 class LinearPattern:
-    """A compiled pattern. `instructions` is the length of its program: RE2's worst time is proportional to it times the
-    bytes of the text."""
+    """A compiled pattern.
+
+    `instructions` is the length of its program: RE2's worst time is proportional to it times the
+    bytes of the text.
+    """
 
     __slots__ = ("_expression", "instructions")
 
     def __init__(self, pattern: str, max_bytes: int) -> None:
-        # Over bytes: over text the library also counts characters, at three times the cost of the match.
-        self._expression = compile_expression(_encoded(pattern), max_bytes=max_bytes, captures=False)
+        # Over bytes: over text the library also counts characters, at three times the cost of the
+        # match.
+        self._expression = compile_expression(
+            _encoded(pattern), max_bytes=max_bytes, captures=False
+        )
         self.instructions: int = self._expression.programsize
 
     def find(self, text: str) -> tuple[int, int] | None:
@@ -45,6 +53,8 @@ def compile_linear(pattern: str) -> LinearPattern:
 
 
 def compile_pattern(pattern: str) -> Callable[[str], tuple[int, int] | None]:
-    """Return a function that finds the first match in a line (start, end). Raises ValueError if RE2 rejects the
-    pattern."""
+    """Return a function that finds the first match in a line (start, end).
+
+    Raises ValueError if RE2 rejects the pattern.
+    """
     return LinearPattern(pattern, MAX_BYTES).find

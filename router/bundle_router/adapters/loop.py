@@ -1,7 +1,9 @@
-"""Event loops in threads of their own: for engines without a loop, for connections to tool servers, for models.
+"""Event loops in threads of their own: for engines without a loop, for connections to tool servers,
+for models.
 
-Each has a thread of its own, because a connection belongs to the loop it was opened on while callers come from any loop
-and thread, a client library may block its loop for a second, and a blocked caller must not delay another's call.
+Each has a thread of its own, because a connection belongs to the loop it was opened on while
+callers come from any loop and thread, a client library may block its loop for a second, and a
+blocked caller must not delay another's call.
 """
 
 from __future__ import annotations
@@ -27,9 +29,13 @@ CLEAN_UP_S = 5.0
 
 
 def refuse_running_loop(what: str, instead: str) -> None:
-    """Raise WrongContext on a thread that runs an event loop, because waiting there would stop the loop."""
+    """Raise WrongContext on a thread that runs an event loop, because waiting there would stop the
+    loop.
+    """
     if "asyncio.events" in sys.modules and asyncio._get_running_loop() is not None:
-        raise WrongContext(f"{what} was used inside a running event loop", advice=f"use `{instead}` there")
+        raise WrongContext(
+            f"{what} was used inside a running event loop", advice=f"use `{instead}` there"
+        )
 
 
 def faster_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -44,12 +50,17 @@ def faster_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
 class LoopThread:
     """One event loop in a daemon thread, for callers on any thread or loop. Started on first use.
 
-    `make_executor` creates the loop's default executor. With `abandon_after_s`, `close` waits at most that long for the
-    thread, and not at all for its executor, as a library may block either for minutes.
+    `make_executor` creates the loop's default executor. With `abandon_after_s`, `close` waits at
+    most that long for the thread, and not at all for its executor, as a library may block either
+    for minutes.
     """
 
     def __init__(
-        self, name: str, *, make_executor: Callable[[], Executor] | None = None, abandon_after_s: float | None = None
+        self,
+        name: str,
+        *,
+        make_executor: Callable[[], Executor] | None = None,
+        abandon_after_s: float | None = None,
     ) -> None:
         self._name = name
         self._make_executor = make_executor
@@ -66,8 +77,8 @@ class LoopThread:
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Start a coroutine on the loop. Cancelling the future cancels the coroutine.
 
-        Raises RequestError if this is closed, OSError or RuntimeError if the system has no thread or descriptor left;
-        the coroutine is closed then.
+        Raises RequestError if this is closed, OSError or RuntimeError if the system has no thread
+        or descriptor left; the coroutine is closed then.
         """
         with self._lock:
             try:
@@ -76,7 +87,9 @@ class LoopThread:
                 work.close()
                 raise
 
-    def call_soon(self, callback: Callable[[], object], context: Context) -> asyncio.AbstractEventLoop:
+    def call_soon(
+        self, callback: Callable[[], object], context: Context
+    ) -> asyncio.AbstractEventLoop:
         """Call the callback on the loop, and return the loop. Raises as `submit` does."""
         with self._lock:
             loop = self._start_loop()
@@ -84,8 +97,11 @@ class LoopThread:
             return loop
 
     def _start_loop(self) -> asyncio.AbstractEventLoop:
-        """Return the loop. The caller holds the lock, so that work begun under it starts before the loop is told to
-        end."""
+        """Return the loop.
+
+        The caller holds the lock, so that work begun under it starts before the loop is told to
+        end.
+        """
         if self.closed:
             raise RequestError(f"{self._name} is closed")
         if self._loop is None:
@@ -99,9 +115,12 @@ class LoopThread:
             loop = asyncio.new_event_loop()
             if executor is not None:
                 loop.set_default_executor(executor)
-            # The thread has no reference to this object, so an object dropped without closing ends its thread.
+            # The thread has no reference to this object, so an object dropped without closing ends
+            # its thread.
             waits = self._abandon_after_s is None
-            thread = threading.Thread(target=_serve, args=(loop, waits), name=self._name, daemon=True)
+            thread = threading.Thread(
+                target=_serve, args=(loop, waits), name=self._name, daemon=True
+            )
             thread.start()
             weakref.finalize(self, _stop, loop).atexit = False
         except (OSError, RuntimeError):
@@ -113,7 +132,10 @@ class LoopThread:
         return loop, thread
 
     def close(self) -> None:
-        """Cancel the work in progress, wait for it to end, and end the loop and its thread. Idempotent; blocks."""
+        """Cancel the work in progress, wait for it to end, and end the loop and its thread.
+
+        Idempotent; blocks.
+        """
         with self._lock:
             self.closed = True
             loop, thread = self._loop, self._thread
@@ -149,7 +171,9 @@ async def _cancel_the_rest() -> None:
 
 
 class Portal:
-    """Runs coroutines for threads without a loop, all on one loop, so that objects they share belong to one loop."""
+    """Runs coroutines for threads without a loop, all on one loop, so that objects they share
+    belong to one loop.
+    """
 
     def __init__(self) -> None:
         self._thread = LoopThread("bundle-router-loop")
@@ -166,12 +190,16 @@ class Portal:
         return self._thread.is_started
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the portal's loop and return its result. An interrupt cancels it and waits briefly.
+        """Run a coroutine on the portal's loop and return its result.
+
+        An interrupt cancels it and waits briefly.
 
         Raises RequestError if the portal is closed, also meanwhile.
         """
         task: asyncio.Task[T]
-        ended: SimpleQueue[asyncio.Task[T]] = SimpleQueue()  # cheaper than a future of another thread
+        ended: SimpleQueue[asyncio.Task[T]] = (
+            SimpleQueue()
+        )  # cheaper than a future of another thread
 
         async def shared() -> T:
             share_running_loop()
@@ -202,7 +230,10 @@ class Portal:
             raise CancelledError from None
 
     def close(self) -> None:
-        """Cancel the work in progress, wait until its end is recorded, and stop the loop. Idempotent."""
+        """Cancel the work in progress, wait until its end is recorded, and stop the loop.
+
+        Idempotent.
+        """
         self._thread.close()
 
 
@@ -221,9 +252,10 @@ def _closed_error(what: str) -> RequestError:
     return RequestError(what, advice="open another with Router.open(...)")
 
 
-# --- the sessions' loop -----------------------------------------------------------------------------------------------
-# If the process is ours, so that no foreign code can block its loop, the sessions run on that loop. If the first caller
-# has no loop, they run on the portal's, for which it waits anyway. Changing loops and back costs 40 to 70 µs of CPU.
+# --- the sessions' loop ---------------------------------------------------------------------------
+# If the process is ours, so that no foreign code can block its loop, the sessions run on that loop.
+# If the first caller has no loop, they run on the portal's, for which it waits anyway. Changing
+# loops and back costs 40 to 70 µs of CPU.
 
 END_S = 2.0
 _SHARED: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
@@ -235,7 +267,9 @@ def share_running_loop() -> None:
 
 
 class _Workers(ThreadPoolExecutor):
-    """An executor that queues work for its existing threads if the system has no thread for another."""
+    """An executor that queues work for its existing threads if the system has no thread for
+    another.
+    """
 
     def _adjust_thread_count(self) -> None:
         # Overrides a private method, which is called when the work is already in the queue.
@@ -247,7 +281,10 @@ class _Workers(ThreadPoolExecutor):
 
 
 class SessionsLoop:
-    """Runs coroutines for any caller. `context`, called by the caller, returns the context that they run in."""
+    """Runs coroutines for any caller.
+
+    `context`, called by the caller, returns the context that they run in.
+    """
 
     def __init__(self, name: str, context: Callable[[], Context]) -> None:
         self._name = name
@@ -261,9 +298,12 @@ class SessionsLoop:
         return self._here is not None or self._thread.is_started
 
     def run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> Awaitable[T]:
-        """Run the coroutine that `make` returns on the sessions' loop, and await it here. Cancelling does not wait.
+        """Run the coroutine that `make` returns on the sessions' loop, and await it here.
 
-        Raises ToolFailure `unavailable` if the system has no thread or descriptor left; a later call may succeed.
+        Cancelling does not wait.
+
+        Raises ToolFailure `unavailable` if the system has no thread or descriptor left; a later
+        call may succeed.
         """
         running, context = asyncio.get_running_loop(), self._context()
         if self._here is None and running in _SHARED and not self._thread.is_started:
@@ -273,10 +313,16 @@ class SessionsLoop:
         return self._over_there(make, context, running)
 
     async def _over_there(
-        self, make: Callable[[], Coroutine[Any, Any, T]], context: Context, here: asyncio.AbstractEventLoop
+        self,
+        make: Callable[[], Coroutine[Any, Any, T]],
+        context: Context,
+        here: asyncio.AbstractEventLoop,
     ) -> T:
-        """Await here, by a future, a task on the other loop, with one message each way. `run_coroutine_threadsafe`
-        would add a locking future and three loop iterations. The task sees of the caller only what `context` holds."""
+        """Await here, by a future, a task on the other loop, with one message each way.
+
+        `run_coroutine_threadsafe` would add a locking future and three loop iterations. The task
+        sees of the caller only what `context` holds.
+        """
         answer: asyncio.Future[T] = here.create_future()
         work: asyncio.Task[T] | None = None
 
@@ -315,10 +361,15 @@ class SessionsLoop:
             else:
                 there.call_soon_threadsafe(begin, context=context)
         except (OSError, RuntimeError) as error:
-            raise ToolFailure(f"tool servers can't be reached from here: {error}", code="unavailable") from error
+            raise ToolFailure(
+                f"tool servers can't be reached from here: {error}", code="unavailable"
+            ) from error
         try:
             return await answer
-        except (asyncio.CancelledError, GeneratorExit):  # the latter is thrown when a loop was closed
+        except (
+            asyncio.CancelledError,
+            GeneratorExit,
+        ):  # the latter is thrown when a loop was closed
             with contextlib.suppress(RuntimeError):  # that loop has ended, with all its work
                 there.call_soon_threadsafe(give_up)
             raise
@@ -333,7 +384,10 @@ class SessionsLoop:
         return workers
 
     def close(self) -> None:
-        """End the loop and its thread, after giving pending work `END_S` to end. Blocks; idempotent."""
+        """End the loop and its thread, after giving pending work `END_S` to end.
+
+        Blocks; idempotent.
+        """
         if self._here is not None and self._here.is_running():
             asyncio.run_coroutine_threadsafe(self._wait_for_pending(), self._here).result()
         elif self._thread.is_started:

@@ -2,16 +2,19 @@
 
 Rules:
 1. Nothing that others claim is trusted: neither a server's MIME type nor a file name.
-2. Only headers are read. No pixel is decoded and no archive is opened, so a 30,000 x 30,000 image and a zip bomb cost
-   the same as an icon.
-3. The types that a page may show inline (png, jpeg, gif, webp) are given only by the checks below, and only to bytes
-   with a valid structure and no markup at either end. A file of two types is `application/octet-stream`.
-4. Text is UTF-8 (or UTF-16 with a byte order mark) without binary control characters, to the last byte.
+2. Only headers are read. No pixel is decoded and no archive is opened, so a 30,000 x 30,000 image
+   and a zip bomb cost the same as an icon.
+3. The types that a page may show inline (png, jpeg, gif, webp) are given only by the checks below,
+   and only to bytes with a valid structure and no markup at either end. A file of two types is
+   `application/octet-stream`.
+4. Text is UTF-8 (or UTF-16 with a byte order mark) without binary control characters, to the last
+   byte.
 
-Why our own table: on the bytes recorded from real servers and a table of tricky ones, puremagic 1.30 called `BMW makes
-cars` a bitmap, a GIF/JavaScript polyglot a GIF and every zip a Word document; filetype 1.2 made the first two mistakes,
-knows no text format, and has had no release since 2022. So the types that must be certain are decided here, and
-puremagic names the rest (fonts, icons, archives, discs) if it is sure enough.
+Why our own table: on the bytes recorded from real servers and a table of tricky ones, puremagic
+1.30 called `BMW makes cars` a bitmap, a GIF/JavaScript polyglot a GIF and every zip a Word
+document; filetype 1.2 made the first two mistakes, knows no text format, and has had no release
+since 2022. So the types that must be certain are decided here, and puremagic names the rest (fonts,
+icons, archives, discs) if it is sure enough.
 """
 
 from __future__ import annotations
@@ -37,9 +40,13 @@ _PARSED_JSON: Final = 1024 * 1024
 _SURE: Final = 0.4
 """Minimum confidence of puremagic. It grows with the length of the signature: 0.4 is four bytes."""
 
-_ACTIVE: Final = re.compile(rb"(?i)<(?:!doctype|html|script|svg|iframe|body|head|\?php)|%PDF-|PK\x05\x06")
+_ACTIVE: Final = re.compile(
+    rb"(?i)<(?:!doctype|html|script|svg|iframe|body|head|\?php)|%PDF-|PK\x05\x06"
+)
 _BINARY: Final = bytes(set(range(32)) - set(b"\t\n\v\f\r\b\x1b")) + b"\x7f"
-_PROLOG: Final = re.compile(r"(?is)(?:\s+|<\?xml\b.{0,512}?\?>|<!--.{0,2048}?-->|<!doctype\s+(?!html)[^>\[]{0,512}>)*")
+_PROLOG: Final = re.compile(
+    r"(?is)(?:\s+|<\?xml\b.{0,512}?\?>|<!--.{0,2048}?-->|<!doctype\s+(?!html)[^>\[]{0,512}>)*"
+)
 _HTML: Final = re.compile(
     r"(?i)<(?:!doctype\s+html|html|head|body|script|iframe|title|style|meta|table|div|h1|p|br|a)[\s/>]"
 )
@@ -62,17 +69,24 @@ def sniff(data: bytes) -> str:
 
 
 def dimensions(data: bytes, mime_type: str | None = None) -> tuple[int, int] | None:
-    """Return width and height in pixels by the header; None if it is no png, jpeg, gif, webp or bmp."""
+    """Return width and height in pixels by the header; None if it is no png, jpeg, gif, webp or
+    bmp.
+    """
     measure = _MEASURES.get(mime_type or sniff(data))
     return measure(data) if measure else None
 
 
 def duration(data: bytes) -> float | None:
-    """Return the seconds of a WAV, FLAC or Ogg (Vorbis, Opus) file by its header or last page, or None."""
+    """Return the seconds of a WAV, FLAC or Ogg (Vorbis, Opus) file by its header or last page, or
+    None.
+    """
     if data.startswith(b"RIFF") and data[8:12] == b"WAVE":
         return _wav_seconds(data)
     if data.startswith(b"fLaC") and len(data) >= 26:
-        rate, samples = int.from_bytes(data[18:21], "big") >> 4, int.from_bytes(data[21:26], "big") & (1 << 36) - 1
+        rate, samples = (
+            int.from_bytes(data[18:21], "big") >> 4,
+            int.from_bytes(data[21:26], "big") & (1 << 36) - 1,
+        )
         return _seconds(samples, rate)
     return _ogg_seconds(data) if data.startswith(b"OggS") else None
 
@@ -98,19 +112,26 @@ def _wav_seconds(data: bytes) -> float | None:
 
 
 def _ogg_seconds(data: bytes) -> float | None:
-    """Return the end position of the last page. Pages are at most 64 KiB, so it begins near the end."""
+    """Return the end position of the last page.
+
+    Pages are at most 64 KiB, so it begins near the end.
+    """
     last = data.rfind(b"OggS", max(0, len(data) - _CHUNK - 512))
     position = int.from_bytes(data[last + 6 : last + 14], "little")
     if last < 0 or len(data) < last + 14 or position >> 63:
         return None
     head = data[:96]
     if (at := head.find(b"OpusHead")) >= 0:
-        return _seconds(max(0, position - int.from_bytes(head[at + 10 : at + 12], "little")), 48_000)
+        return _seconds(
+            max(0, position - int.from_bytes(head[at + 10 : at + 12], "little")), 48_000
+        )
     at = head.find(b"\x01vorbis")
-    return _seconds(position, int.from_bytes(head[at + 12 : at + 16], "little")) if at >= 0 else None
+    return (
+        _seconds(position, int.from_bytes(head[at + 12 : at + 16], "little")) if at >= 0 else None
+    )
 
 
-# --- signatures ----------------------------------------------------------------------------------------------------
+# --- signatures -----------------------------------------------------------------------------------
 
 
 def _signature(data: bytes) -> str | None:
@@ -119,7 +140,9 @@ def _signature(data: bytes) -> str | None:
         mime_type, size = measure
         if size(data):
             return mime_type
-    return next((name for magic, name in _MAGIC if data.startswith(magic)), None) or _container(data)
+    return next((name for magic, name in _MAGIC if data.startswith(magic)), None) or _container(
+        data
+    )
 
 
 def _container(data: bytes) -> str | None:
@@ -134,7 +157,11 @@ def _container(data: bytes) -> str | None:
         page = data[:96]
         if b"theora" in page:
             return "video/ogg"
-        return "audio/ogg" if any(word in page for word in (b"vorbis", b"OpusHead", b"Speex", b"FLAC")) else _OGG
+        return (
+            "audio/ogg"
+            if any(word in page for word in (b"vorbis", b"OpusHead", b"Speex", b"FLAC"))
+            else _OGG
+        )
     if data.startswith(b"\x1a\x45\xdf\xa3"):
         return "video/webm" if b"webm" in data[:64] else "video/x-matroska"
     if data.startswith((b"PK\x03\x04", b"PK\x05\x06")):
@@ -146,7 +173,10 @@ def _container(data: bytes) -> str | None:
 
 
 def _archive(data: bytes) -> str:
-    """Return the type of an archive: Office and OpenDocument files by the names in it. Nothing is unpacked."""
+    """Return the type of an archive: Office and OpenDocument files by the names in it.
+
+    Nothing is unpacked.
+    """
     if data[30:38] == b"mimetype":
         size = int.from_bytes(data[18:22], "little")
         declared = data[38 : 38 + min(size, 100)]
@@ -159,8 +189,10 @@ def _archive(data: bytes) -> str:
 
 
 def _mpeg_audio(data: bytes) -> bool:
-    """Return whether two frames of MPEG audio layer III follow each other. A single one is eleven bits, which any file
-    may begin with."""
+    """Return whether two frames of MPEG audio layer III follow each other.
+
+    A single one is eleven bits, which any file may begin with.
+    """
     at = 0
     for _ in range(2):
         head = data[at : at + 4]
@@ -176,7 +208,7 @@ def _mpeg_audio(data: bytes) -> bool:
     return True
 
 
-# --- images: a size when the header holds together, else None -----------------------------------------------------
+# --- images: a size when the header holds together, else None -------------------------------------
 
 
 def _png(data: bytes) -> tuple[int, int] | None:
@@ -192,7 +224,10 @@ def _gif(data: bytes) -> tuple[int, int] | None:
         return None
     flags = data[10]
     first = 13 + (3 << (flags & 7) + 1 if flags & 0x80 else 0)
-    if data[first : first + 1] not in (b"!", b","):  # no extension or image follows; a trailer alone is no picture
+    if data[first : first + 1] not in (
+        b"!",
+        b",",
+    ):  # no extension or image follows; a trailer alone is no picture
         return None
     return _positive_size(*struct.unpack("<HH", data[6:10]))
 
@@ -225,7 +260,9 @@ def _webp(data: bytes) -> tuple[int, int] | None:
 
 
 def _jpeg(data: bytes) -> tuple[int, int] | None:
-    """Return the size in the frame header, after walking at most 1,024 segments (each may hold 64 KiB of profile)."""
+    """Return the size in the frame header, after walking at most 1,024 segments (each may hold 64
+    KiB of profile).
+    """
     at = 2
     for _ in range(1024):
         head = data[at : at + 9]
@@ -235,7 +272,9 @@ def _jpeg(data: bytes) -> tuple[int, int] | None:
         if marker == 0xFF:
             at += 1
         elif 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            return _positive_size(*struct.unpack(">HH", head[5:9])[::-1]) if len(head) == 9 else None
+            return (
+                _positive_size(*struct.unpack(">HH", head[5:9])[::-1]) if len(head) == 9 else None
+            )
         elif marker in (0x01, 0x00, 0xD8, 0xD9, 0xDA) or 0xD0 <= marker <= 0xD7:
             return None
         else:
@@ -247,7 +286,7 @@ def _positive_size(width: int, height: int) -> tuple[int, int] | None:
     return (width, height) if width > 0 and height > 0 else None
 
 
-# --- text ----------------------------------------------------------------------------------------------------------
+# --- text -----------------------------------------------------------------------------------------
 
 
 def _text(data: bytes) -> str | None:
@@ -260,7 +299,9 @@ def _text(data: bytes) -> str | None:
 
 
 def _can_decode(data: bytes, encoding: str) -> bool:
-    """Check in pieces whether it decodes, so that 10 MB of text does not become 40 MB of characters."""
+    """Check in pieces whether it decodes, so that 10 MB of text does not become 40 MB of
+    characters.
+    """
     if encoding == "utf-8" and data.isascii():
         return True
     decoder = codecs.getincrementaldecoder(encoding)()
@@ -288,12 +329,18 @@ def _markup(head: str) -> str | None:
     if re.match(r"(?i)<svg[\s/>]", root):
         return "image/svg+xml"
     if head.lstrip().startswith("<?xml"):
-        return "text/html" if re.match(r"(?i)<(?:html|!doctype\s+html)[\s>]", root) else "application/xml"
+        return (
+            "text/html"
+            if re.match(r"(?i)<(?:html|!doctype\s+html)[\s>]", root)
+            else "application/xml"
+        )
     return "text/html" if _HTML.match(root) else None
 
 
 def _is_json(data: bytes) -> bool:
-    """Return whether it is a JSON object or array; above 1 MiB by its first and last character only."""
+    """Return whether it is a JSON object or array; above 1 MiB by its first and last character
+    only.
+    """
     body = data[:64].lstrip(b"\xef\xbb\xbf \t\r\n")[:1] + data[-64:].rstrip()[-1:]
     if body not in (b"{}", b"[]"):
         return False
@@ -306,7 +353,7 @@ def _is_json(data: bytes) -> bool:
     return True
 
 
-# --- the long tail -------------------------------------------------------------------------------------------------
+# --- the long tail --------------------------------------------------------------------------------
 
 
 def _long_tail(data: bytes) -> str:
@@ -320,8 +367,14 @@ def _long_tail(data: bytes) -> str:
         return UNKNOWN
     for guess in guesses:
         name = guess.mime_type
-        is_wrong = name in _DECIDED_HERE or name.startswith(("text/", _OOXML))  # the checks above did not match
-        if guess.confidence >= _SURE and re.fullmatch(r"[a-z]+/[a-z0-9.+-]+", name) and not is_wrong:
+        is_wrong = name in _DECIDED_HERE or name.startswith(
+            ("text/", _OOXML)
+        )  # the checks above did not match
+        if (
+            guess.confidence >= _SURE
+            and re.fullmatch(r"[a-z]+/[a-z0-9.+-]+", name)
+            and not is_wrong
+        ):
             return str(name)
     return UNKNOWN
 
@@ -371,7 +424,22 @@ _DECIDED_HERE: Final = (
     INLINE
     | set(_BRANDS.values())
     | {name for _, name in _MAGIC}
-    | {"image/bmp", "image/x-ms-bmp", "image/tiff", "image/svg+xml", "image/heif", "audio/wav", "audio/wave"}
-    | {"audio/x-wav", "application/zip", "application/x-gzip", "application/json", "application/xml", _OGG}
+    | {
+        "image/bmp",
+        "image/x-ms-bmp",
+        "image/tiff",
+        "image/svg+xml",
+        "image/heif",
+        "audio/wav",
+        "audio/wave",
+    }
+    | {
+        "audio/x-wav",
+        "application/zip",
+        "application/x-gzip",
+        "application/json",
+        "application/xml",
+        _OGG,
+    }
     | {"video/mp4", "video/webm", "application/xhtml+xml"}
 )

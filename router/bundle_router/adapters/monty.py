@@ -1,5 +1,6 @@
-"""Runs programs with pydantic-monty: a Python interpreter in worker processes, which has only what it is given: no
-files, no network, no modules of ours, no access to our objects."""
+"""Runs programs with pydantic-monty: a Python interpreter in worker processes, which has only what
+it is given: no files, no network, no modules of ours, no access to our objects.
+"""
 
 from __future__ import annotations
 
@@ -34,23 +35,32 @@ def define():
 {targets} = define()
 define = None
 """
-"""Defines a program's functions in the worker. Arguments leave it as text: Monty copies values into this process
-whole, where a small one like `x = [x, x]`, a few times, takes all memory. A program can't guess the name `send`."""
+"""Defines a program's functions in the worker.
+
+Arguments leave it as text: Monty copies values into this process whole, where a small one like
+`x = [x, x]`, a few times, takes all memory. A program can't guess the name `send`.
+"""
 
 
 class MontyPrograms:
-    """The `Programs` port over pydantic-monty. Workers start with the first program of an event loop (some 15 ms)."""
+    """The `Programs` port over pydantic-monty.
+
+    Workers start with the first program of an event loop (some 15 ms).
+    """
 
     def __init__(self) -> None:
         self._pools: WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = WeakKeyDictionary()
-        self._starting: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+        self._starting: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
+            WeakKeyDictionary()
+        )
 
     async def run(self, program: Program, call: CallFunction) -> ProgramEnd:
         """Check and run a program. Raises NotInstalled."""
         with needs_extra("a bundle with mode = 'code'", "code"):
             import pydantic_monty as monty
         printed = _Printed(program.output_chars)
-        # Random numbers and sleeps must be the same on every run, because calls get their keys by order.
+        # Random numbers and sleeps must be the same on every run, because calls get their keys by
+        # order.
         seed = hashlib.sha256(program.text.encode("utf-8", "replace")).hexdigest()
         policy: Any = {"sleep": "zero", "random_start": {"seed": seed}}
         limits: Any = {
@@ -75,14 +85,22 @@ class MontyPrograms:
                     defined = _FUNCTIONS.format(send=send, names=program.names, targets=targets)
                     await session.feed_run(defined, external_lookup=lookup, skip_type_check=True)
                 await session.feed_run(
-                    _with_value_printed(program.text), external_lookup=lookup, print_callback=printed
+                    _with_value_printed(program.text),
+                    external_lookup=lookup,
+                    print_callback=printed,
                 )
         except monty.MontyTypingError as wrong:
-            return ProgramEnd(f"The program was not run:\n{wrong.display()}", "invalid_arguments", "type_error")
+            return ProgramEnd(
+                f"The program was not run:\n{wrong.display()}", "invalid_arguments", "type_error"
+            )
         except monty.MontySyntaxError as wrong:
-            return ProgramEnd(f"The program was not run:\n{wrong.display()}", "invalid_arguments", "syntax_error")
+            return ProgramEnd(
+                f"The program was not run:\n{wrong.display()}", "invalid_arguments", "syntax_error"
+            )
         except monty.MontyRuntimeError as failed:
-            return ProgramEnd(printed.with_line(failed.display("traceback")), "tool_error", "program_failed")
+            return ProgramEnd(
+                printed.with_line(failed.display("traceback")), "tool_error", "program_failed"
+            )
         except (monty.MontyConversionError, monty.MontyCrashedError) as failed:
             return ProgramEnd(printed.with_line(str(failed)), "tool_error", "program_failed")
         return ProgramEnd(printed.text)
@@ -95,7 +113,9 @@ class MontyPrograms:
             async with self._starting.setdefault(loop, asyncio.Lock()):
                 if loop not in self._pools:
                     pool = AsyncMonty(max_processes=WORKERS, max_checkouts_per_worker=SESSIONS)
-                    await pool.__aenter__()  # nobody gets it before; where this is cancelled, nobody does
+                    await (
+                        pool.__aenter__()
+                    )  # nobody gets it before; where this is cancelled, nobody does
                     self._pools[loop] = pool
             self._starting.pop(loop, None)
         return self._pools[loop]
@@ -103,7 +123,9 @@ class MontyPrograms:
     async def close(self) -> None:
         pools, self._pools = list(self._pools.values()), WeakKeyDictionary()
         for pool in pools:
-            with contextlib.suppress(RuntimeError):  # the loop is closed, and its workers ended with it
+            with contextlib.suppress(
+                RuntimeError
+            ):  # the loop is closed, and its workers ended with it
                 await pool.__aexit__(None, None, None)
 
 
@@ -113,7 +135,9 @@ async def _ended_when_closed(checked_out: Any) -> AsyncIterator[Any]:
     async with contextlib.AsyncExitStack() as held:
         try:
             yield await held.enter_async_context(checked_out)
-        except GeneratorExit:  # nothing can be awaited here; without a loop, the pool's workers have ended
+        except (
+            GeneratorExit
+        ):  # nothing can be awaited here; without a loop, the pool's workers have ended
             left = held.pop_all()
             if asyncio._get_running_loop() is not None:
                 asyncio.ensure_future(left.aclose())  # noqa: RUF006 - what it awaits holds it
@@ -121,14 +145,19 @@ async def _ended_when_closed(checked_out: Any) -> AsyncIterator[Any]:
 
 
 def _with_value_printed(text: str) -> str:
-    """Return the program with its value printed in it: to copy one like `x = [x, x]`, a few times, takes all memory."""
+    """Return the program with its value printed in it: to copy one like `x = [x, x]`, a few times,
+    takes all memory.
+    """
     with contextlib.suppress(SyntaxError, ValueError, IndexError, RecursionError, MemoryError):
         last = ast.parse(text := text.replace("\r\n", "\n").replace("\r", "\n")).body[-1]
         if isinstance(last, ast.Expr):
             lines = text.encode().split(b"\n")
             line, at = lines[last.lineno - 1], last.col_offset
             lines[last.lineno - 1] = line[:at] + b"value__ = " + line[at:]
-            return b"\n".join(lines).decode() + "\nif value__ is not None:\n    print(repr(value__), end='')\nNone"
+            return (
+                b"\n".join(lines).decode()
+                + "\nif value__ is not None:\n    print(repr(value__), end='')\nNone"
+            )
     return text + "\nNone"  # also what Monty can parse and Python can't
 
 

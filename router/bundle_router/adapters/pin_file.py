@@ -29,13 +29,19 @@ class PinFiles:
         self._root = root
 
     def path(self, server: str) -> Path:
-        """Return the path of the server's pin file. Raises RequestError for an invalid server name."""
+        """Return the path of the server's pin file.
+
+        Raises RequestError for an invalid server name.
+        """
         if not SERVER_NAME.fullmatch(server):
             raise RequestError(f"{server[:80]!r} is not a server's name")
         return self._root / f"{server}.json"
 
     def read(self, server: str) -> Pins | None:
-        """Return the server's pins, or None if it has none. Raises CorruptPins if the file is invalid."""
+        """Return the server's pins, or None if it has none.
+
+        Raises CorruptPins if the file is invalid.
+        """
         path = self.path(server)
         try:
             data = read_bounded(path, MAX_BYTES, follow=False)
@@ -48,7 +54,9 @@ class PinFiles:
         try:
             text = data.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise CorruptPins(f"{path}: is not UTF-8 text ({error.reason} at byte {error.start})") from None
+            raise CorruptPins(
+                f"{path}: is not UTF-8 text ({error.reason} at byte {error.start})"
+            ) from None
         from bundle_router.core.tools.pins.file import pins_from_text  # loaded where there are pins
 
         pins = pins_from_text(text, str(path))
@@ -57,13 +65,19 @@ class PinFiles:
         return pins
 
     def read_all(self, servers: Mapping[str, object]) -> dict[str, Pins]:
-        """Return the pins of those of the servers that have any. Raises CorruptPins at the first invalid file."""
+        """Return the pins of those of the servers that have any.
+
+        Raises CorruptPins at the first invalid file.
+        """
         found = {name: self.read(name) for name in sorted(servers)}
         return {name: pins for name, pins in found.items() if pins is not None}
 
     def stamp(self, servers: Iterable[str]) -> tuple[object, ...]:
-        """Return a value that changes with the pin files, from their metadata. A file that is written twice with the
-        same size within one tick of the clock may look unchanged; `write` avoids that."""
+        """Return a value that changes with the pin files, from their metadata.
+
+        A file that is written twice with the same size within one tick of the clock may look
+        unchanged; `write` avoids that.
+        """
         found: list[tuple[int, int, int] | None] = []
         for name in servers:
             try:
@@ -76,16 +90,25 @@ class PinFiles:
 
     @contextmanager
     def unchanged(self, server: str, pins: Pins | None) -> Iterator[None]:
-        """Lock the folder while the server's pins are still these, to write others. Raises RequestError if they are
-        not: what another person approved meanwhile would be lost."""
+        """Lock the folder while the server's pins are still these, to write others.
+
+        Raises RequestError if they are not: what another person approved meanwhile would be
+        lost.
+        """
         self._root.mkdir(parents=True, exist_ok=True)
         with lock_folder(self._root):
             if self.read(server) != pins:
-                raise RequestError(f"the pins of {server!r} were changed meanwhile", advice="read the difference again")
+                raise RequestError(
+                    f"the pins of {server!r} were changed meanwhile",
+                    advice="read the difference again",
+                )
             yield
 
     def write(self, pins: Pins) -> Path:
-        """Replace the server's pin file, and return its path. Raises StorageError, and then nothing has changed."""
+        """Replace the server's pin file, and return its path.
+
+        Raises StorageError, and then nothing has changed.
+        """
         path = self.path(pins.server)
         from bundle_router.core.tools.pins.file import pins_to_text
 

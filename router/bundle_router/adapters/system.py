@@ -1,4 +1,6 @@
-"""Facts of this machine: the time, environment variables, programs on the path, installed modules, a tokenizer."""
+"""Facts of this machine: the time, environment variables, programs on the path, installed modules,
+a tokenizer.
+"""
 
 from __future__ import annotations
 
@@ -44,9 +46,11 @@ def _is_present(name: str) -> bool:
 
 
 def token_counter() -> Callable[[str], int] | None:
-    """Return a function that counts the tokens of a text as cl100k_base does; None without a tokenizer. Never uses the
-    network: litellm carries the vocabulary that tiktoken would fetch. Loading it takes a second, so this is for reviews
-    and reports. Routing uses counts made earlier, which are in pins and in `bundle_router/tools/cards.json`."""
+    """Return a function that counts the tokens of a text as cl100k_base does; None without a
+    tokenizer. Never uses the network: litellm carries the vocabulary that tiktoken would fetch.
+    Loading it takes a second, so this is for reviews and reports. Routing uses counts made earlier,
+    which are in pins and in `bundle_router/tools/cards.json`.
+    """
     carrier = find_spec("litellm")
     if carrier is None or carrier.origin is None or find_spec("tiktoken") is None:
         return None

@@ -1,7 +1,9 @@
-"""Text files of a project: read with a bound, and replaced atomically, never through a link. Also tells who owns a
-folder and, by the kernel, who holds a lock.
+"""Text files of a project: read with a bound, and replaced atomically, never through a link.
 
-A file is written to a temporary file, synced and renamed, and its folder synced, so a reader never sees half of it.
+Also tells who owns a folder and, by the kernel, who holds a lock.
+
+A file is written to a temporary file, synced and renamed, and its folder synced, so a reader never
+sees half of it.
 """
 
 from __future__ import annotations
@@ -20,10 +22,11 @@ from bundle_router.tools.descriptors import Opened
 
 
 def replace_texts(texts: Mapping[Path, str], *, follow: bool = True) -> None:
-    """Write all files to temporary ones, creating folders, then rename each, so that a failing disk changes nothing.
+    """Write all files to temporary ones, creating folders, then rename each, so that a failing disk
+    changes nothing.
 
-    A folder is opened once: one that is swapped for a link meanwhile leads nowhere else; without `follow` none that is
-    a link is opened. Raises StorageError.
+    A folder is opened once: one that is swapped for a link meanwhile leads nowhere else; without
+    `follow` none that is a link is opened. Raises StorageError.
     """
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     folders: dict[Path, int] = {}
@@ -34,7 +37,9 @@ def replace_texts(texts: Mapping[Path, str], *, follow: bool = True) -> None:
             if path.parent not in folders:
                 folders[path.parent] = os.open(path.parent, flags)
             name, at = f".{path.name}.{secrets.token_hex(8)}.tmp", folders[path.parent]
-            descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=at)
+            descriptor = os.open(
+                name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=at
+            )
             temporary[path] = name
             with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
                 os.fchmod(descriptor, 0o644)
@@ -59,7 +64,10 @@ def replace_texts(texts: Mapping[Path, str], *, follow: bool = True) -> None:
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Lock a folder against others who edit its files, in this process and others. Raises StorageError."""
+    """Lock a folder against others who edit its files, in this process and others.
+
+    Raises StorageError.
+    """
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
@@ -70,8 +78,11 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
 
 def read_bounded(path: Path, max_bytes: int, *, follow: bool = True) -> bytes:
-    """Return the bytes of a regular file, at most one more than the maximum. A FIFO without a writer is not waited for;
-    without `follow` a link is refused. Raises OSError."""
+    """Return the bytes of a regular file, at most one more than the maximum.
+
+    A FIFO without a writer is not waited for; without `follow` a link is refused. Raises
+    OSError.
+    """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     with open(path, "rb", opener=lambda name, _: os.open(name, flags)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -96,8 +107,10 @@ def sync_folder(folder: Path) -> None:
 
 
 def holders(fd: int, mode: str = "") -> tuple[int, ...]:
-    """Return the pids of this machine's processes that hold a lock on an open file, our own included, by the kernel's
-    table (Linux); empty if there is none. `mode`: only shared locks (READ), or exclusive ones (WRITE)."""
+    """Return the pids of this machine's processes that hold a lock on an open file, our own
+    included, by the kernel's table (Linux); empty if there is none. `mode`: only shared locks
+    (READ), or exclusive ones (WRITE).
+    """
     found = os.fstat(fd)
     wanted = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
     try:
@@ -125,4 +138,6 @@ def is_ours(folder: Path) -> bool:
         found = folder.lstat()
     except OSError:
         return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
+    return (
+        stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
+    )

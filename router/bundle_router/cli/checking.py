@@ -25,9 +25,19 @@ from bundle_router.wiring.server_reviews import Review, json_of, lines_of, remot
 
 def declare(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
-    parser.add_argument("--strict", action="store_true", help="exit with 1 when something is dead or risky")
-    parser.add_argument("--fix", action="store_true", help="first correct your files where there is one right answer")
-    parser.add_argument("--live", action="store_true", help="also ask every tool server whether it is still as pinned")
+    parser.add_argument(
+        "--strict", action="store_true", help="exit with 1 when something is dead or risky"
+    )
+    parser.add_argument(
+        "--fix",
+        action="store_true",
+        help="first correct your files where there is one right answer",
+    )
+    parser.add_argument(
+        "--live",
+        action="store_true",
+        help="also ask every tool server whether it is still as pinned",
+    )
     add_development(parser)
     add_json(parser)
 
@@ -37,7 +47,12 @@ def run(arguments: argparse.Namespace) -> int:
     from bundle_router.core.config.resolve import resolve
     from bundle_router.review.lint import check, pin_problems, unpinned_servers
     from bundle_router.tools.workspace.grammar import problems as check_binary
-    from bundle_router.wiring.catalogs import declared_files, local_cards, project_folder, read_catalog
+    from bundle_router.wiring.catalogs import (
+        declared_files,
+        local_cards,
+        project_folder,
+        read_catalog,
+    )
 
     local = local_servers(arguments)
     _, cards = local_cards(local)
@@ -45,7 +60,10 @@ def run(arguments: argparse.Namespace) -> int:
     fixes = _fix(config) if arguments.fix else []
     files = [*declared_files(local), *read_config(config)]
     problems = check(
-        files, cards=cards, check_binary=check_binary, has_content=lambda name: content_file(config, name) is not None
+        files,
+        cards=cards,
+        check_binary=check_binary,
+        has_content=lambda name: content_file(config, name) is not None,
     )
     errors = [problem for problem in problems if problem.level == "error"]
     if errors:
@@ -60,8 +78,12 @@ def run(arguments: argparse.Namespace) -> int:
         problems += _stale_wrappers(catalog, pins, folder)
     live_servers = remote_servers(catalog, ()) if arguments.live else []
     live = list(review(catalog, pins, live_servers, development=arguments.development))
-    _show(arguments, _Checked(files, problems, fixes, catalog, unpinned_servers(catalog, pins), live))
-    if any(row.comparison is not None and not row.clean for row in live) or (problems and arguments.strict):
+    _show(
+        arguments, _Checked(files, problems, fixes, catalog, unpinned_servers(catalog, pins), live)
+    )
+    if any(row.comparison is not None and not row.clean for row in live) or (
+        problems and arguments.strict
+    ):
         return 1
     return 4 if any(row.comparison is None for row in live) else 0
 
@@ -79,7 +101,9 @@ class _Checked:
 
 
 def _fix(config: str | None) -> list[str]:
-    """Correct the project's files where there is one right answer; return a line for each correction."""
+    """Correct the project's files where there is one right answer; return a line for each
+    correction.
+    """
     from bundle_router.adapters.config_files import read_config
     from bundle_router.adapters.text_files import lock_folder, replace_texts
     from bundle_router.core.config.config_text import ConfigFile
@@ -90,7 +114,9 @@ def _fix(config: str | None) -> list[str]:
     folder = Path(config or "config")
     with lock_folder(folder) if folder.is_dir() else nullcontext():
         for file in read_config(config):
-            for _ in range(9 if file.layer == "project" else 0):  # one correction brings another mistake to light
+            for _ in range(
+                9 if file.layer == "project" else 0
+            ):  # one correction brings another mistake to light
                 text, fixes = fix_text(file)
                 if not fixes:
                     break
@@ -104,11 +130,16 @@ def _fix(config: str | None) -> list[str]:
 def _show(arguments: argparse.Namespace, checked: _Checked) -> None:
     catalog = checked.catalog
     if arguments.json:
-        print_json({
-            "valid": catalog is not None, "catalog_revision": catalog.revision if catalog is not None else None,
-            "problems": [asdict(p) for p in checked.problems], "fixed": checked.fixes, "unpinned": checked.unpinned,
-            "live": [json_of(row) for row in checked.live],
-        })  # fmt: skip
+        print_json(
+            {
+                "valid": catalog is not None,
+                "catalog_revision": catalog.revision if catalog is not None else None,
+                "problems": [asdict(p) for p in checked.problems],
+                "fixed": checked.fixes,
+                "unpinned": checked.unpinned,
+                "live": [json_of(row) for row in checked.live],
+            }
+        )
         return
     for line in checked.fixes:
         say(f"fixed: {line}")
@@ -120,24 +151,41 @@ def _show(arguments: argparse.Namespace, checked: _Checked) -> None:
     if catalog is None:
         count = sum(problem.level == "error" for problem in checked.problems)
         say(f"{count} problem{'s' if count != 1 else ''}: the config can't be used")
-        unknown = [p for p in checked.problems if p.message.startswith("unknown bundle") and not p.suggestion]
+        unknown = [
+            p
+            for p in checked.problems
+            if p.message.startswith("unknown bundle") and not p.suggestion
+        ]
         if unknown and not arguments.local:
             say("bundles of your own Python tools need --local NAME=module:TOOLS")
         return
     for row in checked.live:
         for line in lines_of(row):
             say(line)
-    nouns = ("bundle", "bundles"), ("route", "routes"), ("policy", "policies"), ("server", "servers")
+    nouns = (
+        ("bundle", "bundles"),
+        ("route", "routes"),
+        ("policy", "policies"),
+        ("server", "servers"),
+    )
     tables = (catalog.bundles, catalog.routes, catalog.policies, catalog.servers)
-    parts = [f"{len(rows)} {names[len(rows) != 1]}" for rows, names in zip(tables, nouns, strict=True)]
+    parts = [
+        f"{len(rows)} {names[len(rows) != 1]}" for rows, names in zip(tables, nouns, strict=True)
+    ]
     say(f"valid: {', '.join(parts)}; revision {catalog.revision}")
     only_routed = unpickable_line(catalog)
     if only_routed:
         say(only_routed)
     if config_folder(arguments) is None:
-        say("this is the shipped config alone: there is no config folder here (`bundle-router init` writes one)")
+        say(
+            "this is the shipped config alone: there is no config folder here (`bundle-router init`"
+            " writes one)"
+        )
     if checked.unpinned:
-        say(f"not usable before they are reviewed: {', '.join(checked.unpinned)} (bundle-router pin)")
+        say(
+            f"not usable before they are reviewed: {', '.join(checked.unpinned)} (bundle-router"
+            " pin)"
+        )
 
 
 def _missing_extras(catalog: Catalog) -> Iterator[Problem]:
@@ -148,17 +196,40 @@ def _missing_extras(catalog: Catalog) -> Iterator[Problem]:
     embeddings = settings.search.embeddings
     remote = [server.name for server in remote_servers(catalog, ())]
     needs = (
-        ("mcp", ("mcp", "anyio"), f"tool servers ({', '.join(remote)})" if remote else "", "servers.toml", "servers"),
-        ("model", ("litellm", "instructor"), "models" if settings.model.names else "", "router.toml", "model.names"),
         (
-            "embeddings", ("tokenizers",), "a local embedding model" if embeddings and embeddings.local else "",
-            "router.toml", "search.embeddings",
+            "mcp",
+            ("mcp", "anyio"),
+            f"tool servers ({', '.join(remote)})" if remote else "",
+            "servers.toml",
+            "servers",
         ),
-    )  # fmt: skip
+        (
+            "model",
+            ("litellm", "instructor"),
+            "models" if settings.model.names else "",
+            "router.toml",
+            "model.names",
+        ),
+        (
+            "embeddings",
+            ("tokenizers",),
+            "a local embedding model" if embeddings and embeddings.local else "",
+            "router.toml",
+            "search.embeddings",
+        ),
+    )
     for extra, modules, what, file, path in needs:
         if what and missing_modules(modules):
             message = f"{what} can't be used without {' and '.join(missing_modules(modules))}"
-            yield Problem(file, 0, path, message, f"pip install 'bundle-router[{extra}]'", "warning", "not-installed")
+            yield Problem(
+                file,
+                0,
+                path,
+                message,
+                f"pip install 'bundle-router[{extra}]'",
+                "warning",
+                "not-installed",
+            )
 
 
 def _stale_wrappers(catalog: Catalog, pins: Mapping[str, Pins], folder: Path) -> Iterator[Problem]:
@@ -171,8 +242,18 @@ def _stale_wrappers(catalog: Catalog, pins: Mapping[str, Pins], folder: Path) ->
         try:
             stale = drifted_wrappers(path.read_text(encoding="utf-8"), cards)
         except (ValueError, SyntaxError) as wrong:
-            yield Problem(str(path), 0, "", f"is no vendored module: {wrong}", "", "warning", "stale-wrapper")
+            yield Problem(
+                str(path), 0, "", f"is no vendored module: {wrong}", "", "warning", "stale-wrapper"
+            )
             continue
         if stale:
             message = f"wraps other definitions than are pinned: {', '.join(stale[:10])}"
-            yield Problem(str(path), 0, "PINS", message, f"bundle-router vendor {name}", "warning", "stale-wrapper")
+            yield Problem(
+                str(path),
+                0,
+                "PINS",
+                message,
+                f"bundle-router vendor {name}",
+                "warning",
+                "stale-wrapper",
+            )

@@ -1,4 +1,6 @@
-"""The verb `bundle-router deferral audit`: reads transcripts and config, and prints its findings."""
+"""The verb `bundle-router deferral audit`: reads transcripts and config, and prints its
+findings.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,12 @@ from typing import Any, Final
 
 from bundle_router.adapters.system import token_counter
 from bundle_router.cli.output import heading, print_json, progress, say, table
-from bundle_router.deferral.agent_files import AgentFiles, TranscriptReader, cause_table, router_savings
+from bundle_router.deferral.agent_files import (
+    AgentFiles,
+    TranscriptReader,
+    cause_table,
+    router_savings,
+)
 from bundle_router.deferral.causes import AgentSettings, RequestJudgement
 from bundle_router.deferral.findings import Audit, Finding, RouterSavings, command_for, sum_servers
 from bundle_router.deferral.transcript import BYTES_PER_TOKEN, RequestFacts
@@ -25,15 +32,21 @@ DAY_S: Final = 86_400
 
 def add_sources(parser: argparse.ArgumentParser, *, positional: bool = True) -> None:
     """Add the options for the sources to read."""
-    name, options = ("paths", {}) if positional else ("--transcripts", {"dest": "paths", "default": []})
+    name, options = (
+        ("paths", {}) if positional else ("--transcripts", {"dest": "paths", "default": []})
+    )
     parser.add_argument(
         name,
         nargs="*",
         help="transcripts or folders of them (default: those of Claude Code)",
         **options,  # type: ignore[arg-type]
     )
-    parser.add_argument("--days", type=float, default=0, help="only transcripts that were changed in the last DAYS")
-    parser.add_argument("--count", action="store_true", help="count tokens with the tokenizer instead of estimating")
+    parser.add_argument(
+        "--days", type=float, default=0, help="only transcripts that were changed in the last DAYS"
+    )
+    parser.add_argument(
+        "--count", action="store_true", help="count tokens with the tokenizer instead of estimating"
+    )
 
 
 def _transcripts(arguments: argparse.Namespace, files: AgentFiles) -> list[Path]:
@@ -56,7 +69,9 @@ class AuditRun:
         self.paths = _transcripts(arguments, self.files)
         count = token_counter() if arguments.count else None
         if arguments.count and count is None:
-            raise NotInstalled("no tokenizer is installed", advice="leave out --count: tokens are then estimated")
+            raise NotInstalled(
+                "no tokenizer is installed", advice="leave out --count: tokens are then estimated"
+            )
         self.reader = TranscriptReader(self.table, count)
         self.counted = count is not None
 
@@ -64,7 +79,9 @@ class AuditRun:
         """Read everything once, and yield each request with its judgement."""
         self.audit.add_config(*self.files.config(""))
         projects: set[str] = set()
-        with progress("reading transcripts", sum(path.stat().st_size for path in self.paths)) as done:
+        with progress(
+            "reading transcripts", sum(path.stat().st_size for path in self.paths)
+        ) as done:
             for request in self.reader.read(self.paths):
                 if request.cwd not in projects and len(projects) < 1_000:
                     projects.add(request.cwd)
@@ -101,7 +118,10 @@ def run_audit(arguments: argparse.Namespace) -> int:
 
 def request_row(request: RequestFacts, judgement: RequestJudgement) -> dict[str, Any]:
     return {
-        **{name: getattr(request, name) for name in ("session", "time", "version", "model", "sub_agent")},
+        **{
+            name: getattr(request, name)
+            for name in ("session", "time", "version", "model", "sub_agent")
+        },
         **{name: getattr(judgement, name) for name in ("state", "evidence")},
         "outcome": request.outcome,
         **{name: getattr(judgement, name) for name in ("cause", "where")},
@@ -111,7 +131,9 @@ def request_row(request: RequestFacts, judgement: RequestJudgement) -> dict[str,
     }
 
 
-def audit_document(work: AuditRun, findings: list[Finding], savings: RouterSavings) -> dict[str, Any]:
+def audit_document(
+    work: AuditRun, findings: list[Finding], savings: RouterSavings
+) -> dict[str, Any]:
     audit = work.audit
     return {
         "schema": SCHEMA,
@@ -141,9 +163,19 @@ def audit_document(work: AuditRun, findings: list[Finding], savings: RouterSavin
 
 def print_audit(work: AuditRun, findings: list[Finding], savings: RouterSavings) -> None:
     audit = work.audit
-    states = {state: sum(n for (s, _), n in audit.states.items() if s == state) for state, _ in audit.states}
-    counts = ", ".join(f"{states[state]:,} {state}" for state in ("on", "off", "unknown", "none") if state in states)
-    say(f"{audit.served:,} requests in {len(work.paths):,} transcripts: {counts or 'nothing recorded'}")
+    states = {
+        state: sum(n for (s, _), n in audit.states.items() if s == state)
+        for state, _ in audit.states
+    }
+    counts = ", ".join(
+        f"{states[state]:,} {state}"
+        for state in ("on", "off", "unknown", "none")
+        if state in states
+    )
+    say(
+        f"{audit.served:,} requests in {len(work.paths):,} transcripts:"
+        f" {counts or 'nothing recorded'}"
+    )
     for count, what in (
         (audit.outcomes["refused"], "refused and made again"),
         (audit.outcomes["unanswered"], "without an answer"),
@@ -155,35 +187,68 @@ def print_audit(work: AuditRun, findings: list[Finding], savings: RouterSavings)
     if findings:
         say()
         heading("what was found")
-        columns = ("finding", "since", "requests>", "sessions>", "tokens a session>", "why", "what to type")
+        columns = (
+            "finding",
+            "since",
+            "requests>",
+            "sessions>",
+            "tokens a session>",
+            "why",
+            "what to type",
+        )
         table(columns, map(_finding_cells, findings))
         for finding in findings:
-            facts = "; ".join(filter(None, (finding.where, finding.detail.replace("recorded", "", 1).strip(": "))))
+            facts = "; ".join(
+                filter(None, (finding.where, finding.detail.replace("recorded", "", 1).strip(": ")))
+            )
             say(f"  {finding.cause}: {f'{facts}. ' if facts else ''}{finding.fix}")
         print_servers(findings, work)
     for line in work.files.profiles():
-        say(f"{line.path}:{line.line}: {line.text}   (shell profiles are never edited: change this line yourself)")
+        say(
+            f"{line.path}:{line.line}: {line.text}   (shell profiles are never edited: change this"
+            " line yourself)"
+        )
     if savings.decisions:
         say()
         say(
-            f"the router's own runs: {savings.decisions:,} decisions in {savings.runs:,} runs showed "
-            f"{savings.shown_tokens:,} of {savings.all_tokens:,} tokens of definitions"
+            f"the router's own runs: {savings.decisions:,} decisions in {savings.runs:,} runs"
+            f" showed {savings.shown_tokens:,} of {savings.all_tokens:,} tokens of definitions"
         )
 
 
 def _finding_cells(finding: Finding) -> tuple[object, ...]:
     seen = f"{finding.requests:,} of {finding.of:,}" if finding.requests else "set, not seen yet"
     cost = f"{finding.tokens_a_session:,}" if finding.tokens_a_session else ""
-    return finding.cause, finding.since[:10], seen, finding.sessions or "", cost, finding.title, command_for(finding)
+    return (
+        finding.cause,
+        finding.since[:10],
+        seen,
+        finding.sessions or "",
+        cost,
+        finding.title,
+        command_for(finding),
+    )
 
 
 def print_servers(findings: list[Finding], work: AuditRun) -> None:
     servers = sum_servers(findings)
     if not servers:
         return
-    how = "tokens are counted (cl100k_base)" if work.counted else f"tokens are estimated: {BYTES_PER_TOKEN} bytes each"
+    how = (
+        "tokens are counted (cl100k_base)"
+        if work.counted
+        else f"tokens are estimated: {BYTES_PER_TOKEN} bytes each"
+    )
     say()
     heading(f"definitions that went out and need not have ({how})")
-    columns = ("server", "tools>", "bytes>", "tokens>", "of these cache writes>", "cache reads>", "uncached>")
+    columns = (
+        "server",
+        "tools>",
+        "bytes>",
+        "tokens>",
+        "of these cache writes>",
+        "cache reads>",
+        "uncached>",
+    )
     names = ("tools", "bytes", "tokens", "cache_write", "cache_read", "plain")
     table(columns, ((server, *(f"{share[name]:,}" for name in names)) for server, share in servers))

@@ -1,4 +1,6 @@
-"""The verbs `deferral apply | undo | report`: change an agent's settings, and measure the effect."""
+"""The verbs `deferral apply | undo | report`: change an agent's settings, and measure the
+effect.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def passed_probes(folder: Path) -> dict[str, float]:
     for (host, form), row in read_results(folder).items():
         if form == "anthropic" and row.get("result") == "pass":
             with suppress(ValueError, TypeError, KeyError):
-                found[host] = (time.time() - datetime.fromisoformat(row["time"]).timestamp()) / DAY_S
+                found[host] = (
+                    time.time() - datetime.fromisoformat(row["time"]).timestamp()
+                ) / DAY_S
     return found
 
 
@@ -45,7 +49,8 @@ def run_apply(arguments: argparse.Namespace) -> int:
     missing = set(arguments.causes) - {finding.cause for finding in chosen}
     if missing:
         raise RequestError(
-            f"not found: {', '.join(sorted(missing))}", advice="`bundle-router deferral audit` lists what is there"
+            f"not found: {', '.join(sorted(missing))}",
+            advice="`bundle-router deferral audit` lists what is there",
         )
     kept = journal()
     plan = make_plan(
@@ -71,7 +76,9 @@ def _read(path: str) -> bytes | None:
 
 
 def _change_facts(plan: ChangePlan, files: AgentFiles, found: Sequence[Finding]) -> dict[str, Any]:
-    """Return the journal's facts about a change: the findings behind it, and the audit's figures as the baseline."""
+    """Return the journal's facts about a change: the findings behind it, and the audit's figures as
+    the baseline.
+    """
     causes = sorted({finding.cause for finding in plan.done})
     projects = {_project_of(edit.path, files) for edit in plan.edits}
     return {
@@ -80,7 +87,11 @@ def _change_facts(plan: ChangePlan, files: AgentFiles, found: Sequence[Finding])
         "findings": [{"cause": finding.cause, "where": finding.where} for finding in plan.done],
         "project": projects.pop() if len(projects) == 1 else "",
         "baseline": [
-            {"cause": finding.cause, "requests": finding.requests, "tokens_a_session": finding.tokens_a_session}
+            {
+                "cause": finding.cause,
+                "requests": finding.requests,
+                "tokens_a_session": finding.tokens_a_session,
+            }
             for finding in found
         ],
     }
@@ -94,7 +105,9 @@ def _project_of(path: str, files: AgentFiles) -> str:
     return str(file.parent if file.name == ".mcp.json" else file.parent.parent)
 
 
-def _print_plan(plan: ChangePlan, entry: dict[str, Any] | None, arguments: argparse.Namespace) -> None:
+def _print_plan(
+    plan: ChangePlan, entry: dict[str, Any] | None, arguments: argparse.Namespace
+) -> None:
     diffs = [show_diff(edit) for edit in plan.edits]
     if arguments.json:
         print_json(
@@ -141,7 +154,9 @@ def run_undo(arguments: argparse.Namespace) -> int:
             identity = applied[-1]
         entry = kept.undo(identity)
     paths = [change["path"] for change in entry["changes"]]
-    print_result(arguments, {"undone": identity, "files": paths}, f"undone: {identity} ({', '.join(paths)})")
+    print_result(
+        arguments, {"undone": identity, "files": paths}, f"undone: {identity} ({', '.join(paths)})"
+    )
     return 0
 
 
@@ -165,10 +180,23 @@ def run_report(arguments: argparse.Namespace) -> int:
 
 def _print_effect(effect: Effect) -> None:
     if effect.hit_rate_fell:
-        say(f"{effect.identity}: the cache hit rate FELL, {effect.before.hit_rate:.0%} → {effect.after.hit_rate:.0%}")
+        say(
+            f"{effect.identity}: the cache hit rate FELL, {effect.before.hit_rate:.0%} →"
+            f" {effect.after.hit_rate:.0%}"
+        )
     undone = f", undone {effect.undone[:10]}" if effect.undone else ""
-    heading(f"{effect.identity} {effect.description} (since {effect.applied[:10]}{undone}): {effect.state}")
-    columns = ("", "requests>", "sessions>", "definition tokens a request>", "cache-read share>", "searches a request>")
+    heading(
+        f"{effect.identity} {effect.description} (since {effect.applied[:10]}{undone}):"
+        f" {effect.state}"
+    )
+    columns = (
+        "",
+        "requests>",
+        "sessions>",
+        "definition tokens a request>",
+        "cache-read share>",
+        "searches a request>",
+    )
     rows = []
     for name, sample in (("before", effect.before), ("after", effect.after)):
         figures = sample.as_json()

@@ -1,4 +1,6 @@
-"""The verbs `deferral run | install | uninstall | status | probe`: the proxy beside an agent, and testing a gateway."""
+"""The verbs `deferral run | install | uninstall | status | probe`: the proxy beside an agent, and
+testing a gateway.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,13 @@ from typing import Any, Final
 from bundle_router.adapters.system import missing_modules
 from bundle_router.cli.deferral_changes import carry_out, journal
 from bundle_router.cli.output import print_json, print_result, say, table
-from bundle_router.deferral.agents import AgentPlaces, agent_of, find_agent, launcher_text, run_agent
+from bundle_router.deferral.agents import (
+    AgentPlaces,
+    agent_of,
+    find_agent,
+    launcher_text,
+    run_agent,
+)
 from bundle_router.deferral.journal import state_folder
 from bundle_router.deferral.numbers import FILE, read_numbers
 from bundle_router.deferral.plans import FileEdit
@@ -27,13 +35,32 @@ EXTRA: Final = ("starlette", "uvicorn", "aiohttp")
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- AGENT …", help="the agent and its arguments")
-    parser.add_argument("--upstream", default="", help="base URL to forward to (default: the one the agent would ask)")
-    parser.add_argument("--runs", default="", help="folder for the numbers (default: runs where it exists)")
-    parser.add_argument("--keep", action="append", default=[], metavar="GLOB", help="tools that stay upfront")
-    parser.add_argument("--defer", action="append", default=[], metavar="GLOB", help="tools to defer, too")
-    parser.add_argument("--model", action="append", default=[], help="a further model that can search tools")
-    parser.add_argument("--min-tools", type=int, default=10, help="least number of tools to defer (default: 10)")
+    parser.add_argument(
+        "command",
+        nargs=argparse.REMAINDER,
+        metavar="-- AGENT …",
+        help="the agent and its arguments",
+    )
+    parser.add_argument(
+        "--upstream",
+        default="",
+        help="base URL to forward to (default: the one the agent would ask)",
+    )
+    parser.add_argument(
+        "--runs", default="", help="folder for the numbers (default: runs where it exists)"
+    )
+    parser.add_argument(
+        "--keep", action="append", default=[], metavar="GLOB", help="tools that stay upfront"
+    )
+    parser.add_argument(
+        "--defer", action="append", default=[], metavar="GLOB", help="tools to defer, too"
+    )
+    parser.add_argument(
+        "--model", action="append", default=[], help="a further model that can search tools"
+    )
+    parser.add_argument(
+        "--min-tools", type=int, default=10, help="least number of tools to defer (default: 10)"
+    )
 
 
 def _state() -> Path:
@@ -47,13 +74,19 @@ def _runs(named: str) -> Path:
 def run_run(arguments: argparse.Namespace) -> int:
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     if not command:
-        raise RequestError("no agent is named", advice="write e.g. `bundle-router deferral run -- opencode`")
+        raise RequestError(
+            "no agent is named", advice="write e.g. `bundle-router deferral run -- opencode`"
+        )
     places = AgentPlaces(Path.home(), Path.cwd(), os.environ)
-    rules = DeferralRules(arguments.min_tools, tuple(arguments.keep), tuple(arguments.defer), tuple(arguments.model))
+    rules = DeferralRules(
+        arguments.min_tools, tuple(arguments.keep), tuple(arguments.defer), tuple(arguments.model)
+    )
     runs = _runs(arguments.runs)
     before = set(runs.glob(f"deferral-*/{FILE}"))
     say = partial(print, "bundle-router:", file=sys.stderr)
-    status = asyncio.run(run_agent(command, places, rules, _state(), runs, upstream=arguments.upstream, say=say))
+    status = asyncio.run(
+        run_agent(command, places, rules, _state(), runs, upstream=arguments.upstream, say=say)
+    )
     if arguments.json:
         made = [path.parent for path in set(runs.glob(f"deferral-*/{FILE}")) - before]
         sums = [{"folder": str(folder), **read_numbers(folder)} for folder in made]
@@ -63,7 +96,9 @@ def run_run(arguments: argparse.Namespace) -> int:
 
 def run_install(arguments: argparse.Namespace) -> int:
     if missing := missing_modules(EXTRA):
-        raise NotInstalled(f"the proxy needs {' and '.join(missing)}", advice="pip install 'bundle-router[proxy]'")
+        raise NotInstalled(
+            f"the proxy needs {' and '.join(missing)}", advice="pip install 'bundle-router[proxy]'"
+        )
     folder = _state() / "bin"
     launcher = folder / arguments.agent
     program = find_agent(arguments.agent, os.environ.get("PATH", ""), folder)
@@ -72,7 +107,11 @@ def run_install(arguments: argparse.Namespace) -> int:
     if launcher.exists():
         raise RequestError(f"{arguments.agent} is installed already", advice="uninstall it first")
     edit = FileEdit(str(launcher), None, launcher_text(arguments.agent, program), 0o755)
-    about = {"kind": "proxy", "description": f"launcher of {arguments.agent}", "agent": arguments.agent}
+    about = {
+        "kind": "proxy",
+        "description": f"launcher of {arguments.agent}",
+        "agent": arguments.agent,
+    }
     entry = carry_out([edit], about) if arguments.yes else None
     line = f'export PATH="{folder}:$PATH"'
     on_path = str(folder) in os.environ.get("PATH", "").split(os.pathsep)
@@ -99,9 +138,13 @@ def run_install(arguments: argparse.Namespace) -> int:
 def run_uninstall(arguments: argparse.Namespace) -> int:
     kept = journal()
     with kept.locked():
-        found = [entry for entry in _installed(kept.entries()) if entry.get("agent") == arguments.agent]
+        found = [
+            entry for entry in _installed(kept.entries()) if entry.get("agent") == arguments.agent
+        ]
         if not found:
-            raise RequestError(f"{arguments.agent} is not installed", advice="see `bundle-router deferral status`")
+            raise RequestError(
+                f"{arguments.agent} is not installed", advice="see `bundle-router deferral status`"
+            )
         kept.undo(found[-1]["id"])
     print_result(
         arguments,
@@ -120,9 +163,21 @@ def run_status(arguments: argparse.Namespace) -> int:
         {"folder": str(path.parent), **read_numbers(path.parent)}
         for path in sorted(runs.glob(f"deferral-*/{FILE}"))[-5:]
     ]
-    changes = [{name: entry.get(name) for name in ("id", "state", "kind", "description", "time")} for entry in entries]
-    tables = {"agents": agents, "changes": changes, "probes": [*read_results(state).values()], "proxies": proxies}
-    extra = "installed" if not missing_modules(EXTRA) else f"missing: {', '.join(missing_modules(EXTRA))}"
+    changes = [
+        {name: entry.get(name) for name in ("id", "state", "kind", "description", "time")}
+        for entry in entries
+    ]
+    tables = {
+        "agents": agents,
+        "changes": changes,
+        "probes": [*read_results(state).values()],
+        "proxies": proxies,
+    }
+    extra = (
+        "installed"
+        if not missing_modules(EXTRA)
+        else f"missing: {', '.join(missing_modules(EXTRA))}"
+    )
     if arguments.json:
         print_json({"state_folder": str(state), "proxy_extra": extra, **tables})
         return 0
@@ -135,26 +190,43 @@ def run_status(arguments: argparse.Namespace) -> int:
 
 
 def _installed(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [entry for entry in entries if entry.get("kind") == "proxy" and entry["state"] == "applied"]
+    return [
+        entry for entry in entries if entry.get("kind") == "proxy" and entry["state"] == "applied"
+    ]
 
 
 def _agent_row(entry: dict[str, Any], folder: Path) -> dict[str, Any]:
     launcher = folder / entry["agent"]
     program = find_agent(entry["agent"], os.environ.get("PATH", ""), folder)
-    first = next((f for f in os.environ.get("PATH", "").split(os.pathsep) if (Path(f) / entry["agent"]).is_file()), "")
+    first = next(
+        (
+            f
+            for f in os.environ.get("PATH", "").split(os.pathsep)
+            if (Path(f) / entry["agent"]).is_file()
+        ),
+        "",
+    )
     return {
         "agent": entry["agent"],
         "launcher": str(launcher) if launcher.exists() else "gone",
         "program": program or "not found",
-        "in_use": "yes" if first and Path(first) == folder else "no: its folder is not first on the path",
+        "in_use": (
+            "yes" if first and Path(first) == folder else "no: its folder is not first on the path"
+        ),
         "change": entry["id"],
     }
 
 
 def add_probe(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--url", default="", help="base URL to ask (default: the one Claude Code would ask)")
-    parser.add_argument("--form", choices=("anthropic", "openai"), default="anthropic", help="the API it speaks")
-    parser.add_argument("--model", default="", help="the model to name (default: claude-sonnet-4-5, or gpt-5.4)")
+    parser.add_argument(
+        "--url", default="", help="base URL to ask (default: the one Claude Code would ask)"
+    )
+    parser.add_argument(
+        "--form", choices=("anthropic", "openai"), default="anthropic", help="the API it speaks"
+    )
+    parser.add_argument(
+        "--model", default="", help="the model to name (default: claude-sonnet-4-5, or gpt-5.4)"
+    )
 
 
 def run_probe(arguments: argparse.Namespace) -> int:
@@ -166,7 +238,10 @@ def run_probe(arguments: argparse.Namespace) -> int:
     model = arguments.model or ("claude-sonnet-4-5" if arguments.form == "anthropic" else "gpt-5.4")
     shown = base.rpartition("@")[2].split("?")[0]
     if not arguments.yes:
-        what = f"two requests of {TOOLS} made-up tools, 16 tokens of answer each, to {shown} with model {model}"
+        what = (
+            f"two requests of {TOOLS} made-up tools, 16 tokens of answer each, to {shown} with"
+            f" model {model}"
+        )
         print_result(
             arguments,
             {"asked": False, "would_send": what},

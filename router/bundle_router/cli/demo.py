@@ -1,5 +1,8 @@
-"""`bundle-router demo`: the main job, on a copy of the current repository. With `--mcp`, real tool servers from npm and
-PyPI are reviewed, pinned, called, broken, and ended."""
+"""`bundle-router demo`: the main job, on a copy of the current repository.
+
+With `--mcp`, real tool servers from npm and PyPI are reviewed, pinned, called, broken, and
+ended.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +27,21 @@ from bundle_router.core.tools.admission import admit
 from bundle_router.core.tools.exposure.placements import Toolset
 from bundle_router.core.tools.pins.reviewed import approve
 from bundle_router.demo import trouble
-from bundle_router.demo.real_servers import INSTALL, DemoServer, MissingServer, find_servers, write_config
+from bundle_router.demo.real_servers import (
+    INSTALL,
+    DemoServer,
+    MissingServer,
+    find_servers,
+    write_config,
+)
 from bundle_router.demo.repository import Repository, copy_of, make
-from bundle_router.demo.workflow import DemoStep, config_with_model, is_installed, run_open_questions, scripted_server
+from bundle_router.demo.workflow import (
+    DemoStep,
+    config_with_model,
+    is_installed,
+    run_open_questions,
+    scripted_server,
+)
 from bundle_router.demo.workflow import run as run_workflow
 from bundle_router.errors import NotInstalled
 from bundle_router.review.sentences import selection_lines
@@ -35,7 +50,9 @@ from bundle_router.wiring.server_reviews import Review, remote_servers, review
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--mcp", action="store_true", help="use real tool servers of npm and PyPI, where installed")
+    parser.add_argument(
+        "--mcp", action="store_true", help="use real tool servers of npm and PyPI, where installed"
+    )
     add_config(parser)
     add_runs(parser)
 
@@ -49,7 +66,9 @@ def run(arguments: argparse.Namespace) -> int:
     local = local_servers(arguments)
     load_catalog(config_folder(arguments), local=local)  # so that errors name the user's own files
     with ExitStack() as clean_up:
-        folder = Path(clean_up.enter_context(tempfile.TemporaryDirectory(prefix="bundle-router-demo-")))
+        folder = Path(
+            clean_up.enter_context(tempfile.TemporaryDirectory(prefix="bundle-router-demo-"))
+        )
         repository = copy_of(Path.cwd(), folder / "copy") or make(folder / "slug")
         base_url = clean_up.enter_context(scripted_server()).base_url if is_installed() else None
         (folder / "config").mkdir()
@@ -65,7 +84,10 @@ def run(arguments: argparse.Namespace) -> int:
 async def _run(
     config: Path, runs: str, run_id: str, repository: Repository, local: LocalServers
 ) -> tuple[list[DemoStep], list[DemoStep]]:
-    """Return the steps that routes cover, and those that they don't. A thread loads the model's libraries meanwhile."""
+    """Return the steps that routes cover, and those that they don't.
+
+    A thread loads the model's libraries meanwhile.
+    """
     from bundle_router.wiring import Router
 
     async with Router.open(config, runs=runs, workspace=repository.root, local=local) as router:
@@ -86,13 +108,27 @@ def _show(steps: list[DemoStep], repository: Repository) -> None:
         shown = ", ".join(_bundle(c.id, c.reason) for c in item.decision.bundles) or "none"
         who = f"{item.planned.role}{' (sub-agent)' if item.planned.sub_agent else ''}"
         rows.append(
-            (who, item.planned.step, item.decision.source, shown, f"{e.tools} of {e.all_tools}", f"{e.tokens:,}")
+            (
+                who,
+                item.planned.step,
+                item.decision.source,
+                shown,
+                f"{e.tools} of {e.all_tools}",
+                f"{e.tokens:,}",
+            )
         )
     table(("role", "step", "source", "bundles", "tools>", "tokens>"), rows)
     say()
-    table(("role", "call", "outcome", "ms>", "what came back"), [row for item in steps for row in _calls(item)])
+    table(
+        ("role", "call", "outcome", "ms>", "what came back"),
+        [row for item in steps for row in _calls(item)],
+    )
     say()
-    left_out = [(i.planned.role, r.tool or r.id, r.code, r.detail) for i in steps for r in i.decision.left_out]
+    left_out = [
+        (i.planned.role, r.tool or r.id, r.code, r.detail)
+        for i in steps
+        for r in i.decision.left_out
+    ]
     if left_out:
         table(("role", "left out", "code", "why"), left_out)
         say()
@@ -100,15 +136,24 @@ def _show(steps: list[DemoStep], repository: Repository) -> None:
 
 def _show_asked(steps: list[DemoStep]) -> None:
     asks = "search, then a model (here a scripted one), then a shortlist"
-    heading(f"{len(steps)} steps that no route covers: {asks if is_installed() else 'search, then a shortlist'}")
+    heading(
+        f"{len(steps)} steps that no route covers:"
+        f" {asks if is_installed() else 'search, then a shortlist'}"
+    )
     if not is_installed():
-        say_whole("", "With a model in between, here a scripted one: pip install 'bundle-router[model]'.", under=2)
+        say_whole(
+            "",
+            "With a model in between, here a scripted one: pip install 'bundle-router[model]'.",
+            under=2,
+        )
     for item in steps:
         decision = item.decision
         say()
         say_whole("", f"{item.planned.role}, {item.planned.step}: {item.planned.goal!r}", under=2)
         shown = ", ".join(_bundle(c.id, c.reason) for c in decision.bundles) or "none"
-        say_whole("  ", f"{decision.source}{' (degraded)' if decision.degraded else ''}: {shown}", under=4)
+        say_whole(
+            "  ", f"{decision.source}{' (degraded)' if decision.degraded else ''}: {shown}", under=4
+        )
         for line in (decision.justification, *selection_lines(decision.search, decision.model)):
             say_whole("  ", line, under=4)
     say()
@@ -120,7 +165,9 @@ def _bundle(id_: str, reason: str) -> str:
 
 def _calls(item: DemoStep) -> list[tuple[object, ...]]:
     role = item.planned.role
-    return [(role, *call_cells(result, f"{len(result.text):,} characters")) for result in item.results]
+    return [
+        (role, *call_cells(result, f"{len(result.text):,} characters")) for result in item.results
+    ]
 
 
 def _point_on(runs: str, run_id: str) -> None:
@@ -136,10 +183,14 @@ def _point_on(runs: str, run_id: str) -> None:
 
 
 def _command() -> str:
-    """Return this program as a user can type it here: by its name if that finds it, else as it was started."""
+    """Return this program as a user can type it here: by its name if that finds it, else as it was
+    started.
+    """
     typed = Path(sys.argv[0])
     found = shutil.which("bundle-router")
-    if typed.name != "bundle-router" or (found is not None and Path(found).resolve() == typed.resolve()):
+    if typed.name != "bundle-router" or (
+        found is not None and Path(found).resolve() == typed.resolve()
+    ):
         return "bundle-router"
     return shlex.quote(str(typed))
 
@@ -152,7 +203,9 @@ def run_mcp(runs: str) -> int:
         known = find_servers(repository.root, repository.image, folder / "scratch")
         servers = [server for server in known if isinstance(server, DemoServer)]
         if not servers:
-            raise NotInstalled("no tool server that the demo knows is installed", advice="\n  ".join(INSTALL))
+            raise NotInstalled(
+                "no tool server that the demo knows is installed", advice="\n  ".join(INSTALL)
+            )
         rows = _pin(folder / "config", servers)
         _show_review(servers, rows)
         _show_missing([server for server in known if isinstance(server, MissingServer)])
@@ -192,7 +245,9 @@ async def _call_servers(
     from bundle_router.wiring import Router
 
     async with Router.open(config, runs=runs, workspace=workspace, development=True) as router:
-        decision = await router.route(Step(run_id=run_id, workflow="demo", role="agent", step="look"))
+        decision = await router.route(
+            Step(run_id=run_id, workflow="demo", role="agent", step="look")
+        )
         toolset = await router.tools(run_id)
         direct = {tool.name for tool in toolset.active}
         results = []
@@ -200,7 +255,11 @@ async def _call_servers(
             for tool, call_arguments in server.calls:
                 name = f"{server.name}.{tool}"
                 through = ("call_tool", {"name": name, "arguments": dict(call_arguments)})
-                results.append(await router.call(run_id, *((name, call_arguments) if name in direct else through)))
+                results.append(
+                    await router.call(
+                        run_id, *((name, call_arguments) if name in direct else through)
+                    )
+                )
     return decision, toolset, results
 
 
@@ -212,14 +271,26 @@ def _titled_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[ob
 
 
 def _show_review(servers: list[DemoServer], rows: list[Review]) -> None:
-    title = f"{len(servers)} real servers, started, reviewed and pinned (you would read this first: `pin`)"
+    title = (
+        f"{len(servers)} real servers, started, reviewed and pinned (you would read this first:"
+        " `pin`)"
+    )
     packages = {server.name: server.package for server in servers}
     lines = []
     for row in rows:
         tools = row.admitted.tools if row.admitted is not None else ()
         tokens = sum(tool.card.tokens for tool in tools)
         remark = row.error or ", ".join(light.tool for light in row.lights) or "-"
-        lines.append((row.server.name, packages[row.server.name], row.server.trust, len(tools), f"{tokens:,}", remark))
+        lines.append(
+            (
+                row.server.name,
+                packages[row.server.name],
+                row.server.trust,
+                len(tools),
+                f"{tokens:,}",
+                remark,
+            )
+        )
     _titled_table(title, ("server", "from", "trust", "tools>", "tokens>", "warning light"), lines)
 
 
@@ -241,7 +312,9 @@ def _show_run(decision: Decision, toolset: Toolset, results: list[Result]) -> No
     say(f"bundles: {', '.join(decision.bundle_ids)}")
     shown = ", ".join(tool.name for tool in toolset.active) or "none"
     say(f"shown directly: {shown}; behind call_tool: {', '.join(toolset.meta) or 'none'}")
-    say(f"{toolset.tokens:,} tokens in the array, of {toolset.all_tokens:,} for every tool there is")
+    say(
+        f"{toolset.tokens:,} tokens in the array, of {toolset.all_tokens:,} for every tool there is"
+    )
     say()
     table(("call", "outcome", "ms>", "what came back"), [_line(result) for result in results])
     say()
@@ -278,7 +351,9 @@ def _outcome(result: Result) -> str:
 
 
 def _show_change(config: Path, runs: str, run_id: str, workspace: Path, server: DemoServer) -> None:
-    """Show a tool whose text has changed since it was approved, as after a bad release: it is not called."""
+    """Show a tool whose text has changed since it was approved, as after a bad release: it is not
+    called.
+    """
     from bundle_router.wiring import Router
     from bundle_router.wiring.catalogs import open_pins, read_catalog
 
@@ -292,16 +367,31 @@ def _show_change(config: Path, runs: str, run_id: str, workspace: Path, server: 
             definition["description"] = "What a person read and approved."
     files.write(approve(entry, admit(entry, definitions, pins.instructions)))
     with Router.open(config, runs=runs, workspace=workspace, development=True) as router:
-        router.route_sync(Step(run_id=f"{run_id}-changed", workflow="demo", role="agent", step="look"))
+        router.route_sync(
+            Step(run_id=f"{run_id}-changed", workflow="demo", role="agent", step="look")
+        )
         result = router.call_sync(f"{run_id}-changed", f"{server.name}.{tool}", call_arguments)
-    title = f"The same call, where {server.name}.{tool} was approved with another description than it has"
+    title = (
+        f"The same call, where {server.name}.{tool} was approved with another description than"
+        " it has"
+    )
     _titled_table(title, ("call", "outcome", "ms>", "what came back"), [_line(result)])
 
 
 def _show_trouble(rows: list[trouble.FaultTrial]) -> None:
-    columns = ("its trouble", "outcome", "ms>", "what the agent is told", "its next call", "the other server", "ms>")
+    columns = (
+        "its trouble",
+        "outcome",
+        "ms>",
+        "what the agent is told",
+        "its next call",
+        "the other server",
+        "ms>",
+    )
     _titled_table(
-        "A server in trouble, and another that is called at the same time", columns, [_trial_cells(r) for r in rows]
+        "A server in trouble, and another that is called at the same time",
+        columns,
+        [_trial_cells(r) for r in rows],
     )
 
 

@@ -34,27 +34,49 @@ _KINDS: Final[tuple[Kind, ...]] = ("widening", "narrowing", "neutral")
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("old", metavar="OLD", help="a config folder, a git revision, or revision:folder")
-    parser.add_argument("new", metavar="NEW", nargs="?", default="config", help="the same (default: config)")
+    parser.add_argument(
+        "old", metavar="OLD", help="a config folder, a git revision, or revision:folder"
+    )
+    parser.add_argument(
+        "new", metavar="NEW", nargs="?", default="config", help="the same (default: config)"
+    )
     parser.add_argument(
         "--allow-widening",
         metavar="REASON",
-        help="exit with 0 although something widens; the reason is kept in changes.jsonl of the config folder NEW",
+        help=(
+            "exit with 0 although something widens; the reason is kept in changes.jsonl of the"
+            " config folder NEW"
+        ),
     )
-    parser.add_argument("--all", action="store_true", help=f"print every row, not {MAX_ROWS} of a kind")
+    parser.add_argument(
+        "--all", action="store_true", help=f"print every row, not {MAX_ROWS} of a kind"
+    )
     add_local(parser)
     add_json(parser)
-    parser.epilog = "Exit: 0 nothing widens, or it was allowed; 1 something widens; 2 one of the two is invalid."
+    parser.epilog = (
+        "Exit: 0 nothing widens, or it was allowed; 1 something widens; 2 one of the two is"
+        " invalid."
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     with ExitStack() as stack:
         old, new = (_load_side(text, arguments, stack) for text in (arguments.old, arguments.new))
         diff = privilege_diff(old.catalog, new.catalog)
-        kept = _keep(arguments.allow_widening, diff, new) if arguments.allow_widening is not None else None
+        kept = (
+            _keep(arguments.allow_widening, diff, new)
+            if arguments.allow_widening is not None
+            else None
+        )
         places = {**old.places, **new.places}
         if arguments.json:
-            print_json({**diff.to_json(places), "allowed": arguments.allow_widening, "kept_in": kept and str(kept)})
+            print_json(
+                {
+                    **diff.to_json(places),
+                    "allowed": arguments.allow_widening,
+                    "kept_in": kept and str(kept),
+                }
+            )
         else:
             _show(diff, places, None if arguments.all else MAX_ROWS)
             if kept is not None:
@@ -64,7 +86,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """One of the two configs. `folder`: where acknowledgements are stored; for a revision, the present folder."""
+    """One of the two configs.
+
+    `folder`: where acknowledgements are stored; for a revision, the present folder.
+    """
 
     catalog: Catalog
     places: Places
@@ -82,7 +107,10 @@ def _load_side(text: str, arguments: argparse.Namespace, stack: ExitStack) -> _L
     folder = folder or "config"
     extracted = stack.enter_context(revision_folder(revision, folder))
     catalog, places = load_with_places(extracted, local=local)
-    shown = {place: where.replace(str(extracted), f"{revision}:{folder}") for place, where in places.items()}
+    shown = {
+        place: where.replace(str(extracted), f"{revision}:{folder}")
+        for place, where in places.items()
+    }
     return _Loaded(catalog, shown, Path(folder))
 
 
@@ -92,11 +120,15 @@ def _keep(reason: str, diff: PrivilegeDiff, new: _Loaded) -> Path | None:
     from bundle_router.review.config_changes import ConfigChange, widening_words
 
     if not reason.strip():
-        raise RequestError("--allow-widening needs a reason", advice="say who needs it and what for")
+        raise RequestError(
+            "--allow-widening needs a reason", advice="say who needs it and what for"
+        )
     if not diff.widens:
         return None
     if not new.folder.is_dir():
-        raise RequestError(f"there is no folder {new.folder} to keep the reason in", advice="name a folder as NEW")
+        raise RequestError(
+            f"there is no folder {new.folder} to keep the reason in", advice="name a folder as NEW"
+        )
     change = ConfigChange(
         type="widening.allowed",
         time=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -110,7 +142,7 @@ def _keep(reason: str, diff: PrivilegeDiff, new: _Loaded) -> Path | None:
     return append_change(new.folder, change)
 
 
-# --- for people ------------------------------------------------------------------------------------------------------
+# --- for people -----------------------------------------------------------------------------------
 
 
 def _show(diff: PrivilegeDiff, places: Places, limit: int | None) -> None:
@@ -126,15 +158,27 @@ def _show(diff: PrivilegeDiff, places: Places, limit: int | None) -> None:
         if limit is not None and len(rows) > limit:
             say(f"  … {len(rows) - limit} more: --all prints them")
     if not diff.complete:
-        say("there are too many names, or globs over them, to look at all addresses: this counts as widening")
+        say(
+            "there are too many names, or globs over them, to look at all addresses: this counts as"
+            " widening"
+        )
     workflows, roles, steps = diff.class_counts
-    summary = ", ".join(f"{count} {kind}" for kind, count in counts.items()) if diff.rows else "no difference in powers"
-    looked = f"{diff.address_count:,} addresses ({workflows} kinds of workflow, {roles} of role, {steps} of step)"
+    summary = (
+        ", ".join(f"{count} {kind}" for kind, count in counts.items())
+        if diff.rows
+        else "no difference in powers"
+    )
+    looked = (
+        f"{diff.address_count:,} addresses ({workflows} kinds of workflow, {roles} of role, {steps}"
+        " of step)"
+    )
     say_whole("", f"{summary}; {looked}", under=2)
 
 
 def row_lines(row: PrivilegeRow, places: Places) -> Iterator[tuple[str, str, int]]:
-    """Yield the lines of a row: the text before each, its own text, and the indent of its continuation."""
+    """Yield the lines of a row: the text before each, its own text, and the indent of its
+    continuation.
+    """
     signs = " ".join(EFFECT_SIGNS[effect] for effect in row.effects if effect in EFFECT_SIGNS)
     marked = signs and row.kind != "neutral" and row.aspect in ("may call", "comes in", "requires")
     yield f"{_SIGNS[row.kind]} ", sentence(row) + (f"  {signs}" if marked else ""), 4
@@ -147,4 +191,7 @@ def row_lines(row: PrivilegeRow, places: Places) -> Iterator[tuple[str, str, int
 def address_words(address: Addresses) -> str:
     """Return addresses in words: `workflow feature, bugfix · role reviewer · any step`."""
     parts = (("workflow", address.workflow), ("role", address.role), ("step", address.step))
-    return " · ".join(f"any {name}" if labels == ("any",) else f"{name} {', '.join(labels)}" for name, labels in parts)
+    return " · ".join(
+        f"any {name}" if labels == ("any",) else f"{name} {', '.join(labels)}"
+        for name, labels in parts
+    )

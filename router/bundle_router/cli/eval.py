@@ -1,4 +1,6 @@
-"""`bundle-router eval`: runs case files, the golden tests of a config, and measures routing on labelled sets."""
+"""`bundle-router eval`: runs case files, the golden tests of a config, and measures routing on
+labelled sets.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,8 @@ a labelled set, *.jsonl: what was asked for, and the bundles (and tools) needed
   {"goal": "why does slugify drop emoji", "bundles": ["repo.readonly"]}
   {"goal": "what the docs say", "bundles": ["docs.fetch"], "tools": ["docs.fetch"]}
 
-With --model its steps are routed for real, and answers are kept in --runs: the same run again is free.
+With --model its steps are routed for real, and answers are kept in --runs: the same run again is
+free.
 
 Exit: 0 all cases hold, 1 some do not. A labelled set has figures and no verdict.
 """
@@ -47,13 +50,18 @@ MAX_LABELLED_BYTES: Final = 256 * 1024 * 1024
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", nargs="+", type=Path, help="case files (TOML) and labelled sets (JSON Lines)")
+    parser.add_argument(
+        "files", nargs="+", type=Path, help="case files (TOML) and labelled sets (JSON Lines)"
+    )
     parser.add_argument(
         "--share",
         type=float,
         action="append",
         metavar="SHARE",
-        help="share of steps, the most certain first, to show the error rate of; may be repeated (default: 0.5, 0.8)",
+        help=(
+            "share of steps, the most certain first, to show the error rate of; may be repeated"
+            " (default: 0.5, 0.8)"
+        ),
     )
     parser.add_argument(
         "--model",
@@ -61,7 +69,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="also route labelled sets for real with this model; may be repeated",
     )
-    parser.add_argument("--max-cost", type=float, metavar="USD", help="stop before questions to models cost more")
+    parser.add_argument(
+        "--max-cost", type=float, metavar="USD", help="stop before questions to models cost more"
+    )
     add_runs(parser)
     add_config(parser)
     add_json(parser)
@@ -88,11 +98,16 @@ def load_labelled(path: Path) -> tuple[LabelledRow, ...]:
     except OSError as error:
         raise RequestError(f"{path} can't be read: {error.strerror}") from None
     except ValueError as error:  # UnicodeDecodeError is one
-        raise RequestError(f"{path}: {error}", advice="`bundle-router eval --help` shows a line of one") from None
+        raise RequestError(
+            f"{path}: {error}", advice="`bundle-router eval --help` shows a line of one"
+        ) from None
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Return exit status 1 if a case fails. A labelled set can't fail: its figures are for people."""
+    """Return exit status 1 if a case fails.
+
+    A labelled set can't fail: its figures are for people.
+    """
     from bundle_router.wiring.catalogs import load_remembering
 
     shares = tuple(arguments.share or (0.5, 0.8))
@@ -106,13 +121,17 @@ def run(arguments: argparse.Namespace) -> int:
         raise RequestError("--max-cost needs a model to ask", advice="name one with --model")
     files = [load_file(path) for path in arguments.files if path.suffix != LABELLED]
     results = [
-        (file, number, case, run_case(case, catalog)) for file in files for number, case in enumerate(read_cases(file))
+        (file, number, case, run_case(case, catalog))
+        for file in files
+        for number, case in enumerate(read_cases(file))
     ]
     failed = [(file, number, wrong) for file, number, _, wrong in results if wrong]
     measured = _measure_all(sets, catalog, memories, shares) if sets else []
     if arguments.json:
         cases = [_row(file, case, wrong) for file, _, case, wrong in results]
-        print_json({"cases": cases, "failed": len(failed), "sets": [_set_json(*one) for one in measured]})
+        print_json(
+            {"cases": cases, "failed": len(failed), "sets": [_set_json(*one) for one in measured]}
+        )
         return 1 if failed else 0
     for file, number, wrong in failed:
         for mismatch in wrong:
@@ -125,10 +144,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _row(file: ConfigFile, case: Case, wrong: tuple[Mismatch, ...]) -> dict[str, object]:
-    return {"file": file.display_path, "name": case.name, "passed": not wrong, "differences": [str(m) for m in wrong]}
+    return {
+        "file": file.display_path,
+        "name": case.name,
+        "passed": not wrong,
+        "differences": [str(m) for m in wrong],
+    }
 
 
-# --- labelled sets -------------------------------------------------------------------------------------------------
+# --- labelled sets --------------------------------------------------------------------------------
 
 
 def _measure_all(
@@ -137,13 +161,17 @@ def _measure_all(
     memories: Memories | None,
     shares: tuple[float, ...],
 ) -> list[tuple[Path, Measures, tuple[str, ...]]]:
-    """Return each set's figures under the config, with learned values, and its bundles that the config lacks."""
+    """Return each set's figures under the config, with learned values, and its bundles that the
+    config lacks.
+    """
     from bundle_router.core.search.ranking import NO_MEMORIES
     from bundle_router.review.evaluation import measure, rank_row, unknown_ids
     from bundle_router.wiring.searching import make_search_for
 
     known = memories or NO_MEMORIES
-    search = make_search_for(catalog, [row.as_request().text for _, rows in sets for row in rows], known)
+    search = make_search_for(
+        catalog, [row.as_request().text for _, rows in sets for row in rows], known
+    )
     done = []
     for path, rows in sets:
         ranked, elapsed = [], []
@@ -151,7 +179,9 @@ def _measure_all(
             started = time.perf_counter()
             ranked.append(rank_row(row, catalog, search, known))
             elapsed.append((time.perf_counter() - started) * 1e3)
-        done.append((path, measure(ranked, elapsed, catalog, shares=shares), unknown_ids(rows, catalog)))
+        done.append(
+            (path, measure(ranked, elapsed, catalog, shares=shares), unknown_ids(rows, catalog))
+        )
     return done
 
 
@@ -170,10 +200,18 @@ def _set_json(path: Path, found: Measures, unknown: tuple[str, ...]) -> dict[str
 def _show_set(path: Path, found: Measures, unknown: tuple[str, ...]) -> None:
     steps = found.rows + found.abstain
     say()
-    for ids, reason in ((unknown, "not in this config"), (found.unpickable, "not for search to pick there")):
+    for ids, reason in (
+        (unknown, "not in this config"),
+        (found.unpickable, "not for search to pick there"),
+    ):
         if ids:
-            say(f"note: {', '.join(ids[:5])}{' …' if len(ids) > 5 else ''}: {reason}, so never found by it")
-    rows: list[tuple[str, str]] = [(f"recall@{k}, bundles", _number(value)) for k, value in found.recall]
+            say(
+                f"note: {', '.join(ids[:5])}{' …' if len(ids) > 5 else ''}: {reason}, so never"
+                " found by it"
+            )
+    rows: list[tuple[str, str]] = [
+        (f"recall@{k}, bundles", _number(value)) for k, value in found.recall
+    ]
     rows += [
         ("MRR, bundles", _number(found.mrr)),
         ("nDCG@10, bundles", _number(found.bundle_ndcg)),
@@ -182,11 +220,18 @@ def _show_set(path: Path, found: Measures, unknown: tuple[str, ...]) -> None:
         ("shown all they need, unasked", _share(found.served)),
         ("shown by search unasked", f"{found.shown_unasked:.1%}"),
         ("  of these wrong", _share(found.wrong_unasked)),
-        *((f"error, surest {share:.0%} answered unasked", _share(error)) for share, error in found.errors),
+        *(
+            (f"error, surest {share:.0%} answered unasked", _share(error))
+            for share, error in found.errors
+        ),
         ("tokens of tools in the array, a step", f"{found.tokens:,.0f} of {found.all_tokens:,}"),
         ("time per step, median", f"{found.ms:.2f} ms"),
     ]
-    table(("measure", "value>"), rows, title=f"{path}: {counted(steps, 'step')} of {counted(found.groups, 'group')}")
+    table(
+        ("measure", "value>"),
+        rows,
+        title=f"{path}: {counted(steps, 'step')} of {counted(found.groups, 'group')}",
+    )
     say("settled by: " + ", ".join(f"{by} {number}" for by, number in found.settled))
 
 
@@ -198,9 +243,21 @@ def _share(value: float | None) -> str:
     return "–" if value is None else f"{value:.1%}"
 
 
-# --- with models -----------------------------------------------------------------------------------------------------
+# --- with models ----------------------------------------------------------------------------------
 
-COLUMNS = ("model", "right", "wrong", "abstained", "needed shown", "asked", "kept", "failed", "tokens", "cost", "time")
+COLUMNS = (
+    "model",
+    "right",
+    "wrong",
+    "abstained",
+    "needed shown",
+    "asked",
+    "kept",
+    "failed",
+    "tokens",
+    "cost",
+    "time",
+)
 
 
 def compare_models(
@@ -209,12 +266,17 @@ def compare_models(
     catalog: Catalog,
     memories: Memories | None,
 ) -> int:
-    """Return exit status 0: figures are for people. Raises RequestError if there is nothing to route."""
+    """Return exit status 0: figures are for people.
+
+    Raises RequestError if there is nothing to route.
+    """
     from bundle_router.review.evaluation import unknown_ids
     from bundle_router.wiring.model_trials import ModelTrials
 
     if not sets or len(sets) != len(arguments.files):
-        raise RequestError("--model routes labelled sets, *.jsonl, and nothing else", advice="see eval --help")
+        raise RequestError(
+            "--model routes labelled sets, *.jsonl, and nothing else", advice="see eval --help"
+        )
     names = tuple(dict.fromkeys(arguments.model))
     left: float | None = arguments.max_cost
     made: list[tuple[Path, ModelComparison]] = []
@@ -231,11 +293,17 @@ def compare_models(
     for (path, found), (_, rows) in zip(made, sets, strict=True):
         steps = found.figures[0].rows
         table(
-            COLUMNS, map(_model_row, found.figures), title=f"{path}: {steps:,} of {found.rows:,} steps, 95 % intervals"
+            COLUMNS,
+            map(_model_row, found.figures),
+            title=f"{path}: {steps:,} of {found.rows:,} steps, 95 % intervals",
         )
         if unknown := unknown_ids(rows, catalog):
             say(f"not in this config, so never right: {', '.join(unknown)}")
-        say(found.ended or "tokens, cost and time of one question that was asked now; kept: answered by an earlier run")
+        say(
+            found.ended
+            or "tokens, cost and time of one question that was asked now; kept: answered by an"
+            " earlier run"
+        )
     return 0
 
 

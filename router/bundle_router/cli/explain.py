@@ -1,4 +1,6 @@
-"""`bundle-router explain`: prints all tests of one tool or bundle, at a step or in a recorded decision."""
+"""`bundle-router explain`: prints all tests of one tool or bundle, at a step or in a recorded
+decision.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,10 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add_step(parser, required=False)
     parser.add_argument(
         "--run",
-        help="explain a recorded decision of this run, under the config it was made with: the last one, or the "
-        "last of this --step (--role, --workflow)",
+        help=(
+            "explain a recorded decision of this run, under the config it was made with: the last"
+            " one, or the last of this --step (--role, --workflow)"
+        ),
     )
     parser.add_argument("--seq", type=int, help="the number of the decision")
     add_config(parser)
@@ -42,7 +46,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    step, explanation = _explain_recorded(arguments) if arguments.run is not None else _explain_now(arguments)
+    step, explanation = (
+        _explain_recorded(arguments) if arguments.run is not None else _explain_now(arguments)
+    )
     if arguments.json:
         print_json({**asdict(explanation), "shown": explanation.shown})
     else:
@@ -60,14 +66,18 @@ def _explain_now(arguments: argparse.Namespace) -> tuple[Step, Explanation]:
 
     missing = [f"--{name}" for name in ADDRESS if getattr(arguments, name) is None]
     if missing:
-        raise RequestError(f"explain needs {', '.join(missing)}", advice="or --run, for a recorded decision")
+        raise RequestError(
+            f"explain needs {', '.join(missing)}", advice="or --run, for a recorded decision"
+        )
     step = step_from(arguments, "explain")
     with Router.open(config_folder(arguments), local=local_servers(arguments)) as router:
         return step, router.explain(step, _target(arguments))
 
 
 def _explain_recorded(arguments: argparse.Namespace) -> tuple[Step, Explanation]:
-    """Explain a decision as it was made: with its config, its facts, and search's and the model's answers."""
+    """Explain a decision as it was made: with its config, its facts, and search's and the model's
+    answers.
+    """
     from bundle_router.core.records.replayed import catalog_from
 
     archive = archive_of(arguments)
@@ -93,9 +103,19 @@ def _decision(decisions: Iterable[DecisionRecord], arguments: argparse.Namespace
             getattr(record.step, name) == value for name, value in named.items()
         ):
             return record
-    place = " ".join([*([str(seq)] if seq is not None else []), *(f"at {name} {v!r}" for name, v in named.items())])
-    have = ", ".join(f"{record.decision.seq} ({record.step.step})" for record in all_decisions[:50]) or "none"
-    raise RequestError(f"run {run_id!r} has no decision {place}".rstrip(), advice=f"its decisions: {have}")
+    place = " ".join(
+        [
+            *([str(seq)] if seq is not None else []),
+            *(f"at {name} {v!r}" for name, v in named.items()),
+        ]
+    )
+    have = (
+        ", ".join(f"{record.decision.seq} ({record.step.step})" for record in all_decisions[:50])
+        or "none"
+    )
+    raise RequestError(
+        f"run {run_id!r} has no decision {place}".rstrip(), advice=f"its decisions: {have}"
+    )
 
 
 def _show(step: Step, explanation: Explanation) -> None:
@@ -104,7 +124,10 @@ def _show(step: Step, explanation: Explanation) -> None:
     route = f"route {explanation.route!r}" if explanation.route else "no route"
     degraded = " (degraded)" if explanation.degraded else ""
     unheard = explanation.asks and explanation.search is None and explanation.model is None
-    say(f"{route}, source {explanation.source}{degraded}" + (", search or a model would be asked" if unheard else ""))
+    say(
+        f"{route}, source {explanation.source}{degraded}"
+        + (", search or a model would be asked" if unheard else "")
+    )
     if not unheard:
         say_whole("", explanation.justification, under=2)
     for line in selection_lines(explanation.search, explanation.model):
@@ -114,4 +137,7 @@ def _show(step: Step, explanation: Explanation) -> None:
         name = f"{chain.tool} in {chain.bundle}" if chain.tool else chain.bundle
         verdict = f"shown as {chain.reason}" if chain.shown else f"{chain.code}: {chain.detail}"
         heading(f"{name}: {verdict}")
-        table(("refusal", "applies", "detail"), [(c.code, "no" if c.passed else "yes", c.detail) for c in chain.checks])
+        table(
+            ("refusal", "applies", "detail"),
+            [(c.code, "no" if c.passed else "yes", c.detail) for c in chain.checks],
+        )

@@ -1,4 +1,6 @@
-"""`bundle-router import`: turns another program's MCP settings into servers and a first set of bundles."""
+"""`bundle-router import`: turns another program's MCP settings into servers and a first set of
+bundles.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,12 @@ MAX_BYTES = 8 * 1024 * 1024
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="e.g. .mcp.json, ~/.cursor/mcp.json, ~/.codex/config.toml")
-    parser.add_argument("--write", action="store_true", help="add the servers and bundles printed to the config")
+    parser.add_argument(
+        "file", metavar="FILE", help="e.g. .mcp.json, ~/.cursor/mcp.json, ~/.codex/config.toml"
+    )
+    parser.add_argument(
+        "--write", action="store_true", help="add the servers and bundles printed to the config"
+    )
     add_config(parser)
     add_json(parser)
 
@@ -39,15 +45,21 @@ def run(arguments: argparse.Namespace) -> int:
     )
     folder = Path(config or "config")
     texts = {
-        folder / name: text for name, text in (("servers.toml", made.servers), ("bundles.toml", made.bundles)) if text
+        folder / name: text
+        for name, text in (("servers.toml", made.servers), ("bundles.toml", made.bundles))
+        if text
     }
     new_texts = append_texts(config, local, texts, write=arguments.write)
     if arguments.json:
-        print_json({
-            "servers": made.names, "variables": made.variables, "notes": made.notes,
-            "written": [str(path) for path in new_texts] if arguments.write else [],
-            "text": {path.name: texts[path] for path in new_texts},
-        })  # fmt: skip
+        print_json(
+            {
+                "servers": made.names,
+                "variables": made.variables,
+                "notes": made.notes,
+                "written": [str(path) for path in new_texts] if arguments.write else [],
+                "text": {path.name: texts[path] for path in new_texts},
+            }
+        )
         return 0
     _show(made, texts, written=arguments.write)
     return 0
@@ -62,14 +74,21 @@ def _text_of(path: Path) -> str:
             raise RequestError(f"{path} is larger than {MAX_BYTES:,} bytes")
         return data.decode("utf-8-sig")
     except OSError as error:
-        raise RequestError(f"{path} can't be read: {(error.strerror or str(error)).lower()}") from error
+        raise RequestError(
+            f"{path} can't be read: {(error.strerror or str(error)).lower()}"
+        ) from error
     except UnicodeDecodeError as error:
         raise RequestError(f"{path} is not UTF-8 text (byte {error.start})") from error
 
 
-def append_texts(config: str | None, local: LocalServers, texts: Mapping[Path, str], *, write: bool) -> dict[Path, str]:
-    """Return the project's files with these texts appended; existing text is unchanged. With `write` they are replaced,
-    while nobody else edits the folder. Raises ConfigError if a result can't be read back, StorageError."""
+def append_texts(
+    config: str | None, local: LocalServers, texts: Mapping[Path, str], *, write: bool
+) -> dict[Path, str]:
+    """Return the project's files with these texts appended; existing text is unchanged.
+
+    With `write` they are replaced, while nobody else edits the folder. Raises ConfigError if a
+    result can't be read back, StorageError.
+    """
     from bundle_router.adapters.text_files import lock_folder, replace_texts
 
     if not write:
@@ -81,7 +100,9 @@ def append_texts(config: str | None, local: LocalServers, texts: Mapping[Path, s
         return new_texts
 
 
-def _appended(config: str | None, local: LocalServers, texts: Mapping[Path, str]) -> dict[Path, str]:
+def _appended(
+    config: str | None, local: LocalServers, texts: Mapping[Path, str]
+) -> dict[Path, str]:
     from bundle_router.adapters.config_files import read_config
     from bundle_router.core.config import from_bytes
     from bundle_router.review.lint import check
@@ -92,12 +113,17 @@ def _appended(config: str | None, local: LocalServers, texts: Mapping[Path, str]
     for path, text in texts.items():
         present = _text_of(path) if path.exists() else ""
         new_texts[path] = present + ("" if not present or present.endswith("\n") else "\n") + text
-    added = [from_bytes(path.name, str(path), text.encode(), "project") for path, text in new_texts.items()]
+    added = [
+        from_bytes(path.name, str(path), text.encode(), "project")
+        for path, text in new_texts.items()
+    ]
     names = {file.name for file in added}
     kept = [f for f in read_config(config) if f.layer != "project" or f.name not in names]
     kept += declared_files(local)
     problems = [
-        p for p in check([*kept, *added], cards=local_cards(local)[1], check_binary=check_binary) if p.level == "error"
+        p
+        for p in check([*kept, *added], cards=local_cards(local)[1], check_binary=check_binary)
+        if p.level == "error"
     ]
     if problems:
         raise ConfigError(problems)

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 
 from bundle_router.cli.local import local_servers
 from bundle_router.cli.output import counted, heading, print_json, print_result, say, table
-from bundle_router.cli.shared_arguments import add_archive, add_config, add_json, archive_of, config_folder, user_name
+from bundle_router.cli.shared_arguments import (
+    add_archive,
+    add_config,
+    add_json,
+    archive_of,
+    config_folder,
+    user_name,
+)
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.errors import CorruptRun, NotInstalled, RequestError, RouterError
@@ -26,10 +33,10 @@ if TYPE_CHECKING:
     from bundle_router.review.learning.learned_values import LearnedValues
     from bundle_router.review.learning.report import Learning
 
-EPILOG = """Nothing takes effect until it is accepted. `--accept` writes learned/memory.json, tools.json,
-calibration.json and embeddings.json in the config folder, which the next `Router.open` reads, and
-learned/proposals.toml, which nothing reads. Delete a file to go back. `bundle-router learn label RUN SEQ
---needed ID` records a reviewer's label of one decision."""
+EPILOG = """Nothing takes effect until it is accepted. `--accept` writes learned/memory.json,
+tools.json, calibration.json and embeddings.json in the config folder, which the next `Router.open`
+reads, and learned/proposals.toml, which nothing reads. Delete a file to go back.
+`bundle-router learn label RUN SEQ --needed ID` records a reviewer's label of one decision."""
 LEAST_VERSION = 8
 MANY_STEPS = 200
 STEP_S = 0.05
@@ -40,29 +47,45 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     _add_own(parser)
     verbs = parser.add_subparsers(metavar="label")
-    label = verbs.add_parser("label", help="say what a step needed", description="Say what a recorded step needed.")
+    label = verbs.add_parser(
+        "label", help="say what a step needed", description="Say what a recorded step needed."
+    )
     label.set_defaults(handler=_label)
     label.add_argument("run_id", metavar="run", help="run id")
     label.add_argument("seq", type=int, help="the decision's number, as `runs show` prints it")
-    label.add_argument("--needed", action="append", default=[], metavar="BUNDLE", help="may be repeated")
-    label.add_argument("--not-needed", action="append", default=[], metavar="BUNDLE", help="may be repeated")
+    label.add_argument(
+        "--needed", action="append", default=[], metavar="BUNDLE", help="may be repeated"
+    )
+    label.add_argument(
+        "--not-needed", action="append", default=[], metavar="BUNDLE", help="may be repeated"
+    )
     label.add_argument("--by", default=None, help="the reviewer (default: the user)")
     add_archive(label)
     add_json(label)
 
 
 def _add_own(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--calibrate", action="store_true", help="fit thresholds too (takes 300 labels)")
+    parser.add_argument(
+        "--calibrate", action="store_true", help="fit thresholds too (takes 300 labels)"
+    )
     parser.add_argument(
         "--accept",
         nargs="?",
         const="",
         metavar="VERSION",
-        help="put what was learned in force; with a VERSION that was printed, only if it is still the same",
+        help=(
+            "put what was learned in force; with a VERSION that was printed, only if it is still"
+            " the same"
+        ),
     )
-    parser.add_argument("--proposals", type=Path, metavar="FILE", help="write the proposals there, as TOML")
     parser.add_argument(
-        "--after", type=int, default=AFTER, help=f"propose a route after AFTER equal answers (default: {AFTER})"
+        "--proposals", type=Path, metavar="FILE", help="write the proposals there, as TOML"
+    )
+    parser.add_argument(
+        "--after",
+        type=int,
+        default=AFTER,
+        help=f"propose a route after AFTER equal answers (default: {AFTER})",
     )
     add_config(parser)
     add_archive(parser)
@@ -87,32 +110,52 @@ def run(arguments: argparse.Namespace) -> int:
         raise RequestError("--after must be at least 1")
     folder = config_folder(arguments)
     if arguments.accept is not None and folder is None:
-        raise RequestError("there is no config folder to keep it in", advice="make one with `bundle-router init`")
+        raise RequestError(
+            "there is no config folder to keep it in", advice="make one with `bundle-router init`"
+        )
     catalog, _ = read_catalog(folder, local_servers(arguments))
     now = load_learned(folder).fitted_to(catalog)
     read = _read_runs(archive_of(arguments))
     search, missing = _search(catalog, [step.request.text for step in read.steps])
     if sys.stderr.isatty() and len(read.steps) > MANY_STEPS:
         seconds = len(read.steps) * STEP_S
-        print(f"replaying {len(read.steps):,} steps, which takes up to {seconds:,.0f} s…", file=sys.stderr)
+        print(
+            f"replaying {len(read.steps):,} steps, which takes up to {seconds:,.0f} s…",
+            file=sys.stderr,
+        )
     learning = learn(
-        read.steps, read.catalogs, catalog, search, now, calibrating=arguments.calibrate, after=arguments.after
+        read.steps,
+        read.catalogs,
+        catalog,
+        search,
+        now,
+        calibrating=arguments.calibrate,
+        after=arguments.after,
     )
     written = _write(arguments, folder, learning, catalog)
     if arguments.json:
         unread = [{"run_id": run_id, "why": why} for run_id, why in read.unread]
-        print_json({**learning.to_json(), "search": missing or "ready", "unread": unread, "written": written})
+        print_json(
+            {
+                **learning.to_json(),
+                "search": missing or "ready",
+                "unread": unread,
+                "written": written,
+            }
+        )
     else:
         _show(learning, read, missing)
         _show_end(learning, written, accepted=arguments.accept is not None)
     return 0
 
 
-# --- reading -------------------------------------------------------------------------------------------------------
+# --- reading --------------------------------------------------------------------------------------
 
 
 def _read_runs(archive: RunArchive) -> _Read:
-    """Read the newest runs first, until there are enough steps; return them in the order they were opened."""
+    """Read the newest runs first, until there are enough steps; return them in the order they were
+    opened.
+    """
     read = _Read()
     runs = archive.runs()
     if sys.stderr.isatty() and len(runs) > 100:
@@ -128,7 +171,10 @@ def _read_runs(archive: RunArchive) -> _Read:
 
 
 def _read_run(archive: RunArchive, run_id: str, catalogs: dict[str, Catalog]) -> list[PastStep]:
-    """Read one run. Raises CorruptRun, StorageError, UnknownRun. Runs that were tampered with are not used."""
+    """Read one run.
+
+    Raises CorruptRun, StorageError, UnknownRun. Runs that were tampered with are not used.
+    """
     from bundle_router.core.records.replayed import catalog_from
 
     archive.check_whole(run_id)
@@ -137,7 +183,9 @@ def _read_run(archive: RunArchive, run_id: str, catalogs: dict[str, Catalog]) ->
         for revision in {step.catalog_revision for step in steps} - catalogs.keys():
             catalogs[revision] = catalog_from(archive.catalog(run_id, revision))
     except (KeyError, TypeError, ValueError) as wrong:
-        raise CorruptRun(f"a record does not fit its type: {type(wrong).__name__}: {wrong}") from None
+        raise CorruptRun(
+            f"a record does not fit its type: {type(wrong).__name__}: {wrong}"
+        ) from None
     return steps
 
 
@@ -150,10 +198,12 @@ def _search(catalog: Catalog, requests: list[str]) -> tuple[Search | None, str]:
         return None, error.message
 
 
-# --- writing -------------------------------------------------------------------------------------------------------
+# --- writing --------------------------------------------------------------------------------------
 
 
-def _write(arguments: argparse.Namespace, folder: str | None, learning: Learning, catalog: Catalog) -> list[str]:
+def _write(
+    arguments: argparse.Namespace, folder: str | None, learning: Learning, catalog: Catalog
+) -> list[str]:
     from bundle_router.adapters.learned_files import FOLDER, PROPOSALS, save_learned
     from bundle_router.adapters.text_files import replace_texts
     from bundle_router.review.learning.report_text import proposals_toml
@@ -182,7 +232,7 @@ def _check_version(wanted: str, version: str) -> None:
         )
 
 
-# --- showing -------------------------------------------------------------------------------------------------------
+# --- showing --------------------------------------------------------------------------------------
 
 
 def _show(learning: Learning, read: _Read, missing: str) -> None:
@@ -215,7 +265,11 @@ def _show_fits(learning: Learning) -> None:
             if fitted.recall:
                 say(f"past steps are compared {of and 'for '}{of}{of and ' '}{fitted.recall}")
     if (tried := learning.embeddings) is not None:
-        state = ("on" if tried.ranks else "off, words alone rank") if tried.enough else "too few labels to decide"
+        state = (
+            ("on" if tried.ranks else "off, words alone rank")
+            if tried.enough
+            else "too few labels to decide"
+        )
         say(f"embeddings: {state}: {tried.why}")
     if learning.calibration is not None:
         on = learning.calibration.calibration is not None
@@ -230,14 +284,29 @@ def _fit_rows(learning: Learning) -> Iterator[tuple[object, ...]]:
         yield _replay_row("replay, run by run: quality (nDCG@10)", memory)
     if memory is not None and memory.before.steps:
         before, after = memory.before, memory.after
-        yield "newest runs: right bundle first", before.steps, _fixed(before.first), _fixed(after.first)
-        yield "newest runs: mean reciprocal rank", before.steps, _fixed(before.mrr), _fixed(after.mrr)
+        yield (
+            "newest runs: right bundle first",
+            before.steps,
+            _fixed(before.first),
+            _fixed(after.first),
+        )
+        yield (
+            "newest runs: mean reciprocal rank",
+            before.steps,
+            _fixed(before.mrr),
+            _fixed(after.mrr),
+        )
     tools = learning.tools
     if tools is not None and tools.replay.trials:
         yield _replay_row("tools, replay run by run: quality", tools)
     if calibration is not None and calibration.enough:
         unfitted, fitted = calibration.before, calibration.after
-        yield "settled by search alone", unfitted.steps, _percent(unfitted.share), _percent(fitted.share)
+        yield (
+            "settled by search alone",
+            unfitted.steps,
+            _percent(unfitted.share),
+            _percent(fitted.share),
+        )
         yield "  of these wrong", "", _percent(unfitted.error), _percent(fitted.error)
         for effect, settled in calibration.by_effect:
             yield f"  bundles that {effect}: settled", settled.steps, "", _percent(settled.share)
@@ -258,15 +327,25 @@ def _show_proposals(learning: Learning) -> None:
     if not proposals.count:
         say("proposals: none")
     if proposals.routes:
-        rows = [(f"{r.workflow} / {r.role} / {r.step}", " ".join(r.bundles), f"{r.same} of {r.answers}", r.runs, r.used)
-                for r in proposals.routes]  # fmt: skip
+        rows = [
+            (
+                f"{r.workflow} / {r.role} / {r.step}",
+                " ".join(r.bundles),
+                f"{r.same} of {r.answers}",
+                r.runs,
+                r.used,
+            )
+            for r in proposals.routes
+        ]
         table(("route to promote", "bundles", "answers>", "runs>", "used>"), rows)
     if proposals.examples:
         examples = [(e.bundle, e.text, e.runs, e.rank or "not found") for e in proposals.examples]
         table(("example to add", "text", "runs>", "ranked now>"), examples)
     if proposals.trims:
-        trims = [(t.bundle, "all of it" if t.whole else " ".join(t.tools), t.steps, t.runs, t.tokens)
-                  for t in proposals.trims]  # fmt: skip
+        trims = [
+            (t.bundle, "all of it" if t.whole else " ".join(t.tools), t.steps, t.runs, t.tokens)
+            for t in proposals.trims
+        ]
         table(("bundle to trim", "shown and never called", "steps>", "runs>", "tokens>"), trims)
     if proposals.count:
         say("as TOML to copy from: --proposals FILE")
@@ -283,7 +362,10 @@ def _show_end(learning: Learning, written: list[str], *, accepted: bool) -> None
         say(f"in force from the next start on: {proposed} (it was: {now})")
     else:
         say(f"in force: {now}; proposed: {proposed}")
-        say(f"to accept exactly this: bundle-router learn --accept {learning.version}, with the same options")
+        say(
+            f"to accept exactly this: bundle-router learn --accept {learning.version}, with the"
+            " same options"
+        )
 
 
 def _name_of_learned(learned: LearnedValues) -> str:
@@ -298,7 +380,7 @@ def _percent(value: float) -> str:
     return f"{value:.1%}"
 
 
-# --- a reviewer's word ---------------------------------------------------------------------------------------------
+# --- a reviewer's word ----------------------------------------------------------------------------
 
 
 def _label(arguments: argparse.Namespace) -> int:
@@ -309,7 +391,9 @@ def _label(arguments: argparse.Namespace) -> int:
     record = _decision(archive, arguments.run_id, arguments.seq)
     catalog = catalog_from(archive.catalog(arguments.run_id, record.decision.catalog_revision))
     by = user_name() if arguments.by is None else arguments.by
-    correction = label_of(record, catalog, arguments.needed, arguments.not_needed, by, SystemClock().time_ns())
+    correction = label_of(
+        record, catalog, arguments.needed, arguments.not_needed, by, SystemClock().time_ns()
+    )
     path = archive.add_label(arguments.run_id, correction)
     print_result(
         arguments,
@@ -324,5 +408,6 @@ def _decision(archive: RunArchive, run_id: str, seq: int) -> DecisionRecord:
         if record.decision.seq == seq:
             return record
     raise RequestError(
-        f"run {run_id!r} has no decision {seq}", advice=f"`bundle-router runs show {run_id}` numbers its decisions"
+        f"run {run_id!r} has no decision {seq}",
+        advice=f"`bundle-router runs show {run_id}` numbers its decisions",
     )

@@ -1,11 +1,12 @@
 """`--local NAME=module:TOOLS`: an engine's own local tools, for the verbs that read its config.
 
-A config file names a local server but never code. This option names code, and is on the operator's command line, which
-may run anything anyway. Rules:
+A config file names a local server but never code. This option names code, and is on the operator's
+command line, which may run anything anyway. Rules:
 
-1. The module is imported as the engine imports it. Installed modules come first and the current folder last, so that a
-   file there can't replace a library.
-2. An error is a bad request, in one line; a defect in the module is named with its kind, not swallowed.
+1. The module is imported as the engine imports it. Installed modules come first and the current
+   folder last, so that a file there can't replace a library.
+2. An error is a bad request, in one line; a defect in the module is named with its kind, not
+   swallowed.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ def add_local(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=module:TOOLS",
-        help="your own tools, as in Router.open(local=...): TOOLS is a LocalServer or a list of tools; the "
-        "module is imported; may be repeated",
+        help=(
+            "your own tools, as in Router.open(local=...): TOOLS is a LocalServer or a list of"
+            " tools; the module is imported; may be repeated"
+        ),
     )
 
 
@@ -41,7 +44,10 @@ def local_servers(arguments: argparse.Namespace) -> dict[str, Sequence[LocalTool
     for option in arguments.local:
         name, module, attribute = _parts(option)
         if name in servers:
-            raise RequestError(f"--local {name}=... is given twice", advice="give a server all of its tools at once")
+            raise RequestError(
+                f"--local {name}=... is given twice",
+                advice="give a server all of its tools at once",
+            )
         servers[name] = _tools(option, _import(option, module), attribute)
     return servers
 
@@ -66,10 +72,14 @@ def _import(option: str, module: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as missing:
-        if missing.name is not None and (module == missing.name or module.startswith(f"{missing.name}.")):
+        if missing.name is not None and (
+            module == missing.name or module.startswith(f"{missing.name}.")
+        ):
             raise RequestError(
                 f"--local {option!r}: there is no module {missing.name!r}",
-                advice="looked among the installed ones and in this folder; is its environment active?",
+                advice=(
+                    "looked among the installed ones and in this folder; is its environment active?"
+                ),
             ) from None
         raise _defect(option, module, missing) from missing
     except (Exception, SystemExit) as defect:
@@ -90,8 +100,14 @@ def _tools(option: str, module: ModuleType, attribute: str) -> Sequence[LocalToo
     declared: Any = getattr(module, attribute, None)
     if declared is None:
         lists = sorted(name for name, value in vars(module).items() if _is_tools(value))
-        has = f"it has {', '.join(lists)}" if lists else "it holds no LocalServer and no list of tools"
-        raise RequestError(f"--local {option!r}: module {module.__name__!r} has no {attribute!r}", advice=has)
+        has = (
+            f"it has {', '.join(lists)}"
+            if lists
+            else "it holds no LocalServer and no list of tools"
+        )
+        raise RequestError(
+            f"--local {option!r}: module {module.__name__!r} has no {attribute!r}", advice=has
+        )
     name = option.partition("=")[0]
     try:
         tools = tools_of(name, declared.tools if isinstance(declared, LocalServer) else declared)
@@ -102,5 +118,7 @@ def _tools(option: str, module: ModuleType, attribute: str) -> Sequence[LocalToo
 
 
 def _is_tools(value: Any) -> bool:
-    has_tools = isinstance(value, list | tuple) and all(isinstance(item, LocalTool | FunctionType) for item in value)
+    has_tools = isinstance(value, list | tuple) and all(
+        isinstance(item, LocalTool | FunctionType) for item in value
+    )
     return isinstance(value, LocalServer) or (has_tools and len(value) > 0)

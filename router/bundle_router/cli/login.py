@@ -21,18 +21,32 @@ def declare(parser: argparse.ArgumentParser) -> None:
     from bundle_router.wiring.logins import LOGIN_S
 
     parser.add_argument("server", metavar="SERVER", help="a server of servers.toml")
-    parser.add_argument("--principal", default="", help="whose authorization it is (default: everybody's)")
     parser.add_argument(
-        "--port", type=int, default=0, help="port on 127.0.0.1 for the browser's return (default: any free one)"
+        "--principal", default="", help="whose authorization it is (default: everybody's)"
     )
-    parser.add_argument("--timeout", type=float, default=LOGIN_S, metavar="S", help=f"seconds (default: {LOGIN_S:g})")
-    parser.add_argument("--forget", action="store_true", help="delete the stored authorization, and do nothing else")
+    parser.add_argument(
+        "--port",
+        type=int,
+        default=0,
+        help="port on 127.0.0.1 for the browser's return (default: any free one)",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=LOGIN_S,
+        metavar="S",
+        help=f"seconds (default: {LOGIN_S:g})",
+    )
+    parser.add_argument(
+        "--forget", action="store_true", help="delete the stored authorization, and do nothing else"
+    )
     add_config(parser)
     add_json(parser)
     parser.epilog = (
-        "Prints an address on standard error and opens nothing by itself. On another machine than your browser's, "
-        "choose a --port and forward it (ssh -L PORT:127.0.0.1:PORT). Tokens are kept in "
-        "$XDG_DATA_HOME/bundle-router/tokens, for you alone to read, and renewed while their issuer permits."
+        "Prints an address on standard error and opens nothing by itself. On another machine than"
+        " your browser's, choose a --port and forward it (ssh -L PORT:127.0.0.1:PORT). Tokens are"
+        " kept in $XDG_DATA_HOME/bundle-router/tokens, for you alone to read, and renewed while"
+        " their issuer permits."
     )
 
 
@@ -45,13 +59,21 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.forget:
         was_logged_in = log_out(server, arguments.principal)
         _print_sentence(
-            arguments, server, "forgotten" if was_logged_in else "nothing was kept", {"forgotten": was_logged_in}
+            arguments,
+            server,
+            "forgotten" if was_logged_in else "nothing was kept",
+            {"forgotten": was_logged_in},
         )
         return 0
     if not 0 < arguments.timeout <= MAX_TIMEOUT_S:
         raise RequestError(f"--timeout must be above 0 and at most {MAX_TIMEOUT_S:g} seconds")
     done = log_in(
-        catalog, server, principal=arguments.principal, show=_show, port=arguments.port, timeout_s=arguments.timeout
+        catalog,
+        server,
+        principal=arguments.principal,
+        show=_show,
+        port=arguments.port,
+        timeout_s=arguments.timeout,
     )
     facts = {"authorized": done.kept, "asked": done.asked, "tools": done.tools}
     if not done.kept:
@@ -61,7 +83,9 @@ def run(arguments: argparse.Namespace) -> int:
                 code="unauthorized",
                 advice="see that $XDG_DATA_HOME, or ~/.local/share, can be written to",
             )
-        _print_sentence(arguments, server, "it asks for no authorization; auth = 'oauth' can go", facts)
+        _print_sentence(
+            arguments, server, "it asks for no authorization; auth = 'oauth' can go", facts
+        )
         return 0
     outcome = "authorized" if done.asked else "authorized before (--forget to begin anew)"
     _print_sentence(arguments, server, f"{outcome}; it lists {counted(done.tools, 'tool')}", facts)
@@ -71,18 +95,30 @@ def run(arguments: argparse.Namespace) -> int:
 def _server(catalog: Catalog, name: str) -> Server:
     server = remote_servers(catalog, [name])[0]
     if server.auth is None:
-        raise RequestError(f"server {name!r} has no auth = 'oauth'", advice="add it to its entry in servers.toml")
+        raise RequestError(
+            f"server {name!r} has no auth = 'oauth'", advice="add it to its entry in servers.toml"
+        )
     if not server.enabled:
-        raise RequestError(f"server {name!r} is switched off", advice="see 'enabled' in servers.toml")
+        raise RequestError(
+            f"server {name!r} is switched off", advice="see 'enabled' in servers.toml"
+        )
     return server
 
 
 def _show(url: str) -> None:
     """Print the address for the person, who decides whether to open it."""
-    print(f"Open this address in your browser, and come back here:\n\n  {visible(url)}\n", file=sys.stderr, flush=True)
+    print(
+        f"Open this address in your browser, and come back here:\n\n  {visible(url)}\n",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
-def _print_sentence(arguments: argparse.Namespace, server: Server, sentence: str, facts: Mapping[str, object]) -> None:
+def _print_sentence(
+    arguments: argparse.Namespace, server: Server, sentence: str, facts: Mapping[str, object]
+) -> None:
     print_result(
-        arguments, {"server": server.name, "principal": arguments.principal, **facts}, f"{server.name}: {sentence}"
+        arguments,
+        {"server": server.name, "principal": arguments.principal, **facts},
+        f"{server.name}: {sentence}",
     )

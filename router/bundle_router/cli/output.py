@@ -1,4 +1,7 @@
-"""Output for people and programs: plain lines, tables, JSON. Nothing printed can control a terminal."""
+"""Output for people and programs: plain lines, tables, JSON.
+
+Nothing printed can control a terminal.
+"""
 
 from __future__ import annotations
 
@@ -51,13 +54,19 @@ def console() -> Console:
 
     terminal = sys.stdout.isatty()
     return Console(
-        highlight=False, soft_wrap=not terminal, width=None if terminal else 10_000, emoji=False, markup=False
+        highlight=False,
+        soft_wrap=not terminal,
+        width=None if terminal else 10_000,
+        emoji=False,
+        markup=False,
     )
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> None:
-    """Print a table: boxed and coloured on a terminal, without its empty columns; aligned columns in a pipe. On too
-    narrow a terminal for the longest word of each column, rows are paragraphs. A column named `…>` is right-aligned."""
+    """Print a table: boxed and coloured on a terminal, without its empty columns; aligned columns
+    in a pipe. On too narrow a terminal for the longest word of each column, rows are paragraphs. A
+    column named `…>` is right-aligned.
+    """
     heads = [name.removesuffix(">") for name in columns]
     right = [name.endswith(">") for name in columns]
     cells = [[one_line("" if cell is None else str(cell)) for cell in row] for row in rows]
@@ -68,28 +77,47 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: st
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(title=title or None, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False, padding=(0, 1, 0, 0))
-    filled = [i for i in range(len(heads)) if any(row[i] for row in cells)] or list(range(len(heads)))
+    made = Table(
+        title=title or None,
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    filled = [i for i in range(len(heads)) if any(row[i] for row in cells)] or list(
+        range(len(heads))
+    )
     out = console()
     widths = _widths([[heads[i], *(row[i] for row in cells)] for i in filled], out.width)
     if not widths:
         for row in cells:
             heading(row[filled[0]])
-            say_whole("  ", " · ".join(f"{heads[i]}: {row[i]}" for i in filled[1:] if row[i]), under=2)
+            say_whole(
+                "  ", " · ".join(f"{heads[i]}: {row[i]}" for i in filled[1:] if row[i]), under=2
+            )
         return
     for i, width in zip(filled, widths, strict=True):
         justify: Literal["right", "left"] = "right" if right[i] else "left"
         made.add_column(Text(heads[i], style="bold"), justify=justify, overflow="fold", width=width)
     for row in cells:
-        made.add_row(*(Text(row[i], "green" if row[i] in _GOOD else "red" if row[i] in _BAD else "") for i in filled))
+        made.add_row(
+            *(
+                Text(row[i], "green" if row[i] in _GOOD else "red" if row[i] in _BAD else "")
+                for i in filled
+            )
+        )
     out.print(made)
 
 
 def _widths(columns: Sequence[Sequence[str]], width: int) -> list[int]:
-    """Return each column's share of a terminal's width: its longest word, and of the rest as much as it needs; empty if
-    there is too little room."""
+    """Return each column's share of a terminal's width: its longest word, and of the rest as much
+    as it needs; empty if there is too little room.
+    """
     full = [max(map(len, column)) for column in columns]
-    have = [max((len(word) for cell in column for word in cell.split()), default=1) for column in columns]
+    have = [
+        max((len(word) for cell in column for word in cell.split()), default=1)
+        for column in columns
+    ]
     room = width - GAP * len(columns) - sum(have)
     while room > 0 and (short := [i for i in range(len(columns)) if have[i] < full[i]]):
         for i in short[:room]:
@@ -99,10 +127,23 @@ def _widths(columns: Sequence[Sequence[str]], width: int) -> list[int]:
 
 
 _GOOD = frozenset(("ok", "yes", "mapping", "mapped", "identical"))
-_BAD = frozenset(("denied", "tool_error", "timeout", "policy_denied", "capability_missing", "no", "changed", "broken"))
+_BAD = frozenset(
+    (
+        "denied",
+        "tool_error",
+        "timeout",
+        "policy_denied",
+        "capability_missing",
+        "no",
+        "changed",
+        "broken",
+    )
+)
 
 
-def _plain_table(heads: Sequence[str], right: Sequence[bool], cells: Sequence[Sequence[str]], title: str) -> None:
+def _plain_table(
+    heads: Sequence[str], right: Sequence[bool], cells: Sequence[Sequence[str]], title: str
+) -> None:
     widths = [max(len(row[i]) for row in (heads, *cells)) for i in range(len(heads))]
     if title:
         sys.stdout.write(title + "\n")
@@ -120,7 +161,9 @@ def counted(number: int, noun: str) -> str:
 
 
 def excerpt(lead: str, text: str) -> str:
-    """Return `lead` and as much of `text` as fits on one line: line ends become `⏎`, and the cut part is counted."""
+    """Return `lead` and as much of `text` as fits on one line: line ends become `⏎`, and the cut
+    part is counted.
+    """
     room = max(40, shutil.get_terminal_size((120, 24)).columns - len(lead) - 1)
     flat = one_line(text.strip())
     if len(flat) <= room:
@@ -130,36 +173,47 @@ def excerpt(lead: str, text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return the text on one line, so that no text can look like a line of ours: line ends become `⏎`, controls and
-    invisible characters are escaped."""
+    """Return the text on one line, so that no text can look like a line of ours: line ends become
+    `⏎`, controls and invisible characters are escaped.
+    """
     return visible(text).replace("\n", " ⏎ ")
 
 
 def say_whole(lead: str, text: str, *, under: int) -> None:
-    """Print `lead` and the whole of `text`: on a terminal wrapped to its width, with later lines indented by `under`;
-    in a pipe on one line."""
+    """Print `lead` and the whole of `text`: on a terminal wrapped to its width, with later lines
+    indented by `under`; in a pipe on one line.
+    """
     flat = one_line(text.strip())
     if not sys.stdout.isatty():
         say(lead + flat)
         return
     width = max(40, shutil.get_terminal_size((120, 24)).columns - 1)
     lines = textwrap.wrap(
-        flat, width, initial_indent=lead, subsequent_indent=" " * under, break_on_hyphens=False, tabsize=1
+        flat,
+        width,
+        initial_indent=lead,
+        subsequent_indent=" " * under,
+        break_on_hyphens=False,
+        tabsize=1,
     )
     for line in lines or [lead]:
         say(line)
 
 
 def say_json(value: Any) -> None:
-    """Print a JSON value for people: always indented, with controls and invisible characters escaped."""
+    """Print a JSON value for people: always indented, with controls and invisible characters
+    escaped.
+    """
     for line in json.dumps(value, indent=2, ensure_ascii=False, default=str).split("\n"):
         say(line)
 
 
 @contextmanager
 def progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar on standard error during the block, if that is a terminal. Yields the function that sets how
-    much of `total` is done."""
+    """Show a progress bar on standard error during the block, if that is a terminal.
+
+    Yields the function that sets how much of `total` is done.
+    """
     if not sys.stderr.isatty():
         yield lambda _done: None
         return

@@ -21,17 +21,27 @@ from bundle_router.wiring.server_reviews import Review, json_of, lines_of, remot
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("servers", nargs="*", metavar="SERVER", help="servers to review (default: all in use)")
-    parser.add_argument("--yes", action="store_true", help="approve without asking: you have read the differences")
-    parser.add_argument("--tool", action="append", metavar="NAME", help="approve only this tool; may be repeated")
-    parser.add_argument("--write", action="store_true", help="add a first bundle for a new server to bundles.toml")
-    parser.add_argument("--full", action="store_true", help="print the whole text of what was not reviewed")
+    parser.add_argument(
+        "servers", nargs="*", metavar="SERVER", help="servers to review (default: all in use)"
+    )
+    parser.add_argument(
+        "--yes", action="store_true", help="approve without asking: you have read the differences"
+    )
+    parser.add_argument(
+        "--tool", action="append", metavar="NAME", help="approve only this tool; may be repeated"
+    )
+    parser.add_argument(
+        "--write", action="store_true", help="add a first bundle for a new server to bundles.toml"
+    )
+    parser.add_argument(
+        "--full", action="store_true", help="print the whole text of what was not reviewed"
+    )
     add_development(parser)
     add_config(parser)
     add_json(parser)
     parser.epilog = (
-        "Pins are written to bundles/pins/ beside the config folder: commit them. Exit: 0 all is pinned as it is now, "
-        "1 something was not approved, 4 a server could not be asked."
+        "Pins are written to bundles/pins/ beside the config folder: commit them. Exit: 0 all is"
+        " pinned as it is now, 1 something was not approved, 4 a server could not be asked."
     )
 
 
@@ -51,7 +61,9 @@ def run(arguments: argparse.Namespace) -> int:
     # One that asks has the terminal to itself, and asks when all is known.
     shown = nullcontext(lambda _done: None) if is_asking else progress("Reviewing", len(servers))
     with shown as reviewed:
-        for row in review(catalog, pins, servers, development=arguments.development, together=is_asking):
+        for row in review(
+            catalog, pins, servers, development=arguments.development, together=is_asking
+        ):
             found[row.server.name] = row
             if not arguments.json:
                 for line in lines_of(row, full=arguments.full):
@@ -72,10 +84,19 @@ def run(arguments: argparse.Namespace) -> int:
         print_json([{**json_of(row), "written": written.get(row.server.name)} for row in rows])
     elif not rows:
         say("this config has no server to pin: all its tools are local")
-    elif not (arguments.yes or sys.stdin.isatty() or all(row.admitted is None or row.clean for row in rows)):
-        say("nothing was approved: there is no terminal to ask on; --yes approves what you have read")
+    elif not (
+        arguments.yes
+        or sys.stdin.isatty()
+        or all(row.admitted is None or row.clean for row in rows)
+    ):
+        say(
+            "nothing was approved: there is no terminal to ask on; --yes approves what you have"
+            " read"
+        )
     if written and not arguments.json:
-        now = read_catalog(config, local)[0] if arguments.write else catalog  # with the bundles that were added
+        now = (
+            read_catalog(config, local)[0] if arguments.write else catalog
+        )  # with the bundles that were added
         if only_routed := unpickable_line(now):
             say(only_routed)
     if any(row.admitted is None for row in rows):
@@ -83,18 +104,35 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if all(row.clean or row.server.name in written for row in rows) else 1
 
 
-def _first_bundle(row: Review, catalog: Catalog, local: LocalServers, arguments: argparse.Namespace) -> None:
-    """Show a first bundle if no bundle holds the server's tools yet; with --write add it to bundles.toml."""
-    if row.admitted is None or any(row.server.name in bundle.servers for bundle in catalog.bundles.values()):
+def _first_bundle(
+    row: Review, catalog: Catalog, local: LocalServers, arguments: argparse.Namespace
+) -> None:
+    """Show a first bundle if no bundle holds the server's tools yet; with --write add it to
+    bundles.toml.
+    """
+    if row.admitted is None or any(
+        row.server.name in bundle.servers for bundle in catalog.bundles.values()
+    ):
         return
-    tools = [tool.card.tool for tool in row.admitted.tools if not arguments.tool or tool.card.tool in arguments.tool]
+    tools = [
+        tool.card.tool
+        for tool in row.admitted.tools
+        if not arguments.tool or tool.card.tool in arguments.tool
+    ]
     text = bundle_text(row.server.name, tools) + "\n"
     path = Path(config_folder(arguments) or "config") / "bundles.toml"
     if arguments.write:
-        append_texts(config_folder(arguments), local, {path: f"\n{text}" if path.exists() else text}, write=True)
+        append_texts(
+            config_folder(arguments),
+            local,
+            {path: f"\n{text}" if path.exists() else text},
+            write=True,
+        )
     if arguments.json:
         return
-    offer = f"no bundle holds its tools yet; in {path} (--write adds it), with the tools that you want:"
+    offer = (
+        f"no bundle holds its tools yet; in {path} (--write adds it), with the tools that you want:"
+    )
     say(f"added to {path}:" if arguments.write else offer)
     for line in text.splitlines():
         say(f"  {line}")

@@ -31,7 +31,10 @@ _WORDS: Final[tuple[tuple[ChangeKind, str, str], ...]] = (
 
 def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_ids", nargs="*", metavar="run", help="run ids (default: all)")
-    parser.add_argument("--config", help="the config to replay against (default: the one each decision was made with)")
+    parser.add_argument(
+        "--config",
+        help="the config to replay against (default: the one each decision was made with)",
+    )
     words = f"decisions named for each cause (default {EXAMPLES})"
     parser.add_argument("--examples", type=int, default=EXAMPLES, metavar="N", help=words)
     add_local(parser)
@@ -40,18 +43,27 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Return exit status 1 if any decision gives other bundles or tools or, under its own config, differs in any way.
-    For an early run (`RunHeader.is_early`) only other bundles count, and other differences are named."""
+    """Return exit status 1 if any decision gives other bundles or tools or, under its own config,
+    differs in any way. For an early run (`RunHeader.is_early`) only other bundles count, and other
+    differences are named.
+    """
     from bundle_router.wiring.config_folders import load_with_places, open_replays
 
     archive = archive_of(arguments)
     if arguments.local and not arguments.config:
-        raise RequestError("--local goes with --config", advice="without it, each decision has its own catalog")
+        raise RequestError(
+            "--local goes with --config", advice="without it, each decision has its own catalog"
+        )
     other, places = (
-        load_with_places(arguments.config, local=local_servers(arguments)) if arguments.config else (None, {})
+        load_with_places(arguments.config, local=local_servers(arguments))
+        if arguments.config
+        else (None, {})
     )
     replaying = open_replays(archive, other, max(0, arguments.examples))
-    total, skipped = ReplayOutcome(Behaviour(replaying.examples)), SkippedRuns(archive, named=bool(arguments.run_ids))
+    total, skipped = (
+        ReplayOutcome(Behaviour(replaying.examples)),
+        SkippedRuns(archive, named=bool(arguments.run_ids)),
+    )
     run_ids = arguments.run_ids or archive.run_ids()
     with progress("Replaying", sum(run.records or 0 for run in archive.runs(run_ids))) as done:
         for run_id in run_ids:
@@ -61,18 +73,25 @@ def run(arguments: argparse.Namespace) -> int:
         print_json(total.to_json(places))
     else:
         _show(total, places)
-        remote = {s.name for s in other.servers.values() if s.traits.is_remote} if other is not None else set()
+        remote = (
+            {s.name for s in other.servers.values() if s.traits.is_remote}
+            if other is not None
+            else set()
+        )
         if total.behaviour.decisions and (later := ", ".join(sorted(remote - replaying.known))):
             say(f"no run recorded the state of {later}: taken as reviewed and available")
     return skipped.status or (1 if total.differing_count else 0)
 
 
-# --- for people ------------------------------------------------------------------------------------------------------
+# --- for people -----------------------------------------------------------------------------------
 
 
 def _show(total: ReplayOutcome, places: Places) -> None:
     behaviour = total.behaviour
-    summary = ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in behaviour.counts.most_common()) or "none"
+    summary = (
+        ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in behaviour.counts.most_common())
+        or "none"
+    )
     say(f"{counted(behaviour.decisions, 'decision')}: {summary}")
     for group in behaviour.ordered_groups():
         _show_group(group, places)
@@ -81,7 +100,10 @@ def _show(total: ReplayOutcome, places: Places) -> None:
         rows = [_cells(item) for item in total.differing[:MAX_ROWS]]
         table(("run", "seq>", "step", "outcome", "gained", "lost", "differs in"), rows)
         if total.differing_count > len(rows):
-            say(f"the first {len(rows)} of {total.differing_count:,}; --json lists {len(total.differing):,}")
+            say(
+                f"the first {len(rows)} of {total.differing_count:,}; --json lists"
+                f" {len(total.differing):,}"
+            )
     if total.early_count:
         parts = ", ".join(sorted(total.early_parts))
         say(f"{total.early_count:,} of runs by an early version differ in details alone: {parts}")
@@ -98,19 +120,26 @@ def _show_group(group: CauseGroup, places: Places) -> None:
         text = f"{words} {shown}{rest_text}" if noun else f"{named[0][1]:,} {words}"
         say_whole("  ", text, under=4)
     if group.examples:
-        named_ones = ", ".join(f"{one.run_id}/{one.seq} ({one.role} / {one.step})" for one in group.examples)
+        named_ones = ", ".join(
+            f"{one.run_id}/{one.seq} ({one.role} / {one.step})" for one in group.examples
+        )
         rest = group.decisions - len(group.examples)
         say_whole("  such as ", named_ones + (f", and {rest:,} more" if rest else ""), under=4)
 
 
 def _cells(item: ReplayedDecision) -> tuple[object, ...]:
-    gained, lost = _names("+", item.gained, item.gained_tools), _names("-", item.lost, item.lost_tools)
+    gained, lost = (
+        _names("+", item.gained, item.gained_tools),
+        _names("-", item.lost, item.lost_tools),
+    )
     step = f"{item.workflow} / {item.role} / {item.step}"
     return (item.run_id, item.seq, step, item.outcome, gained, lost, " ".join(item.differs))
 
 
 def _names(sign: str, bundles: Sequence[str], tools: Sequence[str]) -> str:
-    """Return the first names, and how many more there are: a column is as wide as its longest cell."""
+    """Return the first names, and how many more there are: a column is as wide as its longest
+    cell.
+    """
     names = [*(f"{sign}bundle:{id_}" for id_ in bundles), *(f"{sign}{name}" for name in tools)]
     rest = f" … {len(names) - MAX_NAMES:,} more" if len(names) > MAX_NAMES else ""
     return " ".join(names[:MAX_NAMES]) + rest

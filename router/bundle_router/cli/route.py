@@ -24,9 +24,13 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add_step(parser)
     parser.add_argument("--run", help="run id (default: a new one)")
     parser.add_argument("--parent-run", help="the run this one is a sub-agent of")
-    parser.add_argument("--no-inherit", action="store_true", help="start a sub-agent without its parent's bundles")
+    parser.add_argument(
+        "--no-inherit", action="store_true", help="start a sub-agent without its parent's bundles"
+    )
     parser.add_argument("--principal", default="", help="the principal that the step is for")
-    parser.add_argument("--label", action="append", default=[], metavar="NAME=VALUE", help="may be repeated")
+    parser.add_argument(
+        "--label", action="append", default=[], metavar="NAME=VALUE", help="may be repeated"
+    )
     add_opening(parser)
 
 
@@ -51,31 +55,57 @@ def run(arguments: argparse.Namespace) -> int:
         layers = ceiling_of(router.catalog, (step.workflow, step.role, step.step), step.policy, ())
     if arguments.json:
         names = ("run_id", "seq", "decision_id", "catalog_revision", "input_digest")
-        print_json({"decision": outcome_json(decision), **{name: getattr(decision, name) for name in names}})
+        print_json(
+            {
+                "decision": outcome_json(decision),
+                **{name: getattr(decision, name) for name in names},
+            }
+        )
     else:
         show(decision)
         if layers.ungranted:
-            row = f"a row [[policies]] with name, role = '{step.role}' and allow = ['bundle:…'] permits bundles there"
-            say(f"nothing is permitted: no row of policy.toml with `allow` covers {layers.ungranted[0]}; {row}")
+            row = (
+                f"a row [[policies]] with name, role = '{step.role}' and allow = ['bundle:…']"
+                " permits bundles there"
+            )
+            say(
+                "nothing is permitted: no row of policy.toml with `allow` covers"
+                f" {layers.ungranted[0]}; {row}"
+            )
         for name in _unasked(router.catalog, decision):
             say(
-                f"server {name!r} was not asked which tools it has: bundle-router tools --run {decision.run_id} asks it"
+                f"server {name!r} was not asked which tools it has: bundle-router tools --run"
+                f" {decision.run_id} asks it"
             )
-        where = "the database" if arguments.store else f"{arguments.runs}/{decision.run_id}/routing.jsonl"
+        where = (
+            "the database"
+            if arguments.store
+            else f"{arguments.runs}/{decision.run_id}/routing.jsonl"
+        )
         say(f"recorded in {where} as record {decision.seq}")
     return 0
 
 
 def _unasked(catalog: Catalog, decision: Decision) -> list[str]:
-    """Return the servers of shown bundles of which no tool is known. A decision contacts no server."""
-    left_out, known = {row.tool for row in decision.left_out}, {card.server for card in catalog.cards.values()}
+    """Return the servers of shown bundles of which no tool is known.
+
+    A decision contacts no server.
+    """
+    left_out, known = (
+        {row.tool for row in decision.left_out},
+        {card.server for card in catalog.cards.values()},
+    )
     bundles = [catalog.bundles[choice.id] for choice in decision.bundles]
-    targets = {target for bundle in bundles for target in (*bundle.tools, *bundle.patterns)} - left_out
+    targets = {
+        target for bundle in bundles for target in (*bundle.tools, *bundle.patterns)
+    } - left_out
     return sorted({target.partition(".")[0] for target in targets} - known)
 
 
 def wants_warm_up(router: Router, step: Step) -> bool:
-    """Return whether a model may be asked about the step: then a short process must wait until it is ready."""
+    """Return whether a model may be asked about the step: then a short process must wait until it
+    is ready.
+    """
     settings = router.catalog.settings
     if not settings.model.names and settings.search.embeddings is None:
         return False
@@ -88,7 +118,9 @@ def _labels(options: list[str]) -> dict[str, str]:
     for text in options:
         name, equals, value = text.partition("=")
         if not name or not equals:
-            raise RequestError(f"--label {text!r} has no name or no value", advice="write --label ticket=4711")
+            raise RequestError(
+                f"--label {text!r} has no name or no value", advice="write --label ticket=4711"
+            )
         if name in labels:
             raise RequestError(f"--label {name}=... is given twice")
         labels[name] = value
@@ -102,7 +134,13 @@ def show(decision: Decision) -> None:
     for line in selection_lines(decision.search, decision.model):
         say(line)
     if decision.bundles:
-        table(("bundle", "reason", "evidence"), [(c.id, c.reason, c.evidence) for c in decision.bundles])
+        table(
+            ("bundle", "reason", "evidence"),
+            [(c.id, c.reason, c.evidence) for c in decision.bundles],
+        )
     if decision.left_out:
-        table(("left out", "code", "detail"), [(r.tool or r.id, r.code, r.detail) for r in decision.left_out])
+        table(
+            ("left out", "code", "detail"),
+            [(r.tool or r.id, r.code, r.detail) for r in decision.left_out],
+        )
     say(exposure_line(decision.exposure))

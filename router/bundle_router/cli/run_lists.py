@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Final, cast
 
 from bundle_router.cli.output import counted, heading, print_json, progress, say, say_whole, table
 from bundle_router.cli.shared_arguments import archive_of
-from bundle_router.core.records.read_model import FACETS, MARKS, SORTS, Facet, RunQuery, Sort, duration_text
+from bundle_router.core.records.read_model import (
+    FACETS,
+    MARKS,
+    SORTS,
+    Facet,
+    RunQuery,
+    Sort,
+    duration_text,
+)
 from bundle_router.core.tools.shaping import visible
 from bundle_router.errors import CorruptRun, RequestError, UnknownRun
 from bundle_router.review.unrouted import unpickable_line, unrouted_line
@@ -25,10 +33,13 @@ if TYPE_CHECKING:
 
 _LISTED: Final = tuple(facet for facet in FACETS if facet != "mark")
 _HELP: Final = {
-    "bundle": "that was shown", "tool": "that was called or asked for", "code": "of a refused call",
-    "reason": "of a degraded step", "missing": "a name that was asked for and is no tool, or was not shown",
+    "bundle": "that was shown",
+    "tool": "that was called or asked for",
+    "code": "of a refused call",
+    "reason": "of a degraded step",
+    "missing": "a name that was asked for and is no tool, or was not shown",
     "outcome": "of a call",
-}  # fmt: skip
+}
 AGE: Final = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d|w)")
 AGE_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _DESCENDING: Final = "-"
@@ -36,14 +47,30 @@ _DESCENDING: Final = "-"
 
 def add_facets(parser: argparse.ArgumentParser, *, sorting: bool = False) -> None:
     """Add the options that select runs; with `sorting`, also their order and number."""
-    of = parser.add_argument_group("which runs", "runs that have each of these somewhere, not one call that has all")
+    of = parser.add_argument_group(
+        "which runs", "runs that have each of these somewhere, not one call that has all"
+    )
     for facet in _LISTED:
-        of.add_argument(f"--{facet}", action="append", default=[], metavar="NAME", help=_HELP.get(facet, "of a step"))
-    for mark, what in (("denied", "a denied call"), ("failed", "a failed call"),
-                       ("degraded", "a degraded decision"), ("media", "a picture, sound or the like")):  # fmt: skip
+        of.add_argument(
+            f"--{facet}",
+            action="append",
+            default=[],
+            metavar="NAME",
+            help=_HELP.get(facet, "of a step"),
+        )
+    for mark, what in (
+        ("denied", "a denied call"),
+        ("failed", "a failed call"),
+        ("degraded", "a degraded decision"),
+        ("media", "a picture, sound or the like"),
+    ):
         of.add_argument(f"--{mark}", action="store_true", help=f"runs with {what}")
-    of.add_argument("--mark", action="append", default=[], choices=MARKS, metavar="MARK", help=", ".join(MARKS))
-    of.add_argument("--search", default="", metavar="WORDS", help="words in goals, arguments and artifacts")
+    of.add_argument(
+        "--mark", action="append", default=[], choices=MARKS, metavar="MARK", help=", ".join(MARKS)
+    )
+    of.add_argument(
+        "--search", default="", metavar="WORDS", help="words in goals, arguments and artifacts"
+    )
     of.add_argument("--since", metavar="TIME", help="RFC 3339 time or date, or an age: 12h, 7d")
     of.add_argument("--until", metavar="TIME", help="as --since; a date includes all of that day")
     if sorting:
@@ -55,8 +82,14 @@ def add_facets(parser: argparse.ArgumentParser, *, sorting: bool = False) -> Non
 
 def query_of(arguments: argparse.Namespace) -> RunQuery:
     """Return the query of the options. Raises RequestError for an invalid time."""
-    facets: list[tuple[Facet, str]] = [(facet, value) for facet in _LISTED for value in getattr(arguments, facet)]
-    facets += [("mark", mark) for mark in MARKS if mark in arguments.mark or getattr(arguments, mark, False) is True]
+    facets: list[tuple[Facet, str]] = [
+        (facet, value) for facet in _LISTED for value in getattr(arguments, facet)
+    ]
+    facets += [
+        ("mark", mark)
+        for mark in MARKS
+        if mark in arguments.mark or getattr(arguments, mark, False) is True
+    ]
     sort = (getattr(arguments, "sort", None) or "started").removeprefix(_DESCENDING)
     reversed_ = (getattr(arguments, "sort", None) or "").startswith(_DESCENDING)
     limit = getattr(arguments, "limit", None)
@@ -80,10 +113,14 @@ def _time(text: str | None, *, whole_day: bool = False) -> str:
         if (ago := AGE.fullmatch(text)) is not None:
             found = datetime.now(UTC) - timedelta(seconds=float(ago[1]) * AGE_S[ago[2]])
         else:
-            found = datetime.fromisoformat(text + "T23:59:59.999999" * (whole_day and len(text) <= len("2026-01-31")))
+            found = datetime.fromisoformat(
+                text + "T23:59:59.999999" * (whole_day and len(text) <= len("2026-01-31"))
+            )
         found = found.astimezone(UTC) if found.tzinfo is not None else found.replace(tzinfo=UTC)
     except (ValueError, OverflowError):
-        raise RequestError(f"{text!r} is neither a time nor an age", advice="write e.g. 2026-11-20 or 7d") from None
+        raise RequestError(
+            f"{text!r} is neither a time nor an age", advice="write e.g. 2026-11-20 or 7d"
+        ) from None
     return found.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
@@ -115,27 +152,39 @@ def list_runs(arguments: argparse.Namespace) -> int:
     query = query_of(arguments)
     with index_of(arguments) as index:
         page = index.runs(query, facets=arguments.json)
-        sources: Sequence[Tally] = [] if arguments.json else index.stats(query).tables.get("decisions by source", [])
+        sources: Sequence[Tally] = (
+            [] if arguments.json else index.stats(query).tables.get("decisions by source", [])
+        )
     if arguments.json:
         print_json(page.to_json())
     elif not page.runs:
-        say("no run matches" if query != RunQuery() else f"no runs in {arguments.store or arguments.runs}")
+        say(
+            "no run matches"
+            if query != RunQuery()
+            else f"no runs in {arguments.store or arguments.runs}"
+        )
     else:
         table(_COLUMNS, [_cells(run) for run in page.runs])
         if page.total > len(page.runs):
             say(f"{len(page.runs)} of {page.total:,} runs; --limit shows more")
-        lines = unrouted_line({row.name: row.count for row in sources}), _unpickable(arguments, page.runs)
+        lines = (
+            unrouted_line({row.name: row.count for row in sources}),
+            _unpickable(arguments, page.runs),
+        )
         for line in filter(None, lines):
             say_whole("", line, under=2)
     return 0
 
 
 def _unpickable(arguments: argparse.Namespace, runs: Sequence[RunRow]) -> str:
-    """Return the line about bundles that only a route can bring in, which names the run whose config it is about: the
-    newest."""
+    """Return the line about bundles that only a route can bring in, which names the run whose
+    config it is about: the newest.
+    """
     from bundle_router.core.records.replayed import catalog_from
 
-    newest = max((run for run in runs if run.state != "unreadable"), key=lambda run: run.began, default=None)
+    newest = max(
+        (run for run in runs if run.state != "unreadable"), key=lambda run: run.began, default=None
+    )
     with suppress(CorruptRun, UnknownRun):  # `runs verify` reports those
         if newest is not None and newest.decisions:
             config = archive_of(arguments).catalog(newest.run_id, newest.catalog_revision)
@@ -145,20 +194,46 @@ def _unpickable(arguments: argparse.Namespace, runs: Sequence[RunRow]) -> str:
 
 
 _COLUMNS: Final = (
-    "run", "state", "began (UTC)", "took>", "workflow", "steps>", "calls>", "tokens>", "of all>", "parent", "marks",
-)  # fmt: skip
+    "run",
+    "state",
+    "began (UTC)",
+    "took>",
+    "workflow",
+    "steps>",
+    "calls>",
+    "tokens>",
+    "of all>",
+    "parent",
+    "marks",
+)
 
 
 def _cells(run: RunRow) -> Sequence[object]:
     share = f"{run.tokens / run.all_tokens:.0%}" if run.all_tokens else ""
     began = (run.began or run.opened)[:19].replace("T", " ")
-    return (run.run_id, run.state, began, duration_text(run.took_ms), run.workflow, run.decisions, run.calls,
-            f"{run.tokens:,}", share, run.parent_run_id, marks_of(run))  # fmt: skip
+    return (
+        run.run_id,
+        run.state,
+        began,
+        duration_text(run.took_ms),
+        run.workflow,
+        run.decisions,
+        run.calls,
+        f"{run.tokens:,}",
+        share,
+        run.parent_run_id,
+        marks_of(run),
+    )
 
 
 def marks_of(run: RunRow) -> str:
     """Return a run's notable marks, in words."""
-    counted = (("denied", run.denied), ("failed", run.failed), ("degraded", run.degraded), ("media", run.media))
+    counted = (
+        ("denied", run.denied),
+        ("failed", run.failed),
+        ("degraded", run.degraded),
+        ("media", run.media),
+    )
     words = [f"{count} {word}" for word, count in counted if count]
     return ", ".join([*words, *([run.problem] if run.problem else [])])
 
@@ -170,24 +245,42 @@ def show_stats(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(found.to_json())
         return 0
-    heading(f"{counted(found.runs, 'run')}, {counted(found.decisions, 'decision')}, {counted(found.calls, 'call')}")
-    share = f", {found.tokens / found.all_tokens:.1%} of what all tools would have been" if found.all_tokens else ""
-    say(f"{found.tokens:,} tokens of definitions shown{share}; ${found.cost_usd:.4f} for the router's model")
+    heading(
+        f"{counted(found.runs, 'run')}, {counted(found.decisions, 'decision')},"
+        f" {counted(found.calls, 'call')}"
+    )
+    share = (
+        f", {found.tokens / found.all_tokens:.1%} of what all tools would have been"
+        if found.all_tokens
+        else ""
+    )
+    say(
+        f"{found.tokens:,} tokens of definitions shown{share}; ${found.cost_usd:.4f} for the"
+        " router's model"
+    )
     for name, rows in found.tables.items():
         if rows and name != "role × bundle":
             say()
-            table((name, *_MEASURES.get(name, ("count>",))), [_stat_cells(name, row) for row in rows])
+            table(
+                (name, *_MEASURES.get(name, ("count>",))), [_stat_cells(name, row) for row in rows]
+            )
     return 0
 
 
 _MEASURES: Final = {
-    "decisions by source": ("decisions>", "mean ms>"), "routes": ("decisions>", "mean tokens>"),
-    "calls by bundle": ("calls>", "ms in all>"), "calls by tool": ("calls>", "ms in all>"),
-    "tokens by tool": ("tokens>", "steps>", "bundle"), "slowest calls": ("ms>", "tool"),
-    "shown and never used": ("steps>", "runs>"), "asked for and missing": ("times>", "runs>"),
-    "principals": ("runs>", "denied>"), "searched at every step": ("searches>", "steps>"),
-    "denials by tool": ("count>", "code"), "failures by tool": ("count>", "outcome"),
-}  # fmt: skip
+    "decisions by source": ("decisions>", "mean ms>"),
+    "routes": ("decisions>", "mean tokens>"),
+    "calls by bundle": ("calls>", "ms in all>"),
+    "calls by tool": ("calls>", "ms in all>"),
+    "tokens by tool": ("tokens>", "steps>", "bundle"),
+    "slowest calls": ("ms>", "tool"),
+    "shown and never used": ("steps>", "runs>"),
+    "asked for and missing": ("times>", "runs>"),
+    "principals": ("runs>", "denied>"),
+    "searched at every step": ("searches>", "steps>"),
+    "denials by tool": ("count>", "code"),
+    "failures by tool": ("count>", "outcome"),
+}
 """The columns of a table after its name."""
 
 

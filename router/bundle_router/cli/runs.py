@@ -13,9 +13,33 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bundle_router.cli.output import counted, heading, print_json, print_result, say, say_json, say_skipped, say_whole
-from bundle_router.cli.run_lists import AGE, AGE_S, add_facets, has_index, index_of, list_runs, show_hits, show_stats
-from bundle_router.cli.shared_arguments import SkippedRuns, add_archive, add_json, archive_of, config_folder
+from bundle_router.cli.output import (
+    counted,
+    heading,
+    print_json,
+    print_result,
+    say,
+    say_json,
+    say_skipped,
+    say_whole,
+)
+from bundle_router.cli.run_lists import (
+    AGE,
+    AGE_S,
+    add_facets,
+    has_index,
+    index_of,
+    list_runs,
+    show_hits,
+    show_stats,
+)
+from bundle_router.cli.shared_arguments import (
+    SkippedRuns,
+    add_archive,
+    add_json,
+    archive_of,
+    config_folder,
+)
 from bundle_router.cli.timeline import show_records
 from bundle_router.errors import ConfigError, CorruptRun, RequestError
 
@@ -31,7 +55,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(metavar="verb", required=True)
 
     def verb(
-        name: str, handler: Callable[[argparse.Namespace], int], summary: str, *, runs: int | str | None = None
+        name: str,
+        handler: Callable[[argparse.Namespace], int],
+        summary: str,
+        *,
+        runs: int | str | None = None,
     ) -> argparse.ArgumentParser:
         sub = verbs.add_parser(name, help=summary, description=summary)
         sub.set_defaults(handler=handler)
@@ -41,53 +69,97 @@ def declare(parser: argparse.ArgumentParser) -> None:
         add_json(sub)
         return sub
 
-    add_facets(verb("list", list_runs, "list all runs, newest first, or those that the options select"), sorting=True)
-    add_facets(verb("stats", show_stats, "count what all runs did, or those that the options select"))
+    add_facets(
+        verb("list", list_runs, "list all runs, newest first, or those that the options select"),
+        sorting=True,
+    )
+    add_facets(
+        verb("stats", show_stats, "count what all runs did, or those that the options select")
+    )
     search = verb("search", show_hits, "find words in goals, arguments and artifacts")
-    search.add_argument("words", nargs="+", help="words, beginnings of words, or the digits of an artifact")
+    search.add_argument(
+        "words", nargs="+", help="words, beginnings of words, or the digits of an artifact"
+    )
     search.add_argument("--limit", type=int, default=50, help="places shown (default: 50)")
     show = verb("show", _show, "show the decisions and calls of one run", runs=1)
     show.add_argument("--seq", type=int, help="one record in full")
     verify = verb(
         "verify",
         _verify,
-        "check the hash chain; name the first record that was changed, dropped, reordered or cut off",
+        "check the hash chain; name the first record that was changed, dropped, reordered or"
+        " cut off",
         runs="*",
     )
-    verify.add_argument("--secrets", action="store_true", help="list instead the lines that today's rules would redact")
+    verify.add_argument(
+        "--secrets",
+        action="store_true",
+        help="list instead the lines that today's rules would redact",
+    )
     add_heads(verify)
     receipt = verb(
-        "receipt", _receipt, "print a record with what is needed to check it elsewhere; or check a receipt", runs="?"
+        "receipt",
+        _receipt,
+        "print a record with what is needed to check it elsewhere; or check a receipt",
+        runs="?",
     )
     receipt.add_argument("seq", nargs="?", type=int, help="the record's number")
-    receipt.add_argument("--check", type=Path, metavar="FILE", help="check the receipt in this file")
-    export = verb("export", _export, "write decisions and calls as tables, or whole runs as run directories", runs="*")
+    receipt.add_argument(
+        "--check", type=Path, metavar="FILE", help="check the receipt in this file"
+    )
+    export = verb(
+        "export",
+        _export,
+        "write decisions and calls as tables, or whole runs as run directories",
+        runs="*",
+    )
     export.add_argument("--format", choices=("csv", "parquet", "directory"), default="csv")
     export.add_argument("--to", type=Path, required=True, help="folder to write into")
-    take_in = verb("import", _import, "copy whole runs from a runs directory into --store (or --runs)", runs="*")
-    take_in.add_argument("--from", dest="source", required=True, help="the runs directory, or postgresql://…")
-    index = verb("index", _index, "write all runs, or those named, to SQL tables for your queries", runs="*")
+    take_in = verb(
+        "import",
+        _import,
+        "copy whole runs from a runs directory into --store (or --runs)",
+        runs="*",
+    )
+    take_in.add_argument(
+        "--from", dest="source", required=True, help="the runs directory, or postgresql://…"
+    )
+    index = verb(
+        "index", _index, "write all runs, or those named, to SQL tables for your queries", runs="*"
+    )
     index.add_argument("--url", help="SQLAlchemy URL (default: SQLite in the runs folder)")
     public = verb(
-        "publish", _publish, "write the pages of runs as files that open from a disk: read-only, no server", runs="+"
+        "publish",
+        _publish,
+        "write the pages of runs as files that open from a disk: read-only, no server",
+        runs="+",
     )
     public.add_argument("--to", type=Path, required=True, help="folder to write into")
-    public.add_argument("--config", help="config folder with the rows' places (default: ./config if there is one)")
+    public.add_argument(
+        "--config", help="config folder with the rows' places (default: ./config if there is one)"
+    )
     prune = verb("prune", _prune, "delete runs by age or total size, never one that is open")
     prune.add_argument("--older-than", metavar="AGE", help="e.g. 12h, 30d")
-    prune.add_argument("--max-size", metavar="SIZE", help="keep all runs together below this, e.g. 50MB or 1.5GiB")
+    prune.add_argument(
+        "--max-size", metavar="SIZE", help="keep all runs together below this, e.g. 50MB or 1.5GiB"
+    )
     add_heads(prune)
     prune.add_argument("--dry-run", action="store_true", help="say what would be deleted")
 
 
 def add_heads(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", help="config folder whose [records] names the folder of heads and their key")
-    parser.add_argument("--heads", help="folder in which the heads of the runs are kept (default: as in the config)")
+    parser.add_argument(
+        "--config", help="config folder whose [records] names the folder of heads and their key"
+    )
+    parser.add_argument(
+        "--heads", help="folder in which the heads of the runs are kept (default: as in the config)"
+    )
 
 
 def _show(arguments: argparse.Namespace) -> int:
     archive, run_id = archive_of(arguments), arguments.run_id[0]
-    records = [record for record in archive.records(run_id) if arguments.seq in (None, record["seq"])]
+    records = [
+        record for record in archive.records(run_id) if arguments.seq in (None, record["seq"])
+    ]
     if arguments.seq is not None and not records:
         raise RequestError(f"run {run_id!r} has no record {arguments.seq}")
     summary = archive.summary(run_id)
@@ -97,11 +169,16 @@ def _show(arguments: argparse.Namespace) -> int:
     if arguments.seq is not None:
         say_json(records[0])
         return 0
-    heading(f"run {run_id}: {summary.state}, {counted(len(records), 'record')}, opened {summary.opened}")
+    heading(
+        f"run {run_id}: {summary.state}, {counted(len(records), 'record')}, opened {summary.opened}"
+    )
     if summary.workspace:
         say_whole("workspace ", summary.workspace, under=10)
     if not archive.verify(run_id).ok:
-        say("WARNING: these records are not as they were written; `bundle-router runs verify` says where")
+        say(
+            "WARNING: these records are not as they were written; `bundle-router runs verify` says"
+            " where"
+        )
     for torn in archive.torn(run_id):
         say(f"note: {torn.file} ends in {torn.bytes} bytes of an unfinished line")
     if summary.parent_run_id:
@@ -112,7 +189,7 @@ def _show(arguments: argparse.Namespace) -> int:
     return 0
 
 
-# --- checking ------------------------------------------------------------------------------------------------------
+# --- checking -------------------------------------------------------------------------------------
 
 
 def _verify(arguments: argparse.Namespace) -> int:
@@ -132,13 +209,19 @@ def _verify(arguments: argparse.Namespace) -> int:
         print_json([*rows, *({"ok": False, "problems": [text]} for text in missing)])
     else:
         for report in reports:
-            _show_report(replace(report, notes=tuple(note for note in report.notes if note != UNKEYED)))
+            _show_report(
+                replace(report, notes=tuple(note for note in report.notes if note != UNKEYED))
+            )
         if any(UNKEYED in report.notes for report in reports):
             say(f"({UNKEYED})")
         for text in missing:
             say(text)
         say(f"{sum(r.ok for r in reports)} of {len(reports)} runs are as they were written")
-    return skipped.status if all(report.ok for report in reports) and not missing else CorruptRun.exit_code
+    return (
+        skipped.status
+        if all(report.ok for report in reports) and not missing
+        else CorruptRun.exit_code
+    )
 
 
 def _heads(arguments: argparse.Namespace) -> FolderHeads | None:
@@ -147,15 +230,22 @@ def _heads(arguments: argparse.Namespace) -> FolderHeads | None:
     from bundle_router.adapters.config_files import read_config
     from bundle_router.core.config.resolve import resolve
 
-    found = resolve(read_config(config_folder(arguments)), {})  # its bundles may be of tools that only an engine knows
-    if wrong := [problem for problem in found.report.problems() if problem.path.startswith("records")]:
+    found = resolve(
+        read_config(config_folder(arguments)), {}
+    )  # its bundles may be of tools that only an engine knows
+    if wrong := [
+        problem for problem in found.report.problems() if problem.path.startswith("records")
+    ]:
         raise ConfigError(wrong)
     settings = found.catalog.settings.records
     return kept_heads(replace(settings, heads=arguments.heads or settings.heads), arguments.runs)
 
 
 def _show_report(report: VerifyReport) -> None:
-    say(f"{report.run_id}: {'ok' if report.ok else 'BROKEN'}, {report.records} good records ({report.state})")
+    say(
+        f"{report.run_id}: {'ok' if report.ok else 'BROKEN'}, {report.records} good records"
+        f" ({report.state})"
+    )
     if report.broken is not None:
         at = f" at {report.broken.file}:{report.broken.line}" if report.broken.line else ""
         say(f"  record {report.broken.seq} {report.broken.kind}{at}: {report.broken.detail}")
@@ -164,7 +254,9 @@ def _show_report(report: VerifyReport) -> None:
 
 
 def _secrets(archive: RunArchive, arguments: argparse.Namespace) -> int:
-    """Print the places in runs that today's rules would redact, and earlier rules may have let pass."""
+    """Print the places in runs that today's rules would redact, and earlier rules may have let
+    pass.
+    """
     from bundle_router.adapters.redaction import SecretRedactor
 
     redactor, run_ids = SecretRedactor(), arguments.run_id or archive.run_ids()
@@ -183,7 +275,10 @@ def _secrets(archive: RunArchive, arguments: argparse.Namespace) -> int:
     else:
         for run_id, name, number, rules in found:
             say(f"{run_id}/{name}:{number}: {', '.join(rules)}")
-        say(f"{counted(len(found), 'line')} of {counted(len(run_ids), 'run')} with what would be redacted today")
+        say(
+            f"{counted(len(found), 'line')} of {counted(len(run_ids), 'run')} with what would be"
+            " redacted today"
+        )
     return 1 if found else skipped.status
 
 
@@ -192,14 +287,21 @@ def _receipt(arguments: argparse.Namespace) -> int:
 
     if arguments.check is None:
         if arguments.run_id is None or arguments.seq is None:
-            raise RequestError("name a run and a record", advice="bundle-router runs receipt RUN SEQ, or --check FILE")
+            raise RequestError(
+                "name a run and a record",
+                advice="bundle-router runs receipt RUN SEQ, or --check FILE",
+            )
         print_json(archive_of(arguments).receipt(arguments.run_id, arguments.seq))
         return 0
     try:
         receipt = json.loads(arguments.check.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise RequestError(f"{arguments.check} can't be read as a receipt: {error}") from None
-    wrong = check_receipt(receipt) if isinstance(receipt, dict) else ["it is no receipt: it is not a JSON object"]
+    wrong = (
+        check_receipt(receipt)
+        if isinstance(receipt, dict)
+        else ["it is no receipt: it is not a JSON object"]
+    )
     if arguments.json:
         print_json({"ok": not wrong, "problems": wrong})
     else:
@@ -212,7 +314,7 @@ def _receipt(arguments: argparse.Namespace) -> int:
     return 5 if wrong else 0
 
 
-# --- copying -------------------------------------------------------------------------------------------------------
+# --- copying --------------------------------------------------------------------------------------
 
 
 def _export(arguments: argparse.Namespace) -> int:
@@ -238,11 +340,16 @@ def _export(arguments: argparse.Namespace) -> int:
 def _import(arguments: argparse.Namespace) -> int:
     from bundle_router.adapters.archive import open_archive
 
-    source, target = open_archive(arguments.source, present=True), open_archive(arguments.store or arguments.runs)
+    source, target = (
+        open_archive(arguments.source, present=True),
+        open_archive(arguments.store or arguments.runs),
+    )
     return _copy_runs(arguments, source, target, target.where)
 
 
-def _copy_runs(arguments: argparse.Namespace, source: RunArchive, target: RunArchive, where: str) -> int:
+def _copy_runs(
+    arguments: argparse.Namespace, source: RunArchive, target: RunArchive, where: str
+) -> int:
     from bundle_router.adapters.archive.run_transfer import copy_run
 
     count, skipped = 0, SkippedRuns(source, named=bool(arguments.run_id))
@@ -250,7 +357,9 @@ def _copy_runs(arguments: argparse.Namespace, source: RunArchive, target: RunArc
         with skipped.reading(run_id):
             copy_run(source, run_id, target)
             count += 1
-    print_result(arguments, {"runs": count, "to": where}, f"{counted(count, 'run')} copied to {where}")
+    print_result(
+        arguments, {"runs": count, "to": where}, f"{counted(count, 'run')} copied to {where}"
+    )
     return skipped.status
 
 
@@ -259,12 +368,14 @@ def _index(arguments: argparse.Namespace) -> int:
 
     archive = archive_of(arguments)
     url = arguments.url or sqlite_url(arguments.runs)
-    built = index_runs(archive, arguments.run_id or archive.run_ids(), url, named=bool(arguments.run_id))
+    built = index_runs(
+        archive, arguments.run_id or archive.run_ids(), url, named=bool(arguments.run_id)
+    )
     print_result(
         arguments,
         asdict(built),
-        f"{counted(built.decisions, 'decision')} and {counted(built.calls, 'call')} of {counted(built.runs, 'run')} "
-        f"in {built.url}",
+        f"{counted(built.decisions, 'decision')} and {counted(built.calls, 'call')} of"
+        f" {counted(built.runs, 'run')} in {built.url}",
     )
     return _passed_over(built)
 
@@ -273,10 +384,14 @@ def _publish(arguments: argparse.Namespace) -> int:
     from bundle_router.serving.pages.publishing import publish
     from bundle_router.wiring.run_reader import open_reader
 
-    with closing(open_reader(arguments.runs, store=arguments.store, config=config_folder(arguments))) as reader:
+    with closing(
+        open_reader(arguments.runs, store=arguments.store, config=config_folder(arguments))
+    ) as reader:
         count = publish(reader, arguments.run_id, arguments.to)
     first = arguments.to / "index.html"
-    print_result(arguments, {"files": count, "first": str(first)}, f"{counted(count, 'file')}; open {first}")
+    print_result(
+        arguments, {"files": count, "first": str(first)}, f"{counted(count, 'file')}; open {first}"
+    )
     return 0
 
 
@@ -287,7 +402,7 @@ def _passed_over(built: IndexBuild) -> int:
     return CorruptRun.exit_code if built.problems else 0
 
 
-# --- deleting ------------------------------------------------------------------------------------------------------
+# --- deleting -------------------------------------------------------------------------------------
 
 
 def _prune(arguments: argparse.Namespace) -> int:
@@ -296,7 +411,9 @@ def _prune(arguments: argparse.Namespace) -> int:
     older = _seconds(arguments.older_than) if arguments.older_than else None
     size = _bytes(arguments.max_size) if arguments.max_size else None
     if older is None and size is None:
-        raise RequestError("prune needs an age or a size", advice="give --older-than 30d or --max-size 2GB")
+        raise RequestError(
+            "prune needs an age or a size", advice="give --older-than 30d or --max-size 2GB"
+        )
     now = datetime.now(UTC).isoformat()
     archive = archive_of(arguments)
     archive.heads = _heads(arguments) or archive.heads
@@ -323,4 +440,6 @@ def _seconds(text: str) -> float:
 def _bytes(text: str) -> int:
     if (found := _SIZE.fullmatch(text)) is None:
         raise RequestError(f"{text!r} is not a size", advice="write e.g. 50KB, 500MB or 1.5GiB")
-    return int(float(found[1]) * (1024 if found[3] else 1000) ** ("kmgt".find(found[2].lower() or " ") + 1))
+    return int(
+        float(found[1]) * (1024 if found[3] else 1000) ** ("kmgt".find(found[2].lower() or " ") + 1)
+    )

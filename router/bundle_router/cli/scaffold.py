@@ -1,4 +1,6 @@
-"""`bundle-router init`: writes a commented config of your own, with JSON Schemas that editors understand."""
+"""`bundle-router init`: writes a commented config of your own, with JSON Schemas that editors
+understand.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from bundle_router.cli.shared_arguments import add_json
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", nargs="?", default=".", help="where to write config/ and bundles/ (default: here)")
+    parser.add_argument(
+        "folder", nargs="?", default=".", help="where to write config/ and bundles/ (default: here)"
+    )
     add_json(parser)
 
 

@@ -1,7 +1,8 @@
 """`bundle-router search`: shows how search ranks a request, without deciding anything.
 
-Bundles are ranked as `route()` ranks them for the first step of a run: with the memory and the thresholds in force, and
-with embeddings if the config names an embedder. Tools are ranked as by `search_tools`.
+Bundles are ranked as `route()` ranks them for the first step of a run: with the memory and the
+thresholds in force, and with embeddings if the config names an embedder. Tools are ranked as by
+`search_tools`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tools", action="store_true", help="rank tools instead of bundles")
     parser.add_argument("--limit", type=int, default=10, help="most results (default: 10)")
     for name in ADDRESS:
-        parser.add_argument(f"--{name}", help="rank only what policy permits there (all three, or none)")
+        parser.add_argument(
+            f"--{name}", help="rank only what policy permits there (all three, or none)"
+        )
     add_config(parser)
     add_json(parser)
 
@@ -64,7 +67,9 @@ def _is_placed(arguments: argparse.Namespace) -> bool:
     """Return whether a step is named, and not only a query."""
     named = [name for name in ADDRESS if getattr(arguments, name) is not None]
     if named and len(named) < len(ADDRESS):
-        raise RequestError("--workflow, --role and --step come together", advice="give all three, or none")
+        raise RequestError(
+            "--workflow, --role and --step come together", advice="give all three, or none"
+        )
     return bool(named)
 
 
@@ -74,13 +79,19 @@ def _step(arguments: argparse.Namespace, placed: bool) -> Step:
 
 
 def _permitted_bundles(catalog: Catalog, step: Step) -> frozenset[str]:
-    """Return what policy permits at the step, as if every capability were present and every server available."""
+    """Return what policy permits at the step, as if every capability were present and every server
+    available.
+    """
     from bundle_router.core.decide.plans import plan_for
 
     verdicts = plan_for(catalog, step, ()).verdicts
     names = frozenset(
         {f"env:{name}" for bundle in catalog.bundles.values() for name in bundle.requires_env}
-        | {f"binary:{name}" for bundle in catalog.bundles.values() for name in bundle.requires_binary}
+        | {
+            f"binary:{name}"
+            for bundle in catalog.bundles.values()
+            for name in bundle.requires_binary
+        }
     )
     facts = Facts(capabilities=names)
     return frozenset(id_ for id_ in catalog.bundles if verdicts.of(id_, facts).permitted)
@@ -99,11 +110,18 @@ def _bundles(
     from bundle_router.core.search.sufficiency import judge
 
     ranking = search.rank_bundles(request, permitted, memory)
-    rows = [{"id": row.id, "score": round(row.score, 6), "about": catalog.bundles[row.id].description}
-            for row in ranking.scored[:limit]]  # fmt: skip
+    rows = [
+        {"id": row.id, "score": round(row.score, 6), "about": catalog.bundles[row.id].description}
+        for row in ranking.scored[:limit]
+    ]
     judged = judge(catalog, step, ranking)
-    return {"kind": "bundles", "ranked": rows, "search": search_json(judged.use), "then": _what_then(catalog, judged),
-            "memory": memory.revision if memory else None}  # fmt: skip
+    return {
+        "kind": "bundles",
+        "ranked": rows,
+        "search": search_json(judged.use),
+        "then": _what_then(catalog, judged),
+        "memory": memory.revision if memory else None,
+    }
 
 
 def _what_then(catalog: Catalog, judged: Judgement) -> str:
@@ -113,25 +131,41 @@ def _what_then(catalog: Catalog, judged: Judgement) -> str:
     order, models = catalog.settings.fallback.order, catalog.settings.model.names
     asked = f"puts the question to {models[0]}" if models and "model" in order else ""
     offered = f"is offered {', '.join(judged.shortlist)} behind search" if judged.shortlist else ""
-    gets = " and ".join(filter(None, (asked, offered if "shortlist" in order else ""))) or "gets [fallback] default"
+    gets = (
+        " and ".join(filter(None, (asked, offered if "shortlist" in order else "")))
+        or "gets [fallback] default"
+    )
     by_model = "" if models else " or a model ([model] names)"
     return f"a step that no route covers {gets}; a route (routes.toml){by_model} decides it"
 
 
 def _tools(
-    catalog: Catalog, search: Search, memories: Memories, request: Request, permitted: frozenset[str], limit: int
+    catalog: Catalog,
+    search: Search,
+    memories: Memories,
+    request: Request,
+    permitted: frozenset[str],
+    limit: int,
 ) -> dict[str, Any]:
     tools_of_bundles = frozenset(tool for id_ in permitted for tool in catalog.bundles[id_].tools)
     tools_of_bundles &= frozenset(search.corpus.servers)
-    rows = [{"id": row.id, "score": round(row.score, 6), "about": catalog.cards[row.id].description}
-            for row in search.rank_tools(Request(request.text), tools_of_bundles, memories, k=limit)]  # fmt: skip
+    rows = [
+        {"id": row.id, "score": round(row.score, 6), "about": catalog.cards[row.id].description}
+        for row in search.rank_tools(Request(request.text), tools_of_bundles, memories, k=limit)
+    ]
     memory, learned = memories.bundles, memories.tools
-    revisions = {"memory": memory.revision if memory else None, "tools": learned.revision if learned else None}
+    revisions = {
+        "memory": memory.revision if memory else None,
+        "tools": learned.revision if learned else None,
+    }
     return {"kind": "tools", "ranked": rows, "search": None, **revisions}
 
 
 def _show(found: dict[str, Any]) -> None:
-    rows = [(row["id"], f"{row['score']:.2f}", row["about"].partition("\n")[0][:80]) for row in found["ranked"]]
+    rows = [
+        (row["id"], f"{row['score']:.2f}", row["about"].partition("\n")[0][:80])
+        for row in found["ranked"]
+    ]
     if rows:
         table((found["kind"].removesuffix("s"), "score>", "what it is for"), rows)
     else:

@@ -1,4 +1,6 @@
-"""`bundle-router serve`: serves decisions over HTTP and runs as MCP servers, until it is told to stop."""
+"""`bundle-router serve`: serves decisions over HTTP and runs as MCP servers, until it is told to
+stop.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,14 @@ from bundle_router.adapters.loop import faster_loop
 from bundle_router.cli.local import local_servers
 from bundle_router.cli.output import counted, print_json, say
 from bundle_router.cli.route import new_run_id, wants_warm_up
-from bundle_router.cli.shared_arguments import ADDRESS, add_opening, add_step, config_folder, open_router, step_from
+from bundle_router.cli.shared_arguments import (
+    ADDRESS,
+    add_opening,
+    add_step,
+    config_folder,
+    open_router,
+    step_from,
+)
 from bundle_router.cli.tools import warn_of_lost
 from bundle_router.core.models import RUN_ID, Step
 from bundle_router.errors import RequestError, RouterError
@@ -32,16 +41,33 @@ if TYPE_CHECKING:
 def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mcp-only", action="store_true", help="serve the MCP endpoint alone")
     parser.add_argument("--port", type=int, default=0, help="port (default: any free one)")
-    parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="address to listen on (127.0.0.1)")
-    parser.add_argument("--name", action="append", default=[], help="a further host name of the service, as in its URL")
-    parser.add_argument("--tokens", metavar="FILE", help="file with the tokens: [tokens.NAME] with sha256 and scopes")
+    parser.add_argument(
+        "--host", default="127.0.0.1", metavar="ADDRESS", help="address to listen on (127.0.0.1)"
+    )
+    parser.add_argument(
+        "--name",
+        action="append",
+        default=[],
+        help="a further host name of the service, as in its URL",
+    )
+    parser.add_argument(
+        "--tokens",
+        metavar="FILE",
+        help="file with the tokens: [tokens.NAME] with sha256 and scopes",
+    )
     parser.add_argument("--tls-cert", metavar="FILE", help="certificate chain, with --tls-key")
     parser.add_argument("--tls-key", metavar="FILE", help="private key of the certificate")
-    parser.add_argument("--without-tls", action="store_true", help="let something in front of the service do TLS")
     parser.add_argument(
-        "--token-env", metavar="NAME", help="environment variable with the bearer token (default: a new one, on stderr)"
+        "--without-tls", action="store_true", help="let something in front of the service do TLS"
     )
-    parser.add_argument("--run", help="the run to print the address of; with a step, the run to route it in")
+    parser.add_argument(
+        "--token-env",
+        metavar="NAME",
+        help="environment variable with the bearer token (default: a new one, on stderr)",
+    )
+    parser.add_argument(
+        "--run", help="the run to print the address of; with a step, the run to route it in"
+    )
     parser.add_argument(
         "--compare",
         action="append",
@@ -49,8 +75,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=FOLDER",
         help="a config folder that the pages may compare the config with; may be repeated",
     )
-    parser.add_argument("--paste", metavar="CLIENT", help="print how to connect this client, or all, to the run")
-    parser.add_argument("--follow", action="store_true", help="route the step again when a list or a pin changes")
+    parser.add_argument(
+        "--paste", metavar="CLIENT", help="print how to connect this client, or all, to the run"
+    )
+    parser.add_argument(
+        "--follow", action="store_true", help="route the step again when a list or a pin changes"
+    )
     add_step(parser, required=False)
     add_opening(parser)
 
@@ -64,7 +94,9 @@ def run(arguments: argparse.Namespace) -> int:
     step = _first_step(arguments)
     clients = _clients(arguments.paste) if arguments.paste else {}
     if arguments.follow and step is None:
-        raise RequestError("--follow needs a step to route again", advice="name --workflow, --role and --step")
+        raise RequestError(
+            "--follow needs a step to route again", advice="name --workflow, --role and --step"
+        )
     if clients and step is None and arguments.run is None:
         raise RequestError("--paste needs a run", advice="name one with --run, or a step to route")
     key = key_from_env(arguments.token_env) if arguments.token_env else new_key()
@@ -78,9 +110,11 @@ def run(arguments: argparse.Namespace) -> int:
 _SHORTEST_S, _LONGEST_S = 1.0, 60.0
 _FOLLOWING = """following: the step is routed again when a server that it needs
   - goes, comes back or has other pins: within 5 s; within a minute, if it keeps changing
-  - lists other tools: once it says so; else when its list has run out (`ttl_s`: stdio 60 s, HTTP 10 minutes)
+  - lists other tools: once it says so; else when its list has run out (`ttl_s`: stdio 60 s, HTTP
+    10 minutes)
   - dies without a word: when it is called"""
-_NOT_FOLLOWING = """the list of tools stays as it is until the run is routed again (--follow does that):
+_NOT_FOLLOWING = """the list of tools stays as it is until the run is routed again (--follow does
+that):
   - a server that comes back, other lists and other pins are not noticed
   - what is gone is refused when it is called"""
 Clients = Mapping[str, Mapping[str, str]]
@@ -90,15 +124,24 @@ def _clients(name: str) -> Clients:
     """Return the connection texts of one client, or of all. Raises RequestError."""
     known = tomllib.loads(Path(__file__).with_name("clients.toml").read_text(encoding="utf-8"))
     if name != "all" and name not in known:
-        raise RequestError(f"--paste {name!r} is not a known client", advice=f"use all, {', '.join(known)}")
+        raise RequestError(
+            f"--paste {name!r} is not a known client", advice=f"use all, {', '.join(known)}"
+        )
     return known if name == "all" else {name: known[name]}
 
 
 def _print_pasted(clients: Clients, endpoint: Endpoint, run_id: str) -> None:
     """Print the texts with the run's own token, which opens only this run."""
     for name, client in clients.items():
-        text = client["text"].strip().replace("{url}", endpoint.url(run_id)).replace("{token}", endpoint.token(run_id))
-        print(f"\n--- {name}: {client['where']}; its token opens this run alone\n{text}", flush=True)
+        text = (
+            client["text"]
+            .strip()
+            .replace("{url}", endpoint.url(run_id))
+            .replace("{token}", endpoint.token(run_id))
+        )
+        print(
+            f"\n--- {name}: {client['where']}; its token opens this run alone\n{text}", flush=True
+        )
 
 
 def _first_step(arguments: argparse.Namespace) -> Step | None:
@@ -108,16 +151,23 @@ def _first_step(arguments: argparse.Namespace) -> Step | None:
         return None
     if len(named) < len(ADDRESS):
         missing = ", ".join(f"--{name}" for name in ADDRESS if name not in named)
-        raise RequestError(f"a step needs {missing}, too", advice="or leave all of them out to go on with runs on disk")
+        raise RequestError(
+            f"a step needs {missing}, too",
+            advice="or leave all of them out to go on with runs on disk",
+        )
     return step_from(arguments, arguments.run or new_run_id())
 
 
-async def _serve(arguments: argparse.Namespace, step: Step | None, key: str, clients: Clients) -> None:
+async def _serve(
+    arguments: argparse.Namespace, step: Step | None, key: str, clients: Clients
+) -> None:
     from bundle_router.serving import AccessTokens, ServiceAddress, serve, serve_mcp
 
     begin = serve_mcp if arguments.mcp_only else serve
     tls = (arguments.tls_cert, arguments.tls_key)
-    address = ServiceAddress(arguments.host, arguments.port, tuple(arguments.name), *tls, arguments.without_tls)
+    address = ServiceAddress(
+        arguments.host, arguments.port, tuple(arguments.name), *tls, arguments.without_tls
+    )
     tokens = AccessTokens(arguments.tokens) if arguments.tokens else None
     address.refuse_open(has_tokens=tokens is not None)
     from bundle_router.adapters.loop import share_running_loop
@@ -131,12 +181,18 @@ async def _serve(arguments: argparse.Namespace, step: Step | None, key: str, cli
         before = await router.endpoint.standing(step.run_id, asks=False) if step else ()
         with _pages(arguments, router) as pages:
             async with begin(router, key=key, address=address, tokens=tokens, **pages) as endpoint:
-                asyncio.get_running_loop().run_in_executor(None, _spare_collector)  # `asyncio.run` waits for it
+                asyncio.get_running_loop().run_in_executor(
+                    None, _spare_collector
+                )  # `asyncio.run` waits for it
                 _announce(arguments, endpoint, run_id)
                 _print_pasted(clients, endpoint, run_id or "")
                 if step is not None:
                     warn_of_lost(router, step.run_id, follows=arguments.follow)
-                following = asyncio.create_task(_follow(router, step, before)) if arguments.follow and step else None
+                following = (
+                    asyncio.create_task(_follow(router, step, before))
+                    if arguments.follow and step
+                    else None
+                )
                 await stop.wait()
                 if following is not None:
                     following.cancel()
@@ -145,7 +201,9 @@ async def _serve(arguments: argparse.Namespace, step: Step | None, key: str, cli
 
 def _spare_collector() -> None:
     """Exclude permanent objects from garbage collections, during which no request is answered."""
-    import_module("bundle_router.serving.mcp.protocol")  # loaded in another thread: this waits for it
+    import_module(
+        "bundle_router.serving.mcp.protocol"
+    )  # loaded in another thread: this waits for it
     gc.freeze()
 
 
@@ -174,7 +232,9 @@ def _named_folder(text: str) -> tuple[str, Path]:
     """Return the name and folder of `--compare NAME=FOLDER`. Raises RequestError."""
     name, equals, folder = text.partition("=")
     if not equals or not name or not Path(folder).is_dir():
-        raise RequestError(f"--compare {text!r} names no folder", advice="write --compare branch=../branch/config")
+        raise RequestError(
+            f"--compare {text!r} names no folder", advice="write --compare branch=../branch/config"
+        )
     return name, Path(folder)
 
 
@@ -184,7 +244,9 @@ async def _begin_run(router: Router, step: Step | None, run_id: str | None) -> s
         if wants_warm_up(router, step):
             await router.warm_up()
         await router.route(step)
-        await router.tools(step.run_id)  # contacts the servers that must be asked before their tools are shown
+        await router.tools(
+            step.run_id
+        )  # contacts the servers that must be asked before their tools are shown
         return step.run_id
     if run_id is not None:
         await router.endpoint.decision_id(run_id)
@@ -192,7 +254,9 @@ async def _begin_run(router: Router, step: Step | None, run_id: str | None) -> s
 
 
 async def _follow(router: Router, step: Step, before: tuple[object, ...]) -> None:
-    """Route the step again when the facts about its servers change; less often, the more often they do."""
+    """Route the step again when the facts about its servers change; less often, the more often they
+    do.
+    """
     pause_s = _SHORTEST_S
     while True:
         await asyncio.sleep(pause_s)
@@ -217,8 +281,20 @@ def _announce(arguments: argparse.Namespace, endpoint: Endpoint, run_id: str | N
         print(f"bearer token: {endpoint.key}", file=sys.stderr, flush=True)
     url, notices = endpoint.url(run_id or "RUN"), _FOLLOWING if arguments.follow else _NOT_FOLLOWING
     if arguments.json:
-        print_json({"url": url, "port": endpoint.port, "run_id": run_id, "pid": os.getpid(), "notices": notices})
+        print_json(
+            {
+                "url": url,
+                "port": endpoint.port,
+                "run_id": run_id,
+                "pid": os.getpid(),
+                "notices": notices,
+            }
+        )
     else:
-        others = "" if arguments.mcp_only else f"{endpoint.base}/ for people, {endpoint.base}/v1, {endpoint.url()} and "
+        others = (
+            ""
+            if arguments.mcp_only
+            else f"{endpoint.base}/ for people, {endpoint.base}/v1, {endpoint.url()} and "
+        )
         say(f"serving {others}{url} until interrupted\n{notices}")
     sys.stdout.flush()

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", help="config folder, laid over the shipped one (default: ./config if there is one)")
+    parser.add_argument(
+        "--config",
+        help="config folder, laid over the shipped one (default: ./config if there is one)",
+    )
     add_local(parser)
 
 
@@ -43,11 +46,16 @@ def add_runs(parser: argparse.ArgumentParser) -> None:
 def add_archive(parser: argparse.ArgumentParser) -> None:
     """Add the options for the place of runs."""
     add_runs(parser)
-    parser.add_argument("--store", metavar="URL", help="the database that holds the runs instead: postgresql://…")
+    parser.add_argument(
+        "--store", metavar="URL", help="the database that holds the runs instead: postgresql://…"
+    )
 
 
 def archive_of(arguments: argparse.Namespace) -> RunArchive:
-    """Return the archive that `--store` or `--runs` names. Raises RequestError for a named folder that is not there."""
+    """Return the archive that `--store` or `--runs` names.
+
+    Raises RequestError for a named folder that is not there.
+    """
     from bundle_router.adapters.archive import open_archive
 
     # The default folder comes with the first run, so nobody mistyped it.
@@ -55,7 +63,10 @@ def archive_of(arguments: argparse.Namespace) -> RunArchive:
 
 
 class SkippedRuns:
-    """Reports runs that can't be read. Of runs that the command `named`, none may be missing or refused."""
+    """Reports runs that can't be read.
+
+    Of runs that the command `named`, none may be missing or refused.
+    """
 
     def __init__(self, archive: RunArchive, *, named: bool) -> None:
         self.status = 0
@@ -63,13 +74,20 @@ class SkippedRuns:
 
     @contextmanager
     def reading(self, run_id: str) -> Iterator[None]:
-        """End the block with a report if the run can't be read. Raises StorageError if no run can."""
+        """End the block with a report if the run can't be read.
+
+        Raises StorageError if no run can.
+        """
         try:
             yield
         except (CorruptRun, RequestError, StorageError) as error:
-            if (self._named and isinstance(error, RequestError)) or getattr(error, "kind", "") == "unreachable":
+            if (self._named and isinstance(error, RequestError)) or getattr(
+                error, "kind", ""
+            ) == "unreachable":
                 raise
-            if not self._named and (isinstance(error, UnknownRun) or run_id not in self._archive.run_ids()):
+            if not self._named and (
+                isinstance(error, UnknownRun) or run_id not in self._archive.run_ids()
+            ):
                 say_skipped([f"run {run_id!r} was deleted meanwhile"])
                 return
             self.status = max(self.status, error.exit_code)
@@ -77,21 +95,30 @@ class SkippedRuns:
 
 
 def add_development(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--development", action="store_true", help="permit servers that are processes (stdio)")
+    parser.add_argument(
+        "--development", action="store_true", help="permit servers that are processes (stdio)"
+    )
 
 
 def add_opening(parser: argparse.ArgumentParser) -> None:
     """Add the options that `open_router` reads, and `--json`."""
     add_config(parser)
     add_archive(parser)
-    parser.add_argument("--workspace", help="folder that local tools are confined to (default: this one)")
+    parser.add_argument(
+        "--workspace", help="folder that local tools are confined to (default: this one)"
+    )
     add_development(parser)
-    parser.add_argument("--unpinned", action="store_true", help="as --development, and use trusted servers unpinned")
+    parser.add_argument(
+        "--unpinned", action="store_true", help="as --development, and use trusted servers unpinned"
+    )
     add_json(parser)
 
 
 def open_router(arguments: argparse.Namespace) -> Router:
-    """Return the router that the options describe. Only options grant what a config file can't grant itself."""
+    """Return the router that the options describe.
+
+    Only options grant what a config file can't grant itself.
+    """
     from bundle_router.wiring import Router
 
     return Router.open(
@@ -126,11 +153,19 @@ def add_step(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     for name in ADDRESS:
         parser.add_argument(f"--{name}", required=required)
     parser.add_argument("--goal", default="", help="what the step has to achieve")
-    parser.add_argument("--constraint", action="append", default=[], help="in words; may be repeated")
-    parser.add_argument("--allow", action="append", help="policy of this step: a pattern it may have at most")
-    parser.add_argument("--deny", action="append", default=[], help="policy of this step: a pattern it may not have")
     parser.add_argument(
-        "--trust", choices=get_args(Trust), help="policy of this step: the lowest trust of its tools' servers"
+        "--constraint", action="append", default=[], help="in words; may be repeated"
+    )
+    parser.add_argument(
+        "--allow", action="append", help="policy of this step: a pattern it may have at most"
+    )
+    parser.add_argument(
+        "--deny", action="append", default=[], help="policy of this step: a pattern it may not have"
+    )
+    parser.add_argument(
+        "--trust",
+        choices=get_args(Trust),
+        help="policy of this step: the lowest trust of its tools' servers",
     )
     parser.add_argument("--max-bundles", type=int)
     parser.add_argument("--max-tools", type=int)

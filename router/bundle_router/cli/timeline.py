@@ -1,4 +1,6 @@
-"""The timeline of a run: each step with what it saw and why, and below it its calls with their results."""
+"""The timeline of a run: each step with what it saw and why, and below it its calls with their
+results.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,13 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from bundle_router.cli.output import excerpt, heading, say, say_whole
-from bundle_router.core.records.call_records import CallFinished, CallStarted, Record, RequestPassed, SubRunOpened
+from bundle_router.core.records.call_records import (
+    CallFinished,
+    CallStarted,
+    Record,
+    RequestPassed,
+    SubRunOpened,
+)
 from bundle_router.core.records.decision_record import DecisionRecord, policy_json
 from bundle_router.review.sentences import exposure_line, selection_lines
 
@@ -15,14 +23,19 @@ if TYPE_CHECKING:
     from bundle_router.adapters.archive import RunSummary
 
 MAX_EXCERPT: Final = 600
-"""Maximum characters of the text that an agent got instead of a result: the reason first, then the expected result."""
+"""Maximum characters of the text that an agent got instead of a result: the reason first, then the
+expected result.
+"""
 
 
 def show_records(records: Sequence[Record], sub_runs: Sequence[RunSummary] = ()) -> None:
-    """Print decisions, calls and passed-on requests with their times, and between them the sub-runs that began. A call
-    is listed at its end, or at its start if no end was recorded."""
+    """Print decisions, calls and passed-on requests with their times, and between them the sub-runs
+    that began. A call is listed at its end, or at its start if no end was recorded.
+    """
     waiting = list(sub_runs)
-    finished = {record.call_id: record.seq for record in records if isinstance(record, CallFinished)}
+    finished = {
+        record.call_id: record.seq for record in records if isinstance(record, CallFinished)
+    }
     started = {record.call_id: record for record in records if isinstance(record, CallStarted)}
     for record in records:
         while waiting and waiting[0].opened and record.time and waiting[0].opened < record.time:
@@ -49,7 +62,10 @@ def _clock(record: Record) -> str:
 
 
 def _show_sub_run(run: RunSummary) -> None:
-    say(f"        ↳ sub-run {run.run_id} began at {run.opened[11:19]} ({run.state}): runs show {run.run_id}")
+    say(
+        f"        ↳ sub-run {run.run_id} began at {run.opened[11:19]} ({run.state}): runs show"
+        f" {run.run_id}"
+    )
 
 
 def _show_step(record: DecisionRecord) -> None:
@@ -57,7 +73,8 @@ def _show_step(record: DecisionRecord) -> None:
     say()
     degraded = " (degraded)" if decision.degraded else ""
     heading(
-        f"{decision.seq:>4}  {_clock(record)}{step.workflow} / {step.role} / {step.step}  ← {decision.source}{degraded}"
+        f"{decision.seq:>4}  {_clock(record)}{step.workflow} / {step.role} / {step.step}  ←"
+        f" {decision.source}{degraded}"
     )
     for name, text in _asked_rows(record):
         say(excerpt(f"      {name}: ", text))
@@ -79,7 +96,10 @@ def _asked_rows(record: DecisionRecord) -> Iterator[tuple[str, str]]:
         yield "goal", step.goal
     yield from (("constraint", constraint) for constraint in step.constraints)
     if (policy := policy_json(step.policy)) is not None:
-        yield "its own policy", json.dumps({k: v for k, v in policy.items() if v}, ensure_ascii=False)
+        yield (
+            "its own policy",
+            json.dumps({k: v for k, v in policy.items() if v}, ensure_ascii=False),
+        )
     if step.principal:
         yield "principal", step.principal
     if step.labels:
@@ -96,10 +116,17 @@ def _show_call(record: CallFinished, finished: dict[str, int], started: CallStar
 
 
 def _show_ended(
-    record: CallFinished | RequestPassed, what: str, arguments: str, noticed: str = "", again: str = ""
+    record: CallFinished | RequestPassed,
+    what: str,
+    arguments: str,
+    noticed: str = "",
+    again: str = "",
 ) -> None:
     code = f" {record.code}" if record.code not in ("", record.outcome) else ""
-    line = f"{_clock(record)}{what}  → {record.outcome}{code}{noticed}, {record.elapsed_ms:.1f} ms{again}"
+    line = (
+        f"{_clock(record)}{what}  → {record.outcome}{code}{noticed}, {record.elapsed_ms:.1f}"
+        f" ms{again}"
+    )
     say_whole(f"{record.seq:>6}  ", line, under=8)
     if arguments:
         say(excerpt("        with ", arguments))
@@ -107,7 +134,14 @@ def _show_ended(
     if record.outcome == "ok" and text:
         say(excerpt("        gave ", text))
     elif text:  # no result, but the text that the agent got instead
-        shown = text if len(text) <= MAX_EXCERPT else f"{text[:MAX_EXCERPT].rstrip()} … ({len(text):,} characters)"
+        shown = (
+            text
+            if len(text) <= MAX_EXCERPT
+            else f"{text[:MAX_EXCERPT].rstrip()} … ({len(text):,} characters)"
+        )
         say_whole("        gave ", shown, under=13)
     for artifact in record.artifacts:
-        say(f"        artifact {artifact.mime_type} {artifact.bytes:,} bytes  {artifact.sha256[:16]}…")
+        say(
+            f"        artifact {artifact.mime_type} {artifact.bytes:,} bytes "
+            f" {artifact.sha256[:16]}…"
+        )

@@ -17,8 +17,12 @@ if TYPE_CHECKING:
 
 def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run", required=True, help="run id")
-    parser.add_argument("--format", choices=FORMATS, default="openai", help="form of the definitions with --json")
-    parser.add_argument("--native", action="store_true", help="with --json: leave deferred tools to the provider")
+    parser.add_argument(
+        "--format", choices=FORMATS, default="openai", help="form of the definitions with --json"
+    )
+    parser.add_argument(
+        "--native", action="store_true", help="with --json: leave deferred tools to the provider"
+    )
     add_opening(parser)
 
 
@@ -27,11 +31,15 @@ def run(arguments: argparse.Namespace) -> int:
         toolset = router.tools_sync(arguments.run, format=arguments.format, native=arguments.native)
         warn_of_lost(router, arguments.run)
     if arguments.json:
-        facts = {name: getattr(toolset, name) for name in ("tools", "guidance", "tokens", "all_tokens", "cap", "meta")}
+        facts = {
+            name: getattr(toolset, name)
+            for name in ("tools", "guidance", "tokens", "all_tokens", "cap", "meta")
+        }
         print_json({**facts, "deferred": [tool.name for tool in toolset.deferred]})
         return 0
     table(
-        ("tool", "exposed as", "bundle", "tokens>"), [(t.name, t.exposed, t.bundle, t.tokens) for t in toolset.active]
+        ("tool", "exposed as", "bundle", "tokens>"),
+        [(t.name, t.exposed, t.bundle, t.tokens) for t in toolset.active],
     )
     meta_tokens = toolset.tokens - sum(tool.tokens for tool in toolset.active)
     if meta_tokens:
@@ -41,14 +49,23 @@ def run(arguments: argparse.Namespace) -> int:
         f"all tools: {toolset.all_tokens:,}"
     )
     if toolset.deferred:
-        say(f"deferred, in the array once asked for: {', '.join(tool.name for tool in toolset.deferred)}")
+        say(
+            "deferred, in the array once asked for:"
+            f" {', '.join(tool.name for tool in toolset.deferred)}"
+        )
     if toolset.meta:
         say(f"behind call_tool: {', '.join(toolset.meta)}")
     return 0
 
 
 def warn_of_lost(router: Router, run_id: str, *, follows: bool = False) -> None:
-    """Print to standard error a line for each server of the run's step that gives no tools, and what to do."""
-    advice = "it is asked again" if follows else "see `bundle-router check --live`, and route again when it is up"
+    """Print to standard error a line for each server of the run's step that gives no tools, and
+    what to do.
+    """
+    advice = (
+        "it is asked again"
+        if follows
+        else "see `bundle-router check --live`, and route again when it is up"
+    )
     for name, why in sorted(router.endpoint.lost_servers(run_id).items()):
         print(visible(f"no tools of server {name!r}: {why}; {advice}"), file=sys.stderr, flush=True)

@@ -1,1 +1,4 @@
-"""The pure core: the standard library without effects, and pydantic. No async, clock, randomness, disk or network."""
+"""The pure core: the standard library without effects, and pydantic.
+
+No async, clock, randomness, disk or network.
+"""

@@ -26,15 +26,29 @@ MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 MAX_CONFIG_BYTES: Final = 16 * 1024 * 1024
 MAX_PROJECTS: Final = 1_000
 MANAGED: Final = Path("/etc/claude-code/managed-settings.json")
-PROFILES: Final = (".zshenv", ".zprofile", ".zshrc", ".bash_profile", ".bashrc", ".profile", ".config/fish/config.fish")
+PROFILES: Final = (
+    ".zshenv",
+    ".zprofile",
+    ".zshrc",
+    ".bash_profile",
+    ".bashrc",
+    ".profile",
+    ".config/fish/config.fish",
+)
 
 
 def cause_table() -> CauseTable:
-    return parse_table(resources.files("bundle_router.deferral").joinpath("causes.toml").read_text(encoding="utf-8"))
+    return parse_table(
+        resources.files("bundle_router.deferral")
+        .joinpath("causes.toml")
+        .read_text(encoding="utf-8")
+    )
 
 
 class AgentFiles:
-    """The places of Claude Code's config and transcripts, for one home folder and one environment."""
+    """The places of Claude Code's config and transcripts, for one home folder and one
+    environment.
+    """
 
     def __init__(self, home: Path, environment: Mapping[str, str], managed: Path = MANAGED) -> None:
         self.home, self.environment, self.managed = home, environment, managed
@@ -44,7 +58,9 @@ class AgentFiles:
         self._settings: dict[str, AgentSettings] = {}
 
     def transcripts(self, since: float = 0.0) -> list[Path]:
-        """Return the transcripts that were changed after `since`, those of sub-agents after their session's own."""
+        """Return the transcripts that were changed after `since`, those of sub-agents after their
+        session's own.
+        """
         found = (path for path in (self.folder / "projects").rglob("*.jsonl") if path.is_file())
         return sorted(path for path in found if path.stat().st_mtime >= since)
 
@@ -61,7 +77,11 @@ class AgentFiles:
                 (project / ".claude/settings.json", "project"),
                 (project / ".claude/settings.local.json", "local"),
             ]
-        files = [read_settings(str(path), scope, data) for path, scope in places if (data := _read(path)) is not None]
+        files = [
+            read_settings(str(path), scope, data)
+            for path, scope in places
+            if (data := _read(path)) is not None
+        ]
         marks: list[AlwaysLoad] = []
         if (data := _read(self._user_file)) is not None:
             marks += always_loaded(str(self._user_file), data, cwd)
@@ -96,7 +116,9 @@ def _read(path: Path) -> bytes | None:
 
 
 def lines_of(path: Path, limit: int = MAX_LINE_BYTES) -> Iterator[tuple[bytes, int]]:
-    """Yield each line and its end position in the file; a line over `limit` is replaced by an unreadable piece."""
+    """Yield each line and its end position in the file; a line over `limit` is replaced by an
+    unreadable piece.
+    """
     at = 0
     with path.open("rb") as file:
         while line := file.readline(limit):
@@ -111,7 +133,9 @@ def lines_of(path: Path, limit: int = MAX_LINE_BYTES) -> Iterator[tuple[bytes, i
 
 
 class TranscriptReader:
-    """Streams the requests of many transcripts; `damaged` and `lines` are totals, `at` is the position read to."""
+    """Streams the requests of many transcripts; `damaged` and `lines` are totals, `at` is the
+    position read to.
+    """
 
     def __init__(self, table: CauseTable, count: Counter | None = None) -> None:
         self.lines = self.damaged = self.unreadable = self.at = 0

@@ -1,7 +1,8 @@
 """Starts an agent beside its own proxy, and writes launchers that always do so.
 
 Rules:
-1. The agent's own files are not changed: its environment, an option, or a temporary folder points it to the proxy.
+1. The agent's own files are not changed: its environment, an option, or a temporary folder points
+   it to the proxy.
 2. The upstream is the one that the agent would have used, and is fixed when the proxy starts.
 3. If the proxy does not start or does not answer, the agent starts without it.
 """
@@ -33,7 +34,9 @@ MARK: Final = "BUNDLE_ROUTER_DEFERRAL"
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How an agent is started: its command line, additions to its environment, and the upstream it would have used."""
+    """How an agent is started: its command line, additions to its environment, and the upstream it
+    would have used.
+    """
 
     words: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -90,11 +93,20 @@ class AgentPlaces:
         elif agent == "opencode":
             inline = self.environment.get("OPENCODE_CONFIG_CONTENT", "{}")
             config = Path(self.environment.get("XDG_CONFIG_HOME") or self.home / ".config")
-            sources = [_parse(inline), _json(self.folder / "opencode.json"), _json(config / "opencode/opencode.json")]
-            urls = (_value_at(source, "provider", "anthropic", "options", "baseURL") for source in sources)
+            sources = [
+                _parse(inline),
+                _json(self.folder / "opencode.json"),
+                _json(config / "opencode/opencode.json"),
+            ]
+            urls = (
+                _value_at(source, "provider", "anthropic", "options", "baseURL")
+                for source in sources
+            )
             found = next((url for url in urls if isinstance(url, str) and url), DEFAULT_UPSTREAM)
         elif agent == "cline":
-            url = _value_at(_json(self.cline_providers()), "providers", "anthropic", "settings", "baseUrl")
+            url = _value_at(
+                _json(self.cline_providers()), "providers", "anthropic", "settings", "baseUrl"
+            )
             found = url if isinstance(url, str) and url else DEFAULT_UPSTREAM
         return str(found).rstrip("/").removesuffix("/v1")
 
@@ -108,7 +120,9 @@ def _parse(text: str) -> dict[str, Any]:
 
 
 def launch(command: Sequence[str], port: int, places: AgentPlaces, scratch: Path) -> Launch:
-    """Return how to start an agent that uses the proxy on `port`; `scratch` is a folder for its temporary files."""
+    """Return how to start an agent that uses the proxy on `port`; `scratch` is a folder for its
+    temporary files.
+    """
     base = f"http://127.0.0.1:{port}"
     agent = agent_of(command)
     off = places.environment.get("NO_PROXY") or places.environment.get("no_proxy") or ""
@@ -116,30 +130,48 @@ def launch(command: Sequence[str], port: int, places: AgentPlaces, scratch: Path
     common = {"ANTHROPIC_BASE_URL": base, "NO_PROXY": direct, "no_proxy": direct, MARK: "1"}
     if agent == "claude":
         words = tuple(command)
-        if places.claude_setting():  # a settings file overrides the environment, and this option overrides both
-            words = (command[0], "--settings", json.dumps({"env": {"ANTHROPIC_BASE_URL": base}}), *command[1:])
+        if (
+            places.claude_setting()
+        ):  # a settings file overrides the environment, and this option overrides both
+            words = (
+                command[0],
+                "--settings",
+                json.dumps({"env": {"ANTHROPIC_BASE_URL": base}}),
+                *command[1:],
+            )
         return Launch(words, common)
     if agent == "opencode":
         config = _parse(places.environment.get("OPENCODE_CONFIG_CONTENT", "{}"))
-        config.setdefault("provider", {}).setdefault("anthropic", {}).setdefault("options", {})["baseURL"] = (
-            f"{base}/v1"
-        )
+        config.setdefault("provider", {}).setdefault("anthropic", {}).setdefault("options", {})[
+            "baseURL"
+        ] = f"{base}/v1"
         return Launch(tuple(command), common | {"OPENCODE_CONFIG_CONTENT": json.dumps(config)})
     if agent == "cline":
         providers = _json(places.cline_providers())
-        settings = providers.setdefault("providers", {}).setdefault("anthropic", {}).setdefault("settings", {})
+        settings = (
+            providers.setdefault("providers", {})
+            .setdefault("anthropic", {})
+            .setdefault("settings", {})
+        )
         settings["baseUrl"] = f"{base}/v1"
         file = scratch / "providers.json"
-        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as out:
+        with os.fdopen(
+            os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8"
+        ) as out:
             json.dump(providers, out)
         # Without `local`, Cline starts a daemon that would outlive the proxy and keep its address.
-        variables = {"CLINE_PROVIDER_SETTINGS_PATH": str(file), "CLINE_SESSION_BACKEND_MODE": "local"}
+        variables = {
+            "CLINE_PROVIDER_SETTINGS_PATH": str(file),
+            "CLINE_SESSION_BACKEND_MODE": "local",
+        }
         return Launch(tuple(command), common | variables)
     return Launch(tuple(command), common | {"ANTHROPIC_API_BASE": base})
 
 
 @contextlib.asynccontextmanager
-async def proxy_running(upstream: str, rules: DeferralRules, state: Path, runs: Path) -> AsyncIterator[int]:
+async def proxy_running(
+    upstream: str, rules: DeferralRules, state: Path, runs: Path
+) -> AsyncIterator[int]:
     """Run a proxy during the block, and yield its port once it answers. Raises OSError."""
     from bundle_router.deferral.hidden_store import HiddenStore
     from bundle_router.deferral.numbers import NumbersLog
@@ -165,7 +197,9 @@ async def healthy(port: int) -> None:
 
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
-        writer.write(f"GET {HEALTH} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n".encode())
+        writer.write(
+            f"GET {HEALTH} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n".encode()
+        )
         status = await reader.readline()
         if b" 200 " not in status:
             raise OSError(f"it answered {status!r}")
@@ -183,7 +217,10 @@ async def run_agent(
     upstream: str = "",
     say: Callable[[str], None] = lambda _text: None,
 ) -> int:
-    """Run an agent beside a proxy, and return its exit status. If the proxy does not answer, run it alone."""
+    """Run an agent beside a proxy, and return its exit status.
+
+    If the proxy does not answer, run it alone.
+    """
     upstream = upstream or places.upstream(agent_of(command))
     async with contextlib.AsyncExitStack() as stack:
         started = Launch(tuple(command))
@@ -192,19 +229,26 @@ async def run_agent(
             scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="bundle-router-"))
             started = launch(command, port, places, Path(scratch))
         except Exception as error:  # noqa: BLE001 - the agent starts whatever became of the proxy
-            say(f"the proxy did not start ({error or type(error).__name__}); {agent_of(command)} runs without it")
+            say(
+                f"the proxy did not start ({error or type(error).__name__}); {agent_of(command)}"
+                " runs without it"
+            )
         return await _run(started, places.environment)
 
 
 async def _run(started: Launch, environment: Mapping[str, str]) -> int:
     try:
-        process = await asyncio.create_subprocess_exec(*started.words, env={**environment, **started.environment})
+        process = await asyncio.create_subprocess_exec(
+            *started.words, env={**environment, **started.environment}
+        )
     except OSError as error:
         raise RequestError(f"{started.words[0]!r} can't be started: {error.strerror}") from None
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, _send, process, number)
-    loop.add_signal_handler(signal.SIGINT, lambda: None)  # the terminal sends it to the agent too: the agent decides
+    loop.add_signal_handler(
+        signal.SIGINT, lambda: None
+    )  # the terminal sends it to the agent too: the agent decides
     try:
         status = await process.wait()
     finally:
@@ -225,11 +269,15 @@ def find_agent(name: str, path: str, launchers: Path) -> str | None:
 
 
 def launcher_text(agent: str, program: str) -> bytes:
-    """Return the text of a launcher. If this program is gone or broken, it starts the agent alone."""
+    """Return the text of a launcher.
+
+    If this program is gone or broken, it starts the agent alone.
+    """
     router = f"{shlex.quote(sys.executable)} -m bundle_router"
     real = shlex.quote(program)
     return f"""#!/bin/sh
-# Written by `bundle-router deferral install {agent}`; `bundle-router deferral uninstall {agent}` removes it.
+# Written by `bundle-router deferral install {agent}`.
+# `bundle-router deferral uninstall {agent}` removes it.
 if [ -z "${{{MARK}:-}}" ] && {router} --version >/dev/null 2>&1; then
   {MARK}=1 exec {router} deferral run -- {real} "$@"
 fi

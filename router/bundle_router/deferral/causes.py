@@ -1,8 +1,11 @@
-"""Judges which requests deferred their tools, and why others did not. Pure; the causes are data (`causes.toml`).
+"""Judges which requests deferred their tools, and why others did not.
+
+Pure; the causes are data (`causes.toml`).
 
 Rules:
-1. The state comes from the best evidence: the recorded request, else a prompt snapshot, else a successful search, else
-   an inventory together with a known mode; else it is unknown, and unknown is never a finding.
+1. The state comes from the best evidence: the recorded request, else a prompt snapshot, else a
+   successful search, else an inventory together with a known mode; else it is unknown, and unknown
+   is never a finding.
 2. What a transcript recorded takes precedence over what the config says today.
 3. A cause counts only in the versions in which it existed.
 """
@@ -46,7 +49,9 @@ class VersionedRow(BaseModel):
     until: str = ""
 
     def exists_in(self, version: str) -> bool:
-        """Return whether the row applies to that version; an unreadable version counts as recent."""
+        """Return whether the row applies to that version; an unreadable version counts as
+        recent.
+        """
         number = version_number(version) or (9, 9, 9)
         first, last = version_number(self.since), version_number(self.until)
         return (first is None or number >= first) and (last is None or number <= last)
@@ -81,7 +86,9 @@ class CauseTable(BaseModel):
 
     def deferrable(self, version: str) -> frozenset[str]:
         """Return the built-in tools that a version defers."""
-        return frozenset[str]().union(*(row.names for row in self.builtins if row.exists_in(version)))
+        return frozenset[str]().union(
+            *(row.names for row in self.builtins if row.exists_in(version))
+        )
 
 
 def parse_table(text: str) -> CauseTable:
@@ -142,7 +149,10 @@ def generation(model: str) -> tuple[str, int, int] | None:
 
 
 def can_search(model: str) -> bool | None:
-    """Return whether a model accepts deferred tools: generation 4.5 or later. None for an unknown model."""
+    """Return whether a model accepts deferred tools: generation 4.5 or later.
+
+    None for an unknown model.
+    """
     known = generation(model)
     return None if known is None else known[1:] >= (4, 5)
 
@@ -196,7 +206,9 @@ def judge(request: RequestFacts, settings: AgentSettings, table: CauseTable) -> 
 
 
 def _by_inventory(request: RequestFacts, settings: AgentSettings) -> tuple[State, Evidence]:
-    """Judge by the inventory, which is evidence only with a known mode: `auto` writes one and defers nothing."""
+    """Judge by the inventory, which is evidence only with a known mode: `auto` writes one and
+    defers nothing.
+    """
     number = version_number(request.version)
     if number is None or not INVENTORY_SINCE <= number < SHAPES_SINCE:
         return "unknown", "none"
@@ -211,7 +223,9 @@ def _causes(request: RequestFacts, settings: AgentSettings) -> list[tuple[str, s
     """Return the matching causes, the best supported first, each with its place and a detail."""
     found: list[tuple[str, str, str]] = []
     if request.after_refusal:
-        found.append(("held-off" if request.after_refusal == "held" else "endpoint-refused", "", "recorded"))
+        found.append(
+            ("held-off" if request.after_refusal == "held" else "endpoint-refused", "", "recorded")
+        )
     found.append(("old-version", "", request.version))
     model = generation(request.model)
     if model is not None and (model[1] < 4 or (model[0] == "haiku" and model[1:] < (4, 5))):
@@ -221,11 +235,15 @@ def _causes(request: RequestFacts, settings: AgentSettings) -> list[tuple[str, s
     if is_truthy(settings.value(NO_BETAS)):
         found.append(("experimental-betas-disabled", settings.where(NO_BETAS), ""))
     elif request.betas is not None and set(request.betas) <= PLAIN_BETAS:
-        found.append(("experimental-betas-disabled", "", "recorded: no beta beyond the basic ones was sent"))
+        found.append(
+            ("experimental-betas-disabled", "", "recorded: no beta beyond the basic ones was sent")
+        )
     if settings.denied:
         found.append(("toolsearch-denied", settings.denied, ""))
     mode = search_mode(settings.value(SWITCH))
-    named = {"off": "env-off", "auto-100": "auto-100", "auto": "auto-below-threshold"}.get(mode.mode)
+    named = {"off": "env-off", "auto-100": "auto-100", "auto": "auto-below-threshold"}.get(
+        mode.mode
+    )
     if named is not None:
         found.append((named, settings.where(SWITCH), f"{SWITCH}={settings.value(SWITCH)}"))
     if request.vertex or is_truthy(settings.value(VERTEX)):

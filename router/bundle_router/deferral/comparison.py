@@ -60,7 +60,10 @@ class RequestSample:
 
 @dataclass(slots=True)
 class Effect:
-    """A change, with the requests before and after it. `project` limits it to one folder's requests."""
+    """A change, with the requests before and after it.
+
+    `project` limits it to one folder's requests.
+    """
 
     identity: str
     description: str
@@ -71,7 +74,9 @@ class Effect:
     after: RequestSample = field(default_factory=RequestSample)
 
     def add(self, request: RequestFacts) -> None:
-        if request.outcome != "served" or (self.project and not f"{request.cwd}/".startswith(f"{self.project}/")):
+        if request.outcome != "served" or (
+            self.project and not f"{request.cwd}/".startswith(f"{self.project}/")
+        ):
             return
         time = request.time.replace("Z", "+00:00")
         if time < self.applied:
@@ -92,7 +97,13 @@ class Effect:
         if not self.enough:
             return "pending"
         ratio = self.after.tokens_a_request / max(1.0, self.before.tokens_a_request)
-        return "worse" if self.hit_rate_fell or ratio > MORE else "measured" if ratio <= LESS else "no effect"
+        return (
+            "worse"
+            if self.hit_rate_fell or ratio > MORE
+            else "measured"
+            if ratio <= LESS
+            else "no effect"
+        )
 
     def as_json(self) -> dict[str, Any]:
         return {

@@ -1,7 +1,8 @@
-"""Sums requests up into findings: what switched deferral off, since when, how often, and at what cost. Pure.
+"""Sums requests up into findings: what switched deferral off, since when, how often, and at what
+cost. Pure.
 
-Definitions are at the front of a prompt. So a request paid for them first out of its cache reads, then out of its cache
-writes, then out of its plain input, and never more than it was billed.
+Definitions are at the front of a prompt. So a request paid for them first out of its cache reads,
+then out of its cache writes, then out of its plain input, and never more than it was billed.
 """
 
 from __future__ import annotations
@@ -28,7 +29,13 @@ from bundle_router.deferral.transcript import DefinitionSize, RequestFacts, Requ
 CALLS_A_SESSION: Final = 0.2
 APPLICABLE: Final = frozenset(
     (
-        *("env-off", "auto-100", "auto-below-threshold", "auto-threshold", "experimental-betas-disabled"),
+        *(
+            "env-off",
+            "auto-100",
+            "auto-below-threshold",
+            "auto-threshold",
+            "experimental-betas-disabled",
+        ),
         *("toolsearch-denied", "base-url-gate", "alwaysload-unused"),
     )
 )
@@ -62,13 +69,17 @@ class Share:
 
 
 def fitting_switch(tokens: int) -> str:
-    """Return the setting with the largest share of the context window that this many tokens of definitions exceed."""
+    """Return the setting with the largest share of the context window that this many tokens of
+    definitions exceed.
+    """
     share = (tokens * 100 - 1) // WINDOW_TOKENS
     return f"auto:{share}" if share >= 1 else "true"
 
 
 def split_cost(tokens: int, usage: Usage) -> Usage:
-    """Split definitions' tokens into those that a request read from the cache, wrote to it and paid in full."""
+    """Split definitions' tokens into those that a request read from the cache, wrote to it and paid
+    in full.
+    """
     read = min(tokens, usage.cache_read)
     write = min(tokens - read, usage.cache_write)
     return Usage(min(tokens - read - write, usage.plain), write, read)
@@ -96,7 +107,11 @@ class Group:
         if not self.first or request.time < self.first:
             self.first, self.first_version = request.time, request.version
         if request.time >= self.last:
-            self.last, self.last_version, self.detail = request.time, request.version, judgement.detail
+            self.last, self.last_version, self.detail = (
+                request.time,
+                request.version,
+                judgement.detail,
+            )
         if request.tools is None:
             return
         self.sized += 1
@@ -123,8 +138,10 @@ class Pinned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One line of the audit: what, where, since when, how often, at what cost, and what to do. The defaults are those
-    of a finding that only the config shows."""
+    """One line of the audit: what, where, since when, how often, at what cost, and what to do.
+
+    The defaults are those of a finding that only the config shows.
+    """
 
     cause: str
     title: str
@@ -153,7 +170,10 @@ class Finding:
 
 
 class Audit:
-    """Collects requests and config into findings. Its memory grows with causes, servers and sessions, not requests."""
+    """Collects requests and config into findings.
+
+    Its memory grows with causes, servers and sessions, not requests.
+    """
 
     def __init__(self, table: CauseTable) -> None:
         self.table = table
@@ -184,7 +204,9 @@ class Audit:
         self.states[judgement.state, judgement.evidence] += 1
         self._calls.update(request.calls)
         if judgement.state == "off":
-            self.groups.setdefault((judgement.cause, judgement.where), Group()).add(request, judgement)
+            self.groups.setdefault((judgement.cause, judgement.where), Group()).add(
+                request, judgement
+            )
         elif judgement.state == "on" and request.tools is not None:
             self._add_pinned(request, request.tools)
         return judgement
@@ -202,7 +224,9 @@ class Audit:
 
     def findings(self) -> list[Finding]:
         """Return the findings, the most expensive first."""
-        found = [self._off_finding(cause, where, group) for (cause, where), group in self.groups.items()]
+        found = [
+            self._off_finding(cause, where, group) for (cause, where), group in self.groups.items()
+        ]
         found += [
             self._threshold(where, group)
             for (cause, where), group in self.groups.items()
@@ -211,10 +235,17 @@ class Audit:
         found += self._unused_findings()
         found += self._only_set()
         found += [
-            self._finding("config-ignored", file.path, file.ignored) for file in self._files.values() if file.ignored
+            self._finding("config-ignored", file.path, file.ignored)
+            for file in self._files.values()
+            if file.ignored
         ]
         return sorted(
-            found, key=lambda finding: (-finding.tokens_a_session * finding.sessions, finding.cause, finding.where)
+            found,
+            key=lambda finding: (
+                -finding.tokens_a_session * finding.sessions,
+                finding.cause,
+                finding.where,
+            ),
         )
 
     def _off_finding(self, cause: str, where: str, group: Group) -> Finding:
@@ -230,7 +261,9 @@ class Audit:
             sessions=len(group.sessions),
             tokens_a_session=round(group.total.tokens / max(1, len(group.sessions))),
             total=group.total.as_json(),
-            servers=tuple((server, share.as_json()) for server, share in sorted(group.servers.items())),
+            servers=tuple(
+                (server, share.as_json()) for server, share in sorted(group.servers.items())
+            ),
             value=fitting_switch(group.largest) if fits else "",
         )
 
@@ -266,15 +299,19 @@ class Audit:
         return found
 
     def _only_set(self) -> list[Finding]:
-        """Return settings that switch deferral off, without a request that shows it yet. Excludes those that another
-        file overrides in every recorded project."""
+        """Return settings that switch deferral off, without a request that shows it yet.
+
+        Excludes those that another file overrides in every recorded project.
+        """
         seen = {where for _cause, where in self.groups}
         found = []
         for file in self._files.values():
             for name, value in file.variables:
                 where = f"{file.path}: env.{name}"
                 mode = search_mode(value).mode
-                cause = {"off": "env-off", "auto-100": "auto-100"}.get(mode) if name == SWITCH else None
+                cause = (
+                    {"off": "env-off", "auto-100": "auto-100"}.get(mode) if name == SWITCH else None
+                )
                 if name == NO_BETAS and is_truthy(value):
                     cause = "experimental-betas-disabled"
                 if cause is not None and where not in seen and self._holds(where):
@@ -290,13 +327,20 @@ class Audit:
     def _finding(self, cause: str, where: str, detail: str, **measured: Any) -> Finding:
         """Return a finding; nothing is `measured` where only the config shows it."""
         row = self.table[cause]
-        shown: dict[str, Any] = {"title": row.title, "fix": row.fix, "type": row.type, "source": row.source}
+        shown: dict[str, Any] = {
+            "title": row.title,
+            "fix": row.fix,
+            "type": row.type,
+            "source": row.source,
+        }
         return Finding(cause=cause, where=where, detail=detail, of=self.served, **shown, **measured)
 
 
 @dataclass(slots=True)
 class RouterSavings:
-    """What the router's own decisions kept out of prompts: tokens shown, and tokens of all permitted tools."""
+    """What the router's own decisions kept out of prompts: tokens shown, and tokens of all
+    permitted tools.
+    """
 
     runs: int = 0
     decisions: int = 0
@@ -337,4 +381,6 @@ def sum_servers(findings: Sequence[Finding]) -> list[tuple[str, dict[str, int]]]
             tools = max(row["tools"], share["tools"])
             row.update(share)
             row["tools"] = tools
-    return sorted(((server, dict(row)) for server, row in sums.items()), key=lambda item: -item[1]["tokens"])
+    return sorted(
+        ((server, dict(row)) for server, row in sums.items()), key=lambda item: -item[1]["tokens"]
+    )

@@ -1,9 +1,12 @@
-"""Removes tool searches from an answer before the client sees them, and notes what is needed to put them back. Pure.
+"""Removes tool searches from an answer before the client sees them, and notes what is needed to put
+them back. Pure.
 
 Rules:
-1. `server_tool_use` of the search tool and `tool_search_tool_result` are hidden; every other block passes.
-2. Without thinking they are dropped and the later blocks renumbered. With thinking (requested, or before the first
-   search) each becomes a short text block, so that signed thinking keeps its place even if the notes are lost.
+1. `server_tool_use` of the search tool and `tool_search_tool_result` are hidden; every other block
+   passes.
+2. Without thinking they are dropped and the later blocks renumbered. With thinking (requested, or
+   before the first search) each becomes a short text block, so that signed thinking keeps its place
+   even if the notes are lost.
 3. A stream without a search passes byte for byte. Notes hold only names and queries of an answer.
 4. An answer that would be left without any block gets one placeholder.
 """
@@ -23,7 +26,9 @@ SEARCH_PREFIX: Final = "tool_search_tool"
 RESULT: Final = "tool_search_tool_result"
 MAX_EVENT_BYTES: Final = 16 * 1024 * 1024
 MAX_KEPT_BYTES: Final = 4 * 1024 * 1024
-"""Bytes of an answer that pass before it is parsed: until then it is known whether there is a search."""
+"""Bytes of an answer that pass before it is parsed: until then it is known whether there is a
+search.
+"""
 _PLACEHOLDER: Final = re.compile(r"\[tool search (?:result )?(\S+)\]")
 _EVENT_END: Final = re.compile(rb"(?:\r\n|\n|\r(?!\n)){2}")
 _LINE: Final = re.compile(r"\r\n|\n|\r")
@@ -40,8 +45,11 @@ class BrokenAnswer(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class HiddenBlock:
-    """A block hidden from the client: only names and queries, and its place. `visible` blocks of the answer came before
-    it; `before` is the id of the tool call right after it, if there was one."""
+    """A block hidden from the client: only names and queries, and its place.
+
+    `visible` blocks of the answer came before it; `before` is the id of the tool call right after
+    it, if there was one.
+    """
 
     kind: BlockKind
     id: str
@@ -59,9 +67,17 @@ class HiddenBlock:
 
     def as_block(self) -> dict[str, Any]:
         if self.kind == "use":
-            return {"type": "server_tool_use", "id": self.id, "name": self.name, "input": json.loads(self.input)}
+            return {
+                "type": "server_tool_use",
+                "id": self.id,
+                "name": self.name,
+                "input": json.loads(self.input),
+            }
         if self.error:
-            content: dict[str, Any] = {"type": "tool_search_tool_result_error", "error_code": self.error}
+            content: dict[str, Any] = {
+                "type": "tool_search_tool_result_error",
+                "error_code": self.error,
+            }
             if self.error_message:
                 content["error_message"] = self.error_message
         else:
@@ -74,7 +90,9 @@ def is_hidden(block: Any) -> bool:
     """Return whether a block belongs to a tool search."""
     if not isinstance(block, dict):
         return False
-    searching = block.get("type") == "server_tool_use" and str(block.get("name", "")).startswith(SEARCH_PREFIX)
+    searching = block.get("type") == "server_tool_use" and str(block.get("name", "")).startswith(
+        SEARCH_PREFIX
+    )
     return searching or block.get("type") == RESULT
 
 
@@ -82,7 +100,9 @@ def hidden_block(block: dict[str, Any], visible: int) -> HiddenBlock:
     """Return the note about a block."""
     if block["type"] == "server_tool_use":
         query = json.dumps(block.get("input") or {}, separators=(",", ":"))
-        return HiddenBlock("use", str(block.get("id")), visible, name=str(block.get("name")), input=query)
+        return HiddenBlock(
+            "use", str(block.get("id")), visible, name=str(block.get("name")), input=query
+        )
     content = block.get("content")
     content = content if isinstance(content, dict) else {}
     references = tuple(
@@ -105,8 +125,14 @@ def placeholder_for(block: HiddenBlock) -> str:
 
 
 def placeholder_id(block: Any) -> str | None:
-    """Return the id of the search that a text block is the placeholder of; None for any other block."""
-    if not isinstance(block, dict) or block.get("type") != "text" or not isinstance(block.get("text"), str):
+    """Return the id of the search that a text block is the placeholder of; None for any other
+    block.
+    """
+    if (
+        not isinstance(block, dict)
+        or block.get("type") != "text"
+        or not isinstance(block.get("text"), str)
+    ):
         return None
     found = _PLACEHOLDER.fullmatch(block["text"].strip())
     return found[1] if found else None
@@ -116,21 +142,32 @@ def shown_blocks(content: Any) -> list[dict[str, Any]]:
     """Return an assistant message's blocks; a plain string counts as one text block."""
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
-    return [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
+    return (
+        [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
+    )
 
 
 def message_key(blocks: Sequence[dict[str, Any]], prompt: str) -> str:
-    """Return the key of an answer in its client's later requests: the id of its first tool call, else a digest of its
-    text and of the prompt before it. "" if it has neither."""
+    """Return the key of an answer in its client's later requests: the id of its first tool call,
+    else a digest of its text and of the prompt before it. "" if it has neither.
+    """
     for block in blocks:
         if block.get("type") == "tool_use" and block.get("id"):
             return f"call:{block['id']}"
-    text = "".join(str(block.get("text", "")) for block in blocks if block.get("type") == "text").strip()
-    return f"text:{hashlib.sha256(f'{prompt} {text}'.encode('utf-8', 'surrogatepass')).hexdigest()}" if text else ""
+    text = "".join(
+        str(block.get("text", "")) for block in blocks if block.get("type") == "text"
+    ).strip()
+    return (
+        f"text:{hashlib.sha256(f'{prompt} {text}'.encode('utf-8', 'surrogatepass')).hexdigest()}"
+        if text
+        else ""
+    )
 
 
 def keeps_places(blocks: Sequence[dict[str, Any]], thinking: bool) -> bool:
-    """Return whether searches become placeholders: if thinking was requested, or is before the first search."""
+    """Return whether searches become placeholders: if thinking was requested, or is before the
+    first search.
+    """
     for block in blocks:
         if is_hidden(block):
             return thinking
@@ -142,14 +179,20 @@ def keeps_places(blocks: Sequence[dict[str, Any]], thinking: bool) -> bool:
 def notes_of(
     blocks: Sequence[dict[str, Any]], prompt: str, *, placeholders: bool
 ) -> dict[str, tuple[HiddenBlock, ...]]:
-    """Return the notes about an answer, by key, from which the client's view is restored to the answer."""
+    """Return the notes about an answer, by key, from which the client's view is restored to the
+    answer.
+    """
     placeholders = keeps_places(blocks, placeholders)
     hidden: list[HiddenBlock] = []
     visible: list[dict[str, Any]] = []
     for index, block in enumerate(blocks):
         if is_hidden(block):
             following = next((later for later in blocks[index + 1 :] if not is_hidden(later)), None)
-            before = str(following.get("id") or "") if following and following.get("type") == "tool_use" else ""
+            before = (
+                str(following.get("id") or "")
+                if following and following.get("type") == "tool_use"
+                else ""
+            )
             hidden.append(replace(hidden_block(block, len(visible)), before=before))
         else:
             visible.append(block)
@@ -186,12 +229,16 @@ def hide_in_message(body: bytes, *, placeholders: bool) -> tuple[bytes, list[dic
 
 
 def split_events(data: bytes, *, final: bool = False) -> tuple[list[bytes], bytes]:
-    """Split off the whole events of a stream, each with its final blank line; also return the rest."""
+    """Split off the whole events of a stream, each with its final blank line; also return the
+    rest.
+    """
     if b"\r" not in data:
         parts = data.split(b"\n\n")
         return [part + b"\n\n" for part in parts[:-1]], parts[-1]
     events, at = [], 0
-    end = len(data) if final or not data.endswith(b"\r") else len(data) - 1  # `\r` may be half of `\r\n`
+    end = (
+        len(data) if final or not data.endswith(b"\r") else len(data) - 1
+    )  # `\r` may be half of `\r\n`
     while found := _EVENT_END.search(data, at, end):
         events.append(data[at : found.end()])
         at = found.end()
@@ -200,7 +247,11 @@ def split_events(data: bytes, *, final: bool = False) -> tuple[list[bytes], byte
 
 def event_data(event: bytes) -> tuple[str, dict[str, Any]] | None:
     """Return an event's data, as text and parsed; None if it is no JSON object."""
-    lines = [line for line in _LINE.split(event.decode("utf-8", "surrogateescape")) if line.startswith("data:")]
+    lines = [
+        line
+        for line in _LINE.split(event.decode("utf-8", "surrogateescape"))
+        if line.startswith("data:")
+    ]
     text = "\n".join(line[5:].removeprefix(" ") for line in lines)
     try:
         value = json.loads(text)
@@ -210,8 +261,11 @@ def event_data(event: bytes) -> tuple[str, dict[str, Any]] | None:
 
 
 class StreamFilter:
-    """Filters one answer that is a stream of events. `feed` takes pieces of any size and returns the client's bytes;
-    `blocks` are the answer's blocks once it contained a search."""
+    """Filters one answer that is a stream of events.
+
+    `feed` takes pieces of any size and returns the client's bytes; `blocks` are the answer's blocks
+    once it contained a search.
+    """
 
     def __init__(self, *, placeholders: bool, may_continue: bool = False) -> None:
         self._placeholders = placeholders
@@ -239,7 +293,11 @@ class StreamFilter:
 
     def feed(self, data: bytes) -> bytes:
         data = self._rest + data if self._rest else data
-        if not self._reading and data.endswith(b"\n\n") and not any(mark in data for mark in _MARKS):
+        if (
+            not self._reading
+            and data.endswith(b"\n\n")
+            and not any(mark in data for mark in _MARKS)
+        ):
             self._rest = b""  # whole events without a mark, like most pieces
             return self._keep_passing(data)
         events, self._rest = split_events(data)
@@ -282,7 +340,10 @@ class StreamFilter:
         for kept in () if self._reading else self._kept[:1] + self._kept[-1:]:
             events = (event for event in split_events(kept, final=True)[0] if b'"usage"' in event)
             for found in filter(None, map(event_data, events)):
-                self.usage.update(_dict(_dict(found[1].get("message")).get("usage")) or _dict(found[1].get("usage")))
+                self.usage.update(
+                    _dict(_dict(found[1].get("message")).get("usage"))
+                    or _dict(found[1].get("usage"))
+                )
         return self.usage
 
     def _filter_events(self, events: Sequence[bytes]) -> Iterator[bytes]:
@@ -352,7 +413,11 @@ class StreamFilter:
             raise BrokenAnswer("an event of a block that did not begin")
         if shown == index:
             return event
-        member = next(member for member in members(text, len(text) - len(text.lstrip())) if member.key == "index")
+        member = next(
+            member
+            for member in members(text, len(text) - len(text.lstrip()))
+            if member.key == "index"
+        )
         return _with_data(event, text[: member.start] + str(shown) + text[member.end :])
 
     def _end_of_message(self, event: bytes, text: str, data: dict[str, Any]) -> Iterator[bytes]:
@@ -373,8 +438,9 @@ class StreamFilter:
         yield event
 
     def resume(self, *, may_continue: bool) -> list[dict[str, Any]]:
-        """Begin the continuation of a paused answer: its events follow as if the answer had gone on. Return the blocks
-        so far, which end the continuing request."""
+        """Begin the continuation of a paused answer: its events follow as if the answer had gone
+        on. Return the blocks so far, which end the continuing request.
+        """
         so_far = self.blocks
         self._earlier = so_far
         self._earlier_output += int(self.usage.get("output_tokens") or 0)
@@ -386,7 +452,9 @@ class StreamFilter:
 
 
 def _only_searches(blocks: Sequence[dict[str, Any]]) -> bool:
-    """Return whether search is the only server tool in an answer, so that only this proxy can continue it."""
+    """Return whether search is the only server tool in an answer, so that only this proxy can
+    continue it.
+    """
     uses = [block for block in blocks if block.get("type") == "server_tool_use"]
     return bool(uses) and all(map(is_hidden, uses))
 
@@ -407,14 +475,26 @@ def _with_data(event: bytes, text: str) -> bytes:
     lines = re.split(rb"(\r\n|\n|\r)", event)
     first = next(i for i, line in enumerate(lines) if line.startswith(b"data:"))
     lines[first] = b"data: " + text.encode("utf-8", "surrogateescape")
-    return b"".join(line for i, line in enumerate(lines) if i <= first or not line.startswith(b"data:"))
+    return b"".join(
+        line for i, line in enumerate(lines) if i <= first or not line.startswith(b"data:")
+    )
 
 
 def _text_block(index: int, text: str) -> bytes:
     """Return the events of a whole text block."""
     steps: tuple[dict[str, Any], ...] = (
-        {"type": "content_block_start", "index": index, "content_block": {"type": "text", "text": ""}},
-        {"type": "content_block_delta", "index": index, "delta": {"type": "text_delta", "text": text}},
+        {
+            "type": "content_block_start",
+            "index": index,
+            "content_block": {"type": "text", "text": ""},
+        },
+        {
+            "type": "content_block_delta",
+            "index": index,
+            "delta": {"type": "text_delta", "text": text},
+        },
         {"type": "content_block_stop", "index": index},
     )
-    return b"".join(f"event: {step['type']}\ndata: {json.dumps(step)}\n\n".encode() for step in steps)
+    return b"".join(
+        f"event: {step['type']}\ndata: {json.dumps(step)}\n\n".encode() for step in steps
+    )

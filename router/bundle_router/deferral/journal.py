@@ -1,10 +1,13 @@
-"""Changes files so that every change can be undone: a lock, backups, a journal, and writing by rename.
+"""Changes files so that every change can be undone: a lock, backups, a journal, and writing by
+rename.
 
 Rules:
-1. A file is changed only while it has the content that the plan was made from, which is checked before the rename.
-2. Order: backup, `begun` in the journal, new bytes beside each file, rename of each, `applied` in the journal; each of
-   these is on disk before the next begins. So whoever opens the journal after a crash reverts an unfinished change (and
-   completes an unfinished undo), and each file is at any moment either the old or the new one.
+1. A file is changed only while it has the content that the plan was made from, which is checked
+   before the rename.
+2. Order: backup, `begun` in the journal, new bytes beside each file, rename of each, `applied` in
+   the journal; each of these is on disk before the next begins. So whoever opens the journal after
+   a crash reverts an unfinished change (and completes an unfinished undo), and each file is at any
+   moment either the old or the new one.
 3. Several files are changed together or not at all.
 4. Undo refuses a file that was changed since; otherwise it restores the same bytes and mode.
 """
@@ -41,7 +44,10 @@ def digest(data: bytes | None) -> str | None:
 
 
 class Disk:
-    """The system calls of a change. `step` is called before each, so that a test can crash there."""
+    """The system calls of a change.
+
+    `step` is called before each, so that a test can crash there.
+    """
 
     def step(self, name: str, path: Path) -> None:
         """Do nothing; a test crashes here, before a call that changes something."""
@@ -52,7 +58,9 @@ class Disk:
         except FileNotFoundError:
             return None
 
-    def write_new(self, path: Path, data: bytes, mode: int, owner: tuple[int, int] | None = None) -> None:
+    def write_new(
+        self, path: Path, data: bytes, mode: int, owner: tuple[int, int] | None = None
+    ) -> None:
         """Write and sync a new file, replacing a leftover of that name."""
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
@@ -103,7 +111,9 @@ def _now() -> str:
 class Journal:
     """The journal of one state folder. Use `locked` around every change."""
 
-    def __init__(self, folder: Path, disk: Disk | None = None, now: Callable[[], str] = _now) -> None:
+    def __init__(
+        self, folder: Path, disk: Disk | None = None, now: Callable[[], str] = _now
+    ) -> None:
         self.folder = folder
         self._disk = disk or Disk()
         self._now = now
@@ -111,13 +121,18 @@ class Journal:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock; first settle what a crash left unfinished. Raises RequestError if another holds it."""
+        """Hold the lock; first settle what a crash left unfinished.
+
+        Raises RequestError if another holds it.
+        """
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with os.fdopen(os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, PRIVATE)) as handle:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise RequestError("another change is under way", advice="try again when it has ended") from None
+                raise RequestError(
+                    "another change is under way", advice="try again when it has ended"
+                ) from None
             self._settle()
             yield
 
@@ -133,11 +148,21 @@ class Journal:
         return list(newest.values())
 
     def apply(self, edits: Sequence[FileEdit], about: Mapping[str, Any]) -> dict[str, Any]:
-        """Carry out the edits together, and return the journal's entry. Raises RequestError if a file differs from the
-        plan's, and StorageError (with everything restored) if the disk fails."""
+        """Carry out the edits together, and return the journal's entry.
+
+        Raises RequestError if a file differs from the plan's, and StorageError (with everything
+        restored) if the disk fails.
+        """
         identity = self._new_id()
         changes = [self._change(identity, number, edit) for number, edit in enumerate(edits)]
-        entry = {"schema": SCHEMA, "id": identity, "time": self._now(), "state": "begun", **about, "changes": changes}
+        entry = {
+            "schema": SCHEMA,
+            "id": identity,
+            "time": self._now(),
+            "state": "begun",
+            **about,
+            "changes": changes,
+        }
         try:
             for change, edit in zip(changes, edits, strict=True):
                 if edit.before is not None:
@@ -151,28 +176,45 @@ class Journal:
             self._append({"id": identity, "state": "applied", "applied": self._now()})
         except OSError as error:
             self._settle()
-            raise storage_error("the change could not be carried out, and was taken back", error) from error
+            raise storage_error(
+                "the change could not be carried out, and was taken back", error
+            ) from error
         except RequestError:
             self._settle()
             raise
         return {**entry, "state": "applied"}
 
     def undo(self, identity: str) -> dict[str, Any]:
-        """Restore a change's files, bytes and mode. Raises RequestError if one was changed since."""
+        """Restore a change's files, bytes and mode.
+
+        Raises RequestError if one was changed since.
+        """
         entry = next((entry for entry in self.entries() if entry["id"] == identity), None)
         if entry is None:
-            raise RequestError(f"there is no change {identity!r}", advice="see `bundle-router deferral status`")
+            raise RequestError(
+                f"there is no change {identity!r}", advice="see `bundle-router deferral status`"
+            )
         if entry["state"] != "applied":
-            raise RequestError(f"the change {identity} is {entry['state']}, so there is nothing to undo")
+            raise RequestError(
+                f"the change {identity} is {entry['state']}, so there is nothing to undo"
+            )
         for change in entry["changes"]:
             if digest(self._disk.read(Path(change["path"]))) != change["after"]:
-                advice = f"its old bytes are in {self.folder / change['backup']}" if change["backup"] else ""
-                raise RequestError(f"{change['path']} was changed since, so it is left as it is", advice=advice)
+                advice = (
+                    f"its old bytes are in {self.folder / change['backup']}"
+                    if change["backup"]
+                    else ""
+                )
+                raise RequestError(
+                    f"{change['path']} was changed since, so it is left as it is", advice=advice
+                )
         self._append({"id": identity, "state": "undoing"})
         try:
             self._restore(entry, fresh=False)
         except OSError as error:
-            raise storage_error("the undo did not finish; it goes on with the next command", error) from error
+            raise storage_error(
+                "the undo did not finish; it goes on with the next command", error
+            ) from error
         self._append({"id": identity, "state": "undone", "undone": self._now()})
         return {**entry, "state": "undone"}
 
@@ -182,7 +224,9 @@ class Journal:
         return next(name for n in range(10_000) if (name := f"{stem}-{n}") not in used)
 
     def _change(self, identity: str, number: int, edit: FileEdit) -> dict[str, Any]:
-        """Describe one file's change, after checking that the file may be changed and still matches the plan."""
+        """Describe one file's change, after checking that the file may be changed and still matches
+        the plan.
+        """
         path = Path(edit.path).resolve()
         found = self._disk.read(path)
         if found != edit.before:
@@ -193,7 +237,10 @@ class Journal:
             if not stat.S_ISREG(status.st_mode) or not status.st_mode & stat.S_IWUSR:
                 raise RequestError(f"{path} is read-only, so it is left as it is")
             if status.st_nlink > 1:
-                raise RequestError(f"{path} has several hard links, so it is left as it is", advice="edit it by hand")
+                raise RequestError(
+                    f"{path} has several hard links, so it is left as it is",
+                    advice="edit it by hand",
+                )
             mode, owner = stat.S_IMODE(status.st_mode), [status.st_uid, status.st_gid]
         backup = None if found is None else f"backups/{identity}/{number}"
         return {
@@ -213,10 +260,14 @@ class Journal:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.bundle-router")
-        self._disk.write_new(temporary, data, change["mode"], (change["owner"][0], change["owner"][1]))
+        self._disk.write_new(
+            temporary, data, change["mode"], (change["owner"][0], change["owner"][1])
+        )
         if digest(self._disk.read(path)) != expected:
             temporary.unlink()
-            raise RequestError(f"{path} was changed in the meantime, so it is left as it is", advice="plan again")
+            raise RequestError(
+                f"{path} was changed in the meantime, so it is left as it is", advice="plan again"
+            )
         self._disk.rename(temporary, path)
 
     def _restore(self, entry: Mapping[str, Any], *, fresh: bool) -> None:
@@ -226,7 +277,10 @@ class Journal:
             if fresh:
                 with contextlib.suppress(FileNotFoundError):
                     path.with_name(f".{path.name}.bundle-router").unlink()
-            if change["before"] == change["after"] or digest(self._disk.read(path)) != change["after"]:
+            if (
+                change["before"] == change["after"]
+                or digest(self._disk.read(path)) != change["after"]
+            ):
                 continue  # not changed yet, restored already, or changed by someone else
             old = self._disk.read(self.folder / change["backup"]) if change["backup"] else None
             if digest(old) != change["before"]:

@@ -1,7 +1,8 @@
 """Edits JSON text by spans: only the edited bytes change. Pure.
 
-The standard decoder finds the positions, value by value. So numbers, escapes, indentation, line ends and a byte order
-mark elsewhere stay. Text with comments, trailing commas or duplicate keys is refused.
+The standard decoder finds the positions, value by value. So numbers, escapes, indentation, line
+ends and a byte order mark elsewhere stay. Text with comments, trailing commas or duplicate keys is
+refused.
 """
 
 from __future__ import annotations
@@ -59,10 +60,12 @@ class Element:
 
 
 def members(text: str, at: int, split: Splitter | None = None) -> Iterator[Member]:
-    """Yield the members of the object that begins at `at`, in order. Raises ValueError if there is none.
+    """Yield the members of the object that begins at `at`, in order.
 
-    `split` may parse a value itself: it gets the text, the key and the value's start, and returns value and end, or
-    None.
+    Raises ValueError if there is none.
+
+    `split` may parse a value itself: it gets the text, the key and the value's start, and returns
+    value and end, or None.
     """
     if text[at : at + 1] != "{":
         raise ValueError("no object")
@@ -76,13 +79,18 @@ def members(text: str, at: int, split: Splitter | None = None) -> Iterator[Membe
         if text[at] != ":":
             raise ValueError("a colon is expected")
         start = skip_space(text, at + 1)
-        value, end = (split(text, key, start) if split else None) or _DECODER.raw_decode(text, start)
+        value, end = (split(text, key, start) if split else None) or _DECODER.raw_decode(
+            text, start
+        )
         yield Member(key, value, key_start, start, end)
         at = _next_separator(text, end, "}")
 
 
 def read_elements(text: str, at: int) -> tuple[list[Element], int]:
-    """Return the elements of the array that begins at `at`, and its end. Raises ValueError if there is none."""
+    """Return the elements of the array that begins at `at`, and its end.
+
+    Raises ValueError if there is none.
+    """
     if text[at : at + 1] != "[":
         raise ValueError("no array")
     found = []
@@ -109,13 +117,18 @@ def start_of(text: str) -> int:
 
 
 def read_editable(data: bytes) -> str:
-    """Return the text of a JSON object that may be edited. Raises NotEditable with the reason if it may not."""
+    """Return the text of a JSON object that may be edited.
+
+    Raises NotEditable with the reason if it may not.
+    """
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
         raise NotEditable("it is not UTF-8") from None
     try:
-        value = json.loads(text[start_of(text) :], object_pairs_hook=_unique_object, parse_constant=_constant)
+        value = json.loads(
+            text[start_of(text) :], object_pairs_hook=_unique_object, parse_constant=_constant
+        )
     except json.JSONDecodeError as wrong:
         raise NotEditable(_reason(text[start_of(text) :], wrong)) from None
     except RecursionError:
@@ -160,7 +173,9 @@ def find(text: str, keys: Sequence[str]) -> Member | None:
 
 
 def set_member(text: str, keys: Sequence[str], value: Any) -> str:
-    """Return the text with the member at `keys` set to `value`; missing objects on the way are created."""
+    """Return the text with the member at `keys` set to `value`; missing objects on the way are
+    created.
+    """
     shown = json.dumps(value)
     present = find(text, keys)
     if present is not None:
@@ -179,7 +194,9 @@ def set_member(text: str, keys: Sequence[str], value: Any) -> str:
     gap = text[at + 1 : first.key_start]
     key_end = scanstring(text, first.key_start + 1, True)[1]
     colon = text[key_end : first.start]
-    return text[: last.end] + f",{gap or ' '}{json.dumps(keys[-1])}{colon}{shown}" + text[last.end :]
+    return (
+        text[: last.end] + f",{gap or ' '}{json.dumps(keys[-1])}{colon}{shown}" + text[last.end :]
+    )
 
 
 def remove_member(text: str, keys: Sequence[str]) -> str:
@@ -196,11 +213,17 @@ def remove_element(text: str, keys: Sequence[str], value: Any) -> str:
     """Return the text without the elements that equal `value` in the array at `keys`."""
     while True:
         array = find(text, keys)
-        found = read_elements(text, array.start)[0] if array is not None and text[array.start] == "[" else []
+        found = (
+            read_elements(text, array.start)[0]
+            if array is not None and text[array.start] == "["
+            else []
+        )
         index = next((i for i, element in enumerate(found) if element.value == value), None)
         if array is None or index is None:
             return text
-        text = _cut_item(text, array.start, [(element.start, element.end) for element in found], index)
+        text = _cut_item(
+            text, array.start, [(element.start, element.end) for element in found], index
+        )
 
 
 def _cut_item(text: str, at: int, spans: Sequence[tuple[int, int]], index: int) -> str:

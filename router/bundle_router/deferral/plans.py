@@ -1,4 +1,6 @@
-"""Turns findings into edits of files: the bytes a file would have afterwards, and what a person has to do. Pure."""
+"""Turns findings into edits of files: the bytes a file would have afterwards, and what a person has
+to do. Pure.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,13 @@ from typing import Any, Final
 
 from bundle_router.deferral.causes import NO_BETAS, SWITCH
 from bundle_router.deferral.findings import Finding
-from bundle_router.deferral.json_spans import NotEditable, read_editable, remove_element, remove_member, set_member
+from bundle_router.deferral.json_spans import (
+    NotEditable,
+    read_editable,
+    remove_element,
+    remove_member,
+    set_member,
+)
 from bundle_router.deferral.settings import ProfileLine
 
 PROBE_DAYS: Final = 7
@@ -46,8 +54,11 @@ def make_plan(
     probe_age_days: Mapping[str, float],
     user_settings: str,
 ) -> ChangePlan:
-    """Return the edits that resolve the findings. `read` returns a file's bytes; `probe_age_days` is the age of each
-    host's last probe that passed."""
+    """Return the edits that resolve the findings.
+
+    `read` returns a file's bytes; `probe_age_days` is the age of each host's last probe that
+    passed.
+    """
     before: dict[str, bytes | None] = {}
     after: dict[str, bytes] = {}
     done: list[Finding] = []
@@ -59,8 +70,8 @@ def make_plan(
             age = probe_age_days.get(finding.detail)
             if age is None or age > PROBE_DAYS:
                 manual.append(
-                    f"{finding.cause}: no probe of {finding.detail} has passed within {PROBE_DAYS} days; "
-                    f"run `bundle-router deferral probe --yes` first, or update Claude Code"
+                    f"{finding.cause}: no probe of {finding.detail} has passed within {PROBE_DAYS}"
+                    " days; run `bundle-router deferral probe --yes` first, or update Claude Code"
                 )
                 continue
         if edit is None:
@@ -69,7 +80,9 @@ def make_plan(
         if path not in before:
             before[path] = read(path)
         try:
-            text = read_editable(after.get(path, before[path] if before[path] is not None else b"{}\n"))  # type: ignore[arg-type]
+            text = read_editable(
+                after.get(path, before[path] if before[path] is not None else b"{}\n")  # type: ignore[arg-type]
+            )
             changed = edit(text).encode("utf-8")
             read_editable(changed)
         except NotEditable as reason:
@@ -77,8 +90,12 @@ def make_plan(
             continue
         after[path] = changed
         done.append(finding)
-    edits = tuple(FileEdit(path, before[path], data) for path, data in after.items() if data != before[path])
-    return ChangePlan(edits, tuple(done), tuple(dict.fromkeys(refused)), tuple(dict.fromkeys(manual)))
+    edits = tuple(
+        FileEdit(path, before[path], data) for path, data in after.items() if data != before[path]
+    )
+    return ChangePlan(
+        edits, tuple(done), tuple(dict.fromkeys(refused)), tuple(dict.fromkeys(manual))
+    )
 
 
 def _edit_of(finding: Finding, user_settings: str) -> tuple[str, Callable[[str], str] | None]:
@@ -88,7 +105,10 @@ def _edit_of(finding: Finding, user_settings: str) -> tuple[str, Callable[[str],
         return path or user_settings, lambda text: set_member(text, ("env", SWITCH), "true")
     if not path:
         return "", None
-    if finding.cause in ("env-off", "experimental-betas-disabled", "auto-100") and not finding.value:
+    if (
+        finding.cause in ("env-off", "experimental-betas-disabled", "auto-100")
+        and not finding.value
+    ):
         return path, lambda text: remove_member(text, tuple(dotted.split(".", 1)))
     if finding.cause in ("auto-below-threshold", "auto-threshold", "auto-100") and finding.value:
         return path, lambda text: set_member(text, ("env", SWITCH), finding.value)
@@ -108,12 +128,17 @@ def _by_hand(finding: Finding, profiles: Sequence[ProfileLine]) -> list[str]:
 
 
 def show_diff(edit: FileEdit) -> str:
-    """Return a unified diff without the strings that the edit does not concern: they may be credentials."""
+    """Return a unified diff without the strings that the edit does not concern: they may be
+    credentials.
+    """
     before = _mask_values(edit.before or b"")
     after = _mask_values(edit.after or b"")
     name_before = edit.path if edit.before is not None else "/dev/null"
     name_after = edit.path if edit.after is not None else "/dev/null"
-    return "\n".join(difflib.unified_diff(before, after, name_before, name_after, lineterm="", n=2)) + "\n"
+    return (
+        "\n".join(difflib.unified_diff(before, after, name_before, name_after, lineterm="", n=2))
+        + "\n"
+    )
 
 
 def _mask_values(data: bytes) -> list[str]:
@@ -131,7 +156,9 @@ def _mask(line: str) -> str:
             key = _unquote_literal(found[1])
             shown.append(found[0])
         else:
-            shown.append(found[1] if key in _SHOWN or _unquote_literal(found[1]) in _SHOWN else '"…"')
+            shown.append(
+                found[1] if key in _SHOWN or _unquote_literal(found[1]) in _SHOWN else '"…"'
+            )
             key = ""
     return "".join(shown) + line[at:]
 

@@ -1,7 +1,8 @@
-"""Tests whether a gateway supports deferral: the same small request twice, with the tools upfront and deferred.
+"""Tests whether a gateway supports deferral: the same small request twice, with the tools upfront
+and deferred.
 
-`pass`: accepted and billed for less; `ignored`: accepted, but billed the same; `refused`: answered with an error. No
-credential is stored.
+`pass`: accepted and billed for less; `ignored`: accepted, but billed the same; `refused`: answered
+with an error. No credential is stored.
 """
 
 from __future__ import annotations
@@ -48,17 +49,30 @@ class ProbeResult:
 
 def probe_body(form: Form, model: str, *, deferred: bool) -> dict[str, Any]:
     """Return the request that is sent."""
-    text = ("A made-up tool that is only here to weigh something; never call it. " * 12)[:TEXT_CHARS]
+    text = ("A made-up tool that is only here to weigh something; never call it. " * 12)[
+        :TEXT_CHARS
+    ]
     late = {"defer_loading": True} if deferred else {}
     schema = {"type": "object", "properties": {"value": {"type": "string"}}}
     if form == "anthropic":
-        tools: list[dict[str, Any]] = [{"type": SEARCH_TYPE, "name": SEARCH_NAME}] if deferred else []
-        tools += [{"name": f"probe_{n}", "description": text, "input_schema": schema, **late} for n in range(TOOLS)]
+        tools: list[dict[str, Any]] = (
+            [{"type": SEARCH_TYPE, "name": SEARCH_NAME}] if deferred else []
+        )
+        tools += [
+            {"name": f"probe_{n}", "description": text, "input_schema": schema, **late}
+            for n in range(TOOLS)
+        ]
         messages = [{"role": "user", "content": "Answer with the word yes."}]
         return {"model": model, "max_tokens": 16, "tools": tools, "messages": messages}
     tools = [{"type": "tool_search"}] if deferred else []
     tools += [
-        {"type": "function", "name": f"probe_{n}", "description": text, "parameters": schema, **late}
+        {
+            "type": "function",
+            "name": f"probe_{n}",
+            "description": text,
+            "parameters": schema,
+            **late,
+        }
         for n in range(TOOLS)
     ]
     return {
@@ -71,17 +85,24 @@ def probe_body(form: Form, model: str, *, deferred: bool) -> dict[str, Any]:
 
 
 def probe(base: str, form: Form, model: str, environment: Mapping[str, str]) -> ProbeResult:
-    """Test a gateway. Raises RequestError without a credential, RouterError if it does not serve plain requests."""
+    """Test a gateway.
+
+    Raises RequestError without a credential, RouterError if it does not serve plain requests.
+    """
     parts = urlsplit(base)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise RequestError(f"{base!r} is not an http:// or https:// address")
     headers = _credentials(form, environment)
     status, upfront = _ask(base, form, probe_body(form, model, deferred=False), headers)
     if status != 200:
-        raise RouterError(f"{parts.hostname} answered the plain request with {status}, so nothing was learned")
+        raise RouterError(
+            f"{parts.hostname} answered the plain request with {status}, so nothing was learned"
+        )
     status, deferred = _ask(base, form, probe_body(form, model, deferred=True), headers)
     tokens = (_input_tokens(upfront), _input_tokens(deferred) if status == 200 else 0)
-    result: ProbeOutcome = "refused" if status != 200 else "pass" if tokens[1] < FEWER * tokens[0] else "ignored"
+    result: ProbeOutcome = (
+        "refused" if status != 200 else "pass" if tokens[1] < FEWER * tokens[0] else "ignored"
+    )
     time = datetime.now(UTC).isoformat(timespec="seconds")
     return ProbeResult(parts.hostname, form, model, result, *tokens, status, time)
 
@@ -99,20 +120,31 @@ def _credentials(form: Form, environment: Mapping[str, str]) -> dict[str, str]:
     raise RequestError("neither ANTHROPIC_API_KEY nor ANTHROPIC_AUTH_TOKEN is set")
 
 
-def _ask(base: str, form: Form, body: dict[str, Any], headers: Mapping[str, str]) -> tuple[int, Any]:
+def _ask(
+    base: str, form: Form, body: dict[str, Any], headers: Mapping[str, str]
+) -> tuple[int, Any]:
     parts = urlsplit(base)
-    path = parts.path.rstrip("/").removesuffix("/v1") + ("/v1/messages" if form == "anthropic" else "/v1/responses")
+    path = parts.path.rstrip("/").removesuffix("/v1") + (
+        "/v1/messages" if form == "anthropic" else "/v1/responses"
+    )
     connection: http.client.HTTPConnection
     if parts.scheme == "https":
         connection = http.client.HTTPSConnection(
-            parts.hostname or "", parts.port, timeout=TIMEOUT_S, context=ssl.create_default_context()
+            parts.hostname or "",
+            parts.port,
+            timeout=TIMEOUT_S,
+            context=ssl.create_default_context(),
         )
     else:
         connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=TIMEOUT_S)
     try:
-        connection.request("POST", path, json.dumps(body), {"content-type": "application/json", **headers})
+        connection.request(
+            "POST", path, json.dumps(body), {"content-type": "application/json", **headers}
+        )
         answer = connection.getresponse()
-        return answer.status, json.loads(answer.read(MAX_ANSWER_BYTES)) if answer.status == 200 else None
+        return answer.status, json.loads(
+            answer.read(MAX_ANSWER_BYTES)
+        ) if answer.status == 200 else None
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise RouterError(f"{parts.hostname} could not be asked: {type(error).__name__}") from error
     finally:

@@ -1,10 +1,13 @@
-"""The proxy: listens on loopback, forwards everything to one upstream, and defers tools if it may. Fails open.
+"""The proxy: listens on loopback, forwards everything to one upstream, and defers tools if it may.
+
+Fails open.
 
 Rules:
 1. Only `POST …/v1/messages` may be rewritten; all else passes unchanged, in both directions.
-2. A rewritten request that is refused with 400 is sent again unchanged. If that succeeds, the model (or, if the history
-   was changed, the conversation) is left alone for a day.
-3. An exception before the first byte went to the client sends the original; after it, the stream ends with an error.
+2. A rewritten request that is refused with 400 is sent again unchanged. If that succeeds, the model
+   (or, if the history was changed, the conversation) is left alone for a day.
+3. An exception before the first byte went to the client sends the original; after it, the stream
+   ends with an error.
 4. Hidden blocks are noted before the client sees the end of the answer.
 5. Credentials pass through; they are never written, logged or stored.
 """
@@ -26,10 +29,22 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from bundle_router.deferral.hidden_store import HiddenStore
-from bundle_router.deferral.hiding import BrokenAnswer, StreamFilter, hide_in_message, is_hidden, notes_of
+from bundle_router.deferral.hiding import (
+    BrokenAnswer,
+    StreamFilter,
+    hide_in_message,
+    is_hidden,
+    notes_of,
+)
 from bundle_router.deferral.numbers import NumbersLog
 from bundle_router.deferral.rewriting import Deferred, RequestRewriter, UnchangedRequest
-from bundle_router.deferral.upstream import MAX_BODY_BYTES, Headers, Upstream, UpstreamAnswer, UpstreamFailed
+from bundle_router.deferral.upstream import (
+    MAX_BODY_BYTES,
+    Headers,
+    Upstream,
+    UpstreamAnswer,
+    UpstreamFailed,
+)
 
 HEALTH: Final = "/.bundle-router/health"
 MAX_CONTINUATIONS: Final = 3
@@ -64,7 +79,12 @@ class DeferralProxy:
         numbers: NumbersLog | None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._upstream, self._rewriter, self._store, self._numbers = upstream, rewriter, store, numbers
+        self._upstream, self._rewriter, self._store, self._numbers = (
+            upstream,
+            rewriter,
+            store,
+            numbers,
+        )
         self._clock = clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -90,7 +110,9 @@ class DeferralProxy:
         raw_path = request.scope.get("raw_path") or request.url.path.encode()
         query = request.scope["query_string"]
         target = (raw_path + (b"?" + query if query else b"")).decode("latin-1")
-        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers.raw]
+        headers = [
+            (name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers.raw
+        ]
         exchange = _Exchange(request.method, target, headers, bytes(body), self._clock())
         exchange.row = {"method": request.method, "path": _known_path(request.url.path)}
         if request.method == "POST" and request.url.path.rstrip("/").endswith("/v1/messages"):
@@ -108,7 +130,11 @@ class DeferralProxy:
             found = self._rewriter.rewrite(exchange.body.decode("utf-8"), recall)
         except Exception as error:  # noqa: BLE001 - fails open: nothing in the rewriting may stop a request
             found = UnchangedRequest(type(error).__name__)
-        if isinstance(found, Deferred) and self._store is not None and self._store.refused(*_refusal_keys(found)):
+        if (
+            isinstance(found, Deferred)
+            and self._store is not None
+            and self._store.refused(*_refusal_keys(found))
+        ):
             found = UnchangedRequest("refused before")
         if isinstance(found, UnchangedRequest):
             exchange.row["untouched"] = found.reason
@@ -143,15 +169,21 @@ class DeferralProxy:
         )
 
     async def _send_original(self, exchange: _Exchange) -> UpstreamAnswer:
-        return await self._upstream.send(exchange.method, exchange.target, exchange.headers, exchange.body)
+        return await self._upstream.send(
+            exchange.method, exchange.target, exchange.headers, exchange.body
+        )
 
     async def _send_unchanged(self, exchange: _Exchange, refusal: UpstreamAnswer) -> Response:
-        """Send the original request after its rewritten form was refused, and remember that if it helped."""
+        """Send the original request after its rewritten form was refused, and remember that if it
+        helped.
+        """
         refusal.close()
         exchange.row["retried"] = 1
         answer = await self._send_original(exchange)
         if answer.status < 300 and exchange.deferred is not None and self._store is not None:
-            self._store.refuse(_refusal_keys(exchange.deferred)[0 if not exchange.deferred.restored else 1])
+            self._store.refuse(
+                _refusal_keys(exchange.deferred)[0 if not exchange.deferred.restored else 1]
+            )
         return self._pass(exchange, answer)
 
     def _pass(self, exchange: _Exchange, answer: UpstreamAnswer) -> Response:
@@ -168,7 +200,9 @@ class DeferralProxy:
 
         return _stream_response(pieces(), answer)
 
-    async def _answer_whole(self, exchange: _Exchange, deferred: Deferred, answer: UpstreamAnswer) -> Response:
+    async def _answer_whole(
+        self, exchange: _Exchange, deferred: Deferred, answer: UpstreamAnswer
+    ) -> Response:
         """Answer with a plain message, without its searches."""
         try:
             body, blocks = hide_in_message(await answer.body(), placeholders=deferred.placeholders)
@@ -178,7 +212,9 @@ class DeferralProxy:
                 if message.get("stop_reason") != "pause_turn" or not any(map(is_hidden, so_far)):
                     break
                 continued = json.loads(
-                    await (await self._send(exchange, _continue_request(deferred.text, so_far))).body()
+                    await (
+                        await self._send(exchange, _continue_request(deferred.text, so_far))
+                    ).body()
                 )
                 so_far = [*so_far, *continued["content"]]
                 body, so_far = hide_in_message(
@@ -193,11 +229,19 @@ class DeferralProxy:
         self._mark(exchange)
         self._note_done(exchange, answer.status)
         response = Response(body, answer.status)
-        response.raw_headers = [*_raw_headers(answer, plain=True), (b"content-length", str(len(body)).encode())]
+        response.raw_headers = [
+            *_raw_headers(answer, plain=True),
+            (b"content-length", str(len(body)).encode()),
+        ]
         return response
 
-    async def _stream(self, exchange: _Exchange, deferred: Deferred, answer: UpstreamAnswer) -> Response:
-        """Answer with a stream, without its searches. Waits for the first bytes: until then the original can go."""
+    async def _stream(
+        self, exchange: _Exchange, deferred: Deferred, answer: UpstreamAnswer
+    ) -> Response:
+        """Answer with a stream, without its searches.
+
+        Waits for the first bytes: until then the original can go.
+        """
         filtered = self._answer_filtered(exchange, deferred, answer)
         await anext(filtered, b"")
         return _stream_response(filtered, answer, plain=True)
@@ -205,8 +249,10 @@ class DeferralProxy:
     async def _answer_filtered(
         self, exchange: _Exchange, deferred: Deferred, answer: UpstreamAnswer
     ) -> AsyncGenerator[bytes, None]:
-        """Yield nothing once there is something to answer with, then the client's bytes of the stream, and of those
-        that continue it after `pause_turn`. A failure before that is raised, a later one ends the stream."""
+        """Yield nothing once there is something to answer with, then the client's bytes of the
+        stream, and of those that continue it after `pause_turn`. A failure before that is raised, a
+        later one ends the stream.
+        """
         stream = StreamFilter(placeholders=deferred.placeholders, may_continue=True)
         began, noted = False, 0
         try:
@@ -249,7 +295,9 @@ class DeferralProxy:
         notes = notes_of(blocks, deferred.prompt, placeholders=deferred.placeholders)
         if notes and self._store is not None:
             self._store.remember(notes)
-        exchange.row["searches"] = sum(block.get("type") == "server_tool_use" for block in blocks if is_hidden(block))
+        exchange.row["searches"] = sum(
+            block.get("type") == "server_tool_use" for block in blocks if is_hidden(block)
+        )
 
     def _mark(self, exchange: _Exchange) -> None:
         if exchange.first_byte is None:
@@ -262,7 +310,9 @@ class DeferralProxy:
         first = exchange.first_byte if exchange.first_byte is not None else ended
         spans = (("first_byte_ms", first), ("ms", ended))
         times = {name: round((at - exchange.began) * 1e3, 2) for name, at in spans}
-        self._numbers.write({**exchange.row, "status": status, "request_bytes": len(exchange.body), **times})
+        self._numbers.write(
+            {**exchange.row, "status": status, "request_bytes": len(exchange.body), **times}
+        )
 
 
 def _refusal_keys(deferred: Deferred) -> tuple[str, str]:
@@ -276,17 +326,26 @@ def _continue_request(text: str, blocks: list[dict[str, Any]]) -> bytes:
     if last.get("role") == "assistant":
         raise BrokenAnswer("an answer to a prefilled message can't be continued")
     body["messages"].append({"role": "assistant", "content": blocks})
-    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode(
+        "utf-8", "surrogatepass"
+    )
 
 
 def _usage(usage: Any) -> dict[str, int]:
-    names = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
+    names = (
+        "input_tokens",
+        "cache_creation_input_tokens",
+        "cache_read_input_tokens",
+        "output_tokens",
+    )
     rows = usage if isinstance(usage, dict) else {}
     return {name: rows[name] for name in names if isinstance(rows.get(name), int)}
 
 
 def _known_path(path: str) -> str:
-    """Return a path for the numbers: one of the API's, else a word, because a path may contain an id."""
+    """Return a path for the numbers: one of the API's, else a word, because a path may contain an
+    id.
+    """
     known_paths = ("/v1/messages/count_tokens", "/v1/messages", "/v1/models")
     return next((known for known in known_paths if path.rstrip("/").endswith(known)), "other")
 
@@ -302,14 +361,18 @@ def _raw_headers(answer: UpstreamAnswer, *, plain: bool = False) -> list[tuple[b
     return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in rows]
 
 
-def _stream_response(pieces: AsyncIterator[bytes], answer: UpstreamAnswer, *, plain: bool = False) -> StreamingResponse:
+def _stream_response(
+    pieces: AsyncIterator[bytes], answer: UpstreamAnswer, *, plain: bool = False
+) -> StreamingResponse:
     response = StreamingResponse(pieces, answer.status)
     response.raw_headers = _raw_headers(answer, plain=plain)
     return response
 
 
 def _error(status: int, kind: str, message: str) -> JSONResponse:
-    return JSONResponse({"type": "error", "error": {"type": kind, "message": f"bundle-router: {message}"}}, status)
+    return JSONResponse(
+        {"type": "error", "error": {"type": kind, "message": f"bundle-router: {message}"}}, status
+    )
 
 
 def _error_event() -> bytes:
@@ -320,7 +383,8 @@ def _error_event() -> bytes:
 
 def listen(port: int = 0) -> socket.socket:
     """Return a socket that listens on loopback."""
-    # With IPPROTO_TCP asyncio sets TCP_NODELAY; else pieces of a stream wait up to 40 ms for an acknowledgement.
+    # With IPPROTO_TCP asyncio sets TCP_NODELAY; else pieces of a stream wait up to 40 ms for an
+    # acknowledgement.
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listening.bind(("127.0.0.1", port))

@@ -1,12 +1,15 @@
 """Rewrites a request of Anthropic's Messages API so that most of its tools are deferred. Pure.
 
 Rules:
-1. A request is changed only if its model can search, the client defers nothing itself, nothing in it forbids deferral
-   (`input_examples`, a forced tool), and enough tools qualify. Otherwise it is sent byte for byte.
-2. The search tool comes first, then the tools that stay, then the deferred ones, each part in the client's order. So
-   the same tools give the same bytes, and the cached prefix stays valid.
-3. A deferred tool carries no `cache_control`; one that is removed moves to the last tool that may carry it.
-4. Blocks hidden from the client in earlier answers are put back, without references to tools that are gone.
+1. A request is changed only if its model can search, the client defers nothing itself, nothing in
+   it forbids deferral (`input_examples`, a forced tool), and enough tools qualify. Otherwise it is
+   sent byte for byte.
+2. The search tool comes first, then the tools that stay, then the deferred ones, each part in the
+   client's order. So the same tools give the same bytes, and the cached prefix stays valid.
+3. A deferred tool carries no `cache_control`; one that is removed moves to the last tool that may
+   carry it.
+4. Blocks hidden from the client in earlier answers are put back, without references to tools that
+   are gone.
 5. A tool that the history calls, and that no search there found, stays upfront.
 6. All other text of the body stays unchanged, down to spelling and space.
 """
@@ -23,7 +26,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from bundle_router.deferral.causes import can_search
-from bundle_router.deferral.hiding import BlockKind, HiddenBlock, message_key, placeholder_id, shown_blocks
+from bundle_router.deferral.hiding import (
+    BlockKind,
+    HiddenBlock,
+    message_key,
+    placeholder_id,
+    shown_blocks,
+)
 from bundle_router.deferral.json_spans import (
     Element,
     Member,
@@ -36,16 +45,23 @@ from bundle_router.deferral.json_spans import (
 
 SEARCH_TYPE: Final = "tool_search_tool_bm25_20251119"
 SEARCH_NAME: Final = "tool_search_tool_bm25"
-NATIVE_NAMES: Final = frozenset(("toolsearch", "mcpsearch", "tool_search", "search_tools", "deferredtoolplaceholder"))
+NATIVE_NAMES: Final = frozenset(
+    ("toolsearch", "mcpsearch", "tool_search", "search_tools", "deferredtoolplaceholder")
+)
 GROUP: Final = 5
-"""Minimum tools with one prefix that count as a server's, if the name does not say so (`github_create_issue`)."""
+"""Minimum tools with one prefix that count as a server's, if the name does not say so
+(`github_create_issue`).
+"""
 KEPT_TOOL_LISTS: Final = 16
 _PREFIX: Final = re.compile(r"[A-Za-z0-9]+(?=[_.-])")
 
 
 @dataclass(frozen=True, slots=True)
 class DeferralRules:
-    """Which tools are deferred. `keep` and `defer` are globs over names; `models` are further ones that can search."""
+    """Which tools are deferred.
+
+    `keep` and `defer` are globs over names; `models` are further ones that can search.
+    """
 
     min_tools: int = 10
     keep: tuple[str, ...] = ()
@@ -95,7 +111,10 @@ class UnreadableBody(ValueError):
 
 
 class RequestRewriter:
-    """Rewrites requests under one set of rules. Caches only what follows from the latest arrays of tools."""
+    """Rewrites requests under one set of rules.
+
+    Caches only what follows from the latest arrays of tools.
+    """
 
     def __init__(self, rules: DeferralRules) -> None:
         self._rules = rules
@@ -103,7 +122,10 @@ class RequestRewriter:
         self._texts: OrderedDict[tuple[str, frozenset[str]], tuple[str, int, int]] = OrderedDict()
 
     def rewrite(self, text: str, recall: Recall) -> Deferred | UnchangedRequest:
-        """Return the rewritten request. `recall` returns hidden blocks by the keys of messages and placeholders."""
+        """Return the rewritten request.
+
+        `recall` returns hidden blocks by the keys of messages and placeholders.
+        """
         try:
             parts = self._parts(text)
         except (ValueError, IndexError, RecursionError):
@@ -112,7 +134,10 @@ class RequestRewriter:
         if isinstance(found, UnchangedRequest):
             return found
         tools, messages = found
-        keys = [_keys_of(message.value, messages[i - 1].value if i else None) for i, message in enumerate(messages)]
+        keys = [
+            _keys_of(message.value, messages[i - 1].value if i else None)
+            for i, message in enumerate(messages)
+        ]
         wanted = [key for some in keys for key in some]
         hidden = recall(wanted) if wanted else {}
         called, searched = set[str](), set[str]()
@@ -140,7 +165,8 @@ class RequestRewriter:
             model=parts["model"].value,
             tools=len(tools.tools),
             deferred=deferred,
-            placeholders=isinstance(thinking, dict) and thinking.get("type") in ("enabled", "adaptive"),
+            placeholders=isinstance(thinking, dict)
+            and thinking.get("type") in ("enabled", "adaptive"),
             restored=restored,
             prompt=_prompt_digest(messages[-1].value) if messages else "",
             conversation=_prompt_digest(messages[0].value) if messages else "",
@@ -157,7 +183,9 @@ class RequestRewriter:
         return parts
 
     def _split(self, text: str, key: str, start: int) -> tuple[Any, int] | None:
-        """Parse the arrays of tools and messages by element; a cached array of tools is not parsed again."""
+        """Parse the arrays of tools and messages by element; a cached array of tools is not parsed
+        again.
+        """
         if text[start : start + 1] != "[":
             return None
         if key == "messages":
@@ -176,11 +204,17 @@ class RequestRewriter:
             self._lists.popitem(last=False)
         return made, end
 
-    def _read(self, parts: Mapping[str, Member]) -> tuple[ToolList, list[Element]] | UnchangedRequest:
+    def _read(
+        self, parts: Mapping[str, Member]
+    ) -> tuple[ToolList, list[Element]] | UnchangedRequest:
         tools = parts["tools"].value if "tools" in parts else None
         messages = parts["messages"].value if "messages" in parts else None
         model = parts["model"].value if "model" in parts else None
-        if not isinstance(tools, ToolList) or not isinstance(messages, list) or not isinstance(model, str):
+        if (
+            not isinstance(tools, ToolList)
+            or not isinstance(messages, list)
+            or not isinstance(model, str)
+        ):
             return UnchangedRequest("no tools")
         if tools.obstacle:
             return UnchangedRequest(tools.obstacle)
@@ -208,7 +242,9 @@ class RequestRewriter:
             prefix = _PREFIX.match(name)
             return prefix is not None and groups[prefix[0]] >= GROUP
 
-        return frozenset(name for name, count in Counter(names).items() if count == 1 and qualifies(name))
+        return frozenset(
+            name for name, count in Counter(names).items() if count == 1 and qualifies(name)
+        )
 
     def _tools_text(self, tools: ToolList, deferred: frozenset[str]) -> tuple[str, int, int]:
         key = (tools.text, deferred)
@@ -223,7 +259,9 @@ def _order(tools: Sequence[Element], text: str, deferred: frozenset[str]) -> tup
     """Return the new array of tools, and the bytes of definitions upfront before and after."""
     offset = tools[0].start - text.index("{")
     raw = [(tool.value, text[tool.start - offset : tool.end - offset]) for tool in tools]
-    is_late = [isinstance(value.get("name"), str) and value["name"] in deferred for value, _part in raw]
+    is_late = [
+        isinstance(value.get("name"), str) and value["name"] in deferred for value, _part in raw
+    ]
     staying = [row for row, goes_late in zip(raw, is_late, strict=True) if not goes_late]
     search = json.dumps({"type": SEARCH_TYPE, "name": SEARCH_NAME}, separators=(",", ":"))
     upfront = [search, *(part for _value, part in staying)]
@@ -238,12 +276,20 @@ def _order(tools: Sequence[Element], text: str, deferred: frozenset[str]) -> tup
     if moved is not None and not any(value.get("cache_control") for value, _part in staying[-1:]):
         upfront[-1] = set_member(upfront[-1], ("cache_control",), moved)
     before = sum(len(part.encode()) for _value, part in raw)
-    return "[" + ",".join((*upfront, *late)) + "]", before, sum(len(part.encode()) for part in upfront)
+    return (
+        "[" + ",".join((*upfront, *late)) + "]",
+        before,
+        sum(len(part.encode()) for part in upfront),
+    )
 
 
 def _is_plain(tool: Any) -> bool:
     """Return whether a tool is an ordinary one, which the client executes."""
-    return isinstance(tool, dict) and tool.get("type", "custom") == "custom" and isinstance(tool.get("name"), str)
+    return (
+        isinstance(tool, dict)
+        and tool.get("type", "custom") == "custom"
+        and isinstance(tool.get("name"), str)
+    )
 
 
 def _obstacle(tools: Iterable[Element]) -> str:
@@ -263,16 +309,25 @@ def _obstacle(tools: Iterable[Element]) -> str:
 
 def _blocks(message: Any) -> list[dict[str, Any]]:
     content = message.get("content") if isinstance(message, dict) else None
-    return [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
+    return (
+        [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
+    )
 
 
 def _defers(message: Any) -> bool:
     """Return whether a message shows that the client defers tools itself."""
     for block in _blocks(message):
-        if block.get("type") in ("tool_addition", "tool_removal", "tool_search_tool_result", "tool_reference"):
+        if block.get("type") in (
+            "tool_addition",
+            "tool_removal",
+            "tool_search_tool_result",
+            "tool_reference",
+        ):
             return True
         inner = block.get("content") if block.get("type") == "tool_result" else None
-        if isinstance(inner, list) and any(isinstance(b, dict) and b.get("type") == "tool_reference" for b in inner):
+        if isinstance(inner, list) and any(
+            isinstance(b, dict) and b.get("type") == "tool_reference" for b in inner
+        ):
             return True
     return False
 
@@ -296,25 +351,37 @@ def _keys_of(value: Any, previous: Any) -> list[str]:
     """Return the keys under which hidden blocks of an assistant message may be stored."""
     if not isinstance(value, dict) or value.get("role") != "assistant":
         return []
-    keys = [f"id:{found}" for block in _blocks(value) if (found := placeholder_id(block)) is not None]
+    keys = [
+        f"id:{found}" for block in _blocks(value) if (found := placeholder_id(block)) is not None
+    ]
     key = message_key(shown_blocks(value.get("content")), _prompt_digest(previous))
     return [*dict.fromkeys(keys), *([key] if key else [])]
 
 
 def _usable_blocks(blocks: Sequence[HiddenBlock], names: frozenset[str]) -> list[HiddenBlock]:
-    """Return the hidden blocks that may be put back. References to missing tools are removed, and also searches without
-    remaining references, with their results; and searches without a result."""
+    """Return the hidden blocks that may be put back.
+
+    References to missing tools are removed, and also searches without remaining references, with
+    their results; and searches without a result.
+    """
     results: dict[str, HiddenBlock] = {}
     for block in blocks:
         if block.kind == "result":
             kept = tuple(name for name in block.references if name in names)
             if kept or block.error or not block.references:
                 results[block.id] = replace(block, references=kept)
-    return [results[block.id] if block.kind == "result" else block for block in blocks if block.id in results]
+    return [
+        results[block.id] if block.kind == "result" else block
+        for block in blocks
+        if block.id in results
+    ]
 
 
 def _restore_blocks(
-    text: str, message: Element, put_back: Sequence[tuple[str, Sequence[HiddenBlock]]], usable: Sequence[HiddenBlock]
+    text: str,
+    message: Element,
+    put_back: Sequence[tuple[str, Sequence[HiddenBlock]]],
+    usable: Sequence[HiddenBlock],
 ) -> list[tuple[int, int, str]]:
     """Return the edits that put hidden blocks back into an assistant message."""
     content = next((m for m in members(text, message.start) if m.key == "content"), None)
@@ -323,23 +390,33 @@ def _restore_blocks(
     by_kind = {(block.kind, block.id): block for block in usable}
     if text[content.start] == '"':  # the client joined the blocks into one text
         inserts = [block for key, kept in put_back if not key.startswith("id:") for block in kept]
-        return _into_text(text, content, [b for b in (by_kind.get((x.kind, x.id)) for x in inserts) if b is not None])
+        return _into_text(
+            text,
+            content,
+            [b for b in (by_kind.get((x.kind, x.id)) for x in inserts) if b is not None],
+        )
     places, _end = read_elements(text, content.start)
     edits: list[tuple[int, int, str]] = []
     for place in places:
         identity = placeholder_id(place.value)
         if identity is not None and f"id:{identity}" in dict(put_back):
-            kind: BlockKind = "result" if place.value["text"].strip().startswith("[tool search result") else "use"
+            kind: BlockKind = (
+                "result" if place.value["text"].strip().startswith("[tool search result") else "use"
+            )
             block = by_kind.get((kind, identity))
             if block is not None:
                 edits.append((place.start, place.end, block.as_text()))
     for key, kept in put_back:
         if not key.startswith("id:"):
-            edits += _insert(places, content, [b for x in kept if (b := by_kind.get((x.kind, x.id))) is not None])
+            edits += _insert(
+                places, content, [b for x in kept if (b := by_kind.get((x.kind, x.id))) is not None]
+            )
     return edits
 
 
-def _into_text(text: str, content: Member, blocks: Sequence[HiddenBlock]) -> list[tuple[int, int, str]]:
+def _into_text(
+    text: str, content: Member, blocks: Sequence[HiddenBlock]
+) -> list[tuple[int, int, str]]:
     if not blocks:
         return []
     text_block = f'{{"type":"text","text":{text[content.start : content.end]}}}'
@@ -348,11 +425,18 @@ def _into_text(text: str, content: Member, blocks: Sequence[HiddenBlock]) -> lis
     return [(content.start, content.end, "[" + ",".join((*before, text_block, *after)) + "]")]
 
 
-def _insert(places: Sequence[Element], content: Member, blocks: Sequence[HiddenBlock]) -> list[tuple[int, int, str]]:
-    """Return insertions of blocks before the tool call that followed them, else after as many blocks as preceded."""
+def _insert(
+    places: Sequence[Element], content: Member, blocks: Sequence[HiddenBlock]
+) -> list[tuple[int, int, str]]:
+    """Return insertions of blocks before the tool call that followed them, else after as many
+    blocks as preceded.
+    """
     edits = []
     for block in blocks:
-        index = next((i for i, p in enumerate(places) if block.before and p.value.get("id") == block.before), None)
+        index = next(
+            (i for i, p in enumerate(places) if block.before and p.value.get("id") == block.before),
+            None,
+        )
         if index is None:
             index = min(block.visible, len(places))
         if index < len(places):
@@ -367,7 +451,9 @@ def _insert(places: Sequence[Element], content: Member, blocks: Sequence[HiddenB
 def _apply_edits(text: str, edits: Iterable[tuple[int, int, str]]) -> str:
     parts: list[str] = []
     at = 0
-    for start, end, new in sorted(edits, key=lambda edit: edit[:2]):  # stable: insertions at one place stay in order
+    for start, end, new in sorted(
+        edits, key=lambda edit: edit[:2]
+    ):  # stable: insertions at one place stay in order
         parts += (text[at:start], new)
         at = end
     return "".join((*parts, text[at:]))

@@ -1,7 +1,10 @@
-"""Reads an agent's config files as the agent does, and reports those that it ignores. Pure; only named values are kept.
+"""Reads an agent's config files as the agent does, and reports those that it ignores.
 
-Precedence, as measured in Claude Code 2.1.329: managed > project local > project > user > process environment. A file
-with comments or trailing commas is ignored whole; a BOM is accepted; of duplicate keys the last wins.
+Pure; only named values are kept.
+
+Precedence, as measured in Claude Code 2.1.329: managed > project local > project > user > process
+environment. A file with comments or trailing commas is ignored whole; a BOM is accepted; of
+duplicate keys the last wins.
 """
 
 from __future__ import annotations
@@ -13,7 +16,14 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
-from bundle_router.deferral.causes import BASE_URL, ENVIRONMENT, NO_BETAS, SWITCH, AgentSettings, Setting
+from bundle_router.deferral.causes import (
+    BASE_URL,
+    ENVIRONMENT,
+    NO_BETAS,
+    SWITCH,
+    AgentSettings,
+    Setting,
+)
 
 Scope = Literal["managed", "local", "project", "user", "user-local"]
 RANK: Final[tuple[Scope, ...]] = ("managed", "local", "project", "user")
@@ -65,18 +75,28 @@ def read_settings(path: str, scope: Scope, data: bytes) -> SettingsFile:
         if scope == "user-local":
             return SettingsFile(path, scope, ignored="the agent does not read this file")
         place = f"line {wrong.lineno}" if isinstance(wrong, json.JSONDecodeError) else str(wrong)
-        return SettingsFile(path, scope, ignored=f"the agent can't parse it ({place}) and ignores all of it")
+        return SettingsFile(
+            path, scope, ignored=f"the agent can't parse it ({place}) and ignores all of it"
+        )
     if scope == "user-local":
         loud = [name for name in RELEVANT if name in value]
         ignored = f"the agent does not read this file ({', '.join(loud)})" if loud else ""
         return SettingsFile(path, scope, ignored=ignored)
     environment = value.get("env")
     pairs = environment.items() if isinstance(environment, dict) else ()
-    variables = tuple((name, _kept(name, setting)) for name, setting in pairs if name in ENVIRONMENT)
+    variables = tuple(
+        (name, _kept(name, setting)) for name, setting in pairs if name in ENVIRONMENT
+    )
     permissions = value.get("permissions")
     deny = permissions.get("deny") if isinstance(permissions, dict) else None
-    ignored = "the agent does not read `mcpServers` here (it does in .mcp.json)" if "mcpServers" in value else ""
-    return SettingsFile(path, scope, variables, isinstance(deny, list) and "ToolSearch" in deny, ignored)
+    ignored = (
+        "the agent does not read `mcpServers` here (it does in .mcp.json)"
+        if "mcpServers" in value
+        else ""
+    )
+    return SettingsFile(
+        path, scope, variables, isinstance(deny, list) and "ToolSearch" in deny, ignored
+    )
 
 
 def _kept(name: str, value: Any) -> str:
@@ -89,19 +109,25 @@ def _kept(name: str, value: Any) -> str:
 def effective(files: Sequence[SettingsFile], environment: Mapping[str, str]) -> AgentSettings:
     """Return the values in force for a project; settings files override the process environment."""
     variables = {
-        name: Setting(_kept(name, environment[name]), "environment") for name in ENVIRONMENT if name in environment
+        name: Setting(_kept(name, environment[name]), "environment")
+        for name in ENVIRONMENT
+        if name in environment
     }
     denied = ""
     for scope in reversed(RANK):
         for file in (file for file in files if file.scope == scope):
-            variables.update({name: Setting(value, f"{file.path}: env.{name}") for name, value in file.variables})
+            variables.update(
+                {name: Setting(value, f"{file.path}: env.{name}") for name, value in file.variables}
+            )
             if file.denies_search:
                 denied = f"{file.path}: permissions.deny"
     return AgentSettings(variables, denied)
 
 
 def always_loaded(path: str, data: bytes, cwd: str = "") -> list[AlwaysLoad]:
-    """Return the servers marked `alwaysLoad` in `.mcp.json` or `~/.claude.json` (there also those of project `cwd`)."""
+    """Return the servers marked `alwaysLoad` in `.mcp.json` or `~/.claude.json` (there also those
+    of project `cwd`).
+    """
     try:
         value = _load(data)
     except (ValueError, RecursionError):
@@ -139,7 +165,9 @@ class ProfileLine:
 
 
 def profile_lines(path: str, text: str) -> list[ProfileLine]:
-    """Return the lines of a shell profile that set a deferral variable; a URL's line is not shown."""
+    """Return the lines of a shell profile that set a deferral variable; a URL's line is not
+    shown.
+    """
     found = []
     for number, line in enumerate(text.splitlines(), 1):
         match = _PROFILE.match(line)

@@ -1,13 +1,17 @@
-"""Reads one transcript of Claude Code, line by line, as a stream of requests. Pure, and bounded in memory.
+"""Reads one transcript of Claude Code, line by line, as a stream of requests.
+
+Pure, and bounded in memory.
 
 Rules:
-1. A request is a recorded `api-request` or, if a version records none, one assistant message. Several lines of one
-   message are one request, and a message that another file repeats is not counted again.
-2. `on` means that some definition was sent with `defer_loading` (or, in a snapshot, that the search tool was offered);
-   `none` means that no tools were sent.
-3. A request without an answer that was repeated with fewer betas or another set of tools was refused. One without an
-   answer for another reason is unanswered.
-4. A failed search proves nothing. A successful one proves deferral for its request and the rest of that turn.
+1. A request is a recorded `api-request` or, if a version records none, one assistant message.
+   Several lines of one message are one request, and a message that another file repeats is not
+   counted again.
+2. `on` means that some definition was sent with `defer_loading` (or, in a snapshot, that the search
+   tool was offered); `none` means that no tools were sent.
+3. A request without an answer that was repeated with fewer betas or another set of tools was
+   refused. One without an answer for another reason is unanswered.
+4. A failed search proves nothing. A successful one proves deferral for its request and the rest of
+   that turn.
 """
 
 from __future__ import annotations
@@ -35,7 +39,9 @@ Counter = Callable[[str], int]
 
 @dataclass(frozen=True, slots=True)
 class DefinitionSize:
-    """Definitions of one server (or built-in ones) in a request: their number, bytes as sent, and tokens."""
+    """Definitions of one server (or built-in ones) in a request: their number, bytes as sent, and
+    tokens.
+    """
 
     server: str
     tools: int
@@ -45,7 +51,9 @@ class DefinitionSize:
 
 @dataclass(frozen=True, slots=True)
 class RequestTools:
-    """The tools of a request: those sent upfront by server, and the built-in ones that could be deferred."""
+    """The tools of a request: those sent upfront by server, and the built-in ones that could be
+    deferred.
+    """
 
     upfront: tuple[DefinitionSize, ...] = ()
     deferrable_builtin: DefinitionSize = DefinitionSize(BUILTIN, 0, 0, 0)
@@ -62,7 +70,9 @@ class RequestTools:
 
     @property
     def avoidable(self) -> tuple[DefinitionSize, ...]:
-        """Definitions that deferral would have kept out: every MCP server's and the deferrable built-in ones."""
+        """Definitions that deferral would have kept out: every MCP server's and the deferrable
+        built-in ones.
+        """
         servers = tuple(size for size in self.upfront if size.server != BUILTIN)
         return (*servers, self.deferrable_builtin) if self.deferrable_builtin.tools else servers
 
@@ -145,8 +155,14 @@ class RecentIds:
 
 
 def server_of(tool: str) -> str:
-    """Return the MCP server in a tool's exposed name (`mcp__server__tool`); built-in tools have none."""
-    return tool.removeprefix("mcp__").partition("__")[0] or BUILTIN if tool.startswith("mcp__") else BUILTIN
+    """Return the MCP server in a tool's exposed name (`mcp__server__tool`); built-in tools have
+    none.
+    """
+    return (
+        tool.removeprefix("mcp__").partition("__")[0] or BUILTIN
+        if tool.startswith("mcp__")
+        else BUILTIN
+    )
 
 
 def definition_text(tool: Mapping[str, Any]) -> str:
@@ -154,21 +170,31 @@ def definition_text(tool: Mapping[str, Any]) -> str:
     return json.dumps(tool, ensure_ascii=False, separators=(",", ":"))
 
 
-def measure_tools(tools: Iterable[Mapping[str, Any]], builtins: frozenset[str], count: Counter | None) -> RequestTools:
-    """Return the sizes of a request's definitions; tokens are counted, or estimated from the bytes."""
+def measure_tools(
+    tools: Iterable[Mapping[str, Any]], builtins: frozenset[str], count: Counter | None
+) -> RequestTools:
+    """Return the sizes of a request's definitions; tokens are counted, or estimated from the
+    bytes.
+    """
     rows: dict[str, list[int]] = {}
     loose = [0, 0, 0]
     deferred, searchable = 0, False
     for tool in tools:
         name = str(tool.get("name", ""))
-        searchable = searchable or name in SEARCH_TOOLS or str(tool.get("type", "")).startswith("tool_search_tool")
+        searchable = (
+            searchable
+            or name in SEARCH_TOOLS
+            or str(tool.get("type", "")).startswith("tool_search_tool")
+        )
         if tool.get("defer_loading"):
             deferred += 1
             continue
         text = definition_text(tool)
         size = len(text.encode("utf-8", "surrogatepass"))
         sizes = (1, size, count(text) if count else round(size / BYTES_PER_TOKEN))
-        for sums in [rows.setdefault(server_of(name), [0, 0, 0])] + ([loose] if name in builtins else []):
+        for sums in [rows.setdefault(server_of(name), [0, 0, 0])] + (
+            [loose] if name in builtins else []
+        ):
             for i, amount in enumerate(sizes):
                 sums[i] += amount
     upfront = tuple(DefinitionSize(server, *sums) for server, sums in sorted(rows.items()))
@@ -176,8 +202,11 @@ def measure_tools(tools: Iterable[Mapping[str, Any]], builtins: frozenset[str], 
 
 
 class Transcript:
-    """Combines the lines of one transcript into requests. `feed` yields requests when they are complete; `end` yields
-    the rest. `damaged` counts invalid lines, `lines` all of them."""
+    """Combines the lines of one transcript into requests.
+
+    `feed` yields requests when they are complete; `end` yields the rest. `damaged` counts invalid
+    lines, `lines` all of them.
+    """
 
     def __init__(
         self,
@@ -190,7 +219,9 @@ class Transcript:
         self._builtins, self._count = builtins, count
         self._seen = seen or RecentIds()
         self._refused = {} if refused is None else refused
-        """Sessions in which deferral was refused, and the process (of the main transcript) that saw it."""
+        """Sessions in which deferral was refused, and the process (of the main transcript) that saw
+        it.
+        """
         self._open: deque[_Open] = deque()
         self._shapes: OrderedDict[str, RequestTools] = OrderedDict()
         self._snapshot: RequestTools | None = None
@@ -257,7 +288,8 @@ class Transcript:
             cwd=self._cwd,
             version=self._version,
             time=str(record.get("timestamp") or ""),
-            sub_agent=bool(record.get("isSidechain")) or str(record.get("querySource", "")).startswith("agent"),
+            sub_agent=bool(record.get("isSidechain"))
+            or str(record.get("querySource", "")).startswith("agent"),
             process=self._process,
             turn=self._turn,
             inventory=self._inventory_process == self._process,
@@ -274,12 +306,18 @@ class Transcript:
             return
         source = str(record.get("querySource") or "")
         last = self._last.get(source) if self._quiet else None
-        if last is not None and (last.outcome != "unanswered" or record.get("base") not in (None, last.id)):
+        if last is not None and (
+            last.outcome != "unanswered" or record.get("base") not in (None, last.id)
+        ):
             last = None
         if self._ended and record.get("base") is None and last is None:
             self._begin_process()
         request = self._begin_request(record)
-        request.id, request.model, request.shape = record["id"], str(params.get("model") or ""), record["shapeHash"]
+        request.id, request.model, request.shape = (
+            record["id"],
+            str(params.get("model") or ""),
+            record["shapeHash"],
+        )
         request.betas = tuple(str(beta) for beta in betas) if isinstance(betas, list) else None
         request.tools = self._shapes.get(request.shape)
         if request.tools is not None:
@@ -332,7 +370,9 @@ class Transcript:
         if not self._seen.add(identity):
             return None
         if found is None and reference is None:
-            found = next((r for r in reversed(self._open) if r.id and r.outcome == "unanswered"), None)
+            found = next(
+                (r for r in reversed(self._open) if r.id and r.outcome == "unanswered"), None
+            )
         if found is not None:
             return found
         if self._ended:
@@ -345,7 +385,11 @@ class Transcript:
         if isinstance(position, dict) and isinstance(position.get("promptIndex"), int):
             self._ended = self._ended or position["promptIndex"] <= self._prompt
             self._prompt = position["promptIndex"]
-        results = [b for b in content if b.get("type") == "tool_result"] if isinstance(content, list) else []
+        results = (
+            [b for b in content if b.get("type") == "tool_result"]
+            if isinstance(content, list)
+            else []
+        )
         if not results:
             self._turn += 1
         for block in results:
@@ -382,14 +426,24 @@ class Transcript:
         if request.process == self._process:
             self._apply_snapshot(request)
         if request.on is False and request.session in self._refused:
-            is_main_agent = not request.sub_agent and request.process > self._refused[request.session]
+            is_main_agent = (
+                not request.sub_agent and request.process > self._refused[request.session]
+            )
             request.after_refusal = "held" if is_main_agent else "same"
         state: State = "unknown" if request.on is None else "on" if request.on else "off"
         if request.tools is not None and request.tools.count == 0:
             state = "none"
-        vertex = request.model.startswith("/vertex") or "tool-search-tool-2025-10-19" in (request.betas or ())
-        known = {name: getattr(request, name) for name in RequestFacts.__slots__ if name in _Open.__slots__}
-        return RequestFacts(**known | {"state": state, "vertex": vertex, "calls": tuple(request.calls)})
+        vertex = request.model.startswith("/vertex") or "tool-search-tool-2025-10-19" in (
+            request.betas or ()
+        )
+        known = {
+            name: getattr(request, name)
+            for name in RequestFacts.__slots__
+            if name in _Open.__slots__
+        }
+        return RequestFacts(
+            **known | {"state": state, "vertex": vertex, "calls": tuple(request.calls)}
+        )
 
 
 def _prove(request: _Open) -> None:
@@ -420,6 +474,8 @@ def _search_succeeded(block: Mapping[str, Any], result: Any) -> bool:
     if block.get("is_error"):
         return False
     content = block.get("content")
-    if isinstance(content, list) and any(isinstance(b, dict) and b.get("type") == "tool_reference" for b in content):
+    if isinstance(content, list) and any(
+        isinstance(b, dict) and b.get("type") == "tool_reference" for b in content
+    ):
         return True
     return isinstance(result, dict) and isinstance(result.get("matches"), list)

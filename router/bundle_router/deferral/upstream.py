@@ -1,4 +1,7 @@
-"""The client of the one upstream, and the only module here that knows `aiohttp`. No redirects, no cookies."""
+"""The client of the one upstream, and the only module here that knows `aiohttp`.
+
+No redirects, no cookies.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,31 @@ SILENT_S: Final = 600.0
 MAX_BODY_BYTES: Final = 64 * 1024 * 1024
 HOP_BY_HOP: Final = frozenset(
     (
-        *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer"),
-        *("transfer-encoding", "upgrade", "host", "content-length", "expect", "cookie", "set-cookie", "forwarded"),
+        *(
+            "connection",
+            "keep-alive",
+            "proxy-authenticate",
+            "proxy-authorization",
+            "proxy-connection",
+            "te",
+            "trailer",
+        ),
+        *(
+            "transfer-encoding",
+            "upgrade",
+            "host",
+            "content-length",
+            "expect",
+            "cookie",
+            "set-cookie",
+            "forwarded",
+        ),
     )
 )
-"""Headers of a single connection, and those that a browser or another proxy would add. All others are passed on,
-because gateways have headers of their own."""
+"""Headers of a single connection, and those that a browser or another proxy would add.
+
+All others are passed on, because gateways have headers of their own.
+"""
 
 Headers = Sequence[tuple[str, str]]
 
@@ -41,8 +63,13 @@ class UpstreamAnswer:
         self.encoding = response.headers.get("content-encoding", "identity").strip().lower()
 
     async def pieces(self, *, decoded: bool = False) -> AsyncIterator[bytes]:
-        """Yield the body as it arrives; `decoded` without its compression. Raises UpstreamFailed."""
-        decoder = zlib.decompressobj(47) if decoded and self.encoding in ("gzip", "deflate") else None
+        """Yield the body as it arrives; `decoded` without its compression.
+
+        Raises UpstreamFailed.
+        """
+        decoder = (
+            zlib.decompressobj(47) if decoded and self.encoding in ("gzip", "deflate") else None
+        )
         try:
             async for piece in self._response.content.iter_any():
                 yield decoder.decompress(piece) if decoder else piece
@@ -97,7 +124,10 @@ class Upstream:
             await self._session.close()
 
     async def send(self, method: str, target: str, headers: Headers, body: bytes) -> UpstreamAnswer:
-        """Send a request to the fixed origin; `target` is its path and query. Raises UpstreamFailed."""
+        """Send a request to the fixed origin; `target` is its path and query.
+
+        Raises UpstreamFailed.
+        """
         if self._session is None:
             raise UpstreamFailed("closed")
         try:
@@ -114,7 +144,18 @@ class Upstream:
 
 
 def passed_on(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return the headers to pass on: not those of one connection, nor those that `connection` names."""
+    """Return the headers to pass on: not those of one connection, nor those that `connection`
+    names.
+    """
     rows = list(headers)
-    named = {part.strip().lower() for name, value in rows if name.lower() == "connection" for part in value.split(",")}
-    return [(name, value) for name, value in rows if name.lower() not in HOP_BY_HOP and name.lower() not in named]
+    named = {
+        part.strip().lower()
+        for name, value in rows
+        if name.lower() == "connection"
+        for part in value.split(",")
+    }
+    return [
+        (name, value)
+        for name, value in rows
+        if name.lower() not in HOP_BY_HOP and name.lower() not in named
+    ]

@@ -2,8 +2,9 @@
 
     python -I -S faulty.py
 
-It speaks MCP over stdio (revision 2025-11-25) by hand, so that it can send what no library would. It ignores the end of
-its input and SIGTERM, and so does a process that it leaves behind in another session. `FAULTS` names its tools.
+It speaks MCP over stdio (revision 2025-11-25) by hand, so that it can send what no library would.
+It ignores the end of its input and SIGTERM, and so does a process that it leaves behind in another
+session. `FAULTS` names its tools.
 """
 
 from __future__ import annotations
@@ -28,16 +29,23 @@ HANG_S = 60
 """Also the maximum life of the process it left behind."""
 _ANY = {"type": "object"}
 _NUMBER = {"type": "object", "properties": {"degrees": {"type": "number"}}, "required": ["degrees"]}
-_PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4nGNgAAACAAAB4iG8MwAAAABJRU5ErkJggg=="
+_PIXEL = (
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4nGNgAAACAAAB4iG8MwAAAABJRU5ErkJggg=="
+)
 
 
 def tools() -> list[dict[str, object]]:
     """Return its list: `echo`, the faults, and an invalid definition."""
     listed: list[dict[str, object]] = [
-        {"name": name, "description": f"A fault: {what}.", "inputSchema": _ANY} for name, what in FAULTS.items()
+        {"name": name, "description": f"A fault: {what}.", "inputSchema": _ANY}
+        for name, what in FAULTS.items()
     ]
     next(tool for tool in listed if tool["name"] == "liar")["outputSchema"] = _NUMBER
-    echo: dict[str, object] = {"name": "echo", "description": "Says that it is there.", "inputSchema": _ANY}
+    echo: dict[str, object] = {
+        "name": "echo",
+        "description": "Says that it is there.",
+        "inputSchema": _ANY,
+    }
     return [echo, *listed, {"name": "broken", "description": "No tool.", "inputSchema": "no"}]
 
 
@@ -64,14 +72,23 @@ def _leave_somebody_behind() -> None:
 def _answer(id_: object, method: object, params: dict[str, object]) -> None:
     if method == "initialize":
         _result(
-            id_, protocolVersion="2025-11-25", capabilities={"tools": {}}, serverInfo={"name": "faulty", "version": "1"}
+            id_,
+            protocolVersion="2025-11-25",
+            capabilities={"tools": {}},
+            serverInfo={"name": "faulty", "version": "1"},
         )
     elif method == "tools/list":
         _result(id_, tools=tools())
     elif method == "tools/call":
         _call(id_, str(params.get("name")))
     else:
-        _send({"jsonrpc": "2.0", "id": id_, "error": {"code": -32601, "message": "there is no such method"}})
+        _send(
+            {
+                "jsonrpc": "2.0",
+                "id": id_,
+                "error": {"code": -32601, "message": "there is no such method"},
+            }
+        )
 
 
 def _call(id_: object, name: str) -> None:
@@ -87,7 +104,9 @@ def _call(id_: object, name: str) -> None:
         _text(987_654, "an answer to nobody")
         _text(id_, "the first answer")
     if name == "liar":
-        _result(id_, content=[{"type": "text", "text": "cold"}], structuredContent={"degrees": "cold"})
+        _result(
+            id_, content=[{"type": "text", "text": "cold"}], structuredContent={"degrees": "cold"}
+        )
     elif name == "smuggle":
         _text(id_, f"here it is: data:image/png;base64,{_PIXEL}")
     else:

@@ -1,4 +1,6 @@
-"""Real tool servers for the demo: where they may be installed, and a config with their tools in two bundles."""
+"""Real tool servers for the demo: where they may be installed, and a config with their tools in two
+bundles.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +20,18 @@ FOLDER_VARIABLE: Final = "BUNDLE_ROUTER_TEST_SERVERS"
 FOLDERS: Final = (".servers", ".")
 """Further folders that are searched: that of `.ci/servers/install`, and that of manual installs."""
 INSTALL: Final = (
-    "npm install --prefix servers @modelcontextprotocol/server-everything @modelcontextprotocol/server-filesystem"
-    " @playwright/mcp",
+    (
+        "npm install --prefix servers @modelcontextprotocol/server-everything"
+        " @modelcontextprotocol/server-filesystem @playwright/mcp"
+    ),
     "python -m venv servers/venv && servers/venv/bin/pip install mcp-server-time mcp-server-git",
     f"{FOLDER_VARIABLE}=servers bundle-router demo --mcp",
 )
 _BARS: Final = (("Mon", 3), ("Tue", 5), ("Wed", 4), ("Thu", 8), ("Fri", 6), ("Sat", 9), ("Sun", 12))
 _STYLE: Final = (
     "body{font-family:sans-serif;margin:48px;background:#f5f1e8;color:#22303c}"
-    ".chart{display:flex;align-items:flex-end;gap:24px;height:360px;border-bottom:3px solid #22303c}"
+    ".chart{display:flex;align-items:flex-end;gap:24px;height:360px;border-bottom:3px solid"
+    " #22303c}"
     ".bar{flex:1;background:#d9643a;color:#fff;text-align:center;padding-top:8px}.bar:last-child{background:#2a7f78}"
 )
 BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -36,8 +41,11 @@ Calls = tuple[tuple[str, Mapping[str, Any]], ...]
 
 @dataclass(frozen=True, slots=True)
 class DemoServer:
-    """One server as it is started here, the tools in its bundle, and the calls to make. Tools of an `untrusted` one are
-    reached through meta-tools. `reaches`: whether it uses a network; `timeout_s` is per call."""
+    """One server as it is started here, the tools in its bundle, and the calls to make.
+
+    Tools of an `untrusted` one are reached through meta-tools. `reaches`: whether it uses a
+    network; `timeout_s` is per call.
+    """
 
     name: str
     package: str
@@ -63,9 +71,10 @@ class MissingServer:
 
 
 def find_servers(repository: Path, image: str, scratch: Path) -> list[DemoServer | MissingServer]:
-    """Return each known server as installed in the folder that `BUNDLE_ROUTER_TEST_SERVERS` names, in `FOLDERS`, or on
-    the path. `repository` is the folder they are shown, `image` a picture in it; `scratch` is a folder for a browser's
-    files."""
+    """Return each known server as installed in the folder that `BUNDLE_ROUTER_TEST_SERVERS` names,
+    in `FOLDERS`, or on the path. `repository` is the folder they are shown, `image` a picture in
+    it; `scratch` is a folder for a browser's files.
+    """
     root = str(repository)
     everything: Calls = (
         ("echo", {"message": "hello"}),
@@ -94,7 +103,10 @@ def _npm(name: str, trust: Trust, calls: Calls, *args: str) -> DemoServer | Miss
 
 def _pypi(name: str, calls: Calls, *args: str) -> DemoServer | MissingServer:
     program = f"mcp-server-{name}"
-    places = [*(folder / "venv" / "bin" / program for folder in _folders()), Path(sys.prefix, "bin", program)]
+    places = [
+        *(folder / "venv" / "bin" / program for folder in _folders()),
+        Path(sys.prefix, "bin", program),
+    ]
     found = next((str(place) for place in places if place.is_file()), None) or shutil.which(program)
     if found is None:
         return MissingServer(name, f"PyPI {program}", "it is not installed")
@@ -109,20 +121,36 @@ def _browser(scratch: Path) -> DemoServer | MissingServer:
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
         return MissingServer(
-            "browser", package, "there is no chromium or chrome to drive (Debian: apt install chromium)"
+            "browser",
+            package,
+            "there is no chromium or chrome to drive (Debian: apt install chromium)",
         )
-    options = ["--headless", "--isolated", "--executable-path", browser, "--output-dir", str(scratch)]
+    options = [
+        "--headless",
+        "--isolated",
+        "--executable-path",
+        browser,
+        "--output-dir",
+        str(scratch),
+    ]
     if os.geteuid() == 0:
-        options.append("--no-sandbox")  # chromium refuses to run as root with its sandbox; the page is the demo's own
+        options.append(
+            "--no-sandbox"
+        )  # chromium refuses to run as root with its sandbox; the page is the demo's own
     calls: Calls = (
         ("browser_navigate", {"url": page_url()}),
         ("browser_take_screenshot", {"type": "png", "scale": "css"}),
     )
-    return DemoServer("browser", package, argv[0], (*argv[1:], *options), "untrusted", calls, reaches=True)
+    return DemoServer(
+        "browser", package, argv[0], (*argv[1:], *options), "untrusted", calls, reaches=True
+    )
 
 
 def _node_program(script: str, program: str) -> tuple[str, ...] | str:
-    """Return its start command, or why there is none. A folder's own node, if it has one, runs it."""
+    """Return its start command, or why there is none.
+
+    A folder's own node, if it has one, runs it.
+    """
     for folder in _folders():
         modules = folder / "node_modules"
         if (modules / script).is_file():
@@ -139,9 +167,13 @@ def _folders() -> list[Path]:
 
 
 def write_config(folder: Path, servers: Sequence[DemoServer]) -> None:
-    """Write a config folder with these servers: the trusted ones in one bundle, the untrusted in another."""
+    """Write a config folder with these servers: the trusted ones in one bundle, the untrusted in
+    another.
+    """
     folder.mkdir(parents=True)
-    (folder / "servers.toml").write_text("\n".join(_server_text(server) for server in servers), encoding="utf-8")
+    (folder / "servers.toml").write_text(
+        "\n".join(_server_text(server) for server in servers), encoding="utf-8"
+    )
     bundles = [
         _bundle_text(id_, [server for server in servers if server.trust == trust])
         for id_, trust in (("demo.direct", "trusted"), ("demo.strangers", "untrusted"))
@@ -149,7 +181,9 @@ def write_config(folder: Path, servers: Sequence[DemoServer]) -> None:
     ]
     (folder / "bundles.toml").write_text("\n".join(bundles), encoding="utf-8")
     ids = json.dumps([text.split('"')[1] for text in bundles])
-    (folder / "routes.toml").write_text(f'[[routes]]\nname = "demo"\nbundles = {ids}\n', encoding="utf-8")
+    (folder / "routes.toml").write_text(
+        f'[[routes]]\nname = "demo"\nbundles = {ids}\n', encoding="utf-8"
+    )
     policy = '[[policies]]\nname = "demo"\nallow = ["bundle:demo.*"]\n'
     (folder / "policy.toml").write_text(policy, encoding="utf-8")
 
@@ -166,14 +200,21 @@ def _bundle_text(id_: str, servers: Sequence[DemoServer]) -> str:
     tools = json.dumps([f"{server.name}.{tool}" for server in servers for tool in server.tools])
     what = ", ".join(server.name for server in servers)
     effects = '["read", "network"]' if any(server.reaches for server in servers) else '["read"]'
-    return f'[bundles."{id_}"]\ndescription = "Tools of {what}."\ntools = {tools}\neffects = {effects}\n'
+    return (
+        f'[bundles."{id_}"]\ndescription = "Tools of {what}."\ntools = {tools}\neffects ='
+        f" {effects}\n"
+    )
 
 
 def page_url() -> str:
     """Return a URL that contains a page with one chart."""
     highest = max(value for _, value in _BARS)
-    drawn = "".join(f'<div class="bar" style="height:{340 * n // highest}px">{day} {n}</div>' for day, n in _BARS)
+    drawn = "".join(
+        f'<div class="bar" style="height:{340 * n // highest}px">{day} {n}</div>'
+        for day, n in _BARS
+    )
     return "data:text/html," + quote(
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Slugs made</title><style>{_STYLE}</style>'
-        f'<h1>Slugs made, by day</h1><div class="chart">{drawn}</div></html>'
+        '<!doctype html><html lang="en"><meta charset="utf-8"><title>Slugs'
+        f" made</title><style>{_STYLE}</style><h1>Slugs made, by day</h1><div"
+        f' class="chart">{drawn}</div></html>'
     )

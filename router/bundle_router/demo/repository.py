@@ -39,7 +39,9 @@ class SlugTest(unittest.TestCase):
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """A folder under git that the demo may change, an image in it, and its original (empty: it was made)."""
+    """A folder under git that the demo may change, an image in it, and its original (empty: it was
+    made).
+    """
 
     root: Path
     image: str
@@ -49,25 +51,33 @@ class Repository:
 def _git(root: Path, *words: str) -> str | None:
     """Return git's output, or None if it failed or is not installed."""
     try:
-        done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=True, timeout=30)
+        done = subprocess.run(
+            ["git", "-C", str(root), *words], capture_output=True, text=True, check=True, timeout=30
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout
 
 
 def copy_of(folder: Path, into: Path) -> Repository | None:
-    """Return a shallow clone of the repository around `folder`, so that the user's own is not changed; None without
-    one.
+    """Return a shallow clone of the repository around `folder`, so that the user's own is not
+    changed; None without one.
 
     A repository without a small image gets a chart, in the copy.
     """
     top = _git(folder, "rev-parse", "--show-toplevel")
-    if top is None or _git(folder, "clone", "--quiet", "--depth", "50", f"file://{top.strip()}", str(into)) is None:
+    if (
+        top is None
+        or _git(folder, "clone", "--quiet", "--depth", "50", f"file://{top.strip()}", str(into))
+        is None
+    ):
         return None
     tracked = (_git(into, "ls-files", "-z") or "").split("\0")
     images = (name for name in tracked if name.lower().endswith(IMAGE_SUFFIXES))
     files = ((name, into / name) for name in images if not (into / name).is_symlink())
-    image = next((name for name, path in files if path.is_file() and path.stat().st_size < 2**20), None)
+    image = next(
+        (name for name, path in files if path.is_file() and path.stat().st_size < 2**20), None
+    )
     if image is None:
         image = "bundle-router-chart.png"
         (into / image).write_bytes(_CHART)
@@ -75,11 +85,15 @@ def copy_of(folder: Path, into: Path) -> Repository | None:
 
 
 def make(root: Path) -> Repository:
-    """Write a small repository with one commit: a module, its test, a chart, and a log too long to show whole."""
+    """Write a small repository with one commit: a module, its test, a chart, and a log too long to
+    show whole.
+    """
     root.mkdir(parents=True)
     for name, text in _FILES.items():
         (root / name).write_text(text, encoding="utf-8")
-    (root / "build.log").write_text("".join(f"{n:05d} compiled module_{n % 97:02d}\n" for n in range(4000)), "utf-8")
+    (root / "build.log").write_text(
+        "".join(f"{n:05d} compiled module_{n % 97:02d}\n" for n in range(4000)), "utf-8"
+    )
     (root / "chart.png").write_bytes(_CHART)
     _git(root, "init", "--quiet")
     _git(root, "add", ".")

@@ -15,12 +15,17 @@ from bundle_router.demo.real_servers import Calls, DemoServer
 from bundle_router.engine.results import Result
 
 NAMES: Final = {"faulty": 60.0, "silent": 15.0}
-"""The seconds that a call of each may take. For `hang`, the demo waits for the end of the second."""
+"""The seconds that a call of each may take.
+
+For `hang`, the demo waits for the end of the second.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class FaultTrial:
-    """One fault: the result of its call, of the server's next call, and of another server's call at the same time."""
+    """One fault: the result of its call, of the server's next call, and of another server's call at
+    the same time.
+    """
 
     what: str
     result: Result
@@ -36,11 +41,18 @@ def servers() -> list[DemoServer]:
     """Return the faulty servers. Their bundle has all their tools; no ordinary calls are made."""
     args, source = ("-I", "-S", str(Path(faulty.__file__).resolve())), "the demo's own"
     calls: Calls = tuple((name, {}) for name in ("echo", *faulty.FAULTS))
-    return [DemoServer(n, source, sys.executable, args, "trusted", calls, timeout_s=s) for n, s in NAMES.items()]
+    return [
+        DemoServer(n, source, sys.executable, args, "trusted", calls, timeout_s=s)
+        for n, s in NAMES.items()
+    ]
 
 
-async def run_faults(config: Path, runs: str, run_id: str, workspace: Path, well: DemoServer) -> list[FaultTrial]:
-    """Run each fault, the call after it, and at the same time a call of the healthy server `well`."""
+async def run_faults(
+    config: Path, runs: str, run_id: str, workspace: Path, well: DemoServer
+) -> list[FaultTrial]:
+    """Run each fault, the call after it, and at the same time a call of the healthy server
+    `well`.
+    """
     from bundle_router.wiring import Router
 
     async with Router.open(config, runs=runs, workspace=workspace, development=True) as router:
@@ -61,4 +73,7 @@ async def run_faults(config: Path, runs: str, run_id: str, workspace: Path, well
             return FaultTrial(faulty.FAULTS[fault], result, await call(f"{name}.echo", {}), other)
 
         hung = asyncio.create_task(trial("silent", "hang"))
-        return [*[await trial("faulty", fault) for fault in faulty.FAULTS if fault != "hang"], await hung]
+        return [
+            *[await trial("faulty", fault) for fault in faulty.FAULTS if fault != "hang"],
+            await hung,
+        ]

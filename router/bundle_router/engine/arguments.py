@@ -1,12 +1,14 @@
-"""The arguments of a call: read, bounded, filled in from artifacts, and checked against the tool's schema.
+"""The arguments of a call: read, bounded, filled in from artifacts, and checked against the tool's
+schema.
 
 Rules:
-1. An artifact's handle in the arguments is replaced by the bytes or the file it names; only artifacts of the run and
-   its ancestors count. Bytes in the arguments are recorded as artifacts.
-2. A tool that wants a path gets the path of a read-only copy, which is deleted when the call has ended. Only tools on
-   this machine get one: a server elsewhere can't read it, and learns nothing of our folders.
-3. The arguments are unusable, and the tool is not called, if an artifact is missing, unreadable or too large, or a
-   path can't be given.
+1. An artifact's handle in the arguments is replaced by the bytes or the file it names; only
+   artifacts of the run and its ancestors count. Bytes in the arguments are recorded as artifacts.
+2. A tool that wants a path gets the path of a read-only copy, which is deleted when the call has
+   ended. Only tools on this machine get one: a server elsewhere can't read it, and learns nothing
+   of our folders.
+3. The arguments are unusable, and the tool is not called, if an artifact is missing, unreadable or
+   too large, or a path can't be given.
 """
 
 from __future__ import annotations
@@ -23,7 +25,14 @@ from typing import Any, Final
 from bundle_router.core.catalog import Server
 from bundle_router.core.decide.budgets import HEAD
 from bundle_router.core.models.canonical import PIECE, budget_left, digest, encode, encode_large
-from bundle_router.core.tools.artifact_handles import PREFIX, Handle, encoded, file_name, fill_arguments, handles_in
+from bundle_router.core.tools.artifact_handles import (
+    PREFIX,
+    Handle,
+    encoded,
+    file_name,
+    fill_arguments,
+    handles_in,
+)
 from bundle_router.core.tools.shaping import Blob
 from bundle_router.core.tools.shaping.json_text import JsonSizes
 from bundle_router.core.tools.shaping.references import LONG, References
@@ -40,10 +49,13 @@ MAX_KEY: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """The arguments of a call. `text` is recorded. `wrong` is the code, and the end of a sentence that begins "The
-    arguments of … ", where they can't be used. `asked` is the value before artifact handles in it were replaced;
-    `files` are the paths that replaced some. `blobs` are the bytes that `text` names by handle; they are stored when
-    the call begins. `raw` is the value's canonical text, secrets included."""
+    """The arguments of a call.
+
+    `text` is recorded. `wrong` is the code, and the end of a sentence that begins "The arguments of
+    … ", where they can't be used. `asked` is the value before artifact handles in it were replaced;
+    `files` are the paths that replaced some. `blobs` are the bytes that `text` names by handle;
+    they are stored when the call begins. `raw` is the value's canonical text, secrets included.
+    """
 
     value: Mapping[str, Any]
     text: str
@@ -54,22 +66,36 @@ class Arguments:
     raw: str = ""
 
 
-async def read_arguments(ports: EnginePorts, arguments: Mapping[str, Any] | str, max_bytes: int) -> Arguments:
+async def read_arguments(
+    ports: EnginePorts, arguments: Mapping[str, Any] | str, max_bytes: int
+) -> Arguments:
     """Read the arguments, large ones in a thread that lets event loops go on."""
-    size = INLINE_CHARS - len(arguments) if isinstance(arguments, str) else budget_left(arguments, INLINE_CHARS)
+    size = (
+        INLINE_CHARS - len(arguments)
+        if isinstance(arguments, str)
+        else budget_left(arguments, INLINE_CHARS)
+    )
     if size >= 0:
         return _read(ports.redactor, arguments, max_bytes, False)
-    read: Arguments = await ports.in_thread(lambda: _read(ports.redactor, arguments, max_bytes, True))
+    read: Arguments = await ports.in_thread(
+        lambda: _read(ports.redactor, arguments, max_bytes, True)
+    )
     return read
 
 
-_IN_PIECES: Final[Mapping[str, Any]] = {"object_hook": lambda value: value, "parse_int": lambda text: int(text)}
+_IN_PIECES: Final[Mapping[str, Any]] = {
+    "object_hook": lambda value: value,
+    "parse_int": lambda text: int(text),
+}
 """Functions that `json` calls for each object and number, where other threads get their turn."""
 
 
-def _read(redactor: Redactor, arguments: Mapping[str, Any] | str, max_bytes: int, is_large: bool) -> Arguments:
-    """Return the arguments as an object and as the record's text, with secrets removed by name and by shape. Also takes
-    an object as JSON text, which some providers send."""
+def _read(
+    redactor: Redactor, arguments: Mapping[str, Any] | str, max_bytes: int, is_large: bool
+) -> Arguments:
+    """Return the arguments as an object and as the record's text, with secrets removed by name and
+    by shape. Also takes an object as JSON text, which some providers send.
+    """
     write, hooks = (encode_large, _IN_PIECES) if is_large else (encode, {})
     if isinstance(arguments, str):
         if len(arguments) > max_bytes:
@@ -80,7 +106,11 @@ def _read(redactor: Redactor, arguments: Mapping[str, Any] | str, max_bytes: int
             return _not_json(wrong)
     if not isinstance(arguments, dict | Mapping):  # the first is quick to tell
         kind = type(arguments).__name__
-        return Arguments({}, encode({"not_an_object": kind}), ("not_an_object", "must be an object, with its names."))
+        return Arguments(
+            {},
+            encode({"not_an_object": kind}),
+            ("not_an_object", "must be an object, with its names."),
+        )
     value = dict(arguments)
     try:
         text = write(value)
@@ -90,7 +120,9 @@ def _read(redactor: Redactor, arguments: Mapping[str, Any] | str, max_bytes: int
         return _too_large(redactor, text, max_bytes)
     redacted = value if redactor.are_clean((text,)) else redactor.redact_value(value)
     kept = text if redacted is value else write(redacted)
-    return Arguments(value, redactor.redact(kept) if is_large else kept, raw=text)  # here, and not as it is recorded
+    return Arguments(
+        value, redactor.redact(kept) if is_large else kept, raw=text
+    )  # here, and not as it is recorded
 
 
 def _no_constant(name: str) -> object:
@@ -98,7 +130,9 @@ def _no_constant(name: str) -> object:
 
 
 def _not_json(wrong: Exception, names: list[str] | None = None) -> Arguments:
-    reason = "they are nested too deep" if isinstance(wrong, RecursionError) else str(wrong)[:MAX_NAME]
+    reason = (
+        "they are nested too deep" if isinstance(wrong, RecursionError) else str(wrong)[:MAX_NAME]
+    )
     text = encode({"not_json": reason} | ({"names": names} if names is not None else {}))
     return Arguments({}, text, ("not_json", f"are not JSON: {reason}."))
 
@@ -107,19 +141,28 @@ def _too_large(redactor: Redactor, text: str, max_bytes: int) -> Arguments:
     # Redacted before it is cut: half a secret is not recognised as one.
     head = redactor.redact(text[: 16 * HEAD])[:HEAD]
     kept = encode({"too_large": len(text), "digest": digest(text), "head": head})
-    return Arguments({}, kept, ("too_large", f"are {len(text):,} bytes, at most {max_bytes:,} are taken."))
+    return Arguments(
+        {}, kept, ("too_large", f"are {len(text):,} bytes, at most {max_bytes:,} are taken.")
+    )
 
 
-# --- artifacts -----------------------------------------------------------------------------------------------------
+# --- artifacts ------------------------------------------------------------------------------------
 
 INLINE_CHARS: Final = PIECE
-"""Arguments and results of up to this size are processed on the event loop; larger ones, and media, in a thread."""
+"""Arguments and results of up to this size are processed on the event loop; larger ones, and media,
+in a thread.
+"""
 FetchArtifact = Callable[[str], bytes]
-"""Returns an artifact that the run may use, by digest. Raises KeyError, CorruptRun, StorageError."""
+"""Returns an artifact that the run may use, by digest.
+
+Raises KeyError, CorruptRun, StorageError.
+"""
 
 
 class _Unusable(Exception):
-    """The arguments can't be used: the code, and the end of a sentence that begins "The arguments of … "."""
+    """The arguments can't be used: the code, and the end of a sentence that begins "The arguments
+    of … ".
+    """
 
     def __init__(self, code: str, sentence: str) -> None:
         super().__init__(sentence)
@@ -136,8 +179,9 @@ def may_hold_handles(arguments: Arguments) -> bool:
 async def with_artifacts(
     ports: EnginePorts, state: RunState, artifact: FetchArtifact, name: str, arguments: Arguments
 ) -> AsyncIterator[Arguments]:
-    """Give the arguments with bytes or paths in place of handles, where the tool's schema asks for them. What is
-    recorded does not change."""
+    """Give the arguments with bytes or paths in place of handles, where the tool's schema asks for
+    them. What is recorded does not change.
+    """
     cards = state.catalog.cards
     card = cards.get(state.target(name).tool)
     found = handles_in(arguments.value, card.input_schema()) if card is not None else ()
@@ -155,8 +199,10 @@ async def with_artifacts(
 
 
 async def without_payloads(ports: EnginePorts, arguments: Arguments) -> Arguments:
-    """Return the arguments with artifacts in place of bytes (base64, `data:` URIs) in the recorded text. The tool gets
-    them unchanged. The artifacts are stored when the call begins; a refused call stores none."""
+    """Return the arguments with artifacts in place of bytes (base64, `data:` URIs) in the recorded
+    text. The tool gets them unchanged. The artifacts are stored when the call begins; a refused
+    call stores none.
+    """
     if arguments.wrong is not None or len(arguments.text) < LONG:
         return arguments
     if len(arguments.text) < INLINE_CHARS:
@@ -191,7 +237,9 @@ class ArtifactFiller:
         except KeyError:
             raise _Unusable("not_found", f"name {uri}, which this run does not have.") from None
         except (CorruptRun, StorageError) as trouble:
-            self.ports.diagnostics.event("error", "artifact.unread", run_id=self.state.run_id, uri=uri, error=trouble)
+            self.ports.diagnostics.event(
+                "error", "artifact.unread", run_id=self.state.run_id, uri=uri, error=trouble
+            )
             raise _Unusable("storage", f"name {uri}, which can't be read.") from None
 
     def fill(self, handle: Handle, data: bytes) -> str:
@@ -200,17 +248,29 @@ class ArtifactFiller:
         if handle.want != "path":
             return encoded(data, handle.want, mime_type)
         if self.scratch is None or not self.server.traits.here:
-            what = f"give {PREFIX}… where a path is wanted, and server {self.server.name!r} is not on this machine"
-            raise _Unusable("no_path", f"{what}: it can't read the file. Give it where content is wanted instead.")
-        within = str(Path(self.state.root, self.server.files)) if self.server.files is not None else ""
+            what = (
+                f"give {PREFIX}… where a path is wanted, and server {self.server.name!r} is not on"
+                " this machine"
+            )
+            raise _Unusable(
+                "no_path",
+                f"{what}: it can't read the file. Give it where content is wanted instead.",
+            )
+        within = (
+            str(Path(self.state.root, self.server.files)) if self.server.files is not None else ""
+        )
         try:
             return self.scratch.put(file_name(handle.sha256, mime_type), data, within=within)
         except StorageError as trouble:
-            self.ports.diagnostics.event("error", "artifact.not_handed", run_id=self.state.run_id, error=trouble)
+            self.ports.diagnostics.event(
+                "error", "artifact.not_handed", run_id=self.state.run_id, error=trouble
+            )
             raise _Unusable("storage", "name an artifact that can't be put into a file.") from None
 
 
-def _fill(filler: ArtifactFiller, arguments: Arguments, handles: tuple[Handle, ...], max_bytes: int) -> Arguments:
+def _fill(
+    filler: ArtifactFiller, arguments: Arguments, handles: tuple[Handle, ...], max_bytes: int
+) -> Arguments:
     texts: dict[tuple[str | int, ...], str] = {}
     total = 0
     try:
@@ -223,29 +283,49 @@ def _fill(filler: ArtifactFiller, arguments: Arguments, handles: tuple[Handle, .
     except _Unusable as wrong:
         return replace(arguments, wrong=(wrong.code, wrong.sentence))
     files = dict.fromkeys(texts[handle.place] for handle in handles if handle.want == "path")
-    return replace(arguments, value=fill_arguments(arguments.value, texts), asked=arguments.value, files=tuple(files))
+    return replace(
+        arguments,
+        value=fill_arguments(arguments.value, texts),
+        asked=arguments.value,
+        files=tuple(files),
+    )
 
 
 def check_key(redactor: Redactor, key: object) -> None:
-    """Check the key of a call. Raises RequestError for an invalid key, and for one that looks like a secret: it is
-    recorded."""
+    """Check the key of a call.
+
+    Raises RequestError for an invalid key, and for one that looks like a secret: it is recorded.
+    """
     if not isinstance(key, str) or len(key) > MAX_KEY or redactor.redact(key) != key:
         raise RequestError(
-            f"a call's key must be text of at most {MAX_KEY} characters, and must not look like a secret",
+            f"a call's key must be text of at most {MAX_KEY} characters, and must not look like a"
+            " secret",
             advice="records keep it as it is: use other words for it",
         )
 
 
 def keyed_digest(nonce: str, arguments: Arguments) -> str:
-    """Return the digest of a call's raw arguments, keyed with the run's nonce, for a call with a key."""
-    text = (arguments.raw or arguments.text).encode("utf-8", "surrogatepass")  # a refused call binds no key
+    """Return the digest of a call's raw arguments, keyed with the run's nonce, for a call with a
+    key.
+    """
+    text = (arguments.raw or arguments.text).encode(
+        "utf-8", "surrogatepass"
+    )  # a refused call binds no key
     return hmac.new(nonce.encode("utf-8"), text, hashlib.sha256).hexdigest()
 
 
-async def check_arguments(ports: EnginePorts, target: CallTarget, arguments: Arguments) -> Sequence[str]:
-    """Return what is wrong with the arguments for a call's target. Holds no lock, since a large value takes long. A
-    call that is refused for another reason is not checked."""
+async def check_arguments(
+    ports: EnginePorts, target: CallTarget, arguments: Arguments
+) -> Sequence[str]:
+    """Return what is wrong with the arguments for a call's target.
+
+    Holds no lock, since a large value takes long. A call that is refused for another reason is not
+    checked.
+    """
     if target.server is None or arguments.wrong is not None:
         return ()
-    sessions, (server, _, short) = ports.sessions[target.server.transport], target.tool.partition(".")
+    sessions, (server, _, short) = (
+        ports.sessions[target.server.transport],
+        target.tool.partition("."),
+    )
     return await sessions.check_arguments(server, short, arguments.value)

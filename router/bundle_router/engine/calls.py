@@ -1,20 +1,24 @@
 """How a tool is called.
 
 Rules:
-1. `call.started` is on disk before the tool runs, so a crash leaves evidence. `call.finished` is on disk before the
-   result is returned, also when the result can't be shown or stored.
-2. A call may use only what its decision showed. Policy judges it again by the tool's canonical name, with fresh facts
-   and the ancestors' present limits. Nothing that improved since the decision widens it.
-3. A key makes a call happen once. A second call with the key gets the recorded result, and waits for it while the
-   process that makes the call lives. If it died before the end, or could never record it, an idempotent tool is called
-   again; any other call ends as `unknown`, which is recorded once. A refused call binds no key.
-4. Records are bounded. Of a refused call's arguments the size, the digest and the beginning are kept.
+1. `call.started` is on disk before the tool runs, so a crash leaves evidence. `call.finished` is on
+   disk before the result is returned, also when the result can't be shown or stored.
+2. A call may use only what its decision showed. Policy judges it again by the tool's canonical
+   name, with fresh facts and the ancestors' present limits. Nothing that improved since the
+   decision widens it.
+3. A key makes a call happen once. A second call with the key gets the recorded result, and waits
+   for it while the process that makes the call lives. If it died before the end, or could never
+   record it, an idempotent tool is called again; any other call ends as `unknown`, which is
+   recorded once. A refused call binds no key.
+4. Records are bounded. Of a refused call's arguments the size, the digest and the beginning are
+   kept.
 5. Budgets bound the calls of a step, of a run and of a tree of runs (`core.decide.budgets`).
-6. A failure that an agent may see is returned as a `Result`. A caller's mistake is raised, and so is a log that can't
-   be written.
+6. A failure that an agent may see is returned as a `Result`. A caller's mistake is raised, and so
+   is a log that can't be written.
 
-A call passes through wrappers, each of which calls the next: `call_once` (its key), `admit` (judge, budget, begin),
-`_call_and_store` (record the end), `_call_or_reuse` (reuse a result, or ask the session).
+A call passes through wrappers, each of which calls the next: `call_once` (its key), `admit` (judge,
+budget, begin), `_call_and_store` (record the end), `_call_or_reuse` (reuse a result, or ask the
+session).
 """
 
 from __future__ import annotations
@@ -67,20 +71,24 @@ MAX_NAMED: Final = 20
 FIRST_LOOK_S: Final = 0.001
 LONGEST_LOOK_S: Final = 0.1
 UNKNOWN_TEXT: Final = (
-    "This call began, and the process that made it ended before its end was recorded: it may have happened. "
-    "It was not made again. Look at what it was to change before you decide."
+    "This call began, and the process that made it ended before its end was recorded: it may have"
+    " happened. It was not made again. Look at what it was to change before you decide."
 )
 
 
-# --- its key -------------------------------------------------------------------------------------------------------
+# --- its key --------------------------------------------------------------------------------------
 
 _BEGUN: Final[dict[str, WeakValueDictionary[str, OpenRun]]] = {}
-"""For each writer's token of this process, the runs that have calls with keys to end, or had, by the calls' ids."""
+"""For each writer's token of this process, the runs that have calls with keys to end, or had, by
+the calls' ids.
+"""
 os.register_at_fork(after_in_child=_BEGUN.clear)
 
 
 def _may_end(run: OpenRun, call: KeyedCall) -> bool:
-    """Return whether a call may still end by itself: its process lives and, if it is this one, has yet to end it."""
+    """Return whether a call may still end by itself: its process lives and, if it is this one, has
+    yet to end it.
+    """
     ours = _BEGUN.get(call.writer)
     its_run = ours.get(call.call_id) if ours is not None else run
     return its_run is not None and not its_run.ended and run.runs.store.is_alive(call.writer)
@@ -97,7 +105,9 @@ def _will_end(run: OpenRun, call: KeyedCall) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class KeyTaken:
-    """The key of a call is taken: its last attempt, and whether that attempt was of the tool that is called now."""
+    """The key of a call is taken: its last attempt, and whether that attempt was of the tool that
+    is called now.
+    """
 
     call: KeyedCall
     same_tool: bool
@@ -119,7 +129,9 @@ async def call_once(
         _refuse_other(at.run, request, found)
         if (seq := call.finished) is not None:
             line = await at.run.under_lock(lambda _: at.run.log.record(seq))
-            return result_of(CallFinished.from_json(line), idempotent=is_idempotent(call.name), again=True)
+            return result_of(
+                CallFinished.from_json(line), idempotent=is_idempotent(call.name), again=True
+            )
         if not await asyncio.to_thread(_will_end, at.run, call):
             if is_idempotent(call.name):
                 continue  # it died since we looked: made again
@@ -140,14 +152,17 @@ def _refuse_other(run: OpenRun, request: CallRequest, key_taken: KeyTaken) -> No
     differing = [name for name, is_same in same.items() if not is_same]
     if differing:
         raise KeyConflict(
-            f"run {run.id!r}: key {request.key!r} was used for call {call.call_id!r} of {call.name!r}, with "
-            f"{' and '.join(differing)}",
+            f"run {run.id!r}: key {request.key!r} was used for call {call.call_id!r} of"
+            f" {call.name!r}, with {' and '.join(differing)}",
             advice="use a new key for another call, or the same call with this key",
         )
 
 
 def _end_unknown(at: CallPorts, key: str, call: KeyedCall, wait_s: float) -> Result | None:
-    """Record that a call's outcome is unknown. Return None where the call has another end by now, or began again."""
+    """Record that a call's outcome is unknown.
+
+    Return None where the call has another end by now, or began again.
+    """
     run, ports = at.run, at.ports
     for _ in range(MOVED_AT_MOST):
         run.read_on()
@@ -171,7 +186,7 @@ Judged = AdmittedCall | KeyTaken | Result | None
 """What `admit` returns."""
 
 
-# --- judged and begun ----------------------------------------------------------------------------------------------
+# --- judged and begun -----------------------------------------------------------------------------
 
 
 def admit(
@@ -183,17 +198,22 @@ def admit(
     tree: Totals | None,
     wait_s: float,
 ) -> Judged:
-    """Resolve and judge a call, and record its start; or record its refusal and return that. `problems` are what is
-    wrong with its arguments, which were checked for the target `checked`, and `tree` what the tree of runs has spent.
+    """Resolve and judge a call, and record its start; or record its refusal and return that.
 
-    None: the caller has to try again, since the run was routed meanwhile or the name means another tool now.
+    `problems` are what is wrong with its arguments, which were checked for the target `checked`,
+    and `tree` what the tree of runs has spent.
+
+    None: the caller has to try again, since the run was routed meanwhile or the name means another
+    tool now.
     """
     ports, run, started_ns = at.ports, at.run, at.ports.clock.monotonic_ns()
     target = state.target(request.name)
     tool, client, server = target.tool, request.client, target.server
     if tool != checked.tool:
         return None
-    if client is not None and server is not None:  # it gets the tool's own answer, where the server's are passed on
+    if (
+        client is not None and server is not None
+    ):  # it gets the tool's own answer, where the server's are passed on
         client = narrow_client(client, server) if passes(server, "results") else None
 
     def call(attempt: int, started: CallStarted | None = None, joined: Joined = ()) -> AdmittedCall:
@@ -202,7 +222,9 @@ def admit(
             bundle=target.bundle,
             request=request,
             state=state,
-            scope=Scope(run.id, state.decided.step.principal, client if server is not None else None),
+            scope=Scope(
+                run.id, state.decided.step.principal, client if server is not None else None
+            ),
             started_ns=started_ns,
             joined=joined,
             attempt=attempt,
@@ -210,22 +232,32 @@ def admit(
             started=started,
         )
 
-    for _ in range(MOVED_AT_MOST):  # what others wrote since the run was read on is told when we append
+    for _ in range(
+        MOVED_AT_MOST
+    ):  # what others wrote since the run was read on is told when we append
         present = run.fold.decided(state.decided.branch)
-        if present is None or (present.decision.decision_id != state.decided.decision.decision_id) != bool(
-            state.superseded
-        ):
-            run.read_on()  # the run may have been closed and routed again here, so that others read on for it
+        if present is None or (
+            present.decision.decision_id != state.decided.decision.decision_id
+        ) != bool(state.superseded):
+            # the run may have been closed and routed again here, so that others read on for it
+            run.read_on()
             return None
         known = run.fold.keyed_call(request.key) if request.key else None
         if known is not None:
-            same_tool = known.name in (tool, state.surface.canonical.get(request.name, request.name))
-            is_other = known.outcome != "busy" and not (same_tool and _same_arguments(known, request))
+            same_tool = known.name in (
+                tool,
+                state.surface.canonical.get(request.name, request.name),
+            )
+            is_other = known.outcome != "busy" and not (
+                same_tool and _same_arguments(known, request)
+            )
             idempotent = may_repeat(state.catalog, tool)
             if known.finished is None:
                 is_bound = not idempotent or _may_end(run, known)
             else:
-                is_bound = known.outcome != "busy" and not (idempotent and known.outcome in MAY_HAVE_HAPPENED)
+                is_bound = known.outcome != "busy" and not (
+                    idempotent and known.outcome in MAY_HAVE_HAPPENED
+                )
             if is_other or is_bound:
                 if run.read_on():  # its end, maybe
                     continue
@@ -267,19 +299,33 @@ Refusal = tuple[Outcome, str, str]
 """Why a call is refused: its outcome, the code, and the text for the agent."""
 
 
-def refuse(ports: EnginePorts, run: OpenRun, call: AdmittedCall, refusal: Refusal, wait_s: float) -> Result:
+def refuse(
+    ports: EnginePorts, run: OpenRun, call: AdmittedCall, refusal: Refusal, wait_s: float
+) -> Result:
     """Record the refusal of a call, and return it. The caller holds the run's lock."""
     outcome, code, text = refusal
-    shaped = shape((Text(text),), call.state.catalog.settings.limits.max_result_chars, ports.describe)
-    return finish_call(ports, run, call, CallOutcome(outcome, code, shaped), refused=True, wait_s=wait_s)
+    shaped = shape(
+        (Text(text),), call.state.catalog.settings.limits.max_result_chars, ports.describe
+    )
+    return finish_call(
+        ports, run, call, CallOutcome(outcome, code, shaped), refused=True, wait_s=wait_s
+    )
 
 
-def over_budget(run: OpenRun, state: RunState, name: str, arguments: str, tree: Totals | None) -> Refusal | None:
-    """Return the refusal of a call that exceeds a budget, else None. The caller holds the run's lock."""
+def over_budget(
+    run: OpenRun, state: RunState, name: str, arguments: str, tree: Totals | None
+) -> Refusal | None:
+    """Return the refusal of a call that exceeds a budget, else None.
+
+    The caller holds the run's lock.
+    """
     limits, decision_id = state.catalog.settings.limits, state.decided.decision.decision_id
     spent, total = run.fold.spent(decision_id), run.fold.run_spent
     if run.passing:
-        spent = replace(spent, calls=spent.calls + [*run.passing.values()].count(run.fold.budget_key(decision_id)))
+        spent = replace(
+            spent,
+            calls=spent.calls + [*run.passing.values()].count(run.fold.budget_key(decision_id)),
+        )
         total = replace(total, calls=total.calls + len(run.passing))
     in_loop = spent.repeats >= limits.repeated_calls
     over = budgets.over_budget(limits, spent, budgets.asked_hash(name, arguments) if in_loop else 0)
@@ -288,15 +334,23 @@ def over_budget(run: OpenRun, state: RunState, name: str, arguments: str, tree: 
 
 
 def _over_tree(at: CallPorts, state: RunState) -> Refusal | None:
-    """Return the refusal of a call that its tree of runs, which counts it already, has no room for. Blocks."""
+    """Return the refusal of a call that its tree of runs, which counts it already, has no room for.
+
+    Blocks.
+    """
     spent = at.tree.spent(at.run)
-    over = budgets.over_total(state.catalog.settings.limits, Totals(), replace(spent, calls=spent.calls - 1))
+    over = budgets.over_total(
+        state.catalog.settings.limits, Totals(), replace(spent, calls=spent.calls - 1)
+    )
     return ("budget", *over) if over is not None else None
 
 
-async def reserve(at: CallPorts, state: RunState, name: str, arguments: str, request: object) -> Refusal | None:
-    """Return the refusal of a request that is recorded only at its end, where it exceeds a budget; None where it fits.
-    Then it counts until the caller takes it from the run's `passing`."""
+async def reserve(
+    at: CallPorts, state: RunState, name: str, arguments: str, request: object
+) -> Refusal | None:
+    """Return the refusal of a request that is recorded only at its end, where it exceeds a budget;
+    None where it fits. Then it counts until the caller takes it from the run's `passing`.
+    """
 
     def reserved(_wait_s: float) -> Refusal | None:
         at.run.read_on()
@@ -311,10 +365,16 @@ async def reserve(at: CallPorts, state: RunState, name: str, arguments: str, req
     return refusal
 
 
-async def within_budget(at: CallPorts, call: AdmittedCall, make: Callable[[], Awaitable[Result]]) -> Result:
-    """Make a call of the router's own tools, which is recorded at its end, or refuse it where it exceeds a budget."""
+async def within_budget(
+    at: CallPorts, call: AdmittedCall, make: Callable[[], Awaitable[Result]]
+) -> Result:
+    """Make a call of the router's own tools, which is recorded at its end, or refuse it where it
+    exceeds a budget.
+    """
     try:
-        refusal = await reserve(at, call.state, call.tool, call.request.arguments.text, call.request)
+        refusal = await reserve(
+            at, call.state, call.tool, call.request.arguments.text, call.request
+        )
         if refusal is None:
             return await make()
         return await at.run.record(lambda wait_s: refuse(at.ports, at.run, call, refusal, wait_s))
@@ -323,9 +383,11 @@ async def within_budget(at: CallPorts, call: AdmittedCall, make: Callable[[], Aw
 
 
 async def within_tree(at: CallPorts, call: AdmittedCall) -> AdmittedCall | Result:
-    """Check once more whether the tree of runs has room for a call, now that its start is recorded and other runs can
-    see it; else end the call as refused. When two runs begin a call at once, at least one sees the other: a tree
-    never makes more calls than its budget, and both may be refused its last."""
+    """Check once more whether the tree of runs has room for a call, now that its start is recorded
+    and other runs can see it; else end the call as refused. When two runs begin a call at once, at
+    least one sees the other: a tree never makes more calls than its budget, and both may be refused
+    its last.
+    """
 
     def end(wait_s: float) -> Result | None:
         refusal = _over_tree(at, call.state)
@@ -345,15 +407,21 @@ async def within_tree(at: CallPorts, call: AdmittedCall) -> AdmittedCall | Resul
     return refused or call
 
 
-def abandon(at: CallPorts, made: AdmittedCall | KeyTaken | Result | None, holds: tuple[None, ...] = (None,)) -> None:
-    """Leave a call that began when nobody waited for it any more, and the holds that it has on the run."""
+def abandon(
+    at: CallPorts, made: AdmittedCall | KeyTaken | Result | None, holds: tuple[None, ...] = (None,)
+) -> None:
+    """Leave a call that began when nobody waited for it any more, and the holds that it has on the
+    run.
+    """
     if isinstance(made, AdmittedCall):
         nothing = CallOutcome("cancelled", "cancelled", ShapedResult.empty())
         at.run.owe(_late_end(at, made, nothing), *holds)
 
 
 def _late_end(at: CallPorts, call: AdmittedCall, outcome: CallOutcome) -> Callable[[float], None]:
-    """Return what records the end of a call later, unless it was recorded all the same, or the call never began."""
+    """Return what records the end of a call later, unless it was recorded all the same, or the call
+    never began.
+    """
 
     def end(wait_s: float) -> None:
         at.run.read_on()
@@ -363,7 +431,9 @@ def _late_end(at: CallPorts, call: AdmittedCall, outcome: CallOutcome) -> Callab
     return end
 
 
-def _refusal(state: RunState, target: CallTarget, request: CallRequest, problems: Sequence[str]) -> Refusal | None:
+def _refusal(
+    state: RunState, target: CallTarget, request: CallRequest, problems: Sequence[str]
+) -> Refusal | None:
     tool = target.tool
     if target.server is None:
         code, text = why_missing(state, tool, target.resolved)
@@ -373,28 +443,44 @@ def _refusal(state: RunState, target: CallTarget, request: CallRequest, problems
         return "invalid_arguments", kind, f"The arguments of {tool!r} {sentence}"
     if problems:
         card = state.catalog.cards.get(tool)
-        schema = "" if card is None else "\nIt takes none." if takes_nothing(card) else f"\nIts schema: {card.schema}"
+        schema = (
+            ""
+            if card is None
+            else "\nIt takes none."
+            if takes_nothing(card)
+            else f"\nIts schema: {card.schema}"
+        )
         text = f"The arguments of {tool!r} do not fit: {'; '.join(problems)}.{schema}"
         return "invalid_arguments", "invalid_arguments", text
     if state.folder is None:
-        return "denied", "policy_denied", f"The step's folder {state.step.workspace!r} is not open to it any more."
+        return (
+            "denied",
+            "policy_denied",
+            f"The step's folder {state.step.workspace!r} is not open to it any more.",
+        )
     return None
 
 
 def why_missing(state: RunState, name: str, resolved: ResolvedName) -> tuple[str, str]:
-    """Return why an agent can't call a tool: the code, and a sentence with the names that it may have meant."""
+    """Return why an agent can't call a tool: the code, and a sentence with the names that it may
+    have meant.
+    """
     exposed, (code, detail) = state.exposed(), why_not(state, resolved.name)
     some = list(exposed)[:MAX_NAMED]
     rest_text = f" and {len(exposed) - len(some)} more" if len(exposed) > len(some) else ""
-    hint = resolved.hint or (f"This step has: {', '.join(some)}{rest_text}." if some else "This step has no tools.")
+    hint = resolved.hint or (
+        f"This step has: {', '.join(some)}{rest_text}." if some else "This step has no tools."
+    )
     return code, f"{name!r} is not available at this step ({code}: {detail}). {hint}"
 
 
-# --- made ----------------------------------------------------------------------------------------------------------
+# --- made -----------------------------------------------------------------------------------------
 
 
 async def perform(at: CallPorts, call: AdmittedCall) -> Result:
-    """Make an admitted call: bound and shape its result, store its artifacts, and record its end in every case."""
+    """Make an admitted call: bound and shape its result, store its artifacts, and record its end in
+    every case.
+    """
     try:
         return await _record_end(at, call, await _call_and_store(at, call))
     finally:
@@ -402,7 +488,9 @@ async def perform(at: CallPorts, call: AdmittedCall) -> Result:
 
 
 async def _record_end(at: CallPorts, call: AdmittedCall, outcome: CallOutcome) -> Result:
-    """Record the end of a call, or have it recorded later: then a thread that still waits records nothing."""
+    """Record the end of a call, or have it recorded later: then a thread that still waits records
+    nothing.
+    """
     is_late = False
 
     def end(wait_s: float) -> Result | None:
@@ -419,14 +507,21 @@ async def _record_end(at: CallPorts, call: AdmittedCall, outcome: CallOutcome) -
 
 
 async def _call_and_store(at: CallPorts, call: AdmittedCall) -> CallOutcome:
-    """Make the call and store its artifacts. Record the end here where the call is cancelled, its result can't be
-    stored, or the code has a defect."""
+    """Make the call and store its artifacts.
+
+    Record the end here where the call is cancelled, its result can't be stored, or the code has a
+    defect.
+    """
     try:
         if given := call.request.arguments.blobs:
             await store(at.run, given)
         outcome = await _call_or_reuse(at, call)
         stored = await store(at.run, outcome.shaped.blobs) if outcome.shaped.blobs else ()
-        answer = outcome.answer if outcome.answer is not None and await may_pass(at.ports, outcome.answer) else None
+        answer = (
+            outcome.answer
+            if outcome.answer is not None and await may_pass(at.ports, outcome.answer)
+            else None
+        )
     except BaseException as ended:
         nothing = CallOutcome(*ended_by(ended), ShapedResult.empty())
         try:
@@ -438,14 +533,24 @@ async def _call_and_store(at: CallPorts, call: AdmittedCall) -> CallOutcome:
             fields = {"run_id": at.run.id, "call_id": call.call_id, "error": trouble}
             at.ports.diagnostics.event("error", "call.unrecorded", **fields)
         raise
-    return replace(outcome, stored=stored, answer=answer) if stored or outcome.answer is not None else outcome
+    return (
+        replace(outcome, stored=stored, answer=answer)
+        if stored or outcome.answer is not None
+        else outcome
+    )
 
 
 def _call_or_reuse(at: CallPorts, call: AdmittedCall) -> Awaitable[CallOutcome]:
-    """Return the shaped result of the call, or the kept result of the same call where the operator permits reuse."""
+    """Return the shaped result of the call, or the kept result of the same call where the operator
+    permits reuse.
+    """
     results, state, catalog = at.ports.results, call.state, call.state.catalog
     server, _, short = call.tool.partition(".")
-    entry, limits, arguments = catalog.servers[server], catalog.settings.limits, call.request.arguments
+    entry, limits, arguments = (
+        catalog.servers[server],
+        catalog.settings.limits,
+        call.request.arguments,
+    )
 
     async def work() -> CallOutcome:
         await at.run.wait_until_durable()
@@ -460,12 +565,15 @@ def _call_or_reuse(at: CallPorts, call: AdmittedCall) -> Awaitable[CallOutcome]:
         whole = raw.blocks if call.request.whole else None
         release = not whole and entry.transport != "local"
         shaped = await shape_blocks(at.ports, limits.max_result_chars, raw.blocks, release=release)
-        return CallOutcome(raw.outcome, raw.code, shaped, answer=raw.answer, whole=whole, queued_ms=raw.queued_ms)
+        return CallOutcome(
+            raw.outcome, raw.code, shaped, answer=raw.answer, whole=whole, queued_ms=raw.queued_ms
+        )
 
     if results is None:
         return work()
     if call.scope.client is not None or call.request.whole:
-        # What a client has as it came may be a question to it, answered in the next call of the same arguments.
+        # What a client has as it came may be a question to it, answered in the next call of the
+        # same arguments.
         return results.call_fresh(catalog, call.tool, work)
     reusable = ReusableCall(
         tool=call.tool,

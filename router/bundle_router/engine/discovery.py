@@ -1,10 +1,11 @@
 """Which tool servers a run's step or call has to ask first.
 
 Rules:
-1. A run contacts only servers whose tools its current decision holds, and a call only the server of a tool that the
-   decision showed. A name that only a glob covers is resolved by asking the glob's server first.
-2. A new list may change what a name means, so the name is resolved until no server is left to ask: the called tool is
-   the verified one.
+1. A run contacts only servers whose tools its current decision holds, and a call only the server of
+   a tool that the decision showed. A name that only a glob covers is resolved by asking the glob's
+   server first.
+2. A new list may change what a name means, so the name is resolved until no server is left to ask:
+   the called tool is the verified one.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ class ServerDiscovery:
     def needs_discovery(self, state: RunState) -> bool:
         """Return whether `discover` would ask a server."""
         servers = self._servers
-        return servers is not None and servers.is_discoverable(self._held_servers(state), state.scope)
+        return servers is not None and servers.is_discoverable(
+            self._held_servers(state), state.scope
+        )
 
     async def discover(self, state: RunState) -> None:
         """Ask the servers that show nothing before they are asked."""
@@ -47,7 +50,10 @@ class ServerDiscovery:
         return not asked or all(servers.is_verified(server, state.scope) for server in asked)
 
     async def verify(self, name: str, state: RunState, state_now: Callable[[], RunState]) -> None:
-        """Get a list that still holds of the server that a call goes to. `state` is the present one."""
+        """Get a list that still holds of the server that a call goes to.
+
+        `state` is the present one.
+        """
         if self._servers is None:
             return
         hidden = self._unasked_servers(self._servers, state, name)
@@ -77,17 +83,27 @@ class ServerDiscovery:
 
     def wanted_servers(self, state: RunState) -> set[str]:
         """Return the servers elsewhere with tools of the decision, unusable ones included."""
-        missed = [row.id for row in state.decided.decision.left_out if row.code in ("server_unavailable", *DRIFT_CODES)]
+        missed = [
+            row.id
+            for row in state.decided.decision.left_out
+            if row.code in ("server_unavailable", *DRIFT_CODES)
+        ]
         bundles = [bundle for id_ in missed if (bundle := self._catalog.bundle(id_)) is not None]
-        found = self._held_servers(state) | {server for bundle in bundles for server in bundle.servers}
+        found = self._held_servers(state) | {
+            server for bundle in bundles for server in bundle.servers
+        }
         return {name for name in found & self._remote if self._catalog.servers[name].enabled}
 
     def _held_servers(self, state: RunState) -> set[str]:
         """Return the servers with tools of the decision."""
-        return {server for bundle in _shown_bundles(self._catalog, state) for server in bundle.servers}
+        return {
+            server for bundle in _shown_bundles(self._catalog, state) for server in bundle.servers
+        }
 
     def _servers_of(self, upstreams: Servers, state: RunState, name: str) -> set[str]:
-        """Return the servers elsewhere of the tools that the name may mean, now and after a new list."""
+        """Return the servers elsewhere of the tools that the name may mean, now and after a new
+        list.
+        """
         surface = state.surface
         if (known := state.asked_of.get(name)) is not None:
             return known
@@ -106,8 +122,10 @@ class ServerDiscovery:
         return remote
 
     def _unasked_servers(self, upstreams: Servers, state: RunState, name: str) -> set[str]:
-        """Return the servers that are still to be asked which tools a glob of the decision covers, where the name may
-        be one of them and be permitted. A caller that was never shown tools relies on this."""
+        """Return the servers that are still to be asked which tools a glob of the decision covers,
+        where the name may be one of them and be permitted. A caller that was never shown tools
+        relies on this.
+        """
         surface = state.surface
         if name in surface.catalog.cards or name in surface.canonical:
             return set()
@@ -117,10 +135,16 @@ class ServerDiscovery:
                 server = surface.catalog.servers[pattern.partition(".")[0]]
                 short = name.removeprefix(f"{server.name}.").removeprefix(f"{server.name}__")
                 tool = f"{server.name}.{short}"
-                if (short == name and server.prefix) or not matches(pattern, tool) or not server.includes(short):
+                if (
+                    (short == name and server.prefix)
+                    or not matches(pattern, tool)
+                    or not server.includes(short)
+                ):
                     continue
                 listed = replace(bundle, tools=(*bundle.tools, tool))
-                catalog = replace(surface.catalog, bundles={**surface.catalog.bundles, bundle.id: listed})
+                catalog = replace(
+                    surface.catalog, bundles={**surface.catalog.bundles, bundle.id: listed}
+                )
                 if tool in exposed_now(state, hopeful, catalog):
                     found.add(server.name)
         return found
@@ -132,7 +156,10 @@ def _hopeful_facts(servers: Servers, state: RunState) -> Facts:
     if (facts.unavailable, facts.drifted) == (now.closed, now.unpinned):
         return facts
     found = facts.memo.get("hopeful")
-    if not isinstance(found, Facts) or (found.unavailable, found.drifted) != (now.closed, now.unpinned):
+    if not isinstance(found, Facts) or (found.unavailable, found.drifted) != (
+        now.closed,
+        now.unpinned,
+    ):
         found = facts.memo["hopeful"] = replace(facts, unavailable=now.closed, drifted=now.unpinned)
     return found
 

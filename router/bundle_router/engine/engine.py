@@ -2,7 +2,8 @@
 
 Rules:
 1. Nothing here knows an adapter. `bundle_router.wiring` builds the ports and passes them in.
-2. Runs are independent: each has its own lock and log. Many threads and tasks may use many runs at once.
+2. Runs are independent: each has its own lock and log. Many threads and tasks may use many runs at
+   once.
 3. The limits that a run's ancestors set are looked up for every step, listing and call
    (`bundle_router.engine.run_tree`).
 """
@@ -40,7 +41,16 @@ from bundle_router.engine.arguments import (
     with_artifacts,
     without_payloads,
 )
-from bundle_router.engine.calls import Judged, KeyTaken, abandon, admit, call_once, over_budget, perform, within_tree
+from bundle_router.engine.calls import (
+    Judged,
+    KeyTaken,
+    abandon,
+    admit,
+    call_once,
+    over_budget,
+    perform,
+    within_tree,
+)
 from bundle_router.engine.discovery import ServerDiscovery
 from bundle_router.engine.engine_ports import CallPorts, EnginePorts
 from bundle_router.engine.open_runs import (
@@ -66,12 +76,18 @@ if TYPE_CHECKING:
 
 ON_LOOP: Final = OnLoop()
 TOGETHER: Final = 4
-"""Calls that begin in one turn of an event loop. What else it has to do has its turn before the next ones begin."""
+"""Calls that begin in one turn of an event loop.
+
+What else it has to do has its turn before the next ones begin.
+"""
 _TURNS: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]] = WeakKeyDictionary()
 
 
 class Engine:
-    """Routes steps and makes calls over the given ports. Create one per process with `Router.open`."""
+    """Routes steps and makes calls over the given ports.
+
+    Create one per process with `Router.open`.
+    """
 
     def __init__(
         self,
@@ -93,19 +109,24 @@ class Engine:
         self.closed_runs = servers.sessions.closed_runs if servers is not None else {}
         self.watchers: Sequence[Callable[[str], None]] = ()
         """Functions that are called with the id of each run that is routed from now on."""
-        self._machine = MachineFacts(catalog, servers, capabilities, ports.clock, ports.redactor, ports.sessions)
-        known = {tool for bundle in catalog.bundles.values() for tool in bundle.tools} | set(catalog.cards)
+        self._machine = MachineFacts(
+            catalog, servers, capabilities, ports.clock, ports.redactor, ports.sessions
+        )
+        known = {tool for bundle in catalog.bundles.values() for tool in bundle.tools} | set(
+            catalog.cards
+        )
         self._surface = Surface(catalog, names_in(catalog, known), ports.tools)
 
-    # --- what the shell looks up -----------------------------------------------------------------------------------
+    # --- what the shell looks up ------------------------------------------------------------------
 
     def facts(self, principal: str = "") -> Facts:
         """Return the present capabilities of this machine and its servers."""
         return self._machine.facts(principal)
 
     def _surface_for(self, principal: str) -> Surface:
-        """Return the surface for a principal: the router's own, or one with the tools of servers that need no pins and
-        have answered."""
+        """Return the surface for a principal: the router's own, or one with the tools of servers
+        that need no pins and have answered.
+        """
         catalog = self._machine.known_availability(principal).availability.catalog
         if catalog is self.catalog:
             return self._surface
@@ -115,7 +136,7 @@ class Engine:
             found = catalog.memo["surface"] = Surface(catalog, names, self.ports.tools)
         return found
 
-    # --- flow 1: a step is routed ----------------------------------------------------------------------------------
+    # --- flow 1: a step is routed -----------------------------------------------------------------
 
     async def route(
         self, requested: Step, messages: Messages | None = None, *, selector: Selector | None = None
@@ -124,13 +145,23 @@ class Engine:
         return await self._route(ON_LOOP, requested, messages, selector)
 
     def route_from_thread(
-        self, requested: Step, wait: Callable[[Coroutine[Any, Any, Any]], Any], messages: Messages | None = None
+        self,
+        requested: Step,
+        wait: Callable[[Coroutine[Any, Any, Any]], Any],
+        messages: Messages | None = None,
     ) -> Decision:
-        """Do as `route` does, on the calling thread. `wait` runs a coroutine elsewhere and returns its result."""
+        """Do as `route` does, on the calling thread.
+
+        `wait` runs a coroutine elsewhere and returns its result.
+        """
         return OnThread.finish(self._route(OnThread(wait), requested, messages, None))
 
     async def _route(
-        self, how: OnLoop | OnThread, requested: Step, messages: Messages | None, selector: Selector | None
+        self,
+        how: OnLoop | OnThread,
+        requested: Step,
+        messages: Messages | None,
+        selector: Selector | None,
     ) -> Decision:
         started_ns = self.ports.clock.monotonic_ns()
         step = accept_step(self.catalog, self.ports.redactor, requested)
@@ -138,10 +169,13 @@ class Engine:
         run = self.runs.hold_known(step.run_id)
         if run is None:  # opening takes disk work, once; everything after it takes microseconds
             run = await how.in_thread(
-                lambda: self.runs.hold(step.run_id, partial(self._tree.begin_run, step)), OpenRun.release
+                lambda: self.runs.hold(step.run_id, partial(self._tree.begin_run, step)),
+                OpenRun.release,
             )
         try:
-            prepared = partial(prepare, self.catalog, run, self._tree, step, self._machine, messages, started_ns)
+            prepared = partial(
+                prepare, self.catalog, run, self._tree, step, self._machine, messages, started_ns
+            )
             is_quick = run.parent_id is None or not self._store.blocks
             request = prepared() if is_quick else await how.in_thread(prepared)
             ports = self.ports if selector is None else replace(self.ports, selector=selector)
@@ -152,12 +186,16 @@ class Engine:
         finally:
             await run.leave(how.in_thread)
 
-    # --- the run as it stands now ----------------------------------------------------------------------------------
+    # --- the run as it stands now -----------------------------------------------------------------
 
-    def state(self, run_id: str, decision_id: str | None = None, *, reads_on: bool = True) -> RunState:
-        """Return the present state of a run, under one of its decisions (None: the newest). Blocks while records are
-        read; with `reads_on=False` nothing is read, for an append that compares. Raises UnknownRun, and RequestError
-        for a decision of another run."""
+    def state(
+        self, run_id: str, decision_id: str | None = None, *, reads_on: bool = True
+    ) -> RunState:
+        """Return the present state of a run, under one of its decisions (None: the newest).
+
+        Blocks while records are read; with `reads_on=False` nothing is read, for an append that
+        compares. Raises UnknownRun, and RequestError for a decision of another run.
+        """
         run = None if reads_on else self.runs.get(run_id)
         if run is not None and (kept := self._kept_state(run, decision_id)) is not None:
             return kept
@@ -173,7 +211,9 @@ class Engine:
                 raise _no_decision(run_id)
             if decision_id and decision_id != decided.decision.decision_id:
                 superseded, decided = decision_id, recorded_decision(run, decision_id)
-            activation = run.fold.activation(branch) if reads_on else NOTHING_ACTIVE  # a call asks the fold itself
+            activation = (
+                run.fold.activation(branch) if reads_on else NOTHING_ACTIVE
+            )  # a call asks the fold itself
             decisions = run.fold.decisions
         principal = decided.step.principal
         facts = self._machine.facts(principal)
@@ -201,33 +241,53 @@ class Engine:
         return state
 
     def _kept_state(self, run: OpenRun, decision_id: str | None) -> RunState | None:
-        """Return the state that the run's last call was judged by, if everything that it was made of is unchanged, as
-        far as this process knows. What a sub-agent's state was made of is its ancestors' too: it is not kept."""
+        """Return the state that the run's last call was judged by, if everything that it was made
+        of is unchanged, as far as this process knows. What a sub-agent's state was made of is its
+        ancestors' too: it is not kept.
+        """
         kept_id, kept = run.kept_state
         if kept is None or kept_id != decision_id or kept.decisions != run.fold.decisions:
             return None
         return kept if self._machine.facts(kept.decided.step.principal) is kept.facts else None
 
-    async def state_async(self, run_id: str, decision_id: str | None = None, *, reads_on: bool = True) -> RunState:
+    async def state_async(
+        self, run_id: str, decision_id: str | None = None, *, reads_on: bool = True
+    ) -> RunState:
         """Return what `state` does, without holding the event loop for long."""
         if self._store.blocks or self.runs.get(run_id) is None:
-            return await asyncio.to_thread(partial(self.state, run_id, decision_id, reads_on=reads_on))
+            return await asyncio.to_thread(
+                partial(self.state, run_id, decision_id, reads_on=reads_on)
+            )
         return self.state(run_id, decision_id, reads_on=reads_on)
 
     async def _discovered_state(self, run_id: str, decision_id: str | None) -> RunState:
-        """Return what `state` does, after asking the servers that show nothing before they are asked."""
+        """Return what `state` does, after asking the servers that show nothing before they are
+        asked.
+        """
         await self._discovery.discover(await self.state_async(run_id, decision_id))
         return await self.state_async(run_id, decision_id)
 
-    # --- what is shown ---------------------------------------------------------------------------------------------
+    # --- what is shown ----------------------------------------------------------------------------
 
     async def tools(
-        self, run_id: str, surface_form: SurfaceForm, decision_id: str | None = None, *, decides: bool = False
+        self,
+        run_id: str,
+        surface_form: SurfaceForm,
+        decision_id: str | None = None,
+        *,
+        decides: bool = False,
     ) -> Toolset:
-        """Return what `toolset` does, after asking the servers that show nothing before they are asked. `decides`:
-        route a step without a key again when one of them stayed silent, so that the decision says so."""
+        """Return what `toolset` does, after asking the servers that show nothing before they are
+        asked. `decides`: route a step without a key again when one of them stayed silent, so that
+        the decision says so.
+        """
         state = await self._discovered_state(run_id, decision_id)
-        if decides and decision_id is None and not state.decided.key and self._discovery.has_lost_server(state):
+        if (
+            decides
+            and decision_id is None
+            and not state.decided.key
+            and self._discovery.has_lost_server(state)
+        ):
             await self.route(state.step.model_copy(update={"branch": state.decided.branch}))
             state = await self.state_async(run_id)
         if state.surface.may_search(state.bundle_ids):
@@ -235,18 +295,26 @@ class Engine:
         return _toolset(state, surface_form)
 
     async def standing(self, run_id: str, *, asks: bool) -> tuple[object, ...]:
-        """Return the facts about servers that would decide the run's step, for the servers that its newest decision
-        shows or misses. Equal values mean an equal decision. `asks`: ask those servers first whether their lists
-        still hold."""
+        """Return the facts about servers that would decide the run's step, for the servers that its
+        newest decision shows or misses. Equal values mean an equal decision. `asks`: ask those
+        servers first whether their lists still hold.
+        """
         state = await self.state_async(run_id)
         wanted = self._discovery.wanted_servers(state)
         away = dict(self.facts(state.step.principal).unavailable)
         await self._discovery.verify_servers(state, wanted - away.keys() if asks else ())
         now = self._machine.known_availability(state.step.principal).availability
         away = dict(self.facts(state.step.principal).unavailable)
-        cards = tuple(sorted((card.server, card.tool, card.sha256) for card in now.catalog.cards.values()))
+        cards = tuple(
+            sorted((card.server, card.tool, card.sha256) for card in now.catalog.cards.values())
+        )
         drifted = tuple(row for row in now.drifted if row.server in wanted)
-        return self.catalog.revision, wanted & away.keys(), drifted, tuple(row for row in cards if row[0] in wanted)
+        return (
+            self.catalog.revision,
+            wanted & away.keys(),
+            drifted,
+            tuple(row for row in cards if row[0] in wanted),
+        )
 
     def lost_servers(self, run_id: str) -> dict[str, str]:
         """Return the servers that the run's newest decision lacks, each with the reason."""
@@ -254,21 +322,33 @@ class Engine:
         wanted = self._discovery.wanted_servers(state)
         return {name: why for name, why in state.decided.facts.unavailable if name in wanted}
 
-    def toolset(self, run_id: str, surface_form: SurfaceForm, decision_id: str | None = None) -> Toolset:
-        """Return the run's tools as known now, without asking a server. Blocks where search is needed."""
+    def toolset(
+        self, run_id: str, surface_form: SurfaceForm, decision_id: str | None = None
+    ) -> Toolset:
+        """Return the run's tools as known now, without asking a server.
+
+        Blocks where search is needed.
+        """
         return _toolset(self.state(run_id, decision_id), surface_form)
 
     def needs_discovery(self, run_id: str) -> bool:
         """Return whether servers have to be asked before the run's tools can be shown."""
         return self._discovery.needs_discovery(self.state(run_id))
 
-    # --- flow 2: a tool is called ----------------------------------------------------------------------------------
+    # --- flow 2: a tool is called -----------------------------------------------------------------
 
     async def call(
-        self, run_id: str, name: str, arguments: Mapping[str, Any] | str, decision_id: str | None = None, **fields: Any
+        self,
+        run_id: str,
+        name: str,
+        arguments: Mapping[str, Any] | str,
+        decision_id: str | None = None,
+        **fields: Any,
     ) -> Result:
-        """Call a tool (see `Router.call`). `fields` are further ones of `CallRequest` (`key`, `whole`, `joins`,
-        `client`)."""
+        """Call a tool (see `Router.call`).
+
+        `fields` are further ones of `CallRequest` (`key`, `whole`, `joins`, `client`).
+        """
         asked_ns, key = self.ports.clock.monotonic_ns(), fields.get("key", "")
         if key != "":
             check_key(self.ports.redactor, key)
@@ -279,18 +359,24 @@ class Engine:
             await turns.acquire()
             loop.call_soon(turns.release)
             name, read = recordable_name(name), await self._read(arguments)
-            request = CallRequest(name, read, asked_ns, digest=keyed_digest(run.nonce, read) if key else "", **fields)
+            request = CallRequest(
+                name, read, asked_ns, digest=keyed_digest(run.nonce, read) if key else "", **fields
+            )
             if name in NAMES:
                 wanted = parse(name, read.value) if read.wrong is None else None
                 if not isinstance(wanted, CallTool):
                     return await self._answer_meta(run, request, decision_id)
                 inner = await self._read(wanted.arguments)
-                request = replace(request, name=recordable_name(wanted.name), arguments=inner, via=name)
+                request = replace(
+                    request, name=recordable_name(wanted.name), arguments=inner, via=name
+                )
             if name == EXECUTE and self.ports.programs is not None:
                 from bundle_router.engine.programs import bundles_in_code
 
                 if bundles_in_code(await self.state_async(run.id, decision_id)):
-                    return await self._execute(run, request, await self._discovered_state(run.id, decision_id))
+                    return await self._execute(
+                        run, request, await self._discovered_state(run.id, decision_id)
+                    )
             return await self._call(run, request, decision_id)
         finally:
             await run.leave()
@@ -303,21 +389,34 @@ class Engine:
 
         async def call(tool: str, arguments: str, key: str, via: str) -> Result:
             fields: dict[str, Any] = {"key": key, "via": via, "whole": True, "joins": False}
-            return await self.call(run.id, tool, arguments, state.decided.decision.decision_id, **fields)
+            return await self.call(
+                run.id, tool, arguments, state.decided.decision.decision_id, **fields
+            )
 
         at = CallPorts(self.ports, run, self._tree)
         return await execute(at, self.ports.programs, state, request, call)
 
     async def _hold_run(self, run_id: str) -> OpenRun:
-        """Return the open run, and keep it open until it is released, even if it is closed meanwhile."""
+        """Return the open run, and keep it open until it is released, even if it is closed
+        meanwhile.
+        """
         run = self.runs.hold_known(run_id)
-        return run if run is not None else await in_thread(lambda: self.runs.hold(run_id), OpenRun.release)
+        return (
+            run
+            if run is not None
+            else await in_thread(lambda: self.runs.hold(run_id), OpenRun.release)
+        )
 
     def _read(self, arguments: Mapping[str, Any] | str) -> Awaitable[Arguments]:
-        return read_arguments(self.ports, arguments, self.catalog.settings.limits.max_argument_bytes)
+        return read_arguments(
+            self.ports, arguments, self.catalog.settings.limits.max_argument_bytes
+        )
 
     async def _call(self, run: OpenRun, request: CallRequest, decision_id: str | None) -> Result:
-        at, state = CallPorts(self.ports, run, self._tree), await self._present_state(run, decision_id)
+        at, state = (
+            CallPorts(self.ports, run, self._tree),
+            await self._present_state(run, decision_id),
+        )
         await self._verify(run, request, state, decision_id)
         recorded = await without_payloads(self.ports, request.arguments)
         if not may_hold_handles(recorded):
@@ -327,17 +426,30 @@ class Engine:
             return await self._call_once(at, request.with_arguments(filled), state, decision_id)
 
     async def _present_state(self, run: OpenRun, decision_id: str | None) -> RunState:
-        """Return the state that a call is judged by. Records that came since are not read: `admit` hears of them."""
-        state = self._kept_state(run, decision_id)
-        return state if state is not None else await self.state_async(run.id, decision_id, reads_on=False)
+        """Return the state that a call is judged by.
 
-    async def _verify(self, run: OpenRun, request: CallRequest, state: RunState, decision_id: str | None) -> None:
+        Records that came since are not read: `admit` hears of them.
+        """
+        state = self._kept_state(run, decision_id)
+        return (
+            state
+            if state is not None
+            else await self.state_async(run.id, decision_id, reads_on=False)
+        )
+
+    async def _verify(
+        self, run: OpenRun, request: CallRequest, state: RunState, decision_id: str | None
+    ) -> None:
         if state.surface.is_local(request.name) or self._discovery.is_verified(request.name, state):
             return
         if await self._has_budget(run, state, request):
-            await self._discovery.verify(request.name, state, partial(self.state, run.id, decision_id))
+            await self._discovery.verify(
+                request.name, state, partial(self.state, run.id, decision_id)
+            )
 
-    async def _call_once(self, at: CallPorts, request: CallRequest, state: RunState, decision_id: str | None) -> Result:
+    async def _call_once(
+        self, at: CallPorts, request: CallRequest, state: RunState, decision_id: str | None
+    ) -> Result:
         async def make() -> Result | KeyTaken:
             made = await self._admit_call(at, request, state, decision_id)
             if isinstance(made, AdmittedCall):
@@ -349,9 +461,13 @@ class Engine:
 
     async def _tree_spent(self, run: OpenRun) -> Totals | None:
         """Return what the run's tree of runs has spent; None where no tree is bounded."""
-        return await run.on_store(lambda _: self._tree.spent(run)) if self._tree.is_bounded else None
+        return (
+            await run.on_store(lambda _: self._tree.spent(run)) if self._tree.is_bounded else None
+        )
 
-    async def _has_budget(self, run: OpenRun, state: RunState, request: CallRequest | None = None) -> bool:
+    async def _has_budget(
+        self, run: OpenRun, state: RunState, request: CallRequest | None = None
+    ) -> bool:
         """Return whether a budget has room for a call; a call without room contacts no server."""
         name, text = (request.name, request.arguments.text) if request is not None else ("", "")
         tree, named = await self._tree_spent(run), state.surface.canonical.get(name, name)
@@ -360,9 +476,10 @@ class Engine:
     async def _admit_call(
         self, at: CallPorts, request: CallRequest, state: RunState, decision_id: str | None
     ) -> AdmittedCall | KeyTaken | Result:
-        """Judge a call by the state in which it begins: the run, or an ancestor, may have been routed meanwhile.
-        `state` may be older: it says for which tool the arguments are checked, and `admit` checks that the name
-        still means that tool."""
+        """Judge a call by the state in which it begins: the run, or an ancestor, may have been
+        routed meanwhile. `state` may be older: it says for which tool the arguments are checked,
+        and `admit` checks that the name still means that tool.
+        """
         for _ in range(MOVED_AT_MOST):
             target = state.target(request.name)
             problems = await check_arguments(self.ports, target, request.arguments)
@@ -380,7 +497,9 @@ class Engine:
             await self._verify(at.run, request, state, decision_id)
         raise at.run.moved_error()
 
-    async def _answer_meta(self, run: OpenRun, request: CallRequest, decision_id: str | None) -> Result:
+    async def _answer_meta(
+        self, run: OpenRun, request: CallRequest, decision_id: str | None
+    ) -> Result:
         """Return the answer of a meta-tool other than `call_tool`."""
         from bundle_router.engine.meta_calls import answer
 
@@ -399,7 +518,7 @@ class Engine:
         finally:
             await run.leave()
 
-    # --- what servers have besides tools ---------------------------------------------------------------------------
+    # --- what servers have besides tools ----------------------------------------------------------
 
     async def passes(self, run_id: str, decision_id: str | None = None) -> frozenset[Feature]:
         """See `EndpointAccess.passes`."""
@@ -419,7 +538,9 @@ class Engine:
             state = await self._discovered_state(run_id, decision_id)
             names = [server.name for server in passed_through(state).servers]
             if await self._has_budget(run, state):
-                await self._discovery.verify_servers(state, names)  # they may be no more what was pinned
+                await self._discovery.verify_servers(
+                    state, names
+                )  # they may be no more what was pinned
             at = CallPorts(self.ports, run, self._tree)
             state = await self.state_async(run_id, decision_id)
             sessions = self._servers.sessions if self._servers is not None else None
@@ -437,11 +558,18 @@ class Engine:
             return self._tree.artifact(run_id, sha256)
         except KeyError:
             raise UnknownArtifact(
-                f"run {run_id!r} has no artifact {uri!r}", advice="use a digest that a result of this run names"
+                f"run {run_id!r} has no artifact {uri!r}",
+                advice="use a digest that a result of this run names",
             ) from None
 
     def media(
-        self, run_id: str, uri: str, surface_form: SurfaceForm, decision_id: str | None = None, *, link: bool
+        self,
+        run_id: str,
+        uri: str,
+        surface_form: SurfaceForm,
+        decision_id: str | None = None,
+        *,
+        link: bool,
     ) -> dict[str, Any]:
         """See `Router.media`. Blocks for as long as reading takes."""
         if decision_id is not None:
@@ -450,7 +578,7 @@ class Engine:
         handle = f"{PREFIX}{uri.removeprefix('artifact:').removeprefix('sha256:')}"
         return media_form(handle, data, self.ports.describe(data), surface_form.form, link=link)
 
-    # --- ends ------------------------------------------------------------------------------------------------------
+    # --- ends -------------------------------------------------------------------------------------
 
     async def end_run(self, run_id: str) -> RunEnd:
         """Close a run, and end what servers opened for it."""
@@ -477,7 +605,9 @@ class Engine:
             await in_thread(self.runs.close_all)
         finally:
             self._store.close()
-            for session in {id(session): session for session in self.ports.sessions.values()}.values():
+            for session in {
+                id(session): session for session in self.ports.sessions.values()
+            }.values():
                 await session.close()
             if self.ports.programs is not None:
                 await self.ports.programs.close()

@@ -10,7 +10,16 @@ from bundle_router.core.tools.meta_tools.artifact_pages import Finder
 from bundle_router.core.tools.shaping import MediaFacts
 from bundle_router.dataclass import dataclass
 from bundle_router.engine.reuse import ResultReuse
-from bundle_router.ports import Clock, Diagnostics, Programs, Redactor, Scratch, Selector, Sessions, ToolSearch
+from bundle_router.ports import (
+    Clock,
+    Diagnostics,
+    Programs,
+    Redactor,
+    Scratch,
+    Selector,
+    Sessions,
+    ToolSearch,
+)
 
 if TYPE_CHECKING:
     from bundle_router.engine.open_runs import OpenRun
@@ -29,10 +38,14 @@ def no_queries(expression: str, value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class EnginePorts:
-    """The ports that the flows use. `sessions` is keyed by transport. `describe` recognises the media type of bytes.
-    `patterns` compiles a regular expression and `queries` evaluates a JSON query (both raise ValueError with the
-    reason). `tools` is None without search, `results` without reuse of results, `scratch` where tools get no files,
-    `programs` without code mode. `in_thread` runs slow work off the event loop."""
+    """The ports that the flows use.
+
+    `sessions` is keyed by transport. `describe` recognises the media type of bytes. `patterns`
+    compiles a regular expression and `queries` evaluates a JSON query (both raise ValueError
+    with the reason). `tools` is None without search, `results` without reuse of results,
+    `scratch` where tools get no files, `programs` without code mode. `in_thread` runs slow work
+    off the event loop.
+    """
 
     clock: Clock
     redactor: Redactor

@@ -1,9 +1,13 @@
-"""Calls to the meta-tools. A call through `call_tool` is not one: it is a call of the tool that it names.
+"""Calls to the meta-tools.
+
+A call through `call_tool` is not one: it is a call of the tool that it names.
 
 Rules:
-1. Answers use the current decision and fresh facts alone: they name exactly the tools that may be called.
+1. Answers use the current decision and fresh facts alone: they name exactly the tools that may be
+   called.
 2. A call is recorded once it is answered. It has no effect outside, so no start is recorded.
-3. A name that was asked for and does not exist here is refused with the reason, and recorded as a gap.
+3. A name that was asked for and does not exist here is refused with the reason, and recorded as a
+   gap.
 4. A tool that was found joins the array, if the array may change; the record names it.
 5. Artifacts of the run and of its ancestors can be read, no others.
 """
@@ -82,8 +86,11 @@ class MissedTool:
 
 @dataclass(frozen=True, slots=True)
 class MetaReply:
-    """A meta-tool's answer with its outcome. `asked` holds (bundle, tools) that may join the array. `media` are
-    artifacts that were asked for and that no text can show. `signed`: tools whose signatures it contains."""
+    """A meta-tool's answer with its outcome.
+
+    `asked` holds (bundle, tools) that may join the array. `media` are artifacts that were asked for
+    and that no text can show. `signed`: tools whose signatures it contains.
+    """
 
     text: str
     outcome: Outcome = "ok"
@@ -96,8 +103,11 @@ class MetaReply:
 
 @dataclass(frozen=True, slots=True)
 class MetaQuestion:
-    """The inputs of an answer. `artifact` returns an artifact that the run may read, by digest (KeyError).
-    `signed_before` are the tools whose signatures the agent got earlier in this step."""
+    """The inputs of an answer.
+
+    `artifact` returns an artifact that the run may read, by digest (KeyError). `signed_before` are
+    the tools whose signatures the agent got earlier in this step.
+    """
 
     ports: EnginePorts
     state: RunState
@@ -106,12 +116,22 @@ class MetaQuestion:
     signed_before: frozenset[str] = frozenset()
 
     def visible_tools(self) -> VisibleTools:
-        return replace(self.state.surface.visible_tools(self.state, joins=self.joins), described=self.signed_before)
+        return replace(
+            self.state.surface.visible_tools(self.state, joins=self.joins),
+            described=self.signed_before,
+        )
 
 
 async def answer(at: CallPorts, state: RunState, request: CallRequest) -> Result:
     """Answer a call to a meta-tool, update the array, and record both."""
-    call = AdmittedCall(f"{META_SERVER}.{request.name}", "", request, state, state.scope, at.ports.clock.monotonic_ns())
+    call = AdmittedCall(
+        f"{META_SERVER}.{request.name}",
+        "",
+        request,
+        state,
+        state.scope,
+        at.ports.clock.monotonic_ns(),
+    )
     return await within_budget(at, call, partial(_answer_call, at, call))
 
 
@@ -119,10 +139,18 @@ async def _answer_call(at: CallPorts, call: AdmittedCall) -> Result:
     ports, run, state, request = at.ports, at.run, call.state, call.request
     name, arguments, wrong = request.name, request.arguments, request.arguments.wrong
     decision_id = state.decided.decision.decision_id
-    wanted = Malformed(f"The arguments of {name!r} {wrong[1]}") if wrong else parse(name, arguments.value)
-    question = MetaQuestion(ports, state, partial(at.tree.artifact, run.id), request.joins, run.signed_at(decision_id))
+    wanted = (
+        Malformed(f"The arguments of {name!r} {wrong[1]}")
+        if wrong
+        else parse(name, arguments.value)
+    )
+    question = MetaQuestion(
+        ports, state, partial(at.tree.artifact, run.id), request.joins, run.signed_at(decision_id)
+    )
     found = await asyncio.to_thread(_answer, question, wanted)
-    shaped = await shape_blocks(ports, state.catalog.settings.limits.max_result_chars, (Text(found.text),))
+    shaped = await shape_blocks(
+        ports, state.catalog.settings.limits.max_result_chars, (Text(found.text),)
+    )
     stored = await store(run, shaped.blobs)
 
     def end(wait_s: float) -> Result:
@@ -159,8 +187,13 @@ async def refuse_missed(at: CallPorts, state: RunState, name: str) -> Result:
     return await at.run.record(record)
 
 
-def record_missed(at: CallPorts, request: CallRequest, state: RunState, missed: MissedTool, wait_s: float) -> Result:
-    """Record a tool that was asked for by name and can't be had, as a gap. The caller holds the run's lock."""
+def record_missed(
+    at: CallPorts, request: CallRequest, state: RunState, missed: MissedTool, wait_s: float
+) -> Result:
+    """Record a tool that was asked for by name and can't be had, as a gap.
+
+    The caller holds the run's lock.
+    """
     ports, run = at.ports, at.run
     now_ns = ports.clock.monotonic_ns()
     call = AdmittedCall(missed.tool, "", request, state, state.scope, now_ns)
@@ -172,21 +205,31 @@ def _answer(question: MetaQuestion, wanted: Wanted) -> MetaReply:
     if isinstance(wanted, Malformed):
         return MetaReply(wanted.text, "invalid_arguments", "invalid_arguments")
     if isinstance(wanted, ReadArtifact | SearchArtifact):
-        return _artifact(question, wanted, question.state.catalog.settings.limits.max_result_chars - MARGIN)
+        return _artifact(
+            question, wanted, question.state.catalog.settings.limits.max_result_chars - MARGIN
+        )
     if isinstance(wanted, SearchTools | ListTools) and (why := question.state.why_nothing):
         return MetaReply(f"This step has no tools now: {why}.")
     visible = question.visible_tools()
     if isinstance(wanted, SearchTools):
-        ranked = question.state.surface.rank(wanted.query, frozenset(visible.places), RANKED, answering=True)
+        ranked = question.state.surface.rank(
+            wanted.query, frozenset(visible.places), RANKED, answering=True
+        )
         return _with_joining(visible, found_text(visible, ranked, wanted.limit))
     if isinstance(wanted, SelectTools | GetToolDetails):
         return _by_name(question, visible, wanted)
     assert isinstance(wanted, ListTools), "call_tool is the call of another tool"  # noqa: S101 - the engine's bug
-    return _with_joining(visible, list_bundle(visible, wanted.id) if wanted.id else list_bundles(visible))
+    return _with_joining(
+        visible, list_bundle(visible, wanted.id) if wanted.id else list_bundles(visible)
+    )
 
 
-def _with_joining(visible: VisibleTools, answered: MetaAnswer, refused: Sequence[MissedTool] = ()) -> MetaReply:
-    """Return an answer with the tools that may join the array: each with its bundle and the bundle's companions."""
+def _with_joining(
+    visible: VisibleTools, answered: MetaAnswer, refused: Sequence[MissedTool] = ()
+) -> MetaReply:
+    """Return an answer with the tools that may join the array: each with its bundle and the
+    bundle's companions.
+    """
     homes = {row.name: row.bundle for row in visible.placement.deferred}
     groups: dict[str, dict[str, None]] = {}
     for tool in answered.tools:
@@ -197,10 +240,15 @@ def _with_joining(visible: VisibleTools, answered: MetaAnswer, refused: Sequence
     return MetaReply(answered.text, asked=by_bundle, refused=tuple(refused), signed=answered.signed)
 
 
-def _by_name(question: MetaQuestion, visible: VisibleTools, wanted: SelectTools | GetToolDetails) -> MetaReply:
+def _by_name(
+    question: MetaQuestion, visible: VisibleTools, wanted: SelectTools | GetToolDetails
+) -> MetaReply:
     names = wanted.names if isinstance(wanted, SelectTools) else (wanted.name,)
     dropped = ", ".join(wanted.dropped) if isinstance(wanted, SelectTools) else ""
-    so_dropped = f"One call takes {len(names)} names, so these were dropped: {dropped}. Select them in another call."
+    so_dropped = (
+        f"One call takes {len(names)} names, so these were dropped: {dropped}. Select them in"
+        " another call."
+    )
     notes = [so_dropped] if dropped else []
     found: dict[str, None] = {}
     refused: list[MissedTool] = []
@@ -210,15 +258,19 @@ def _by_name(question: MetaQuestion, visible: VisibleTools, wanted: SelectTools 
             found[resolved.name] = None
         else:
             code, detail = why_not(question.state, resolved.name)
-            text = f"{name!r} is not available at this step ({code}: {detail}). {resolved.hint}".rstrip()
-            refused.append(MissedTool(resolved.name, code, text))
+            text = f"{name!r} is not available at this step ({code}: {detail}). {resolved.hint}"
+            refused.append(MissedTool(resolved.name, code, text.rstrip()))
     if found:
         if isinstance(wanted, GetToolDetails):
             return _with_joining(visible, describe_tool(visible, next(iter(found))))
         notes = [*(row.text for row in refused), *notes]
         return _with_joining(visible, selected_text(visible, tuple(found), notes), refused)
     if not refused:
-        return MetaReply("No tool was named: write select:name,other_name.", "invalid_arguments", "invalid_arguments")
+        return MetaReply(
+            "No tool was named: write select:name,other_name.",
+            "invalid_arguments",
+            "invalid_arguments",
+        )
     text = "\n".join((*(row.text for row in refused), *notes))
     return MetaReply(text, "denied", refused[0].code, refused=tuple(refused))
 
@@ -230,8 +282,14 @@ def _artifact(question: MetaQuestion, wanted: ReadArtifact | SearchArtifact, cap
     except KeyError:
         return MetaReply(f"This run has no artifact {uri}.", "tool_error", "not_found")
     except (CorruptRun, StorageError) as trouble:
-        ports.diagnostics.event("error", "artifact.unread", run_id=question.state.run_id, uri=uri, error=trouble)
-        return MetaReply(f"The artifact {uri} can't be read; the operator's log says why.", "tool_error", "storage")
+        ports.diagnostics.event(
+            "error", "artifact.unread", run_id=question.state.run_id, uri=uri, error=trouble
+        )
+        return MetaReply(
+            f"The artifact {uri} can't be read; the operator's log says why.",
+            "tool_error",
+            "storage",
+        )
     facts = ports.describe(data)
     text = text_of(data, facts)
     if text is None:
@@ -243,7 +301,9 @@ def _artifact(question: MetaQuestion, wanted: ReadArtifact | SearchArtifact, cap
         try:
             return MetaReply(queried(partial(ports.queries, wanted.query), text, cap))
         except ValueError as wrong:
-            return MetaReply(f"The query can't be answered: {wrong}.", "invalid_arguments", "bad_query")
+            return MetaReply(
+                f"The query can't be answered: {wrong}.", "invalid_arguments", "bad_query"
+            )
     find = literal(wanted.pattern)
     if wanted.is_regex:
         try:
@@ -255,7 +315,10 @@ def _artifact(question: MetaQuestion, wanted: ReadArtifact | SearchArtifact, cap
 
 
 def _stored_artifact(uri: str, data: bytes, facts: MediaFacts) -> Artifact:
-    """Return the facts of a stored artifact. What its tool said about it is in its call's record."""
+    """Return the facts of a stored artifact.
+
+    What its tool said about it is in its call's record.
+    """
     sha256 = uri.rpartition(":")[2]
     stored = Artifact(uri, sha256, facts.mime_type, len(data), role="media")
     return replace(stored, width=facts.width, height=facts.height, duration_s=facts.duration_s)

@@ -1,13 +1,15 @@
 """The runs that this process has open.
 
 Rules:
-1. No process owns a run. This process knows a run by the fold of the records it has read. It reads on before it
-   answers, and decides again where other processes appended first.
-2. A run's lock orders the work of this process on it. It is held for look-ups and one append, never across an await.
-3. An event loop waits for nobody: not for a store that others hold, nor for a thread that has a run's lock meanwhile.
-   Where the store is quick, no thread has that lock for long; where it blocks, a loop never takes it.
-4. A run that is closed while steps or calls are under way is released when the last of them is recorded. The process
-   that releases it last writes its end.
+1. No process owns a run. This process knows a run by the fold of the records it has read. It reads
+   on before it answers, and decides again where other processes appended first.
+2. A run's lock orders the work of this process on it. It is held for look-ups and one append, never
+   across an await.
+3. An event loop waits for nobody: not for a store that others hold, nor for a thread that has a
+   run's lock meanwhile. Where the store is quick, no thread has that lock for long; where it
+   blocks, a loop never takes it.
+4. A run that is closed while steps or calls are under way is released when the last of them is
+   recorded. The process that releases it last writes its end.
 """
 
 from __future__ import annotations
@@ -33,13 +35,24 @@ from bundle_router.core.records.fold import RunFold
 from bundle_router.core.records.run_header import RunHeader
 from bundle_router.dataclass import dataclass
 from bundle_router.engine.surface import RunState
-from bundle_router.errors import RequestError, RouterError, RunBusy, StorageError, UnknownRun, expect
+from bundle_router.errors import (
+    RequestError,
+    RouterError,
+    RunBusy,
+    StorageError,
+    UnknownRun,
+    expect,
+)
 from bundle_router.ports import ArtifactStore, Diagnostics, RunLog, RunStore
 
 MOVED_AT_MOST: Final = 50
-"""Times that an append is decided again because other processes wrote first, before it is given up."""
+"""Times that an append is decided again because other processes wrote first, before it is given
+up.
+"""
 QUICK_S: Final = 0.005
-"""Seconds that the first of several who find the store held waits for it in place: others hold it for microseconds."""
+"""Seconds that the first of several who find the store held waits for it in place: others hold it
+for microseconds.
+"""
 PATIENT_S: Final = 5.0
 """Seconds that work is tried again while others hold the store."""
 LONGEST_PAUSE_S: Final = 0.08
@@ -48,8 +61,10 @@ T = TypeVar("T")
 
 
 async def in_thread(work: Callable[[], T], undo: Callable[[T], object] = lambda _: None) -> T:
-    """Do work in a thread; in this one where it has no event loop. A thread can't be cancelled: if the waiting task is,
-    `undo` receives the result."""
+    """Do work in a thread; in this one where it has no event loop.
+
+    A thread can't be cancelled: if the waiting task is, `undo` receives the result.
+    """
     if "asyncio.events" not in sys.modules or asyncio._get_running_loop() is None:
         return work()
     lock = threading.Lock()
@@ -78,8 +93,11 @@ async def in_thread(work: Callable[[], T], undo: Callable[[T], object] = lambda 
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """The outcome of closing a run. `ended`: its end is written. Else `others` are the processes that have it open; the
-    last of them writes the end. False without others: it is not open here, or work is under way."""
+    """The outcome of closing a run.
+
+    `ended`: its end is written. Else `others` are the processes that have it open; the last of them
+    writes the end. False without others: it is not open here, or work is under way.
+    """
 
     ended: bool
     others: tuple[Writer, ...] = ()
@@ -90,7 +108,9 @@ class _RunMoved(RunBusy):
 
 
 class OpenRun:
-    """One run that this process has open: its log, and the fold of the records read so far, under one lock."""
+    """One run that this process has open: its log, and the fold of the records read so far, under
+    one lock.
+    """
 
     def __init__(self, log: RunLog, runs: RunTable, *, recent_steps: int, durable: bool) -> None:
         self.log = log
@@ -110,14 +130,20 @@ class OpenRun:
         self.ended = False
         self.others: tuple[Writer, ...] = ()
         self.abandoned: deque[Callable[[float], object] | None] = deque()
-        """For who has the lock next: ends to be recorded, which closed coroutines left or the store did not take, and
-        holds (None) of closed coroutines. The garbage collector may close one in a thread that has the lock."""
+        """For who has the lock next: ends to be recorded, which closed coroutines left or the store
+        did not take, and holds (None) of closed coroutines. The garbage collector may close one in
+        a thread that has the lock.
+        """
         self._retrying = threading.Lock()
         self.passing: dict[int, BudgetKey | None] = {}
-        """Budgets of requests and calls of the router's own tools, by identity, until they have their one record."""
+        """Budgets of requests and calls of the router's own tools, by identity, until they have
+        their one record.
+        """
         self._waiting: set[object] = set()
         self.kept_state: tuple[str | None, RunState | None] = (None, None)
-        """The state that calls were judged by last, after the decision that they named (see `Engine.state`)."""
+        """The state that calls were judged by last, after the decision that they named (see
+        `Engine.state`).
+        """
         self.runs = runs
 
     @property
@@ -126,22 +152,29 @@ class OpenRun:
 
     @property
     def parent_id(self) -> str | None:
-        """The id of the parent run, by the run's header; where that was lost, by its last decision."""
+        """The id of the parent run, by the run's header; where that was lost, by its last
+        decision.
+        """
         if self._parent is not None or not self.fold.decisions:
             return self._parent or None
         decided = self.fold.decided(self.fold.current_branch)
         return decided.step.parent_run_id if decided is not None else None
 
     def read_on(self) -> bool:
-        """Take in records that other processes appended. Return whether there were any. The caller holds the lock."""
+        """Take in records that other processes appended.
+
+        Return whether there were any. The caller holds the lock.
+        """
         return self.fold.take_all(self.log.news())
 
     def append_call(
         self, record: CallRecord, *, compare: bool, wait_s: float, spent: Totals | None = None
     ) -> int | None:
-        """Append a call's record, take it in, and return its `seq`. With `compare`, return None where other processes
-        appended first; their records are taken in. `spent` are the totals of the step's calls, with an end. The
-        caller holds the lock."""
+        """Append a call's record, take it in, and return its `seq`.
+
+        With `compare`, return None where other processes appended first; their records are taken
+        in. `spent` are the totals of the step's calls, with an end. The caller holds the lock.
+        """
         only_at = self.log.next_seq if compare else None
         line = record.to_json()
         if spent is not None:
@@ -154,9 +187,11 @@ class OpenRun:
         return appended.seq
 
     def append_end(self, record_of: Callable[[str], CallEnd], *, wait_s: float) -> CallEnd:
-        """Append the end of a call with the step's totals, and take it in; build it again where other processes
-        appended first. `record_of` gets the id for a record named by its place. Such an id is used once, since two
-        records of one name would look like two ends of one call. The caller holds the lock. Raises RunBusy."""
+        """Append the end of a call with the step's totals, and take it in; build it again where
+        other processes appended first. `record_of` gets the id for a record named by its place.
+        Such an id is used once, since two records of one name would look like two ends of one call.
+        The caller holds the lock. Raises RunBusy.
+        """
         for left in reversed(range(MOVED_AT_MOST)):
             record = record_of(place := self.next_id())
             compare, spent = left > 0 or record.call_id == place, self.fold.spent_after(record)
@@ -164,12 +199,15 @@ class OpenRun:
                 return record
         raise self.moved_error()
 
-    # --- waiting for the store -------------------------------------------------------------------------------------
+    # --- waiting for the store --------------------------------------------------------------------
 
-    async def on_store(self, work: Callable[[float], T], undo: Callable[[T], object] = lambda _: None) -> T:
-        """Do work that receives the seconds it may wait for the store, and raises RunBusy where others hold it for
-        longer: in place where the store is quick, else `in_thread`. Between two tries nothing is held. It appends one
-        record at most, as it is done again from its start."""
+    async def on_store(
+        self, work: Callable[[float], T], undo: Callable[[T], object] = lambda _: None
+    ) -> T:
+        """Do work that receives the seconds it may wait for the store, and raises RunBusy where
+        others hold it for longer: in place where the store is quick, else `in_thread`. Between two
+        tries nothing is held. It appends one record at most, as it is done again from its start.
+        """
         if self.runs.store.blocks:
             return await in_thread(partial(work, PATIENT_S), undo)
         for pause_s in self._tries(work, done := list[T]()):
@@ -191,9 +229,17 @@ class OpenRun:
         return done[0]
 
     def _tries(self, work: Callable[[float], T], done: list[T]) -> Iterator[float]:
-        """Do work and add its result to `done`. Where others hold the store, yield the seconds until the next try. The
-        first try waits for the store in place, but not while somebody else tries again."""
-        wait_s, pause_s, until_s, mark = 0.0 if self._waiting else QUICK_S, QUICK_S, math.inf, object()
+        """Do work and add its result to `done`.
+
+        Where others hold the store, yield the seconds until the next try. The first try waits for
+        the store in place, but not while somebody else tries again.
+        """
+        wait_s, pause_s, until_s, mark = (
+            0.0 if self._waiting else QUICK_S,
+            QUICK_S,
+            math.inf,
+            object(),
+        )
         try:
             while True:
                 try:
@@ -209,7 +255,9 @@ class OpenRun:
         finally:
             self._waiting.discard(mark)
 
-    async def under_lock(self, work: Callable[[float], T], undo: Callable[[T], object] = lambda _: None) -> T:
+    async def under_lock(
+        self, work: Callable[[float], T], undo: Callable[[T], object] = lambda _: None
+    ) -> T:
         """Do work on the run's records under its lock (see `on_store`)."""
         return await self.on_store(partial(self._locked, work), undo)
 
@@ -219,7 +267,9 @@ class OpenRun:
                 self._take_abandoned(wait_s)
             return work(wait_s)
 
-    async def wait_until_durable(self, in_thread: Callable[..., Awaitable[Any]] = in_thread) -> None:
+    async def wait_until_durable(
+        self, in_thread: Callable[..., Awaitable[Any]] = in_thread
+    ) -> None:
         """Wait until the records survive power loss, where the config asks for that."""
         if self.durable:
             try:
@@ -231,16 +281,30 @@ class OpenRun:
     def knows(self, decision_id: str | None) -> bool:
         """Return whether the decision was read; with None, whether any was."""
         with self.lock:
-            return self.fold.branch_of(decision_id) is not None if decision_id else self.fold.decisions > 0
+            return (
+                self.fold.branch_of(decision_id) is not None
+                if decision_id
+                else self.fold.decisions > 0
+            )
 
     def branch_of(self, decision_id: str | None) -> str:
         """Return the branch of a decision (None: of the run's present one). Raises RequestError."""
-        named = self.fold.branch_of(decision_id) if decision_id and isinstance(decision_id, str) else None
+        named = (
+            self.fold.branch_of(decision_id)
+            if decision_id and isinstance(decision_id, str)
+            else None
+        )
         branch = named if decision_id else self.fold.current_branch
         if branch is None:
-            expect("decision", decision_id, (str, type(None)), "give the id: decision=decision.decision_id")
+            expect(
+                "decision",
+                decision_id,
+                (str, type(None)),
+                "give the id: decision=decision.decision_id",
+            )
             raise RequestError(
-                f"run {self.id!r} has no decision {decision_id!r}", advice="name one that route() returned for it"
+                f"run {self.id!r} has no decision {decision_id!r}",
+                advice="name one that route() returned for it",
             )
         return branch
 
@@ -254,11 +318,12 @@ class OpenRun:
 
     def moved_error(self) -> RunBusy:
         return _RunMoved(
-            f"run {self.id!r}: other processes wrote first {MOVED_AT_MOST} times in a row; nothing was recorded",
+            f"run {self.id!r}: other processes wrote first {MOVED_AT_MOST} times in a row; nothing"
+            " was recorded",
             advice="try again; it is safe",
         )
 
-    # --- its end ---------------------------------------------------------------------------------------------------
+    # --- its end ----------------------------------------------------------------------------------
 
     def hold(self) -> bool:
         """Keep the run open until `release`. Return False where it is closed already."""
@@ -268,7 +333,10 @@ class OpenRun:
             return not self.ended
 
     def release(self) -> None:
-        """End one hold on the run: a step or a call is over. Blocks where it was the last one on a closing run."""
+        """End one hold on the run: a step or a call is over.
+
+        Blocks where it was the last one on a closing run.
+        """
         if self._let_go():
             self._end_released()
 
@@ -290,17 +358,25 @@ class OpenRun:
         try:
             self._end_if_idle()
         except RouterError as trouble:  # it must not take the place of what the last call came to
-            self.runs.diagnostics.event("error", "run.end_not_written", run_id=self.id, error=trouble)
+            self.runs.diagnostics.event(
+                "error", "run.end_not_written", run_id=self.id, error=trouble
+            )
 
     def close(self) -> RunEnd:
-        """Close the run, or, with steps or calls under way, once the last of them is recorded. Blocks."""
+        """Close the run, or, with steps or calls under way, once the last of them is recorded.
+
+        Blocks.
+        """
         with self._lock_of_holds:
             self.closing = True
         self._end_if_idle()
         return RunEnd(self.ended and not self.others, self.others)
 
     def close_idle(self) -> bool:
-        """Close the run unless steps or calls are under way. Return whether it was closed. Blocks."""
+        """Close the run unless steps or calls are under way.
+
+        Return whether it was closed. Blocks.
+        """
         self._record_abandoned()
         with self._lock_of_holds:
             self.closing = self.closing or self.leases == 0
@@ -309,7 +385,9 @@ class OpenRun:
         return self.ended
 
     def owe(self, *left: Callable[[float], object] | None) -> None:
-        """Leave ends and holds, to be recorded once the store takes them: other processes may wait for an end."""
+        """Leave ends and holds, to be recorded once the store takes them: other processes may wait
+        for an end.
+        """
         self.abandoned.extend(left)
         if self._retrying.acquire(blocking=False):
             try:
@@ -336,8 +414,11 @@ class OpenRun:
             self._take_abandoned(0.0, gives_up=True)
 
     def _take_abandoned(self, wait_s: float, *, gives_up: bool = False) -> None:
-        """Record what is left to be recorded. The caller holds the lock. Raises RunBusy and StorageError, with what is
-        left kept, unless this gives up."""
+        """Record what is left to be recorded.
+
+        The caller holds the lock. Raises RunBusy and StorageError, with what is left kept, unless
+        this gives up.
+        """
         while self.abandoned:
             end = self.abandoned.popleft()
             if end is None:
@@ -350,7 +431,9 @@ class OpenRun:
                 if isinstance(trouble, RunBusy | StorageError) and not gives_up:
                     self.abandoned.appendleft(end)
                     raise
-                self.runs.diagnostics.event("error", "call.unrecorded", run_id=self.id, error=trouble)
+                self.runs.diagnostics.event(
+                    "error", "call.unrecorded", run_id=self.id, error=trouble
+                )
 
     def _end_if_idle(self) -> None:
         self._record_abandoned()
@@ -375,15 +458,21 @@ def recorded_decision(run: OpenRun, decision_id: str) -> DecisionRecord:
 
 
 NOTHING_ACTIVE: Final = Activation()
-FIRST_STEP: Final = "route its first step: Router.route(), POST /v1/route or `bundle-router route --run`"
+FIRST_STEP: Final = (
+    "route its first step: Router.route(), POST /v1/route or `bundle-router route --run`"
+)
 _STRIPES: Final = 64
-"""Locks that runs share, by hash, while they are opened: enough that two runs rarely meet, few enough to keep."""
+"""Locks that runs share, by hash, while they are opened: enough that two runs rarely meet, few
+enough to keep.
+"""
 
 
 class RunTable:
     """The open runs of this process, over one catalog and one store. Safe for many threads."""
 
-    def __init__(self, catalog: Catalog, store: RunStore, diagnostics: Diagnostics, workspace: str) -> None:
+    def __init__(
+        self, catalog: Catalog, store: RunStore, diagnostics: Diagnostics, workspace: str
+    ) -> None:
         self.store = store
         self.workspace = workspace
         self._catalog = catalog
@@ -395,7 +484,7 @@ class RunTable:
         self._stripes = tuple(threading.Lock() for _ in range(_STRIPES))
         self._closed = False
 
-    # --- opening ---------------------------------------------------------------------------------------------------
+    # --- opening ----------------------------------------------------------------------------------
 
     def get(self, run_id: str) -> OpenRun | None:
         """Return the run if it is open here."""
@@ -419,7 +508,9 @@ class RunTable:
                 return run
 
     def reading(self, run_id: str) -> OpenRun | None:
-        """Return the run with all its records read, without holding it; None where it does not exist. Blocks."""
+        """Return the run with all its records read, without holding it; None where it does not
+        exist. Blocks.
+        """
         run = self._runs.get(run_id) or self._find_run(run_id)
         if run is None:
             return None
@@ -434,7 +525,9 @@ class RunTable:
             return self.reading(run_id)
         return run
 
-    def _find_run(self, run_id: str, open_: Callable[[str], RunLog | None] | None = None) -> OpenRun | None:
+    def _find_run(
+        self, run_id: str, open_: Callable[[str], RunLog | None] | None = None
+    ) -> OpenRun | None:
         """Return the run, opened by `open_` where it is not; None where the store has none."""
         expect("a run id", run_id, str, "use the `run_id` of the step that was routed")
         with self._stripes[hash(run_id) % _STRIPES]:
@@ -447,19 +540,27 @@ class RunTable:
 
     def create(self, run_id: str, header: RunHeader) -> OpenRun:
         """Begin a run in the store, or return it where another thread has just done so."""
-        run = self._find_run(run_id, partial(self.store.create, header=header, catalog=self._catalog.text))
+        run = self._find_run(
+            run_id, partial(self.store.create, header=header, catalog=self._catalog.text)
+        )
         assert run is not None  # noqa: S101 - `create` returns a log
         return run
 
     def _register_run(self, run_id: str, log: RunLog) -> OpenRun:
         limits, kept = self._catalog.settings.limits, self._catalog.settings.log
-        run = OpenRun(log, self, recent_steps=limits.recent_steps, durable=kept.durability == "disk")
+        run = OpenRun(
+            log, self, recent_steps=limits.recent_steps, durable=kept.durability == "disk"
+        )
         with ExitStack() as on_error:
-            on_error.callback(log.close)  # else nobody would: it counts as open while this process lives
+            on_error.callback(
+                log.close
+            )  # else nobody would: it counts as open while this process lives
             with run.lock:
                 run.read_on()
             for torn in log.healed:
-                self.diagnostics.event("warning", "log.healed", run_id=run_id, file=torn.file, saved=torn.saved)
+                self.diagnostics.event(
+                    "warning", "log.healed", run_id=run_id, file=torn.file, saved=torn.saved
+                )
             with self._lock:
                 self._refuse_closed()
                 self._runs[run_id] = run
@@ -467,13 +568,19 @@ class RunTable:
         return run
 
     def keep_catalog(self, run: OpenRun, wait_s: float) -> None:
-        """Make sure that the catalog of a decision is stored with the run. The caller holds the run's lock."""
+        """Make sure that the catalog of a decision is stored with the run.
+
+        The caller holds the run's lock.
+        """
         run.log.put_catalog(self._catalog.revision, self._catalog.text, wait_s=wait_s)
 
-    # --- letting go ------------------------------------------------------------------------------------------------
+    # --- letting go -------------------------------------------------------------------------------
 
     def close(self, run_id: str) -> RunEnd:
-        """Close a run if it is open here. Raises UnknownRun, and StorageError when its end can't be written."""
+        """Close a run if it is open here.
+
+        Raises UnknownRun, and StorageError when its end can't be written.
+        """
         with self._lock:
             run = self._runs.pop(run_id, None)
         if run is not None:
@@ -486,7 +593,10 @@ class RunTable:
         return RunEnd(ended=False, others=log.close())
 
     def discard(self, run: OpenRun) -> None:
-        """Drop a run whose last records may not be on disk. What is on disk counts when it is opened again."""
+        """Drop a run whose last records may not be on disk.
+
+        What is on disk counts when it is opened again.
+        """
         self._forget(run)
         run.closing = True
 
@@ -517,7 +627,9 @@ class RunTable:
             except RouterError as trouble:  # the other runs still want to be let go of
                 troubles.append(trouble)
                 if isinstance(trouble, StorageError) and trouble.kind == "unreachable":
-                    break  # each would wait for the database as long; it lets go of them as its sessions end
+                    # each would wait for the database as long; it lets go of them as its sessions
+                    # end
+                    break
         if troubles:
             raise troubles[0]
 

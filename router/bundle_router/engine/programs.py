@@ -1,13 +1,18 @@
-"""Agents' programs (code mode): check, run and record them. Each call in a program is a call of the run like any other.
+"""Agents' programs (code mode): check, run and record them.
+
+Each call in a program is a call of the run like any other.
 
 Rules:
-1. A program may call the tools of shown bundles in mode `code` that are exposed now; tools of untrusted servers only
-   where policy says so. Every call passes the same verdict, budget and record as an agent's own call; its `via` names
-   the program, which is stored as an artifact.
+1. A program may call the tools of shown bundles in mode `code` that are exposed now; tools of
+   untrusted servers only where policy says so. Every call passes the same verdict, budget and
+   record as an agent's own call; its `via` names the program, which is stored as an artifact.
 2. A program gets whole results. What it prints is the agent's result, shaped like any other.
-3. Where the program has a key, its calls have keys by their order: a second run gets the recorded results.
-4. A call to an undefined name is a gap. The type checker's errors go to the agent, with their lines.
-5. Time, memory, calls and output are bounded (`[limits]`); the interpreter has no files, network or other modules.
+3. Where the program has a key, its calls have keys by their order: a second run gets the recorded
+   results.
+4. A call to an undefined name is a gap. The type checker's errors go to the agent, with their
+   lines.
+5. Time, memory, calls and output are bounded (`[limits]`); the interpreter has no files, network or
+   other modules.
 """
 
 from __future__ import annotations
@@ -25,11 +30,25 @@ from bundle_router.core.models import META_SERVER, MODES, Data, Text
 from bundle_router.core.models.canonical import digest
 from bundle_router.core.tools.meta_tools.definitions import EXECUTE
 from bundle_router.core.tools.shaping import Blob
-from bundle_router.core.tools.stubs import MAX_PROGRAM, Program, ProgramEnd, called_and_undefined, functions, stubs
+from bundle_router.core.tools.stubs import (
+    MAX_PROGRAM,
+    Program,
+    ProgramEnd,
+    called_and_undefined,
+    functions,
+    stubs,
+)
 from bundle_router.engine.calls import within_budget
 from bundle_router.engine.engine_ports import CallPorts
 from bundle_router.engine.meta_calls import MissedTool, record_missed
-from bundle_router.engine.results import AdmittedCall, CallRequest, Result, finish_call, shape_blocks, store
+from bundle_router.engine.results import (
+    AdmittedCall,
+    CallRequest,
+    Result,
+    finish_call,
+    shape_blocks,
+    store,
+)
 from bundle_router.engine.reuse import CallOutcome
 from bundle_router.engine.surface import RunState, why_not
 from bundle_router.ports import Programs
@@ -37,7 +56,8 @@ from bundle_router.ports import Programs
 Call = Callable[[str, str, str, str], Awaitable[Result]]
 """Makes a call of the run: canonical name, arguments as JSON text, key, via."""
 FORM: Final = (
-    f"{EXECUTE} takes one argument, 'code': the text of a Python program of at most {MAX_PROGRAM:,} characters."
+    f"{EXECUTE} takes one argument, 'code': the text of a Python program of at most {MAX_PROGRAM:,}"
+    " characters."
 )
 
 
@@ -49,10 +69,16 @@ def bundles_in_code(state: RunState) -> list[Bundle]:
 
 
 def callable_in_code(state: RunState) -> dict[str, str]:
-    """Return the tools that a program of this step may call (rule 1), each with its exposed name."""
+    """Return the tools that a program of this step may call (rule 1), each with its exposed
+    name.
+    """
     exposed, catalog, step = state.exposed(), state.catalog, state.step
-    strangers = may_call_untrusted_in_code(catalog, (step.workflow, step.role, step.step), state.facts.grants)
-    found = dict.fromkeys(tool for bundle in bundles_in_code(state) for tool in bundle.tools if tool in exposed)
+    strangers = may_call_untrusted_in_code(
+        catalog, (step.workflow, step.role, step.step), state.facts.grants
+    )
+    found = dict.fromkeys(
+        tool for bundle in bundles_in_code(state) for tool in bundle.tools if tool in exposed
+    )
     return {
         tool: state.surface.exposed.get(tool, tool)
         for tool in found
@@ -60,19 +86,38 @@ def callable_in_code(state: RunState) -> dict[str, str]:
     }
 
 
-async def execute(at: CallPorts, programs: Programs, state: RunState, request: CallRequest, call: Call) -> Result:
+async def execute(
+    at: CallPorts, programs: Programs, state: RunState, request: CallRequest, call: Call
+) -> Result:
     """Run the program of a call to `execute`, and return what it printed."""
-    own = AdmittedCall(f"{META_SERVER}.{EXECUTE}", "", request, state, state.scope, at.ports.clock.monotonic_ns())
+    own = AdmittedCall(
+        f"{META_SERVER}.{EXECUTE}", "", request, state, state.scope, at.ports.clock.monotonic_ns()
+    )
     return await within_budget(at, own, partial(_execute, at, programs, own, call))
 
 
 async def _execute(at: CallPorts, programs: Programs, own: AdmittedCall, call: Call) -> Result:
-    ports, run, state, request, limits = at.ports, at.run, own.state, own.request, own.state.catalog.settings.limits
+    ports, run, state, request, limits = (
+        at.ports,
+        at.run,
+        own.state,
+        own.request,
+        own.state.catalog.settings.limits,
+    )
     code = request.arguments.value.get("code") if request.arguments.wrong is None else None
     if not isinstance(code, str) or not code.strip() or len(code) > MAX_PROGRAM:
-        return await _finish(at, own, ProgramEnd(FORM, "invalid_arguments", "invalid_arguments"), ())
+        return await _finish(
+            at, own, ProgramEnd(FORM, "invalid_arguments", "invalid_arguments"), ()
+        )
     text = code.encode("utf-8", "replace")
-    blob = Blob(text, digest(text).rpartition(":")[2], "program", ports.describe(text), "text/x-python", "program.py")
+    blob = Blob(
+        text,
+        digest(text).rpartition(":")[2],
+        "program",
+        ports.describe(text),
+        "text/x-python",
+        "program.py",
+    )
     kept = await store(run, (blob,))
     named = functions(callable_in_code(state))
     count = 0
@@ -116,15 +161,19 @@ def _record_gap(at: CallPorts, call: AdmittedCall, via: str, name: str, wait_s: 
 
 
 async def _finish(at: CallPorts, call: AdmittedCall, end: ProgramEnd, recorded: Any) -> Result:
-    shaped = await shape_blocks(at.ports, call.state.catalog.settings.limits.max_result_chars, (Text(end.text),))
+    shaped = await shape_blocks(
+        at.ports, call.state.catalog.settings.limits.max_result_chars, (Text(end.text),)
+    )
     stored = (*recorded, *await store(at.run, shaped.blobs))
     outcome = CallOutcome(end.outcome, end.code, shaped, stored=stored)
     return await at.run.record(partial(finish_call, at.ports, at.run, call, outcome))
 
 
 def value_of(result: Result, artifact: Callable[[str], bytes]) -> Any:
-    """Return a result as a program's value: JSON as its value, also where it came as text; other text as text; media as
-    the text and the artifacts' handles. A recorded result has the same value."""
+    """Return a result as a program's value: JSON as its value, also where it came as text; other
+    text as text; media as the text and the artifacts' handles. A recorded result has the same
+    value.
+    """
     handles = [one.uri for one in result.artifacts if one.role == "media"]
     if handles:
         return {"text": result.text, "media": handles}

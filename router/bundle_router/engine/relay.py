@@ -1,16 +1,19 @@
-"""Passes on what a server has besides tools to an agent's client: resources, prompts and completions.
+"""Passes on what a server has besides tools to an agent's client: resources, prompts and
+completions.
 
 Rules:
-1. A server is passed on only if its entry says so, it is trusted, and the run's current decision exposes a tool of it
-   that may be called now. The verdict and the fresh facts are those of a call.
-2. A request goes to one server. A prompt's name says which, as a tool's does. A resource belongs to the first server,
-   by name, that lists it or has a template that fits it.
-3. Lists are joined in the order of the servers' names, bounded, on one page. A prompt whose name would lead to another
-   server is left out. A server that fails loses only its own rows.
-4. Each read, prompt and completion is recorded in one line when it is over, failures and refusals for want of budget
-   included; it counts in the step's budget like a call. Media become artifacts of the run. A list is recorded with the
-   names in it, one record a server; repeating it is no loop. A request that no server owns leaves no record.
-5. An answer is passed on as it came, or not at all where it is too large; the record says what it held.
+1. A server is passed on only if its entry says so, it is trusted, and the run's current decision
+   exposes a tool of it that may be called now. The verdict and the fresh facts are those of a call.
+2. A request goes to one server. A prompt's name says which, as a tool's does. A resource belongs to
+   the first server, by name, that lists it or has a template that fits it.
+3. Lists are joined in the order of the servers' names, bounded, on one page. A prompt whose name
+   would lead to another server is left out. A server that fails loses only its own rows.
+4. Each read, prompt and completion is recorded in one line when it is over, failures and refusals
+   for want of budget included; it counts in the step's budget like a call. Media become artifacts
+   of the run. A list is recorded with the names in it, one record a server; repeating it is no
+   loop. A request that no server owns leaves no record.
+5. An answer is passed on as it came, or not at all where it is too large; the record says what it
+   held.
 """
 
 from __future__ import annotations
@@ -96,8 +99,10 @@ def passed_through(state: RunState) -> PassthroughServers:
 
 @dataclass(frozen=True, slots=True)
 class RelayedRequest:
-    """One request to pass on: its run, decision and client. `made`: receives what counts as being passed on until its
-    record."""
+    """One request to pass on: its run, decision and client.
+
+    `made`: receives what counts as being passed on until its record.
+    """
 
     at: CallPorts
     servers: ToolServers | None
@@ -108,22 +113,41 @@ class RelayedRequest:
     async def carry_out(self, method: str, params: Mapping[str, Any]) -> ServerReply:
         """Return the answer for the client."""
         feature = FEATURES.get(method)
-        servers = passed_through(self.state).of(feature) if feature is not None and self.servers is not None else ()
+        servers = (
+            passed_through(self.state).of(feature)
+            if feature is not None and self.servers is not None
+            else ()
+        )
         if not servers:
             return _error(METHOD_NOT_FOUND, "Method not found")
         if method in LISTS:
             return await self._join_lists(servers, method)
         found = await self._find_addressee(servers, method, params)
-        return ServerReply(error=found) if isinstance(found, ServerError) else await self._recorded(*found, method)
+        return (
+            ServerReply(error=found)
+            if isinstance(found, ServerError)
+            else await self._recorded(*found, method)
+        )
 
-    async def follow(self, uri: str, updated: Callable[[], None]) -> Callable[[], None] | ServerReply:
-        """Call `updated`, from any thread, when the resource changes. Return what ends this, or the error."""
-        servers = passed_through(self.state).of(CHANGED.get(uri, "resources")) if self.servers is not None else ()
+    async def follow(
+        self, uri: str, updated: Callable[[], None]
+    ) -> Callable[[], None] | ServerReply:
+        """Call `updated`, from any thread, when the resource changes.
+
+        Return what ends this, or the error.
+        """
+        servers = (
+            passed_through(self.state).of(CHANGED.get(uri, "resources"))
+            if self.servers is not None
+            else ()
+        )
         if uri in CHANGED and self.servers is not None:
             return await self._follow_lists(servers, uri, updated)
         owner = await self._owner(servers, uri) if servers else None
         if owner is None or self.servers is None:
-            return ServerReply(error=ServerError(INVALID_PARAMS, "Resource not found", {"uri": uri}))
+            return ServerReply(
+                error=ServerError(INVALID_PARAMS, "Resource not found", {"uri": uri})
+            )
         request = self._request(owner, {"uri": uri}, "resources/subscribe")
         if (over := await self._over_budget(request)) is not None:
             return over
@@ -131,7 +155,10 @@ class RelayedRequest:
             end = await self.servers.follow(owner.name, uri, updated, scope=self.state.scope)
             answer = ServerReply({})
         except ToolFailure as failure:
-            end, answer = None, ServerReply(outcome="unavailable", code=failure.code, text=failure.message)
+            end, answer = (
+                None,
+                ServerReply(outcome="unavailable", code=failure.code, text=failure.message),
+            )
         try:
             await self._record(request, answer, *await self._shape_answer(answer))
         except BaseException:  # what leaves no record is not to go on either
@@ -143,15 +170,20 @@ class RelayedRequest:
     async def _follow_lists(
         self, servers: Sequence[Server], method: str, updated: Callable[[], None]
     ) -> Callable[[], None]:
-        """Call `updated` when a list of one of the servers changes; skip a server that fails. Nothing is recorded."""
+        """Call `updated` when a list of one of the servers changes; skip a server that fails.
+
+        Nothing is recorded.
+        """
         assert self.servers is not None  # noqa: S101 - `follow` saw to it
         ends = contextlib.ExitStack()
         for server in servers:
             with contextlib.suppress(ToolFailure):
-                ends.callback(await self.servers.follow(server.name, method, updated, scope=self.state.scope))
+                ends.callback(
+                    await self.servers.follow(server.name, method, updated, scope=self.state.scope)
+                )
         return ends.close
 
-    # --- lists -----------------------------------------------------------------------------------------------------
+    # --- lists ------------------------------------------------------------------------------------
 
     async def _join_lists(self, servers: Sequence[Server], method: str) -> ServerReply:
         """Return the servers' lists as one."""
@@ -165,18 +197,26 @@ class RelayedRequest:
             servers, requests, await self._lists(servers, method), strict=True
         ):
             rows += _name_prompts(servers, server, listed) if method == "prompts/list" else listed
-            reply = ServerReply({key: [row[id_] for row in listed]}) if answer.result is not None else answer
+            reply = (
+                ServerReply({key: [row[id_] for row in listed]})
+                if answer.result is not None
+                else answer
+            )
             await self._record(request, reply, *await self._shape_answer(reply))
         answer = ServerReply({"resultType": "complete", LISTS[method][0]: rows[:MAX_ROWS]})
         if await may_pass(self.at.ports, answer):
             return answer
         return _error(INTERNAL_ERROR, f"The list has more than {MAX_PASSED_BYTES:,} bytes.")
 
-    async def _lists(self, servers: Iterable[Server], method: str) -> list[tuple[list[Row], ServerReply]]:
+    async def _lists(
+        self, servers: Iterable[Server], method: str
+    ) -> list[tuple[list[Row], ServerReply]]:
         return await asyncio.gather(*(self._rows(server, method) for server in servers))
 
     async def _rows(self, server: Server, method: str) -> tuple[list[Row], ServerReply]:
-        """Return the rows of all pages of one server, without rows that have no identity; and its last answer."""
+        """Return the rows of all pages of one server, without rows that have no identity; and its
+        last answer.
+        """
         key, id_ = LISTS[method]
         rows: list[Row] = []
         params: dict[str, Any] = {}
@@ -185,15 +225,23 @@ class RelayedRequest:
             answer = await self._ask_server(server, params, method, until_s)
             page = answer.result or {}
             found = page[key] if isinstance(page.get(key), list) else []
-            rows += [one for one in found if isinstance(one, Mapping) and isinstance(one.get(id_), str) and one[id_]]
+            rows += [
+                one
+                for one in found
+                if isinstance(one, Mapping) and isinstance(one.get(id_), str) and one[id_]
+            ]
             cursor = page.get("nextCursor")
-            is_last = not isinstance(cursor, str) or cursor == params.get("cursor") or len(rows) >= MAX_ROWS
+            is_last = (
+                not isinstance(cursor, str)
+                or cursor == params.get("cursor")
+                or len(rows) >= MAX_ROWS
+            )
             if is_last or not await may_pass(self.at.ports, ServerReply({key: rows})):
                 break
             params = {"cursor": cursor}
         return rows, answer
 
-    # --- whose it is -----------------------------------------------------------------------------------------------
+    # --- whose it is ------------------------------------------------------------------------------
 
     async def _find_addressee(
         self, servers: Sequence[Server], method: str, params: Mapping[str, Any]
@@ -205,7 +253,9 @@ class RelayedRequest:
         named = named if isinstance(named, Mapping) else {}
         if named.get("type") == "ref/prompt":
             found = _prompt(servers, named)
-            return found if isinstance(found, ServerError) else (found[0], {**params, "ref": found[1]})
+            return (
+                found if isinstance(found, ServerError) else (found[0], {**params, "ref": found[1]})
+            )
         uri = str(named.get("uri"))
         owner = await self._owner(servers, uri)
         if owner is None:
@@ -213,32 +263,51 @@ class RelayedRequest:
         return owner, dict(params)
 
     async def _owner(self, servers: Sequence[Server], uri: str) -> Server | None:
-        """Return the server that has a resource or template. A single server is asked whatever it lists."""
+        """Return the server that has a resource or template.
+
+        A single server is asked whatever it lists.
+        """
         if len(servers) == 1:
             return servers[0]
-        for server, (rows, _) in zip(servers, await self._lists(servers, "resources/list"), strict=True):
+        for server, (rows, _) in zip(
+            servers, await self._lists(servers, "resources/list"), strict=True
+        ):
             if any(row["uri"] == uri for row in rows):
                 return server
-        for server, (rows, _) in zip(servers, await self._lists(servers, "resources/templates/list"), strict=True):
-            if any(uri == row["uriTemplate"] or fits_template(uri, row["uriTemplate"]) for row in rows):
+        for server, (rows, _) in zip(
+            servers, await self._lists(servers, "resources/templates/list"), strict=True
+        ):
+            if any(
+                uri == row["uriTemplate"] or fits_template(uri, row["uriTemplate"]) for row in rows
+            ):
                 return server
         return None
 
-    # --- asking ----------------------------------------------------------------------------------------------------
+    # --- asking -----------------------------------------------------------------------------------
 
     async def _ask_server(
         self, server: Server, params: Mapping[str, Any], method: str, until_s: float | None = None
     ) -> ServerReply:
-        """Return the server's answer, within the time of a call or until a time on the loop's clock."""
+        """Return the server's answer, within the time of a call or until a time on the loop's
+        clock.
+        """
         assert self.servers is not None  # noqa: S101 - `carry_out` saw to it
-        limit_s = self._limit_s(server) if until_s is None else until_s - asyncio.get_running_loop().time()
+        limit_s = (
+            self._limit_s(server)
+            if until_s is None
+            else until_s - asyncio.get_running_loop().time()
+        )
         scope = replace(self.state.scope, client=narrow_client(self.client, server))
-        return await self.servers.ask(server.name, method, params, timeout_s=max(limit_s, 0.0), scope=scope)
+        return await self.servers.ask(
+            server.name, method, params, timeout_s=max(limit_s, 0.0), scope=scope
+        )
 
     def _limit_s(self, server: Server) -> float:
         return server.timeout_s or self.state.catalog.settings.limits.call_timeout_s
 
-    async def _recorded(self, server: Server, params: Mapping[str, Any], method: str) -> ServerReply:
+    async def _recorded(
+        self, server: Server, params: Mapping[str, Any], method: str
+    ) -> ServerReply:
         request = self._request(server, params, method)
         if (over := await self._over_budget(request)) is not None:
             return over
@@ -256,7 +325,10 @@ class RelayedRequest:
         await self._record(request, answer, shaped, stored)
         if await may_pass(self.at.ports, answer):
             return answer
-        return _error(INTERNAL_ERROR, f"The answer of {server.name!r} has more than {MAX_PASSED_BYTES:,} bytes.")
+        return _error(
+            INTERNAL_ERROR,
+            f"The answer of {server.name!r} has more than {MAX_PASSED_BYTES:,} bytes.",
+        )
 
     def _request(self, server: Server, params: Mapping[str, Any], method: str) -> _Request:
         arguments = encode(self.at.ports.redactor.redact_value(dict(params)))
@@ -265,27 +337,44 @@ class RelayedRequest:
     async def _shape_answer(self, answer: ServerReply) -> tuple[ShapedResult, tuple[Artifact, ...]]:
         """Return the answer in the form that is recorded."""
         max_chars = self.state.catalog.settings.limits.max_result_chars
-        shaped = await shape_blocks(self.at.ports, max_chars, blocks_of(_as_result(answer), MAX_BLOCKS))
+        shaped = await shape_blocks(
+            self.at.ports, max_chars, blocks_of(_as_result(answer), MAX_BLOCKS)
+        )
         return shaped, await store(self.at.run, shaped.blobs)
 
     async def _over_budget(self, request: _Request) -> ServerReply | None:
-        """Return the error where no budget is left for a request, and record it; None where there is budget."""
+        """Return the error where no budget is left for a request, and record it; None where there
+        is budget.
+        """
         self.made.append(request)
         refusal = await reserve(self.at, self.state, request.name, request.arguments, request)
         if refusal is None:
             return None
         _, code, text = refusal
-        shaped = shape((Text(text),), self.state.catalog.settings.limits.max_result_chars, self.at.ports.describe)
+        shaped = shape(
+            (Text(text),),
+            self.state.catalog.settings.limits.max_result_chars,
+            self.at.ports.describe,
+        )
         await self._record(request, ServerReply(outcome="budget", code=code), shaped)
         return _error(INTERNAL_ERROR, text)
 
     async def _record(
-        self, request: _Request, answer: ServerReply, shaped: ShapedResult, stored: Sequence[Artifact] = ()
+        self,
+        request: _Request,
+        answer: ServerReply,
+        shaped: ShapedResult,
+        stored: Sequence[Artifact] = (),
     ) -> None:
         await self.at.run.record(partial(self._append, request, answer, shaped, stored))
 
     def _append(
-        self, request: _Request, answer: ServerReply, shaped: ShapedResult, stored: Sequence[Artifact], wait_s: float
+        self,
+        request: _Request,
+        answer: ServerReply,
+        shaped: ShapedResult,
+        stored: Sequence[Artifact],
+        wait_s: float,
     ) -> None:
         """Append the record of a request. The caller holds the run's lock."""
         ports, run = self.at.ports, self.at.run
@@ -327,7 +416,9 @@ class _Request:
 
 
 def _as_result(answer: ServerReply) -> Mapping[str, Any]:
-    """Return the answer as a tool's result has it, for the record: contents and prompts as blocks."""
+    """Return the answer as a tool's result has it, for the record: contents and prompts as
+    blocks.
+    """
     result = answer.result
     if result is None:
         return {"content": [{"type": "text", "text": answer.text}]}
@@ -335,26 +426,49 @@ def _as_result(answer: ServerReply) -> Mapping[str, Any]:
     if isinstance(contents, list):
         return {"content": [{"type": "resource", "resource": content} for content in contents]}
     if isinstance(messages, list):
-        return {"content": [message.get("content") for message in messages if isinstance(message, Mapping)]}
-    return {"structuredContent": {name: value for name, value in result.items() if name not in ("_meta", "resultType")}}
+        return {
+            "content": [
+                message.get("content") for message in messages if isinstance(message, Mapping)
+            ]
+        }
+    return {
+        "structuredContent": {
+            name: value for name, value in result.items() if name not in ("_meta", "resultType")
+        }
+    }
 
 
-def _prompt(servers: Sequence[Server], named: Mapping[str, Any]) -> tuple[Server, dict[str, Any]] | ServerError:
-    """Return the server of a prompt, and the prompt's name there. Of several servers the longest name counts."""
+def _prompt(
+    servers: Sequence[Server], named: Mapping[str, Any]
+) -> tuple[Server, dict[str, Any]] | ServerError:
+    """Return the server of a prompt, and the prompt's name there.
+
+    Of several servers the longest name counts.
+    """
     name = str(named.get("name"))
     for server in sorted((one for one in servers if one.prefix), key=lambda one: -len(one.name)):
         own = name.removeprefix(f"{server.name}__")
         if own != name:
             return server, {**named, "name": own}
     bare = next((server for server in servers if not server.prefix), None)
-    return (bare, dict(named)) if bare is not None else ServerError(INVALID_PARAMS, "Prompt not found", {"name": name})
+    return (
+        (bare, dict(named))
+        if bare is not None
+        else ServerError(INVALID_PARAMS, "Prompt not found", {"name": name})
+    )
 
 
 def _name_prompts(servers: Sequence[Server], server: Server, listed: Iterable[Row]) -> list[Row]:
-    """Return a server's prompts under names that lead back to it, without those that would lead to another server."""
+    """Return a server's prompts under names that lead back to it, without those that would lead to
+    another server.
+    """
     prefix = f"{server.name}__" if server.prefix else ""
     rows = [{**row, "name": f"{prefix}{row['name']}"} for row in listed]
-    return [row for row in rows if not isinstance(to := _prompt(servers, row), ServerError) and to[0] is server]
+    return [
+        row
+        for row in rows
+        if not isinstance(to := _prompt(servers, row), ServerError) and to[0] is server
+    ]
 
 
 def _error(code: int, message: str) -> ServerReply:
@@ -366,8 +480,10 @@ _EXPRESSION: Final = re.compile(r"\{[^{}]*\}")
 
 
 def fits_template(uri: str, template: str) -> bool:
-    """Return whether a resource template (RFC 6570) covers the URI: the URI has the template's literal parts in order,
-    from its start to its end, and each expression covers the shortest text up to the next literal. One pass."""
+    """Return whether a resource template (RFC 6570) covers the URI: the URI has the template's
+    literal parts in order, from its start to its end, and each expression covers the shortest text
+    up to the next literal. One pass.
+    """
     first, *rest = _EXPRESSION.split(template[:MAX_TEMPLATE])
     if not rest or len(template) > MAX_TEMPLATE:
         return uri == template

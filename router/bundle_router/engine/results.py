@@ -2,7 +2,8 @@
 
 Rules:
 1. Records are bounded: names and codes are cut, results are shaped, and media are artifacts.
-2. Every end counts in the budgets (`core.decide.budgets`) and says what the step's calls have come to.
+2. Every end counts in the budgets (`core.decide.budgets`) and says what the step's calls have come
+   to.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ from bundle_router.ports import Clock
 MAX_CODE: Final = 100
 Joined = tuple[tuple[str, str], ...]
 """Tools that joined the array, each with the bundle that it was asked for through."""
-MAY_HAVE_HAPPENED: Final[frozenset[Outcome]] = frozenset(("timeout", "unavailable", "cancelled", "unknown"))
+MAY_HAVE_HAPPENED: Final[frozenset[Outcome]] = frozenset(
+    ("timeout", "unavailable", "cancelled", "unknown")
+)
 """Outcomes that leave open whether the tool did its work."""
 
 
@@ -64,11 +67,15 @@ class Result:
     joined: tuple[str, ...] = ()
     """Deferred tools that joined the array: get the array again before the model's next turn."""
     parts: tuple[Part, ...] = ()
-    """The text in pieces where the result contains a resource, for clients that take pieces; else empty."""
+    """The text in pieces where the result contains a resource, for clients that take pieces; else
+    empty.
+    """
     cached_from: str = ""
     """The earlier call that this result was recorded for."""
     flags: tuple[str, ...] = ()
-    """Observations about the result (`looks_like_error`: a failure that was reported as a success)."""
+    """Observations about the result (`looks_like_error`: a failure that was reported as a
+    success).
+    """
     retryable: bool = False
     """Whether repeating the call may help and does no harm."""
     whole: tuple[Block, ...] | None = None
@@ -81,30 +88,50 @@ class Result:
         return self.outcome == "ok"
 
     def to_json(self) -> dict[str, Any]:
-        """Return this as JSON values, without the fields that are of use in this process alone (`parts`, `whole`,
-        `answer`)."""
+        """Return this as JSON values, without the fields that are of use in this process alone
+        (`parts`, `whole`, `answer`).
+        """
         row = {name: getattr(self, name) for name in _PLAIN}
-        return {**row, "artifacts": [asdict(one) for one in self.artifacts], **{n: list(row[n]) for n in _LISTS}}
+        return {
+            **row,
+            "artifacts": [asdict(one) for one in self.artifacts],
+            **{n: list(row[n]) for n in _LISTS},
+        }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Result:
-        """Return the result that `to_json` wrote. Raises KeyError or TypeError for anything else."""
+        """Return the result that `to_json` wrote.
+
+        Raises KeyError or TypeError for anything else.
+        """
         row = {name: value[name] for name in _PLAIN} | {name: tuple(value[name]) for name in _LISTS}
         return cls(**row, artifacts=tuple(Artifact(**one) for one in value["artifacts"]))
 
 
 _LISTS: Final = ("joined", "flags")
 _PLAIN: Final = (
-    "outcome", "text", "code", "call_id", "decision_id", "tool", "elapsed_ms", "cached_from", "retryable", *_LISTS,
-)  # fmt: skip
+    "outcome",
+    "text",
+    "code",
+    "call_id",
+    "decision_id",
+    "tool",
+    "elapsed_ms",
+    "cached_from",
+    "retryable",
+    *_LISTS,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class CallRequest:
-    """A call as it was requested. `via`: the meta-tool it came through. `joins`: whether a called deferred tool joins
-    the array. `client`: who gets the server's own answer, where that is passed on. `key` makes the call happen once;
-    `digest` identifies its contents. `whole`: keep the unshaped result. `asked_ns`: when it was requested, before
-    its server was made ready."""
+    """A call as it was requested.
+
+    `via`: the meta-tool it came through. `joins`: whether a called deferred tool joins the array.
+    `client`: who gets the server's own answer, where that is passed on. `key` makes the call happen
+    once; `digest` identifies its contents. `whole`: keep the unshaped result. `asked_ns`: when it
+    was requested, before its server was made ready.
+    """
 
     name: str
     arguments: Arguments
@@ -122,9 +149,11 @@ class CallRequest:
 
 @dataclass(frozen=True, slots=True)
 class AdmittedCall:
-    """A call that passed exposure, policy and validation, and whose `call.started` is on disk (`started`); before that
-    it has no id. `joined` is how the array changed when it began. `attempt` counts from 1 for a call with a key.
-    `ready_ms` is the time that making its server ready took before."""
+    """A call that passed exposure, policy and validation, and whose `call.started` is on disk
+    (`started`); before that it has no id. `joined` is how the array changed when it began.
+    `attempt` counts from 1 for a call with a key. `ready_ms` is the time that making its server
+    ready took before.
+    """
 
     tool: str
     bundle: str
@@ -142,13 +171,19 @@ class AdmittedCall:
         return self.started.call_id if self.started is not None else ""
 
 
-def joined_after(state: RunState, activation: Activation, requested: Iterable[tuple[str, Iterable[str]]]) -> Joined:
-    """Return the tools that join the array when tools of bundles are asked for, as far as the step has room. The
-    router's own tools have no card and take no room."""
+def joined_after(
+    state: RunState, activation: Activation, requested: Iterable[tuple[str, Iterable[str]]]
+) -> Joined:
+    """Return the tools that join the array when tools of bundles are asked for, as far as the step
+    has room. The router's own tools have no card and take no room.
+    """
     before, cards = frozenset(_asked_for(activation)), state.catalog.cards
     for bundle, tools in requested:
         new = [tool for tool in tools if (bundle, tool) not in before]
-        fitting = {card.name for card in state.room(activation).fitting(cards[tool] for tool in new if tool in cards)}
+        fitting = {
+            card.name
+            for card in state.room(activation).fitting(cards[tool] for tool in new if tool in cards)
+        }
         joining = [tool for tool in new if tool in fitting or "." not in tool]
         activation = sticky_set.ask_for(activation, bundle, joining)
     return tuple(pair for pair in _asked_for(activation) if pair not in before)
@@ -168,16 +203,24 @@ def recordable_name(name: object) -> str:
 async def shape_blocks(
     ports: EnginePorts, max_chars: int, blocks: Sequence[Block], *, release: bool = False
 ) -> ShapedResult:
-    """Return the blocks shaped for the model, large ones off the event loop. `release`: nobody needs them any more."""
+    """Return the blocks shaped for the model, large ones off the event loop.
+
+    `release`: nobody needs them any more.
+    """
     if is_small(blocks, INLINE_CHARS):
         return shape(blocks, max_chars, ports.describe)
     count = sys.getrefcount if release else None
-    shaped: ShapedResult = await ports.in_thread(lambda: shape(blocks, max_chars, ports.describe, count))
+    shaped: ShapedResult = await ports.in_thread(
+        lambda: shape(blocks, max_chars, ports.describe, count)
+    )
     return shaped
 
 
 async def may_pass(ports: EnginePorts, answer: ServerReply) -> bool:
-    """Return whether an answer is small enough to be passed on unchanged. A large one is looked at in a thread."""
+    """Return whether an answer is small enough to be passed on unchanged.
+
+    A large one is looked at in a thread.
+    """
     if budget_left(answer.result, INLINE_CHARS) >= 0:
         return fits(answer)
     fitting: bool = await ports.in_thread(lambda: fits(answer))
@@ -188,7 +231,9 @@ async def store(run: OpenRun, blobs: Sequence[Blob]) -> tuple[Artifact, ...]:
     """Store the artifacts of a result, or of arguments, with the run."""
     if not blobs:
         return ()
-    return await asyncio.to_thread(lambda: tuple([blob.stored_as(run.artifacts.put(blob.data)) for blob in blobs]))
+    return await asyncio.to_thread(
+        lambda: tuple([blob.stored_as(run.artifacts.put(blob.data)) for blob in blobs])
+    )
 
 
 def ended_by(error: BaseException) -> tuple[Outcome, str]:
@@ -199,10 +244,19 @@ def ended_by(error: BaseException) -> tuple[Outcome, str]:
 
 
 def finish_call(
-    ports: EnginePorts, run: OpenRun, call: AdmittedCall, outcome: CallOutcome, wait_s: float, *, refused: bool = False
+    ports: EnginePorts,
+    run: OpenRun,
+    call: AdmittedCall,
+    outcome: CallOutcome,
+    wait_s: float,
+    *,
+    refused: bool = False,
 ) -> Result:
-    """Record the end of a call and return its result. The caller holds the run's lock. `refused`: the call was not
-    made, so only the beginning of its arguments is kept. A call without an id gets this record's."""
+    """Record the end of a call and return its result.
+
+    The caller holds the run's lock. `refused`: the call was not made, so only the beginning of its
+    arguments is kept. A call without an id gets this record's.
+    """
     elapsed_ms = max(0.0, (ports.clock.monotonic_ns() - call.started_ns) / 1e6 - outcome.queued_ms)
 
     record_of = partial(_finished_record, ports.clock, run, call, outcome, elapsed_ms, refused)
@@ -213,9 +267,18 @@ def finish_call(
 
 
 def _finished_record(
-    clock: Clock, run: OpenRun, call: AdmittedCall, outcome: CallOutcome, elapsed_ms: float, refused: bool, place: str
+    clock: Clock,
+    run: OpenRun,
+    call: AdmittedCall,
+    outcome: CallOutcome,
+    elapsed_ms: float,
+    refused: bool,
+    place: str,
 ) -> CallFinished:
-    """Return the record of a call's end, under the run's present state. `place` is the id of a call that has none."""
+    """Return the record of a call's end, under the run's present state.
+
+    `place` is the id of a call that has none.
+    """
     shaped = outcome.shaped
     joined = (*call.joined, *outcome.joined, *_readers(run, call, shaped))
     if call.started is not None:
@@ -233,7 +296,9 @@ def _finished_record(
         code=outcome.code and recordable_name(outcome.code)[:MAX_CODE],
         result=None if outcome.outcome == "cancelled" else shaped.text,
         artifacts=outcome.stored,
-        shaped=ShapedSize(shaped.original_bytes, shaped.kept_bytes, shaped.rule, tuple(shaped.flags)),
+        shaped=ShapedSize(
+            shaped.original_bytes, shaped.kept_bytes, shaped.rule, tuple(shaped.flags)
+        ),
         joined=joined,
         elapsed_ms=round(elapsed_ms, 3),
         ready_ms=round(call.ready_ms + outcome.queued_ms, 3),
@@ -242,10 +307,16 @@ def _finished_record(
 
 
 def result_of(
-    record: CallFinished, outcome: CallOutcome | None = None, *, idempotent: bool, again: bool = False
+    record: CallFinished,
+    outcome: CallOutcome | None = None,
+    *,
+    idempotent: bool,
+    again: bool = False,
 ) -> Result:
-    """Return the result that a record describes; `again`: as the result of an earlier call. `outcome` adds what no
-    record holds, where the call was made here."""
+    """Return the result that a record describes; `again`: as the result of an earlier call.
+
+    `outcome` adds what no record holds, where the call was made here.
+    """
     return Result(
         outcome=record.outcome,
         text=record.result or "",
@@ -266,9 +337,13 @@ def result_of(
 
 
 def _readers(run: OpenRun, call: AdmittedCall, shaped: ShapedResult) -> Joined:
-    """Return the tools that read artifacts; they join the array with the first result that has more to read."""
+    """Return the tools that read artifacts; they join the array with the first result that has more
+    to read.
+    """
     kinds = [blob.facts.mime_type for blob in shaped.blobs if blob.role != "full_result"]
-    has_more = len(kinds) < len(shaped.blobs) or any(kind.startswith(("text/", "application/json")) for kind in kinds)
+    has_more = len(kinds) < len(shaped.blobs) or any(
+        kind.startswith(("text/", "application/json")) for kind in kinds
+    )
     if not call.request.joins or not has_more:
         return ()
     activation = run.fold.activation(call.state.decided.branch)

@@ -1,11 +1,13 @@
-"""Reuses the results of calls that only read (`bundle_router.core.tools.reusable_results` says which).
+"""Reuses the results of calls that only read (`bundle_router.core.tools.reusable_results` says
+which).
 
 Rules:
-1. Every call comes here admitted: policy, pins and arguments were judged, and its start is on disk. The record of a
-   call that reuses a result names the call it came from.
-2. Equal calls at one time are made once; the others wait. If the call fails or is cancelled, each of them makes its
-   own.
-3. A result that was read before a change ended is not kept, and no call waits for a call that began before a change.
+1. Every call comes here admitted: policy, pins and arguments were judged, and its start is on disk.
+   The record of a call that reuses a result names the call it came from.
+2. Equal calls at one time are made once; the others wait. If the call fails or is cancelled, each
+   of them makes its own.
+3. A result that was read before a change ended is not kept, and no call waits for a call that began
+   before a change.
 4. Callers may be on any thread and event loop. Nothing is awaited while the lock is held.
 """
 
@@ -41,9 +43,12 @@ S_IN_NS: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class CallOutcome:
-    """The outcome of making a call, shaped. `source`: the call that the result came from, if another. `answer`: the
-    server's own, for an agent's client. `whole`: the unshaped result, if asked for. `queued_ms`: the time the call
-    waited for its turn."""
+    """The outcome of making a call, shaped.
+
+    `source`: the call that the result came from, if another. `answer`: the server's own, for an
+    agent's client. `whole`: the unshaped result, if asked for. `queued_ms`: the time the call
+    waited for its turn.
+    """
 
     outcome: Outcome
     code: str
@@ -75,9 +80,13 @@ class ResultReuse:
         self._clock = clock
         self._cache = ResultCache()
         self._under_way: dict[str, _CallUnderWay] = {}
-        self._lock = threading.RLock()  # the garbage collector may close a coroutine of whoever has it
+        self._lock = (
+            threading.RLock()
+        )  # the garbage collector may close a coroutine of whoever has it
 
-    async def get_or_call(self, catalog: Catalog, reusable_call: ReusableCall, call_id: str, work: Work) -> CallOutcome:
+    async def get_or_call(
+        self, catalog: Catalog, reusable_call: ReusableCall, call_id: str, work: Work
+    ) -> CallOutcome:
         """Return a kept result of the same call, or else the outcome of `work`."""
         reuse = reuse_of(catalog, reusable_call.tool)
         if reuse is None:
@@ -87,22 +96,30 @@ class ResultReuse:
             kept = self._cache.get(key, self._clock.monotonic_ns())
             leader = self._under_way.get(key)
             if kept is None and leader is None:
-                own = self._under_way[key] = _CallUnderWay(place_of(catalog, reusable_call.tool), Future())
+                own = self._under_way[key] = _CallUnderWay(
+                    place_of(catalog, reusable_call.tool), Future()
+                )
         if kept is None and leader is None:
             return await self._lead(own, key, reuse, call_id, work)
         if leader is not None:
             # Shielded, as one who goes away must not take the answer from the others.
             kept = await asyncio.shield(asyncio.wrap_future(leader.done))
-        return CallOutcome("ok", "", kept.shaped, kept.call_id) if kept is not None else await work()
+        return (
+            CallOutcome("ok", "", kept.shaped, kept.call_id) if kept is not None else await work()
+        )
 
     async def call_fresh(self, catalog: Catalog, tool: str, work: Work) -> CallOutcome:
-        """Return the outcome of `work`, never a kept one, and drop the kept results that the call may change."""
+        """Return the outcome of `work`, never a kept one, and drop the kept results that the call
+        may change.
+        """
         if is_read_only(catalog, tool):
             return await work()
         with self._changing(place_of(catalog, tool)):
             return await work()
 
-    async def _lead(self, leader: _CallUnderWay, key: str, reuse: Reuse, call_id: str, work: Work) -> CallOutcome:
+    async def _lead(
+        self, leader: _CallUnderWay, key: str, reuse: Reuse, call_id: str, work: Work
+    ) -> CallOutcome:
         kept: CachedResult | None = None
         try:
             outcome = await work()

@@ -1,11 +1,14 @@
-"""The trees of runs: what a run's ancestors permit it, which artifacts it may read, and what a tree has spent.
+"""The trees of runs: what a run's ancestors permit it, which artifacts it may read, and what a tree
+has spent.
 
 Rules:
-1. A run's parent is fixed when the run begins. The ancestors' limits are looked up for each use, and a step can't
-   escape them by leaving `parent_run_id` out. An ancestor that can't be looked up grants nothing.
-2. A sub-agent is limited by its parent's present decision, and by the decision that its step names, where it names one.
-3. A step's folder is recorded relative to the workspace of this router, and never leads out of it. An ancestor's
-   folder is relative to the workspace of the router that routed the ancestor.
+1. A run's parent is fixed when the run begins. The ancestors' limits are looked up for each use,
+   and a step can't escape them by leaving `parent_run_id` out. An ancestor that can't be looked up
+   grants nothing.
+2. A sub-agent is limited by its parent's present decision, and by the decision that its step names,
+   where it names one.
+3. A step's folder is recorded relative to the workspace of this router, and never leads out of it.
+   An ancestor's folder is relative to the workspace of the router that routed the ancestor.
 4. A run without a parent needs nothing of this: its steps and calls do not enter this module.
 """
 
@@ -36,8 +39,9 @@ MAX_ANCESTORS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class AncestorLimits:
-    """The limits that a run's ancestors set: their `grants`, nearest first; their `folders`, relative to the workspace;
-    and the parent's `activation`. Empty for a run without a parent."""
+    """The limits that a run's ancestors set: their `grants`, nearest first; their `folders`,
+    relative to the workspace; and the parent's `activation`. Empty for a run without a parent.
+    """
 
     grants: tuple[Grant, ...] = ()
     folders: tuple[str, ...] = ()
@@ -48,12 +52,16 @@ class AncestorLimits:
         return all(is_beneath(folder, limit) for limit in self.folders)
 
     def innermost_folder(self) -> str:
-        """Return the folder of a step that names none. Raises RequestError where the ancestors share no folder."""
+        """Return the folder of a step that names none.
+
+        Raises RequestError where the ancestors share no folder.
+        """
         inner = max(self.folders, key=len, default=TOP)
         if self.permits_folder(inner):
             return inner
         raise RequestError(
-            f"no folder is open to this sub-agent: its ancestors are confined to {', '.join(map(repr, self.folders))}",
+            "no folder is open to this sub-agent: its ancestors are confined to"
+            f" {', '.join(map(repr, self.folders))}",
             advice="route the parent's step in a folder inside its own parent's",
         )
 
@@ -75,21 +83,28 @@ class RunTree:
         run_id, parent_id = step.run_id, step.parent_run_id
         if parent_id == run_id:
             raise RequestError(f"run {run_id!r} can't be its own parent")
-        self.folder(step, self.limits(parent_id, step.parent_decision_id))  # what is refused leaves nothing behind
+        self.folder(
+            step, self.limits(parent_id, step.parent_decision_id)
+        )  # what is refused leaves nothing behind
         stated = {"parent_run_id": parent_id, "workspace": self._runs.workspace}
-        header = RunHeader({"bundle_router": __version__, "catalog_revision": self._catalog.revision, **stated})
+        header = RunHeader(
+            {"bundle_router": __version__, "catalog_revision": self._catalog.revision, **stated}
+        )
         if parent_id is not None and self.is_bounded:
             # Before it begins: a run that nobody knows of would spend beside the tree.
             self._tell_root(parent_id, run_id)
         return self._runs.create(run_id, header)
 
     def limits_of(self, run: OpenRun, step: Step) -> AncestorLimits:
-        """Return the ancestors' limits for a step of a run that is open (see `limits`). Raises RequestError too for a
-        step that names another parent than the run has."""
+        """Return the ancestors' limits for a step of a run that is open (see `limits`).
+
+        Raises RequestError too for a step that names another parent than the run has.
+        """
         if step.parent_run_id is not None and step.parent_run_id != (parent_id := run.parent_id):
             present_parent = f"a sub-agent of {parent_id!r}" if parent_id else "not a sub-agent"
             raise RequestError(
-                f"run {run.id!r} is {present_parent}, this step names {step.parent_run_id!r} as its parent",
+                f"run {run.id!r} is {present_parent}, this step names {step.parent_run_id!r} as its"
+                " parent",
                 advice="give the sub-agent a run of its own",
             )
         named = step.parent_decision_id
@@ -99,10 +114,11 @@ class RunTree:
         return self.limits(run.parent_id, named)
 
     def limits(self, parent_id: str | None, decision_id: str | None) -> AncestorLimits:
-        """Return the ancestors' limits for a run whose step names a decision of its parent, or None.
+        """Return the ancestors' limits for a run whose step names a decision of its parent, or
+        None.
 
-        Raises UnknownRun for an ancestor that can't be looked up, and RequestError for an ancestor's policy that the
-        present config does not understand: a denial would be lost.
+        Raises UnknownRun for an ancestor that can't be looked up, and RequestError for an
+        ancestor's policy that the present config does not understand: a denial would be lost.
         """
         if parent_id is None:
             return NO_LIMITS
@@ -115,19 +131,25 @@ class RunTree:
                 present = run.fold.decided(decided.branch) or decided
                 activation = activation or run.fold.activation(decided.branch)
             for one in {one.decision.decision_id: one for one in (present, decided)}.values():
-                grants.append(Grant(one.step.workflow, one.step.role, one.step.step, one.step.policy))
+                grants.append(
+                    Grant(one.step.workflow, one.step.role, one.step.step, one.step.policy)
+                )
                 folders.append(self._folder_of(run, one))
             parent_id, decision_id = run.parent_id, present.parent_decision_id or None
             if parent_id is None:
                 break
         else:
-            raise RequestError(f"sub-agents are nested more than {MAX_ANCESTORS} deep below run {parent_id!r}")
+            raise RequestError(
+                f"sub-agents are nested more than {MAX_ANCESTORS} deep below run {parent_id!r}"
+            )
         for grant in grants:
             refuse_unknown(self._catalog, grant.policy, "the step policy of an ancestor run")
         return AncestorLimits(tuple(grants), tuple(folders), activation or NOTHING_ACTIVE)
 
     def _decided_of(self, run_id: str, decision_id: str | None) -> tuple[OpenRun, DecisionRecord]:
-        """Return an ancestor with all its records read, and its named decision (None: its present one)."""
+        """Return an ancestor with all its records read, and its named decision (None: its present
+        one).
+        """
         run = self._runs.reading(run_id)
         if run is None:
             raise _no_decision(run_id)
@@ -145,17 +167,18 @@ class RunTree:
         folder = folder_seen_from(self._runs.workspace, root, decided.step.workspace)
         if folder is None:
             raise RequestError(
-                f"the parent run {run.id!r} works in {decided.step.workspace or TOP!r} of {root!r}, which is not "
-                f"inside {self._runs.workspace!r}",
+                f"the parent run {run.id!r} works in {decided.step.workspace or TOP!r} of {root!r},"
+                f" which is not inside {self._runs.workspace!r}",
                 advice="open the router with the workspace that the parent was routed in",
             )
         return folder
 
     def folder(self, step: Step, limits: AncestorLimits) -> str:
-        """Return the folder that the step's local tools are confined to, beneath the workspace; never a wider one.
+        """Return the folder that the step's local tools are confined to, beneath the workspace;
+        never a wider one.
 
-        The name is resolved now. At every call the folder is opened beneath the workspace again, without following
-        links.
+        The name is resolved now. At every call the folder is opened beneath the workspace again,
+        without following links.
         """
         if step.workspace is None:
             return limits.innermost_folder()
@@ -175,14 +198,17 @@ class RunTree:
     def artifact(self, run_id: str, sha256: str) -> bytes:
         """Return the bytes of an artifact of the run, or of its nearest ancestor that has it.
 
-        Raises UnknownRun, KeyError when none of them has such an artifact, CorruptRun, StorageError.
+        Raises UnknownRun, KeyError when none of them has such an artifact, CorruptRun,
+        StorageError.
         """
         at: str | None = run_id
         for _ in range(MAX_ANCESTORS + 1):
             run = self._runs.reading(at) if at is not None else None
             if run is None:
                 if at == run_id:
-                    raise UnknownRun(f"there is no run {run_id!r}", advice="`bundle-router runs list` lists them")
+                    raise UnknownRun(
+                        f"there is no run {run_id!r}", advice="`bundle-router runs list` lists them"
+                    )
                 break  # no ancestor is left, or one was pruned
             try:
                 return run.artifacts.get(sha256)
@@ -193,7 +219,11 @@ class RunTree:
     def spent(self, run: OpenRun) -> Totals:
         """Return the totals of the run's tree of runs."""
         root = self._root_of(run.id)
-        below = [self._runs.reading(sub_run) for sub_run in root.fold.sub_runs] if root is not None else []
+        below = (
+            [self._runs.reading(sub_run) for sub_run in root.fold.sub_runs]
+            if root is not None
+            else []
+        )
         runs = [one for one in (root or run, *below) if one is not None]
         under_way = Totals(calls=sum(len(one.passing) for one in runs))
         return budgets.sum_totals((under_way, *(one.fold.run_spent for one in runs)))
@@ -207,12 +237,18 @@ class RunTree:
         return run
 
     def _tell_root(self, parent_id: str, run_id: str) -> None:
-        """Record in the root of a tree that a run begins below it, so that the tree's totals include it."""
+        """Record in the root of a tree that a run begins below it, so that the tree's totals
+        include it.
+        """
         root = self._root_of(parent_id)
         if root is not None and run_id not in root.fold.sub_runs and root.hold():
             try:
-                record = SubRunOpened(run_id=root.id, sub_run_id=run_id, time=time_text(self._clock.time_ns()))
-                root.under_lock_sync(lambda wait_s: root.append_call(record, compare=False, wait_s=wait_s))
+                record = SubRunOpened(
+                    run_id=root.id, sub_run_id=run_id, time=time_text(self._clock.time_ns())
+                )
+                root.under_lock_sync(
+                    lambda wait_s: root.append_call(record, compare=False, wait_s=wait_s)
+                )
             finally:
                 root.release()
 

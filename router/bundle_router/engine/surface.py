@@ -1,8 +1,10 @@
 """A run's present state, and the tools that its decision shows now.
 
 Rules:
-1. A surface is a view. It records nothing, and equal decisions, activations and facts give equal bytes.
-2. A tool that was revoked since the decision is neither shown nor callable. One that was granted since is not shown.
+1. A surface is a view. It records nothing, and equal decisions, activations and facts give equal
+   bytes.
+2. A tool that was revoked since the decision is neither shown nor callable. One that was granted
+   since is not shown.
 3. Search is asked only for a bundle that exceeds its own budget, once a decision.
 """
 
@@ -18,7 +20,13 @@ from bundle_router.core.decide.plans import permitted_tools, plan_for
 from bundle_router.core.models import Activation, Code, Facts, Mode, Step
 from bundle_router.core.models.patterns import matches
 from bundle_router.core.records.decision_record import DecisionRecord
-from bundle_router.core.tools.exposure.placements import ActiveTool, DeferredTool, Placement, SkillText, Toolset
+from bundle_router.core.tools.exposure.placements import (
+    ActiveTool,
+    DeferredTool,
+    Placement,
+    SkillText,
+    Toolset,
+)
 from bundle_router.core.tools.exposure.placing import (
     as_presented,
     is_named_in,
@@ -27,8 +35,18 @@ from bundle_router.core.tools.exposure.placing import (
     presented_bundles,
     waits,
 )
-from bundle_router.core.tools.exposure.provider_forms import FORMATS, NATIVE, Format, listing, with_deferred
-from bundle_router.core.tools.meta_tools.definitions import meta_definitions, meta_names, meta_tokens
+from bundle_router.core.tools.exposure.provider_forms import (
+    FORMATS,
+    NATIVE,
+    Format,
+    listing,
+    with_deferred,
+)
+from bundle_router.core.tools.meta_tools.definitions import (
+    meta_definitions,
+    meta_names,
+    meta_tokens,
+)
 from bundle_router.core.tools.meta_tools.descriptions import VisibleTools
 from bundle_router.core.tools.meta_tools.guidance import guidance, without_tools
 from bundle_router.core.tools.meta_tools.resolving import ResolvedName, resolve
@@ -40,17 +58,21 @@ from bundle_router.ports import ToolSearch
 KEPT: Final = 256
 """Decisions whose ranking is kept."""
 RANKED: Final = 1_000
-OUTDATED: Final = "the config changed since its last step was decided, so the step has to be routed again"
+OUTDATED: Final = (
+    "the config changed since its last step was decided, so the step has to be routed again"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """The present state of a run, for one flow: the decision it is judged under, and all that holds besides.
+    """The present state of a run, for one flow: the decision it is judged under, and all that holds
+    besides.
 
-    `facts` are fresh, with the ancestors' present grants. `superseded` is the id of a named decision that is not open
-    any more (`decided` is then that decision). `outdated`: the decision was made under another config, so it can't be
-    said any more what it showed. `root` confines its local tools, to `folder` beneath it (None: no longer permitted).
-    `principals` are those of all the run's steps; `decisions` is the number of its decisions.
+    `facts` are fresh, with the ancestors' present grants. `superseded` is the id of a named
+    decision that is not open any more (`decided` is then that decision). `outdated`: the decision
+    was made under another config, so it can't be said any more what it showed. `root` confines its
+    local tools, to `folder` beneath it (None: no longer permitted). `principals` are those of all
+    the run's steps; `decisions` is the number of its decisions.
     """
 
     run_id: str
@@ -107,9 +129,14 @@ class RunState:
             exposed, catalog = self.exposed(), self.catalog
             resolved = self.surface.resolve(name, exposed)
             if not resolved.known:
-                holder = next((one.id for one in catalog.bundles.values() if resolved.name in one.tools), "")
+                holder = next(
+                    (one.id for one in catalog.bundles.values() if resolved.name in one.tools), ""
+                )
                 return CallTarget(resolved, resolved.name, holder)
-            bundle, server = exposed[resolved.name], catalog.servers[resolved.name.partition(".")[0]]
+            bundle, server = (
+                exposed[resolved.name],
+                catalog.servers[resolved.name.partition(".")[0]],
+            )
             waiting = self.surface.waiting(bundle, self.modes.get(bundle), resolved.name)
             found = CallTarget(resolved, resolved.name, bundle, server, waiting)
             if name in exposed or name in self.surface.canonical:
@@ -125,18 +152,24 @@ class RunState:
         """Raise RequestError for a decision that can't show anything any more."""
         self.refuse_superseded()
         if self.outdated:
-            raise RequestError(f"run {self.run_id!r}: {OUTDATED}", advice="call route() for the step again")
+            raise RequestError(
+                f"run {self.run_id!r}: {OUTDATED}", advice="call route() for the step again"
+            )
 
     def refuse_superseded(self) -> None:
         """Raise RequestError for a named decision that is not open any more."""
         if self.superseded:
-            raise RequestError(superseded_text(self), advice="name the newest decision of the branch, or none")
+            raise RequestError(
+                superseded_text(self), advice="name the newest decision of the branch, or none"
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class CallTarget:
-    """What a call of a name goes to, while the run's state stands: the tool, the bundle that shows it, its server (None
-    where the tool is not permitted), and the deferred tools that join the array when it is called."""
+    """What a call of a name goes to, while the run's state stands: the tool, the bundle that shows
+    it, its server (None where the tool is not permitted), and the deferred tools that join the
+    array when it is called.
+    """
 
     resolved: ResolvedName
     tool: str
@@ -148,13 +181,17 @@ class CallTarget:
 def superseded_text(state: RunState) -> str:
     """Return the sentence about a named decision that is not open any more."""
     branch = f"branch {state.decided.branch!r}" if state.decided.branch else "its branch"
-    return f"decision {state.superseded!r} of run {state.run_id!r} is not open any more: {branch} has decided again"
+    return (
+        f"decision {state.superseded!r} of run {state.run_id!r} is not open any more: {branch} has"
+        " decided again"
+    )
 
 
 def exposed_now(state: RunState, facts: Facts, catalog: Catalog) -> Mapping[str, str]:
     """Return the decision's tools that these facts still permit, each with its bundle.
 
-    A tool that the decision did not show is left out, even if it is permitted now: that takes another `route`.
+    A tool that the decision did not show is left out, even if it is permitted now: that takes
+    another `route`.
     """
     if state.outdated or state.superseded:
         return {}
@@ -162,11 +199,17 @@ def exposed_now(state: RunState, facts: Facts, catalog: Catalog) -> Mapping[str,
     if facts is state.decided.facts or facts == state.decided.facts:
         return shown
     still = permitted_tools(catalog, facts, state.step, state.bundle_ids)
-    return shown if still == shown else {tool: bundle for tool, bundle in still.items() if tool in shown}
+    return (
+        shown
+        if still == shown
+        else {tool: bundle for tool, bundle in still.items() if tool in shown}
+    )
 
 
 def why_not(state: RunState, tool: str) -> tuple[Code, str]:
-    """Return why a tool is not exposed now: the first code of its best bundle, as `explain` says it."""
+    """Return why a tool is not exposed now: the first code of its best bundle, as `explain` says
+    it.
+    """
     catalog = state.catalog
     if state.superseded:
         return "not_mapped", superseded_text(state)
@@ -187,19 +230,28 @@ def why_not(state: RunState, tool: str) -> tuple[Code, str]:
             first = first or (verdict.code, verdict.detail)
         elif tool in verdict.tools:
             if bundle.id in shown:
-                return "not_mapped", "it became available after this step was decided: route the step again"
+                return (
+                    "not_mapped",
+                    "it became available after this step was decided: route the step again",
+                )
             return "not_mapped", f"bundle {bundle.id!r} holds it and is not shown at this step"
     return first or ("not_mapped", "no shown bundle holds it")
 
 
 def _why_not_listed(state: RunState, tool: str) -> tuple[Code, str]:
-    """Return why a tool that no bundle is known to hold is missing: its server may not have listed it yet."""
+    """Return why a tool that no bundle is known to hold is missing: its server may not have listed
+    it yet.
+    """
     name = tool if "." in tool else tool.removeprefix("mcp__").replace("__", ".", 1)
     plan = plan_for(state.catalog, state.step, state.facts.grants)
     for bundle in state.catalog.bundles.values():
         if any(matches(pattern, name) for pattern in bundle.patterns):
             verdict = plan.verdicts.of(bundle.id, state.facts)
-            rows = [row for row in verdict.refused if row.tool in bundle.patterns and matches(row.tool, name)]
+            rows = [
+                row
+                for row in verdict.refused
+                if row.tool in bundle.patterns and matches(row.tool, name)
+            ]
             if rows:
                 return rows[0].code, rows[0].detail
     return "unknown_bundle", "no bundle holds a tool of this name"
@@ -207,8 +259,9 @@ def _why_not_listed(state: RunState, tool: str) -> tuple[Code, str]:
 
 @dataclass(frozen=True, slots=True)
 class SurfaceForm:
-    """The form in which tools are requested: the provider's format, whether the provider defers tools itself, and
-    `fixed` for a list that only another decision changes."""
+    """The form in which tools are requested: the provider's format, whether the provider defers
+    tools itself, and `fixed` for a list that only another decision changes.
+    """
 
     form: Format
     native: bool = False
@@ -225,29 +278,46 @@ def surface_form(form: str, *, native: bool = False, fixed: bool = False) -> Sur
 
 
 class Surface:
-    """The surfaces of all runs over one catalog. `exposed` maps canonical names to exposed ones, `canonical` back."""
+    """The surfaces of all runs over one catalog.
 
-    def __init__(self, catalog: Catalog, exposed: Mapping[str, str], search: ToolSearch | None) -> None:
+    `exposed` maps canonical names to exposed ones, `canonical` back.
+    """
+
+    def __init__(
+        self, catalog: Catalog, exposed: Mapping[str, str], search: ToolSearch | None
+    ) -> None:
         self.catalog = catalog
         self.exposed = exposed
         self.canonical = {short: name for name, short in exposed.items()}
-        self._trusted = frozenset(name for name, server in catalog.servers.items() if server.trust == "trusted")
-        self._local = frozenset(name for name, server in catalog.servers.items() if not server.traits.is_remote)
+        self._trusted = frozenset(
+            name for name, server in catalog.servers.items() if server.trust == "trusted"
+        )
+        self._local = frozenset(
+            name for name, server in catalog.servers.items() if not server.traits.is_remote
+        )
         self._search = search
         self._ranked: OrderedDict[tuple[str, frozenset[str]], Sequence[str]] = OrderedDict()
         self._waiting: dict[tuple[str, Mode | None, str], tuple[str, ...]] = {}
 
     def waiting(self, bundle_id: str, mode: Mode | None, tool: str) -> tuple[str, ...]:
-        """Return what joins the array when a bundle's tool is called: a deferred one, and its companions."""
+        """Return what joins the array when a bundle's tool is called: a deferred one, and its
+        companions.
+        """
         found = self._waiting.get(key := (bundle_id, mode, tool))
         if found is None:
             bundle = as_presented(self.catalog.bundles[bundle_id], mode)
             asked = (tool, *bundle.companions) if waits(self.catalog, bundle, tool) else ()
-            found = self._waiting[key] = tuple(one for one in asked if waits(self.catalog, bundle, one))
+            found = self._waiting[key] = tuple(
+                one for one in asked if waits(self.catalog, bundle, one)
+            )
         return found
 
-    def rank(self, query: str, permitted: frozenset[str], k: int, *, answering: bool = False) -> Sequence[str]:
-        """Return the `k` best permitted tools for a query; with `answering`, without irrelevant ones. May block."""
+    def rank(
+        self, query: str, permitted: frozenset[str], k: int, *, answering: bool = False
+    ) -> Sequence[str]:
+        """Return the `k` best permitted tools for a query; with `answering`, without irrelevant
+        ones. May block.
+        """
         if self._search is not None:
             found = self._search.rank_tools(self.catalog, query, permitted, k, answering=answering)
             if found is not None:
@@ -272,17 +342,26 @@ class Surface:
         return any(bundle is not None and bundle.max_tokens is not None for bundle in shown)
 
     def visible_tools(self, state: RunState, *, joins: bool = True) -> VisibleTools:
-        """Return where each tool of the decision is presented. Blocks where search is needed (rule 3)."""
+        """Return where each tool of the decision is presented.
+
+        Blocks where search is needed (rule 3).
+        """
         exposed = state.exposed()
         facts, of = state.facts, plan_for(self.catalog, state.step, state.facts.grants).verdicts.of
         presented = presented_bundles(
-            self.catalog, state.decided.decision.bundles, lambda id_: filter(exposed.__contains__, of(id_, facts).tools)
+            self.catalog,
+            state.decided.decision.bundles,
+            lambda id_: filter(exposed.__contains__, of(id_, facts).tools),
         )
         unranked = needs_ranking(self.catalog, presented)
         ranked = self._ranking(state.decided, unranked) if unranked else ()
         began, room = state.decided.decision.after, room_of(state.step)
-        placement = place(self.catalog, presented, state.activation, room=room, began=began, ranked=ranked)
-        return VisibleTools(self.catalog, placement, self.exposed, joins, room=state.room(state.activation))
+        placement = place(
+            self.catalog, presented, state.activation, room=room, began=began, ranked=ranked
+        )
+        return VisibleTools(
+            self.catalog, placement, self.exposed, joins, room=state.room(state.activation)
+        )
 
     def _ranking(self, decided: DecisionRecord, tools: frozenset[str]) -> Sequence[str]:
         key = (decided.decision.decision_id, tools)
@@ -301,11 +380,18 @@ class Surface:
         """Return the run's tools (see `Router.tools`)."""
         form, native = surface_form.form, surface_form.native
         fixed = surface_form.fixed or state.decided.fixed_list
-        visible = self.visible_tools(replace(state, activation=state.decided.decision.after) if fixed else state)
+        visible = self.visible_tools(
+            replace(state, activation=state.decided.decision.after) if fixed else state
+        )
         placement, cards = visible.placement, self.catalog.cards
         by_provider = native and form in NATIVE
         ours = (
-            replace(placement, placed={**placement.placed, "deferred": ()}, activated=frozenset(), reading_from=None)
+            replace(
+                placement,
+                placed={**placement.placed, "deferred": ()},
+                activated=frozenset(),
+                reading_from=None,
+            )
             if by_provider
             else placement
         )
@@ -318,9 +404,16 @@ class Surface:
             tools = with_deferred(tools, self._deferred_groups(placement), self.exposed, form)
         return Toolset(
             tools=tools,
-            guidance=guidance(self.catalog, ours, self.exposed, evicted) if visible.places else self._why_empty(state),
+            guidance=(
+                guidance(self.catalog, ours, self.exposed, evicted)
+                if visible.places
+                else self._why_empty(state)
+            ),
             tokens=meta_tokens(own) + sum(card.tokens for card in direct),
-            active=tuple(ActiveTool(r.name, self.exposed[r.name], r.bundle, r.tokens) for r in placement.direct),
+            active=tuple(
+                ActiveTool(r.name, self.exposed[r.name], r.bundle, r.tokens)
+                for r in placement.direct
+            ),
             cap=self.catalog.settings.activation.max_tools,
             all_tokens=state.decided.decision.exposure.all_tokens,
             deferred=tuple(self._definitions(placement, form)),
@@ -331,7 +424,9 @@ class Surface:
 
     def _why_empty(self, state: RunState) -> str:
         of = plan_for(self.catalog, state.step, state.facts.grants).verdicts.of
-        lost = (id_ for id_ in state.bundle_ids if of(id_, state.facts).code == "server_unavailable")
+        lost = (
+            id_ for id_ in state.bundle_ids if of(id_, state.facts).code == "server_unavailable"
+        )
         return without_tools(state.decided.decision, lost)
 
     def _definitions(self, placement: Placement, form: Format) -> Iterator[DeferredTool]:
@@ -355,9 +450,13 @@ class Surface:
                     yield SkillText(part.id, skill.name, skill.description, tools, skill.text)
 
     def _deferred_groups(self, placement: Placement) -> list[tuple[str, str, list[Any]]]:
-        """Return the tools that a provider defers, by bundle, as far as their definitions are known."""
+        """Return the tools that a provider defers, by bundle, as far as their definitions are
+        known.
+        """
         by_bundle: dict[str, list[Any]] = {}
         for row in placement.deferred:
             if row.name in self.catalog.cards:
                 by_bundle.setdefault(row.bundle, []).append(self.catalog.cards[row.name])
-        return [(id_, self.catalog.bundles[id_].description, cards) for id_, cards in by_bundle.items()]
+        return [
+            (id_, self.catalog.bundles[id_].description, cards) for id_, cards in by_bundle.items()
+        ]

@@ -1,16 +1,20 @@
-"""The state of the tool servers: which of their tools can be used, and why the others can't, by their lists and pins.
+"""The state of the tool servers: which of their tools can be used, and why the others can't, by
+their lists and pins.
 
 Rules:
-1. One set serves all: a tool that `availability` calls unavailable or drifted is not shown, found or callable.
+1. One set serves all: a tool that `availability` calls unavailable or drifted is not shown, found
+   or callable.
 2. Routing contacts no server. It uses what earlier contacts learnt; before any contact, the pins.
-3. A call needs a list that the server has not called outdated: `verify` reads the list again where it has, or where
-   the server was left alone. A list that is merely old serves the call while a new one is read.
-4. A server that needs no pins (development only) shows nothing before it was asked. `discover` asks all such servers
-   at once and waits `wait_s` at most; once some have answered, it gives the others as long again.
+3. A call needs a list that the server has not called outdated: `verify` reads the list again where
+   it has, or where the server was left alone. A list that is merely old serves the call while a new
+   one is read.
+4. A server that needs no pins (development only) shows nothing before it was asked. `discover` asks
+   all such servers at once and waits `wait_s` at most; once some have answered, it gives the others
+   as long again.
 5. A list that one principal got says nothing about another principal.
-6. A failure to list is remembered for `AGAIN_S`, twice as long after each further failure, and never longer than
-   `[cache] capabilities_ttl_s`: a server that comes back is offered again within 5 s. The failure affects decisions
-   only; a call tries again.
+6. A failure to list is remembered for `AGAIN_S`, twice as long after each further failure, and
+   never longer than `[cache] capabilities_ttl_s`: a server that comes back is offered again within
+   5 s. The failure affects decisions only; a call tries again.
 """
 
 from __future__ import annotations
@@ -27,14 +31,23 @@ from bundle_router.core.models.patterns import matches
 from bundle_router.core.tools.admission import Admitted
 from bundle_router.core.tools.pins.compare import compare
 from bundle_router.core.tools.pins.reviewed import Pins, narrow_pins
-from bundle_router.core.tools.pins.usable import PinSetting, UsableCards, drifted_among, usable, with_cards
+from bundle_router.core.tools.pins.usable import (
+    PinSetting,
+    UsableCards,
+    drifted_among,
+    usable,
+    with_cards,
+)
 from bundle_router.core.tools.transport.tool_servers import Listing, Scope, ServerStatus
 from bundle_router.dataclass import dataclass, replace
 from bundle_router.errors import ToolFailure
 from bundle_router.ports import Capabilities, Clock, Diagnostics, Redactor, ToolServers
 
 DISCOVERY_S: Final = 5.0
-"""Seconds that showing tools waits for servers that are asked for the first time. Later answers are shown next time."""
+"""Seconds that showing tools waits for servers that are asked for the first time.
+
+Later answers are shown next time.
+"""
 PATIENCE_S: Final = 1.0
 """The least seconds that silent servers get after others have answered."""
 MAX_INSPECTED: Final = 100
@@ -42,7 +55,10 @@ MAX_INSPECTED: Final = 100
 AGAIN_S: Final = (1.0, 2.0, 4.0, 5.0)
 _MAX_PRINCIPALS: Final = 1_024
 _MAX_REPORTED: Final = 4_096
-"""Reported warnings that are remembered. Text that keeps changing is reported again rather than remembered for ever."""
+"""Reported warnings that are remembered.
+
+Text that keeps changing is reported again rather than remembered for ever.
+"""
 _NEVER: Final = 1 << 63
 
 Pairs = tuple[tuple[str, str], ...]
@@ -51,9 +67,12 @@ Drifts = tuple[Drift, ...]
 
 @dataclass(frozen=True, slots=True)
 class Availability:
-    """What decisions and calls know of the servers. `unavailable`, `drifted` and `pending` are as in `Facts`; asking
-    the server again would not change those in `closed` and `unpinned`. `catalog` includes the cards of servers that
-    need no pins and have answered; it is the router's own where there are none."""
+    """What decisions and calls know of the servers.
+
+    `unavailable`, `drifted` and `pending` are as in `Facts`; asking the server again would not
+    change those in `closed` and `unpinned`. `catalog` includes the cards of servers that need no
+    pins and have answered; it is the router's own where there are none.
+    """
 
     catalog: Catalog
     unavailable: Pairs = ()
@@ -82,10 +101,12 @@ class _NoListing:
 
 
 class Servers:
-    """The tool servers of one catalog, with the pins that were read for it. Safe for many threads and tasks.
+    """The tool servers of one catalog, with the pins that were read for it.
 
-    `approved` names servers whose pins are newer than their last list: such a list does not count as drift, and is read
-    again before a call.
+    Safe for many threads and tasks.
+
+    `approved` names servers whose pins are newer than their last list: such a list does not count
+    as drift, and is read again before a call.
     """
 
     def __init__(
@@ -105,10 +126,16 @@ class Servers:
         self._setting: PinSetting = setting
         self._clock = clock
         self._diagnostics = diagnostics
-        self._remote = tuple(s for s in catalog.servers.values() if s.traits.is_remote and s.enabled)
-        self._named = frozenset(tool for bundle in catalog.bundles.values() for tool in bundle.tools)
+        self._remote = tuple(
+            s for s in catalog.servers.values() if s.traits.is_remote and s.enabled
+        )
+        self._named = frozenset(
+            tool for bundle in catalog.bundles.values() for tool in bundle.tools
+        )
         self._globs: dict[str, set[str]] = {}
-        for pattern in (pattern for bundle in catalog.bundles.values() for pattern in bundle.patterns):
+        for pattern in (
+            pattern for bundle in catalog.bundles.values() for pattern in bundle.patterns
+        ):
             self._globs.setdefault(pattern.partition(".")[0], set()).add(pattern)
         self._review()
         self._held_servers: dict[str, KnownAvailability] = {}
@@ -122,12 +149,19 @@ class Servers:
         """Compute what follows from the pins alone."""
         pins = self._pins
         self._reviewed = {s.name: pins[s.name].reviewed(s) for s in self._remote if s.name in pins}
-        self._unpinned = drifted_among(sorted(self._named), {s.name: self._usable_cards(s, None) for s in self._remote})
+        self._unpinned = drifted_among(
+            sorted(self._named), {s.name: self._usable_cards(s, None) for s in self._remote}
+        )
 
     def narrow(self, newer: Mapping[str, Pins]) -> None:
-        """Withdraw the tools that newer pins do not hold, or hold in another form. Nothing is added."""
+        """Withdraw the tools that newer pins do not hold, or hold in another form.
+
+        Nothing is added.
+        """
         with self._lock:
-            self._pins = {name: narrow_pins(pins, newer.get(name)) for name, pins in self._pins.items()}
+            self._pins = {
+                name: narrow_pins(pins, newer.get(name)) for name, pins in self._pins.items()
+            }
             self._review()
             self._marks += 1
 
@@ -135,7 +169,7 @@ class Servers:
     def sessions(self) -> ToolServers:
         return self._sessions
 
-    # --- what may be used now ----------------------------------------------------------------------------------------
+    # --- what may be used now ---------------------------------------------------------------------
 
     @property
     def changes(self) -> int:
@@ -143,13 +177,20 @@ class Servers:
         return self._sessions.changes + self._marks if self._remote else 0
 
     def availability(self, principal: str = "") -> Availability:
-        """Return what is known now, without contacting a server. The same object while nothing changed."""
+        """Return what is known now, without contacting a server.
+
+        The same object while nothing changed.
+        """
         return self.known_availability(principal).availability
 
     def known_availability(self, principal: str) -> KnownAvailability:
         """Return what `availability` does, and for how long it holds."""
         known, changes = self._held_servers.get(principal), self.changes
-        if known is not None and known.changes == changes and self._clock.monotonic_ns() < known.until_ns:
+        if (
+            known is not None
+            and known.changes == changes
+            and self._clock.monotonic_ns() < known.until_ns
+        ):
             return known
         with self._lock:
             known = self._make_availability(principal, changes, known)
@@ -158,7 +199,9 @@ class Servers:
             self._held_servers[principal] = known
         return known
 
-    def _make_availability(self, principal: str, changes: int, before: KnownAvailability | None) -> KnownAvailability:
+    def _make_availability(
+        self, principal: str, changes: int, before: KnownAvailability | None
+    ) -> KnownAvailability:
         now = self._clock.monotonic_ns()
         scope = Scope(principal=principal)
         status = {row.server: row for row in self._sessions.status(scope=scope)}
@@ -172,10 +215,16 @@ class Servers:
             if why:
                 closed.append((server.name, why))
             else:
-                why, ends_ns = self._why_empty(server, known[server.name], by_server[server.name], principal, now)
+                why, ends_ns = self._why_empty(
+                    server, known[server.name], by_server[server.name], principal, now
+                )
                 passing += [(server.name, why)] if why else []
                 mark = self._failed.get((server.name, principal))
-                pending += [server.name] if mark is not None and mark.is_pending and mark.reason is why else []
+                pending += (
+                    [server.name]
+                    if mark is not None and mark.is_pending and mark.reason is why
+                    else []
+                )
             until_ns = min(until_ns, ends_ns)
         live = [one for name, one in by_server.items() if name not in self._pins]
         availability = Availability(
@@ -186,7 +235,9 @@ class Servers:
             unpinned=self._unpinned,
             pending=tuple(pending),
         )
-        self._report_drift(availability.drifted, before.availability.drifted if before is not None else ())
+        self._report_drift(
+            availability.drifted, before.availability.drifted if before is not None else ()
+        )
         if before is not None and _is_same(before.availability, availability):
             availability = before.availability
         return KnownAvailability(availability, changes, until_ns)
@@ -194,11 +245,21 @@ class Servers:
     def _known_listing(self, name: str, scope: Scope) -> Listing | None:
         """Return the server's last list, where it can be compared with the pins."""
         listing = self._sessions.known(name, scope=scope)
-        return None if listing is None or listing.listed_ns < self._approved_ns.get(name, 0) else listing
+        return (
+            None
+            if listing is None or listing.listed_ns < self._approved_ns.get(name, 0)
+            else listing
+        )
 
     def _usable_cards(self, server: Server, listing: Listing | None) -> UsableCards:
         admitted = listing.admitted if listing is not None else None
-        return usable(self._pins.get(server.name), admitted, server, self._setting, self._reviewed.get(server.name))
+        return usable(
+            self._pins.get(server.name),
+            admitted,
+            server,
+            self._setting,
+            self._reviewed.get(server.name),
+        )
 
     @staticmethod
     def _why_closed(server: Server, status: ServerStatus | None, now_ns: int) -> tuple[str, int]:
@@ -206,15 +267,26 @@ class Servers:
         if status is None:
             return f"nothing here speaks {server.transport}", _NEVER
         if status.circuit == "open":
-            return "it kept failing and is left alone for a while", now_ns + int(status.retry_in_s * 1e9)
+            return "it kept failing and is left alone for a while", now_ns + int(
+                status.retry_in_s * 1e9
+            )
         return status.reason, _NEVER
 
     def _why_empty(
-        self, server: Server, listing: Listing | None, usable: UsableCards, principal: str, now_ns: int
+        self,
+        server: Server,
+        listing: Listing | None,
+        usable: UsableCards,
+        principal: str,
+        now_ns: int,
     ) -> tuple[str, int]:
         """Return why no tool of the server can be shown, as far as is known, and until when."""
         failed = self._failed.get((server.name, principal))
-        since = listing is not None and listing.listed_ns > failed.at_ns if failed is not None else False
+        since = (
+            listing is not None and listing.listed_ns > failed.at_ns
+            if failed is not None
+            else False
+        )
         if failed is not None and now_ns < failed.until_ns and not since:
             return failed.reason, failed.until_ns
         if usable.open or usable.drifted or self._is_wanted(server, usable.cards):
@@ -222,22 +294,36 @@ class Servers:
         if usable.cards:
             return f"none of its {len(usable.cards)} tools is one that a bundle names", _NEVER
         count = len(listing.rejected) + len(listing.admitted.refused) if listing is not None else 0
-        return f"it lists no tool that can be used ({count} refused)" if count else "it lists no tools", _NEVER
+        return (
+            f"it lists no tool that can be used ({count} refused)"
+            if count
+            else "it lists no tools",
+            _NEVER,
+        )
 
     def _is_wanted(self, server: Server, cards: Iterable[str]) -> bool:
-        """Return whether a bundle holds one of the tools; else the server's globs would show an empty bundle."""
+        """Return whether a bundle holds one of the tools; else the server's globs would show an
+        empty bundle.
+        """
         globs = self._globs.get(server.name, ())
-        return any(name in self._named or any(matches(glob, name) for glob in globs) for name in cards)
+        return any(
+            name in self._named or any(matches(glob, name) for glob in globs) for name in cards
+        )
 
     def _report_drift(self, drifted: Drifts, before: Drifts) -> None:
-        """Report new drift of servers that have pins. Servers without pins are reported where they are shown."""
+        """Report new drift of servers that have pins.
+
+        Servers without pins are reported where they are shown.
+        """
         for server in sorted(self._pins):
             rows = tuple(row for row in drifted if row.server == server)
             if rows and rows != tuple(row for row in before if row.server == server):
                 tools = [row.tool for row in rows[:20]]
-                self._diagnostics.event("warning", "server.drifted", server=server, tools=tools, count=len(rows))
+                self._diagnostics.event(
+                    "warning", "server.drifted", server=server, tools=tools, count=len(rows)
+                )
 
-    # --- contact -----------------------------------------------------------------------------------------------------
+    # --- contact ----------------------------------------------------------------------------------
 
     def is_verified(self, name: str, scope: Scope) -> bool:
         """Return whether `verify` would ask no server and change nothing."""
@@ -248,37 +334,56 @@ class Servers:
         return self._inspected.get(key) == listing.listed_ns
 
     async def verify(self, name: str, scope: Scope) -> None:
-        """Get a list that still holds before a call, so that `availability` is right about the server. A failure is in
-        `availability`, never raised."""
+        """Get a list that still holds before a call, so that `availability` is right about the
+        server. A failure is in `availability`, never raised.
+        """
         server = self._catalog.servers[name]
         timeout_s = server.timeout_s or self._catalog.settings.limits.call_timeout_s
-        is_older = self._known_listing(name, scope) is None and self._sessions.known(name, scope=scope) is not None
-        was_away = any((row.server, row.circuit) == (name, "half_open") for row in self._sessions.status(scope=scope))
+        is_older = (
+            self._known_listing(name, scope) is None
+            and self._sessions.known(name, scope=scope) is not None
+        )
+        was_away = any(
+            (row.server, row.circuit) == (name, "half_open")
+            for row in self._sessions.status(scope=scope)
+        )
         listing = await self._list(server, scope, timeout_s, fresh=is_older or was_away)
         for _ in range(2):  # one may have been under way that was begun before the change
             if listing is None or not listing.changed:
                 break
             listing = await self._list(server, scope, timeout_s, fresh=True)
-        if listing is not None and self._inspected.get(key := (name, scope.principal)) != listing.listed_ns:
+        if (
+            listing is not None
+            and self._inspected.get(key := (name, scope.principal)) != listing.listed_ns
+        ):
             if len(self._inspected) >= _MAX_PRINCIPALS:
                 self._inspected.clear()
             self._inspected[key] = listing.listed_ns
             await asyncio.to_thread(self._inspect_texts, server, listing.admitted)
 
-    async def discover(self, names: Iterable[str], scope: Scope, wait_s: float = DISCOVERY_S) -> None:
-        """Ask servers that need no pins for their tools before tools are shown. Lists that are old are read again in
-        the background."""
+    async def discover(
+        self, names: Iterable[str], scope: Scope, wait_s: float = DISCOVERY_S
+    ) -> None:
+        """Ask servers that need no pins for their tools before tools are shown.
+
+        Lists that are old are read again in the background.
+        """
         loop = asyncio.get_running_loop()
         servers = list(self._discoverable(names, scope))
         if servers:
             with contextlib.suppress(ToolFailure):  # then each server's list says why there is none
                 await self._sessions.prepare()
         began = loop.time()
-        listings = {loop.create_task(self._list(server, scope, wait_s, fresh=False)): server for server in servers}
+        listings = {
+            loop.create_task(self._list(server, scope, wait_s, fresh=False)): server
+            for server in servers
+        }
         silent, patience_s = set(listings), wait_s
         try:
             while silent:
-                done, silent = await asyncio.wait(silent, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+                done, silent = await asyncio.wait(
+                    silent, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED
+                )
                 if not done:
                     break
                 if any(task.result() is not None for task in done):
@@ -292,8 +397,12 @@ class Servers:
             if task in silent:  # its list is read on, and shown as soon as it is there
                 reason = f"it is still being asked for its tools, after {waited_s:.1f} s"
                 self._mark(key, reason, is_pending=True)
-            elif (mark := self._failed.get(key)) is not None:  # what failed long before the others counts from now on
-                self._failed[key] = replace(mark, until_ns=mark.until_ns + self._clock.monotonic_ns() - mark.at_ns)
+            elif (
+                mark := self._failed.get(key)
+            ) is not None:  # what failed long before the others counts from now on
+                self._failed[key] = replace(
+                    mark, until_ns=mark.until_ns + self._clock.monotonic_ns() - mark.at_ns
+                )
                 self._marks += 1
 
     def is_discoverable(self, names: Iterable[str], scope: Scope) -> bool:
@@ -306,11 +415,19 @@ class Servers:
             server = self._catalog.servers.get(name)
             if server is None or server not in self._remote:
                 continue
-            if self._sessions.known(name, scope=scope) is not None or self._usable_cards(server, None).open:
+            if (
+                self._sessions.known(name, scope=scope) is not None
+                or self._usable_cards(server, None).open
+            ):
                 yield server
 
-    async def _list(self, server: Server, scope: Scope, timeout_s: float, *, fresh: bool) -> Listing | None:
-        """Return the list; None where it did not come in time. It is then read on for the next caller."""
+    async def _list(
+        self, server: Server, scope: Scope, timeout_s: float, *, fresh: bool
+    ) -> Listing | None:
+        """Return the list; None where it did not come in time.
+
+        It is then read on for the next caller.
+        """
         key = (server.name, scope.principal)
         try:
             await self._sessions.prepare()
@@ -322,46 +439,75 @@ class Servers:
             return None
         except TimeoutError:
             is_first = self._sessions.known(server.name, scope=scope) is None
-            self._mark(key, f"it gave no list of its tools within {timeout_s:g} s", is_pending=is_first)
+            self._mark(
+                key, f"it gave no list of its tools within {timeout_s:g} s", is_pending=is_first
+            )
             return None
         if self._failed.pop(key, None) is not None:
             self._marks += 1
         return listing
 
     def _inspect_texts(self, server: Server, admitted: Admitted) -> None:
-        """Report each unreviewed tool whose text addresses the model, once. Takes milliseconds a tool and decides
-        nothing."""
+        """Report each unreviewed tool whose text addresses the model, once.
+
+        Takes milliseconds a tool and decides nothing.
+        """
         from bundle_router.core.tools.warning_light import Neighbourhood
-        from bundle_router.core.tools.warning_light.inspect import lights  # routing loads no warning light
+        from bundle_router.core.tools.warning_light.inspect import (
+            lights,
+        )  # routing loads no warning light
 
         comparison = compare(self._pins.get(server.name), admitted, server)
         if comparison.clean:
             return
         everyone = Neighbourhood((*self._catalog.cards.values(), *admitted.cards.values()))
-        for light in lights(replace(admitted, tools=admitted.tools[:MAX_INSPECTED]), comparison, everyone):
-            seen = [f"{finding.rule} at {finding.where}: {finding.seen}" for finding in light.verdict.findings[:3]]
+        for light in lights(
+            replace(admitted, tools=admitted.tools[:MAX_INSPECTED]), comparison, everyone
+        ):
+            seen = [
+                f"{finding.rule} at {finding.where}: {finding.seen}"
+                for finding in light.verdict.findings[:3]
+            ]
             if (report := (server.name, light.tool, *seen)) not in self._reported:
                 if len(self._reported) >= _MAX_REPORTED:
                     self._reported.clear()
                 self._reported.add(report)
-                self._diagnostics.event("warning", "tool.suspicious", server=server.name, tool=light.tool, said=seen)
+                self._diagnostics.event(
+                    "warning", "tool.suspicious", server=server.name, tool=light.tool, said=seen
+                )
 
     def _mark(self, key: tuple[str, str], reason: str, *, is_pending: bool = False) -> None:
         now = self._clock.monotonic_ns()
         if len(self._failed) >= _MAX_PRINCIPALS:
-            self._failed = {known: mark for known, mark in self._failed.items() if now < mark.until_ns}
+            self._failed = {
+                known: mark for known, mark in self._failed.items() if now < mark.until_ns
+            }
         before = self._failed.get(key)
         times = before.times + (now >= before.until_ns) if before is not None else 1
-        again_s = min(AGAIN_S[min(times, len(AGAIN_S)) - 1], self._catalog.settings.cache.capabilities_ttl_s)
+        again_s = min(
+            AGAIN_S[min(times, len(AGAIN_S)) - 1], self._catalog.settings.cache.capabilities_ttl_s
+        )
         self._failed[key] = _NoListing(reason, now, now + int(again_s * 1e9), times, is_pending)
         self._marks += 1
 
 
 def _explain(drifted: Drifts, known: Mapping[str, Listing | None]) -> Iterator[Drift]:
-    """Yield what drifted, with what the servers' lists say of it. Codes and texts here are our own, not a server's."""
-    lists = {name: listing for name in {row.server for row in drifted} if (listing := known[name]) is not None}
-    named = {name: {tool.card.tool for tool in listing.admitted.tools} for name, listing in lists.items()}
-    refused = {n: {**dict(lst.rejected), **{r.name: r.code for r in lst.admitted.refused}} for n, lst in lists.items()}
+    """Yield what drifted, with what the servers' lists say of it.
+
+    Codes and texts here are our own, not a server's.
+    """
+    lists = {
+        name: listing
+        for name in {row.server for row in drifted}
+        if (listing := known[name]) is not None
+    }
+    named = {
+        name: {tool.card.tool for tool in listing.admitted.tools} for name, listing in lists.items()
+    }
+    refused = {
+        n: {**dict(lst.rejected), **{r.name: r.code for r in lst.admitted.refused}}
+        for n, lst in lists.items()
+    }
     for row in drifted:
         if row.tool == WHOLE_SERVER or row.server not in lists or row.tool in named[row.server]:
             yield row
@@ -372,15 +518,23 @@ def _explain(drifted: Drifts, known: Mapping[str, Listing | None]) -> Iterator[D
 
 
 def _is_same(one: Availability, other: Availability) -> bool:
-    """Return whether both say the same. Catalogs are compared by their cards, since nothing else in them can differ."""
-    if (one.unavailable, one.drifted, one.closed) != (other.unavailable, other.drifted, other.closed):
+    """Return whether both say the same.
+
+    Catalogs are compared by their cards, since nothing else in them can differ.
+    """
+    if (one.unavailable, one.drifted, one.closed) != (
+        other.unavailable,
+        other.drifted,
+        other.closed,
+    ):
         return False
     return one.catalog is other.catalog or one.catalog.cards == other.catalog.cards
 
 
 class MachineFacts:
-    """Reads the machine's capabilities and what is known of the servers (None: all servers are local). `transports` are
-    those that this installation can speak."""
+    """Reads the machine's capabilities and what is known of the servers (None: all servers are
+    local). `transports` are those that this installation can speak.
+    """
 
     def __init__(
         self,
@@ -402,32 +556,68 @@ class MachineFacts:
         self._facts: dict[str, tuple[KnownAvailability, int, Facts]] = {}
         self._capability_names = tuple(
             sorted(
-                {f"env:{name}" for bundle in catalog.bundles.values() for name in bundle.requires_env}
-                | {f"binary:{name}" for bundle in catalog.bundles.values() for name in bundle.requires_binary}
-                | {f"env:{name}" for server in catalog.servers.values() for name in server.env_names}
+                {
+                    f"env:{name}"
+                    for bundle in catalog.bundles.values()
+                    for name in bundle.requires_env
+                }
+                | {
+                    f"binary:{name}"
+                    for bundle in catalog.bundles.values()
+                    for name in bundle.requires_binary
+                }
+                | {
+                    f"env:{name}"
+                    for server in catalog.servers.values()
+                    for name in server.env_names
+                }
             )
         )
 
     def known_availability(self, principal: str) -> KnownAvailability:
         """Return what is known of the servers now, and for how long it holds."""
-        return self._servers.known_availability(principal) if self._servers is not None else self._everything
+        return (
+            self._servers.known_availability(principal)
+            if self._servers is not None
+            else self._everything
+        )
 
     def facts(self, principal: str = "") -> Facts:
         """Return the present capabilities. The same object while nothing changed."""
-        known, servers, now_ns = self._facts.get(principal), self._servers, self._clock.monotonic_ns()
-        if known is not None and now_ns < known[1] and (servers is None or servers.changes == known[0].changes):
+        known, servers, now_ns = (
+            self._facts.get(principal),
+            self._servers,
+            self._clock.monotonic_ns(),
+        )
+        if (
+            known is not None
+            and now_ns < known[1]
+            and (servers is None or servers.changes == known[0].changes)
+        ):
             return known[2]
         now = self.known_availability(principal)
         if now_ns >= self._present[1]:
             self._present = self._capabilities.present(self._capability_names)
         present, until_ns = self._present
-        if known is not None and known[0].availability is now.availability and known[2].capabilities == present:
+        if (
+            known is not None
+            and known[0].availability is now.availability
+            and known[2].capabilities == present
+        ):
             facts = known[2]
         else:
             rows = {**dict(now.availability.unavailable), **dict(self._unavailable_rows(present))}
-            # Redacted here and not only in the record: a decision is taken again from what was recorded.
-            why = tuple((name, self._redactor.redact(reason)) for name, reason in sorted(rows.items()))
-            facts = Facts(present, unavailable=why, drifted=now.availability.drifted, pending=now.availability.pending)
+            # Redacted here and not only in the record: a decision is taken again from what was
+            # recorded.
+            why = tuple(
+                (name, self._redactor.redact(reason)) for name, reason in sorted(rows.items())
+            )
+            facts = Facts(
+                present,
+                unavailable=why,
+                drifted=now.availability.drifted,
+                pending=now.availability.pending,
+            )
         if len(self._facts) >= _MAX_PRINCIPALS:
             self._facts.clear()
         self._facts[principal] = now, min(now.until_ns, until_ns), facts

@@ -16,23 +16,30 @@ from bundle_router.errors import CorruptPins
 LOOK_S: Final = 1.0
 _NEVER: Final = 1 << 63
 GRACE_S: Final = 30.0
-"""Seconds that a superseded engine stays: a request that was given it may not have opened its run yet."""
+"""Seconds that a superseded engine stays: a request that was given it may not have opened its run
+yet.
+"""
 Renew = Callable[[], tuple[Engine, Mapping[str, Pins]] | None]
-"""Return a new engine and the pins it was made for, if the pin files changed since the last look. Reads files, and
-blocks meanwhile. Raises CorruptPins."""
+"""Return a new engine and the pins it was made for, if the pin files changed since the last look.
+
+Reads files, and blocks meanwhile. Raises CorruptPins.
+"""
 
 
 class EngineVersions:
-    """The engines of one router: the newest, which makes new decisions, and older ones that open runs still use. Each
-    state of the pin files has an engine, so that what a person approves can be used without a restart.
+    """The engines of one router: the newest, which makes new decisions, and older ones that open
+    runs still use. Each state of the pin files has an engine, so that what a person approves can be
+    used without a restart.
 
-    1. A decision keeps its engine: a tool approved since is neither shown nor callable until the run is routed again. A
-       tool that was withdrawn, or approved in another form, is refused at once, also under earlier decisions.
-    2. A run moves to the newest engine when it is routed and nothing of it is under way; else at a later step.
-    3. An edited config makes another engine with its own ports and sessions. The older engine stays for `GRACE_S`, and
-       until its last run has moved or was closed.
-    4. The pin files are looked at before decisions and calls, at most once in `LOOK_S`. Unreadable files change nothing
-       and are reported.
+    1. A decision keeps its engine: a tool approved since is neither shown nor callable until the
+       run is routed again. A tool that was withdrawn, or approved in another form, is refused at
+       once, also under earlier decisions.
+    2. A run moves to the newest engine when it is routed and nothing of it is under way; else at a
+       later step.
+    3. An edited config makes another engine with its own ports and sessions. The older engine stays
+       for `GRACE_S`, and until its last run has moved or was closed.
+    4. The pin files are looked at before decisions and calls, at most once in `LOOK_S`. Unreadable
+       files change nothing and are reported.
 
     `renew=None`: the pins never change. Safe for many threads and tasks.
     """
@@ -54,7 +61,9 @@ class EngineVersions:
         self._engines, engines[0].watchers = engines, self._watchers
         until_ns = self._next_look_ns if self._renew is not None else _NEVER
         self.standing = engines[0], until_ns if len(engines) == 1 else 0
-        """The engine of every run, and until when that holds without another look; 0 while runs have several."""
+        """The engine of every run, and until when that holds without another look; 0 while runs
+        have several.
+        """
 
     @property
     def newest(self) -> Engine:
@@ -68,18 +77,25 @@ class EngineVersions:
     def of(self, run_id: str) -> Engine:
         """Return the engine of an open run; the newest where the run is not open."""
         self._look_at_pins()
-        return next((engine for engine in self._engines[1:] if engine.runs.uses(run_id)), self._engines[0])
+        return next(
+            (engine for engine in self._engines[1:] if engine.runs.uses(run_id)), self._engines[0]
+        )
 
     def moved(self, run_id: str, engine: Engine) -> Engine:
-        """Return the engine for the next step of a run that is at `engine`: with nothing under way it moves to the
-        newest. Blocks unless it is there."""
+        """Return the engine for the next step of a run that is at `engine`: with nothing under way
+        it moves to the newest. Blocks unless it is there.
+        """
         newest = self._engines[0]
         return newest if engine is newest or engine.runs.close_idle(run_id) else engine
 
     async def for_step(self, run_id: str, engine: Engine | None = None) -> Engine:
         """Do as `moved`, for an event loop."""
         engine = engine or self.of(run_id)
-        return engine if engine is self._engines[0] else await in_thread(partial(self.moved, run_id, engine))
+        return (
+            engine
+            if engine is self._engines[0]
+            else await in_thread(partial(self.moved, run_id, engine))
+        )
 
     def _look_at_pins(self) -> None:
         now = self._clock.monotonic_ns()
@@ -102,7 +118,9 @@ class EngineVersions:
         for older in self._engines:
             older.narrow(pins)
         self._add(engine, self.first)
-        engine.ports.diagnostics.event("info", "pins.adopted", servers=sorted(pins), revision=engine.catalog.revision)
+        engine.ports.diagnostics.event(
+            "info", "pins.adopted", servers=sorted(pins), revision=engine.catalog.revision
+        )
 
     def supersede(self, newer: EngineVersions) -> None:
         """Let the engine of a router over an edited config decide later steps."""
@@ -127,13 +145,18 @@ class EngineVersions:
         self.newest.ports.redactor.keep(name, value)
 
     async def retire(self) -> list[Engine]:
-        """Close the engines of former configs that have no run left. Return the first engine of each config."""
+        """Close the engines of former configs that have no run left.
+
+        Return the first engine of each config.
+        """
         with self._lock:
             self._set_engines(self.newest, *filter(self._is_needed, self._engines[1:]))
             used = {self._first[engine] for engine in self._engines}
             unused = [first for first in dict.fromkeys(self._first.values()) if first not in used]
             self._first = {engine: first for engine, first in self._first.items() if first in used}
-            self._kept_until_ns = {engine: self._kept_until_ns[engine] for engine in self._engines[1:]}
+            self._kept_until_ns = {
+                engine: self._kept_until_ns[engine] for engine in self._engines[1:]
+            }
         for first in unused:
             await first.close()
         return unused

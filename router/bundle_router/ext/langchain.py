@@ -1,13 +1,15 @@
 """Tools of a routed step for LangChain's agents and graphs of them.
 
-    agent = create_agent(model, middleware=[RoutedTools(router, Step(run_id="r-1", workflow=…, role=…, step=…))])
+    agent = create_agent(model, middleware=[RoutedTools(router, Step(run_id="r-1", workflow=…,
+    role=…, step=…))])
 
-The step is routed when the agent begins, and the decision is part of the agent's state: an agent that resumes from a
-checkpoint keeps it. If it begins again, its key is the step and the graph's own name for that place: the task of the
-node that started it, or else its own. LangGraph makes these from the checkpoint before it, which `durability="sync"`
-has on disk before the task begins. Agents that a graph runs side by side are branches of the run. `invoke` and
-`ainvoke` both work. Routing is a node of the graph, entered once per agent: to hooks around the model a new input looks
-like a resumed one (both may end with a person's message), and a thread's state keeps its last decision.
+The step is routed when the agent begins, and the decision is part of the agent's state: an agent
+that resumes from a checkpoint keeps it. If it begins again, its key is the step and the graph's own
+name for that place: the task of the node that started it, or else its own. LangGraph makes these
+from the checkpoint before it, which `durability="sync"` has on disk before the task begins. Agents
+that a graph runs side by side are branches of the run. `invoke` and `ainvoke` both work. Routing is
+a node of the graph, entered once per agent: to hooks around the model a new input looks like a
+resumed one (both may end with a person's message), and a thread's state keeps its last decision.
 """
 
 from __future__ import annotations
@@ -48,8 +50,11 @@ ToolHandler = Callable[[ToolCallRequest], T]
 
 
 class RoutedTools(AgentMiddleware[RoutedState, Any, Any]):
-    """Gives an agent the tools of a step, in addition to its own. `step` is the step to route, or a function that
-    returns it from the agent's state and the graph's runtime."""
+    """Gives an agent the tools of a step, in addition to its own.
+
+    `step` is the step to route, or a function that returns it from the agent's state and the
+    graph's runtime.
+    """
 
     state_schema = RoutedState
 
@@ -58,11 +63,13 @@ class RoutedTools(AgentMiddleware[RoutedState, Any, Any]):
         super().__init__()
         check_parts(router, step)
         self._router, self._step = router, step
-        # An agent's list is cached while it runs; a dropped one, or another process's, is requested again.
+        # An agent's list is cached while it runs; a dropped one, or another process's, is requested
+        # again.
         self._opened = lru_cache(500)(partial(StepTools, router))
         if not tracing_is_enabled():
-            # For LangSmith, a hook that is a coroutine function is passed to two threads, even without tracing. A
-            # function that returns a coroutine is not; with tracing, its span would end at once.
+            # For LangSmith, a hook that is a coroutine function is passed to two threads, even
+            # without tracing. A function that returns a coroutine is not; with tracing, its span
+            # would end at once.
             model, tool = self.awrap_model_call, self.awrap_tool_call
             vars(self).update(
                 awrap_model_call=lambda request, handler: model(request, handler),
@@ -78,7 +85,9 @@ class RoutedTools(AgentMiddleware[RoutedState, Any, Any]):
     def wrap_model_call(self, request: ModelRequest[Any], handler: ModelHandler[Answer]) -> Answer:
         return handler(_shown(request, self._tools(request.state).toolset_sync()))
 
-    async def awrap_model_call(self, request: ModelRequest[Any], handler: ModelHandler[Awaitable[Answer]]) -> Answer:
+    async def awrap_model_call(
+        self, request: ModelRequest[Any], handler: ModelHandler[Awaitable[Answer]]
+    ) -> Answer:
         return await handler(_shown(request, await self._tools(request.state).toolset()))
 
     def wrap_tool_call(self, request: ToolCallRequest, handler: ToolHandler[Answered]) -> Answered:
@@ -88,7 +97,9 @@ class RoutedTools(AgentMiddleware[RoutedState, Any, Any]):
         result = tools.call_sync(call["name"], call["args"], call["id"] or "")
         return _message(call, result, tools.pictures_sync(result))
 
-    async def awrap_tool_call(self, request: ToolCallRequest, handler: ToolHandler[Awaitable[Answered]]) -> Answered:
+    async def awrap_tool_call(
+        self, request: ToolCallRequest, handler: ToolHandler[Awaitable[Answered]]
+    ) -> Answered:
         if request.tool is not None:
             return await handler(request)
         tools, call = self._tools(request.state), request.tool_call
@@ -100,12 +111,19 @@ class RoutedTools(AgentMiddleware[RoutedState, Any, Any]):
         info = runtime.execution_info
         if info is None:
             return step
-        # `worker:<task>|RoutedTools.before_agent:<task>`: the node that started this agent, if it is part of a graph.
+        # `worker:<task>|RoutedTools.before_agent:<task>`: the node that started this agent, if it
+        # is part of a graph.
         starter = info.checkpoint_ns.rpartition("|")[0]
-        branch = step.branch or (starter and (step.key or starter[-200:]))  # a key outlives its task's id
-        # A task's id is made from the checkpoint before it. The agent's first one may be lost in a crash that the
-        # graph's own survived. Its node, begun again, may ask for another step.
-        place = (starter, step.model_dump_json()) if ":" in starter else (info.checkpoint_ns, info.task_id)
+        branch = step.branch or (
+            starter and (step.key or starter[-200:])
+        )  # a key outlives its task's id
+        # A task's id is made from the checkpoint before it. The agent's first one may be lost in a
+        # crash that the graph's own survived. Its node, begun again, may ask for another step.
+        place = (
+            (starter, step.model_dump_json())
+            if ":" in starter
+            else (info.checkpoint_ns, info.task_id)
+        )
         return step_key(step.model_copy(update={"branch": branch}), info.thread_id, *place)
 
     def _tools(self, state: Any) -> StepTools:
@@ -119,7 +137,9 @@ def _begun(decision: Decision) -> dict[str, Any]:
 
 
 def _shown(request: ModelRequest[Any], toolset: Toolset) -> ModelRequest[Any]:
-    """Return the request with the step's tools after the agent's own, and the guidance after its instructions."""
+    """Return the request with the step's tools after the agent's own, and the guidance after its
+    instructions.
+    """
     tools = [*request.tools, *toolset.tools]
     if not toolset.guidance:
         return request.override(tools=tools)

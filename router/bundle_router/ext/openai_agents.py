@@ -1,10 +1,11 @@
 """Tools of a routed step for the OpenAI Agents SDK.
 
-    agent = RoutedAgent(name="editor", router=router, step=Step(run_id="r-1", workflow=…, role=…, step=…))
-    result = await agent.run("…")
+    agent = RoutedAgent(name="editor", router=router, step=Step(run_id="r-1", workflow=…, role=…,
+    step=…)) result = await agent.run("…")
 
-`agent.run` is `Runner.run` with a configuration that answers a name which is not in the array, and records it as a gap,
-instead of ending the run. For `Runner.run_streamed` and others pass `run_config=agent.run_config()` yourself.
+`agent.run` is `Runner.run` with a configuration that answers a name which is not in the array, and
+records it as a gap, instead of ending the run. For `Runner.run_streamed` and others pass
+`run_config=agent.run_config()` yourself.
 """
 
 from __future__ import annotations
@@ -38,8 +39,10 @@ with needs_extra("the adapter for the OpenAI Agents SDK", "openai-agents"):
 @explain_wrong_calls
 @dataclass
 class RoutedAgent(Agent[Any]):
-    """An agent with the tools of a step in addition to its own. The step is routed once, when they are first needed: an
-    agent is one decision, so make one per task. A step with a key, made again, gives the recorded decision.
+    """An agent with the tools of a step in addition to its own.
+
+    The step is routed once, when they are first needed: an agent is one decision, so make one per
+    task. A step with a key, made again, gives the recorded decision.
     """
 
     router: Router = field(kw_only=True)
@@ -70,9 +73,13 @@ class RoutedAgent(Agent[Any]):
         return "\n\n".join(part for part in (instructions, guidance) if part) or None
 
     def run_config(self, config: RunConfig | None = None) -> RunConfig:
-        """Return a run configuration, the given or a new one, that answers names which are not in the array."""
+        """Return a run configuration, the given or a new one, that answers names which are not in
+        the array.
+        """
         behaviour: dict[str, Any] = {"tool_not_found_behavior": "return_error_to_model"}
-        return replace(config or RunConfig(), **behaviour, tool_error_formatter=self._formatter(config))
+        return replace(
+            config or RunConfig(), **behaviour, tool_error_formatter=self._formatter(config)
+        )
 
     def _formatter(self, config: RunConfig | None) -> Any:
         theirs = config.tool_error_formatter if config is not None else None
@@ -85,7 +92,9 @@ class RoutedAgent(Agent[Any]):
 
         return say
 
-    async def run(self, prompt: Any, *, run_config: RunConfig | None = None, **options: Any) -> RunResult:
+    async def run(
+        self, prompt: Any, *, run_config: RunConfig | None = None, **options: Any
+    ) -> RunResult:
         """Run the agent as `Runner.run` does, with its parameters; `prompt` is its input."""
         return await Runner.run(self, prompt, run_config=self.run_config(run_config), **options)
 
@@ -96,7 +105,8 @@ def _function_tool(tools: StepTools, row: dict[str, Any]) -> FunctionTool:
         description=row["description"],
         params_json_schema=row["inputSchema"],
         on_invoke_tool=partial(_call, tools, row["name"]),
-        strict_json_schema=False,  # servers' schemas are rarely in the strict subset, and the router checks them
+        # servers' schemas are rarely in the strict subset, and the router checks them
+        strict_json_schema=False,
     )
 
 

@@ -1,11 +1,12 @@
 """Tools of a routed step for a pydantic-ai agent.
 
-    agent = Agent("openai:gpt-5", toolsets=[RoutedToolset(router, step=Step(run_id="r-1", workflow=…, role=…, step=…))])
-    await agent.run("…", run_id="r-1-edit")
+    agent = Agent("openai:gpt-5", toolsets=[RoutedToolset(router, step=Step(run_id="r-1",
+    workflow=…, role=…, step=…))]) await agent.run("…", run_id="r-1-edit")
 
-Each agent run is one decision. Its key is the step's, else the agent run's id, which durable execution (Temporal, DBOS,
-Prefect) derives from the workflow: a run that is restarted after a crash has the same decision, and makes no call
-twice. For those engines this is a dynamic toolset: listing and each call are steps of theirs.
+Each agent run is one decision. Its key is the step's, else the agent run's id, which durable
+execution (Temporal, DBOS, Prefect) derives from the workflow: a run that is restarted after a crash
+has the same decision, and makes no call twice. For those engines this is a dynamic toolset: listing
+and each call are steps of theirs.
 """
 
 from __future__ import annotations
@@ -27,27 +28,40 @@ with needs_extra("the adapter for pydantic-ai", "pydantic-ai"):
     from pydantic_core import SchemaValidator, core_schema
 
 ANY_ARGUMENTS: Final = SchemaValidator(core_schema.any_schema())
-"""The router checks arguments against the tool's own schema, and its answer says how to correct them."""
+"""The router checks arguments against the tool's own schema, and its answer says how to correct
+them.
+"""
 StepOf = Callable[[RunContext[Any]], Step]
 
 
 class RoutedToolset(DynamicToolset[Any]):
     """The tools of a step, routed once for each agent run.
 
-    `step` is the step to route, or a function that returns it from the run's context. `own_search`: deferred tools are
-    passed with `defer_loading`, and pydantic-ai's search finds them (by the provider if it can); otherwise the router's
-    own `search_tools` does. `id` identifies the toolset for durable execution.
+    `step` is the step to route, or a function that returns it from the run's context. `own_search`:
+    deferred tools are passed with `defer_loading`, and pydantic-ai's search finds them (by the
+    provider if it can); otherwise the router's own `search_tools` does. `id` identifies the toolset
+    for durable execution.
     """
 
     @explain_wrong_calls
     def __init__(
-        self, router: Router, *, step: Step | StepOf, own_search: bool = False, id: str = "bundle-router"
+        self,
+        router: Router,
+        *,
+        step: Step | StepOf,
+        own_search: bool = False,
+        id: str = "bundle-router",
     ) -> None:
         check_parts(router, step)
 
         def begin(ctx: RunContext[Any]) -> AbstractToolset[Any]:
             routed_step = step if isinstance(step, Step) else step(ctx)
-            return StepToolset(router, step_key(routed_step, "pydantic-ai", ctx.run_id), own_search=own_search, name=id)
+            return StepToolset(
+                router,
+                step_key(routed_step, "pydantic-ai", ctx.run_id),
+                own_search=own_search,
+                name=id,
+            )
 
         super().__init__(begin, per_run_step=False, id=id)
 
@@ -75,7 +89,9 @@ class StepToolset(AbstractToolset[Any]):
             await tools.missed(name)
         listed = await tools.toolset()
         if listed is not self._listed[0]:
-            definitions = [row for row in listed.tools if not (self._own_search and row["name"] in META_NAMES)]
+            definitions = [
+                row for row in listed.tools if not (self._own_search and row["name"] in META_NAMES)
+            ]
             made = {row["name"]: self._tool(_definition(row)) for row in definitions}
             if self._own_search:
                 later = [row.definition for row in listed.deferred if row.definition is not None]
@@ -83,11 +99,15 @@ class StepToolset(AbstractToolset[Any]):
             self._listed = (listed, made)
         return self._listed[1]
 
-    async def get_tool_for_tool_def(self, tool_def: ToolDefinition, ctx: RunContext[Any]) -> ToolsetTool[Any]:
+    async def get_tool_for_tool_def(
+        self, tool_def: ToolDefinition, ctx: RunContext[Any]
+    ) -> ToolsetTool[Any]:
         return self._tool(tool_def)
 
     def _tool(self, definition: ToolDefinition) -> ToolsetTool[Any]:
-        return ToolsetTool(toolset=self, tool_def=definition, max_retries=1, args_validator=ANY_ARGUMENTS)
+        return ToolsetTool(
+            toolset=self, tool_def=definition, max_retries=1, args_validator=ANY_ARGUMENTS
+        )
 
     async def get_instructions(self, ctx: RunContext[Any]) -> InstructionPart | None:
         text = "" if self._own_search else (await (await self._routed_tools()).toolset()).guidance
@@ -96,7 +116,10 @@ class StepToolset(AbstractToolset[Any]):
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
     ) -> str | list[str | BinaryContent]:
-        """Call the tool. Raises ToolFailed with the text for the model if the result is not `ok`."""
+        """Call the tool.
+
+        Raises ToolFailed with the text for the model if the result is not `ok`.
+        """
         tools = await self._routed_tools()
         result = await tools.call(name, tool_args, ctx.tool_call_id or "")
         if not result.ok:
@@ -106,18 +129,29 @@ class StepToolset(AbstractToolset[Any]):
 
 
 def _unknown_names(ctx: RunContext[Any]) -> list[str]:
-    """Return the names that pydantic-ai refused in the last turn. A Temporal activity does not get the history, so
-    there such names are not recorded as gaps."""
+    """Return the names that pydantic-ai refused in the last turn.
+
+    A Temporal activity does not get the history, so there such names are not recorded as gaps.
+    """
     try:
         last = ctx.messages[-1] if ctx.messages else None
     except UserError:
         return []
     parts = last.parts if isinstance(last, ModelRequest) else ()
-    returned = [part for part in parts if isinstance(part, ToolReturnPart) and part.retry is not None]
-    return [part.tool_name for part in returned if part.retry is not None and part.retry.cause == "unknown_tool"]
+    returned = [
+        part for part in parts if isinstance(part, ToolReturnPart) and part.retry is not None
+    ]
+    return [
+        part.tool_name
+        for part in returned
+        if part.retry is not None and part.retry.cause == "unknown_tool"
+    ]
 
 
 def _definition(row: dict[str, Any], *, later: bool = False) -> ToolDefinition:
     return ToolDefinition(
-        name=row["name"], description=row["description"], parameters_json_schema=row["inputSchema"], defer_loading=later
+        name=row["name"],
+        description=row["description"],
+        parameters_json_schema=row["inputSchema"],
+        defer_loading=later,
     )

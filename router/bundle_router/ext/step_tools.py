@@ -1,13 +1,13 @@
 """The tools of one decision for a framework's agent loop: the common part of all adapters.
 
 Rules:
-1. One loop has one decision. Every list and call names it, so that each of several parallel loops is judged under its
-   own, whatever else is routed in the run meanwhile.
-2. A loop that is run again (a retry, a resumed checkpoint, another worker) uses the same step key and the same call
-   ids. So a step is decided once, and a call is made once.
+1. One loop has one decision. Every list and call names it, so that each of several parallel loops
+   is judged under its own, whatever else is routed in the run meanwhile.
+2. A loop that is run again (a retry, a resumed checkpoint, another worker) uses the same step key
+   and the same call ids. So a step is decided once, and a call is made once.
 3. The list is requested again only when a call reports that a tool joined it.
-4. A failure that the agent can see is text for the model. A name that is in no list is called like any other: it is
-   refused with its code, and recorded as a gap.
+4. A failure that the agent can see is text for the model. A name that is in no list is called like
+   any other: it is refused with its code, and recorded as a gap.
 """
 
 from __future__ import annotations
@@ -31,24 +31,34 @@ META_NAMES: Final = frozenset(NAMES)
 
 
 def step_key(step: Step, *parts: object) -> Step:
-    """Return the step with a key made of the parts, which name this place in the framework's own run; an existing key
-    is kept. The same parts give the same key on every machine."""
+    """Return the step with a key made of the parts, which name this place in the framework's own
+    run; an existing key is kept. The same parts give the same key on every machine.
+    """
     return step if step.key else step.model_copy(update={"key": short_key(*parts)})
 
 
 def check_parts(router: object, step: object) -> None:
-    """Raise RequestError for what is no router, or neither a step nor a function that returns one."""
+    """Raise RequestError for what is no router, or neither a step nor a function that returns
+    one.
+    """
     expect("router", router, Router, 'open one: async with Router.open("config") as router')
     if not callable(step):
         expect("step", step, Step, "step=Step(run_id=…, workflow=…, role=…, step=…)")
 
 
 def call_key(decision_id: str, call_id: str, name: str, arguments: Mapping[str, Any] | str) -> str:
-    """Return the key of a call, empty if the framework gives no id. Name and arguments are part of it, because some
-    models count their calls from zero in every turn."""
+    """Return the key of a call, empty if the framework gives no id.
+
+    Name and arguments are part of it, because some models count their calls from zero in every
+    turn.
+    """
     if not call_id:
         return ""
-    text = arguments if isinstance(arguments, str) else json.dumps(arguments, sort_keys=True, default=str)
+    text = (
+        arguments
+        if isinstance(arguments, str)
+        else json.dumps(arguments, sort_keys=True, default=str)
+    )
     return short_key(decision_id, call_id, name, text)
 
 
@@ -62,8 +72,8 @@ def short_key(*parts: object) -> str:
 class StepTools:
     """The tools of one open decision of a run: lists, calls, and text for a model.
 
-    `form` is the provider's form of the definitions. Methods that end in `_sync` are for code without an event loop;
-    all raise the errors of `Router`.
+    `form` is the provider's form of the definitions. Methods that end in `_sync` are for code
+    without an event loop; all raise the errors of `Router`.
     """
 
     router: Router
@@ -81,32 +91,47 @@ class StepTools:
     async def toolset(self) -> Toolset:
         """Return the present list (rule 3)."""
         if self._known is None:
-            self._known = await self.router.tools(self.run_id, format=self.form, decision=self.decision_id)
+            self._known = await self.router.tools(
+                self.run_id, format=self.form, decision=self.decision_id
+            )
         return self._known
 
     def toolset_sync(self) -> Toolset:
         """As `toolset`, for loops without an event loop."""
         if self._known is None:
-            self._known = self.router.tools_sync(self.run_id, format=self.form, decision=self.decision_id)
+            self._known = self.router.tools_sync(
+                self.run_id, format=self.form, decision=self.decision_id
+            )
         return self._known
 
-    async def call(self, name: str, arguments: Mapping[str, Any] | str, call_id: str = "") -> Result:
+    async def call(
+        self, name: str, arguments: Mapping[str, Any] | str, call_id: str = ""
+    ) -> Result:
         """Call a tool by the name that the model used, once per call id (rule 2)."""
         key = call_key(self.decision_id, call_id, name, arguments)
-        return self._note(await self.router.call(self.run_id, name, arguments, decision=self.decision_id, key=key))
+        return self._note(
+            await self.router.call(self.run_id, name, arguments, decision=self.decision_id, key=key)
+        )
 
     def call_sync(self, name: str, arguments: Mapping[str, Any] | str, call_id: str = "") -> Result:
         """As `call`, for loops without an event loop."""
         key = call_key(self.decision_id, call_id, name, arguments)
-        return self._note(self.router.call_sync(self.run_id, name, arguments, decision=self.decision_id, key=key))
+        return self._note(
+            self.router.call_sync(self.run_id, name, arguments, decision=self.decision_id, key=key)
+        )
 
     async def missed(self, name: str) -> str:
-        """Record a name that the framework refused by itself, and return a sentence that explains the refusal."""
+        """Record a name that the framework refused by itself, and return a sentence that explains
+        the refusal.
+        """
         return (await self.router.missed(self.run_id, name, decision=self.decision_id)).text
 
     async def pictures(self, result: Result) -> list[str]:
-        """Return the pictures of a result as data URLs, to send beside its text, which names each. Pictures that no
-        provider accepts (another type, too large) are left out, but still named in the text."""
+        """Return the pictures of a result as data URLs, to send beside its text, which names each.
+
+        Pictures that no provider accepts (another type, too large) are left out, but still named in
+        the text.
+        """
         found = [await self.router.media(self.run_id, uri) for uri in _media(result)]
         return [part["image_url"]["url"] for part in found if part["type"] == "image_url"]
 
@@ -122,4 +147,8 @@ class StepTools:
 
 
 def _media(result: Result) -> list[str]:
-    return [one.uri for one in result.artifacts if one.role == "media" and one.mime_type.startswith("image/")]
+    return [
+        one.uri
+        for one in result.artifacts
+        if one.role == "media" and one.mime_type.startswith("image/")
+    ]

@@ -1,15 +1,23 @@
 """Routing and calls as Temporal activities.
 
-    decision = await route(Step(run_id=workflow.info().workflow_id, …))                      # in a workflow
+    decision = await route(Step(run_id=workflow.info().workflow_id, …))                      # in a
+                                                                                             workflow
     result = await call(decision, "repo.read_file", {"path": "README.md"})
 
-    run_worker([Edit], "config", runs="runs")                                                # where tools run
-    Worker(client, task_queue="agents", workflows=[Edit], activities=activities(router))     # in a worker of one's own
+    run_worker([Edit], "config", runs="runs")                                                # where
+                                                                                             tools
+                                                                                             run
+    Worker(client, task_queue="agents", workflows=[Edit], activities=activities(router))     # in a
+                                                                                             worker
+                                                                                             of
+                                                                                             one's
+                                                                                             own
 
-Workflow and activity ids are the keys of steps and calls. So a retried activity, on whichever worker, gives the
-recorded decision or result. A call whose worker died in it is `unknown`, or is repeated if that does no harm. A
-workflow that was reset or continued as new decides anew. Workers on several machines share a store (`postgresql://…`).
-For a worker of one's own, a workflow's file imports this module within `workflow.unsafe.imports_passed_through()`.
+Workflow and activity ids are the keys of steps and calls. So a retried activity, on whichever
+worker, gives the recorded decision or result. A call whose worker died in it is `unknown`, or is
+repeated if that does no harm. A workflow that was reset or continued as new decides anew. Workers
+on several machines share a store (`postgresql://…`). For a worker of one's own, a workflow's file
+imports this module within `workflow.unsafe.imports_passed_through()`.
 """
 
 from __future__ import annotations
@@ -49,17 +57,29 @@ Json = dict[str, Any]
 
 
 def run_worker(
-    workflows: Sequence[type], config: str | Path, *, task_queue: str = "bundle-router", **options: Any
+    workflows: Sequence[type],
+    config: str | Path,
+    *,
+    task_queue: str = "bundle-router",
+    **options: Any,
 ) -> None:
-    """Run a worker of workflows until it is interrupted, with its own router (`options` are `Router.open`'s) and the
-    server in Temporal's environment variables (`TEMPORAL_ADDRESS` and others), else the one on this machine."""
-    runner = SandboxedWorkflowRunner(restrictions=SandboxRestrictions.default.with_passthrough_modules("bundle_router"))
+    """Run a worker of workflows until it is interrupted, with its own router (`options` are
+    `Router.open`'s) and the server in Temporal's environment variables (`TEMPORAL_ADDRESS` and
+    others), else the one on this machine.
+    """
+    runner = SandboxedWorkflowRunner(
+        restrictions=SandboxRestrictions.default.with_passthrough_modules("bundle_router")
+    )
 
     async def run() -> None:
         found: Any = ClientConfig.load_client_connect_config()
         client = await Client.connect(**{"target_host": "localhost:7233", **found})
         async with Router.open(config, **options) as router:
-            serving: Any = {"workflows": workflows, "activities": activities(router), "workflow_runner": runner}
+            serving: Any = {
+                "workflows": workflows,
+                "activities": activities(router),
+                "workflow_runner": runner,
+            }
             await Worker(client, task_queue=task_queue, **serving).run()
 
     with suppress(KeyboardInterrupt):
@@ -67,8 +87,11 @@ def run_worker(
 
 
 def activities(router: Router) -> list[Callable[..., Any]]:
-    """Return the activities that a worker carries out with a router. A refused request fails for good
-    (`ApplicationError`, its type the error's name); any other failure is retried as the workflow says."""
+    """Return the activities that a worker carries out with a router.
+
+    A refused request fails for good (`ApplicationError`, its type the error's name); any other
+    failure is retried as the workflow says.
+    """
     expect("router", router, Router, 'open one: async with Router.open("config") as router')
     return [
         _activity("route", lambda step: router.route(step_key(Step.from_json(step), *_place()))),
@@ -81,7 +104,12 @@ def activities(router: Router) -> list[Callable[..., Any]]:
 
 def _place() -> tuple[str | None, ...]:
     info = activity.info()
-    return info.namespace, info.workflow_id, info.workflow_run_id or info.activity_run_id, info.activity_id
+    return (
+        info.namespace,
+        info.workflow_id,
+        info.workflow_run_id or info.activity_run_id,
+        info.activity_id,
+    )
 
 
 def _activity(name: str, begin: Callable[[Any], Coroutine[Any, Any, Any]]) -> Callable[..., Any]:
@@ -93,7 +121,9 @@ def _activity(name: str, begin: Callable[[Any], Coroutine[Any, Any, Any]]) -> Ca
         try:
             made = await begin(payload)
         except RequestError as refused:
-            raise ApplicationError(refused.message, type=type(refused).__name__, non_retryable=True) from refused
+            raise ApplicationError(
+                refused.message, type=type(refused).__name__, non_retryable=True
+            ) from refused
         finally:
             beating.cancel()
         return made.to_json() if hasattr(made, "to_json") else None
@@ -107,21 +137,28 @@ async def _heartbeat(within: timedelta | None) -> None:
         await asyncio.sleep(within.total_seconds() / 3)
 
 
-# --- in workflows ----------------------------------------------------------------------------------------------------
+# --- in workflows ---------------------------------------------------------------------------------
 
 
 async def route(step: Step, **options: Any) -> Decision:
-    """Route a step. `options` are those of `workflow.execute_activity` (default: `DEFAULTS`), as for all below."""
+    """Route a step.
+
+    `options` are those of `workflow.execute_activity` (default: `DEFAULTS`), as for all below.
+    """
     expect("step", step, Step, "route(Step(run_id=…, workflow=…, role=…, step=…))")
     return DECISIONS.validate_python(await _execute("route", step.to_json(), options))
 
 
 async def tools(decision: Decision, *, form: str = "openai", **options: Any) -> Toolset:
     """Return what a decision shows."""
-    return Toolset.from_json(await _execute("tools", {**_named_decision(decision), "format": form}, options))
+    return Toolset.from_json(
+        await _execute("tools", {**_named_decision(decision), "format": form}, options)
+    )
 
 
-async def call(decision: Decision, name: str, arguments: Mapping[str, Any] | str = "", **options: Any) -> Result:
+async def call(
+    decision: Decision, name: str, arguments: Mapping[str, Any] | str = "", **options: Any
+) -> Result:
     """Call a tool under a decision, once however often the activity is retried."""
     payload = {**_named_decision(decision), "name": name, "arguments": arguments}
     return Result.from_json(await _execute("call", payload, options))
@@ -129,7 +166,9 @@ async def call(decision: Decision, name: str, arguments: Mapping[str, Any] | str
 
 async def missed(decision: Decision, name: str, **options: Any) -> Result:
     """Record a name that the agent asked for and the workflow itself refused."""
-    return Result.from_json(await _execute("missed", {**_named_decision(decision), "name": name}, options))
+    return Result.from_json(
+        await _execute("missed", {**_named_decision(decision), "name": name}, options)
+    )
 
 
 async def close_run(run_id: str, **options: Any) -> None:
@@ -143,4 +182,6 @@ def _named_decision(decision: Decision) -> Json:
 
 
 async def _execute(name: str, payload: Any, options: Mapping[str, Any]) -> Any:
-    return await workflow.execute_activity(f"bundle_router.{name}", payload, **{**DEFAULTS, **options})
+    return await workflow.execute_activity(
+        f"bundle_router.{name}", payload, **{**DEFAULTS, **options}
+    )

@@ -1,1 +1,4 @@
-"""Tasks of people between runs: lint, explain, evaluate, learn, import, vendor. Pure, like the core."""
+"""Tasks of people between runs: lint, explain, evaluate, learn, import, vendor.
+
+Pure, like the core.
+"""

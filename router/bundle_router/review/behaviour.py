@@ -1,11 +1,15 @@
-"""The behavioural diff: recorded decisions under another config, grouped by the edits that changed them.
+"""The behavioural diff: recorded decisions under another config, grouped by the edits that changed
+them.
 
 Rules:
-1. A change is a bundle or a tool that a decision gains or loses, a question that would be asked anew, or another order.
-2. Its cause is found by trial, with the deciding functions: each edit is applied alone to the config that the decision
-   was taken under. Edits that cause the change alone are each a cause. If there are none, the cause is, together, the
-   edits without which the new config would not cause it; else all that were tried.
-3. Only edits that bear on the decision are tried, at most `MAX_TRIED`. Beyond that the cause is unknown.
+1. A change is a bundle or a tool that a decision gains or loses, a question that would be asked
+   anew, or another order.
+2. Its cause is found by trial, with the deciding functions: each edit is applied alone to the
+   config that the decision was taken under. Edits that cause the change alone are each a cause. If
+   there are none, the cause is, together, the edits without which the new config would not cause
+   it; else all that were tried.
+3. Only edits that bear on the decision are tried, at most `MAX_TRIED`. Beyond that the cause is
+   unknown.
 4. Memory is bounded by the edits and their bundles and tools, not by the number of decisions.
 """
 
@@ -27,18 +31,27 @@ _MAX_REMEMBERED: Final = 20_000
 _MAX_CATALOGS: Final = 200
 _PLACE: Final = ("run_id", "seq", "workflow", "role", "step")
 
-ChangeKind = Literal["gained bundle", "lost bundle", "gained tool", "lost tool", "asks anew", "other order"]
+ChangeKind = Literal[
+    "gained bundle", "lost bundle", "gained tool", "lost tool", "asks anew", "other order"
+]
 CHANGE_KINDS: Final[tuple[ChangeKind, ...]] = (
-    "gained bundle", "lost bundle", "gained tool", "lost tool", "asks anew", "other order",
-)  # fmt: skip
+    "gained bundle",
+    "lost bundle",
+    "gained tool",
+    "lost tool",
+    "asks anew",
+    "other order",
+)
 Changed = tuple[ChangeKind, str]
 """The kind of change, and the bundle or tool (empty if neither)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """The edits that caused a change: any of them alone, or (`together`) only all of them. `known` is false if there
-    were too many to try."""
+    """The edits that caused a change: any of them alone, or (`together`) only all of them.
+
+    `known` is false if there were too many to try.
+    """
 
     edits: tuple[ConfigEdit, ...]
     together: bool = False
@@ -47,7 +60,9 @@ class Cause:
 
 @dataclass(slots=True)
 class CauseGroup:
-    """The decisions that one cause changed: their number, their gains and losses, and the first few."""
+    """The decisions that one cause changed: their number, their gains and losses, and the first
+    few.
+    """
 
     cause: Cause
     decisions: int = 0
@@ -55,29 +70,40 @@ class CauseGroup:
     examples: list[ReplayedDecision] = field(default_factory=list)
 
     def counts_by_name(self, kind: ChangeKind) -> list[tuple[str, int]]:
-        """Return the bundles or tools with this kind of change and their numbers of decisions, most first."""
+        """Return the bundles or tools with this kind of change and their numbers of decisions, most
+        first.
+        """
         rows = [(name, count) for (found, name), count in self.changes.items() if found == kind]
         return sorted(rows, key=lambda row: (-row[1], row[0]))
 
     def to_json(self, places: Mapping[tuple[str, str], str]) -> dict[str, Any]:
         """Return this as JSON values. `places`: file and line by `ConfigEdit.place`."""
         return {
-            "edits": [{"edit": str(edit), "place": places.get(edit.place)} for edit in self.cause.edits],
+            "edits": [
+                {"edit": str(edit), "place": places.get(edit.place)} for edit in self.cause.edits
+            ],
             "together": self.cause.together,
             "known": self.cause.known,
             "decisions": self.decisions,
             **{
-                kind.replace(" ", "_"): [{"id": name, "decisions": count} for name, count in self.counts_by_name(kind)]
+                kind.replace(" ", "_"): [
+                    {"id": name, "decisions": count} for name, count in self.counts_by_name(kind)
+                ]
                 for kind in CHANGE_KINDS
                 if self.counts_by_name(kind)
             },
-            "examples": [{name: getattr(example, name) for name in _PLACE} for example in self.examples],
+            "examples": [
+                {name: getattr(example, name) for name in _PLACE} for example in self.examples
+            ],
         }
 
 
 @dataclass(slots=True)
 class Behaviour:
-    """The results of replaying recorded decisions. `examples_kept`: maximum examples of each group."""
+    """The results of replaying recorded decisions.
+
+    `examples_kept`: maximum examples of each group.
+    """
 
     examples_kept: int = 3
     counts: Counter[str] = field(default_factory=Counter)
@@ -95,7 +121,10 @@ class Behaviour:
 
     def ordered_groups(self) -> list[CauseGroup]:
         """Return the groups, the largest first."""
-        return sorted(self.groups.values(), key=lambda group: (-group.decisions, [str(e) for e in group.cause.edits]))
+        return sorted(
+            self.groups.values(),
+            key=lambda group: (-group.decisions, [str(e) for e in group.cause.edits]),
+        )
 
     def add(self, replayed: ReplayedDecision, causes: Mapping[Changed, Cause]) -> None:
         """Count a decision, under each cause once."""
@@ -121,7 +150,10 @@ class Behaviour:
 
     def to_json(self, places: Mapping[tuple[str, str], str]) -> dict[str, Any]:
         """Return counts and groups as JSON values."""
-        return {"counts": dict(self.counts), "groups": [group.to_json(places) for group in self.ordered_groups()]}
+        return {
+            "counts": dict(self.counts),
+            "groups": [group.to_json(places) for group in self.ordered_groups()],
+        }
 
 
 def changes_of(replayed: ReplayedDecision) -> tuple[Changed, ...]:
@@ -157,8 +189,18 @@ class CauseFinder:
             return {}
         step, past = record.step, record.decision
         active = tuple((entry.id, entry.origin) for entry in past.before.entries)
-        key = (step.workflow, step.role, step.step, step.policy, record.facts.grants, active, past.route, past.source,
-               tuple(past.bundle_ids), changes)  # fmt: skip
+        key = (
+            step.workflow,
+            step.role,
+            step.step,
+            step.policy,
+            record.facts.grants,
+            active,
+            past.route,
+            past.source,
+            tuple(past.bundle_ids),
+            changes,
+        )
         found = self._remembered.get(key)
         if found is None:
             if len(self._remembered) >= _MAX_REMEMBERED:
@@ -166,7 +208,9 @@ class CauseFinder:
             found = self._remembered[key] = self._find_causes(record, changes)
         return found
 
-    def _find_causes(self, record: DecisionRecord, changes: tuple[Changed, ...]) -> dict[Changed, Cause]:
+    def _find_causes(
+        self, record: DecisionRecord, changes: tuple[Changed, ...]
+    ) -> dict[Changed, Cause]:
         tried = tuple(edit for edit in self.edits if self._bears_on(edit, record))
         if len(tried) > MAX_TRIED:
             return dict.fromkeys(changes, Cause(tried[:MAX_TRIED], together=True, known=False))
@@ -181,12 +225,17 @@ class CauseFinder:
                 found[change] = Cause(enough)
                 continue
             if without is None:
-                without = {e: self._changes_with(record, tuple(o for o in self.edits if o != e)) for e in tried}
+                without = {
+                    e: self._changes_with(record, tuple(o for o in self.edits if o != e))
+                    for e in tried
+                }
             needed = tuple(edit for edit in tried if change not in without[edit])
             found[change] = Cause(needed or tried, together=True, known=bool(needed))
         return found
 
-    def _changes_with(self, record: DecisionRecord, edits: tuple[ConfigEdit, ...]) -> frozenset[Changed]:
+    def _changes_with(
+        self, record: DecisionRecord, edits: tuple[ConfigEdit, ...]
+    ) -> frozenset[Changed]:
         catalog = self._catalogs.get(edits)
         if catalog is None:
             if len(self._catalogs) >= _MAX_CATALOGS:
@@ -198,7 +247,9 @@ class CauseFinder:
             return frozenset()
 
     def _bears_on(self, edit: ConfigEdit, record: DecisionRecord) -> bool:
-        """Return whether the edit may concern the decision: a row has to cover the step or an ancestor."""
+        """Return whether the edit may concern the decision: a row has to cover the step or an
+        ancestor.
+        """
         if edit.table not in self._rows:
             return True
         step = record.step
@@ -219,10 +270,14 @@ def edited_words(cause: Cause, places: Mapping[tuple[str, str], str]) -> str:
     words = list(edits_as_words(cause.edits, places))
     if not words:
         return "nothing in the config: the program itself decides otherwise"
-    return (" and " if cause.together else ", or ").join(words) + ("" if cause.known else ", as far as can be told")
+    return (" and " if cause.together else ", or ").join(words) + (
+        "" if cause.known else ", as far as can be told"
+    )
 
 
-def edits_as_words(edits: Iterable[ConfigEdit], places: Mapping[tuple[str, str], str]) -> Iterator[str]:
+def edits_as_words(
+    edits: Iterable[ConfigEdit], places: Mapping[tuple[str, str], str]
+) -> Iterator[str]:
     """Yield each edit, with its file and line if known."""
     for edit in edits:
         where = places.get(edit.place)

@@ -1,17 +1,21 @@
-"""Case files: steps and the bundles that they must get. The golden-test format of this project and of its users.
+"""Case files: steps and the bundles that they must get.
+
+The golden-test format of this project and of its users.
 
     [[cases]]
     name = "a reviewer reads and can't run anything"
-    capabilities = ["env:GITHUB_TOKEN"]        # what the machine has; nothing else counts as present
+    capabilities = ["env:GITHUB_TOKEN"]        # what the machine has; nothing else counts as
+                                               present
     workflow = "feature"
     role = "reviewer"
     step = "review"
     bundles = ["repo.readonly"]                # exactly these, in this order
     left_out = ["bundle:workspace.exec: not_allowed", "tool:repo.git_diff: policy_denied"]
 
-A case may have several `[[cases.steps]]` instead; they are one run, so stickiness carries over. `answer` is the reply
-of search or a model, if the step asks a question. Nothing is looked up: a case file means the same everywhere. A name
-in `left_out` without `bundle:` or `tool:` may be either; one without a code may have any.
+A case may have several `[[cases.steps]]` instead; they are one run, so stickiness carries over.
+`answer` is the reply of search or a model, if the step asks a question. Nothing is looked up: a
+case file means the same everywhere. A name in `left_out` without `bundle:` or `tool:` may be
+either; one without a code may have any.
 """
 
 from __future__ import annotations
@@ -103,22 +107,32 @@ class Mismatch:
 
     def __str__(self) -> str:
         hint = f" ({self.hint})" if self.hint else ""
-        return f"{self.case}, step {self.step}: {self.what}: expected {self.expected}, got {self.got}{hint}"
+        return (
+            f"{self.case}, step {self.step}: {self.what}: expected {self.expected}, got"
+            f" {self.got}{hint}"
+        )
 
 
-# --- reading: a case of one step may do without `steps`, so what is wrong in it is one level higher in the file ----
+# --- reading: a case of one step may do without `steps`, so what is wrong in it is one level higher
 
 _CASE_KEYS: Final = ("name", "capabilities")
 
 
 def read_cases(file: ConfigFile) -> tuple[Case, ...]:
-    """Return the cases of a file. Raises RequestError with all errors, by line, key path and nearest name."""
+    """Return the cases of a file.
+
+    Raises RequestError with all errors, by line, key path and nearest name.
+    """
     report = Report([file])
     raw = parse(file, report)
     cases: tuple[Case, ...] = ()
     if raw is not None:
         listed = raw.get("cases")
-        with_steps = {**raw, "cases": [_with_steps(case) for case in listed]} if isinstance(listed, list) else raw
+        with_steps = (
+            {**raw, "cases": [_with_steps(case) for case in listed]}
+            if isinstance(listed, list)
+            else raw
+        )
         try:
             cases = CaseFile.model_validate(with_steps).cases
         except ValidationError as error:
@@ -129,13 +143,16 @@ def read_cases(file: ConfigFile) -> tuple[Case, ...]:
     if problems:
         summary = f"{len(problems)} problem{'s' if len(problems) > 1 else ''} in the cases"
         raise RequestError(
-            "\n".join([summary, *(f"  {problem}" for problem in problems)]), advice="fix the lines named above"
+            "\n".join([summary, *(f"  {problem}" for problem in problems)]),
+            advice="fix the lines named above",
         )
     return cases
 
 
 def line_of(file: ConfigFile, case: int, step: int) -> int:
-    """Return the line at which a step begins (both numbers from 0), in a file that could be read."""
+    """Return the line at which a step begins (both numbers from 0), in a file that could be
+    read.
+    """
     return locate(file.text).line(("cases", case, "steps", step))
 
 
@@ -143,7 +160,10 @@ def _with_steps(case: Any) -> Any:
     if not isinstance(case, dict) or "steps" in case:
         return case
     case_fields = {key: value for key, value in case.items() if key in _CASE_KEYS}
-    return {**case_fields, "steps": [{key: value for key, value in case.items() if key not in case_fields}]}
+    return {
+        **case_fields,
+        "steps": [{key: value for key, value in case.items() if key not in case_fields}],
+    }
 
 
 def _is_short(raw: Any, path: Path) -> bool:
@@ -165,7 +185,10 @@ def _report(error: ValidationError, file: ConfigFile, raw: Any, report: Report) 
         path, message, hint = explain(detail, CaseFile, report.suggester)
         if detail["type"] == "extra_forbidden" and _is_short(raw, path):
             known = (*_CASE_KEYS, *CaseStep.model_fields)
-            hint = report.suggester.did_you_mean(str(path[-1]), known) or f"known keys: {', '.join(known)}"
+            hint = (
+                report.suggester.did_you_mean(str(path[-1]), known)
+                or f"known keys: {', '.join(known)}"
+            )
         report.add(file, _as_written(raw, path), message, hint)
 
 
@@ -179,14 +202,18 @@ def _expected_codes(cases: tuple[Case, ...], raw: Any) -> Iterator[tuple[Path, s
 def _check_code(row: str, file: ConfigFile, path: Path, report: Report) -> None:
     _, name, code = _left_out(row)
     if not name:
-        report.add(file, path, f"{row!r} names nothing", "write 'bundle:workspace.exec: not_allowed'")
+        report.add(
+            file, path, f"{row!r} names nothing", "write 'bundle:workspace.exec: not_allowed'"
+        )
     elif code and code not in CODES:
         hint = report.suggester.did_you_mean(code, CODES) or f"codes: {', '.join(CODES)}"
         report.add(file, path, f"{code!r} is not a code", hint)
 
 
 def _left_out(row: str) -> tuple[str, str, str]:
-    """Return kind (`bundle`, `tool` or empty), name and code of `tool:repo.git_diff: policy_denied`."""
+    """Return kind (`bundle`, `tool` or empty), name and code of
+    `tool:repo.git_diff: policy_denied`.
+    """
     kind, colon, rest = row.partition(":")
     if not colon or kind.strip() not in ("bundle", "tool"):
         kind, rest = "", row
@@ -200,9 +227,17 @@ def run_case(case: Case, catalog: Catalog) -> tuple[Mismatch, ...]:
     wrong: list[Mismatch] = []
     for number, expected in enumerate(case.steps, start=1):
         policies = (expected.policy, *(parent.policy for parent in expected.parents))
-        for problem in (problem for policy in policies if policy for problem in check_step_policy(catalog, policy)):
-            # A router refuses the step; here the decision is still taken, so that the rest of the case is checked too.
-            wrong.append(Mismatch(case.name, number, "policy", "names that the config knows", problem))
+        for problem in (
+            problem
+            for policy in policies
+            if policy
+            for problem in check_step_policy(catalog, policy)
+        ):
+            # A router refuses the step; here the decision is still taken, so that the rest of the
+            # case is checked too.
+            wrong.append(
+                Mismatch(case.name, number, "policy", "names that the config knows", problem)
+            )
         decision = _decide(case, expected, catalog, activation)
         activation = decision.after
         for what, wanted, actual in _differences(expected, decision):
@@ -223,16 +258,30 @@ def _unknown_name(expected: CaseStep, catalog: Catalog) -> str:
 def _decide(case: Case, expected: CaseStep, catalog: Catalog, activation: Activation) -> Decision:
     step = Step(run_id="case", **{name: getattr(expected, name) for name in _OF_A_STEP})
     grants = tuple(Grant(p.workflow, p.role, p.step, p.policy) for p in expected.parents)
-    outcome = decide(catalog, Facts(capabilities=frozenset(case.capabilities), grants=grants), activation, step)
+    outcome = decide(
+        catalog, Facts(capabilities=frozenset(case.capabilities), grants=grants), activation, step
+    )
     if not isinstance(outcome, Question):
         return outcome
-    answer = None if expected.answer is None else Answer(expected.answer, "model", "model", "as the case says")
+    answer = (
+        None
+        if expected.answer is None
+        else Answer(expected.answer, "model", "model", "as the case says")
+    )
     return conclude(outcome, Reply(outcome.key, answer))
 
 
 _OF_A_STEP: Final = (
-    "workflow", "role", "step", "goal", "constraints", "policy", "max_bundles", "max_tools", "max_tokens",
-)  # fmt: skip
+    "workflow",
+    "role",
+    "step",
+    "goal",
+    "constraints",
+    "policy",
+    "max_bundles",
+    "max_tools",
+    "max_tokens",
+)
 
 
 def _differences(expected: CaseStep, decision: Decision) -> Iterable[tuple[str, str, str]]:
@@ -250,8 +299,13 @@ def _differences(expected: CaseStep, decision: Decision) -> Iterable[tuple[str, 
 
 
 def _names(left: LeftOut, kind: str, name: str) -> bool:
-    """Return whether a row is about the bundle, or the tool, of that name. Both may have the same name."""
-    return (kind != "tool" and left.tool is None and left.id == name) or (kind != "bundle" and left.tool == name)
+    """Return whether a row is about the bundle, or the tool, of that name.
+
+    Both may have the same name.
+    """
+    return (kind != "tool" and left.tool is None and left.id == name) or (
+        kind != "bundle" and left.tool == name
+    )
 
 
 def _list(ids: Iterable[str]) -> str:

@@ -1,7 +1,8 @@
-"""The journal of a config: what was changed, by whom and why, one line a change in its `changes.jsonl`.
+"""The journal of a config: what was changed, by whom and why, one line a change in its
+`changes.jsonl`.
 
-The file is in the config folder, so that it is committed and reviewed with it. It is a record and permits nothing: an
-acknowledgement in it does not make the next comparison pass.
+The file is in the config folder, so that it is committed and reviewed with it. It is a record and
+permits nothing: an acknowledgement in it does not make the next comparison pass.
 """
 
 from __future__ import annotations
@@ -23,8 +24,11 @@ ChangeType = Literal["widening.allowed", "config.saved", "config.undone", "pins.
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """One changed file. The digests are of its bytes (`""`: no file); `before` is its text, so that a save can be
-    undone (None: no file)."""
+    """One changed file.
+
+    The digests are of its bytes (`""`: no file); `before` is its text, so that a save can be undone
+    (None: no file).
+    """
 
     name: str
     before_sha256: str
@@ -34,7 +38,10 @@ class FileChange:
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
-    """One line. `widening` says in words what was newly allowed; `widening_digest` is of those rows."""
+    """One line.
+
+    `widening` says in words what was newly allowed; `widening_digest` is of those rows.
+    """
 
     type: ChangeType
     time: str
@@ -49,7 +56,15 @@ class ConfigChange:
     def to_line(self) -> str:
         """Return the change as a line of JSON with its newline."""
         values = asdict(self)
-        return encode({"schema": SCHEMA, **{key: values[key] for key in values if key != "files" or self.files}}) + "\n"
+        return (
+            encode(
+                {
+                    "schema": SCHEMA,
+                    **{key: values[key] for key in values if key != "files" or self.files},
+                }
+            )
+            + "\n"
+        )
 
 
 _ADAPTER: Final = TypeAdapter(ConfigChange)
@@ -58,16 +73,24 @@ _ADAPTER: Final = TypeAdapter(ConfigChange)
 def widening_words(diff: PrivilegeDiff) -> tuple[str, ...]:
     """Return each widening row with its addresses, as it is recorded."""
     words = [" · ".join((sentence(row), *map(str, row.addresses))) for row in diff.of("widening")]
-    return (*words, *(() if diff.complete else ("there are too many names to look at all of them",)))
+    return (
+        *words,
+        *(() if diff.complete else ("there are too many names to look at all of them",)),
+    )
 
 
 def changes_from(text: str) -> list[ConfigChange]:
-    """Return the changes of a file, oldest first. Raises ValueError, which names the invalid line."""
+    """Return the changes of a file, oldest first.
+
+    Raises ValueError, which names the invalid line.
+    """
     found = []
     for number, line in enumerate(text.splitlines(), start=1):
         if line.strip():
             try:
                 found.append(_ADAPTER.validate_json(line))
             except ValidationError as wrong:
-                raise ValueError(f"{FILE_NAME}:{number}: {wrong.errors(include_url=False)[0]['msg']}") from None
+                raise ValueError(
+                    f"{FILE_NAME}:{number}: {wrong.errors(include_url=False)[0]['msg']}"
+                ) from None
     return found

@@ -2,10 +2,11 @@
 
 Rules:
 1. All edits applied to the old catalog give the new one, by revision; none give the old one.
-2. An edit is of one entry: a server with its pinned cards, a bundle, a route, a policy, a setting, a table of local
-   limits, a skill. Rows are identified by their names. The order of routes is a separate edit.
-3. An edit carries the differences that only follow from it: of a bundle that is composed of an edited one, or holds
-   tools of an edited server, and differs in nothing else.
+2. An edit is of one entry: a server with its pinned cards, a bundle, a route, a policy, a setting,
+   a table of local limits, a skill. Rows are identified by their names. The order of routes is a
+   separate edit.
+3. An edit carries the differences that only follow from it: of a bundle that is composed of an
+   edited one, or holds tools of an edited server, and differs in nothing else.
 """
 
 from __future__ import annotations
@@ -16,11 +17,23 @@ from typing import Any, Final, Literal
 
 from bundle_router.core.catalog import Bundle, Catalog, Policy, Route, Settings
 
-EditedTable = Literal["server", "bundle", "route", "policy", "setting", "local", "skill", "order of routes"]
+EditedTable = Literal[
+    "server", "bundle", "route", "policy", "setting", "local", "skill", "order of routes"
+]
 Change = Literal["added", "removed", "changed"]
 
 _FOLLOWS: Final = frozenset(
-    ("tools", "patterns", "servers", "effects", "requires_env", "requires_binary", "companions", "trust", "mode")
+    (
+        "tools",
+        "patterns",
+        "servers",
+        "effects",
+        "requires_env",
+        "requires_binary",
+        "companions",
+        "trust",
+        "mode",
+    )
 )
 """Fields of a bundle that may differ because one of its parts does."""
 
@@ -58,12 +71,24 @@ def config_edits(old: Catalog, new: Catalog) -> tuple[ConfigEdit, ...]:
             carried.setdefault(reason, []).append(id_)
         if reasons:
             del bundles[id_]
-    edits = [ConfigEdit("server", n, c, tuple(carried.get(("server", n), ()))) for n, c in servers.items()]
-    edits += [ConfigEdit("bundle", n, c, tuple(carried.get(("bundle", n), ()))) for n, c in bundles.items()]
-    edits += [ConfigEdit("route", n, c) for n, c in _entries(rows_named(old.routes), rows_named(new.routes))]
+    edits = [
+        ConfigEdit("server", n, c, tuple(carried.get(("server", n), ())))
+        for n, c in servers.items()
+    ]
+    edits += [
+        ConfigEdit("bundle", n, c, tuple(carried.get(("bundle", n), ())))
+        for n, c in bundles.items()
+    ]
+    edits += [
+        ConfigEdit("route", n, c)
+        for n, c in _entries(rows_named(old.routes), rows_named(new.routes))
+    ]
     if _common_order(old, new) != _common_order(new, old):
         edits.append(ConfigEdit("order of routes", "", "changed"))
-    edits += [ConfigEdit("policy", n, c) for n, c in _entries(rows_named(old.policies), rows_named(new.policies))]
+    edits += [
+        ConfigEdit("policy", n, c)
+        for n, c in _entries(rows_named(old.policies), rows_named(new.policies))
+    ]
     before, after = setting_leaves(old.settings), setting_leaves(new.settings)
     edits += [ConfigEdit("setting", n, c) for n, c in _entries(before, after)]
     edits += [ConfigEdit("local", n, c) for n, c in _entries(dict(old.local), dict(new.local))]
@@ -85,7 +110,11 @@ def with_edits(old: Catalog, new: Catalog, edits: Collection[ConfigEdit]) -> Cat
         servers=_merge(old.servers, new.servers, servers),
         bundles=_merge(old.bundles, new.bundles, bundles),
         routes=_routes(old, new, touched),
-        policies=tuple(_merge(rows_named(old.policies), rows_named(new.policies), touched.get("policy", ())).values()),
+        policies=tuple(
+            _merge(
+                rows_named(old.policies), rows_named(new.policies), touched.get("policy", ())
+            ).values()
+        ),
         settings=_settings(old.settings, new.settings, touched.get("setting", set()), ""),
         local=old.local.model_copy(update=local),
         cards=cards,
@@ -106,7 +135,10 @@ def _entries(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[s
 
 
 def rows_named(rows: Iterable[Route] | Iterable[Policy]) -> dict[str, Any]:
-    """Return rows by name. Names are unique in a config; equal names in a handmade catalog are told apart."""
+    """Return rows by name.
+
+    Names are unique in a config; equal names in a handmade catalog are told apart.
+    """
     named: dict[str, Any] = {}
     for row in rows:
         name, count = row.name, 1
@@ -129,11 +161,21 @@ def _servers_with_other_cards(old: Catalog, new: Catalog) -> list[str]:
 
 
 def _reasons(
-    old: Catalog, new: Catalog, id_: str, bundles: Mapping[str, Change], servers: Mapping[str, Change]
+    old: Catalog,
+    new: Catalog,
+    id_: str,
+    bundles: Mapping[str, Change],
+    servers: Mapping[str, Change],
 ) -> list[tuple[str, str]]:
-    """Return the edits from which a bundle's whole difference follows; none if it was edited itself."""
+    """Return the edits from which a bundle's whole difference follows; none if it was edited
+    itself.
+    """
     old_bundle, is_now = old.bundles[id_], new.bundles[id_]
-    differing = {item.name for item in fields(Bundle) if getattr(old_bundle, item.name) != getattr(is_now, item.name)}
+    differing = {
+        item.name
+        for item in fields(Bundle)
+        if getattr(old_bundle, item.name) != getattr(is_now, item.name)
+    }
     parts = [part for part in is_now.bundles if part in bundles]
     if not differing <= _FOLLOWS or (not parts and not servers):
         return []
@@ -167,14 +209,22 @@ def _common_order(catalog: Catalog, other: Catalog) -> list[str]:
     return [name for name in rows_named(catalog.routes) if name in known]
 
 
-def _merge(old: Mapping[str, Any], new: Mapping[str, Any], touched: Collection[str]) -> dict[str, Any]:
-    merged = {name: new[name] if name in touched else value for name, value in old.items()
-              if name not in touched or name in new}  # fmt: skip
+def _merge(
+    old: Mapping[str, Any], new: Mapping[str, Any], touched: Collection[str]
+) -> dict[str, Any]:
+    merged = {
+        name: new[name] if name in touched else value
+        for name, value in old.items()
+        if name not in touched or name in new
+    }
     return merged | {name: new[name] for name in new if name in touched and name not in old}
 
 
 def _routes(old: Catalog, new: Catalog, touched: Mapping[str, set[str]]) -> tuple[Route, ...]:
-    """Return the old routes with some edits. A new row comes after the nearest present row before it."""
+    """Return the old routes with some edits.
+
+    A new row comes after the nearest present row before it.
+    """
     edited = touched.get("route", set())
     before, after = rows_named(old.routes), rows_named(new.routes)
     kept = [name for name in before if name not in edited or name in after]
@@ -184,7 +234,11 @@ def _routes(old: Catalog, new: Catalog, touched: Mapping[str, set[str]]) -> tupl
     position = {name: index for index, name in enumerate(after)}
     for name in after:
         if name in edited and name not in before:
-            earlier = [index for index, one in enumerate(kept) if position.get(one, 1 << 30) < position[name]]
+            earlier = [
+                index
+                for index, one in enumerate(kept)
+                if position.get(one, 1 << 30) < position[name]
+            ]
             kept.insert(earlier[-1] + 1 if earlier else 0, name)
     return tuple(after[name] if name in edited else before[name] for name in kept)
 
@@ -194,7 +248,11 @@ def setting_leaves(settings: Any, path: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for item in fields(settings):
         value, where = getattr(settings, item.name), f"{path}{item.name}"
-        if is_dataclass(value) and not isinstance(value, type) and item.name in (*Settings.__slots__, "offer"):
+        if (
+            is_dataclass(value)
+            and not isinstance(value, type)
+            and item.name in (*Settings.__slots__, "offer")
+        ):
             found |= setting_leaves(value, f"{where}.")
         else:
             found[where] = value
@@ -208,5 +266,7 @@ def _settings(old: Any, new: Any, touched: set[str], path: str) -> Any:
         if where in touched:
             values[item.name] = getattr(new, item.name)
         elif any(name.startswith(f"{where}.") for name in touched):
-            values[item.name] = _settings(getattr(old, item.name), getattr(new, item.name), touched, f"{where}.")
+            values[item.name] = _settings(
+                getattr(old, item.name), getattr(new, item.name), touched, f"{where}."
+            )
     return replace(old, **values) if values else old

@@ -38,7 +38,10 @@ def _anchors(written: WrittenConfig) -> Iterator[_Anchor]:
         yield ("order of routes", ""), written.routes[0], written.routes[0].path
     for key, entries in written.sections.items():
         for entry in entries:  # the project's after the shipped one
-            yield from ((("setting", f"{key}.{name}"), entry, (*entry.path, name)) for name in sorted(entry.keys))
+            yield from (
+                (("setting", f"{key}.{name}"), entry, (*entry.path, name))
+                for name in sorted(entry.keys)
+            )
     for name, (section, key) in _LOCAL.items():
         local = written.docs if section == "docs" else written.repo
         if local is not None:

@@ -1,14 +1,18 @@
 """Measures of routing on labelled steps, and the labelled sets. Pure: times are passed in.
 
-    {"goal": "open a bug for the crash", "bundles": ["issues.tracker"], "tools": ["issues.create_issue"],
+    {"goal": "open a bug for the crash", "bundles": ["issues.tracker"], "tools":
+    ["issues.create_issue"],
      "workflow": "bugfix", "role": "implementer", "step": "report", "group": "run-7"}
 
 Rules:
-1. A row's `bundles` are the needed ones; an empty list says that nothing fits. `query` is another name of `goal`.
-2. A row with workflow, role and step is judged under policy, like a step of that address. For a row without them, every
-   selectable bundle in use is ranked: then only search is measured.
-3. Rankings are measured on rows that need something; abstention on those against rows that need nothing.
-4. The rows of a mean have equal weights. Rows of a `group` belong together: keep them on one side of a split.
+1. A row's `bundles` are the needed ones; an empty list says that nothing fits. `query` is another
+   name of `goal`.
+2. A row with workflow, role and step is judged under policy, like a step of that address. For a row
+   without them, every selectable bundle in use is ranked: then only search is measured.
+3. Rankings are measured on rows that need something; abstention on those against rows that need
+   nothing.
+4. The rows of a mean have equal weights. Rows of a `group` belong together: keep them on one side
+   of a split.
 """
 
 from __future__ import annotations
@@ -25,7 +29,16 @@ from pydantic import AliasChoices, Field, ValidationError
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide.decide import Question, decide
 from bundle_router.core.decide.plans import plan_for
-from bundle_router.core.models import MAX_GOAL, MAX_ITEMS, Activation, Decision, Facts, Frozen, RecentStep, Step
+from bundle_router.core.models import (
+    MAX_GOAL,
+    MAX_ITEMS,
+    Activation,
+    Decision,
+    Facts,
+    Frozen,
+    RecentStep,
+    Step,
+)
 from bundle_router.core.models.evidence import Evidence
 from bundle_router.core.search.ranking import NO_MEMORIES, Memories, Search
 from bundle_router.core.search.request import Request
@@ -37,7 +50,7 @@ NOWHERE: Final = "-"
 MAX_ROWS: Final = 200_000
 
 
-# --- measures ------------------------------------------------------------------------------------------------------
+# --- measures -------------------------------------------------------------------------------------
 
 
 def recall(ranked: Sequence[str], gold: Collection[str], k: int) -> float:
@@ -52,7 +65,10 @@ def reciprocal_rank(ranked: Sequence[str], gold: Collection[str]) -> float:
 
 
 def auroc(truths: Sequence[bool], scores: Sequence[float]) -> float | None:
-    """Return the probability that a true one scores above a false one, ties counting half. None if all are alike."""
+    """Return the probability that a true one scores above a false one, ties counting half.
+
+    None if all are alike.
+    """
     true = sum(truths)
     false = len(truths) - true
     if not true or not false:
@@ -69,8 +85,11 @@ def auroc(truths: Sequence[bool], scores: Sequence[float]) -> float | None:
 
 
 def error_at(share: float, right: Sequence[bool], confidence: Sequence[float]) -> float | None:
-    """Return the share of errors among the most confident `share` of all. Ties at the border count by their mean, so
-    that the order of rows does not matter. None if there are no such rows."""
+    """Return the share of errors among the most confident `share` of all.
+
+    Ties at the border count by their mean, so that the order of rows does not matter. None if there
+    are no such rows.
+    """
     number = round(share * len(right))
     if number == 0:
         return None
@@ -86,7 +105,7 @@ def error_at(share: float, right: Sequence[bool], confidence: Sequence[float]) -
     return wrong / number
 
 
-# --- labelled sets -------------------------------------------------------------------------------------------------
+# --- labelled sets --------------------------------------------------------------------------------
 
 
 class LabelledRow(Frozen):
@@ -113,7 +132,12 @@ class LabelledRow(Frozen):
     def as_step(self) -> Step:
         workflow, role, step = self.workflow or NOWHERE, self.role or NOWHERE, self.step or NOWHERE
         return Step(
-            run_id="eval", workflow=workflow, role=role, step=step, goal=self.goal, constraints=self.constraints
+            run_id="eval",
+            workflow=workflow,
+            role=role,
+            step=step,
+            goal=self.goal,
+            constraints=self.constraints,
         )
 
     def as_request(self) -> Request:
@@ -124,7 +148,10 @@ class LabelledRow(Frozen):
 
 
 def read_labelled(text: str) -> tuple[LabelledRow, ...]:
-    """Return the rows of a labelled set (JSON Lines, blanks ignored). Raises ValueError, which names the line."""
+    """Return the rows of a labelled set (JSON Lines, blanks ignored).
+
+    Raises ValueError, which names the line.
+    """
     rows: list[LabelledRow] = []
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
@@ -135,7 +162,9 @@ def read_labelled(text: str) -> tuple[LabelledRow, ...]:
             rows.append(LabelledRow.model_validate(json.loads(line)))
         except ValidationError as wrong:
             first = wrong.errors(include_url=False, include_context=False)[0]
-            raise ValueError(f"line {number}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+            raise ValueError(
+                f"line {number}: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+            ) from None
         except (ValueError, RecursionError) as wrong:
             raise ValueError(f"line {number}: not JSON: {wrong}") from None
     return tuple(rows)
@@ -143,16 +172,22 @@ def read_labelled(text: str) -> tuple[LabelledRow, ...]:
 
 def unknown_ids(rows: Iterable[LabelledRow], catalog: Catalog) -> tuple[str, ...]:
     """Return needed bundles that the catalog does not have: the set can't be measured on it."""
-    return tuple(sorted({id_ for row in rows for id_ in row.bundles if catalog.bundle(id_) is None}))
+    return tuple(
+        sorted({id_ for row in rows for id_ in row.bundles if catalog.bundle(id_) is None})
+    )
 
 
-# --- one row -------------------------------------------------------------------------------------------------------
+# --- one row --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class RankedRow:
-    """The result of one row. `settled`: `mapping`, or search's verdict. `shown`: bundles shown without a search by the
-    agent; `tokens` of them. `confidence` is search's probability if there is a calibration, else its margin."""
+    """The result of one row.
+
+    `settled`: `mapping`, or search's verdict. `shown`: bundles shown without a search by the agent;
+    `tokens` of them. `confidence` is search's probability if there is a calibration, else its
+    margin.
+    """
 
     row: LabelledRow
     gold: frozenset[str]
@@ -164,22 +199,32 @@ class RankedRow:
     confidence: float
     evidence: Evidence
     unpickable: tuple[str, ...] = ()
-    """Needed bundles that search may not pick here: they are never ranked, and count as not found."""
+    """Needed bundles that search may not pick here: they are never ranked, and count as not
+    found.
+    """
 
 
-def rank_row(row: LabelledRow, catalog: Catalog, search: Search, memories: Memories = NO_MEMORIES) -> RankedRow:
+def rank_row(
+    row: LabelledRow, catalog: Catalog, search: Search, memories: Memories = NO_MEMORIES
+) -> RankedRow:
     """Rank and judge one row under the catalog."""
     facts = Facts(capabilities=frozenset(row.capabilities))
     step, request = row.as_step(), row.as_request()
     permitted = _permitted_ids(row, step, catalog, facts)
     ranking = search.rank_bundles(request, permitted, memories.bundles)
     judged = judge(catalog, step, ranking)
-    wanted_tools = frozenset(tool for id_ in permitted for tool in search.corpus.members.get(id_, ()))
+    wanted_tools = frozenset(
+        tool for id_ in permitted for tool in search.corpus.members.get(id_, ())
+    )
     # As for agents' searches: by a query alone, without its step (see `ToolSearch`).
-    tools = search.rank_tools(Request(request.text), wanted_tools, memories, k=10) if row.tools else ()
+    tools = (
+        search.rank_tools(Request(request.text), wanted_tools, memories, k=10) if row.tools else ()
+    )
     settled, shown, tokens = _settle_row(row, step, catalog, facts, judged)
     use = judged.use
-    gold = frozenset(bundle.id for id_ in row.bundles if (bundle := catalog.bundle(id_)) is not None)
+    gold = frozenset(
+        bundle.id for id_ in row.bundles if (bundle := catalog.bundle(id_)) is not None
+    )
     return RankedRow(
         row=row,
         gold=gold,
@@ -197,7 +242,9 @@ def rank_row(row: LabelledRow, catalog: Catalog, search: Search, memories: Memor
 def _permitted_ids(row: LabelledRow, step: Step, catalog: Catalog, facts: Facts) -> frozenset[str]:
     if row.is_placed:
         return frozenset(plan_for(catalog, step, ()).verdicts.candidates(facts, None, ()).ids)
-    return frozenset(b.id for b in catalog.bundles.values() if b.enabled and b.selectable and not b.always)
+    return frozenset(
+        b.id for b in catalog.bundles.values() if b.enabled and b.selectable and not b.always
+    )
 
 
 def _settle_row(
@@ -222,18 +269,21 @@ def _judge_within(judged: Judgement, question: Question) -> Judgement:
     return Judgement(judged.use, tuple(id_ for id_ in judged.ids if id_ in candidates))
 
 
-# --- a whole set ---------------------------------------------------------------------------------------------------
+# --- a whole set ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """The figures of a set. None: not measurable on it (no row of the kind). Shares and errors are in 0..1.
+    """The figures of a set.
 
-    `rows` need something, `abstain` rows need nothing. `settled` counts rows by what settled them. `wrong_unasked`: of
-    the rows for which search showed bundles by itself (`shown_unasked` of all), the share without what was needed.
-    `served`: of rows that need something, the share that is shown all of it unasked, whatever settled them. `errors`:
-    for each share, the error if the most confident share of rows were answered by the first bundle. `tokens`: mean of a
-    row's bundles shown unasked; `all_tokens` of the whole catalog. `ms`: median of a row.
+    None: not measurable on it (no row of the kind). Shares and errors are in 0..1.
+
+    `rows` need something, `abstain` rows need nothing. `settled` counts rows by what settled them.
+    `wrong_unasked`: of the rows for which search showed bundles by itself (`shown_unasked` of all),
+    the share without what was needed. `served`: of rows that need something, the share that is
+    shown all of it unasked, whatever settled them. `errors`: for each share, the error if the most
+    confident share of rows were answered by the first bundle. `tokens`: mean of a row's bundles
+    shown unasked; `all_tokens` of the whole catalog. `ms`: median of a row.
     """
 
     rows: int
@@ -276,14 +326,26 @@ def measure(
         groups=len({item.row.group or f"\0{at}" for at, item in enumerate(ranked)}),
         recall=tuple((k, mean(recall(item.bundles, item.gold, k) for item in needing)) for k in ks),
         bundle_ndcg=mean(ndcg(item.bundles, item.gold) for item in needing) if needing else None,
-        tool_ndcg=mean(ndcg(item.tools, item.row.tools) for item in with_tools) if with_tools else None,
+        tool_ndcg=mean(ndcg(item.tools, item.row.tools) for item in with_tools)
+        if with_tools
+        else None,
         mrr=mean(reciprocal_rank(item.bundles, item.gold) for item in needing) if needing else None,
-        abstention=auroc([bool(item.row.bundles) for item in ranked], [item.evidence.relevance for item in ranked]),
+        abstention=auroc(
+            [bool(item.row.bundles) for item in ranked],
+            [item.evidence.relevance for item in ranked],
+        ),
         settled=tuple(sorted(counts.items())),
-        served=mean(bool(item.gold) and item.gold <= {*item.shown} for item in needing) if needing else None,
+        served=mean(bool(item.gold) and item.gold <= {*item.shown} for item in needing)
+        if needing
+        else None,
         shown_unasked=len(unasked) / len(ranked) if ranked else 0.0,
-        wrong_unasked=mean(not set(item.shown) & item.gold for item in unasked) if unasked else None,
-        errors=tuple((share, error_at(share, right, [item.confidence for item in ranked])) for share in shares),
+        wrong_unasked=mean(not set(item.shown) & item.gold for item in unasked)
+        if unasked
+        else None,
+        errors=tuple(
+            (share, error_at(share, right, [item.confidence for item in ranked]))
+            for share in shares
+        ),
         tokens=mean(item.tokens for item in ranked),
         all_tokens=sum(card.tokens for card in catalog.cards.values()),
         ms=statistics.median(elapsed_ms) if elapsed_ms else 0.0,

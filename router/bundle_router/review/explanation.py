@@ -30,7 +30,10 @@ from bundle_router.core.records.replayed import conclude
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """The tests on one bundle or one of its tools. `reason`: how it is shown; `code`: the first failed test."""
+    """The tests on one bundle or one of its tools.
+
+    `reason`: how it is shown; `code`: the first failed test.
+    """
 
     bundle: str
     tool: str | None
@@ -46,9 +49,11 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The output of `explain`: the address, the route, the decision's source, and a chain per bundle.
+    """The output of `explain`: the address, the route, the decision's source, and a chain per
+    bundle.
 
-    `asks`: the mapping left something open. `search` and `model` are their answers, if they were asked.
+    `asks`: the mapping left something open. `search` and `model` are their answers, if they were
+    asked.
     """
 
     target: str
@@ -76,12 +81,13 @@ def explain(
     target: str,
     reply_for: Callable[[Question], Reply | None] | None = None,
 ) -> Explanation:
-    """Explain one bundle id or canonical tool name, or only one of the two: `bundle:repo.x`, `tool:repo.x`.
+    """Explain one bundle id or canonical tool name, or only one of the two: `bundle:repo.x`,
+    `tool:repo.x`.
 
     An unknown target gives one `unknown_bundle` chain.
 
-    If search or a model is asked, `reply_for` returns the reply; without it, or if it returns None, the chains show the
-    step as if nobody had answered.
+    If search or a model is asked, `reply_for` returns the reply; without it, or if it returns None,
+    the chains show the step as if nobody had answered.
     """
     outcome = decide(catalog, facts, activation, step)
     asks = isinstance(outcome, Question)
@@ -92,7 +98,8 @@ def explain(
     )
     candidates = outcome.candidates if isinstance(outcome, Question) else ()
     chains = tuple(
-        _chain(catalog, facts, step, decision, candidates, bundle, tool) for bundle, tool in _holders(catalog, target)
+        _chain(catalog, facts, step, decision, candidates, bundle, tool)
+        for bundle, tool in _holders(catalog, target)
     )
     if not chains:
         name = target.partition(":")[2] or target
@@ -116,10 +123,13 @@ def _unknown_sentence(catalog: Catalog, target: str) -> str:
     """Return a sentence that the target is unknown, with a suggestion."""
     kind, _, rest = target.partition(":")
     tools = [tool for bundle in catalog.bundles.values() for tool in bundle.tools]
-    known = {"tool": tools, "bundle": list(catalog.bundles)}.get(kind if rest else "", [*catalog.bundles, *tools])
-    nothing = {"tool": "no bundle holds a tool of this name", "bundle": "no bundle has this id"}.get(
-        kind if rest else "", "no bundle has this id and no bundle holds a tool of this name"
+    known = {"tool": tools, "bundle": list(catalog.bundles)}.get(
+        kind if rest else "", [*catalog.bundles, *tools]
     )
+    nothing = {
+        "tool": "no bundle holds a tool of this name",
+        "bundle": "no bundle has this id",
+    }.get(kind if rest else "", "no bundle has this id and no bundle holds a tool of this name")
     if kind == "tool" and catalog.bundle(rest) is not None:
         return f"{nothing}; it is the id of a bundle"
     if kind == "bundle" and rest in tools:
@@ -129,13 +139,17 @@ def _unknown_sentence(catalog: Catalog, target: str) -> str:
 
 
 def _holders(catalog: Catalog, target: str) -> list[tuple[str, str | None]]:
-    """Return the bundles to examine: the bundle of that id, and every bundle with the tool of that name."""
+    """Return the bundles to examine: the bundle of that id, and every bundle with the tool of that
+    name.
+    """
     kind, colon, rest = target.partition(":")
     name = rest if colon else target
     named = None if kind == "tool" and colon else catalog.bundle(name)
     holders: list[tuple[str, str | None]] = [] if named is None else [(named.id, None)]
     if not (kind == "bundle" and colon):
-        holders += [(bundle.id, name) for bundle in catalog.bundles.values() if name in bundle.tools]
+        holders += [
+            (bundle.id, name) for bundle in catalog.bundles.values() if name in bundle.tools
+        ]
     return holders
 
 
@@ -152,8 +166,13 @@ def _chain(
     plan = plan_for(catalog, step, facts.grants)
     # A bundle is shown as long as one of its tools is, so the best of them decides.
     verdict = plan.verdicts.of(id_, facts)
-    judged = tool or next(iter((*verdict.tools, *verdict.patterns, *bundle.tools, *bundle.patterns)), None)
-    made = [Check("unknown_bundle", True, ""), *checks(catalog, plan.verdicts.ceiling, facts, bundle, judged)]
+    judged = tool or next(
+        iter((*verdict.tools, *verdict.patterns, *bundle.tools, *bundle.patterns)), None
+    )
+    made = [
+        Check("unknown_bundle", True, ""),
+        *checks(catalog, plan.verdicts.ceiling, facts, bundle, judged),
+    ]
     made.append(_mapping_check(plan, decision, candidates, bundle))
     chosen = next((c for c in decision.bundles if c.id == id_), None)
     rows = (row for row in decision.left_out if row.id == id_ and row.tool in (None, tool))
@@ -169,7 +188,9 @@ def _chain(
     return Chain(id_, tool, tuple(made), None, failed.code, failed.detail)
 
 
-def _mapping_check(plan: Plan, decision: Decision, candidates: tuple[str, ...], bundle: Bundle) -> Check:
+def _mapping_check(
+    plan: Plan, decision: Decision, candidates: tuple[str, ...], bundle: Bundle
+) -> Check:
     """Check whether anything brings the bundle to this step at all."""
     route = plan.route
     names = {bundle.id, *bundle.aliases}
@@ -182,11 +203,21 @@ def _mapping_check(plan: Plan, decision: Decision, candidates: tuple[str, ...], 
     chosen = next((chosen for chosen in decision.bundles if chosen.id == bundle.id), None)
     if chosen is not None:
         stays = chosen.reason in ("sticky", "inherited")
-        return Check("not_mapped", True, f"it stays {chosen.evidence}" if stays else "it is the declared default")
-    held_back = next((row for row in decision.left_out if (row.id, row.code) == (bundle.id, "not_mapped")), None)
+        return Check(
+            "not_mapped",
+            True,
+            f"it stays {chosen.evidence}" if stays else "it is the declared default",
+        )
+    held_back = next(
+        (row for row in decision.left_out if (row.id, row.code) == (bundle.id, "not_mapped")), None
+    )
     if held_back is not None:
         return Check("not_mapped", False, held_back.detail)
     if route is not None:
         return Check("not_mapped", False, f"route {route.name!r} does not name it")
-    only = "" if bundle.selectable else ", and nothing but a route shows this bundle (selectable = false)"
+    only = (
+        ""
+        if bundle.selectable
+        else ", and nothing but a route shows this bundle (selectable = false)"
+    )
     return Check("not_mapped", False, f"no route covers this step{only}")

@@ -1,12 +1,13 @@
 """Compares models on labelled steps: each step is really routed with every model and without one.
 
 Rules:
-1. A step is right if the first decided bundle (by a route, search or the model) is a needed one, or if it needs nothing
-   and nothing was decided; wrong if the first is another; abstained if it needs something and nothing was decided. A
-   shortlist decides nothing.
+1. A step is right if the first decided bundle (by a route, search or the model) is a needed one, or
+   if it needs nothing and nothing was decided; wrong if the first is another; abstained if it needs
+   something and nothing was decided. A shortlist decides nothing.
 2. Needed shown: all needed bundles are shown or offered behind search.
 3. Intervals are 95 %, and the rows of a `group` count as one. Those of shares are Wilson's.
-4. Tokens, cost and time are of questions that were asked now. An answer from an earlier run costs nothing.
+4. Tokens, cost and time are of questions that were asked now. An answer from an earlier run costs
+   nothing.
 """
 
 from __future__ import annotations
@@ -22,13 +23,18 @@ from bundle_router.core.models import Decision, Reason
 from bundle_router.review.evaluation import LabelledRow
 
 Z: Final = 1.959964
-DECIDED: Final[frozenset[Reason]] = frozenset(("mapped", "search", "union", "model", "model_cached"))
+DECIDED: Final[frozenset[Reason]] = frozenset(
+    ("mapped", "search", "union", "model", "model_cached")
+)
 Outcome = Literal["right", "wrong", "abstained"]
 
 
 @dataclass(frozen=True, slots=True)
 class RoutedRow:
-    """The result of one labelled step. `needed_shown` is None if it needs nothing, `failure` is the model's."""
+    """The result of one labelled step.
+
+    `needed_shown` is None if it needs nothing, `failure` is the model's.
+    """
 
     group: str
     outcome: Outcome
@@ -52,8 +58,11 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class ModelFigures:
-    """The figures of one model, or of none (`model` is None). `tokens`, `cost_usd` and `ms`: of one question asked now;
-    `spent_usd` of all of them. `failures` counts the failures of questions by kind."""
+    """The figures of one model, or of none (`model` is None).
+
+    `tokens`, `cost_usd` and `ms`: of one question asked now; `spent_usd` of all of them. `failures`
+    counts the failures of questions by kind.
+    """
 
     model: str | None
     rows: int
@@ -71,13 +80,22 @@ class ModelFigures:
 
 
 def catalog_for(row: LabelledRow, catalog: Catalog) -> Catalog:
-    """Return the catalog that routes a row. A row without an address matches no route, and may use every bundle."""
-    return catalog if row.is_placed else replace(catalog, routes=(), policies=(Policy("eval", allow=("*",)),))
+    """Return the catalog that routes a row.
+
+    A row without an address matches no route, and may use every bundle.
+    """
+    return (
+        catalog
+        if row.is_placed
+        else replace(catalog, routes=(), policies=(Policy("eval", allow=("*",)),))
+    )
 
 
 def judge_row(row: LabelledRow, catalog: Catalog, decision: Decision, ms: float) -> RoutedRow:
     """Judge the decision for a row."""
-    needed = frozenset(bundle.id if (bundle := catalog.bundle(id_)) is not None else id_ for id_ in row.bundles)
+    needed = frozenset(
+        bundle.id if (bundle := catalog.bundle(id_)) is not None else id_ for id_ in row.bundles
+    )
     decided = [chosen.id for chosen in decision.bundles if chosen.reason in DECIDED]
     outcome: Outcome = "abstained" if needed and not decided else "right"
     if decided and decided[0] not in needed:
@@ -87,7 +105,9 @@ def judge_row(row: LabelledRow, catalog: Catalog, decision: Decision, ms: float)
     if use is None:
         return RoutedRow(row.group, outcome, shown)
     tokens = use.input_tokens + use.output_tokens
-    return RoutedRow(row.group, outcome, shown, True, use.cached, use.failure, tokens, use.cost_usd, ms)
+    return RoutedRow(
+        row.group, outcome, shown, True, use.cached, use.failure, tokens, use.cost_usd, ms
+    )
 
 
 def figures_of(model: str | None, rows: Sequence[RoutedRow]) -> ModelFigures:
@@ -106,7 +126,10 @@ def figures_of(model: str | None, rows: Sequence[RoutedRow]) -> ModelFigures:
         shared("right"),
         shared("wrong"),
         shared("abstained"),
-        share([row for row in rows if row.needed_shown is not None], lambda row: bool(row.needed_shown)),
+        share(
+            [row for row in rows if row.needed_shown is not None],
+            lambda row: bool(row.needed_shown),
+        ),
         len(questioned),
         len(questioned) - len(fresh),
         failures,
@@ -118,8 +141,9 @@ def figures_of(model: str | None, rows: Sequence[RoutedRow]) -> ModelFigures:
 
 
 def share(rows: Sequence[RoutedRow], holds: Callable[[RoutedRow], bool]) -> Estimate:
-    """Return the share of the rows for which `holds` is true, with Wilson's interval for as many witnesses as there are
-    groups."""
+    """Return the share of the rows for which `holds` is true, with Wilson's interval for as many
+    witnesses as there are groups.
+    """
     if not rows:
         return Estimate()
     p, n = sum(map(holds, rows)) / len(rows), len({*_groups(rows)})

@@ -1,11 +1,13 @@
-"""The model's view at a recorded decision: the array of definitions, the guidance, and the place of every tool.
+"""The model's view at a recorded decision: the array of definitions, the guidance, and the place of
+every tool.
 
 Rules:
-1. It is computed from the record and its catalog, by the functions that made the surface at the time.
-2. It is the surface at the time of the decision. Tools that calls brought into the array later are in the next
-   decision's activation.
-3. A bundle over its own budget shows what search ranked best, but rankings are not recorded: `estimated` says that
-   there was such a bundle, and that its tools are listed here by name.
+1. It is computed from the record and its catalog, by the functions that made the surface at the
+   time.
+2. It is the surface at the time of the decision. Tools that calls brought into the array later are
+   in the next decision's activation.
+3. A bundle over its own budget shows what search ranked best, but rankings are not recorded:
+   `estimated` says that there was such a bundle, and that its tools are listed here by name.
 """
 
 from __future__ import annotations
@@ -21,13 +23,19 @@ from bundle_router.core.tools.exposure.names import names_in
 from bundle_router.core.tools.exposure.placements import Placement
 from bundle_router.core.tools.exposure.placing import needs_ranking, place, presented_bundles
 from bundle_router.core.tools.exposure.provider_forms import Format, listing
-from bundle_router.core.tools.meta_tools.definitions import meta_definitions, meta_names, meta_tokens
+from bundle_router.core.tools.meta_tools.definitions import (
+    meta_definitions,
+    meta_names,
+    meta_tokens,
+)
 from bundle_router.core.tools.meta_tools.guidance import guidance, without_tools
 
 
 @dataclass(frozen=True, slots=True)
 class ModelView:
-    """The array in a provider's form, its tokens (cl100k_base if counted), the guidance, and the place of each tool."""
+    """The array in a provider's form, its tokens (cl100k_base if counted), the guidance, and the
+    place of each tool.
+    """
 
     tools: tuple[dict[str, Any], ...]
     guidance: str
@@ -37,9 +45,13 @@ class ModelView:
 
 
 def placement_of(catalog: Catalog, record: DecisionRecord) -> tuple[Placement, bool]:
-    """Return the places of the decision's permitted tools, and whether a ranking is missing (rule 3)."""
+    """Return the places of the decision's permitted tools, and whether a ranking is missing (rule
+    3).
+    """
     verdicts = plan_for(catalog, record.step, record.facts.grants).verdicts
-    presented = presented_bundles(catalog, record.decision.bundles, lambda id_: verdicts.of(id_, record.facts).tools)
+    presented = presented_bundles(
+        catalog, record.decision.bundles, lambda id_: verdicts.of(id_, record.facts).tools
+    )
     placement = place(catalog, presented, record.decision.after, room=room_of(record.step))
     return placement, bool(needs_ranking(catalog, presented))
 
@@ -47,7 +59,9 @@ def placement_of(catalog: Catalog, record: DecisionRecord) -> tuple[Placement, b
 def model_view(catalog: Catalog, record: DecisionRecord, form: Format = "openai") -> ModelView:
     """Return what the model was shown under the decision."""
     placement, estimated = placement_of(catalog, record)
-    known = {tool for bundle in catalog.bundles.values() for tool in bundle.tools} | catalog.cards.keys()
+    known = {
+        tool for bundle in catalog.bundles.values() for tool in bundle.tools
+    } | catalog.cards.keys()
     names = names_in(catalog, sorted(known))
     meta, at = meta_names(placement, fixed=record.fixed_list)
     cards = [catalog.cards[row.name] for row in placement.direct]
@@ -56,7 +70,9 @@ def model_view(catalog: Catalog, record: DecisionRecord, form: Format = "openai"
     evicted = [tool for tool in record.decision.evicted_tools if tool in places]
     return ModelView(
         tools=(*listed[:at], *meta_definitions(meta, form), *listed[at:]),
-        guidance=guidance(catalog, placement, names, evicted) if places else without_tools(record.decision),
+        guidance=guidance(catalog, placement, names, evicted)
+        if places
+        else without_tools(record.decision),
         tokens=meta_tokens(meta) + sum(card.tokens for card in cards),
         placement=placement,
         estimated=estimated,

@@ -36,7 +36,10 @@ class RecordedRuns(Protocol):
 
 @dataclass(slots=True)
 class ReplayOutcome:
-    """The results of replayed decisions. `differing` and `early` hold the first `MAX_KEPT`; the counts cover all."""
+    """The results of replayed decisions.
+
+    `differing` and `early` hold the first `MAX_KEPT`; the counts cover all.
+    """
 
     behaviour: Behaviour
     differing: list[ReplayedDecision] = field(default_factory=list)
@@ -70,15 +73,21 @@ class ReplayOutcome:
             "differing_count": self.differing_count,
             "early": [replayed_row(item) for item in self.early],
             "early_count": self.early_count,
-            "shows_part": len(self.differing) < self.differing_count or len(self.early) < self.early_count,
+            "shows_part": (
+                len(self.differing) < self.differing_count or len(self.early) < self.early_count
+            ),
         }
 
 
 class RunReplays:
-    """Replays the decisions of one run after another. `known`: the servers that the runs had. `decide` decides under
-    the `other` catalog."""
+    """Replays the decisions of one run after another.
 
-    def __init__(self, runs: RecordedRuns, other: Catalog | None, examples: int, decide: Decide = decide) -> None:
+    `known`: the servers that the runs had. `decide` decides under the `other` catalog.
+    """
+
+    def __init__(
+        self, runs: RecordedRuns, other: Catalog | None, examples: int, decide: Decide = decide
+    ) -> None:
         self.known: set[str] = set()
         self.examples = examples
         self._runs = runs
@@ -90,7 +99,10 @@ class RunReplays:
         self._before = 0
 
     def replay_run(self, run_id: str, done: Callable[[int], None]) -> ReplayOutcome:
-        """Return the outcome of a run's decisions. Raises UnknownRun, and CorruptRun for any broken record."""
+        """Return the outcome of a run's decisions.
+
+        Raises UnknownRun, and CorruptRun for any broken record.
+        """
         outcome, last = ReplayOutcome(Behaviour(self.examples)), -1
         early = self._other is None and self._runs.header(run_id).is_early
         for number, record in enumerate(self._runs.decisions(run_id)):
@@ -98,7 +110,8 @@ class RunReplays:
                 self._add(record, outcome, is_early=early)
             except (KeyError, TypeError, ValueError) as error:
                 raise CorruptRun(
-                    f"record {record.decision.seq} of run {run_id!r} can't be replayed: {type(error).__name__}: {error}"
+                    f"record {record.decision.seq} of run {run_id!r} can't be replayed:"
+                    f" {type(error).__name__}: {error}"
                 ) from None
             last = record.decision.seq
             if number % _EVERY == 0:
@@ -110,14 +123,18 @@ class RunReplays:
         recorded = self._catalog(record.step.run_id, record.decision.catalog_revision)
         if len(self._facts) > _MAX_FACTS:
             self._facts.clear()
-        facts = self._facts.setdefault(record.facts, record.facts)  # what plans judged is kept beside one object
+        facts = self._facts.setdefault(
+            record.facts, record.facts
+        )  # what plans judged is kept beside one object
         if facts is not record.facts:
             record = replace(record, facts=facts)
         if self._other is None:
             replayed = replay(record, recorded)
             outcome.behaviour.add(replayed, {})
             if replayed.outcome != "identical":
-                outcome.add(replayed, is_early_detail=is_early and replayed.outcome == "same_bundles")
+                outcome.add(
+                    replayed, is_early_detail=is_early and replayed.outcome == "same_bundles"
+                )
             return
         replayed = replay(record, self._other, recorded, self._decide)
         if replayed.outcome in ("identical", "same_bundles"):
@@ -144,4 +161,7 @@ class RunReplays:
 def replayed_row(item: ReplayedDecision) -> dict[str, object]:
     names = ("run_id", "seq", "workflow", "role", "step", "outcome")
     lists = ("gained", "lost", "gained_tools", "lost_tools", "differs")
-    return {**{name: getattr(item, name) for name in names}, **{name: list(getattr(item, name)) for name in lists}}
+    return {
+        **{name: getattr(item, name) for name in names},
+        **{name: list(getattr(item, name)) for name in lists},
+    }

@@ -1,4 +1,6 @@
-"""A sentence for each closed word, and a line about search's and the model's answers, used everywhere."""
+"""A sentence for each closed word, and a line about search's and the model's answers, used
+everywhere.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,16 @@ CODE_SENTENCES: Final[Mapping[str, str]] = {
     "not_listed": "The server does not list the tool now.",
     "server_unavailable": "The tool's server can't be reached, or lacks its credential.",
     "not_mapped": "No route names it for this step, and neither search nor a model chose it.",
-    "not_offered": "Nothing was sure enough, and [search] offer keeps bundles with its effects out of the shortlist.",
+    "not_offered": (
+        "Nothing was sure enough, and [search] offer keeps bundles with its effects out of the"
+        " shortlist."
+    ),
     "below_floor": "Search or the model ranked it too low to be shown.",
     "not_selected": "It was a candidate, and another was picked.",
     "over_budget": "Showing it too would exceed the step's limit of bundles, tools or tokens.",
-    "evicted": "It was active before, and was removed to make room for what was used more recently.",
+    "evicted": (
+        "It was active before, and was removed to make room for what was used more recently."
+    ),
 }
 """Why a bundle or tool is not shown."""
 REASONS: Final[Mapping[str, str]] = {
@@ -79,18 +86,32 @@ FAILURES: Final[Mapping[str, str]] = {
 
 
 def sentence_of(word: str, kind: str = "") -> str:
-    """Return the sentence for a closed word; empty for any other. Some words are in two lists (`timeout`, `search`):
-    `kind` (`source`, `failure`) says which is meant."""
+    """Return the sentence for a closed word; empty for any other.
+
+    Some words are in two lists (`timeout`, `search`): `kind` (`source`, `failure`) says which is
+    meant.
+    """
     first: Mapping[str, str] = {"source": SOURCES, "failure": FAILURES}.get(kind, CODE_SENTENCES)
     return next(
-        (words[word] for words in (first, CODE_SENTENCES, REASONS, SOURCES, OUTCOMES, FAILURES) if word in words), ""
+        (
+            words[word]
+            for words in (first, CODE_SENTENCES, REASONS, SOURCES, OUTCOMES, FAILURES)
+            if word in words
+        ),
+        "",
     )
 
 
 def exposure_line(exposure: Exposure) -> str:
-    """Return how much of the catalog is in the array. Tools of a server that was not asked yet may not be known."""
+    """Return how much of the catalog is in the array.
+
+    Tools of a server that was not asked yet may not be known.
+    """
     tokens = f"{exposure.tokens:,} of {exposure.all_tokens:,} tokens"
-    return f"in the array, besides meta-tools: {exposure.tools} of {exposure.all_tools} known tools, {tokens}"
+    return (
+        f"in the array, besides meta-tools: {exposure.tools} of {exposure.all_tools} known tools,"
+        f" {tokens}"
+    )
 
 
 def selection_lines(search: SearchUse | None, model: ModelUse | None) -> Iterator[str]:
@@ -106,14 +127,22 @@ def _search(use: SearchUse) -> str:
     parts = [f"margin {e.margin:.2f}", f"coverage {e.coverage:.2f}", f"relevance {e.relevance:.2f}"]
     if use.probability is not None:
         parts.append(f"probability {use.probability:.2f}")
-        parts.append("never by itself" if use.threshold is None else f"threshold {use.threshold:.2f}")
+        parts.append(
+            "never by itself" if use.threshold is None else f"threshold {use.threshold:.2f}"
+        )
     if use.embeddings is not None:
         parts.append(f"embeddings {use.embeddings}")
     return f"search: {use.verdict} ({', '.join(parts)}; thresholds {use.thresholds})"
 
 
 def _model(use: ModelUse) -> str:
-    outcome = f"failed: {use.failure}" if use.failure else "answered from the cache" if use.cached else "answered"
+    outcome = (
+        f"failed: {use.failure}"
+        if use.failure
+        else "answered from the cache"
+        if use.cached
+        else "answered"
+    )
     parts = [f"{use.attempts} call{'' if use.attempts == 1 else 's'}", f"{use.elapsed_ms:.0f} ms"]
     if use.input_tokens or use.output_tokens:
         parts.append(f"{use.input_tokens:,} + {use.output_tokens:,} tokens")

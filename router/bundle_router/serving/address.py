@@ -1,8 +1,9 @@
 """The address that the service listens on, and the names it answers to.
 
 Rules:
-1. Loopback is the default. Any other address needs a token file, and either TLS or the caller's statement that
-   something in front of the service terminates TLS. A config file can't grant either.
+1. Loopback is the default. Any other address needs a token file, and either TLS or the caller's
+   statement that something in front of the service terminates TLS. A config file can't grant
+   either.
 2. `Host` must be a name of the service, and `Origin` must be the service's own.
 """
 
@@ -31,8 +32,11 @@ class OwnNames:
 
 @dataclass(frozen=True, slots=True)
 class ServiceAddress:
-    """An address to listen on (`port` 0: any free one). `names` are further names of the service, as in a URL
-    (`router.example`, `router.example:8443`). `without_tls`: something in front of the service terminates TLS."""
+    """An address to listen on (`port` 0: any free one).
+
+    `names` are further names of the service, as in a URL (`router.example`, `router.example:8443`).
+    `without_tls`: something in front of the service terminates TLS.
+    """
 
     host: str = LOOPBACK
     port: int = 0
@@ -47,22 +51,33 @@ class ServiceAddress:
         return self.certificate is not None
 
     def refuse_open(self, *, has_tokens: bool) -> None:
-        """Raise RequestError for an address that other machines reach, unless it has tokens and TLS."""
+        """Raise RequestError for an address that other machines reach, unless it has tokens and
+        TLS.
+        """
         try:
             is_loopback = ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             raise RequestError(
                 f"{self.host!r} is not an IP address",
-                advice="name an address, such as 127.0.0.1, ::1 or 0.0.0.0; give host names with --name",
+                advice=(
+                    "name an address, such as 127.0.0.1, ::1 or 0.0.0.0; give host names with"
+                    " --name"
+                ),
             ) from None
         if (self.certificate is None) != (self.private_key is None):
-            raise RequestError("TLS needs a certificate and its key", advice="give --tls-cert and --tls-key")
+            raise RequestError(
+                "TLS needs a certificate and its key", advice="give --tls-cert and --tls-key"
+            )
         if self.certificate is not None:
             try:
-                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate, self.private_key)
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
+                    self.certificate, self.private_key
+                )
             except OSError as error:  # ssl.SSLError is one
                 why = error.strerror or str(error)
-                raise RequestError(f"can't use the certificate {self.certificate!r} with its key: {why}") from None
+                raise RequestError(
+                    f"can't use the certificate {self.certificate!r} with its key: {why}"
+                ) from None
         if is_loopback:
             return
         if not has_tokens:
@@ -73,7 +88,10 @@ class ServiceAddress:
         if not self.has_tls and not self.without_tls:
             raise RequestError(
                 f"other machines can reach {self.host}: that needs TLS",
-                advice="give --tls-cert and --tls-key, or --without-tls if something in front of it has TLS",
+                advice=(
+                    "give --tls-cert and --tls-key, or --without-tls if something in front of it"
+                    " has TLS"
+                ),
             )
 
     def own_names(self, port: int) -> OwnNames:
@@ -82,7 +100,9 @@ class ServiceAddress:
         if self.host not in (LOOPBACK, "0.0.0.0", "::"):  # noqa: S104 - compared, not bound
             listed.append(f"{_in_url(self.host)}:{port}")
         listed += self.names
-        schemes = ("http", "https") if self.without_tls else ("https",) if self.has_tls else ("http",)
+        schemes = (
+            ("http", "https") if self.without_tls else ("https",) if self.has_tls else ("http",)
+        )
         origins = frozenset(f"{scheme}://{name}".encode() for scheme in schemes for name in listed)
         words = f"{', '.join(listed[:-1])} or {listed[-1]}"
         return OwnNames(frozenset(name.encode() for name in listed), origins, words)
@@ -91,13 +111,19 @@ class ServiceAddress:
         """Return the URL of the service on this port."""
         here = {"0.0.0.0": LOOPBACK, "::": "[::1]"}.get(self.host, _in_url(self.host))  # noqa: S104 - compared, not bound
         name = self.names[0] if self.names else f"{here}:{port}"
-        return f"{'https' if self.has_tls or (self.names and self.without_tls) else 'http'}://{name}"
+        return (
+            f"{'https' if self.has_tls or (self.names and self.without_tls) else 'http'}://{name}"
+        )
 
     def listen(self) -> socket.socket:
-        """Return a listening socket. Raises RequestError if the address is taken or not available."""
+        """Return a listening socket.
+
+        Raises RequestError if the address is taken or not available.
+        """
         try:
             family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-            # With IPPROTO_TCP asyncio sets TCP_NODELAY; else each small answer waits 40 ms for an acknowledgement.
+            # With IPPROTO_TCP asyncio sets TCP_NODELAY; else each small answer waits 40 ms for an
+            # acknowledgement.
             listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
             try:
                 listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -38,7 +38,9 @@ class Endpoint:
 
     __slots__ = ("_access", "_keys", "base", "key", "port")
 
-    def __init__(self, keys: Keys, address: ServiceAddress, port: int, access: EndpointAccess) -> None:
+    def __init__(
+        self, keys: Keys, address: ServiceAddress, port: int, access: EndpointAccess
+    ) -> None:
         self.key = keys.key
         self.port = port
         self.base = address.base(port)
@@ -50,14 +52,20 @@ class Endpoint:
         return f"Endpoint(port={self.port})"
 
     def url(self, run_id: str | None = None, decision: str | None = None) -> str:
-        """Return the URL of a run: with its default branch, or with this decision while that is open (for agents of
-        branches, each with its own). None: the token's own run."""
+        """Return the URL of a run: with its default branch, or with this decision while that is
+        open (for agents of branches, each with its own). None: the token's own run.
+        """
         return f"{self.base}{path_of(run_id, decision) if run_id is not None else ROOT}"
 
     def token(self, run_id: str, decision: str | None = None) -> str:
-        """Return the bearer token that opens only this run, to pass to its agent. With a decision, the token opens the
-        run under that decision only. Raises UnknownRun for a run without a decision."""
-        return self._keys.token_for_run(run_id, run_tag(self._access.decision_id_now(run_id)), decision)
+        """Return the bearer token that opens only this run, to pass to its agent.
+
+        With a decision, the token opens the run under that decision only. Raises UnknownRun for a
+        run without a decision.
+        """
+        return self._keys.token_for_run(
+            run_id, run_tag(self._access.decision_id_now(run_id)), decision
+        )
 
 
 @contextlib.asynccontextmanager
@@ -74,10 +82,11 @@ async def serve_mcp(
 ) -> AsyncIterator[Endpoint]:
     """Serve the router's runs over MCP on 127.0.0.1, or at `address`, while the context lasts.
 
-    `key` is the bearer token that opens every run (None: a new one), `tokens` a file of others, read once; `port` 0
-    means any free one. The head of a request may take `head_s` seconds to arrive, its body `body_s`. At the end, calls
-    in progress get `GRACE_S` seconds; then they are cancelled, and recorded as such. All of it takes less than
-    `STOP_S`. Leave the context before the router is closed.
+    `key` is the bearer token that opens every run (None: a new one), `tokens` a file of others,
+    read once; `port` 0 means any free one. The head of a request may take `head_s` seconds to
+    arrive, its body `body_s`. At the end, calls in progress get `GRACE_S` seconds; then they are
+    cancelled, and recorded as such. All of it takes less than `STOP_S`. Leave the context before
+    the router is closed.
 
     Raises RequestError for a port that is taken or an invalid key, NotInstalled without the SDK.
     """
@@ -90,7 +99,10 @@ async def serve_mcp(
     address = address or ServiceAddress(port=port)
     async with (
         served_runs(access) as runs,
-        answering(access, requests, runs, keys=keys, address=address, head_s=head_s) as (endpoint, begin),
+        answering(access, requests, runs, keys=keys, address=address, head_s=head_s) as (
+            endpoint,
+            begin,
+        ),
     ):
         begin(mcp_routes(runs), Admission(address.own_names(endpoint.port), keys))
         yield endpoint
@@ -106,9 +118,14 @@ async def opened_keys(access: EndpointAccess, key: str | None, tokens: AccessTok
 
 @contextlib.asynccontextmanager
 async def served_runs(access: EndpointAccess) -> AsyncIterator[ServedRuns]:
-    """Yield the runs as MCP servers, and end their sessions at the end. The SDK is imported in the background, which
-    takes a second; only the first request may have to wait for it."""
-    loaded = asyncio.ensure_future(asyncio.to_thread(import_module, "bundle_router.serving.mcp.protocol"))
+    """Yield the runs as MCP servers, and end their sessions at the end.
+
+    The SDK is imported in the background, which takes a second; only the first request may have to
+    wait for it.
+    """
+    loaded = asyncio.ensure_future(
+        asyncio.to_thread(import_module, "bundle_router.serving.mcp.protocol")
+    )
     runs = ServedRuns(access, loaded)
     try:
         yield runs
@@ -123,10 +140,18 @@ Begin = Callable[[Sequence["BaseRoute"], Admission], None]
 
 @contextlib.asynccontextmanager
 async def answering(
-    access: EndpointAccess, requests: Requests, runs: ServedRuns, *, keys: Keys, address: ServiceAddress, head_s: float
+    access: EndpointAccess,
+    requests: Requests,
+    runs: ServedRuns,
+    *,
+    keys: Keys,
+    address: ServiceAddress,
+    head_s: float,
 ) -> AsyncIterator[tuple[Endpoint, Begin]]:
-    """Yield an endpoint with its listening socket, and the function that starts to answer there. At the end, requests
-    in progress get `GRACE_S` and are then cancelled. Raises RequestError."""
+    """Yield an endpoint with its listening socket, and the function that starts to answer there.
+
+    At the end, requests in progress get `GRACE_S` and are then cancelled. Raises RequestError.
+    """
     from bundle_router.serving.listener import Listener
 
     address.refuse_open(has_tokens=bool(keys.named))
@@ -157,7 +182,10 @@ async def answering(
 
 
 def require_extra(extra: Literal["mcp", "service"]) -> None:
-    """Raise NotInstalled, which names the extra, if one of its libraries is missing. Loads none of them."""
+    """Raise NotInstalled, which names the extra, if one of its libraries is missing.
+
+    Loads none of them.
+    """
     what, modules = _EXTRAS[extra]
     missing = [name for name in modules if find_spec(name) is None]
     if missing:

@@ -1,12 +1,12 @@
 """Admits or refuses a request by its head alone. Pure.
 
 Rules:
-1. Names are compared whole, never by prefix, and a header that decides must occur only once. `localhost:@evil` and a
-   second Host are refused.
-2. Host and Origin are checked first: a web page that reaches us by a name it made resolve to this machine learns
-   nothing, not even whether its token is valid. No answer carries a CORS header.
-3. The token is checked before the path: without one, every path and method gets the same answer. (A browser that
-   requests a page is redirected to the sign-in, whatever the page.)
+1. Names are compared whole, never by prefix, and a header that decides must occur only once.
+   `localhost:@evil` and a second Host are refused.
+2. Host and Origin are checked first: a web page that reaches us by a name it made resolve to this
+   machine learns nothing, not even whether its token is valid. No answer carries a CORS header.
+3. The token is checked before the path: without one, every path and method gets the same answer. (A
+   browser that requests a page is redirected to the sign-in, whatever the page.)
 4. The path is judged as it was sent. Escapes and double slashes are not interpreted.
 """
 
@@ -49,8 +49,10 @@ class Destination:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What admission depends on: the service's names, its tokens, the paths open to all, the function that finds the
-    caller of a browser's cookie (for pages only), and the function that reloads tokens when an unknown one arrives."""
+    """What admission depends on: the service's names, its tokens, the paths open to all, the
+    function that finds the caller of a browser's cookie (for pages only), and the function that
+    reloads tokens when an unknown one arrives.
+    """
 
     names: OwnNames
     keys: Keys
@@ -104,7 +106,9 @@ def values_of(headers: Headers, name: bytes) -> list[bytes]:
 def is_too_long(headers: Headers, max_bytes: int) -> bool:
     """Return whether a declared length is invalid, or exceeds the maximum of a body."""
     lengths = values_of(headers, b"content-length")
-    return any(not length.isdigit() or len(length) > 18 or int(length) > max_bytes for length in lengths)
+    return any(
+        not length.isdigit() or len(length) > 18 or int(length) > max_bytes for length in lengths
+    )
 
 
 def is_json(headers: Headers) -> bool:
@@ -114,14 +118,28 @@ def is_json(headers: Headers) -> bool:
 
 
 def _refuse_stranger(headers: Headers, names: OwnNames) -> Refusal | None:
-    """Return the refusal of a request to another address, or from a page of another origin; else None."""
-    hosts, origins, sites = (values_of(headers, name) for name in (b"host", b"origin", b"sec-fetch-site"))
+    """Return the refusal of a request to another address, or from a page of another origin; else
+    None.
+    """
+    hosts, origins, sites = (
+        values_of(headers, name) for name in (b"host", b"origin", b"sec-fetch-site")
+    )
     if len(hosts) != 1 or hosts[0] not in names.hosts:
         return Refusal(421, "wrong_host", f"The header Host must be {names.words}.", advice=_NAME)
     if len(origins) > 1 or any(origin not in names.origins for origin in origins):
-        return Refusal(403, "wrong_origin", "The header Origin names another site than this service.", advice=_OWN)
+        return Refusal(
+            403,
+            "wrong_origin",
+            "The header Origin names another site than this service.",
+            advice=_OWN,
+        )
     if any(site not in _OWN_SITE for site in sites):
-        return Refusal(403, "wrong_origin", "A page of another site sent this request (Sec-Fetch-Site).", advice=_OWN)
+        return Refusal(
+            403,
+            "wrong_origin",
+            "A page of another site sent this request (Sec-Fetch-Site).",
+            advice=_OWN,
+        )
     return None
 
 
@@ -141,7 +159,8 @@ def _caller(headers: Headers, keys: Keys, to: Destination | None) -> Caller | No
 UNAUTHORIZED: Final = Refusal(
     401,
     "unauthorized",
-    "Send 'Authorization: Bearer TOKEN' with a valid token of this service (at /mcp/runs also the run's).",
+    "Send 'Authorization: Bearer TOKEN' with a valid token of this service (at /mcp/runs also the"
+    " run's).",
     ((b"www-authenticate", b"Bearer"),),
     "use the token that `bundle-router serve` printed, or make one with `bundle-router token`",
 )

@@ -1,12 +1,14 @@
-"""The service as one ASGI application: middleware that checks and bounds each request, then the mount for its path.
+"""The service as one ASGI application: middleware that checks and bounds each request, then the
+mount for its path.
 
     RequestGate       Host, Origin, token, path as it was sent (`gate`)
       Requests        number, size and time of requests; shutdown (`requests`)
         /mcp          runs as MCP servers (`mcp`)
         /             other mounts, in the order given
 
-Only the path selects a mount, which finds the caller in `scope["user"]` (`keys.Caller`); `scope["judge"]` judges it
-anew. Below the gate a body is whole and bounded. This module knows neither the MCP SDK nor the HTTP server.
+Only the path selects a mount, which finds the caller in `scope["user"]` (`keys.Caller`);
+`scope["judge"]` judges it anew. Below the gate a body is whole and bounded. This module knows
+neither the MCP SDK nor the HTTP server.
 """
 
 from __future__ import annotations
@@ -23,14 +25,24 @@ from bundle_router.serving.requests import Requests
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
-NOTHING = Refusal(404, "not_found", "There is nothing at this path.", advice="see /openapi.json for what there is")
+NOTHING = Refusal(
+    404, "not_found", "There is nothing at this path.", advice="see /openapi.json for what there is"
+)
 WRONG_METHOD = Refusal(
-    405, "method_not_allowed", "This path does not take this method.", advice="use one that the header Allow lists"
+    405,
+    "method_not_allowed",
+    "This path does not take this method.",
+    advice="use one that the header Allow lists",
 )
 
-INERT: Final = ((b"x-content-type-options", b"nosniff"), (b"content-security-policy", b"default-src 'none'; sandbox"))
-"""Headers of every answer that does not set its own. Answers contain tools' results, which no browser may take for a
-page or a script."""
+INERT: Final = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"content-security-policy", b"default-src 'none'; sandbox"),
+)
+"""Headers of every answer that does not set its own.
+
+Answers contain tools' results, which no browser may take for a page or a script.
+"""
 
 
 class RequestGate:
@@ -43,7 +55,10 @@ class RequestGate:
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        judged, renew = judge(scope["raw_path"], scope["headers"], self._admission), self._admission.renew
+        judged, renew = (
+            judge(scope["raw_path"], scope["headers"], self._admission),
+            self._admission.renew,
+        )
         if judged is UNAUTHORIZED and renew is not None and await renew():
             judged = judge(scope["raw_path"], scope["headers"], self._admission)
         if not isinstance(judged, Refusal) and is_misplaced(scope["raw_path"]):
@@ -66,8 +81,11 @@ class RequestGate:
 
 
 def application(routes: Sequence[BaseRoute], admission: Admission, requests: Requests) -> Asgi:
-    """Return the application over these routes, which are tried in order. The first mount, and ASGI applications with
-    one path, are matched without Starlette, whose middleware and router cost as much as the gate."""
+    """Return the application over these routes, which are tried in order.
+
+    The first mount, and ASGI applications with one path, are matched without Starlette, whose
+    middleware and router cost as much as the gate.
+    """
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
     from starlette.requests import Request
@@ -77,7 +95,12 @@ def application(routes: Sequence[BaseRoute], admission: Admission, requests: Req
     async def refused(request: Request, error: Exception) -> Response:
         """Answer Starlette's own error: the route does not have the method."""
         headers = dict(getattr(error, "headers", None) or {})
-        return Response(json.dumps(WRONG_METHOD.to_json()), WRONG_METHOD.status, headers, "application/problem+json")
+        return Response(
+            json.dumps(WRONG_METHOD.to_json()),
+            WRONG_METHOD.status,
+            headers,
+            "application/problem+json",
+        )
 
     def built(served: Sequence[BaseRoute]) -> Asgi:
         app = Starlette(routes=list(served), exception_handlers={HTTPException: refused})
@@ -86,7 +109,9 @@ def application(routes: Sequence[BaseRoute], admission: Admission, requests: Req
         return app
 
     every_route = built(routes)
-    programs = built([route for route in routes if not isinstance(route, Mount) or route.path])  # no page is beneath
+    programs = built(
+        [route for route in routes if not isinstance(route, Mount) or route.path]
+    )  # no page is beneath
     first = next(route for route in routes if isinstance(route, Mount))
     direct: dict[tuple[str, str], Asgi] = {
         (method, route.path): route.endpoint

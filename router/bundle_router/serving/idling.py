@@ -1,5 +1,6 @@
-"""Closes runs that were not used for a while: their resources are released and their end is written. The next step
-or call opens such a run again."""
+"""Closes runs that were not used for a while: their resources are released and their end is
+written. The next step or call opens such a run again.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +20,16 @@ LOOKS: Final = 4
 
 
 class IdleRuns:
-    """When each run was last used. Belongs to one event loop; only `note` may be called from other threads.
+    """When each run was last used.
+
+    Belongs to one event loop; only `note` may be called from other threads.
 
     `close` ends a run; `report` receives the outcome.
     """
 
-    def __init__(self, idle_s: float, close: Callable[[str], Awaitable[object]], report: Callable[..., None]) -> None:
+    def __init__(
+        self, idle_s: float, close: Callable[[str], Awaitable[object]], report: Callable[..., None]
+    ) -> None:
         self._idle_s = idle_s
         self._close = close
         self._report = report
@@ -46,7 +51,10 @@ class IdleRuns:
             self.note(run_id)
 
     def note(self, run_id: str) -> None:
-        """Note that a run was used. Any thread may call this. Updates at most a hundred times per `idle_s`."""
+        """Note that a run was used.
+
+        Any thread may call this. Updates at most a hundred times per `idle_s`.
+        """
         now = time.monotonic()
         if now - self._used.get(run_id, -self._idle_s) > self._idle_s / 100:
             with self._lock:

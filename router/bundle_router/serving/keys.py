@@ -1,9 +1,10 @@
 """Bearer tokens: one for the whole endpoint, and one derived from it for each run and decision.
 
-A run's token opens only that run, so its agent can't speak for a parent or neighbour. A decision's token opens the run
-only under that decision, so the agent of one branch can't speak for another. Both belong to the run that existed when
-they were made: a run of the same id, begun after that one was pruned, refuses them by their first bytes (`begun`).
-Tokens made here begin with `brk_`, so that they are recognised and redacted wherever they appear.
+A run's token opens only that run, so its agent can't speak for a parent or neighbour. A decision's
+token opens the run only under that decision, so the agent of one branch can't speak for another.
+Both belong to the run that existed when they were made: a run of the same id, begun after that one
+was pruned, refuses them by their first bytes (`begun`). Tokens made here begin with `brk_`, so that
+they are recognised and redacted wherever they appear.
 """
 
 from __future__ import annotations
@@ -36,8 +37,10 @@ SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The owner of a token: its name, its scopes, the principal it speaks for (empty: the one it names), and the role
-    that its own run at `/mcp` is routed as. A run's token opens only that run (`run_id`), over MCP."""
+    """The owner of a token: its name, its scopes, the principal it speaks for (empty: the one it
+    names), and the role that its own run at `/mcp` is routed as. A run's token opens only that run
+    (`run_id`), over MCP.
+    """
 
     name: str = "endpoint"
     scopes: frozenset[Scope] = frozenset(SCOPES)
@@ -49,7 +52,9 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class NamedToken:
-    """A token of the token file: its SHA-256, its caller, and when it expires (seconds since 1970)."""
+    """A token of the token file: its SHA-256, its caller, and when it expires (seconds since
+    1970).
+    """
 
     digest: bytes
     caller: Caller
@@ -69,21 +74,27 @@ def key_from_env(name: str) -> str:
     """Return the token in an environment variable. Raises RequestError, which never repeats it."""
     value = os.environ.get(name, "")
     if not value:
-        raise RequestError(f"the environment variable {name!r} is not set", advice="set it to the endpoint's token")
+        raise RequestError(
+            f"the environment variable {name!r} is not set", advice="set it to the endpoint's token"
+        )
     return _check_key(value, f"the environment variable {name!r}")
 
 
 def _check_key(key: str, where: str) -> str:
     if not isinstance(key, str) or not MIN_KEY <= len(key) <= MAX_KEY or not _KEY.fullmatch(key):
         raise RequestError(
-            f"{where} holds no token: one has {MIN_KEY} to {MAX_KEY} characters of A-Z, a-z, 0-9, -._~+/",
+            f"{where} holds no token: one has {MIN_KEY} to {MAX_KEY} characters of A-Z, a-z, 0-9,"
+            " -._~+/",
             advice="make one with `python -c 'import secrets; print(secrets.token_urlsafe(32))'`",
         )
     return key
 
 
 class Keys:
-    """The endpoint's token and those of its runs. Raises RequestError for a token that is too short."""
+    """The endpoint's token and those of its runs.
+
+    Raises RequestError for a token that is too short.
+    """
 
     __slots__ = ("_digest", "_found", "_key", "named")
 
@@ -108,17 +119,27 @@ class Keys:
         mac = hmac.new(self._key, named, hashlib.sha256).digest()
         return _MARK + base64.urlsafe_b64encode(begun + mac[len(begun) :]).rstrip(b"=").decode()
 
-    def caller(self, presented: bytes, run_id: str | None, decision: str | None = None) -> Caller | None:
-        """Return the caller of a token for a run (None: for a path of no run), under a decision if one is named; None
-        for an invalid token. Takes the same time for every invalid one. It can't tell whether a run's token is of the
-        present run or of an earlier one with its id: compare `Caller.begun`."""
+    def caller(
+        self, presented: bytes, run_id: str | None, decision: str | None = None
+    ) -> Caller | None:
+        """Return the caller of a token for a run (None: for a path of no run), under a decision if
+        one is named; None for an invalid token. Takes the same time for every invalid one. It can't
+        tell whether a run's token is of the present run or of an earlier one with its id: compare
+        `Caller.begun`.
+        """
         known = _digest(presented)
         found = self._found.get((known, run_id, decision))
         if found is not None:
             return found
-        first = base64.urlsafe_b64decode(presented[4:12])[:4] if _RUN_TOKEN.fullmatch(presented) else b""
+        first = (
+            base64.urlsafe_b64decode(presented[4:12])[:4]
+            if _RUN_TOKEN.fullmatch(presented)
+            else b""
+        )
         derived = (
-            () if run_id is None else (self.token_for_run(run_id, first), self.token_for_run(run_id, first, decision))
+            ()
+            if run_id is None
+            else (self.token_for_run(run_id, first), self.token_for_run(run_id, first, decision))
         )
         single = [hmac.compare_digest(known, _digest(token.encode())) for token in derived]
         caller = self.holder(known)
@@ -133,7 +154,9 @@ class Keys:
         return caller
 
     def holder(self, digest: bytes) -> Caller | None:
-        """Return the present caller of a token that is no run's, by its SHA-256; None if it is unknown or expired."""
+        """Return the present caller of a token that is no run's, by its SHA-256; None if it is
+        unknown or expired.
+        """
         listed = [token for token in self.named if hmac.compare_digest(digest, token.digest)]
         if hmac.compare_digest(digest, self._digest):
             return Caller()

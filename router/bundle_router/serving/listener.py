@@ -1,7 +1,7 @@
 """The HTTP server, and the only module that knows `uvicorn`. Loaded when an endpoint starts.
 
-It sets no signal handler and changes no foreign logger. It closes a connection that does not send a whole request head
-in time; uvicorn bounds only the idle time after an answer.
+It sets no signal handler and changes no foreign logger. It closes a connection that does not send a
+whole request head in time; uvicorn bounds only the idle time after an answer.
 """
 
 from __future__ import annotations
@@ -25,12 +25,15 @@ STOP_TICKS_S: Final = 3.0
 """Seconds that idle connections may take to close."""
 
 _LOG: Final = logging.getLogger("bundle_router.serving.http")
-_LOG.setLevel(logging.ERROR)  # a warning for every malformed request would let strangers fill a disk
+_LOG.setLevel(
+    logging.ERROR
+)  # a warning for every malformed request would let strangers fill a disk
 
 
 class CoalescingTransport:
-    """A transport that sends all writes of one loop iteration as one piece: an answer's head and body are one system
-    call, and one packet that wakes the client."""
+    """A transport that sends all writes of one loop iteration as one piece: an answer's head and
+    body are one system call, and one packet that wakes the client.
+    """
 
     __slots__ = ("_buffer", "_loop", "_transport")
 
@@ -64,8 +67,11 @@ class _RefusedHead(Exception):
 
 
 class HttpConnection(HttpToolsProtocol):
-    """One connection. A request's head must arrive within `head_s` and `MAX_HEAD_BYTES`, because the parser itself
-    accepts any number of bytes."""
+    """One connection.
+
+    A request's head must arrive within `head_s` and `MAX_HEAD_BYTES`, because the parser itself
+    accepts any number of bytes.
+    """
 
     head_s = 10.0
 
@@ -111,7 +117,9 @@ class HttpConnection(HttpToolsProtocol):
         name = name.lower()
         if name == b"expect" and value.strip().lower() == b"100-continue":
             self.expect_100_continue = True
-        self.headers.append((name, value.strip()))  # uvicorn's own method does just this, with one call more a header
+        self.headers.append(
+            (name, value.strip())
+        )  # uvicorn's own method does just this, with one call more a header
 
     def on_headers_complete(self) -> None:
         self._in_head = False
@@ -184,7 +192,9 @@ class Listener:
     def start(self) -> None:
         """Begin to accept. Earlier connections wait in the socket's queue."""
         self._others = _stream_watchers()
-        self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]), name="mcp-listener")
+        self._task = asyncio.create_task(
+            self._server.serve(sockets=[self._socket]), name="mcp-listener"
+        )
 
     async def close(self) -> None:
         """Stop accepting, and close every connection."""
@@ -200,6 +210,12 @@ class Listener:
 
 
 def _stream_watchers() -> set[asyncio.Task[Any]]:
-    """Return the tasks in which `sse-starlette`, below the SDK, asks twice a second whether a server is about to exit.
-    There is one for each event loop, started with the first stream and never ended."""
-    return {task for task in asyncio.all_tasks() if getattr(task.get_coro(), "__qualname__", "") == "_shutdown_watcher"}
+    """Return the tasks in which `sse-starlette`, below the SDK, asks twice a second whether a
+    server is about to exit. There is one for each event loop, started with the first stream and
+    never ended.
+    """
+    return {
+        task
+        for task in asyncio.all_tasks()
+        if getattr(task.get_coro(), "__qualname__", "") == "_shutdown_watcher"
+    }

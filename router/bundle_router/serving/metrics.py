@@ -1,6 +1,9 @@
-"""The service's metrics for Prometheus; the only user of `prometheus_client`. Loaded when a service starts.
+"""The service's metrics for Prometheus; the only user of `prometheus_client`.
 
-Labels are words of closed lists and names in the config, never text of a request, so strangers can't create series.
+Loaded when a service starts.
+
+Labels are words of closed lists and names in the config, never text of a request, so strangers
+can't create series.
 """
 
 from __future__ import annotations
@@ -26,20 +29,32 @@ class ServiceMetrics:
         self._registry = series = CollectorRegistry()
 
         def counter(name: str, description: str, *labels: str) -> Any:
-            return cache(Counter(f"bundle_router_{name}", description, labels, registry=series).labels)
+            return cache(
+                Counter(f"bundle_router_{name}", description, labels, registry=series).labels
+            )
 
         def histogram(name: str, description: str, label: str, buckets: Sequence[float]) -> Any:
             return cache(
-                Histogram(f"bundle_router_{name}", description, [label], buckets=buckets, registry=series).labels
+                Histogram(
+                    f"bundle_router_{name}", description, [label], buckets=buckets, registry=series
+                ).labels
             )
 
         self._requests = counter("requests", "Requests answered.", "route", "status")
-        self._request_s = histogram("request_seconds", "From the first byte to the answer.", "route", _DECISION_S)
+        self._request_s = histogram(
+            "request_seconds", "From the first byte to the answer.", "route", _DECISION_S
+        )
         self._decisions = counter("decisions", "Decisions.", "source", "degraded")
-        self._decision_s = histogram("decision_seconds", "Time to decide and record.", "source", _DECISION_S)
-        self._shown = Counter("bundle_router_shown_tokens", "Tokens of the definitions shown.", registry=series)
+        self._decision_s = histogram(
+            "decision_seconds", "Time to decide and record.", "source", _DECISION_S
+        )
+        self._shown = Counter(
+            "bundle_router_shown_tokens", "Tokens of the definitions shown.", registry=series
+        )
         self._all = Counter(
-            "bundle_router_all_tokens", "Tokens of all definitions, had they been shown.", registry=series
+            "bundle_router_all_tokens",
+            "Tokens of all definitions, had they been shown.",
+            registry=series,
         )
         self._calls = counter("calls", "Tool calls.", "server", "outcome")
         self._call_s = histogram("call_seconds", "Time of a tool call.", "server", _CALL_S)
@@ -47,7 +62,9 @@ class ServiceMetrics:
         self._model_s = counter("model_seconds", "Time spent on questions.", "model")
         self._model_cost = counter("model_cost_usd", "What they cost.", "model")
         self._reloads = counter("config_reloads", "Edits of the config met.", "outcome")
-        gauge = Gauge("bundle_router_requests_under_way", "Requests being answered.", registry=series)
+        gauge = Gauge(
+            "bundle_router_requests_under_way", "Requests being answered.", registry=series
+        )
         gauge.set_function(under_way)
 
     def answered(self, route: str, status: int, elapsed_s: float) -> None:

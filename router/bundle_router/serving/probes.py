@@ -1,11 +1,11 @@
 """The state of the service: `/healthz`, `/readyz` and `/metrics`.
 
 Rules:
-1. The first two answer one word without a token, for whatever monitors processes. With a token, `/readyz` gives the
-   details.
-2. Ready means able to store a decision and to answer agents: the store is writable, the MCP SDK is loaded, and the
-   service is not stopping. An invalid config edit or an unavailable server is reported but does not count: the last
-   good config stays in force.
+1. The first two answer one word without a token, for whatever monitors processes. With a token,
+   `/readyz` gives the details.
+2. Ready means able to store a decision and to answer agents: the store is writable, the MCP SDK is
+   loaded, and the service is not stopping. An invalid config edit or an unavailable server is
+   reported but does not count: the last good config stays in force.
 """
 
 from __future__ import annotations
@@ -41,7 +41,11 @@ def probe_routes(
         away, trouble = agents(), await _store_trouble(router)
         body: dict[str, Any] = {"ready": not (away or trouble)}
         if request.scope["user"] is not NOBODY:
-            body |= {"store": trouble or "ok", "mcp": away or "ok", **_about(router, watch.problems)}
+            body |= {
+                "store": trouble or "ok",
+                "mcp": away or "ok",
+                **_about(router, watch.problems),
+            }
         return JSONResponse(body, 200 if body["ready"] else 503)
 
     async def series(_request: Request) -> Response:
@@ -70,4 +74,7 @@ def _about(router: Router, problems: Sequence[str]) -> dict[str, Any]:
         for name, server in sorted(catalog.servers.items())
         if server.enabled
     ]
-    return {"config": {"revision": catalog.revision, "problems": list(problems)}, "servers": servers}
+    return {
+        "config": {"revision": catalog.revision, "problems": list(problems)},
+        "servers": servers,
+    }

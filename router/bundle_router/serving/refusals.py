@@ -1,4 +1,6 @@
-"""Refusals in the form of the address: JSON-RPC below `/mcp`, elsewhere problem details (RFC 9457)."""
+"""Refusals in the form of the address: JSON-RPC below `/mcp`, elsewhere problem details (RFC
+9457).
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ PROBLEM: Final = "urn:bundle-router:problem:"
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a request is not carried out: an HTTP status, a closed code, a sentence, and advice for the caller."""
+    """Why a request is not carried out: an HTTP status, a closed code, a sentence, and advice for
+    the caller.
+    """
 
     status: int
     code: str
@@ -46,7 +50,10 @@ OTHER_PRINCIPAL: Final = Refusal(
     403,
     "wrong_principal",
     "This token acts for one principal only.",
-    advice="leave the principal out, and name a run; the pages show all runs, and need a token without a principal",
+    advice=(
+        "leave the principal out, and name a run; the pages show all runs, and need a token without"
+        " a principal"
+    ),
 )
 
 
@@ -57,12 +64,23 @@ def missing_scope(scope: str) -> Refusal:
 
 
 def refusal_of(caller: Any, scope: str) -> Refusal | None:
-    """Return why a caller may not see the pages that need a scope, and show all runs; None if they may."""
-    return OTHER_PRINCIPAL if caller.principal else None if scope in caller.scopes else missing_scope(scope)
+    """Return why a caller may not see the pages that need a scope, and show all runs; None if they
+    may.
+    """
+    return (
+        OTHER_PRINCIPAL
+        if caller.principal
+        else None
+        if scope in caller.scopes
+        else missing_scope(scope)
+    )
 
 
 async def refuse(refusal: Refusal, scope: Message, send: Send, *, close: bool = True) -> None:
-    """Answer with the refusal. `close` also closes the connection, because the body was not read."""
+    """Answer with the refusal.
+
+    `close` also closes the connection, because the body was not read.
+    """
     kind = b"application/problem+json"
     body_of: dict[str, Any] = refusal.to_json()
     if scope["path"].startswith("/mcp"):
@@ -71,7 +89,11 @@ async def refuse(refusal: Refusal, scope: Message, send: Send, *, close: bool = 
         error = {"code": INVALID_REQUEST, "message": message}
         body_of = {"jsonrpc": "2.0", "id": None, "error": error}
     body = json.dumps(body_of).encode()
-    headers = [(b"content-type", kind), (b"content-length", str(len(body)).encode()), *refusal.headers]
+    headers = [
+        (b"content-type", kind),
+        (b"content-length", str(len(body)).encode()),
+        *refusal.headers,
+    ]
     if close:
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
@@ -89,8 +111,11 @@ class RefusalApp:
 
 
 class ScopedMount:
-    """A mount for tokens with one scope. It shows all runs, so tokens of a single principal are refused. The mounted
-    application finds in `scope["config_problems"]` why the config's files are not in force."""
+    """A mount for tokens with one scope.
+
+    It shows all runs, so tokens of a single principal are refused. The mounted application finds in
+    `scope["config_problems"]` why the config's files are not in force.
+    """
 
     def __init__(self, app: Asgi, scope: str, problems: Callable[[], Sequence[str]]) -> None:
         self._app = app

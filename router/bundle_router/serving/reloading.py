@@ -2,10 +2,10 @@
 
 Rules:
 1. A valid edit takes effect between steps; every later decision names its revision.
-2. An invalid or half-written edit changes nothing: the last good config stays in force. Its problems are logged once,
-   and are in `/readyz` as long as they last.
-3. Files are checked often, but read only when their times, sizes or inodes changed and then stayed the same from one
-   check to the next, so that an editor that writes in place is not read half-way.
+2. An invalid or half-written edit changes nothing: the last good config stays in force. Its
+   problems are logged once, and are in `/readyz` as long as they last.
+3. Files are checked often, but read only when their times, sizes or inodes changed and then stayed
+   the same from one check to the next, so that an editor that writes in place is not read half-way.
 """
 
 from __future__ import annotations
@@ -25,10 +25,17 @@ LOOK_S: Final = 0.5
 
 
 class ConfigWatch:
-    """Watches the config's files. Calls `on_event` with `adopted` or `refused`. Belongs to one event loop."""
+    """Watches the config's files.
+
+    Calls `on_event` with `adopted` or `refused`. Belongs to one event loop.
+    """
 
     def __init__(
-        self, router: Router, keys: Keys, tokens: AccessTokens | None, on_event: Callable[[str], None]
+        self,
+        router: Router,
+        keys: Keys,
+        tokens: AccessTokens | None,
+        on_event: Callable[[str], None],
     ) -> None:
         self._router = router
         self._keys = keys
@@ -60,13 +67,18 @@ class ConfigWatch:
         return (*self._config_problems, *((self._token_problem,) if self._token_problem else ()))
 
     async def look_at_tokens(self) -> bool:
-        """Load the token file if it changed; return whether a valid one was loaded. One `stat` if unchanged."""
+        """Load the token file if it changed; return whether a valid one was loaded.
+
+        One `stat` if unchanged.
+        """
         if self._tokens is None or not self._tokens.has_changed():
             return False
         try:
             self._keys.named = await asyncio.to_thread(self._tokens.read)
             self._token_problem = ""
-            self._router.endpoint.report("info", "tokens.adopted", names=[row.caller.name for row in self._keys.named])
+            self._router.endpoint.report(
+                "info", "tokens.adopted", names=[row.caller.name for row in self._keys.named]
+            )
         except RequestError as error:
             self._token_problem = error.message
             self._router.endpoint.report("error", "tokens.refused", error=error)

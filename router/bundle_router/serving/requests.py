@@ -1,10 +1,12 @@
-"""The requests in progress: bounds their number and the size and time of their bodies, and ends them with the service.
+"""The requests in progress: bounds their number and the size and time of their bodies, and ends
+them with the service.
 
 Rules:
 1. A body is read whole before any work, and is bounded in bytes and in time meanwhile.
-2. Requests beyond the maximum are refused at once, with a time after which to retry. So is every request once the
-   service is stopping.
-3. When the service stops, requests get some time to be answered. Then they are cancelled, and their calls recorded so.
+2. Requests beyond the maximum are refused at once, with a time after which to retry. So is every
+   request once the service is stopping.
+3. When the service stops, requests get some time to be answered. Then they are cancelled, and their
+   calls recorded so.
 """
 
 from __future__ import annotations
@@ -19,13 +21,22 @@ from bundle_router.serving.gate import Headers, is_too_long
 from bundle_router.serving.refusals import Asgi, Message, Receive, Refusal, Send, refuse
 
 TOO_SLOW: Final = Refusal(
-    408, "too_slow", "The body did not arrive within [service] body_s.", advice="send it faster, or raise the limit"
+    408,
+    "too_slow",
+    "The body did not arrive within [service] body_s.",
+    advice="send it faster, or raise the limit",
 )
 _RETRY: Final = ((b"retry-after", b"1"),)
 BUSY: Final = Refusal(
-    503, "busy", "As many requests are under way as [service] max_requests allows.", _RETRY, "wait, then try again"
+    503,
+    "busy",
+    "As many requests are under way as [service] max_requests allows.",
+    _RETRY,
+    "wait, then try again",
 )
-CLOSING: Final = Refusal(503, "closing", "The service is stopping.", _RETRY, "send the request again once it is back")
+CLOSING: Final = Refusal(
+    503, "closing", "The service is stopping.", _RETRY, "send the request again once it is back"
+)
 
 CROWD: Final = 64
 """Number of concurrent requests after which unused memory is returned to the system."""
@@ -35,8 +46,9 @@ SETTLED_S: Final = 6.0
 
 @dataclass(frozen=True, slots=True)
 class RequestBounds:
-    """Maximum number of requests, with the streams of listeners among them; maximum size of a body, and the time in
-    which it must arrive."""
+    """Maximum number of requests, with the streams of listeners among them; maximum size of a body,
+    and the time in which it must arrive.
+    """
 
     max_requests: int = 1_024
     max_body_bytes: int = 4 * 1024 * 1024
@@ -49,7 +61,9 @@ class Requests:
     def __init__(self, bounds: RequestBounds) -> None:
         self._bounds = bounds
         sentence = f"A body may have at most {bounds.max_body_bytes:,} bytes."
-        self.too_large = Refusal(413, "too_large", sentence, advice="send less, or raise [service] max_body_bytes")
+        self.too_large = Refusal(
+            413, "too_large", sentence, advice="send less, or raise [service] max_body_bytes"
+        )
         self._tasks: dict[asyncio.Task[Any], str] = {}
         self._closing = False
         self._most = 0
@@ -83,7 +97,9 @@ class Requests:
                 await refuse(body, scope, send)
             elif body is not None:  # else the client has disconnected
                 scope["body"] = body
-                messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+                messages: list[Message] = [
+                    {"type": "http.request", "body": body, "more_body": False}
+                ]
 
                 async def next_message() -> Message:
                     return messages.pop() if messages else await receive()
@@ -92,7 +108,8 @@ class Requests:
         except asyncio.CancelledError:
             if not self._closing:
                 raise
-            # The service cancelled it, and its call is recorded. The HTTP server closes the connection.
+            # The service cancelled it, and its call is recorded. The HTTP server closes the
+            # connection.
             if "begun" not in scope:  # no answer was begun
                 await refuse(CLOSING, scope, send)
         finally:
@@ -103,8 +120,11 @@ class Requests:
                 loop.call_later(SETTLED_S, loop.run_in_executor, None, give_memory_back)
 
     async def _body(self, task: asyncio.Task[Any], receive: Receive) -> bytes | Refusal | None:
-        """Return the whole body; None if the client disconnected. The time limit is a timer that starts with the loop's
-        next iteration: most bodies are read before, and a timer costs as much as reading one."""
+        """Return the whole body; None if the client disconnected.
+
+        The time limit is a timer that starts with the loop's next iteration: most bodies are read
+        before, and a timer costs as much as reading one.
+        """
         body, late, loop = bytearray(), False, asyncio.get_running_loop()
         timers: list[asyncio.TimerHandle] = []
 
@@ -138,7 +158,9 @@ class Requests:
 
     async def wait(self, grace_s: float) -> None:
         """Wait for the requests in progress, at most `grace_s` seconds."""
-        asking = [task for task, method in self._tasks.items() if method != "GET"]  # a GET only listens
+        asking = [
+            task for task, method in self._tasks.items() if method != "GET"
+        ]  # a GET only listens
         if asking:
             await asyncio.wait(asking, timeout=grace_s)
 

@@ -12,7 +12,14 @@ from bundle_router.core.models import Decision, Step
 from bundle_router.engine.results import Result
 from bundle_router.errors import explain_wrong_calls
 from bundle_router.serving.address import ServiceAddress
-from bundle_router.serving.endpoint import HEAD_S, Endpoint, answering, opened_keys, require_extra, served_runs
+from bundle_router.serving.endpoint import (
+    HEAD_S,
+    Endpoint,
+    answering,
+    opened_keys,
+    require_extra,
+    served_runs,
+)
 from bundle_router.serving.gate import Admission
 from bundle_router.serving.idling import IdleRuns
 from bundle_router.serving.mcp.mount import mcp_routes
@@ -28,7 +35,9 @@ if TYPE_CHECKING:
 
 
 class ObservedRouter:
-    """A router for the MCP endpoint that reports its calls, and keeps their runs from counting as idle."""
+    """A router for the MCP endpoint that reports its calls, and keeps their runs from counting as
+    idle.
+    """
 
     def __init__(self, access: EndpointAccess, telemetry: Telemetry, idle: IdleRuns) -> None:
         self._access = access
@@ -42,10 +51,14 @@ class ObservedRouter:
         """See the router's `offer`."""
         return await self._telemetry.decision(self._access.offer(step))
 
-    async def call(self, run_id: str, name: str, arguments: Mapping[str, Any], **options: Any) -> Result:
+    async def call(
+        self, run_id: str, name: str, arguments: Mapping[str, Any], **options: Any
+    ) -> Result:
         """See the router's `call`."""
         with self._idle.use(run_id):
-            return await self._telemetry.call(run_id, name, self._access.call(run_id, name, arguments, **options))
+            return await self._telemetry.call(
+                run_id, name, self._access.call(run_id, name, arguments, **options)
+            )
 
 
 @contextlib.asynccontextmanager
@@ -60,14 +73,17 @@ async def serve(
     address: ServiceAddress | None = None,
     tokens: AccessTokens | None = None,
 ) -> AsyncIterator[Endpoint]:
-    """Serve a router to engines (`/v1`), to agents (`/mcp`) and, with `pages`, to people (`/`) while the context lasts.
+    """Serve a router to engines (`/v1`), to agents (`/mcp`) and, with `pages`, to people (`/`)
+    while the context lasts.
 
-    `key` is the bearer token for everything (None: a new one), `tokens` a file of others, read again when it changes;
-    `port` 0 means any free one, `address` sets more. `[service]` of the config has the bounds. At the end, requests in
-    progress get `GRACE_S` seconds; then they are cancelled, and recorded as such. All of it takes less than `STOP_S`.
-    Leave the context before the router is closed.
+    `key` is the bearer token for everything (None: a new one), `tokens` a file of others, read
+    again when it changes; `port` 0 means any free one, `address` sets more. `[service]` of the
+    config has the bounds. At the end, requests in progress get `GRACE_S` seconds; then they are
+    cancelled, and recorded as such. All of it takes less than `STOP_S`. Leave the context before
+    the router is closed.
 
-    Raises RequestError for a port that is taken or an invalid key, NotInstalled if a library is missing.
+    Raises RequestError for a port that is taken or an invalid key, NotInstalled if a library is
+    missing.
     """
     require_extra("service")
     from starlette.routing import Mount
@@ -79,7 +95,9 @@ async def serve(
     keys = await opened_keys(router.endpoint, key, tokens)
     address = address or ServiceAddress(port=port)
     settings = router.catalog.settings.service
-    requests = Requests(RequestBounds(settings.max_requests, settings.max_body_bytes, settings.body_s))
+    requests = Requests(
+        RequestBounds(settings.max_requests, settings.max_body_bytes, settings.body_s)
+    )
     metrics = ServiceMetrics(lambda: requests.under_way)
     async with contextlib.AsyncExitStack() as stack:
         report, traces = router.endpoint.report, settings.traces
@@ -98,15 +116,27 @@ async def serve(
         )
         api = DecisionApi(router, telemetry, idle, request_s=settings.request_s)
         stack.callback(api.close)
-        routes = [*mcp_routes(runs), *api.routes(), *probe_routes(router, metrics, watch, lambda: runs.trouble)]
+        routes = [
+            *mcp_routes(runs),
+            *api.routes(),
+            *probe_routes(router, metrics, watch, lambda: runs.trouble),
+        ]
         admission = Admission(
-            address.own_names(endpoint.port), keys, frozenset(OPEN_TO_ALL), renew=watch.look_at_tokens
+            address.own_names(endpoint.port),
+            keys,
+            frozenset(OPEN_TO_ALL),
+            renew=watch.look_at_tokens,
         )
         if pages is not None:
             from bundle_router.serving.sign_in import PATH, BrowserSessions
 
-            browsers = BrowserSessions(keys, endpoint.port, secure=endpoint.base.startswith("https:"))
-            routes += [*browsers.routes(), Mount("/", ScopedMount(pages, "review", lambda: watch.problems))]
+            browsers = BrowserSessions(
+                keys, endpoint.port, secure=endpoint.base.startswith("https:")
+            )
+            routes += [
+                *browsers.routes(),
+                Mount("/", ScopedMount(pages, "review", lambda: watch.problems)),
+            ]
             opened = admission.open_to_all | {PATH.encode()}
             admission = replace(admission, open_to_all=opened, browsers=browsers.caller)
         begin(routes, admission)

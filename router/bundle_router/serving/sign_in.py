@@ -1,8 +1,9 @@
 """Signing in with a browser: a token is typed once, then a cookie stands for it.
 
 Rules:
-1. The cookie is not a token: it names a session of this process, which ends with the process, after `SESSION_S`, or
-   with its token (expired, or taken out of the file). No script can read it, and no other site's page can send it.
+1. The cookie is not a token: it names a session of this process, which ends with the process, after
+   `SESSION_S`, or with its token (expired, or taken out of the file). No script can read it, and no
+   other site's page can send it.
 2. It is valid for pages only, never below `/v1` or `/mcp`: a program sends its token.
 """
 
@@ -29,19 +30,25 @@ from bundle_router.serving.refusals import Refusal, refusal_of
 PATH: Final = SIGN_IN.decode()
 SESSION_S: Final = 12 * 3600.0
 MAX_SESSIONS: Final = 1_000
-_STYLE: Final = (
-    ":root{color-scheme:light dark;--a:light-dark(#0f6d66,#5fd0c5)}body{font:15px/1.5 system-ui,sans-serif;"
-    "margin:18vh auto;width:min(22rem,90vw)}h1{font-size:1.4rem}input{font:inherit;width:100%;box-sizing:border-box;"
-    "padding:.5rem}button{font:inherit;font-weight:600;padding:.45rem 1.1rem;border:0;border-radius:8px;"
-    "background:var(--a);color:Canvas}:focus-visible{outline:3px solid var(--a)}"
-)
+_STYLE: Final = """
+:root{color-scheme:light dark;--a:light-dark(#0f6d66,#5fd0c5)}
+body{font:15px/1.5 system-ui,sans-serif;margin:18vh auto;width:min(22rem,90vw)}
+h1{font-size:1.4rem}
+input{font:inherit;width:100%;box-sizing:border-box;padding:.5rem}
+button{font:inherit;font-weight:600;padding:.45rem 1.1rem;border:0;border-radius:8px}
+button{background:var(--a);color:Canvas}
+:focus-visible{outline:3px solid var(--a)}
+"""
 _STYLE_HASH: Final = b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
 _POLICY: Final = {
-    "content-security-policy": f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; form-action 'self'; "
-    "frame-ancestors 'none'; base-uri 'none'",
+    "content-security-policy": (
+        f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; form-action 'self'; "
+        "frame-ancestors 'none'; base-uri 'none'"
+    ),
     "cache-control": "no-store",
 }
-_PAGE: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Bundle Router: sign in</title>
+_PAGE: Final = """<!doctype html><html lang="en"><meta charset="utf-8">
+<title>Bundle Router: sign in</title>
 <meta name="viewport" content="width=device-width"><style>{style}</style>
 <main><h1>Bundle Router</h1><form method="post" action="/sign-in">{back}<p><label>Token<br>
 <input name="token" type="password" autocomplete="current-password" required autofocus></label></p>
@@ -52,7 +59,10 @@ _NO_TOKEN: Final = Refusal(401, "unauthorized", "That is no token of this servic
 
 
 class BrowserSessions:
-    """The sessions of browsers. `port` tells the cookies of several services on one machine apart."""
+    """The sessions of browsers.
+
+    `port` tells the cookies of several services on one machine apart.
+    """
 
     def __init__(self, keys: Keys, port: int, *, secure: bool) -> None:
         self._keys = keys
@@ -61,14 +71,18 @@ class BrowserSessions:
         self._sessions: OrderedDict[bytes, tuple[bytes, float]] = OrderedDict()
 
     def caller(self, cookies: list[bytes]) -> Caller | None:
-        """Return the caller of the cookies' session; None if there is none, it has ended, or its token has."""
+        """Return the caller of the cookies' session; None if there is none, it has ended, or its
+        token has.
+        """
         if len(cookies) != 1:
             return None
         try:
             morsel = SimpleCookie(cookies[0].decode("latin-1")).get(self._cookie)
         except CookieError:
             return None
-        token, until = self._sessions.get(_digest(morsel.value), (b"", 0.0)) if morsel else (b"", 0.0)
+        token, until = (
+            self._sessions.get(_digest(morsel.value), (b"", 0.0)) if morsel else (b"", 0.0)
+        )
         return self._keys.holder(token) if time.monotonic() < until else None
 
     def routes(self) -> list[BaseRoute]:
@@ -91,13 +105,17 @@ class BrowserSessions:
         holder = self._keys.holder(token)
         why = _NO_TOKEN if holder is None else refusal_of(holder, "review")
         if why is not None:
-            return _form(first(form, "to"), notice=f"{why.sentence} {why.advice}", status=why.status)
+            return _form(
+                first(form, "to"), notice=f"{why.sentence} {why.advice}", status=why.status
+            )
         name = secrets.token_urlsafe(32)
         while len(self._sessions) >= MAX_SESSIONS:
             self._sessions.popitem(last=False)
         self._sessions[_digest(name)] = (token, time.monotonic() + SESSION_S)
         answer = RedirectResponse(_place(first(form, "to")), 303, _POLICY)
-        answer.set_cookie(self._cookie, name, httponly=True, samesite="strict", secure=self._secure, path="/")
+        answer.set_cookie(
+            self._cookie, name, httponly=True, samesite="strict", secure=self._secure, path="/"
+        )
         return answer
 
     async def _end(self, request: Request) -> Response:

@@ -7,7 +7,8 @@
     [tokens.alice]
     sha256 = "60303ae2…"
     scopes = ["call"]
-    principal = "alice"             # speaks for her alone; without it: for any principal a step names
+    principal = "alice"             # speaks for her alone; without it: for any principal a step
+                                    names
     role = "reviewer"               # the role in which its agent is served at /mcp
     expires = 2027-01-31T00:00:00Z
 
@@ -75,7 +76,9 @@ class AccessTokens:
         """Return the tokens. Raises RequestError, which quotes nothing of the file."""
         self._stamp = self._now()
         try:
-            with os.fdopen(os.open(self.path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # a pipe is not waited for
+            with os.fdopen(
+                os.open(self.path, os.O_RDONLY | os.O_NONBLOCK), "rb"
+            ) as file:  # a pipe is not waited for
                 status = os.fstat(file.fileno())
                 data = file.read(MAX_BYTES + 1) if stat.S_ISREG(status.st_mode) else b""
         except OSError as error:
@@ -89,25 +92,43 @@ class AccessTokens:
         return tokens
 
     def add(
-        self, name: str, scopes: Sequence[str], principal: str = "", role: str = "", expires: datetime | None = None
+        self,
+        name: str,
+        scopes: Sequence[str],
+        principal: str = "",
+        role: str = "",
+        expires: datetime | None = None,
     ) -> str:
-        """Append a new token's table to the file, creating it if absent, and return the token, which is stored nowhere.
-        Raises RequestError for a name that exists; StorageError."""
+        """Append a new token's table to the file, creating it if absent, and return the token,
+        which is stored nowhere. Raises RequestError for a name that exists; StorageError.
+        """
         token = new_key()
-        lines = [f"[tokens.{json.dumps(name)}]", f'sha256 = "{hashlib.sha256(token.encode()).hexdigest()}"']
+        lines = [
+            f"[tokens.{json.dumps(name)}]",
+            f'sha256 = "{hashlib.sha256(token.encode()).hexdigest()}"',
+        ]
         lines.append(f"scopes = {json.dumps(list(scopes))}")
-        lines += [f"{key} = {json.dumps(text)}" for key, text in (("principal", principal), ("role", role)) if text]
+        lines += [
+            f"{key} = {json.dumps(text)}"
+            for key, text in (("principal", principal), ("role", role))
+            if text
+        ]
         lines += [f"expires = {expires.isoformat()}"] if expires is not None else []
         table = "\n".join(lines) + "\n"
         self._tokens_in(table.encode())
         try:
-            descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            descriptor = os.open(
+                self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600
+            )
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                fcntl.flock(descriptor, fcntl.LOCK_EX)  # the same name twice would make the whole file unreadable
+                fcntl.flock(
+                    descriptor, fcntl.LOCK_EX
+                )  # the same name twice would make the whole file unreadable
                 known = os.fstat(descriptor).st_size > 0
                 if known and any(row.caller.name == name for row in self.read()):
                     raise RequestError(
-                        f"the token file {str(self.path)!r} already has a token {name!r}", advice="choose another name"
+                        f"the token file {str(self.path)!r} already has a token {name!r}",
+                        advice="choose another name",
                     )
                 file.write(f"\n{table}" if known else table)
         except OSError as error:
@@ -127,10 +148,15 @@ class AccessTokens:
     def _refused_error(self, why: str) -> RequestError:
         return RequestError(
             f"the token file {str(self.path)!r} {why}",
-            advice="`bundle-router token NAME --tokens FILE` adds one: [tokens.NAME] with sha256 and scopes",
+            advice=(
+                "`bundle-router token NAME --tokens FILE` adds one: [tokens.NAME] with sha256 and"
+                " scopes"
+            ),
         )
 
 
 def _named_token(name: str, entry: TokenEntry) -> NamedToken:
     caller = Caller(name, frozenset(entry.scopes), entry.principal, entry.role)
-    return NamedToken(bytes.fromhex(entry.sha256), caller, entry.expires.timestamp() if entry.expires else None)
+    return NamedToken(
+        bytes.fromhex(entry.sha256), caller, entry.expires.timestamp() if entry.expires else None
+    )

@@ -3,9 +3,9 @@
     from bundle_router.testing import fake_router
 
     with fake_router(catalog) as router:
-        decision = router.route_sync(Step(run_id="t-1", workflow="feature", role="planner", step="plan"))
-        assert "repo.readonly" in decision.bundle_ids
-        assert router.fakes.records("t-1")[0]["source"] == "mapping"
+        decision = router.route_sync(Step(run_id="t-1", workflow="feature", role="planner",
+        step="plan")) assert "repo.readonly" in decision.bundle_ids assert
+        router.fakes.records("t-1")[0]["source"] == "mapping"
 
 Everything except the ports is real: the same core, the same flows, the same records.
 """
@@ -24,13 +24,25 @@ from bundle_router.core.models.canonical import digest
 from bundle_router.core.models.patterns import matches
 from bundle_router.core.models.spelling import Suggester
 from bundle_router.core.tools.shaping import MediaFacts
-from bundle_router.core.tools.transport.tool_servers import EVERYONE, NOWHERE, CallPlace, RawResult, Scope
+from bundle_router.core.tools.transport.tool_servers import (
+    EVERYONE,
+    NOWHERE,
+    CallPlace,
+    RawResult,
+    Scope,
+)
 from bundle_router.engine.engine import Engine
 from bundle_router.engine.engine_ports import EnginePorts
 from bundle_router.engine.versions import EngineVersions
 from bundle_router.errors import RequestError, expect, explain_wrong_calls
 from bundle_router.ports import Selector
-from bundle_router.testing.memory_store import MemoryArtifacts, MemoryRun, MemoryRunLog, MemoryRuns, MemoryRunStore
+from bundle_router.testing.memory_store import (
+    MemoryArtifacts,
+    MemoryRun,
+    MemoryRunLog,
+    MemoryRuns,
+    MemoryRunStore,
+)
 from bundle_router.wiring import Router
 from bundle_router.wiring.catalogs import result_blocks, shipped_argument_problems
 from bundle_router.wiring.effects import open_results
@@ -78,7 +90,11 @@ class FakeRedactor:
             return self.redact(value)
         if isinstance(value, Mapping):
             return {self.redact(key): self.redact_value(item) for key, item in value.items()}
-        return [self.redact_value(item) for item in value] if isinstance(value, list | tuple) else value
+        return (
+            [self.redact_value(item) for item in value]
+            if isinstance(value, list | tuple)
+            else value
+        )
 
     def keep(self, name: str, value: str) -> None:
         self.secrets = (*self.secrets, value)
@@ -96,7 +112,9 @@ class FakeDiagnostics:
 
 @dataclass
 class FakeCapabilities:
-    """Reports only the given names (`env:X`, `binary:y`) as present; the set may be changed at any time."""
+    """Reports only the given names (`env:X`, `binary:y`) as present; the set may be changed at any
+    time.
+    """
 
     names: set[str] = field(default_factory=set)
 
@@ -108,7 +126,9 @@ Script = Callable[[Question], Answer | Failure | Iterable[str]]
 
 
 class ScriptedSelector:
-    """Answers questions with a function's result: bundle ids (as if a model picked them), an Answer, or a Failure."""
+    """Answers questions with a function's result: bundle ids (as if a model picked them), an
+    Answer, or a Failure.
+    """
 
     def __init__(self, script: Script) -> None:
         self.questions: list[Question] = []
@@ -125,10 +145,12 @@ class ScriptedSelector:
 
 
 class FakeSessions:
-    """Tools that answer from a table: canonical name → a result, or a function of the arguments that returns one.
+    """Tools that answer from a table: canonical name → a result, or a function of the arguments
+    that returns one.
 
-    A result is a RawResult or any value that a typed function may return. A function's exceptions are raised, so that a
-    test sees its bugs. Arguments of first-party tools are validated as by the real ones; others are not.
+    A result is a RawResult or any value that a typed function may return. A function's exceptions
+    are raised, so that a test sees its bugs. Arguments of first-party tools are validated as by the
+    real ones; others are not.
     """
 
     def __init__(self, results: Mapping[str, object]) -> None:
@@ -136,7 +158,9 @@ class FakeSessions:
         self.places: list[tuple[str, str, Scope]] = []
         self._results = results
 
-    async def check_arguments(self, server: str, tool: str, arguments: Mapping[str, Any]) -> Sequence[str]:
+    async def check_arguments(
+        self, server: str, tool: str, arguments: Mapping[str, Any]
+    ) -> Sequence[str]:
         return shipped_argument_problems(server, tool, arguments)
 
     async def call(
@@ -192,7 +216,8 @@ def small_catalog(
     settings: Settings | None = None,
     servers: Iterable[Server] = (),
 ) -> Catalog:
-    """Return a catalog from bundle id → canonical tool names (or a whole `Bundle`), with fitting servers and cards.
+    """Return a catalog from bundle id → canonical tool names (or a whole `Bundle`), with fitting
+    servers and cards.
 
     By default one policy allows everything, so that a test states only its subject.
     """
@@ -210,7 +235,9 @@ def small_catalog(
     cards = {}
     for tool in tools:
         server, _, short = tool.partition(".")
-        cards[tool] = Card(server, short, f"{tool} does it", '{"type":"object"}', digest(tool), tokens=10)
+        cards[tool] = Card(
+            server, short, f"{tool} does it", '{"type":"object"}', digest(tool), tokens=10
+        )
     return Catalog(
         servers=known,
         bundles=made,
@@ -232,20 +259,30 @@ def fake_router(
     workspace: str | Path = "/",
     runs: MemoryRuns | None = None,
 ) -> FakeRouter:
-    """Return a Router over `catalog` with every effect faked. `selector` (a function, or an implementation of the port)
-    answers questions, `results` answers calls. Several over the same `runs` are several workers.
+    """Return a Router over `catalog` with every effect faked.
 
-    Load a real config with `bundle_router.load_catalog("config")`, or build a `Catalog` by hand. Raises RequestError
-    for a result of a tool that no bundle holds: a test with a typo would pass on the fake's default answer.
+    `selector` (a function, or an implementation of the port) answers questions, `results` answers
+    calls. Several over the same `runs` are several workers.
+
+    Load a real config with `bundle_router.load_catalog("config")`, or build a `Catalog` by hand.
+    Raises RequestError for a result of a tool that no bundle holds: a test with a typo would pass
+    on the fake's default answer.
     """
     expect("catalog", catalog, Catalog, 'fake_router(load_catalog("config"))')
-    expect("results", results, (Mapping, type(None)), 'fake_router(..., results={"repo.read_file": "# Hello"})')
+    expect(
+        "results",
+        results,
+        (Mapping, type(None)),
+        'fake_router(..., results={"repo.read_file": "# Hello"})',
+    )
     bundled = {tool for bundle in catalog.bundles.values() for tool in bundle.tools}
     globs = [pattern for bundle in catalog.bundles.values() for pattern in bundle.patterns]
     for name in results or ():
         if name not in bundled and not any(matches(pattern, name) for pattern in globs):
             hint = Suggester().did_you_mean(name, bundled)
-            raise RequestError(f"results: no bundle holds a tool {name!r}", advice=hint or "name it 'server.tool'")
+            raise RequestError(
+                f"results: no bundle holds a tool {name!r}", advice=hint or "name it 'server.tool'"
+            )
     redactor = FakeRedactor(tuple(secrets))
     answering = ScriptedSelector(selector) if callable(selector) else selector
     fakes = Fakes(
@@ -268,7 +305,11 @@ def fake_router(
         results=open_results(catalog, fakes.clock),
     )
     engine = Engine(
-        catalog=catalog, ports=ports, store=fakes.store, capabilities=fakes.capabilities, workspace=str(workspace)
+        catalog=catalog,
+        ports=ports,
+        store=fakes.store,
+        capabilities=fakes.capabilities,
+        workspace=str(workspace),
     )
     router = FakeRouter(EngineVersions(engine))
     router.fakes = fakes

@@ -1,7 +1,7 @@
 """A run store in memory: the fake of the store port, under the same contract as the real ones.
 
-Several stores over one `MemoryRuns` are several processes over one disk. Each can be killed, and events before each of
-their operations can be scripted.
+Several stores over one `MemoryRuns` are several processes over one disk. Each can be killed, and
+events before each of their operations can be scripted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,17 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from bundle_router.core.models import RUN_ID
-from bundle_router.core.records.chain import FILES, Appended, File, Record, RepairedTail, Writer, genesis, parse, seal
+from bundle_router.core.records.chain import (
+    FILES,
+    Appended,
+    File,
+    Record,
+    RepairedTail,
+    Writer,
+    genesis,
+    parse,
+    seal,
+)
 from bundle_router.core.records.run_header import RunHeader
 from bundle_router.errors import CorruptRun, RequestError, StorageError
 from bundle_router.ports import Redactor
@@ -40,9 +50,11 @@ class MemoryArtifacts:
 
 @dataclass
 class MemoryRun:
-    """One run's records, sealed with the same chain as on disk, in the order of their `seq`, each with its file.
+    """One run's records, sealed with the same chain as on disk, in the order of their `seq`, each
+    with its file.
 
-    `fail_with` makes appends fail; `fail_sync_with` makes syncs fail, after `fail_sync_after` of them.
+    `fail_with` makes appends fail; `fail_sync_with` makes syncs fail, after `fail_sync_after` of
+    them.
     """
 
     header: RunHeader
@@ -66,7 +78,10 @@ class MemoryRun:
 
     def files(self) -> dict[str, list[bytes]]:
         """Return the lines of each file, in the form that `core.records.chain.check` takes."""
-        return {name: [line for kind, line in self.sealed if kind == file] for file, name in FILES.items()}
+        return {
+            name: [line for kind, line in self.sealed if kind == file]
+            for file, name in FILES.items()
+        }
 
 
 class MemoryRuns:
@@ -112,7 +127,9 @@ class MemoryRunLog:
 
     def _check_usable(self, operation: str) -> None:
         if self._ended:
-            raise StorageError(f"run {self.id_prefix!r} is closed here", kind="io_error", advice="open it again")
+            raise StorageError(
+                f"run {self.id_prefix!r} is closed here", kind="io_error", advice="open it again"
+            )
         self._store.before(operation, self.id_prefix)
 
     def news(self) -> Iterator[Record]:
@@ -173,7 +190,9 @@ class MemoryRunLog:
             wrote = self._number in self._run.writing
             self._run.writing.discard(self._number)
             if wrote and self._run.writing:
-                return tuple(Writer(0, f"fake writer {number}") for number in sorted(self._run.writing))
+                return tuple(
+                    Writer(0, f"fake writer {number}") for number in sorted(self._run.writing)
+                )
             self._run.closed = self._run.closed or wrote
             return ()
 
@@ -183,7 +202,9 @@ class MemoryRunStore:
 
     blocks = False
 
-    def __init__(self, redactor: Redactor, shared: MemoryRuns | None = None, before: Hook = lambda *_: None) -> None:
+    def __init__(
+        self, redactor: Redactor, shared: MemoryRuns | None = None, before: Hook = lambda *_: None
+    ) -> None:
         self.redactor = redactor
         self.shared = shared or MemoryRuns()
         self.before = before
@@ -214,12 +235,16 @@ class MemoryRunStore:
 
     def create(self, run_id: str, *, header: RunHeader, catalog: str) -> MemoryRunLog:
         if not RUN_ID.fullmatch(run_id):
-            raise RequestError(f"{run_id!r} is not a run id", advice=f"it must match {RUN_ID.pattern}")
+            raise RequestError(
+                f"{run_id!r} is not a run id", advice=f"it must match {RUN_ID.pattern}"
+            )
         self.before("create", run_id)
         with self.shared.lock:
             run = self.shared.runs.get(run_id)
             if run is None:
-                run = MemoryRun(RunHeader({"run_id": run_id, **header.fields}), head=genesis(run_id))
+                run = MemoryRun(
+                    RunHeader({"run_id": run_id, **header.fields}), head=genesis(run_id)
+                )
                 run.catalogs[header.catalog_revision] = catalog
                 self.shared.runs[run_id] = run
             log = self._log(run)

@@ -1,13 +1,16 @@
-"""An OpenAI-compatible server on the loopback with scripted answers and faults, to test an engine without a model.
+"""An OpenAI-compatible server on the loopback with scripted answers and faults, to test an engine
+without a model.
 
     from bundle_router.testing.upstream import ScriptedServer, choice, hang, says, status
 
-    with ScriptedServer([says(choice("repo.readonly")), status(429, {"Retry-After": "7"}), hang()]) as server:
+    with ScriptedServer([says(choice("repo.readonly")), status(429, {"Retry-After": "7"}), hang()])
+    as server:
         ...  # [model] names = ["openai/scripted"], base_url = server.base_url
         assert len(server.requests) == 2
 
-The script's acts are played in order, and the last one is repeated. The server itself counts requests and closed
-connections, so that a test need not rely on the client. Standard library only, over real HTTP.
+The script's acts are played in order, and the last one is repeated. The server itself counts
+requests and closed connections, so that a test need not rely on the client. Standard library only,
+over real HTTP.
 """
 
 from __future__ import annotations
@@ -57,7 +60,11 @@ class Exchange:
         self.server.bytes_sent += len(data)
 
     def reply(self, body: bytes, code: int = 200, headers: Mapping[str, str] | None = None) -> None:
-        lines = {"Content-Type": "application/json", "Content-Length": str(len(body)), **(headers or {})}
+        lines = {
+            "Content-Type": "application/json",
+            "Content-Length": str(len(body)),
+            **(headers or {}),
+        }
         head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
         self.send(f"HTTP/1.1 {code} Scripted\r\n{head}\r\n".encode() + body)
 
@@ -73,7 +80,10 @@ Act = Callable[[Exchange], None]
 
 @dataclass
 class ScriptedServer:
-    """Listens on 127.0.0.1 inside its `with` block. A `key`, if set, must be in the Authorization header."""
+    """Listens on 127.0.0.1 inside its `with` block.
+
+    A `key`, if set, must be in the Authorization header.
+    """
 
     script: Sequence[Act]
     requests: list[ReceivedRequest] = field(default_factory=list)
@@ -104,7 +114,10 @@ class ScriptedServer:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -154,7 +167,10 @@ def _read(connection: socket.socket) -> ReceivedRequest | None:
         data += received
     head, _, body = data.partition(b"\r\n\r\n")
     first, *lines = head.decode("latin-1").split("\r\n")
-    headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    headers = {
+        name.strip().lower(): value.strip()
+        for name, _, value in (line.partition(":") for line in lines)
+    }
     while len(body) < int(headers.get("content-length", "0")):
         received = connection.recv(65_536)
         if not received:
@@ -163,7 +179,7 @@ def _read(connection: socket.socket) -> ReceivedRequest | None:
     return ReceivedRequest(first.split(" ")[1], headers, body)
 
 
-# --- what a model says ---------------------------------------------------------------------------------------------
+# --- what a model says ----------------------------------------------------------------------------
 
 
 def choice(*ids: str, need: str = "required", rationale: str = "it fits", missing: str = "") -> str:
@@ -191,7 +207,7 @@ def completion(content: str | None, *, finish_reason: str = "stop", **message: A
     return json.dumps(document).encode()
 
 
-# --- acts ----------------------------------------------------------------------------------------------------------
+# --- acts -----------------------------------------------------------------------------------------
 
 
 def says(content: str | None, **fields: Any) -> Act:
@@ -199,7 +215,9 @@ def says(content: str | None, **fields: Any) -> Act:
     return lambda exchange: exchange.reply(completion(content, **fields))
 
 
-def status(code: int, headers: Mapping[str, str] | None = None, message: str = "scripted failure") -> Act:
+def status(
+    code: int, headers: Mapping[str, str] | None = None, message: str = "scripted failure"
+) -> Act:
     """Return an error in the form of the large providers."""
     body = json.dumps({"error": {"message": message, "type": "scripted", "code": None}}).encode()
     return lambda exchange: exchange.reply(body, code, headers)

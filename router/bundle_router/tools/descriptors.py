@@ -1,4 +1,7 @@
-"""Open file descriptors. Imports nothing of ours, so that every room that opens files can use it."""
+"""Open file descriptors.
+
+Imports nothing of ours, so that every room that opens files can use it.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,9 @@ class Opened:
 
 
 class ClosedOnError(Opened):
-    """A descriptor that is closed where its `with` block fails, also where whoever called was interrupted."""
+    """A descriptor that is closed where its `with` block fails, also where whoever called was
+    interrupted.
+    """
 
     __slots__ = ()
 

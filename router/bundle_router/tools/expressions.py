@@ -1,4 +1,5 @@
-"""Regular expressions by google-re2, which only this module imports: linear time for any pattern, bounded memory.
+"""Regular expressions by google-re2, which only this module imports: linear time for any pattern,
+bounded memory.
 
 Loading the library takes 10 ms, so it is loaded when the first expression is compiled.
 """
@@ -26,7 +27,9 @@ def compile_expression(
     latin1: bool = False,
     captures: bool = True,
 ) -> Any:
-    """Compile a pattern. With `one_line` nothing matches across lines. With `latin1` (bytes only) a byte is a letter.
+    """Compile a pattern.
+
+    With `one_line` nothing matches across lines. With `latin1` (bytes only) a byte is a letter.
     Without `captures` groups only group.
 
     Raises ExpressionError.
@@ -44,8 +47,10 @@ def compile_expression(
 
 
 def compile_set(patterns: Sequence[bytes], *, max_bytes: int) -> Any:
-    """Compile patterns over bytes as one automaton, whose `Match(data)` returns the indexes of those that occur, or
-    None. Text that needs more than `max_bytes` of it is only processed more slowly."""
+    """Compile patterns over bytes as one automaton, whose `Match(data)` returns the indexes of
+    those that occur, or None. Text that needs more than `max_bytes` of it is only processed more
+    slowly.
+    """
     import re2
 
     options = _options(max_bytes, latin1=True)
@@ -68,7 +73,9 @@ def _options(max_bytes: int, *, latin1: bool) -> Any:
     import re2
 
     options = re2.Options()
-    options.log_errors = False  # a pattern may be anybody's: its errors go to its author, not to our log
+    options.log_errors = (
+        False  # a pattern may be anybody's: its errors go to its author, not to our log
+    )
     options.max_mem = max_bytes
     if latin1:
         options.encoding = re2.Options.Encoding.LATIN1

@@ -1,6 +1,8 @@
-"""Private folders, usually in the system's temporary one, which are deleted with the process that made them.
+"""Private folders, usually in the system's temporary one, which are deleted with the process that
+made them.
 
-Each is locked while it is used. An unlocked one belonged to a killed process, and the next process deletes it.
+Each is locked while it is used. An unlocked one belonged to a killed process, and the next process
+deletes it.
 """
 
 from __future__ import annotations
@@ -22,8 +24,9 @@ _ABANDONED_S: Final = 600.0
 
 @contextmanager
 def private_folder(prefix: str, within: Path | None = None) -> Iterator[str]:
-    """Create a folder (mode 0700), yield its real path, and delete it afterwards, unless it was renamed. Raises
-    OSError."""
+    """Create a folder (mode 0700), yield its real path, and delete it afterwards, unless it was
+    renamed. Raises OSError.
+    """
     _delete_abandoned(within or Path(tempfile.gettempdir()), prefix)
     folder, owner = Path(tempfile.mkdtemp(prefix=prefix, dir=within)).resolve(), os.getpid()
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -50,8 +53,9 @@ def _delete_abandoned(parent: Path, prefix: str) -> None:
 
 
 def _delete(folder: Path) -> None:
-    """Delete it, with restored permissions and at any depth: what is inside an inner folder is moved up, then deleted.
-    No process uses it, so nothing moves."""
+    """Delete it, with restored permissions and at any depth: what is inside an inner folder is
+    moved up, then deleted. No process uses it, so nothing moves.
+    """
     with suppress(OSError):
         folder.chmod(0o700)
         while entries := list(folder.iterdir()):

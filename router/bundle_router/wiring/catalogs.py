@@ -1,4 +1,6 @@
-"""Loads the catalog of a config folder, with what was learned, pinned and written for its bundles."""
+"""Loads the catalog of a config folder, with what was learned, pinned and written for its
+bundles.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,17 @@ if TYPE_CHECKING:
     from bundle_router.ports import Diagnostics
 
 LocalServers = Mapping[str, Sequence[LocalTool | Callable[..., Any]] | LocalServer]
-"""Tools by the name of their server: typed functions, `LocalTool`s, or a `LocalServer`, which also declares a bundle.
+"""Tools by the name of their server: typed functions, `LocalTool`s, or a `LocalServer`, which also
+declares a bundle.
 """
 
 
-def local_cards(local: LocalServers | None = None) -> tuple[dict[str, Sequence[LocalTool]], dict[str, Card]]:
-    """Return the caller's local servers, and the cards of all that a config may name; the caller's come first."""
+def local_cards(
+    local: LocalServers | None = None,
+) -> tuple[dict[str, Sequence[LocalTool]], dict[str, Card]]:
+    """Return the caller's local servers, and the cards of all that a config may name; the caller's
+    come first.
+    """
     from bundle_router.adapters.local import cards_of, shipped_cards, tools_of
 
     expect("local", local, (Mapping, type(None)), "local={'tickets': [get_ticket]}")
@@ -43,7 +50,10 @@ def local_cards(local: LocalServers | None = None) -> tuple[dict[str, Sequence[L
 
 
 def declared_files(local: LocalServers | None) -> list[ConfigFile]:
-    """Return the declarations of `LocalServer`s as config files. Entries of the project's own files replace them."""
+    """Return the declarations of `LocalServer`s as config files.
+
+    Entries of the project's own files replace them.
+    """
     from bundle_router.core.config import ConfigFile
 
     files: list[ConfigFile] = []
@@ -51,14 +61,21 @@ def declared_files(local: LocalServers | None) -> list[ConfigFile]:
     for name, server in (local or {}).items():
         if not isinstance(server, LocalServer):
             continue
-        where, advice = f"local server {name!r}", 'LocalServer([get_ticket], "Read tickets.", effects=["read"])'
+        where, advice = (
+            f"local server {name!r}",
+            'LocalServer([get_ticket], "Read tickets.", effects=["read"])',
+        )
         for what in ("effects", "examples"):
             expect(f"{where}: {what}", getattr(server, what), (list, tuple), advice)
         expect(f"{where}: bundle", server.bundle, str, 'bundle="support.tickets", or leave it out')
         bundle = server.bundle or name
         if bundles.setdefault(bundle, name) != name:
-            duplicate = f"{where}: local server {bundles[bundle]!r} declares a bundle {bundle!r} as well"
-            raise RequestError(duplicate, advice="give one of them another with LocalServer(..., bundle=...)")
+            duplicate = (
+                f"{where}: local server {bundles[bundle]!r} declares a bundle {bundle!r} as well"
+            )
+            raise RequestError(
+                duplicate, advice="give one of them another with LocalServer(..., bundle=...)"
+            )
         rows = {
             "description": server.description,
             "tools": [f"{name}.*"],
@@ -67,15 +84,20 @@ def declared_files(local: LocalServers | None) -> list[ConfigFile]:
             "mode": server.mode,
         }
         head = f'[servers.{json.dumps(name)}]\ntransport = "local"\ntrust = "trusted"\n'
-        body = f"[bundles.{json.dumps(bundle)}]\n" + "".join(f"{key} = {json.dumps(rows[key])}\n" for key in rows)
+        body = f"[bundles.{json.dumps(bundle)}]\n" + "".join(
+            f"{key} = {json.dumps(rows[key])}\n" for key in rows
+        )
         for file, text in (("servers.toml", head), ("bundles.toml", body)):
             files.append(ConfigFile(file, f"{where} (local=, --local)", text, has_lines=False))
     return files
 
 
-def warn_of_unused_tools(local: LocalServers | None, catalog: Catalog, diagnostics: Diagnostics) -> None:
-    """Warn of local tools that no step can be shown: the config lacks a server of their name, a bundle with it, or a
-    policy that permits it."""
+def warn_of_unused_tools(
+    local: LocalServers | None, catalog: Catalog, diagnostics: Diagnostics
+) -> None:
+    """Warn of local tools that no step can be shown: the config lacks a server of their name, a
+    bundle with it, or a policy that permits it.
+    """
     if local:
         from bundle_router.review.lint import unused_local
         from bundle_router.review.lint.bundle_rules import no_policy
@@ -87,7 +109,9 @@ def warn_of_unused_tools(local: LocalServers | None, catalog: Catalog, diagnosti
                 fields = dict(zip(("problem", "advice"), no_policy(bundle.id), strict=True))
                 diagnostics.event("warning", "local.not_permitted", **fields)
         for problem in unused_local(local, catalog):
-            diagnostics.event("warning", "local.unused", problem=problem.message, advice=problem.suggestion)
+            diagnostics.event(
+                "warning", "local.unused", problem=problem.message, advice=problem.suggestion
+            )
 
 
 def result_blocks(value: object) -> tuple[Block, ...]:
@@ -97,28 +121,46 @@ def result_blocks(value: object) -> tuple[Block, ...]:
     return tuple(tool_output(value).blocks)
 
 
-def shipped_argument_problems(server: str, tool: str, arguments: Mapping[str, Any]) -> Sequence[str]:
-    """Return what is wrong with the arguments of a call to a first-party tool, one sentence each."""
+def shipped_argument_problems(
+    server: str, tool: str, arguments: Mapping[str, Any]
+) -> Sequence[str]:
+    """Return what is wrong with the arguments of a call to a first-party tool, one sentence
+    each.
+    """
     from bundle_router.adapters.local import argument_problems, shipped_cards, shipped_tools
 
     known = shipped_tools(server) if f"{server}.{tool}" in shipped_cards() else ()
-    return [problem for made in known if made.name == tool for problem in argument_problems(made, arguments)]
+    return [
+        problem
+        for made in known
+        if made.name == tool
+        for problem in argument_problems(made, arguments)
+    ]
 
 
 def expect_path(what: str, value: Any, example: str, *other: type) -> None:
-    """Raise RequestError, with a sentence, if a parameter can't be a path, nor is of `other` types."""
+    """Raise RequestError, with a sentence, if a parameter can't be a path, nor is of `other`
+    types.
+    """
     expect(what, value, (str, os.PathLike, *other), example)
     try:
         os.stat(value or ".")  # noqa: PTH116 - takes all that can be a path
     except (OSError, ValueError) as wrong:  # ValueError: a NUL, a lone surrogate
         if not isinstance(wrong, OSError) or wrong.errno in (errno.ENAMETOOLONG, errno.ELOOP):
             why = getattr(wrong, "strerror", wrong)
-            raise RequestError(f"{what} can't be {shorten(str(value), 100)!r}: {why}", advice=example) from None
+            raise RequestError(
+                f"{what} can't be {shorten(str(value), 100)!r}: {why}", advice=example
+            ) from None
 
 
 @explain_wrong_calls
-def load_catalog(config: str | Path | None = "config", *, local: LocalServers | None = None) -> Catalog:
-    """Read and check a config folder over the shipped one (None: the shipped one alone). Raises ConfigError."""
+def load_catalog(
+    config: str | Path | None = "config", *, local: LocalServers | None = None
+) -> Catalog:
+    """Read and check a config folder over the shipped one (None: the shipped one alone).
+
+    Raises ConfigError.
+    """
     return load_remembering(config, local=local)[0]
 
 
@@ -130,14 +172,20 @@ def load_remembering(
     return with_learned(config, read_catalog(config, local)[0])
 
 
-def read_catalog(config: str | Path | None, local: LocalServers | None = None) -> tuple[Catalog, dict[str, Pins]]:
-    """Return the catalog of a config folder as `with_reviewed` does. Raises ConfigError, CorruptPins."""
+def read_catalog(
+    config: str | Path | None, local: LocalServers | None = None
+) -> tuple[Catalog, dict[str, Pins]]:
+    """Return the catalog of a config folder as `with_reviewed` does.
+
+    Raises ConfigError, CorruptPins.
+    """
     return with_reviewed(config, read_unpinned(config, local))
 
 
 def with_reviewed(config: str | Path | None, catalog: Catalog) -> tuple[Catalog, dict[str, Pins]]:
-    """Return the catalog with the cards of the pins that its servers may use, and with its skills; and all its pins.
-    Raises CorruptPins."""
+    """Return the catalog with the cards of the pins that its servers may use, and with its skills;
+    and all its pins. Raises CorruptPins.
+    """
     from bundle_router.core.tools.pins.usable import with_pinned_cards
 
     pins = open_pins(config).read_all(remote_servers(catalog))
@@ -145,7 +193,10 @@ def with_reviewed(config: str | Path | None, catalog: Catalog) -> tuple[Catalog,
 
 
 def read_unpinned(config: str | Path | None, local: LocalServers | None) -> Catalog:
-    """Return the catalog of a config folder and the declarations in code, without pins. Raises ConfigError."""
+    """Return the catalog of a config folder and the declarations in code, without pins.
+
+    Raises ConfigError.
+    """
     from bundle_router.adapters.config_files import read_config
     from bundle_router.core.config import load
 
@@ -165,12 +216,15 @@ def open_pins(config: str | Path | None) -> PinFiles:
 
 
 def project_folder(config: str | Path | None) -> Path:
-    """Return the folder that contains a config folder and `bundles` (shipped config: the current folder)."""
+    """Return the folder that contains a config folder and `bundles` (shipped config: the current
+    folder).
+    """
     return Path(config).resolve().parent if config is not None else Path.cwd()
 
 
 def with_learned(config: str | Path | None, catalog: Catalog) -> tuple[Catalog, Memories | None]:
-    """Return the catalog with the thresholds and memories that were accepted for this config folder.
+    """Return the catalog with the thresholds and memories that were accepted for this config
+    folder.
 
     Raises ConfigError for a learned file that differs from what was accepted.
     """
@@ -184,12 +238,18 @@ def with_learned(config: str | Path | None, catalog: Catalog) -> tuple[Catalog, 
 
 
 def with_skills(config: str | Path | None, catalog: Catalog) -> Catalog:
-    """Return the catalog with the skills that its bundles name; the same object where they name none."""
-    paths = sorted({bundle.skill for bundle in catalog.bundles.values() if bundle.skill is not None})
+    """Return the catalog with the skills that its bundles name; the same object where they name
+    none.
+    """
+    paths = sorted(
+        {bundle.skill for bundle in catalog.bundles.values() if bundle.skill is not None}
+    )
     if not paths:
         return catalog
     from bundle_router.adapters.config_files import read_content
     from bundle_router.core.tools.skills import MAX_BYTES, parse_skill
 
     texts = {path: read_content(config, path, MAX_BYTES) for path in paths}
-    return replace(catalog, skills={p: parse_skill(p, text) for p, text in texts.items() if text is not None})
+    return replace(
+        catalog, skills={p: parse_skill(p, text) for p, text in texts.items() if text is not None}
+    )

@@ -1,11 +1,11 @@
 """Edits a config folder: previews an edit, saves it with a reason, and undoes it.
 
 Rules:
-1. An edit is not saved if it does not load, if the file changed since it was opened (by digest), or if it widens
-   anyone's privileges without a reason and the digest of the shown widening.
+1. An edit is not saved if it does not load, if the file changed since it was opened (by digest), or
+   if it widens anyone's privileges without a reason and the digest of the shown widening.
 2. Text is kept as typed: comments, order, layout. The file's line ends and byte order mark stay.
-3. The change, with the replaced texts, is written to `changes.jsonl` before the files. So an interrupted save can be
-   undone like any other. Undoing is an edit: it may widen too.
+3. The change, with the replaced texts, is written to `changes.jsonl` before the files. So an
+   interrupted save can be undone like any other. Undoing is an edit: it may widen too.
 4. A request supplies texts for the five file names, nothing else.
 """
 
@@ -19,14 +19,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from bundle_router.core.catalog import Catalog
-from bundle_router.core.config.config_text import FILE_NAMES, MAX_BYTES, ConfigFile, Layer, from_bytes
-from bundle_router.errors import ConfigError, CorruptRun, Problem, RequestError, UnknownRun, storage_error
+from bundle_router.core.config.config_text import (
+    FILE_NAMES,
+    MAX_BYTES,
+    ConfigFile,
+    Layer,
+    from_bytes,
+)
+from bundle_router.errors import (
+    ConfigError,
+    CorruptRun,
+    Problem,
+    RequestError,
+    UnknownRun,
+    storage_error,
+)
 from bundle_router.review.behaviour import Behaviour, Cause
 from bundle_router.review.config_changes import ChangeType, ConfigChange, FileChange, widening_words
 from bundle_router.review.config_edits import ConfigEdit, config_edits
 from bundle_router.review.edit_places import Places, edit_places
 from bundle_router.review.privileges import PrivilegeDiff, privilege_diff
-from bundle_router.wiring.catalogs import LocalServers, declared_files, local_cards, with_learned, with_reviewed
+from bundle_router.wiring.catalogs import (
+    LocalServers,
+    declared_files,
+    local_cards,
+    with_learned,
+    with_reviewed,
+)
 from bundle_router.wiring.config_folders import open_replays
 
 if TYPE_CHECKING:
@@ -45,7 +64,10 @@ class ConfigConflict(RequestError):
 
 
 class WideningRefused(RequestError):
-    """The edit widens privileges, and that was not acknowledged; nothing was saved. `diff` is the widening."""
+    """The edit widens privileges, and that was not acknowledged; nothing was saved.
+
+    `diff` is the widening.
+    """
 
     def __init__(self, message: str, diff: PrivilegeDiff, *, advice: str = "") -> None:
         super().__init__(message, advice=advice)
@@ -54,8 +76,11 @@ class WideningRefused(RequestError):
 
 @dataclass(frozen=True, slots=True)
 class EditableFile:
-    """One file of the folder, as text with `\\n`. `digest` is of its bytes. Where the file does not exist, both are
-    empty and the shipped file is in force."""
+    """One file of the folder, as text with `\\n`.
+
+    `digest` is of its bytes. Where the file does not exist, both are empty and the shipped file is
+    in force.
+    """
 
     name: str
     text: str
@@ -65,10 +90,13 @@ class EditableFile:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """The effects of an edit. If `problems` has an error, the rest is None. `behaviour` is None where no run was
-    replayed. `replayed_part`: there are more decisions than were replayed. `in_force_invalid`: the present folder
-    does not load, so everything counts as new. `edits` lead from the present config to the edited one; decisions that
-    were recorded under an older config may differ by others, too."""
+    """The effects of an edit.
+
+    If `problems` has an error, the rest is None. `behaviour` is None where no run was replayed.
+    `replayed_part`: there are more decisions than were replayed. `in_force_invalid`: the present
+    folder does not load, so everything counts as new. `edits` lead from the present config to the
+    edited one; decisions that were recorded under an older config may differ by others, too.
+    """
 
     problems: tuple[Problem, ...]
     privileges: PrivilegeDiff | None = None
@@ -82,7 +110,11 @@ class Preview:
     def is_cause(self, cause: Cause) -> bool:
         """Return whether the edits have a part in a cause, or may have."""
         edited = {edit.place for edit in self.edits}
-        return self.in_force_invalid or not cause.known or any(edit.place in edited for edit in cause.edits)
+        return (
+            self.in_force_invalid
+            or not cause.known
+            or any(edit.place in edited for edit in cause.edits)
+        )
 
     @property
     def valid(self) -> bool:
@@ -96,7 +128,9 @@ class Preview:
             "valid": self.valid,
             "problems": [problem_json(problem) for problem in self.problems],
             "privileges": self.privileges.to_json(places) if self.privileges is not None else None,
-            "widening_digest": self.privileges.widening_digest if self.privileges is not None else "",
+            "widening_digest": self.privileges.widening_digest
+            if self.privileges is not None
+            else "",
             "behaviour": self.behaviour.to_json(places) if self.behaviour is not None else None,
             "replayed_part": self.replayed_part,
             "unread_runs": list(self.unread_runs),
@@ -110,18 +144,25 @@ def problem_json(problem: Problem) -> dict[str, Any]:
 
 
 class ConfigEditor:
-    """Edits one config folder. `runs`: where recorded decisions are read; without it nothing is replayed. `local`: the
-    host's tools (see `Router.open`). Safe to share between threads; each method reads the folder again."""
+    """Edits one config folder.
+
+    `runs`: where recorded decisions are read; without it nothing is replayed. `local`: the host's
+    tools (see `Router.open`). Safe to share between threads; each method reads the folder again.
+    """
 
     def __init__(
-        self, config: str | Path, *, runs: RunArchive | None = None, local: LocalServers | None = None
+        self,
+        config: str | Path,
+        *,
+        runs: RunArchive | None = None,
+        local: LocalServers | None = None,
     ) -> None:
         self.folder = Path(config)
         self._runs = runs
         self._local = local
         self._cards = local_cards(local)[1]
 
-    # --- reading -----------------------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     def files(self) -> tuple[EditableFile, ...]:
         """Return the five files. Raises ConfigError where the folder can't be read."""
@@ -143,7 +184,9 @@ class ConfigEditor:
         return read_changes(self.folder)
 
     def validate(self, drafts: Drafts) -> tuple[Problem, ...]:
-        """Return the problems that the config would have with these texts: errors, dead entries and risks."""
+        """Return the problems that the config would have with these texts: errors, dead entries and
+        risks.
+        """
         from bundle_router.adapters.config_files import content_file
         from bundle_router.adapters.local import binary_problems
         from bundle_router.review.lint import check
@@ -152,14 +195,18 @@ class ConfigEditor:
             return content_file(self.folder, name) is not None
 
         files = self._files(drafts)
-        return tuple(check(files, cards=self._cards, check_binary=binary_problems, has_content=has_content))
+        return tuple(
+            check(files, cards=self._cards, check_binary=binary_problems, has_content=has_content)
+        )
 
     def preview(self, drafts: Drafts, *, max_decisions: int = MAX_DECISIONS) -> Preview:
         """Return the effects of the drafts, compared with the present folder."""
         return self._preview(self, drafts, max_decisions)
 
     def compare(self, folder: Path, *, max_decisions: int = MAX_DECISIONS) -> Preview:
-        """Return the effects of putting another folder (a branch that was checked out elsewhere) in force here."""
+        """Return the effects of putting another folder (a branch that was checked out elsewhere) in
+        force here.
+        """
         return self._preview(ConfigEditor(folder, local=self._local), {}, max_decisions)
 
     def _preview(self, of: ConfigEditor, drafts: Drafts, most: int) -> Preview:
@@ -169,24 +216,38 @@ class ConfigEditor:
         new, places = of._catalog(of._files(drafts))
         return self._compare_drafts(problems, new, places, most)
 
-    def _compare_drafts(self, problems: tuple[Problem, ...], new: Catalog, places: Places, most: int) -> Preview:
+    def _compare_drafts(
+        self, problems: tuple[Problem, ...], new: Catalog, places: Places, most: int
+    ) -> Preview:
         old = self._in_force()
-        diff, edits = privilege_diff(old or Catalog(), new), config_edits(old, new) if old is not None else ()
+        diff, edits = (
+            privilege_diff(old or Catalog(), new),
+            config_edits(old, new) if old is not None else (),
+        )
         preview = Preview(problems, diff, None, places, in_force_invalid=old is None, edits=edits)
         if self._runs is None or most <= 0:
             return preview
         behaviour, part, unread = _replay_newest(self._runs, new, most)
         return replace(preview, behaviour=behaviour, replayed_part=part, unread_runs=unread)
 
-    # --- writing -----------------------------------------------------------------------------------------------------
+    # --- writing ----------------------------------------------------------------------------------
 
     def save(
-        self, drafts: Drafts, opened: Mapping[str, str], *, by: str, reason: str = "", acknowledged: str = ""
+        self,
+        drafts: Drafts,
+        opened: Mapping[str, str],
+        *,
+        by: str,
+        reason: str = "",
+        acknowledged: str = "",
     ) -> ConfigChange:
-        """Save the drafts. `opened` has each file's digest when it was opened. `acknowledged` is the digest of the
+        """Save the drafts.
+
+        `opened` has each file's digest when it was opened. `acknowledged` is the digest of the
         shown widening (`PrivilegeDiff.widening_digest`), and needs a `reason`.
 
-        Raises ConfigConflict, ConfigError, WideningRefused, RequestError, StorageError; then nothing has changed.
+        Raises ConfigConflict, ConfigError, WideningRefused, RequestError, StorageError; then
+        nothing has changed.
         """
         return self._save("config.saved", dict(drafts), opened, (by, reason.strip(), acknowledged))
 
@@ -203,15 +264,24 @@ class ConfigEditor:
         return self._save("config.undone", drafts, opened, (by, reason.strip(), acknowledged))
 
     def last_change(self) -> ConfigChange | None:
-        """Return the change that `undo` undoes: the last one that reached the files. `changes()` also has those that a
-        failing disk or a crash interrupted."""
+        """Return the change that `undo` undoes: the last one that reached the files.
+
+        `changes()` also has those that a failing disk or a crash interrupted.
+        """
         read = self._read()
 
         def changed_files(change: ConfigChange) -> bool:
             now = [_digest(read.get(file.name)) for file in change.files]
             return now != [file.before_sha256 for file in change.files]
 
-        return next((change for change in reversed(self.changes()) if change.files and changed_files(change)), None)
+        return next(
+            (
+                change
+                for change in reversed(self.changes())
+                if change.files and changed_files(change)
+            ),
+            None,
+        )
 
     def undo_preview(self) -> Preview | None:
         """Return the effects of `undo`, without a replay; None where there is nothing to undo."""
@@ -219,20 +289,30 @@ class ConfigEditor:
         if last is None:
             return None
         try:
-            new, places = self._catalog(self._files({file.name: file.before for file in last.files}))
+            new, places = self._catalog(
+                self._files({file.name: file.before for file in last.files})
+            )
         except ConfigError as wrong:
             return Preview(wrong.problems)
         return self._compare_drafts((), new, places, 0)
 
     def _save(
-        self, what: ChangeType, drafts: Mapping[str, str | None], opened: Mapping[str, str], who: tuple[str, str, str]
+        self,
+        what: ChangeType,
+        drafts: Mapping[str, str | None],
+        opened: Mapping[str, str],
+        who: tuple[str, str, str],
     ) -> ConfigChange:
         from bundle_router.adapters.config_journal import append_change
         from bundle_router.adapters.text_files import lock_folder
 
         with lock_folder(self.folder):
             read, (by, reason, acknowledged) = self._read(), who
-            changed = {name: text for name, text in drafts.items() if _bytes(text, read.get(name)) != read.get(name)}
+            changed = {
+                name: text
+                for name, text in drafts.items()
+                if _bytes(text, read.get(name)) != read.get(name)
+            }
             for name in drafts:
                 if opened.get(name, "") != _digest(read.get(name)):
                     raise ConfigConflict(
@@ -246,7 +326,8 @@ class ConfigEditor:
             diff = privilege_diff(old, new)
             if diff.widens and (not reason or acknowledged != diff.widening_digest):
                 raise WideningRefused(
-                    "the edit widens what steps may have" + ("" if reason else ", and no reason is given"),
+                    "the edit widens what steps may have"
+                    + ("" if reason else ", and no reason is given"),
                     diff,
                     advice="read what it widens, acknowledge it, and say why",
                 )
@@ -261,7 +342,9 @@ class ConfigEditor:
                 widening=widening_words(diff),
                 widening_digest=diff.widening_digest if diff.widens else "",
                 files=tuple(
-                    FileChange(name, _digest(read.get(name)), _digest(data[name]), _text(read.get(name)))
+                    FileChange(
+                        name, _digest(read.get(name)), _digest(data[name]), _text(read.get(name))
+                    )
                     for name in changed
                 ),
             )
@@ -272,12 +355,18 @@ class ConfigEditor:
     def _write(self, data: Mapping[str, bytes | None]) -> None:
         from bundle_router.adapters.text_files import replace_texts
 
-        replace_texts({self.folder / name: text.decode("utf-8") for name, text in data.items() if text is not None})
+        replace_texts(
+            {
+                self.folder / name: text.decode("utf-8")
+                for name, text in data.items()
+                if text is not None
+            }
+        )
         for name, text in data.items():
             if text is None:
                 (self.folder / name).unlink(missing_ok=True)
 
-    # --- the folder --------------------------------------------------------------------------------------------------
+    # --- the folder -------------------------------------------------------------------------------
 
     def _read(self) -> dict[str, bytes]:
         """Return the bytes of the existing files."""
@@ -294,13 +383,16 @@ class ConfigEditor:
         return found
 
     def _files(self, drafts: Mapping[str, str | None]) -> list[ConfigFile]:
-        """Return the config files with the drafts in place of their texts (None: the file is deleted)."""
+        """Return the config files with the drafts in place of their texts (None: the file is
+        deleted).
+        """
         from bundle_router.adapters.config_files import read_config
 
         unknown = sorted(set(drafts) - set(FILE_NAMES))
         if unknown:
             raise RequestError(
-                f"{unknown[0][:80]!r} is not a file of a config", advice=f"they are {', '.join(FILE_NAMES)}"
+                f"{unknown[0][:80]!r} is not a file of a config",
+                advice=f"they are {', '.join(FILE_NAMES)}",
             )
         files = [*declared_files(self._local), *read_config(self.folder)]
         layer: Layer = "shipped" if all(file.layer == "shipped" for file in files) else "project"
@@ -318,20 +410,29 @@ class ConfigEditor:
 
         resolved = resolve(files, self._cards, binary_problems)
         if resolved.report.has_errors:
-            raise ConfigError([problem for problem in resolved.report.problems() if problem.level == "error"])
+            raise ConfigError(
+                [problem for problem in resolved.report.problems() if problem.level == "error"]
+            )
         catalog = with_reviewed(self.folder, resolved.catalog)[0]
         return with_learned(self.folder, catalog)[0], edit_places(resolved.written)
 
     def _in_force(self) -> Catalog | None:
-        """Return the folder's present catalog; None where it does not load: then everything is newly allowed."""
+        """Return the folder's present catalog; None where it does not load: then everything is
+        newly allowed.
+        """
         try:
             return self._catalog(self._files({}))[0]
         except ConfigError:
             return None
 
 
-def _replay_newest(archive: RunArchive, new: Catalog, most: int) -> tuple[Behaviour, bool, tuple[str, ...]]:
-    """Replay the decisions of the newest runs. Return their changes, whether there are more, and the broken runs."""
+def _replay_newest(
+    archive: RunArchive, new: Catalog, most: int
+) -> tuple[Behaviour, bool, tuple[str, ...]]:
+    """Replay the decisions of the newest runs.
+
+    Return their changes, whether there are more, and the broken runs.
+    """
     replays, behaviour = open_replays(archive, new, 5), Behaviour(5)
     unread: list[str] = []
     ids = [run.run_id for run in archive.runs()]
@@ -365,11 +466,17 @@ def _bytes(text: str | None, before: bytes | None) -> bytes | None:
     normal = _normalise_text(text).removeprefix("\ufeff")
     if before is not None and b"\r\n" in before:
         normal = normal.replace("\n", "\r\n")
-    return (_BOM if before is not None and before.startswith(_BOM) else b"") + normal.encode("utf-8", "replace")
+    return (_BOM if before is not None and before.startswith(_BOM) else b"") + normal.encode(
+        "utf-8", "replace"
+    )
 
 
-def open_editor(config: str | Path, runs: str | Path, *, local: LocalServers | None = None) -> ConfigEditor:
-    """Return an editor whose previews replay the decisions of a folder of runs, or of a database."""
+def open_editor(
+    config: str | Path, runs: str | Path, *, local: LocalServers | None = None
+) -> ConfigEditor:
+    """Return an editor whose previews replay the decisions of a folder of runs, or of a
+    database.
+    """
     from bundle_router.adapters.archive import open_archive
 
     return ConfigEditor(config, runs=open_archive(runs), local=local)

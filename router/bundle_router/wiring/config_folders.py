@@ -1,4 +1,6 @@
-"""Config folders to compare: with the places of their entries, and as they were in a git revision."""
+"""Config folders to compare: with the places of their entries, and as they were in a git
+revision.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,13 @@ from bundle_router.review.replaying import RecordedRuns, RunReplays
 from bundle_router.wiring.catalogs import LocalServers, declared_files, load_catalog, local_cards
 
 
-def load_with_places(config: str | Path, *, local: LocalServers | None = None) -> tuple[Catalog, Places]:
-    """Return the catalog of a config folder, and the file and line of each entry. Raises ConfigError."""
+def load_with_places(
+    config: str | Path, *, local: LocalServers | None = None
+) -> tuple[Catalog, Places]:
+    """Return the catalog of a config folder, and the file and line of each entry.
+
+    Raises ConfigError.
+    """
     from bundle_router.adapters.config_files import read_config
     from bundle_router.core.config.resolve import resolve
 
@@ -27,21 +34,29 @@ def load_with_places(config: str | Path, *, local: LocalServers | None = None) -
 
 
 def open_replays(runs: RecordedRuns, other: Catalog | None, examples: int) -> RunReplays:
-    """Return what replays recorded runs; under `other`, decisions that come to the same are decided once."""
+    """Return what replays recorded runs; under `other`, decisions that come to the same are decided
+    once.
+    """
     return RunReplays(runs, other, examples, decide_cached)
 
 
 @contextmanager
 def revision_folder(revision: str, folder: str) -> Iterator[Path]:
-    """Yield a copy of a config folder in a git revision, with the `bundles` beside it (pins and skills); it is deleted
-    at the end of the block. `folder` is relative to the current one. Raises RequestError."""
+    """Yield a copy of a config folder in a git revision, with the `bundles` beside it (pins and
+    skills); it is deleted at the end of the block. `folder` is relative to the current one. Raises
+    RequestError.
+    """
     from bundle_router.adapters.git_revision import extract_revision
 
     path = Path(folder)
     if path.is_absolute() or ".." in path.parts:
-        raise RequestError(f"{folder!r} is not a folder beneath this one", advice="go to the folder it is in")
+        raise RequestError(
+            f"{folder!r} is not a folder beneath this one", advice="go to the folder it is in"
+        )
     with tempfile.TemporaryDirectory(prefix="bundle-router-") as name:
-        extract_revision(revision, [os.fspath(path), os.fspath(path.parent / "bundles")], Path(name))
+        extract_revision(
+            revision, [os.fspath(path), os.fspath(path.parent / "bundles")], Path(name)
+        )
         found = Path(name) / path
         if not found.is_dir():
             raise RequestError(

@@ -16,25 +16,33 @@ if TYPE_CHECKING:
 
 
 def open_redactor(catalog: Catalog) -> Redactor:
-    """Return a redactor that knows the values of all environment variables that the config names."""
+    """Return a redactor that knows the values of all environment variables that the config
+    names.
+    """
     from bundle_router.adapters.redaction import SecretRedactor
 
     names = {name for server in catalog.servers.values() for name in server.env_names}
     names |= {*catalog.settings.log.redact_env} | catalog.settings.model.env_names
     if catalog.settings.search.embeddings is not None:
         names |= catalog.settings.search.embeddings.env_names
-    return SecretRedactor(env_values={name: os.environ[name] for name in sorted(names) if os.environ.get(name)})
+    return SecretRedactor(
+        env_values={name: os.environ[name] for name in sorted(names) if os.environ.get(name)}
+    )
 
 
 def open_store(
     runs: str | Path, catalog: Catalog, clock: Clock, redactor: Redactor, store: str | None = None
 ) -> RunStore:
-    """Return the store of runs: a directory (`store=None`) or a database, with run heads beside it where `[records]`
-    says so.
+    """Return the store of runs: a directory (`store=None`) or a database, with run heads beside it
+    where `[records]` says so.
 
     Raises RequestError for an unsupported store, and for a key of `[records]` that is not set.
     """
-    kept = _open_directory(runs, catalog, clock, redactor) if store is None else _open_database(store, clock, redactor)
+    kept = (
+        _open_directory(runs, catalog, clock, redactor)
+        if store is None
+        else _open_database(store, clock, redactor)
+    )
     if catalog.settings.records.heads is None and catalog.settings.records.key is None:
         return kept  # without loading what keeps heads
     from bundle_router.adapters.archive import kept_heads
@@ -44,13 +52,17 @@ def open_store(
     return kept if heads is None else cast("RunStore", HeadKeepingStore(kept, heads))
 
 
-def _open_directory(runs: str | Path, catalog: Catalog, clock: Clock, redactor: Redactor) -> RunStore:
+def _open_directory(
+    runs: str | Path, catalog: Catalog, clock: Clock, redactor: Redactor
+) -> RunStore:
     from bundle_router.adapters.artifact_files import RunArtifacts
     from bundle_router.adapters.run_log import DiskRunStore
 
     durability = catalog.settings.log.durability
     artifacts = partial(RunArtifacts, durable=durability == "disk")
-    return DiskRunStore(runs, clock=clock, artifacts=artifacts, redactor=redactor, durability=durability)
+    return DiskRunStore(
+        runs, clock=clock, artifacts=artifacts, redactor=redactor, durability=durability
+    )
 
 
 def _open_database(store: str, clock: Clock, redactor: Redactor) -> RunStore:

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 
 class EndpointAccess:
-    """A router for its MCP endpoint: lists that only another decision changes, calls that change no list, and requests
-    that are passed on between servers and an agent's client."""
+    """A router for its MCP endpoint: lists that only another decision changes, calls that change no
+    list, and requests that are passed on between servers and an agent's client.
+    """
 
     def __init__(self, engines: EngineVersions, opening: Opening | None = None) -> None:
         self._engines = engines
@@ -36,13 +37,17 @@ class EndpointAccess:
         from bundle_router.wiring.run_reader import open_reader
 
         if self._opening is None:
-            raise RequestError("this router was not opened from files", advice="open it with Router.open(...)")
+            raise RequestError(
+                "this router was not opened from files", advice="open it with Router.open(...)"
+            )
         return open_reader(self._opening.runs, store=self._opening.store)
 
     def hide(self, *files: str | None) -> None:
         """Hide these files from every tool from now on."""
         if self._opening is not None:
-            self._opening.hidden.extend(os.path.realpath(file) for file in files if file is not None)
+            self._opening.hidden.extend(
+                os.path.realpath(file) for file in files if file is not None
+            )
 
     @property
     def catalog(self) -> Catalog:
@@ -50,7 +55,10 @@ class EndpointAccess:
         return self._engines.newest.catalog
 
     async def decision_id(self, run_id: str, decision: str | None = None) -> str:
-        """Return the id of the run's current decision, or of a named open one. Raises UnknownRun, RequestError."""
+        """Return the id of the run's current decision, or of a named open one.
+
+        Raises UnknownRun, RequestError.
+        """
         state = await self._engines.of(run_id).state_async(run_id, decision)
         state.refuse_superseded()
         return state.decided.decision.decision_id
@@ -60,16 +68,25 @@ class EndpointAccess:
         return self._engines.of(run_id).state(run_id).decided.decision.decision_id
 
     async def offer(self, step: Step) -> Decision:
-        """Route a step whose agent came without an engine, and so without a goal to search by: a step that no route
-        covers is offered all that policy permits, behind search. Raises as `Router.route` does."""
-        return await (await self._engines.for_step(step.run_id)).route(step, selector=_AllPermitted())
+        """Route a step whose agent came without an engine, and so without a goal to search by: a
+        step that no route covers is offered all that policy permits, behind search. Raises as
+        `Router.route` does.
+        """
+        return await (await self._engines.for_step(step.run_id)).route(
+            step, selector=_AllPermitted()
+        )
 
     def is_open(self, run_id: str) -> bool:
-        """Return whether this process made a step or a call of the run, and the run was not closed since."""
+        """Return whether this process made a step or a call of the run, and the run was not closed
+        since.
+        """
         return self._engines.of(run_id).runs.uses(run_id)
 
     async def close_idle(self, run_id: str) -> None:
-        """Release a run that was not used for a while. Whoever comes back to it goes on. Raises as `close_run` does."""
+        """Release a run that was not used for a while.
+
+        Whoever comes back to it goes on. Raises as `close_run` does.
+        """
         engine = self._engines.of(run_id)
         try:
             await engine.end_run(run_id)
@@ -77,15 +94,25 @@ class EndpointAccess:
             engine.closed_runs.pop(run_id, None)
 
     async def is_current(self, run_id: str) -> bool:
-        """Return whether the run's decision fits the present config and state of the servers. Raises UnknownRun."""
+        """Return whether the run's decision fits the present config and state of the servers.
+
+        Raises UnknownRun.
+        """
         state = await self._engines.of(run_id).state_async(run_id)
         recorded, now = state.decided.facts, state.facts
-        known = [(facts.capabilities, facts.unavailable, facts.drifted) for facts in (recorded, now)]
-        return state.decided.decision.catalog_revision == self.catalog.revision and known[0] == known[1]
+        known = [
+            (facts.capabilities, facts.unavailable, facts.drifted) for facts in (recorded, now)
+        ]
+        return (
+            state.decided.decision.catalog_revision == self.catalog.revision
+            and known[0] == known[1]
+        )
 
     async def tools(self, run_id: str, decision: str | None = None) -> Toolset:
         """Return the run's tools, with all meta-tools; only another `route` changes this list."""
-        return await self._engines.of(run_id).tools(run_id, surface_form("mcp", fixed=True), decision)
+        return await self._engines.of(run_id).tools(
+            run_id, surface_form("mcp", fixed=True), decision
+        )
 
     async def call(
         self,
@@ -97,24 +124,37 @@ class EndpointAccess:
         client: Client | None = None,
         decision: str | None = None,
     ) -> Result:
-        """Call a tool (see `Router.call`). `joins`: whether found or called tools join the list. `client` is the
-        agent's; it gets the answers of servers that pass their `results` on unchanged."""
+        """Call a tool (see `Router.call`).
+
+        `joins`: whether found or called tools join the list. `client` is the agent's; it gets the
+        answers of servers that pass their `results` on unchanged.
+        """
         engine = self._engines.of(run_id)
         return await engine.call(run_id, name, arguments, decision, joins=joins, client=client)
 
-    async def media(self, run_id: str, uri: str, link: bool, decision: str | None = None) -> dict[str, Any]:
+    async def media(
+        self, run_id: str, uri: str, link: bool, decision: str | None = None
+    ) -> dict[str, Any]:
         """Return an artifact as a part of a message (see `Router.media`)."""
         engine = self._engines.of(run_id)
-        return await asyncio.to_thread(engine.media, run_id, uri, surface_form("mcp"), decision, link=link)
+        return await asyncio.to_thread(
+            engine.media, run_id, uri, surface_form("mcp"), decision, link=link
+        )
 
     async def artifact(self, run_id: str, sha256: str) -> tuple[bytes, str]:
-        """Return an artifact's bytes, and their MIME type by their contents. Raises as `Router.artifact` does."""
+        """Return an artifact's bytes, and their MIME type by their contents.
+
+        Raises as `Router.artifact` does.
+        """
         engine = self._engines.of(run_id)
         data = await asyncio.to_thread(engine.artifact, run_id, sha256)
         return data, engine.ports.describe(data).mime_type
 
     async def principal(self, run_id: str) -> str:
-        """Return the principal of all the run's steps; empty where there is none, or several. Raises UnknownRun."""
+        """Return the principal of all the run's steps; empty where there is none, or several.
+
+        Raises UnknownRun.
+        """
         found = (await self._engines.of(run_id).state_async(run_id)).principals
         return next(iter(found)) if len(found) == 1 else ""
 
@@ -127,40 +167,56 @@ class EndpointAccess:
         await asyncio.to_thread(self._engines.newest.runs.store.check)
 
     async def passes(self, run_id: str, decision: str | None = None) -> frozenset[Feature]:
-        """Return what the servers of the run's current decision pass on besides tools: what their entries name in
-        `pass_through`. Raises UnknownRun."""
+        """Return what the servers of the run's current decision pass on besides tools: what their
+        entries name in `pass_through`. Raises UnknownRun.
+        """
         return await self._engines.of(run_id).passes(run_id, decision)
 
     async def ask(
-        self, run_id: str, method: str, params: Mapping[str, Any], client: Client, decision: str | None = None
+        self,
+        run_id: str,
+        method: str,
+        params: Mapping[str, Any],
+        client: Client,
+        decision: str | None = None,
     ) -> ServerReply:
-        """Pass on a request of an agent's client: `resources/list`, `resources/templates/list`, `resources/read`,
-        `prompts/list`, `prompts/get` or `completion/complete`, in MCP's terms. Errors are part of the answer, and
-        recorded, those of lists excepted. Raises UnknownRun, StorageError."""
+        """Pass on a request of an agent's client: `resources/list`, `resources/templates/list`,
+        `resources/read`, `prompts/list`, `prompts/get` or `completion/complete`, in MCP's terms.
+        Errors are part of the answer, and recorded, those of lists excepted. Raises UnknownRun,
+        StorageError.
+        """
         async with self._engines.of(run_id).relayed(run_id, client, decision) as request:
             return await request.carry_out(method, params)
 
     async def follow(
         self, run_id: str, uri: str, updated: Callable[[], None], decision: str | None = None
     ) -> Callable[[], None] | ServerReply:
-        """Call `updated`, from any thread, when a resource that is passed on to the run's agent changes, until the run
-        ends. Return what ends this sooner, or an answer that says why not. Raises UnknownRun, StorageError."""
+        """Call `updated`, from any thread, when a resource that is passed on to the run's agent
+        changes, until the run ends. Return what ends this sooner, or an answer that says why not.
+        Raises UnknownRun, StorageError.
+        """
         async with self._engines.of(run_id).relayed(run_id, Client(), decision) as request:
             return await request.follow(uri, updated)
 
     async def standing(self, run_id: str, *, asks: bool = True) -> tuple[object, ...]:
-        """Return the servers' state that routing the run again would depend on; with `asks`, ask them first whether
-        their lists still hold. Equal values mean equal decisions. Raises UnknownRun."""
+        """Return the servers' state that routing the run again would depend on; with `asks`, ask
+        them first whether their lists still hold. Equal values mean equal decisions. Raises
+        UnknownRun.
+        """
         self._engines.of(run_id)  # looks at the pins, which the newest engine then holds
         return await self._engines.newest.standing(run_id, asks=asks)
 
     def lost_servers(self, run_id: str) -> dict[str, str]:
-        """Return the servers that the run's newest decision lacks, each with the reason. Blocks as it reads the run."""
+        """Return the servers that the run's newest decision lacks, each with the reason.
+
+        Blocks as it reads the run.
+        """
         return self._engines.of(run_id).lost_servers(run_id)
 
     def watch(self, on_change: Callable[[str], None]) -> Callable[[], None]:
-        """Call `on_change` with the run's id after each decision, on the thread that made it; it must neither block nor
-        raise. Return what ends this."""
+        """Call `on_change` with the run's id after each decision, on the thread that made it; it
+        must neither block nor raise. Return what ends this.
+        """
         return self._engines.watch(on_change)
 
     def unusable_servers(self) -> dict[str, str]:
@@ -170,18 +226,25 @@ class EndpointAccess:
         return {**changed, **dict(facts.unavailable)}
 
     def report(self, level: str, event: str, **fields: object) -> None:
-        """Write an event to the router's diagnostics, redacted. `level` is `debug`, `info`, `warning` or `error`."""
+        """Write an event to the router's diagnostics, redacted.
+
+        `level` is `debug`, `info`, `warning` or `error`.
+        """
         self._engines.newest.ports.diagnostics.event(level, event, **fields)
 
     def log_listener(self, report: Callable[[str, int], None]) -> Callable[[], None]:
-        """Take the SDK's log messages of this task and its children, and report its warnings. Return what ends it."""
+        """Take the SDK's log messages of this task and its children, and report its warnings.
+
+        Return what ends it.
+        """
         from bundle_router.adapters.mcp.quiet import LogListener
 
         return LogListener(report).listen
 
     def keep_secret(self, name: str, value: str) -> None:
-        """Redact a token that the caller made from now on, in records and diagnostics, as `[redacted:token:<name>]`.
-        Values of fewer than 8 characters are not looked for."""
+        """Redact a token that the caller made from now on, in records and diagnostics, as
+        `[redacted:token:<name>]`. Values of fewer than 8 characters are not looked for.
+        """
         self._engines.keep_secret(name, value)
 
 
@@ -191,7 +254,11 @@ class _AllPermitted:
     async def select(self, question: Question, recent: Sequence[RecentStep]) -> Reply:
         """Answer a question (see `Selector`)."""
         catalog = question.catalog
-        ids = tuple(id_ for id_ in question.candidates if may_be_offered(catalog, catalog.bundles[id_]))
+        ids = tuple(
+            id_ for id_ in question.candidates if may_be_offered(catalog, catalog.bundles[id_])
+        )
         if not ids or "shortlist" not in catalog.settings.fallback.order:
             return Reply(question.key)
-        return Reply(question.key, Answer(ids, "shortlist", "shortlist", "its agent came without a goal"))
+        return Reply(
+            question.key, Answer(ids, "shortlist", "shortlist", "its agent came without a goal")
+        )

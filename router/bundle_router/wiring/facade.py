@@ -42,18 +42,22 @@ class ListForm(TypedDict, total=False):
 
 @explain_wrong_calls
 class Router:
-    """Decides which bundles each step may see, returns their tools, makes calls, and records all of it.
+    """Decides which bundles each step may see, returns their tools, makes calls, and records all of
+    it.
 
-    Open one per process. Everything may be called from many threads and tasks at once, for many runs; the steps of a
-    run are ordered by their records' `seq`. The `*_sync` methods serve engines without an event loop and raise
-    WrongContext inside one.
+    Open one per process. Everything may be called from many threads and tasks at once, for many
+    runs; the steps of a run are ordered by their records' `seq`. The `*_sync` methods serve engines
+    without an event loop and raise WrongContext inside one.
     """
 
     opened_at: object = None
     """The value of `config_stamp` just before the config was read."""
 
     def __init__(
-        self, engines: EngineVersions, selector: StagedSelector | None = None, opening: Opening | None = None
+        self,
+        engines: EngineVersions,
+        selector: StagedSelector | None = None,
+        opening: Opening | None = None,
     ) -> None:
         """Open one with `Router.open("config")` instead."""
         expect("engines", engines, EngineVersions, 'open a router with Router.open("config")')
@@ -76,16 +80,18 @@ class Router:
         local: LocalServers | None = None,
         selector: Selector | None = None,
     ) -> Self:
-        """Read the config (None: the shipped one alone) and prepare a router. No server is contacted and nothing is
-        written.
+        """Read the config (None: the shipped one alone) and prepare a router.
 
-        `runs` is the folder of run directories; `store` is a database that keeps the runs instead (`postgresql://…`),
-        for workers on several machines. `workspace` is the folder that confines local tools (default: the current
-        folder). `local` adds local tool servers by name. `selector` answers what the mapping can't (None: search and
-        the config's models, in the order of `[fallback]`). `development` permits what a config file can't grant itself:
-        servers that are started as processes (stdio), and with `"unpinned"` also trusted servers without pins.
-        Otherwise a server is used only as far as its pins go (`bundles/pins` beside the config, written by
-        `bundle-router pin`). Raises ConfigError, RequestError, CorruptPins.
+        No server is contacted and nothing is written.
+
+        `runs` is the folder of run directories; `store` is a database that keeps the runs instead
+        (`postgresql://…`), for workers on several machines. `workspace` is the folder that confines
+        local tools (default: the current folder). `local` adds local tool servers by name.
+        `selector` answers what the mapping can't (None: search and the config's models, in the
+        order of `[fallback]`). `development` permits what a config file can't grant itself: servers
+        that are started as processes (stdio), and with `"unpinned"` also trusted servers without
+        pins. Otherwise a server is used only as far as its pins go (`bundles/pins` beside the
+        config, written by `bundle-router pin`). Raises ConfigError, RequestError, CorruptPins.
         """
         expect_path("workspace", workspace, 'Router.open(..., workspace=".")', type(None))
         root = Path(workspace if workspace is not None else Path.cwd()).resolve()
@@ -98,14 +104,17 @@ class Router:
     def reload(self) -> bool:
         """Read the config again, and return whether it changed.
 
-        A valid edit applies from each run's next step on; until then calls are judged by the decision they belong to.
-        An invalid one raises ConfigError (CorruptPins, RequestError) and changes nothing.
+        A valid edit applies from each run's next step on; until then calls are judged by the
+        decision they belong to. An invalid one raises ConfigError (CorruptPins, RequestError) and
+        changes nothing.
 
         `retire` closes what was opened for the former config, once nothing needs it any more.
         """
         known = self._engines
         if self._opening is None:
-            raise RequestError("this router was not opened from files", advice="open it with Router.open(...)")
+            raise RequestError(
+                "this router was not opened from files", advice="open it with Router.open(...)"
+            )
         newer, selector = open_engines(self._opening)  # has contacted nobody and opened nothing yet
         if newer.newest.catalog.revision == self.catalog.revision:
             return False
@@ -114,12 +123,15 @@ class Router:
         return True
 
     def config_stamp(self) -> object:
-        """Return a value that differs from an earlier one if the config's files may have changed."""
+        """Return a value that differs from an earlier one if the config's files may have
+        changed.
+        """
         return self._opening.stamp() if self._opening is not None else ()
 
     async def retire(self) -> None:
-        """Close what was opened for former configs, has no run any more and was superseded half a minute ago. `close`
-        does it, too."""
+        """Close what was opened for former configs, has no run any more and was superseded half a
+        minute ago. `close` does it, too.
+        """
         for engine in await self._on_loop.retire():
             selector = self._older.pop(engine, None)
             if selector is not None:
@@ -127,8 +139,11 @@ class Router:
 
     @property
     def _engines(self) -> EngineVersions:
-        """The engines, for every entry point. Raises RequestError in a process that was forked from the one that opened
-        this router: its locks, threads and connections belong to the parent."""
+        """The engines, for every entry point.
+
+        Raises RequestError in a process that was forked from the one that opened this router: its
+        locks, threads and connections belong to the parent.
+        """
         if self._portal.is_forked:
             raise RequestError(
                 "this router belongs to the process that forked this one",
@@ -143,21 +158,28 @@ class Router:
 
     @property
     def _on_loop(self) -> EngineVersions:
-        """The engines, for coroutines. Raises WrongContext outside an asyncio loop (trio, curio)."""
+        """The engines, for coroutines.
+
+        Raises WrongContext outside an asyncio loop (trio, curio).
+        """
         if asyncio._get_running_loop() is None:
             raise WrongContext(
                 "Bundle Router runs on asyncio, and this event loop is another (trio?)",
-                advice="use the *_sync methods from a thread: await trio.to_thread.run_sync(router.route_sync, step)",
+                advice=(
+                    "use the *_sync methods from a thread: await"
+                    " trio.to_thread.run_sync(router.route_sync, step)"
+                ),
             )
         self._ran_on_loop = True
         return self._engines
 
     async def warm_up(self) -> bool:
-        """Prepare search's index and load the models' library; wait for the library (about a second and a half once per
-        process). Return whether models can be asked now. Contacts only a remote embedding model, with the catalog's
-        new texts.
+        """Prepare search's index and load the models' library; wait for the library (about a second
+        and a half once per process). Return whether models can be asked now. Contacts only a remote
+        embedding model, with the catalog's new texts.
 
-        Without this, `[fallback]` answers the first questions of a process, with `not_ready` in the record.
+        Without this, `[fallback]` answers the first questions of a process, with `not_ready` in the
+        record.
         """
         catalog = self._on_loop.newest.catalog
         return self._selector is not None and await self._selector.warm_up(catalog) == "ready"
@@ -179,8 +201,9 @@ class Router:
 
     @asynccontextmanager
     async def serve(self, **how: Any) -> AsyncIterator[Any]:
-        """Serve the runs over MCP on 127.0.0.1 for as long as the context lasts, which gives the endpoint. Takes the
-        parameters of `bundle_router.serving.serve_mcp` (`key`, `port`)."""
+        """Serve the runs over MCP on 127.0.0.1 for as long as the context lasts, which gives the
+        endpoint. Takes the parameters of `bundle_router.serving.serve_mcp` (`key`, `port`).
+        """
         from importlib import import_module
 
         _ = self._on_loop  # raises where no asyncio loop runs, or in a forked process
@@ -196,17 +219,19 @@ class Router:
             raise
         return self._portal.run(work)
 
-    # --- routing ---------------------------------------------------------------------------------------------------
+    # --- routing ----------------------------------------------------------------------------------
 
-    async def route(self, step: Step, *, messages: Sequence[Mapping[str, Any]] | None = None) -> Decision:
+    async def route(
+        self, step: Step, *, messages: Sequence[Mapping[str, Any]] | None = None
+    ) -> Decision:
         """Decide what the step may see. When this returns, the run's records contain the decision.
 
-        `messages` is the agent's own history (in OpenAI's or Anthropic's form), for agents that keep one: the active
-        tools are then derived from the calls in it instead of from the run.
+        `messages` is the agent's own history (in OpenAI's or Anthropic's form), for agents that
+        keep one: the active tools are then derived from the calls in it instead of from the run.
 
-        Raises UnknownRun (the parent has no decision), RequestError, KeyConflict (the step's key was used with other
-        contents), RunBusy, CorruptRun, and StorageError when the decision could not be written; the run is then
-        unchanged.
+        Raises UnknownRun (the parent has no decision), RequestError, KeyConflict (the step's key
+        was used with other contents), RunBusy, CorruptRun, and StorageError when the decision could
+        not be written; the run is then unchanged.
         """
         run_id = getattr(step, "run_id", "")
         engine = self._engine_of(self._on_loop, run_id)
@@ -214,8 +239,13 @@ class Router:
             engine = await self._versions.for_step(run_id, engine)
         return await engine.route(step, messages)
 
-    def route_sync(self, step: Step, *, messages: Sequence[Mapping[str, Any]] | None = None) -> Decision:
-        """Do as `route` does, without an event loop. A step that the mapping answers never leaves this thread."""
+    def route_sync(
+        self, step: Step, *, messages: Sequence[Mapping[str, Any]] | None = None
+    ) -> Decision:
+        """Do as `route` does, without an event loop.
+
+        A step that the mapping answers never leaves this thread.
+        """
         refuse_running_loop("route_sync()", "await router.route(...)")
         run_id = getattr(step, "run_id", "")
         engine = self._engine_of(self._engines, run_id)
@@ -224,27 +254,36 @@ class Router:
         return engine.route_from_thread(step, self._portal.run, messages)
 
     def explain(self, step: Step, target: str) -> Explanation:
-        """Return why `target` (a bundle id or `server.tool`) is or is not shown at the step. Decides and writes
-        nothing.
+        """Return why `target` (a bundle id or `server.tool`) is or is not shown at the step.
 
-        Uses the present capabilities, but no run: neither its stickiness nor its parents. Asks search where a decision
-        would, never a model.
+        Decides and writes nothing.
+
+        Uses the present capabilities, but no run: neither its stickiness nor its parents. Asks
+        search where a decision would, never a model.
         """
         from bundle_router.review.explanation import explain
 
         expect("a step", step, Step, "explain(Step(run_id=…, workflow=…, role=…, step=…), …)")
-        expect("a target", target, str, 'explain(step, "repo.readonly"), or a tool, "repo.read_file"')
+        expect(
+            "a target", target, str, 'explain(step, "repo.readonly"), or a tool, "repo.read_file"'
+        )
         refuse_unknown(self.catalog, step.policy)
         reply_for = self._selector.preview if self._selector is not None else None
-        return explain(self.catalog, self._engines.newest.facts(), Activation(), step, target, reply_for)
+        return explain(
+            self.catalog, self._engines.newest.facts(), Activation(), step, target, reply_for
+        )
 
-    # --- tools -----------------------------------------------------------------------------------------------------
+    # --- tools ------------------------------------------------------------------------------------
 
     @overload
-    async def tools(self, run_id: str, *, if_changed: None = ..., **form: Unpack[ListForm]) -> Toolset: ...
+    async def tools(
+        self, run_id: str, *, if_changed: None = ..., **form: Unpack[ListForm]
+    ) -> Toolset: ...
 
     @overload
-    async def tools(self, run_id: str, *, if_changed: str, **form: Unpack[ListForm]) -> Toolset | None: ...
+    async def tools(
+        self, run_id: str, *, if_changed: str, **form: Unpack[ListForm]
+    ) -> Toolset | None: ...
 
     async def tools(
         self,
@@ -255,24 +294,37 @@ class Router:
         decision: str | None = None,
         if_changed: str | None = None,
     ) -> Toolset | None:
-        """Return the tools that a decision of the run shows, as definitions for `openai`, `anthropic` or `mcp`, and
-        guidance for the model. `decision` is the id of an open one (None: the newest of the run's default branch).
+        """Return the tools that a decision of the run shows, as definitions for `openai`,
+        `anthropic` or `mcp`, and guidance for the model. `decision` is the id of an open one (None:
+        the newest of the run's default branch).
 
-        Get the tools again after a call whose `joined` is not empty. With `native`, the provider defers tools itself:
-        their definitions are in the array with `defer_loading`, beside its own search tool (`openai`: in the Responses
-        API's form, a namespace for each bundle). `if_changed` is the `digest` of the agent's list: the result is None
-        while the list is the same. Raises UnknownRun, RequestError.
+        Get the tools again after a call whose `joined` is not empty. With `native`, the provider
+        defers tools itself: their definitions are in the array with `defer_loading`, beside its own
+        search tool (`openai`: in the Responses API's form, a namespace for each bundle).
+        `if_changed` is the `digest` of the agent's list: the result is None while the list is the
+        same. Raises UnknownRun, RequestError.
         """
-        expect("if_changed", if_changed, (str, type(None)), "give the `digest` of the list that the agent has")
+        expect(
+            "if_changed",
+            if_changed,
+            (str, type(None)),
+            "give the `digest` of the list that the agent has",
+        )
         form = surface_form(format, native=native)
-        toolset = await self._engine_of(self._on_loop, run_id).tools(run_id, form, decision, decides=True)
+        toolset = await self._engine_of(self._on_loop, run_id).tools(
+            run_id, form, decision, decides=True
+        )
         return None if if_changed is not None and toolset.digest == if_changed else toolset
 
     @overload
-    def tools_sync(self, run_id: str, *, if_changed: None = ..., **form: Unpack[ListForm]) -> Toolset: ...
+    def tools_sync(
+        self, run_id: str, *, if_changed: None = ..., **form: Unpack[ListForm]
+    ) -> Toolset: ...
 
     @overload
-    def tools_sync(self, run_id: str, *, if_changed: str, **form: Unpack[ListForm]) -> Toolset | None: ...
+    def tools_sync(
+        self, run_id: str, *, if_changed: str, **form: Unpack[ListForm]
+    ) -> Toolset | None: ...
 
     def tools_sync(
         self,
@@ -285,7 +337,12 @@ class Router:
     ) -> Toolset | None:
         """Do as `tools` does, for engines without an event loop."""
         refuse_running_loop("tools_sync()", "await router.tools(...)")
-        expect("if_changed", if_changed, (str, type(None)), "give the `digest` of the list that the agent has")
+        expect(
+            "if_changed",
+            if_changed,
+            (str, type(None)),
+            "give the `digest` of the list that the agent has",
+        )
         form = surface_form(format, native=native)
         engine = self._engine_of(self._engines, run_id)
         if engine.needs_discovery(run_id):
@@ -304,16 +361,19 @@ class Router:
         key: str = "",
         whole: bool = False,
     ) -> Result:
-        """Call a tool by its canonical (`server.tool`) or exposed name, if a decision of the run shows it; or a
-        meta-tool (`search_tools`, `call_tool`, `read_artifact` …), which is limited to that decision too.
+        """Call a tool by its canonical (`server.tool`) or exposed name, if a decision of the run
+        shows it; or a meta-tool (`search_tools`, `call_tool`, `read_artifact` …), which is limited
+        to that decision too.
 
-        `arguments` is an object, or its JSON text, which some providers send (default: none). `decision` is the id of
-        the open decision that judges the call (None: the newest of the run's default branch). `key` makes the call
-        happen once: the same key again returns the recorded result, in any process; if a call began and its process
-        died before the end, the outcome is `unknown`, unless the tool is idempotent. `whole` adds the unshaped result.
-        A failure that the agent may see is a `Result` with another outcome than `ok`.
+        `arguments` is an object, or its JSON text, which some providers send (default: none).
+        `decision` is the id of the open decision that judges the call (None: the newest of the
+        run's default branch). `key` makes the call happen once: the same key again returns the
+        recorded result, in any process; if a call began and its process died before the end, the
+        outcome is `unknown`, unless the tool is idempotent. `whole` adds the unshaped result. A
+        failure that the agent may see is a `Result` with another outcome than `ok`.
 
-        Raises UnknownRun, RequestError, KeyConflict, RunBusy and StorageError (the call's record could not be written).
+        Raises UnknownRun, RequestError, KeyConflict, RunBusy and StorageError (the call's record
+        could not be written).
         """
         return await self._engine_of(self._on_loop, run_id).call(
             run_id, name, arguments, decision, key=key, whole=whole
@@ -331,11 +391,14 @@ class Router:
     ) -> Result:
         """Do as `call` does, for engines without an event loop."""
         refuse_running_loop("call_sync()", "await router.call(...)")
-        return self._in_loop(self.call(run_id, name, arguments, decision=decision, key=key, whole=whole))
+        return self._in_loop(
+            self.call(run_id, name, arguments, decision=decision, key=key, whole=whole)
+        )
 
     async def missed(self, run_id: str, name: str, *, decision: str | None = None) -> Result:
-        """Record that a framework refused a name that the agent called and that is not in its list; reviewers see it as
-        a gap. The result says why the tool is not there."""
+        """Record that a framework refused a name that the agent called and that is not in its list;
+        reviewers see it as a gap. The result says why the tool is not there.
+        """
         return await self._engine_of(self._on_loop, run_id).missed(run_id, name, decision)
 
     def missed_sync(self, run_id: str, name: str, *, decision: str | None = None) -> Result:
@@ -346,38 +409,57 @@ class Router:
     def artifact(self, run_id: str, uri: str) -> bytes:
         """Return the bytes of `artifact:sha256:…`, unchanged and checked against their digest.
 
-        Raises UnknownRun, RequestError (neither the run nor an ancestor has it), CorruptRun (the bytes were changed).
+        Raises UnknownRun, RequestError (neither the run nor an ancestor has it), CorruptRun (the
+        bytes were changed).
         """
         return self._engine_of(self._engines, run_id).artifact(run_id, uri)
 
     async def media(
-        self, run_id: str, uri: str, *, format: str = "openai", link: bool = False, decision: str | None = None
+        self,
+        run_id: str,
+        uri: str,
+        *,
+        format: str = "openai",
+        link: bool = False,
+        decision: str | None = None,
     ) -> dict[str, Any]:
-        """Return an artifact as a part of a message in a provider's form: OpenAI `image_url`, `input_audio` or `file`,
-        Anthropic `image` or `document`, MCP blocks (`link`: a resource link). An artifact that the provider does not
-        take, or that is empty or too large, becomes a text part that says so. `decision` is the id of an open
-        decision that the artifact is asked for under (None: of any). Raises as `artifact` does, and RequestError for
-        a decision that is not open.
+        """Return an artifact as a part of a message in a provider's form: OpenAI `image_url`,
+        `input_audio` or `file`, Anthropic `image` or `document`, MCP blocks (`link`: a resource
+        link). An artifact that the provider does not take, or that is empty or too large, becomes a
+        text part that says so. `decision` is the id of an open decision that the artifact is asked
+        for under (None: of any). Raises as `artifact` does, and RequestError for a decision that is
+        not open.
         """
         engine = self._engine_of(self._on_loop, run_id)
-        return await asyncio.to_thread(engine.media, run_id, uri, surface_form(format), decision, link=link)
+        return await asyncio.to_thread(
+            engine.media, run_id, uri, surface_form(format), decision, link=link
+        )
 
     def media_sync(
-        self, run_id: str, uri: str, *, format: str = "openai", link: bool = False, decision: str | None = None
+        self,
+        run_id: str,
+        uri: str,
+        *,
+        format: str = "openai",
+        link: bool = False,
+        decision: str | None = None,
     ) -> dict[str, Any]:
         """Do as `media` does, for engines without an event loop."""
         refuse_running_loop("media_sync()", "await router.media(...)")
-        return self._engine_of(self._engines, run_id).media(run_id, uri, surface_form(format), decision, link=link)
+        return self._engine_of(self._engines, run_id).media(
+            run_id, uri, surface_form(format), decision, link=link
+        )
 
-    # --- ends ------------------------------------------------------------------------------------------------------
+    # --- ends -------------------------------------------------------------------------------------
 
     async def close_run(self, run_id: str, *, missing_ok: bool = False) -> RunEnd:
-        """End the run: close what was opened for it here, and write its end, unless other processes have it open; the
-        last of them writes it then, and the return value names them. A call under way is not interrupted, and what it
-        uses ends with it. Another `route` may continue the run; until then a call starts a server of its own.
+        """End the run: close what was opened for it here, and write its end, unless other processes
+        have it open; the last of them writes it then, and the return value names them. A call under
+        way is not interrupted, and what it uses ends with it. Another `route` may continue the run;
+        until then a call starts a server of its own.
 
-        Raises UnknownRun for a run that no step began, unless `missing_ok`: in a `finally` it would replace the error
-        for which there is no run.
+        Raises UnknownRun for a run that no step began, unless `missing_ok`: in a `finally` it would
+        replace the error for which there is no run.
         """
         self._on_loop.newest.mark_closed(run_id)  # where later calls of the run go
         with suppress(*[UnknownRun] if missing_ok else []):
@@ -390,7 +472,11 @@ class Router:
         self._engines.newest.mark_closed(run_id)
         engine = self._engine_of(self._engines, run_id)
         with suppress(*[UnknownRun] if missing_ok else []):
-            return self._portal.run(engine.end_run(run_id)) if engine.mark_closed(run_id) else engine.runs.close(run_id)
+            return (
+                self._portal.run(engine.end_run(run_id))
+                if engine.mark_closed(run_id)
+                else engine.runs.close(run_id)
+            )
         return RunEnd(ended=False)
 
     async def close(self) -> None:
@@ -411,10 +497,15 @@ class Router:
         """Do as `close` does, for engines without an event loop."""
         refuse_running_loop("close_sync()", "await router.close(...)")
         if not self._portal.is_forked and not self._portal.closed:
-            has_upstream = any(one is not None and one.has_upstream for one in (self._selector, *self._older.values()))
+            has_upstream = any(
+                one is not None and one.has_upstream
+                for one in (self._selector, *self._older.values())
+            )
             if self._portal.is_started or self._ran_on_loop or has_upstream:
                 self._portal.run(self._end())
-            else:  # nothing was awaited ever, so there is nothing to wait for: no loop is begun to end at once
+            # nothing was awaited ever, so there is nothing to wait for: no loop is begun to end at
+            # once
+            else:
                 with suppress(StopIteration):
                     self._end().send(None)
             self._portal.close()

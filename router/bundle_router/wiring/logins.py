@@ -18,7 +18,9 @@ LOGIN_S: Final = 300.0
 
 
 def token_folder() -> Path:
-    """Return the folder of the tool servers' tokens: the user's own, for all projects and outside of every run."""
+    """Return the folder of the tool servers' tokens: the user's own, for all projects and outside
+    of every run.
+    """
     from bundle_router.adapters.mcp.tokens import default_folder
 
     return default_folder(os.environ)
@@ -26,7 +28,10 @@ def token_folder() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class LoggedIn:
-    """The outcome of a login. `asked` is false where the server accepted a stored token, or needed none."""
+    """The outcome of a login.
+
+    `asked` is false where the server accepted a stored token, or needed none.
+    """
 
     tools: int
     asked: bool
@@ -34,10 +39,19 @@ class LoggedIn:
 
 
 def log_in(
-    catalog: Catalog, server: Server, *, principal: str, show: Callable[[str], None], port: int, timeout_s: float
+    catalog: Catalog,
+    server: Server,
+    *,
+    principal: str,
+    show: Callable[[str], None],
+    port: int,
+    timeout_s: float,
 ) -> LoggedIn:
-    """Have a person authorize a server. `show` gets the address for their browser, which is sent back to `port` of
-    127.0.0.1 (0: any free one). Raises RequestError, and ToolFailure after `timeout_s`."""
+    """Have a person authorize a server.
+
+    `show` gets the address for their browser, which is sent back to `port` of 127.0.0.1 (0: any
+    free one). Raises RequestError, and ToolFailure after `timeout_s`.
+    """
     from bundle_router.adapters.mcp import ConnectionSetting, open_mcp_sessions
     from bundle_router.adapters.mcp.authorization import Authorization
     from bundle_router.adapters.mcp.receiver import Receiver
@@ -72,8 +86,11 @@ def log_in(
 
 
 def log_out(server: Server, principal: str) -> bool:
-    """Delete the tokens of a server. Return False where there were none. A refresh under way is waited for, since it
-    would write new ones."""
+    """Delete the tokens of a server.
+
+    Return False where there were none. A refresh under way is waited for, since it would write new
+    ones.
+    """
     from bundle_router.adapters.mcp.authorization import Authorization
     from bundle_router.core.tools.transport.tool_servers import Scope
 

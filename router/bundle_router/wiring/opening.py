@@ -38,12 +38,18 @@ if TYPE_CHECKING:
     from bundle_router.engine.selecting import StagedSelector
 
 MakeEngine = Callable[[Catalog, "Mapping[str, Pins]", Collection[str]], Engine]
-"""Makes an engine for a catalog with these pins' cards. The last argument names the servers whose pins changed."""
+"""Makes an engine for a catalog with these pins' cards.
+
+The last argument names the servers whose pins changed.
+"""
 
 
 class PinnedCatalog:
-    """The catalog of a config that was read once, and its pin files. `unpinned` is the catalog without pins; new pins
-    are applied to that, and everything else stays as it was when the router was opened."""
+    """The catalog of a config that was read once, and its pin files.
+
+    `unpinned` is the catalog without pins; new pins are applied to that, and everything else stays
+    as it was when the router was opened.
+    """
 
     def __init__(self, files: PinFiles, unpinned: Catalog) -> None:
         self._files = files
@@ -59,7 +65,10 @@ class PinnedCatalog:
         return with_pinned_cards(self._unpinned, self.pins)
 
     def has_changed(self) -> bool:
-        """Return whether the pins changed since the last read, and read them. Raises CorruptPins once."""
+        """Return whether the pins changed since the last read, and read them.
+
+        Raises CorruptPins once.
+        """
         stamp = self._files.stamp(self._servers)
         if stamp == self._stamp:
             return False
@@ -67,8 +76,13 @@ class PinnedCatalog:
         before, self.pins = self.pins, self._files.read_all(self._servers)
         return before != self.pins
 
-    def renew(self, in_force: Catalog, make: MakeEngine) -> tuple[Engine, Mapping[str, Pins]] | None:
-        """Return an engine for changed pins (`bundle_router.engine.engine.Renew`). `in_force`: the router's catalog."""
+    def renew(
+        self, in_force: Catalog, make: MakeEngine
+    ) -> tuple[Engine, Mapping[str, Pins]] | None:
+        """Return an engine for changed pins (`bundle_router.engine.engine.Renew`).
+
+        `in_force`: the router's catalog.
+        """
         before = self.pins
         if not self.has_changed():
             return None
@@ -89,7 +103,9 @@ class Opening:
     local: LocalServers | None
     selector: Selector | None
     hidden: list[str] = field(default_factory=list)
-    """Places that no tool reads or changes: the records, tokens of tool servers, and what `hide` adds."""
+    """Places that no tool reads or changes: the records, tokens of tool servers, and what `hide`
+    adds.
+    """
 
     def stamp(self) -> object:
         """See `Router.config_stamp`."""
@@ -98,17 +114,25 @@ class Opening:
         return stamp_of(self.config) if self.config is not None else ()
 
     def __post_init__(self) -> None:
-        expect_path("config", self.config, 'Router.open("config"), or None: the shipped one', type(None))
+        expect_path(
+            "config", self.config, 'Router.open("config"), or None: the shipped one', type(None)
+        )
         expect_path("runs", self.runs, 'Router.open(..., runs="runs")')
         expect("store", self.store, (str, type(None)), 'Router.open(..., store="postgresql://…")')
         if self.selector is not None and not hasattr(self.selector, "select"):
             raise RequestError(
-                f"selector={self.selector!r:.100} has no method `select`", advice="leave it out for search"
+                f"selector={self.selector!r:.100} has no method `select`",
+                advice="leave it out for search",
             )
         if self.development not in (False, True, "unpinned"):
-            raise RequestError(f"development can't be {self.development!r}", advice="use True, False or 'unpinned'")
+            raise RequestError(
+                f"development can't be {self.development!r}", advice="use True, False or 'unpinned'"
+            )
         if not self.workspace.is_dir():
-            raise RequestError(f"the workspace {str(self.workspace)!r} is not a folder", advice="name one that exists")
+            raise RequestError(
+                f"the workspace {str(self.workspace)!r} is not a folder",
+                advice="name one that exists",
+            )
         if self.workspace.is_relative_to(Path(self.runs).resolve()):
             raise RequestError(
                 f"the workspace {str(self.workspace)!r} lies in the folder of the runs",
@@ -118,8 +142,10 @@ class Opening:
 
 
 def open_engines(opening: Opening) -> tuple[EngineVersions, StagedSelector | None]:
-    """Return the engines of a router and their search (None where the caller selects). Contacts no server and writes
-    nothing. Raises ConfigError, RequestError, CorruptPins."""
+    """Return the engines of a router and their search (None where the caller selects).
+
+    Contacts no server and writes nothing. Raises ConfigError, RequestError, CorruptPins.
+    """
     from bundle_router.adapters.artifact_files import ScratchFolder
     from bundle_router.adapters.json_query import query_json
     from bundle_router.adapters.linear_patterns import compile_pattern
@@ -137,11 +163,22 @@ def open_engines(opening: Opening) -> tuple[EngineVersions, StagedSelector | Non
     diagnostics = open_diagnostics(catalog, redactor)
     warn_of_unused_tools(opening.local, catalog, diagnostics)
     servers = PinnedServers(
-        catalog, clock, diagnostics, redactor, development=opening.development, workspace=opening.workspace
+        catalog,
+        clock,
+        diagnostics,
+        redactor,
+        development=opening.development,
+        workspace=opening.workspace,
     )
     protected = _protected_places(catalog, opening)
-    sessions = LocalSessions(tools, catalog.local, catalog.settings.limits, diagnostics, protected, opening.hidden)
-    searching = open_selector(catalog, opening.runs, clock, diagnostics, memories) if opening.selector is None else None
+    sessions = LocalSessions(
+        tools, catalog.local, catalog.settings.limits, diagnostics, protected, opening.hidden
+    )
+    searching = (
+        open_selector(catalog, opening.runs, clock, diagnostics, memories)
+        if opening.selector is None
+        else None
+    )
     ports = EnginePorts(
         clock=clock,
         redactor=redactor,
@@ -160,7 +197,9 @@ def open_engines(opening: Opening) -> tuple[EngineVersions, StagedSelector | Non
     kept = open_store(opening.runs, catalog, clock, redactor, opening.store)
     capabilities = SystemCapabilities(clock, catalog.settings.cache.capabilities_ttl_s)
 
-    def engine_over(catalog: Catalog, pins: Mapping[str, Pins], approved: Collection[str] = ()) -> Engine:
+    def engine_over(
+        catalog: Catalog, pins: Mapping[str, Pins], approved: Collection[str] = ()
+    ) -> Engine:
         return Engine(
             catalog=catalog,
             ports=ports,
@@ -170,17 +209,28 @@ def open_engines(opening: Opening) -> tuple[EngineVersions, StagedSelector | Non
             servers=servers.servers_behind(catalog, pins, approved),
         )
 
-    return EngineVersions(engine_over(catalog, pinned.pins), lambda: pinned.renew(catalog, engine_over)), searching
+    return EngineVersions(
+        engine_over(catalog, pinned.pins), lambda: pinned.renew(catalog, engine_over)
+    ), searching
 
 
 def _protected_places(catalog: Catalog, opening: Opening) -> list[str]:
     """Return the places that tools may read but not change."""
-    # Where the policy, the pins, the skills (which pass for the operator's words) and the records lie: tools that
-    # may write in the workspace may not write there, and what other runs left behind, unredacted artifacts among
-    # it, is not for them to read, nor are the tokens of tool servers. What stdio servers run is run outside.
+    # Where the policy, the pins, the skills (which pass for the operator's words) and the records
+    # lie: tools that may write in the workspace may not write there, and what other runs left
+    # behind, unredacted artifacts among it, is not for them to read, nor are the tokens of tool
+    # servers. What stdio servers run is run outside.
     content = project_folder(opening.config) / "bundles"
-    skills = sorted({content / bundle.skill for bundle in catalog.bundles.values() if bundle.skill is not None})
-    words = [word for server in catalog.servers.values() for word in (server.command or "", *server.args)]
-    programs = [opening.workspace / word for word in words if os.path.isfile(opening.workspace / word)]  # noqa: PTH113  # any text is no error
+    skills = sorted(
+        {content / bundle.skill for bundle in catalog.bundles.values() if bundle.skill is not None}
+    )
+    words = [
+        word for server in catalog.servers.values() for word in (server.command or "", *server.args)
+    ]
+    programs = [
+        opening.workspace / word
+        for word in words
+        if os.path.isfile(opening.workspace / word)  # noqa: PTH113  # any text is no error
+    ]
     places = (opening.config or "config", content / "pins", *skills, *programs)
     return [str(Path(place).resolve()) for place in places]

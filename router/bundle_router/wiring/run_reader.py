@@ -1,12 +1,13 @@
-"""Reads runs for the pages: lists from the index, a decision from the run's records, the present config from its
-folder.
+"""Reads runs for the pages: lists from the index, a decision from the run's records, the present
+config from its folder.
 
 Rules:
-1. Reading writes nothing but the index, which is a cache. A reviewer's label is the one thing that is written.
-2. A list, a timeline or an overview uses the index alone. A run's files are parsed only for a requested record,
-   artifact or chain.
-3. A decision is explained under the config it was made with. The file and line of its rows are looked up by name in the
-   present config; a row that is not there any more has no place.
+1. Reading writes nothing but the index, which is a cache. A reviewer's label is the one thing that
+   is written.
+2. A list, a timeline or an overview uses the index alone. A run's files are parsed only for a
+   requested record, artifact or chain.
+3. A decision is explained under the config it was made with. The file and line of its rows are
+   looked up by name in the present config; a row that is not there any more has no place.
 4. An unknown id raises UnknownRun or RequestError, never KeyError.
 """
 
@@ -47,10 +48,13 @@ Row = tuple[str, str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class DecisionDetail:
-    """One decision with everything on its page. `catalog` is the one it was made under and `view` what the model was
-    shown; both are None where the run does not have it. `rows` are the policy rows that covered the step, and the
-    route, each with its place in the present config. `prompt` is the router's question to its model, in this
-    version's wording."""
+    """One decision with everything on its page.
+
+    `catalog` is the one it was made under and `view` what the model was shown; both are None where
+    the run does not have it. `rows` are the policy rows that covered the step, and the route, each
+    with its place in the present config. `prompt` is the router's question to its model, in this
+    version's wording.
+    """
 
     record: DecisionRecord
     line: Mapping[str, Any]
@@ -66,7 +70,9 @@ class DecisionDetail:
 
 @dataclass(frozen=True, slots=True)
 class StoredBytes:
-    """The bytes of an artifact, with the type by their contents, and whether a browser may show it in place."""
+    """The bytes of an artifact, with the type by their contents, and whether a browser may show it
+    in place.
+    """
 
     data: bytes
     mime_type: str
@@ -77,7 +83,11 @@ class RunReader:
     """Reads the runs of one store and the config beside them. Safe for many threads."""
 
     def __init__(
-        self, archive: RunArchive, index: RunIndex, config: str | Path | None = None, local: LocalServers | None = None
+        self,
+        archive: RunArchive,
+        index: RunIndex,
+        config: str | Path | None = None,
+        local: LocalServers | None = None,
     ) -> None:
         self._archive = archive
         self.index = index
@@ -93,11 +103,14 @@ class RunReader:
         self.index.close()
 
     def refresh(self, *, now: bool = False) -> str:
-        """Update the index unless that was done a moment ago. Return why it failed, or an empty text."""
+        """Update the index unless that was done a moment ago.
+
+        Return why it failed, or an empty text.
+        """
         self.index.refresh(now=now)
         return self.index.stale
 
-    # --- from the run ------------------------------------------------------------------------------------------------
+    # --- from the run -----------------------------------------------------------------------------
 
     def record(self, run_id: str, seq: int) -> dict[str, Any]:
         """Return one record as it was written. Raises UnknownRun, RequestError."""
@@ -107,7 +120,10 @@ class RunReader:
         return found
 
     def decision(self, run_id: str, seq: int) -> DecisionDetail:
-        """Return a decision with everything on its page. Raises UnknownRun, RequestError, CorruptRun."""
+        """Return a decision with everything on its page.
+
+        Raises UnknownRun, RequestError, CorruptRun.
+        """
         line, record = self._read_decided(run_id, seq)
         catalog = self.recorded_catalog(run_id, record.decision.catalog_revision)
         before, after = self.index.neighbours_of(run_id, seq)
@@ -151,14 +167,24 @@ class RunReader:
         return explain(catalog, record.facts, before, record.step, name, lambda _: record.reply)
 
     def known_names(self, run_id: str, seq: int) -> list[str]:
-        """Return the tools and bundles that the decision's config has. Raises as `decision` does."""
+        """Return the tools and bundles that the decision's config has.
+
+        Raises as `decision` does.
+        """
         _, record = self._read_decided(run_id, seq)
         catalog = self.recorded_catalog(run_id, record.decision.catalog_revision)
         if catalog is None:
             return []
-        return sorted({*catalog.bundles, *(tool for bundle in catalog.bundles.values() for tool in bundle.tools)})
+        return sorted(
+            {
+                *catalog.bundles,
+                *(tool for bundle in catalog.bundles.values() for tool in bundle.tools),
+            }
+        )
 
-    def _prompt(self, run_id: str, catalog: Catalog | None, record: DecisionRecord) -> tuple[str, str] | None:
+    def _prompt(
+        self, run_id: str, catalog: Catalog | None, record: DecisionRecord
+    ) -> tuple[str, str] | None:
         """Return the question to the router's model, in the wording of this version."""
         if catalog is None or record.decision.model is None:
             return None
@@ -177,7 +203,10 @@ class RunReader:
         return prompt.system, prompt.user
 
     def artifact(self, run_id: str, sha256: str) -> StoredBytes:
-        """Return the bytes of an artifact of a run. Raises UnknownRun, RequestError, CorruptRun, StorageError."""
+        """Return the bytes of an artifact of a run.
+
+        Raises UnknownRun, RequestError, CorruptRun, StorageError.
+        """
         from bundle_router.adapters.media import INLINE, sniff
 
         try:
@@ -189,32 +218,52 @@ class RunReader:
         return StoredBytes(data, found, found in INLINE or sound)
 
     def verified(self, run_id: str) -> tuple[bool, str]:
-        """Return whether the run's chain is intact, and what it protects against or where it breaks."""
+        """Return whether the run's chain is intact, and what it protects against or where it
+        breaks.
+        """
         report = self._archive.verify(run_id)
         if report.broken is not None:
             return False, f"record {report.broken.seq}: {report.broken.detail}"
         return report.ok, report.problems[0] if report.problems else report.protection
 
-    # --- a reviewer's word -------------------------------------------------------------------------------------------
+    # --- a reviewer's word ------------------------------------------------------------------------
 
-    def label(self, run_id: str, seq: int, *, needed: tuple[str, ...], not_needed: tuple[str, ...], by: str) -> None:
-        """Store a reviewer's label of a decision. Raises RequestError for a bundle that its config does not have."""
+    def label(
+        self,
+        run_id: str,
+        seq: int,
+        *,
+        needed: tuple[str, ...],
+        not_needed: tuple[str, ...],
+        by: str,
+    ) -> None:
+        """Store a reviewer's label of a decision.
+
+        Raises RequestError for a bundle that its config does not have.
+        """
         _, record = self._read_decided(run_id, seq)
         catalog = self.recorded_catalog(run_id, record.decision.catalog_revision)
-        self._archive.add_label(run_id, label_of(record, catalog, needed, not_needed, by, SystemClock().time_ns()))
+        self._archive.add_label(
+            run_id, label_of(record, catalog, needed, not_needed, by, SystemClock().time_ns())
+        )
         self.index.refresh(now=True)
 
-    # --- the config in force -----------------------------------------------------------------------------------------
+    # --- the config in force ----------------------------------------------------------------------
 
     def in_force(self) -> tuple[Catalog, list[str]]:
-        """Return the present config. Where it is invalid: the last valid one that was read here (an empty one if none
-        was), and what is wrong, one line each."""
+        """Return the present config.
+
+        Where it is invalid: the last valid one that was read here (an empty one if none was), and
+        what is wrong, one line each.
+        """
         from bundle_router.wiring.catalogs import load_catalog
 
         try:
             self._valid = load_catalog(self._config, local=self._local)
         except (ConfigError, RequestError) as error:
-            return self._valid, str(error).splitlines() if isinstance(error, ConfigError) else [error.message]
+            return self._valid, str(error).splitlines() if isinstance(error, ConfigError) else [
+                error.message
+            ]
         return self._valid, []
 
     def pins(self, server: str) -> Any:
@@ -228,12 +277,16 @@ class RunReader:
             return ()
         places = self.row_places()
         address = (record.step.workflow, record.step.role, record.step.step)
-        keys: list[tuple[str, str]] = [("policy", row.name) for row in catalog.policies if applies(row, address)]
+        keys: list[tuple[str, str]] = [
+            ("policy", row.name) for row in catalog.policies if applies(row, address)
+        ]
         keys += [("route", record.decision.route)] if record.decision.route else []
         return tuple((kind, name, places.get((kind, name))) for kind, name in keys)
 
     def row_places(self) -> Places:
-        """Return the file and line of each entry of the present config, also where it is invalid."""
+        """Return the file and line of each entry of the present config, also where it is
+        invalid.
+        """
         from bundle_router.adapters.config_files import read_config
         from bundle_router.core.config.overlay import in_order, merge_files
         from bundle_router.core.config.problem_report import Report
@@ -253,7 +306,9 @@ def open_reader(
     local: LocalServers | None = None,
     report: Callable[[int, int], None] | None = None,
 ) -> RunReader:
-    """Open the reader of a runs folder, or of a database, and update its index. Raises RequestError, StorageError.
+    """Open the reader of a runs folder, or of a database, and update its index.
+
+    Raises RequestError, StorageError.
 
     `report` gets the number of changed runs read so far, and of all.
     """

@@ -24,30 +24,45 @@ if TYPE_CHECKING:
 
 SEARCH_LIBRARIES: Final = ("bm25s", "PyStemmer")
 MIN_CACHED: Final = 300
-"""Bundles and tools from which on an index is cached on disk. Fewer are indexed in less than a tenth of a second."""
+"""Bundles and tools from which on an index is cached on disk.
+
+Fewer are indexed in less than a tenth of a second.
+"""
 MOST: Final = 0.5
 """Share of the documents up to which a changed index is updated rather than built again."""
 
 
 def _searchable_texts(catalog: Catalog) -> Texts:
-    """Return the texts that search may read. A catalog has cards of remote servers only if a person pinned them."""
+    """Return the texts that search may read.
+
+    A catalog has cards of remote servers only if a person pinned them.
+    """
     from bundle_router.core.search.corpus import texts_of
 
-    reviewed = {name for name, card in catalog.cards.items() if catalog.servers[card.server].traits.is_remote}
+    reviewed = {
+        name
+        for name, card in catalog.cards.items()
+        if catalog.servers[card.server].traits.is_remote
+    }
     return texts_of(catalog, reviewed)
 
 
 class SearchMaker:
-    """Builds searches, for one catalog after another. Where few texts changed, because one server did, it updates the
-    last index. For one thread at a time."""
+    """Builds searches, for one catalog after another.
+
+    Where few texts changed, because one server did, it updates the last index. For one thread at a
+    time.
+    """
 
     def __init__(self) -> None:
         self._last: tuple[Texts, LexicalIndex] | None = None
 
     def __call__(self, catalog: Catalog) -> Search:
-        """Return the search over a catalog, with its index from the user's cache where building it takes longer.
+        """Return the search over a catalog, with its index from the user's cache where building it
+        takes longer.
 
-        Raises NotInstalled where its library is missing. Takes up to seconds for thousands of tools.
+        Raises NotInstalled where its library is missing. Takes up to seconds for thousands of
+        tools.
         """
         from importlib.metadata import PackageNotFoundError, version
 
@@ -60,12 +75,18 @@ class SearchMaker:
         try:
             made_with = [f"{name} {version(name)}" for name in SEARCH_LIBRARIES]
         except PackageNotFoundError as missing:
-            raise NotInstalled(f"search needs {missing.name}", advice="install bundle-router anew") from None
+            raise NotInstalled(
+                f"search needs {missing.name}", advice="install bundle-router anew"
+            ) from None
         texts, analyzer = _searchable_texts(catalog), Analyzer(english_stemmer())
         revision = texts.revision(*made_with)
-        index = self._update_index(texts, analyzer, revision) or _kept_or_built(texts, analyzer, revision)
+        index = self._update_index(texts, analyzer, revision) or _kept_or_built(
+            texts, analyzer, revision
+        )
         self._last = (texts, index)
-        return Search(index, outline_of(texts), analyzer, by_meaning=catalog.settings.search.ranks_by_meaning)
+        return Search(
+            index, outline_of(texts), analyzer, by_meaning=catalog.settings.search.ranks_by_meaning
+        )
 
     def _update_index(self, texts: Texts, analyzer: Analyzer, revision: str) -> LexicalIndex | None:
         """Return the last index, updated; None where there is none, or most of it changed."""
@@ -79,7 +100,10 @@ class SearchMaker:
             return None
         try:
             return index.updated(add=changes.add, remove=changes.remove, revision=revision)
-        except (OSError, ValueError):  # what it was made of lay in the cache, and is gone from it or damaged
+        except (
+            OSError,
+            ValueError,
+        ):  # what it was made of lay in the cache, and is gone from it or damaged
             return None
 
 
@@ -88,7 +112,9 @@ def _kept_or_built(texts: Texts, analyzer: Analyzer, revision: str) -> LexicalIn
     from bundle_router.adapters.index_cache import IndexCache, cache_folder
     from bundle_router.core.search.corpus import corpus_of
 
-    cache = IndexCache(cache_folder() if len(texts.bundles) + len(texts.tools) >= MIN_CACHED else None)
+    cache = IndexCache(
+        cache_folder() if len(texts.bundles) + len(texts.tools) >= MIN_CACHED else None
+    )
     index = cache.load(revision, lambda folder: LexicalIndex.load(folder, revision=revision))
     if index is None:
         index = LexicalIndex.build(corpus_of(texts, analyzer).documents, revision=revision)
@@ -102,9 +128,16 @@ def make_search(catalog: Catalog) -> Search:
 
 
 def open_selector(
-    catalog: Catalog, runs: str | Path, clock: Clock, diagnostics: Diagnostics, memories: Memories | None = None
+    catalog: Catalog,
+    runs: str | Path,
+    clock: Clock,
+    diagnostics: Diagnostics,
+    memories: Memories | None = None,
 ) -> StagedSelector:
-    """Return the selector that answers questions in the order of `[fallback]`. The first question loads it."""
+    """Return the selector that answers questions in the order of `[fallback]`.
+
+    The first question loads it.
+    """
     from bundle_router.engine.selecting import SearchSelector, StagedSelector
 
     meanings = open_meanings(catalog, clock, diagnostics, memories)
@@ -114,7 +147,10 @@ def open_selector(
 
 
 def open_tool_search(selector: StagedSelector | None, diagnostics: Diagnostics) -> ToolSearch:
-    """Return the ranking of tools, over the selector's index where there is one. Loads nothing yet."""
+    """Return the ranking of tools, over the selector's index where there is one.
+
+    Loads nothing yet.
+    """
     from bundle_router.engine.selecting import RankedTools, SearchSelector
 
     search = selector.index if selector is not None else None
@@ -135,9 +171,12 @@ def open_embedder(catalog: Catalog) -> Embedder | None:
     return LiteLlmEmbedder(chosen.model or "", base_url=chosen.base_url, key_env=chosen.key_env)
 
 
-def make_vectors(catalog: Catalog, embedder: Embedder, remembered: Iterable[Passage] = ()) -> Vectors | Embedding:
-    """Return the vectors of a catalog's texts and of remembered steps, from the user's cache for unchanged texts.
-    Blocks, for minutes when thousands of texts are new."""
+def make_vectors(
+    catalog: Catalog, embedder: Embedder, remembered: Iterable[Passage] = ()
+) -> Vectors | Embedding:
+    """Return the vectors of a catalog's texts and of remembered steps, from the user's cache for
+    unchanged texts. Blocks, for minutes when thousands of texts are new.
+    """
     from bundle_router.adapters.embeddings import vectors_for
 
     return vectors_for(_passages(catalog, remembered), embedder, _vector_store(embedder))
@@ -155,15 +194,19 @@ def _passages(catalog: Catalog, remembered: Iterable[Passage]) -> tuple[Passage,
 def _remembered_passages(
     memories: Memories | None, embedder: Embedder | None, diagnostics: Diagnostics
 ) -> tuple[Passage, ...]:
-    """Return the past steps that can be recalled, of bundles and of tools; not those that another embedder made the
-    vectors of."""
+    """Return the past steps that can be recalled, of bundles and of tools; not those that another
+    embedder made the vectors of.
+    """
     found: dict[str, Passage] = {}
     revision = embedder.revision if embedder is not None else ""
     for recollection in memories.recollections if memories is not None else ():
         if recollection.embedder == revision:
             found.update((row.id, row) for row in recollection.passages())
         else:
-            advice = "learn and accept again, or name the embedder it was learned with in [search.embeddings]"
+            advice = (
+                "learn and accept again, or name the embedder it was learned with in"
+                " [search.embeddings]"
+            )
             facts = {"learned_with": recollection.embedder, "embedder": revision, "advice": advice}
             diagnostics.event("warning", "memory.not_recalled", **facts)
     return tuple(found.values())
@@ -174,13 +217,17 @@ def _vector_store(embedder: Embedder) -> VectorStore:
     from bundle_router.adapters.index_cache import cache_folder
 
     folder = cache_folder()
-    return VectorStore(folder.parent / "embeddings" if folder is not None else None, embedder.revision)
+    return VectorStore(
+        folder.parent / "embeddings" if folder is not None else None, embedder.revision
+    )
 
 
-def make_search_for(catalog: Catalog, requests: Iterable[str], memories: Memories | None = None) -> Search:
-    """Return the search for requests that are known in advance, such as past steps: it embeds exactly these, where the
-    config names an embedder, and recalls these and `memories`. If the embedder fails it searches by words alone, as a
-    router would, and warns.
+def make_search_for(
+    catalog: Catalog, requests: Iterable[str], memories: Memories | None = None
+) -> Search:
+    """Return the search for requests that are known in advance, such as past steps: it embeds
+    exactly these, where the config names an embedder, and recalls these and `memories`. If the
+    embedder fails it searches by words alone, as a router would, and warns.
 
     Blocks while new texts are embedded. Raises NotInstalled as `make_search` does.
     """
@@ -206,18 +253,31 @@ def make_search_for(catalog: Catalog, requests: Iterable[str], memories: Memorie
         embedder.close()
     if isinstance(vectors, Embedding) or isinstance(known, Embedding):
         failures = [made for made in (vectors, known) if isinstance(made, Embedding)]
-        diagnostics.event("warning", "embeddings.unavailable", failure=failures[0].failure, detail=failures[0].detail)
+        diagnostics.event(
+            "warning",
+            "embeddings.unavailable",
+            failure=failures[0].failure,
+            detail=failures[0].detail,
+        )
         return search
-    understood = {text: known[part] for text, part in prompted.items() if len(known[part]) == vectors.dimension}
+    understood = {
+        text: known[part]
+        for text, part in prompted.items()
+        if len(known[part]) == vectors.dimension
+    }
     return replace(search, vectors=vectors, understood=understood)
 
 
 def open_meanings(
     catalog: Catalog, clock: Clock, diagnostics: Diagnostics, memories: Memories | None = None
 ) -> Meanings | None:
-    """Return the client of the config's embedder, for steps and for `memories`; None where the config names none."""
+    """Return the client of the config's embedder, for steps and for `memories`; None where the
+    config names none.
+    """
     chosen, embedder = catalog.settings.search.embeddings, open_embedder(catalog)
-    unused = not catalog.settings.search.ranks_by_meaning and (memories is None or not memories.recollections)
+    unused = not catalog.settings.search.ranks_by_meaning and (
+        memories is None or not memories.recollections
+    )
     if chosen is None or embedder is None or unused:
         _remembered_passages(memories, None, diagnostics)  # warns that they are not recalled
         return None
@@ -232,8 +292,13 @@ def open_meanings(
     return Meanings(embedder, make, clock, diagnostics, deadline_s=chosen.deadline_s)
 
 
-def open_model(catalog: Catalog, runs: str | Path, clock: Clock, diagnostics: Diagnostics) -> ModelSelector | None:
-    """Return the selector that asks the config's models; None where it names none. Loads nothing yet."""
+def open_model(
+    catalog: Catalog, runs: str | Path, clock: Clock, diagnostics: Diagnostics
+) -> ModelSelector | None:
+    """Return the selector that asks the config's models; None where it names none.
+
+    Loads nothing yet.
+    """
     settings = catalog.settings
     if not settings.model.names or "model" not in settings.fallback.order:
         return None
@@ -241,9 +306,16 @@ def open_model(catalog: Catalog, runs: str | Path, clock: Clock, diagnostics: Di
 
 
 def open_models(
-    settings: Settings, models: Sequence[ModelSettings], runs: str | Path, clock: Clock, diagnostics: Diagnostics
+    settings: Settings,
+    models: Sequence[ModelSettings],
+    runs: str | Path,
+    clock: Clock,
+    diagnostics: Diagnostics,
 ) -> list[ModelSelector]:
-    """Return a selector for each of `models`, over one client: closing one closes all. Loads nothing yet."""
+    """Return a selector for each of `models`, over one client: closing one closes all.
+
+    Loads nothing yet.
+    """
     from bundle_router.adapters.answer_store import SqlAnswers
     from bundle_router.adapters.llm import LiteLlm
     from bundle_router.adapters.loop import CLEAN_UP_S, LoopThread
@@ -254,6 +326,8 @@ def open_models(
     loop = LoopThread("bundle-router-model", abandon_after_s=CLEAN_UP_S + 1)
     client = LiteLlm([choice for model in models for choice in model.choices])
     return [
-        ModelSelector(model, client, clock, diagnostics, loop=loop, answers_ttl_s=ttl_s, store=store)
+        ModelSelector(
+            model, client, clock, diagnostics, loop=loop, answers_ttl_s=ttl_s, store=store
+        )
         for model in models
     ]

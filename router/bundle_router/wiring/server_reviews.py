@@ -1,4 +1,6 @@
-"""Reviews of tool servers before they are approved: their present lists, compared with their pins."""
+"""Reviews of tool servers before they are approved: their present lists, compared with their
+pins.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,11 @@ MAX_LINES: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """The review of one server. `admitted` and `comparison` are None where it could not be asked; `error` says why.
-    `again`: other servers' tools, known by now, changed its warnings."""
+    """The review of one server.
+
+    `admitted` and `comparison` are None where it could not be asked; `error` says why. `again`:
+    other servers' tools, known by now, changed its warnings.
+    """
 
     server: Server
     pins: Pins | None
@@ -56,27 +61,44 @@ class Review:
 
 
 def remote_servers(catalog: Catalog, names: Sequence[str]) -> list[Server]:
-    """Return the named servers, or all remote ones that are on and have their credentials. Raises RequestError."""
+    """Return the named servers, or all remote ones that are on and have their credentials.
+
+    Raises RequestError.
+    """
     if not names:
         remote = [s for s in catalog.servers.values() if s.traits.is_remote and s.enabled]
-        return [server for server in remote if all(os.environ.get(name) for name in server.env_names)]
+        return [
+            server for server in remote if all(os.environ.get(name) for name in server.env_names)
+        ]
     found = []
     for name in dict.fromkeys(names):
         server = catalog.servers.get(name)
         if server is None:
-            raise RequestError(f"there is no server {name!r}", advice="see servers.toml, or `bundle-router check`")
+            raise RequestError(
+                f"there is no server {name!r}", advice="see servers.toml, or `bundle-router check`"
+            )
         if not server.traits.is_remote:
-            raise RequestError(f"{name!r} is local: its tools are the program's own, and are not pinned")
+            raise RequestError(
+                f"{name!r} is local: its tools are the program's own, and are not pinned"
+            )
         found.append(server)
     return found
 
 
 def review(
-    catalog: Catalog, pins: dict[str, Pins], servers: Sequence[Server], *, development: bool, together: bool = True
+    catalog: Catalog,
+    pins: dict[str, Pins],
+    servers: Sequence[Server],
+    *,
+    development: bool,
+    together: bool = True,
 ) -> Iterator[Review]:
-    """Yield the reviews of the servers. With `together`: in their order, once all have answered. Else each when its
-    server has answered; one to which a later server's tools add a warning comes again. Starts processes (stdio) only
-    with `development`; ends them."""
+    """Yield the reviews of the servers.
+
+    With `together`: in their order, once all have answered. Else each when its server has answered;
+    one to which a later server's tools add a warning comes again. Starts processes (stdio) only
+    with `development`; ends them.
+    """
     from bundle_router.core.tools.warning_light import Neighbourhood
     from bundle_router.core.tools.warning_light.inspect import is_affected, lights
     from bundle_router.wiring.toolservers import admitted_now
@@ -84,10 +106,14 @@ def review(
     if not servers:
         return
     everyone, later, reviews = Neighbourhood(catalog.cards.values()), Neighbourhood(()), []
-    answers: Iterable[tuple[Server, Admitted | str]] = admitted_now(catalog, servers, development=development)
+    answers: Iterable[tuple[Server, Admitted | str]] = admitted_now(
+        catalog, servers, development=development
+    )
     if together:
         answers = sorted(answers, key=lambda answer: servers.index(answer[0]))
-        everyone.add(tool.card for _, found in answers if not isinstance(found, str) for tool in found.tools)
+        everyone.add(
+            tool.card for _, found in answers if not isinstance(found, str) for tool in found.tools
+        )
     for server, found in answers:
         known = pins.get(server.name)
         if isinstance(found, str):
@@ -104,17 +130,21 @@ def review(
         later.add(tool.card for tool in found.tools)
 
 
-# --- for people and programs ------------------------------------------------------------------------------------------
+# --- for people and programs ----------------------------------------------------------------------
 
 
 def lines_of(reviewed: Review, *, full: bool = False) -> Iterator[str]:
-    """Yield the review for a terminal: the changes, field by field, and the warning light's findings. `full` adds the
-    whole text of tools without pins, in ASCII."""
+    """Yield the review for a terminal: the changes, field by field, and the warning light's
+    findings. `full` adds the whole text of tools without pins, in ASCII.
+    """
     if reviewed.comparison is None or reviewed.admitted is None:
         yield f"{reviewed.server.name}: can't be reviewed: {reviewed.error}"
         return
     if reviewed.again:
-        yield f"{reviewed.server.name}: look at it again, now that all servers have listed their tools:"
+        yield (
+            f"{reviewed.server.name}: look at it again, now that all servers have listed their"
+            " tools:"
+        )
         yield from _warnings(reviewed)
         return
     if reviewed.clean:
@@ -132,17 +162,24 @@ def lines_of(reviewed: Review, *, full: bool = False) -> Iterator[str]:
     for tool in reviewed.added.values():
         yield from _new_tool(tool)
     if full:
-        changed = {change.tool for change in reviewed.comparison.tools if change.kind != "unchanged"}
+        changed = {
+            change.tool for change in reviewed.comparison.tools if change.kind != "unchanged"
+        }
         for tool in reviewed.admitted.tools:
             if tool.card.tool in changed:
-                yield from json.dumps(json.loads(tool.definition), indent=1, ensure_ascii=True).splitlines()
+                yield from json.dumps(
+                    json.loads(tool.definition), indent=1, ensure_ascii=True
+                ).splitlines()
     yield from _warnings(reviewed)
 
 
 def _warnings(reviewed: Review) -> Iterator[str]:
     """Yield the warnings: once for the server's own instructions, then tool by tool."""
     of_server = {
-        finding: None for light in reviewed.lights for finding in light.verdict.findings if _is_of_server(finding)
+        finding: None
+        for light in reviewed.lights
+        for finding in light.verdict.findings
+        if _is_of_server(finding)
     }
     if of_server:
         yield f"  WARNING  {reviewed.server.name}: its instructions speak to the model"
@@ -151,7 +188,10 @@ def _warnings(reviewed: Review) -> Iterator[str]:
         found = [finding for finding in light.verdict.findings if not _is_of_server(finding)]
         if found:
             score = f"{light.verdict.score:g}"
-            yield f"  WARNING  {reviewed.server.name}.{light.tool}: its text {light.verdict.charge} (score {score})"
+            yield (
+                f"  WARNING  {reviewed.server.name}.{light.tool}: its text {light.verdict.charge}"
+                f" (score {score})"
+            )
             yield from (_finding(finding) for finding in found)
 
 
@@ -160,7 +200,9 @@ def _is_of_server(finding: LightFinding) -> bool:
 
 
 def _finding(finding: LightFinding) -> str:
-    return f"    {finding.rule} at {reveal_line(finding.where)}: {finding.meaning}: {finding.seen!r}"
+    return (
+        f"    {finding.rule} at {reveal_line(finding.where)}: {finding.meaning}: {finding.seen!r}"
+    )
 
 
 def _new_tool(tool: AdmittedTool) -> Iterator[str]:
@@ -174,7 +216,9 @@ def _new_tool(tool: AdmittedTool) -> Iterator[str]:
 
 
 def _quoted(text: str) -> Iterator[str]:
-    """Yield the lines of a text, invisible characters spelled out; of a long one the first, and what is left out."""
+    """Yield the lines of a text, invisible characters spelled out; of a long one the first, and
+    what is left out.
+    """
     lines = reveal(text).splitlines()
     yield from (f"    | {line}" for line in lines[:MAX_LINES])
     if len(lines) > MAX_LINES:
@@ -190,17 +234,29 @@ def json_of(reviewed: Review) -> dict[str, Any]:
         "pinned": reviewed.pins is not None,
         "clean": reviewed.clean,
         "error": reviewed.error,
-        "instructions": reviewed.admitted.instructions if is_new and reviewed.admitted is not None else "",
+        "instructions": (
+            reviewed.admitted.instructions if is_new and reviewed.admitted is not None else ""
+        ),
         "server_differences": _differences(compared.server) if compared is not None else [],
         "tools": [
-            {"tool": c.tool, "kind": c.kind, "detail": c.detail, "differences": _differences(c.differences)}
+            {
+                "tool": c.tool,
+                "kind": c.kind,
+                "detail": c.detail,
+                "differences": _differences(c.differences),
+            }
             | {"definition": json.loads(added[c.tool].definition) if c.tool in added else None}
             for c in (compared.tools if compared is not None else ())
             if c.kind != "unchanged"
         ],
         "warnings": [
             {"tool": light.tool, "score": light.verdict.score}
-            | {"findings": [{"rule": f.rule, "where": f.where, "seen": f.seen} for f in light.verdict.findings]}
+            | {
+                "findings": [
+                    {"rule": f.rule, "where": f.where, "seen": f.seen}
+                    for f in light.verdict.findings
+                ]
+            }
             for light in reviewed.lights
         ],
     }

@@ -19,16 +19,20 @@ if TYPE_CHECKING:
     from bundle_router.engine.upstreams import Servers
 
 Development = bool | Literal["unpinned"]
-"""What a config file can't grant itself: servers that are processes, and trusted servers without pins."""
+"""What a config file can't grant itself: servers that are processes, and trusted servers without
+pins.
+"""
 REMOTE: Final = tuple(name for name, traits in TRANSPORTS.items() if traits.is_remote)
 AT_ONCE: Final = 16
-"""Servers that a review asks at a time: of some hundred processes that start together many are late, and each of them
-may need 100 MB."""
+"""Servers that a review asks at a time: of some hundred processes that start together many are
+late, and each of them may need 100 MB.
+"""
 
 
 class PinnedServers:
-    """The tool servers of a config: one set of sessions, and a view of it for each state of the pins. Contacts no
-    server and loads no SDK yet."""
+    """The tool servers of a config: one set of sessions, and a view of it for each state of the
+    pins. Contacts no server and loads no SDK yet.
+    """
 
     def __init__(
         self,
@@ -50,20 +54,31 @@ class PinnedServers:
         self._schema_of = _schemas_of(catalog)
         self.sessions = open_mcp_sessions(
             catalog.servers,
-            ConnectionSetting(bounds_for(catalog.settings.limits), development=bool(development), workspace=workspace),
+            ConnectionSetting(
+                bounds_for(catalog.settings.limits),
+                development=bool(development),
+                workspace=workspace,
+            ),
             clock=clock,
             diagnostics=diagnostics,
             schema_of=lambda server, tool: self._schema_of(server, tool),
             authorization=Authorization(token_folder(), keep_secret=redactor.keep),
         )
 
-    def servers_behind(self, catalog: Catalog, pins: Mapping[str, Pins], approved: Collection[str] = ()) -> Servers:
-        """Return the servers behind these pins; `catalog` has their cards. From now on arguments are checked against
-        those, so a tool whose pin changed can't be used behind earlier pins any more (`Servers.narrow`)."""
+    def servers_behind(
+        self, catalog: Catalog, pins: Mapping[str, Pins], approved: Collection[str] = ()
+    ) -> Servers:
+        """Return the servers behind these pins; `catalog` has their cards.
+
+        From now on arguments are checked against those, so a tool whose pin changed can't be used
+        behind earlier pins any more (`Servers.narrow`).
+        """
         from bundle_router.engine.upstreams import Servers
 
         self._schema_of = _schemas_of(catalog)
-        return Servers(catalog, self.sessions, pins, self._setting, self._clock, self._diagnostics, approved)
+        return Servers(
+            catalog, self.sessions, pins, self._setting, self._clock, self._diagnostics, approved
+        )
 
 
 def _schemas_of(catalog: Catalog) -> Callable[[str, str], Mapping[str, Any] | None]:
@@ -85,9 +100,10 @@ def _schemas_of(catalog: Catalog) -> Callable[[str, str], Mapping[str, Any] | No
 def admitted_now(
     catalog: Catalog, servers: Sequence[Server], *, development: bool
 ) -> Iterator[tuple[Server, Admitted | str]]:
-    """Yield what each server lists now, with its tokens counted where possible, or why there is no list, in the order
-    in which they answer. `AT_ONCE` are asked at a time. Starts processes (stdio) only with `development`, and ends each
-    once it has listed."""
+    """Yield what each server lists now, with its tokens counted where possible, or why there is no
+    list, in the order in which they answer. `AT_ONCE` are asked at a time. Starts processes (stdio)
+    only with `development`, and ends each once it has listed.
+    """
     from bundle_router.adapters.system import SystemClock, token_counter
     from bundle_router.core.tools.admission import admit
     from bundle_router.core.tools.transport.tool_servers import Scope
@@ -103,7 +119,9 @@ def admitted_now(
     async def one(server: Server) -> tuple[Server, Admitted | str]:
         async with places:
             try:  # a run of its own, whose processes end with it
-                listing = await sessions.definitions(server.name, scope=Scope(server.name), fresh=True)
+                listing = await sessions.definitions(
+                    server.name, scope=Scope(server.name), fresh=True
+                )
             except ToolFailure as failure:
                 return server, failure.message
             finally:
@@ -117,7 +135,9 @@ def admitted_now(
         try:
             waiting = runner.run(ask())
             while waiting:
-                done, waiting = runner.run(asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED))
+                done, waiting = runner.run(
+                    asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                )
                 yield from (task.result() for task in done)
         finally:
             runner.run(sessions.close())

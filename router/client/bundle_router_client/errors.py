@@ -7,11 +7,20 @@ from typing import Any, Final
 
 
 class RouterError(Exception):
-    """Base of all errors. `code` is the problem's closed code, `status` the HTTP status (0: no answer), `advice` what
-    can be done, `retry_after_s` when to try again (None: unknown)."""
+    """Base of all errors.
+
+    `code` is the problem's closed code, `status` the HTTP status (0: no answer), `advice` what can
+    be done, `retry_after_s` when to try again (None: unknown).
+    """
 
     def __init__(
-        self, message: str, *, advice: str = "", code: str = "", status: int = 0, retry_after_s: float | None = None
+        self,
+        message: str,
+        *,
+        advice: str = "",
+        code: str = "",
+        status: int = 0,
+        retry_after_s: float | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -42,7 +51,10 @@ class KeyConflict(RequestError):
 
 
 class RunBusy(RouterError):
-    """Other processes held the run's records, or the service is overloaded. Trying again is safe."""
+    """Other processes held the run's records, or the service is overloaded.
+
+    Trying again is safe.
+    """
 
 
 class StorageError(RouterError):
@@ -54,7 +66,10 @@ class CorruptRun(RouterError):
 
 
 class Unreachable(RouterError):
-    """The service did not answer. With a key it is safe to ask again; without one a call may have happened."""
+    """The service did not answer.
+
+    With a key it is safe to ask again; without one a call may have happened.
+    """
 
 
 _BY_CODE: Final[Mapping[str, type[RouterError]]] = {
@@ -76,4 +91,6 @@ def error_of(status: int, problem: Mapping[str, Any], retry_after: str | None) -
     kind = _BY_CODE.get(code, RequestError if 400 <= status < 500 else RouterError)
     message = str(problem.get("detail") or f"the service answered {status}").removesuffix(".")
     wait = float(retry_after) if retry_after and retry_after.isdigit() else None
-    return kind(message, advice=str(problem.get("advice", "")), code=code, status=status, retry_after_s=wait)
+    return kind(
+        message, advice=str(problem.get("advice", "")), code=code, status=status, retry_after_s=wait
+    )

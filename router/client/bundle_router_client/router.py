@@ -1,7 +1,7 @@
 """`Router`: the library's methods, as requests to a service.
 
-Each request, and how its answer is read, is written once (`_Question`); one driver asks on an event loop, the other on
-the calling thread.
+Each request, and how its answer is read, is written once (`_Question`); one driver asks on an event
+loop, the other on the calling thread.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ T = TypeVar("T")
 P = ParamSpec("P")
 F = TypeVar("F", bound=Callable[..., Any])
 TIMEOUT_S = 610.0
-"""Longer than a service takes for one request (`[service] request_s`), so that the service times out first."""
+"""Longer than a service takes for one request (`[service] request_s`), so that the service times
+out first.
+"""
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class _Question(Generic[T]):
         raise error_of(answer.status_code, known, answer.headers.get("retry-after"))
 
 
-# --- the questions: the library's signatures, each once --------------------------------------------------------------
+# --- the questions: the library's signatures, each once -------------------------------------------
 
 
 def _run(run_id: str) -> str:
@@ -68,12 +70,16 @@ def _named(decision: str | None) -> dict[str, str]:
     return {"decision": decision} if decision is not None else {}
 
 
-def _route(step: Step, *, messages: Sequence[Mapping[str, Any]] | None = None) -> _Question[Decision]:
+def _route(
+    step: Step, *, messages: Sequence[Mapping[str, Any]] | None = None
+) -> _Question[Decision]:
     """Decide what the step may see. The decision is in the run's records when this returns."""
     body = step.to_json()
     if messages is not None:
         body["messages"] = [dict(message) for message in messages]
-    return _Question("POST", "/v1/route", lambda answer: Decision.model_validate_json(answer.content), body)
+    return _Question(
+        "POST", "/v1/route", lambda answer: Decision.model_validate_json(answer.content), body
+    )
 
 
 def _tools(
@@ -84,8 +90,10 @@ def _tools(
     decision: str | None = None,
     if_changed: str | None = None,
 ) -> _Question[Toolset | None]:
-    """Return the tools that a decision of the run shows. `if_changed` is the `digest` of the agent's list: None while
-    the list is the same."""
+    """Return the tools that a decision of the run shows.
+
+    `if_changed` is the `digest` of the agent's list: None while the list is the same.
+    """
     query = {"format": format, **({"native": "true"} if native else {}), **_named(decision)}
     headers = {"if-none-match": f'"{if_changed}"'} if if_changed is not None else {}
 
@@ -96,12 +104,23 @@ def _tools(
 
 
 def _call(
-    run_id: str, name: str, arguments: Mapping[str, Any] | str = "", *, decision: str | None = None, key: str = ""
+    run_id: str,
+    name: str,
+    arguments: Mapping[str, Any] | str = "",
+    *,
+    decision: str | None = None,
+    key: str = "",
 ) -> _Question[Result]:
-    """Call a tool. `key` makes the call happen once. A failure that the agent may see is a `Result`."""
+    """Call a tool.
+
+    `key` makes the call happen once. A failure that the agent may see is a `Result`.
+    """
     sent = arguments if isinstance(arguments, str) else dict(arguments)
     if not (key.isascii() and key.isprintable()) or '"' in key:
-        raise RequestError("over HTTP a call's key is printable ASCII without quotes", advice="use other words for it")
+        raise RequestError(
+            "over HTTP a call's key is printable ASCII without quotes",
+            advice="use other words for it",
+        )
     headers = {"idempotency-key": f'"{key}"'} if key else {}
     body = {"name": name, "arguments": sent, **_named(decision)}
     return _Question("POST", f"{_run(run_id)}/call", _result, body, headers=headers)
@@ -117,10 +136,15 @@ def _result(answer: httpx.Response) -> Result:
 
 
 def _close(run_id: str, *, missing_ok: bool = False) -> _Question[RunEnd]:
-    """End the run. Raises UnknownRun for one that no step began, unless `missing_ok` (for a `finally`)."""
+    """End the run.
+
+    Raises UnknownRun for one that no step began, unless `missing_ok` (for a `finally`).
+    """
     not_there = RunEnd(ended=False) if missing_ok else None
     read = RunEnd.model_validate_json
-    return _Question("POST", f"{_run(run_id)}/close", lambda answer: read(answer.content), not_there=not_there)
+    return _Question(
+        "POST", f"{_run(run_id)}/close", lambda answer: read(answer.content), not_there=not_there
+    )
 
 
 def _sha256(uri: str) -> str:
@@ -129,18 +153,29 @@ def _sha256(uri: str) -> str:
 
 def _artifact(run_id: str, uri: str) -> _Question[bytes]:
     """Return the bytes behind `artifact:sha256:…`. Blocks this thread, as the library does."""
-    return _Question("GET", f"{_run(run_id)}/artifacts/{_sha256(uri)}", lambda answer: answer.content)
+    return _Question(
+        "GET", f"{_run(run_id)}/artifacts/{_sha256(uri)}", lambda answer: answer.content
+    )
 
 
 def _media(
-    run_id: str, uri: str, *, format: str = "openai", link: bool = False, decision: str | None = None
+    run_id: str,
+    uri: str,
+    *,
+    format: str = "openai",
+    link: bool = False,
+    decision: str | None = None,
 ) -> _Question[dict[str, Any]]:
     """Return an artifact as a part of a message in a provider's form."""
     query = {"format": format, **({"link": "true"} if link else {}), **_named(decision)}
-    return _Question("GET", f"{_run(run_id)}/media/{_sha256(uri)}", lambda answer: answer.json(), query=query)
+    return _Question(
+        "GET", f"{_run(run_id)}/media/{_sha256(uri)}", lambda answer: answer.json(), query=query
+    )
 
 
-def _on_the_loop(question: Callable[P, _Question[T]]) -> Callable[Concatenate[Router, P], Coroutine[Any, Any, T]]:
+def _on_the_loop(
+    question: Callable[P, _Question[T]],
+) -> Callable[Concatenate[Router, P], Coroutine[Any, Any, T]]:
     """Return the method that asks a question on an event loop."""
 
     async def ask(self: Router, /, *positional: P.args, **named: P.kwargs) -> T:
@@ -168,17 +203,24 @@ def _as_method(question: Callable[..., Any], ask: F) -> F:
 
 
 class Router:
-    """A service, with the methods of the library's `Router`. Use it as a context, `async with` or `with`; from many
-    tasks or threads at once."""
+    """A service, with the methods of the library's `Router`.
+
+    Use it as a context, `async with` or `with`; from many tasks or threads at once.
+    """
 
     def __init__(self, asynchronous: httpx.AsyncClient, synchronous: httpx.Client) -> None:
         self._asynchronous = asynchronous
         self._synchronous = synchronous
 
     @classmethod
-    def connect(cls, url: str, *, token: str, timeout_s: float = TIMEOUT_S, verify: Any = True) -> Router:
-        """Prepare to ask the service at this URL; contacts nobody yet. `token` is its bearer token; `verify` is httpx's
-        (an `ssl.SSLContext` for a certificate authority of your own)."""
+    def connect(
+        cls, url: str, *, token: str, timeout_s: float = TIMEOUT_S, verify: Any = True
+    ) -> Router:
+        """Prepare to ask the service at this URL; contacts nobody yet.
+
+        `token` is its bearer token; `verify` is httpx's (an `ssl.SSLContext` for a certificate
+        authority of your own).
+        """
         how: dict[str, Any] = {
             "base_url": url.rstrip("/"),
             "headers": {"authorization": f"Bearer {token}"},
@@ -188,7 +230,7 @@ class Router:
         }
         return cls(httpx.AsyncClient(**how), httpx.Client(**how))
 
-    # --- the library's methods -------------------------------------------------------------------------------------
+    # --- the library's methods --------------------------------------------------------------------
 
     route = _on_the_loop(_route)
     route_sync = _on_this_thread(_route)
@@ -204,7 +246,7 @@ class Router:
     close_run_sync = _on_this_thread(_close)
     artifact = _on_this_thread(_artifact)
 
-    # --- its end ---------------------------------------------------------------------------------------------------
+    # --- its end ----------------------------------------------------------------------------------
 
     async def close(self) -> None:
         """Close every connection. Runs stay as they are."""
@@ -227,11 +269,13 @@ class Router:
     def __exit__(self, *_error: object) -> None:
         self.close_sync()
 
-    # --- the two drivers -------------------------------------------------------------------------------------------
+    # --- the two drivers --------------------------------------------------------------------------
 
     async def _ask(self, question: _Question[T]) -> T:
         with _told_unreachable():
-            answer = await self._asynchronous.request(question.method, question.path, **question.sent)
+            answer = await self._asynchronous.request(
+                question.method, question.path, **question.sent
+            )
         return question.answered(answer)
 
     def _ask_sync(self, question: _Question[T]) -> T:
@@ -246,4 +290,6 @@ def _told_unreachable() -> Iterator[None]:
         yield
     except httpx.TransportError as error:
         what = f"the service did not answer: {type(error).__name__} {error}".rstrip()
-        raise Unreachable(what, advice="see that it runs; with a key it is safe to ask again") from error
+        raise Unreachable(
+            what, advice="see that it runs; with a key it is safe to ask again"
+        ) from error

@@ -1,16 +1,29 @@
-"""The values of requests and answers: the library's. An answer's unknown fields are ignored and its unknown words are
-accepted, so that a newer service can be asked."""
+"""The values of requests and answers: the library's.
+
+An answer's unknown fields are ignored and its unknown words are accepted, so that a newer service
+can be asked.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+    ValidationError,
+)
 
 from bundle_router_client.errors import InvalidStep
 
-_Whole = BeforeValidator(lambda value: int(value) if isinstance(value, float) and value.is_integer() else value)
+_Whole = BeforeValidator(
+    lambda value: int(value) if isinstance(value, float) and value.is_integer() else value
+)
 Count = Annotated[StrictInt, _Whole, Field(ge=0)]
 """A number from 0 on, as the library takes it: 5.0 is whole, as in JSON Schema."""
 
@@ -31,7 +44,9 @@ class Sent(BaseModel):
                 advice = f"it takes {', '.join(type(self).model_fields)}"
                 raise InvalidStep(f"{type(self).__name__}(…): {text} ({advice})") from None
 
-        __init__.__pydantic_base_init__ = True  # pydantic's mark of one that `model_validate` need not call
+        __init__.__pydantic_base_init__ = (
+            True  # pydantic's mark of one that `model_validate` need not call
+        )
 
 
 class Received(BaseModel):
@@ -53,7 +68,10 @@ class StepPolicy(Sent):
 
 
 class Step(Sent):
-    """One routing request. The library's `Step` says what each field means; the service checks them."""
+    """One routing request.
+
+    The library's `Step` says what each field means; the service checks them.
+    """
 
     run_id: str
     workflow: str
@@ -76,7 +94,9 @@ class Step(Sent):
     fixed_list: StrictBool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Return this as JSON values, without fields at their default, which an older service may not know."""
+        """Return this as JSON values, without fields at their default, which an older service may
+        not know.
+        """
         return self.model_dump(mode="json", exclude_defaults=True)
 
 
@@ -120,7 +140,9 @@ class Chosen(Received):
 
 
 class LeftOut(Received):
-    """A bundle (with `tool`: one tool of it) that the step may not see, and the code that says why."""
+    """A bundle (with `tool`: one tool of it) that the step may not see, and the code that says
+    why.
+    """
 
     id: str
     code: str
@@ -161,7 +183,10 @@ class Exposure(Received):
 
 
 class Decision(Received):
-    """What a step may see, why, and why not the rest. The service's records have it before you do."""
+    """What a step may see, why, and why not the rest.
+
+    The service's records have it before you do.
+    """
 
     bundles: tuple[Chosen, ...]
     left_out: tuple[LeftOut, ...]
@@ -190,7 +215,9 @@ class Decision(Received):
     @property
     def evicted_tools(self) -> tuple[str, ...]:
         """The tools that left the array, because too many were asked for later."""
-        return tuple(row.tool for row in self.left_out if row.code == "evicted" and row.tool is not None)
+        return tuple(
+            row.tool for row in self.left_out if row.code == "evicted" and row.tool is not None
+        )
 
 
 class ActiveTool(Received):

@@ -1,12 +1,15 @@
-"""Prints what a model behind search could be worth at most: one that is always right, and ones that are less often.
+"""Prints what a model behind search could be worth at most: one that is always right, and ones that
+are less often.
 
-    python tests/benchmarks/routing/ceilings.py [--data FOLDER] [--sets mcp_mix,livemcp] [--queries N]
+    python tests/benchmarks/routing/ceilings.py [--data FOLDER] [--sets mcp_mix,livemcp] [--queries
+    N]
 
-Every bundle is trusted, pinned and permitted, its effects guessed from its tools' names (see `steps.py`), without any
-calibration or memory. The model is asked where search does not settle a step, about what `StagedSelector` asks one
-about. A right answer is what the step needs of that (none, where nothing of it is there), a wrong one is one of the
-others, drawn with a fixed seed. "tokens": of a question, at four characters a token. Shares with 95 % intervals, the
-rows of a group as one.
+Every bundle is trusted, pinned and permitted, its effects guessed from its tools' names (see
+`steps.py`), without any calibration or memory. The model is asked where search does not settle a
+step, about what `StagedSelector` asks one about. A right answer is what the step needs of that
+(none, where nothing of it is there), a wrong one is one of the others, drawn with a fixed seed.
+"tokens": of a question, at four characters a token. Shares with 95 % intervals, the rows of a group
+as one.
 """
 
 from __future__ import annotations
@@ -74,16 +77,24 @@ def rows_of(data: routing_data.LabelledSet, number: int | None) -> list[Labelled
             goal=query.text[:8000] or "-",
             bundles=tuple(dict.fromkeys(plain(id_) for id_ in query.bundles)),
             group=query.run[:200],
-            recent=tuple(tuple(plain(id_) for id_ in was.bundle_ids) for was in reversed(query.request.recent)),
+            recent=tuple(
+                tuple(plain(id_) for id_ in was.bundle_ids)
+                for was in reversed(query.request.recent)
+            ),
         )
         for query in routing_data.sample(data.queries, number)
     ]
 
 
 async def measure(
-    catalog: Catalog, rows: Sequence[LabelledRow], search: SearchSelector, model: ScriptedModel | None
+    catalog: Catalog,
+    rows: Sequence[LabelledRow],
+    search: SearchSelector,
+    model: ScriptedModel | None,
 ) -> list[RoutedRow]:
-    selector = StagedSelector(("search", "model", "shortlist", "default"), search=search, model=model)
+    selector = StagedSelector(
+        ("search", "model", "shortlist", "default"), search=search, model=model
+    )
     found = []
     for row in rows:
         asked = decide(catalog, Facts(), Activation(), row.as_step())
@@ -96,14 +107,18 @@ async def measure(
 
 
 def said(value: Estimate) -> str:
-    return "–" if value.value is None else f"{value.value:.3f} ({value.low:.2f} to {value.high:.2f})"
+    return (
+        "–" if value.value is None else f"{value.value:.3f} ({value.low:.2f} to {value.high:.2f})"
+    )
 
 
 def report(name: str, data: routing_data.LabelledSet, number: int | None) -> None:
     catalog, rows = catalog_of(data, trusted=True), rows_of(data, number)
     search = SearchSelector(search_over, FakeDiagnostics())
     print(f"\n{name}: {len(rows)} steps, {len(catalog.bundles)} bundles")
-    print(f"  {'model':14}{'right first':24}{'wrong':24}{'needed shown':24}{'asked':>7}{'tokens':>8}{'among':>7}")
+    print(
+        f"  {'model':14}{'right first':24}{'wrong':24}{'needed shown':24}{'asked':>7}{'tokens':>8}{'among':>7}"
+    )
     for right in (None, *RIGHT):
         model = ScriptedModel(right) if right is not None else None
         found = figures_of(None, asyncio.run(measure(catalog, rows, search, model)))

@@ -1,16 +1,21 @@
-"""Prints how far search knows when it is wrong: what it would show by itself, how much of that holds nothing needed.
+"""Prints how far search knows when it is wrong: what it would show by itself, how much of that
+holds nothing needed.
 
-    python tests/benchmarks/routing/doubt.py [--data FOLDER] [--sets mcp_mix,livemcp] [--queries N] [--labels 400]
-    python tests/benchmarks/routing/doubt.py --fit          the calibration that ships (`sufficiency.SHIPPED`)
+    python tests/benchmarks/routing/doubt.py [--data FOLDER] [--sets mcp_mix,livemcp] [--queries N]
+    [--labels 400]
+    python tests/benchmarks/routing/doubt.py --fit          the calibration that ships
+                                                            (`sufficiency.SHIPPED`)
 
-Every bundle only reads. Three situations of each query: every bundle permitted ("all"), a dozen of them with the right
-ones, a dozen without ("absent"). "others": a probability fitted on the other sets alone, in all situations, that
-without a right bundle weighing half, a set by the square root of its size: what ships, for a set it has not seen.
-"own": one fitted on `--labels` queries of the set itself, every bundle permitted (four fifths, where it has no more),
-and judged on the rest, mean of five draws. Each with the share of steps shown from 0.90 on, how much of that is wrong,
-and the area: how well the probability tells right from wrong. Sets that share queries or tools do not teach each
-other. "small", "other": 25 catalogs of 4 to 10 bundles round three queries, asked for what they have and for what they
-have not, under "others". "goals": the seen half of `engine_goals` over 53 real servers.
+Every bundle only reads. Three situations of each query: every bundle permitted ("all"), a dozen of
+them with the right ones, a dozen without ("absent"). "others": a probability fitted on the other
+sets alone, in all situations, that without a right bundle weighing half, a set by the square root
+of its size: what ships, for a set it has not seen. "own": one fitted on `--labels` queries of the
+set itself, every bundle permitted (four fifths, where it has no more), and judged on the rest, mean
+of five draws. Each with the share of steps shown from 0.90 on, how much of that is wrong, and the
+area: how well the probability tells right from wrong. Sets that share queries or tools do not teach
+each other. "small", "other": 25 catalogs of 4 to 10 bundles round three queries, asked for what
+they have and for what they have not, under "others". "goals": the seen half of `engine_goals` over
+53 real servers.
 """
 
 from __future__ import annotations
@@ -71,7 +76,10 @@ def labelled(
         yield data, [(query.request, frozenset(query.bundles)) for query in asked]
     if options.catalog.is_file():
         seen = [goal for goal in goals.goals("seen") if goal.needs]
-        yield replace(goals.real_servers(options.catalog), name="goals"), [(Request(g.text), g.any_of) for g in seen]
+        yield (
+            replace(goals.real_servers(options.catalog), name="goals"),
+            [(Request(g.text), g.any_of) for g in seen],
+        )
 
 
 def judged(data: routing_data.LabelledSet, asked: Sequence[Asked]) -> list[Judged]:
@@ -79,13 +87,17 @@ def judged(data: routing_data.LabelledSet, asked: Sequence[Asked]) -> list[Judge
     found = []
     for request, right in asked:
         dozen = frozenset(draw.sample(everyone, min(DOZEN, len(everyone))))
-        for situation, permitted in zip(SITUATIONS, (frozenset(everyone), dozen | right, dozen - right), strict=True):
+        for situation, permitted in zip(
+            SITUATIONS, (frozenset(everyone), dozen | right, dozen - right), strict=True
+        ):
             found.append(Judged(situation, search.rank_bundles(request, permitted), right))
     return [row for row in found if row.ranking.scored]
 
 
 def in_small_catalogs(data: routing_data.LabelledSet, asked: Sequence[Asked]) -> list[Judged]:
-    """Queries in catalogs of a few of the set's bundles: what these have, and what they have not."""
+    """Queries in catalogs of a few of the set's bundles: what these have, and what they have
+    not.
+    """
     draw, everyone = random.Random(5), [bundle.id for bundle in data.bundles]
     found = []
     for _ in range(CATALOGS):
@@ -95,17 +107,25 @@ def in_small_catalogs(data: routing_data.LabelledSet, asked: Sequence[Asked]) ->
         few |= {*draw.sample(sorted({*everyone} - few), size - len(few))}
         bundles = [bundle for bundle in data.bundles if bundle.id in few]
         tools = {id_ for bundle in bundles for id_ in bundle.tools}
-        search = make_search(replace(data, bundles=bundles, tools=[tool for tool in data.tools if tool.id in tools]))
+        search = make_search(
+            replace(data, bundles=bundles, tools=[tool for tool in data.tools if tool.id in tools])
+        )
         for situation, of in zip(SMALL, (True, False), strict=True):
             some = [(request, right) for request, right in asked if bool(right & few) is of]
             for request, right in draw.sample(some, min(8, len(some))):
-                found.append(Judged(situation, search.rank_bundles(request, frozenset(few)), right & few))
+                found.append(
+                    Judged(situation, search.rank_bundles(request, frozenset(few)), right & few)
+                )
     return [row for row in found if row.ranking.scored]
 
 
 def fitted(sets: Sequence[Sequence[Judged]]) -> Calibration:
     sets = [[row for row in of if row.situation in SITUATIONS] for of in sets]
-    rows = [(row, (0.5 if row.situation == "absent" else 1.0) / len(of) ** 0.5) for of in sets for row in of]
+    rows = [
+        (row, (0.5 if row.situation == "absent" else 1.0) / len(of) ** 0.5)
+        for of in sets
+        for row in of
+    ]
     found = fit_logistic(
         [row.evidence for row, _ in rows],
         [row.first_is_right for row, _ in rows],
@@ -120,8 +140,12 @@ def under(catalog: Catalog, calibration: Calibration) -> Catalog:
     return replace(catalog, settings=replace(catalog.settings, search=search))
 
 
-def settled(catalog: Catalog, rows: Sequence[Judged]) -> tuple[float, float, float, float, float, float]:
-    """Shares of the steps shown one bundle, and several; how much of these is wrong; the area; the share of "novel"."""
+def settled(
+    catalog: Catalog, rows: Sequence[Judged]
+) -> tuple[float, float, float, float, float, float]:
+    """Shares of the steps shown one bundle, and several; how much of these is wrong; the area; the
+    share of "novel".
+    """
     found = [(judge(catalog, A_STEP, row.ranking), row) for row in rows]
 
     def shown(verdict: str) -> tuple[float, float]:
@@ -134,7 +158,9 @@ def settled(catalog: Catalog, rows: Sequence[Judged]) -> tuple[float, float, flo
 
 
 def of_own(catalog: Catalog, rows: Sequence[Judged], number: int) -> list[float]:
-    """The mean over draws of what a calibration settles that was fitted on so many of the rows, of the others."""
+    """The mean over draws of what a calibration settles that was fitted on so many of the rows, of
+    the others.
+    """
     draws = []
     for seed in range(DRAWS):
         mixed = random.Random(seed).sample(rows, len(rows))
@@ -144,7 +170,8 @@ def of_own(catalog: Catalog, rows: Sequence[Judged], number: int) -> list[float]
 
 def line(of: Sequence[float]) -> str:
     return (
-        f"one {of[0]:.3f} wrong {of[1]:.3f}  several {of[2]:.3f} wrong {of[3]:.3f}  area {of[4]:.3f}  novel {of[5]:.3f}"
+        f"one {of[0]:.3f} wrong {of[1]:.3f}  several {of[2]:.3f} wrong {of[3]:.3f}  area"
+        f" {of[4]:.3f}  novel {of[5]:.3f}"
     )
 
 
@@ -155,7 +182,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--sets", help="names of sets, with commas; default: all that are there")
     parser.add_argument("--queries", type=int, default=800)
     parser.add_argument("--labels", type=int, default=400)
-    parser.add_argument("--fit", action="store_true", help="print the calibration of all sets together")
+    parser.add_argument(
+        "--fit", action="store_true", help="print the calibration of all sets together"
+    )
     options = parser.parse_args(arguments)
     found = {
         data.name: (catalog_for(data), judged(data, asked) + in_small_catalogs(data, asked))
@@ -171,10 +200,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         by_others = under(catalog, fitted(others)) if others else catalog
         for situation in (*SITUATIONS, *SMALL):
             mine = [row for row in rows if row.situation == situation]
-            print(f"{name:16} others  {situation:7} {line(settled(by_others, mine))}  ({len(mine)})", flush=True)
+            print(
+                f"{name:16} others  {situation:7} {line(settled(by_others, mine))}  ({len(mine)})",
+                flush=True,
+            )
         mine = [row for row in rows if row.situation == "all"]
         number = min(options.labels, len(mine) * 4 // 5)
-        print(f"{name:16} own     all     {line(of_own(catalog, mine, number))}  ({number} labels)", flush=True)
+        print(
+            f"{name:16} own     all     {line(of_own(catalog, mine, number))}  ({number} labels)",
+            flush=True,
+        )
     return 0
 
 

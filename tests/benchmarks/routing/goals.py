@@ -1,10 +1,13 @@
-"""Prints how well goals of an engine find their servers among 53 real ones, by words, beside the peers of `run.py`.
+"""Prints how well goals of an engine find their servers among 53 real ones, by words, beside the
+peers of `run.py`.
 
-    python tests/benchmarks/routing/goals.py [--catalog FILE] [--half seen|held|all] [--peers "FTS5"] [--embeddings]
+    python tests/benchmarks/routing/goals.py [--catalog FILE] [--half seen|held|all] [--peers
+    "FTS5"] [--embeddings]
 
-Every server is one bundle, described as `import` does it; its text counts (as if it were trusted). "first": the best
-ranked server is one that the goal needs. "top 5": of each need, one of its servers is among the first five. "RRF":
-reciprocal ranks of all the peers of the run, added (k = 60). `--embeddings`: ours with MiniLM in this process, too.
+Every server is one bundle, described as `import` does it; its text counts (as if it were trusted).
+"first": the best ranked server is one that the goal needs. "top 5": of each need, one of its
+servers is among the first five. "RRF": reciprocal ranks of all the peers of the run, added (k =
+60). `--embeddings`: ours with MiniLM in this process, too.
 """
 
 from __future__ import annotations
@@ -69,7 +72,11 @@ def real_servers(path: Path) -> LabelledSet:
                 continue
             schemas[id_] = tool.get("inputSchema") or {}
             seen.append(id_)
-            tools.append(ToolText.from_schema(id_, server, tool["name"], tool.get("description") or "", schemas[id_]))
+            tools.append(
+                ToolText.from_schema(
+                    id_, server, tool["name"], tool.get("description") or "", schemas[id_]
+                )
+            )
         bundles.append(BundleText(server, f"Tools of the server {server}.", (), tuple(seen)))
     return LabelledSet("real servers", tools, bundles, [], schemas)
 
@@ -99,29 +106,50 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--half", choices=("seen", "held", "all"), default="all")
     parser.add_argument("--peers", default="FastMCP BM25,FTS5,bm25s,MiniLM")
     parser.add_argument("--embeddings", action="store_true")
-    parser.add_argument("--misses", action="store_true", help="print the goals whose first server is wrong")
+    parser.add_argument(
+        "--misses", action="store_true", help="print the goals whose first server is wrong"
+    )
     options = parser.parse_args(arguments)
     if not options.catalog.is_file():
-        print("no catalog: name a servers.jsonl with --catalog or BUNDLE_ROUTER_CATALOG", file=sys.stderr)
+        print(
+            "no catalog: name a servers.jsonl with --catalog or BUNDLE_ROUTER_CATALOG",
+            file=sys.stderr,
+        )
         return 3
     data, asked = real_servers(options.catalog), goals(options.half)
-    print(f"{len(asked)} goals ({sum(not goal.needs for goal in asked)} that nothing fits), {len(data.tools)} tools")
+    print(
+        f"{len(asked)} goals ({sum(not goal.needs for goal in asked)} that nothing fits),"
+        f" {len(data.tools)} tools"
+    )
     search = make_search(data)
     everything = frozenset(search.corpus.members)
     started = time.perf_counter()
-    found = [[row.id for row in search.rank_bundles(Request(goal.text), everything).scored] for goal in asked]
+    found = [
+        [row.id for row in search.rank_bundles(Request(goal.text), everything).scored]
+        for goal in asked
+    ]
     took = (time.perf_counter() - started) / len(asked) * 1e3
     first, top = shares(asked, found)
     print(f"{'ours, words':16} first {first:.3f}  top 5 {top:.3f}  {took:.2f} ms")
     if options.misses:
         for goal, ids in zip(asked, found, strict=True):
             if goal.needs and (not ids or ids[0] not in goal.any_of):
-                print("   ", json.dumps(goal.text, ensure_ascii=False), sorted(goal.any_of), "got", ids[:3])
+                print(
+                    "   ",
+                    json.dumps(goal.text, ensure_ascii=False),
+                    sorted(goal.any_of),
+                    "got",
+                    ids[:3],
+                )
     if options.embeddings:
         model = routing_meaning.model()
         meaning = replace(search, vectors=routing_meaning.vectors(data))
-        asking = [Request(goal.text, vector=routing_meaning.embedded(model, goal.text)) for goal in asked]
-        with_meaning = [[row.id for row in meaning.rank_bundles(one, everything).scored] for one in asking]
+        asking = [
+            Request(goal.text, vector=routing_meaning.embedded(model, goal.text)) for goal in asked
+        ]
+        with_meaning = [
+            [row.id for row in meaning.rank_bundles(one, everything).scored] for one in asking
+        ]
         first, top = shares(asked, with_meaning)
         print(f"{'ours, + MiniLM':16} first {first:.3f}  top 5 {top:.3f}")
     rankings: list[list[list[str]]] = []
@@ -132,7 +160,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except ImportError as error:
             print(f"{name:16} left out: {error}")
             continue
-        rankings.append([list(dict.fromkeys(owner[id_] for id_ in rank(goal.text))) for goal in asked])
+        rankings.append(
+            [list(dict.fromkeys(owner[id_] for id_ in rank(goal.text))) for goal in asked]
+        )
         first, top = shares(asked, rankings[-1])
         print(f"{name:16} first {first:.3f}  top 5 {top:.3f}", flush=True)
     if len(rankings) > 1:

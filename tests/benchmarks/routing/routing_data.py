@@ -1,4 +1,6 @@
-"""Labelled routing sets: tools, bundles and queries, read from the folder that the option or environment names."""
+"""Labelled routing sets: tools, bundles and queries, read from the folder that the option or
+environment names.
+"""
 
 from __future__ import annotations
 
@@ -35,19 +37,28 @@ def folder() -> Path:
 
 
 def sets_in(root: Path, wanted: str | None) -> list[str]:
-    """Return the names of the sets to measure: those that are wanted, else all that are known and there.
+    """Return the names of the sets to measure: those that are wanted, else all that are known and
+    there.
 
     Raises SystemExit, with what to do, where one is not there.
     """
-    names = wanted.split(",") if wanted else [name for name in (*SETS, "bfcl_sample") if (root / name).is_dir()]
+    names = (
+        wanted.split(",")
+        if wanted
+        else [name for name in (*SETS, "bfcl_sample") if (root / name).is_dir()]
+    )
     missing = [name for name in names if not (root / name / "queries.jsonl").is_file()]
     if missing or not names:
         raise SystemExit(
-            f"{root} holds no labelled set {', '.join(missing) or 'at all'}: name a folder that does with --data or "
-            "BUNDLE_ROUTER_ROUTING_DATA (tests/benchmarks/README.md), or leave both out for the sample that ships"
+            f"{root} holds no labelled set {', '.join(missing) or 'at all'}: name a folder that"
+            " does with --data or BUNDLE_ROUTER_ROUTING_DATA (tests/benchmarks/README.md), or"
+            " leave both out for the sample that ships"
         )
     if not wanted and root == SAMPLES:
-        print("no labelled data is named (--data): this is the small sample that ships\n", file=sys.stderr)
+        print(
+            "no labelled data is named (--data): this is the small sample that ships\n",
+            file=sys.stderr,
+        )
     return names
 
 
@@ -83,7 +94,9 @@ def load(root: Path, name: str, *, limit: int | None = None) -> LabelledSet:
     for tool in tools:
         members[tool["server"]].append(tool["id"])
     texts = [
-        ToolText.from_schema(t["id"], t["server"], t["name"], t["description"] or "", t["inputSchema"] or {})
+        ToolText.from_schema(
+            t["id"], t["server"], t["name"], t["description"] or "", t["inputSchema"] or {}
+        )
         for t in tools
     ]
     bundles = [
@@ -99,16 +112,21 @@ def load(root: Path, name: str, *, limit: int | None = None) -> LabelledSet:
 
 def _query(name: str, row: Mapping[str, Any]) -> Query:
     meta = row.get("meta") or {}
-    # MetaTool's group is its gold tool: kept together, no past step could ever speak for the one that is asked for.
+    # MetaTool's group is its gold tool: kept together, no past step could ever speak for the one
+    # that is asked for.
     run = row["id"] if name.startswith("metatool") else row["group"]
     request = Request(row["query"], recent=_recent(meta))
     return Query(row["id"], row["query"], tuple(row["tools"]), tuple(row["servers"]), run, request)
 
 
 def _recent(meta: Mapping[str, Any]) -> tuple[RecentStep, ...]:
-    """The run's history where the set has one: bundles used before, latest first, and what was asked then."""
+    """The run's history where the set has one: bundles used before, latest first, and what was
+    asked then.
+    """
     goals = list(reversed(meta.get("prev_user") or ()))
-    used = list(dict.fromkeys(tool.split("::")[0] for tool in reversed(meta.get("prev_tools") or ())))
+    used = list(
+        dict.fromkeys(tool.split("::")[0] for tool in reversed(meta.get("prev_tools") or ()))
+    )
     return tuple(
         RecentStep("", "", goals[position] if position < len(goals) else "", (bundle,))
         for position, bundle in enumerate(used)
@@ -140,6 +158,9 @@ def folds(queries: Sequence[Query], count: int) -> list[tuple[list[Query], list[
     random.Random(7).shuffle(runs)
     where = {run: position % count for position, run in enumerate(runs)}
     return [
-        ([q for q in queries if where[q.run] != number], [q for q in queries if where[q.run] == number])
+        (
+            [q for q in queries if where[q.run] != number],
+            [q for q in queries if where[q.run] == number],
+        )
         for number in range(count)
     ]

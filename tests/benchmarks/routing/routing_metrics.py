@@ -1,4 +1,7 @@
-"""Intervals by resampling runs. The measures themselves are the product's (`bundle_router.review.evaluation`)."""
+"""Intervals by resampling runs.
+
+The measures themselves are the product's (`bundle_router.review.evaluation`).
+"""
 
 from __future__ import annotations
 

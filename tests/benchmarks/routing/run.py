@@ -1,17 +1,20 @@
 """Prints the routing table: our search, without and with logs, beside its peers, in one run.
 
-    python tests/benchmarks/routing/run.py [--data FOLDER] [--sets mcp_mix,livemcp] [--queries N] [--no-logs]
+    python tests/benchmarks/routing/run.py [--data FOLDER] [--sets mcp_mix,livemcp] [--queries N]
+    [--no-logs]
 
-Protocol: one set of weights for all sets. "+ logs": each of five folds is ranked with a memory fitted (by replay, on
-the other folds' queries as past steps) and switched on only where that replay gains. A query's group stays in one fold;
-in MetaTool, whose groups are its gold tools, a query is its own group. Peers rank tools; a bundle as its best one.
-The weights were chosen while looking at these same queries (as a whole, never by set): held-back queries decide.
-"+ embeddings": all-MiniLM-L6-v2 in this process; with logs, past steps are recalled by its vectors too where replay
-gains by that over the words (a fold's `+pull`). `--queries N` measures about N queries of each set, whole groups drawn
-with a fixed seed; memory still learns from all that lie in other folds.
-Every figure is a mean over queries, ± half a 95 % interval over resampled groups. Times: median of a query, in ms.
-A line is printed of every peer and fold as it ends. `--keep FOLDER` keeps what it ranked there, so that a run that was
-cut goes on where it was; what other sources of search, other queries or another number of folds ranked is not used.
+Protocol: one set of weights for all sets. "+ logs": each of five folds is ranked with a memory
+fitted (by replay, on the other folds' queries as past steps) and switched on only where that replay
+gains. A query's group stays in one fold; in MetaTool, whose groups are its gold tools, a query is
+its own group. Peers rank tools; a bundle as its best one. The weights were chosen while looking at
+these same queries (as a whole, never by set): held-back queries decide. "+ embeddings":
+all-MiniLM-L6-v2 in this process; with logs, past steps are recalled by its vectors too where replay
+gains by that over the words (a fold's `+pull`). `--queries N` measures about N queries of each set,
+whole groups drawn with a fixed seed; memory still learns from all that lie in other folds. Every
+figure is a mean over queries, ± half a 95 % interval over resampled groups. Times: median of a
+query, in ms. A line is printed of every peer and fold as it ends. `--keep FOLDER` keeps what it
+ranked there, so that a run that was cut goes on where it was; what other sources of search, other
+queries or another number of folds ranked is not used.
 """
 
 from __future__ import annotations
@@ -35,7 +38,11 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from bundle_router.adapters.bm25 import LexicalIndex, english_stemmer  # noqa: E402
-from bundle_router.core.models.evidence import RELEVANCE, fit_logistic, relevance_features  # noqa: E402
+from bundle_router.core.models.evidence import (  # noqa: E402
+    RELEVANCE,
+    fit_logistic,
+    relevance_features,
+)
 from bundle_router.core.search.documents import make_corpus  # noqa: E402
 from bundle_router.core.search.fit import Recalling, fit_memory  # noqa: E402
 from bundle_router.core.search.memory import Label, Memory  # noqa: E402
@@ -46,7 +53,11 @@ from bundle_router.core.search.text import Analyzer  # noqa: E402
 from bundle_router.core.search.trials import mean, ndcg  # noqa: E402
 from bundle_router.review.evaluation import auroc, recall, reciprocal_rank  # noqa: E402
 
-from tests.benchmarks.routing import routing_data, routing_meaning, routing_peers  # noqa: E402  the path is set above
+from tests.benchmarks.routing import (  # noqa: E402  the path is set above
+    routing_data,
+    routing_meaning,
+    routing_peers,
+)
 from tests.benchmarks.routing.routing_data import LabelledSet, Query  # noqa: E402
 from tests.benchmarks.routing.routing_metrics import half_width  # noqa: E402
 from tests.benchmarks.routing.routing_peers import PEERS  # noqa: E402
@@ -55,14 +66,20 @@ TIMED = 50
 """Queries that are embedded one at a time, for how long that takes."""
 MEASURES = ("R@1", "R@5", "nDCG@10", "MRR")
 SOURCES = Path(__file__).resolve().parents[3] / "router" / "bundle_router"
-RANKING = ("core/search/*.py", "core/models/evidence.py", "adapters/bm25.py", "adapters/embeddings/*.py")
+RANKING = (
+    "core/search/*.py",
+    "core/models/evidence.py",
+    "adapters/bm25.py",
+    "adapters/embeddings/*.py",
+)
 """The sources that decide what is ranked: what others ranked is not read again."""
 
 
 @dataclass
 class Part:
-    """What a peer ranked, or we without logs or in one fold: by the query's id, its bundles and its tools. `ms`: the
-    times of ranking bundles and, where they were measured apart, tools."""
+    """What a peer ranked, or we without logs or in one fold: by the query's id, its bundles and its
+    tools. `ms`: the times of ranking bundles and, where they were measured apart, tools.
+    """
 
     ranked: list[tuple[str, Sequence[str], Sequence[str]]]
     ms: list[float]
@@ -72,7 +89,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of one set's report. Each is said as it ends, and kept in `folder`, where one is named."""
+    """The parts of one set's report.
+
+    Each is said as it ends, and kept in `folder`, where one is named.
+    """
 
     data: LabelledSet
     folder: Path | None
@@ -94,7 +114,10 @@ class Parts:
         values = measured(self.data, name, [part], 0.0).values
         said = "  ".join(f"{measure} {values[measure][0]:.3f}" for measure in MEASURES)
         memory = f"  memory {part.note}" if part.note else ""
-        print(f"{self.data.name} {name}: {len(part.ranked)} queries  {said}{memory}  ({took})", flush=True)
+        print(
+            f"{self.data.name} {name}: {len(part.ranked)} queries  {said}{memory}  ({took})",
+            flush=True,
+        )
         return part
 
     def _file(self, name: str) -> Path | None:
@@ -103,12 +126,16 @@ class Parts:
 
 
 def digest_of_files(*files: Path) -> str:
-    return hashlib.sha256(b"".join(hashlib.sha256(file.read_bytes()).digest() for file in sorted(files))).hexdigest()
+    return hashlib.sha256(
+        b"".join(hashlib.sha256(file.read_bytes()).digest() for file in sorted(files))
+    ).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One ranker on one set: each measure with its half interval, and the median time of a query in ms."""
+    """One ranker on one set: each measure with its half interval, and the median time of a query in
+    ms.
+    """
 
     set: str
     ranker: str
@@ -126,7 +153,9 @@ def measured(data: LabelledSet, ranker: str, parts: Sequence[Part], ms: float) -
         "nDCG@10": [ndcg(tools, query.tools) for query, _, tools in ranked],
         "MRR": [reciprocal_rank(bundles, query.bundles) for query, bundles, _ in ranked],
     }
-    return Result(data.name, ranker, {name: (mean(v), half_width(v, runs)) for name, v in values.items()}, ms)
+    return Result(
+        data.name, ranker, {name: (mean(v), half_width(v, runs)) for name, v in values.items()}, ms
+    )
 
 
 def make_search(data: LabelledSet) -> Search:
@@ -136,7 +165,11 @@ def make_search(data: LabelledSet) -> Search:
 
 
 def rank_all(
-    data: LabelledSet, search: Search, queries: Sequence[Query], memories: Memories = NO_MEMORIES, note: str = ""
+    data: LabelledSet,
+    search: Search,
+    queries: Sequence[Query],
+    memories: Memories = NO_MEMORIES,
+    note: str = "",
 ) -> Part:
     bundles = frozenset(search.corpus.members)
     tools = frozenset(tool.id for tool in data.tools)
@@ -145,7 +178,9 @@ def rank_all(
         started = time.perf_counter()
         first = search.rank_bundles(query.request, bundles, memories.bundles)
         middle = time.perf_counter()
-        second = search.rank_tools(Request(query.text, vector=query.request.vector), tools, memories)
+        second = search.rank_tools(
+            Request(query.text, vector=query.request.vector), tools, memories
+        )
         part.ms_tools.append((time.perf_counter() - middle) * 1e3)
         part.ms.append((middle - started) * 1e3)
         part.ranked.append((query.id, [s.id for s in first.scored], [s.id for s in second]))
@@ -153,10 +188,13 @@ def rank_all(
 
 
 def fitted(
-    search: Search, past: Sequence[Query], base: Callable[[str], tuple[Mapping[str, float], Mapping[str, float]]]
+    search: Search,
+    past: Sequence[Query],
+    base: Callable[[str], tuple[Mapping[str, float], Mapping[str, float]]],
 ) -> Memories:
-    """Memories of bundles and of tools from past queries, each only where replaying them gains; steps recalled by what
-    they meant only where that gains over the words."""
+    """Memories of bundles and of tools from past queries, each only where replaying them gains;
+    steps recalled by what they meant only where that gains over the words.
+    """
     of_label = {(query.run, query.text): query for query in past}
     bundles = frozenset(search.corpus.members)
     tools = frozenset(search.corpus.servers)
@@ -166,29 +204,46 @@ def fitted(
             request = of_label[label.run, label.text].request
             return search.recall(request, tools if position else bundles, recollection)
 
-        recalling = Recalling(search.vectors.revision, votes) if search.vectors is not None else None
+        recalling = (
+            Recalling(search.vectors.revision, votes) if search.vectors is not None else None
+        )
         # A memory of tools is asked for what agents search for, of which no history is known.
-        labels = [Label(q.text, ids(q), q.run, marks_of(q.request) if position == 0 else ()) for q in past]
+        labels = [
+            Label(q.text, ids(q), q.run, marks_of(q.request) if position == 0 else ()) for q in past
+        ]
         found = fit_memory(
             labels,
             search.analyzer,
             lambda label: base(of_label[label.run, label.text].id)[position],
             recalling=recalling,
         )
-        return found.recall.memory if found.recall is not None and found.recall.memory is not None else found.memory
+        return (
+            found.recall.memory
+            if found.recall is not None and found.recall.memory is not None
+            else found.memory
+        )
 
     return Memories(fit(0, lambda query: query.bundles), fit(1, lambda query: query.tools))
 
 
 def in_words(memory: Memory | None) -> str:
-    """What replay chose: how much the texts count against memory, and how much recalled steps do."""
+    """What replay chose: how much the texts count against memory, and how much recalled steps
+    do.
+    """
     if memory is None:
         return "off"
-    return f"{memory.trust:g}" + (f"+{memory.recollection.pull:g}" if memory.recollection is not None else "")
+    return f"{memory.trust:g}" + (
+        f"+{memory.recollection.pull:g}" if memory.recollection is not None else ""
+    )
 
 
-def in_folds(parts: Parts, kind: str, search: Search, asked: Sequence[Query], folds: int) -> list[Part]:
-    """Return what each fold ranked with a memory of the others. `asked`: the queries that are measured."""
+def in_folds(
+    parts: Parts, kind: str, search: Search, asked: Sequence[Query], folds: int
+) -> list[Part]:
+    """Return what each fold ranked with a memory of the others.
+
+    `asked`: the queries that are measured.
+    """
     data = parts.data
     bundles = frozenset(search.corpus.members)
     wanted = {query.id for query in asked}
@@ -202,11 +257,16 @@ def in_folds(parts: Parts, kind: str, search: Search, asked: Sequence[Query], fo
     def fold(past: Sequence[Query], held: Sequence[Query]) -> Part:
         memories = fitted(search, past, base)
         note = f"{in_words(memories.bundles)}/{in_words(memories.tools)}"
-        return rank_all(data, search, [query for query in held if query.id in wanted], memories, note)
+        return rank_all(
+            data, search, [query for query in held if query.id in wanted], memories, note
+        )
 
     of = {query.id: query for query in data.queries}
     pairs = enumerate(routing_data.folds(data.queries, folds), start=1)
-    return [parts.get(f"ours{kind} + logs, fold {n} of {folds}", partial(fold, *pair)) for n, pair in pairs]
+    return [
+        parts.get(f"ours{kind} + logs, fold {n} of {folds}", partial(fold, *pair))
+        for n, pair in pairs
+    ]
 
 
 def peer(data: LabelledSet, name: str, asked: Sequence[Query]) -> Part:
@@ -222,7 +282,9 @@ def peer(data: LabelledSet, name: str, asked: Sequence[Query]) -> Part:
 
 
 def abstention(root: Path, data: LabelledSet, search: Search, folds: int) -> dict[str, float]:
-    """AUROC of "does this need a tool at all": the shipped weights (fitted on these queries), and refitted by fold."""
+    """AUROC of "does this need a tool at all": the shipped weights (fitted on these queries), and
+    refitted by fold.
+    """
     queries = routing_data.rows(root / "metatool_awareness" / "queries.jsonl")
     bundles = frozenset(search.corpus.members)
     truths = [bool(row["needs_tool"]) for row in queries]
@@ -266,7 +328,9 @@ def show(report: Report) -> None:
 
 
 def report(options: argparse.Namespace, set_name: str) -> Report:
-    """Measures one set: every peer that is installed, and ours, without and with embeddings and logs."""
+    """Measures one set: every peer that is installed, and ours, without and with embeddings and
+    logs.
+    """
     data = routing_data.load(options.data, set_name, limit=options.limit)
     asked = routing_data.sample(data.queries, options.queries)
     started = time.perf_counter()
@@ -282,10 +346,12 @@ def report(options: argparse.Namespace, set_name: str) -> Report:
         except ImportError as error:
             made.missing[name] = str(error)
     made.note = (
-        f"{len(asked)} of {len(data.queries)} queries, {len(data.tools)} tools, {len(data.bundles)} bundles; "
-        f"index built in {built:.2f} s"
+        f"{len(asked)} of {len(data.queries)} queries, {len(data.tools)} tools, {len(data.bundles)}"
+        f" bundles; index built in {built:.2f} s"
     )
-    sources = digest_of_files(Path(__file__), *(file for pattern in RANKING for file in SOURCES.glob(pattern)))
+    sources = digest_of_files(
+        Path(__file__), *(file for pattern in RANKING for file in SOURCES.glob(pattern))
+    )
     parts = replace(parts, key=f"{parts.key} {sources}")
     ours(made, options, "", parts, search, asked)
     if not options.no_embeddings:
@@ -305,7 +371,12 @@ def report(options: argparse.Namespace, set_name: str) -> Report:
 
 
 def ours(
-    made: Report, options: argparse.Namespace, kind: str, parts: Parts, search: Search, asked: Sequence[Query]
+    made: Report,
+    options: argparse.Namespace,
+    kind: str,
+    parts: Parts,
+    search: Search,
+    asked: Sequence[Query],
 ) -> None:
     """Adds our ranking of a kind, without and with logs."""
     alone = parts.get(f"ours{kind}", lambda: rank_all(parts.data, search, asked))
@@ -314,8 +385,12 @@ def ours(
     if not options.no_logs:
         found = in_folds(parts, kind, search, asked, options.folds)
         times = [ms for part in found for ms in part.ms]
-        made.results.append(measured(parts.data, f"ours{kind} + logs", found, statistics.median(times)))
-        made.note += f"; memory{kind} (bundles/tools) by fold: {' '.join(part.note for part in found)}"
+        made.results.append(
+            measured(parts.data, f"ours{kind} + logs", found, statistics.median(times))
+        )
+        made.note += (
+            f"; memory{kind} (bundles/tools) by fold: {' '.join(part.note for part in found)}"
+        )
 
 
 def understood(data: LabelledSet) -> tuple[LabelledSet, float]:
@@ -333,13 +408,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, default=routing_data.folder())
     parser.add_argument("--sets", help="names of sets, with commas; default: all that are there")
     parser.add_argument("--peers", default=",".join(PEERS))
-    parser.add_argument("--limit", type=int, default=None, help="queries of a set (every n-th), for a quick look")
-    parser.add_argument("--queries", type=int, default=None, help="queries measured; the others are only past steps")
+    parser.add_argument(
+        "--limit", type=int, default=None, help="queries of a set (every n-th), for a quick look"
+    )
+    parser.add_argument(
+        "--queries", type=int, default=None, help="queries measured; the others are only past steps"
+    )
     parser.add_argument("--folds", type=int, default=5)
-    parser.add_argument("--jobs", type=int, default=1, help="sets measured at a time (times then mean less)")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="sets measured at a time (times then mean less)"
+    )
     parser.add_argument("--no-logs", action="store_true")
     parser.add_argument("--no-embeddings", action="store_true")
-    parser.add_argument("--keep", type=Path, default=None, help="a folder that keeps every part, to go on after a cut")
+    parser.add_argument(
+        "--keep",
+        type=Path,
+        default=None,
+        help="a folder that keeps every part, to go on after a cut",
+    )
     parser.add_argument("--json", type=Path, default=None)
     options = parser.parse_args(arguments)
     names = routing_data.sets_in(options.data, options.sets)
@@ -350,7 +436,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             reports.append(done.result())
             show(reports[-1])
             if options.json:
-                options.json.write_text(json.dumps([asdict(row) for row in reports], indent=1), encoding="utf-8")
+                options.json.write_text(
+                    json.dumps([asdict(row) for row in reports], indent=1), encoding="utf-8"
+                )
     return 0
 
 

@@ -1,9 +1,11 @@
-"""Prints what building, updating, saving, loading and searching an index costs, beside the searches of its peers.
+"""Prints what building, updating, saving, loading and searching an index costs, beside the searches
+of its peers.
 
-    python tests/benchmarks/routing/speed.py [--data FOLDER] [--set NAME] [--sizes 3598,15000] [--queries 200]
+    python tests/benchmarks/routing/speed.py [--data FOLDER] [--set NAME] [--sizes 3598,15000]
+    [--queries 200]
 
-The catalog is one labelled set (mcp_mix, where it is there), copied under other server names until it has the wanted
-size. "long": 1,000 characters of several of its queries. CPU time in ms, medians.
+The catalog is one labelled set (mcp_mix, where it is there), copied under other server names until
+it has the wanted size. "long": 1,000 characters of several of its queries. CPU time in ms, medians.
 """
 
 from __future__ import annotations
@@ -43,12 +45,18 @@ def grown(data: LabelledSet, size: int) -> LabelledSet:
     copy = 0
     while len(tools) < size:
         copy += 1
-        more = [replace(t, id=f"{t.id}~{copy}", server=f"{t.server}~{copy}") for t in data.tools][: size - len(tools)]
+        more = [replace(t, id=f"{t.id}~{copy}", server=f"{t.server}~{copy}") for t in data.tools][
+            : size - len(tools)
+        ]
         known = {tool.id for tool in more}
         tools += more
         schemas.update({f"{tool.id}~{copy}": data.schemas[tool.id] for tool in data.tools})
         copies = (
-            replace(b, id=f"{b.id}~{copy}", tools=tuple(f"{t}~{copy}" for t in b.tools if f"{t}~{copy}" in known))
+            replace(
+                b,
+                id=f"{b.id}~{copy}",
+                tools=tuple(f"{t}~{copy}" for t in b.tools if f"{t}~{copy}" in known),
+            )
             for b in data.bundles
         )
         bundles += [bundle for bundle in copies if bundle.tools]
@@ -80,23 +88,38 @@ def report(data: LabelledSet, queries: int) -> None:
     search = Search(index, corpus, analyzer)
     changed = [tool for tool in data.tools if tool.server == data.tools[0].server]
     bundles, tools = frozenset(corpus.members), frozenset(corpus.servers)
-    requests = {query.text: query.request for query in data.queries[:: max(1, len(data.queries) // queries)]}
+    requests = {
+        query.text: query.request for query in data.queries[:: max(1, len(data.queries) // queries)]
+    }
     texts = list(requests)
-    long = [". ".join(texts[at : at + 30])[:LONG] for at in range(0, len(texts), max(1, len(texts) // 20))]
+    long = [
+        ". ".join(texts[at : at + 30])[:LONG]
+        for at in range(0, len(texts), max(1, len(texts) // 20))
+    ]
     some = frozenset(sorted(bundles)[::10])
     with tempfile.TemporaryDirectory() as folder:
         rows = {
             "texts analysed (once a revision)": (analysed - started) * 1e3,
             "index built (once a revision)": (built - analysed) * 1e3,
             "index updated, one server": once_ms(
-                lambda: index.updated(add=[tool_document(tool, analyzer) for tool in changed], revision="2")
+                lambda: index.updated(
+                    add=[tool_document(tool, analyzer) for tool in changed], revision="2"
+                )
             ),
             "index saved": once_ms(lambda: index.save(Path(folder))),
             "index loaded": once_ms(lambda: LexicalIndex.load(Path(folder), revision="1")),
-            "rank_bundles, all permitted": median_ms(lambda t: search.rank_bundles(requests[t], bundles), texts),
-            "rank_bundles, all permitted, long": median_ms(lambda t: search.rank_bundles(Request(t), bundles), long),
-            "rank_bundles, a tenth permitted": median_ms(lambda t: search.rank_bundles(requests[t], some), texts),
-            "rank_tools, all permitted": median_ms(lambda t: search.rank_tools(requests[t], tools), texts),
+            "rank_bundles, all permitted": median_ms(
+                lambda t: search.rank_bundles(requests[t], bundles), texts
+            ),
+            "rank_bundles, all permitted, long": median_ms(
+                lambda t: search.rank_bundles(Request(t), bundles), long
+            ),
+            "rank_bundles, a tenth permitted": median_ms(
+                lambda t: search.rank_bundles(requests[t], some), texts
+            ),
+            "rank_tools, all permitted": median_ms(
+                lambda t: search.rank_tools(requests[t], tools), texts
+            ),
         }
     for name in RIVALS:
         try:

@@ -1,8 +1,10 @@
-"""Prints how well `search_tools` finds tools of servers that are trusted, only pinned, or that nobody has read.
+"""Prints how well `search_tools` finds tools of servers that are trusted, only pinned, or that
+nobody has read.
 
     python tests/benchmarks/routing/standing.py [--data FOLDER] [--set mcp_mix] [--queries N]
 
-The same tools and bundles three times. Recall of needed tools among the first 5 and 10, and nDCG@10, by words alone.
+The same tools and bundles three times. Recall of needed tools among the first 5 and 10, and
+nDCG@10, by words alone.
 """
 
 from __future__ import annotations
@@ -36,8 +38,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     everything = frozenset(tool.id for tool in data.tools)
     print(f"{options.set}: {len(asked)} queries, {len(data.tools)} tools")
     for standing in get_args(Standing):
-        search = make_search(replace(data, tools=[replace(tool, standing=standing) for tool in data.tools]))
-        found = [[row.id for row in search.rank_tools(Request(query.text), everything)] for query in asked]
+        search = make_search(
+            replace(data, tools=[replace(tool, standing=standing) for tool in data.tools])
+        )
+        found = [
+            [row.id for row in search.rank_tools(Request(query.text), everything)]
+            for query in asked
+        ]
         rows = list(zip(found, asked, strict=True))
         at_5, at_10 = (mean(recall(ids, query.tools, k) for ids, query in rows) for k in (5, 10))
         quality = mean(ndcg(ids, query.tools) for ids, query in rows)

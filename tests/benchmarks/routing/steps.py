@@ -1,11 +1,13 @@
-"""Prints what steps without a route get when no model is configured: shown, offered behind search, or nothing.
+"""Prints what steps without a route get when no model is configured: shown, offered behind search,
+or nothing.
 
     python tests/benchmarks/routing/steps.py [--data FOLDER] [--catalog FILE] [--queries N]
 
-mcp_mix with honest effects (by the verbs in the names of a bundle's tools; trusted and pinned), and 53 real servers as
-`import` and `pin` leave them (untrusted, every effect, one line of the operator's) with the goals of `engine_goals`.
-"all within reach": of each need one bundle is shown or offered. "tokens": meta-tools, array and guidance of the step,
-median. Poisoned: the text of one pinned tool of an untrusted server is replaced; steps whose bundles then differ.
+mcp_mix with honest effects (by the verbs in the names of a bundle's tools; trusted and pinned), and
+53 real servers as `import` and `pin` leave them (untrusted, every effect, one line of the
+operator's) with the goals of `engine_goals`. "all within reach": of each need one bundle is shown
+or offered. "tokens": meta-tools, array and guidance of the step, median. Poisoned: the text of one
+pinned tool of an untrusted server is replaced; steps whose bundles then differ.
 """
 
 from __future__ import annotations
@@ -62,7 +64,14 @@ def catalog_of(data: LabelledSet, *, trusted: bool) -> Catalog:
     held: dict[str, list[str]] = {}
     for tool in data.tools:
         name = re.sub(r"[^A-Za-z0-9_.-]", "_", tool.name)
-        card = Card(plain(tool.server), name, tool.description, json.dumps(data.schemas[tool.id]), digest(tool.id), 200)
+        card = Card(
+            plain(tool.server),
+            name,
+            tool.description,
+            json.dumps(data.schemas[tool.id]),
+            digest(tool.id),
+            200,
+        )
         cards[card.name] = card
         held.setdefault(tool.server, []).append(card.name)
     trust: Trust = "trusted" if trusted else "untrusted"
@@ -76,7 +85,9 @@ def catalog_of(data: LabelledSet, *, trusted: bool) -> Catalog:
         for row in data.bundles
     ]  # fmt: skip
     return Catalog(
-        servers={card.server: Server(card.server, "streamable-http", trust) for card in cards.values()},
+        servers={
+            card.server: Server(card.server, "streamable-http", trust) for card in cards.values()
+        },
         bundles={bundle.id: bundle for bundle in sorted(bundles, key=lambda b: b.id)},
         policies=(Policy("everything", allow=("*",)),),
         cards=cards,
@@ -91,14 +102,18 @@ def search_over(catalog: Catalog) -> Search:
 
 
 def measure(name: str, catalog: Catalog, wanted: Sequence[Wanted]) -> list[list[str]]:
-    selector = StagedSelector(catalog.settings.fallback.order, search=SearchSelector(search_over, FakeDiagnostics()))
+    selector = StagedSelector(
+        catalog.settings.fallback.order, search=SearchSelector(search_over, FakeDiagnostics())
+    )
     router = fake_router(catalog, selector=selector)
     sources: Counter[str] = Counter()
     tokens, chosen, reached, outside = [], [], 0, 0
     direct = direct_wrong = unfit_direct = 0
     for number, (goal, needs) in enumerate(wanted):
         run = f"r{number}"
-        decision = router.route_sync(Step(run_id=run, workflow="w", role="r", step="s", goal=goal[:8000]))
+        decision = router.route_sync(
+            Step(run_id=run, workflow="w", role="r", step="s", goal=goal[:8000])
+        )
         toolset = router.tools_sync(run)
         sources[decision.source] += 1
         chosen.append(decision.bundle_ids)
@@ -113,11 +128,12 @@ def measure(name: str, catalog: Catalog, wanted: Sequence[Wanted]) -> list[list[
             unfit_direct += bool(shown)
     fitting = sum(bool(needs) for _, needs in wanted)
     print(
-        f"{name}: {len(wanted)} steps, {len(catalog.bundles)} bundles; {dict(sources)}\n"
-        f"  nothing at all {sum(not ids for ids in chosen) / len(wanted):.3f}; all within reach "
-        f"{reached / fitting:.3f}; directly shown {direct / fitting:.3f}, of these without anything needed "
-        f"{direct_wrong / max(direct, 1):.3f}; shown where nothing fits {unfit_direct}\n"
-        f"  tokens a step, median {statistics.median(tokens):.0f}; outside the permitted set {outside}"
+        f"{name}: {len(wanted)} steps, {len(catalog.bundles)} bundles; {dict(sources)}\n  nothing"
+        f" at all {sum(not ids for ids in chosen) / len(wanted):.3f}; all within reach"
+        f" {reached / fitting:.3f}; directly shown {direct / fitting:.3f}, of these without"
+        f" anything needed {direct_wrong / max(direct, 1):.3f}; shown where nothing fits"
+        f" {unfit_direct}\n  tokens a step, median {statistics.median(tokens):.0f}; outside the"
+        f" permitted set {outside}"
     )
     return chosen
 
@@ -126,7 +142,8 @@ def poisoned(catalog: Catalog) -> Catalog:
     """Every pinned tool of the largest bundle says that it is right for everything."""
     worst = max(catalog.bundles.values(), key=lambda bundle: len(bundle.tools))
     cards = {
-        name: replace(card, description=POISON) if name in worst.tools else card for name, card in catalog.cards.items()
+        name: replace(card, description=POISON) if name in worst.tools else card
+        for name, card in catalog.cards.items()
     }
     return replace(catalog, cards=cards)
 
@@ -143,11 +160,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         mix = catalog_of(data, trusted=True)
         print(Counter(bundle.effects[-1] for bundle in mix.bundles.values()))
         asked = routing_data.sample(data.queries, options.queries)
-        measure("mcp_mix", mix, [(q.text, tuple(frozenset((plain(b),)) for b in q.bundles)) for q in asked])
+        measure(
+            "mcp_mix",
+            mix,
+            [(q.text, tuple(frozenset((plain(b),)) for b in q.bundles)) for q in asked],
+        )
     if options.catalog.is_file():
         real = catalog_of(goals.real_servers(options.catalog), trusted=False)
         wanted = [
-            (goal.text, tuple(frozenset(map(plain, n)) for n in goal.needs)) for goal in goals.goals(options.half)
+            (goal.text, tuple(frozenset(map(plain, n)) for n in goal.needs))
+            for goal in goals.goals(options.half)
         ]
         before = measure("real servers", real, wanted)
         after = measure("real servers, poisoned", poisoned(real), wanted)

@@ -1,4 +1,6 @@
-"""What the tests of `workspace` share: a workspace, a rule that runs any Python, and a way to see what is left."""
+"""What the tests of `workspace` share: a workspace, a rule that runs any Python, and a way to see
+what is left.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from bundle_router.core.models import BinaryForm, BinaryRule, Data, LocalSetting
 from bundle_router.tools.sandbox.plan import FACILITIES
 from bundle_router.tools.workspace.execution import ExecArguments, execute
 
-PYTHON_FROM_STDIN = BinaryForm(words=("-",), positionals="(?s).*", max_positionals=1000, paths=False)
+PYTHON_FROM_STDIN = BinaryForm(
+    words=("-",), positionals="(?s).*", max_positionals=1000, paths=False
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +37,9 @@ class Ran:
         return any(row["held"] for row in self.record["isolation"] if row["name"] == name)
 
     def need(self, name: str) -> None:
-        """Skips the test, with the program's own statement as the reason, where this protection is missing: and fails
-        it where this machine can have it."""
+        """Skips the test, with the program's own statement as the reason, where this protection is
+        missing: and fails it where this machine can have it.
+        """
         for row in self.record["isolation"]:
             if row["name"] == name and not row["held"]:
                 assert not can_have(name), row["detail"]
@@ -48,14 +53,22 @@ def can_have(name: str) -> bool:
         return "landlock" in Path("/sys/kernel/security/lsm").read_text()
     if name == "system calls":
         return Path("/proc/sys/kernel/seccomp/actions_avail").exists()
-    if name not in ("network", "process tree", "mounts") or (program := shutil.which("unshare")) is None:
+    if (
+        name not in ("network", "process tree", "mounts")
+        or (program := shutil.which("unshare")) is None
+    ):
         return False
     user = () if os.geteuid() == 0 else ("--user", "--map-current-user")
-    return not subprocess.call([program, *user, "--mount", "--net", "--pid", "--ipc", "--fork", "true"])
+    return not subprocess.call(
+        [program, *user, "--mount", "--net", "--pid", "--ipc", "--fork", "true"]
+    )
 
 
 class Runner:
-    """Runs Python source in one workspace under changeable limits. `facilities` are what it has unless a call says."""
+    """Runs Python source in one workspace under changeable limits.
+
+    `facilities` are what it has unless a call says.
+    """
 
     def __init__(self, workspace: Path, facilities: tuple[str, ...] = FACILITIES) -> None:
         self.workspace = workspace
@@ -87,7 +100,9 @@ class Runner:
             hidden=hidden,
         )
         arguments = ExecArguments(binary="python", args=("-", *args), stdin=source, cwd=cwd)
-        output = execute(arguments, context, facilities=self.facilities if facilities is None else facilities)
+        output = execute(
+            arguments, context, facilities=self.facilities if facilities is None else facilities
+        )
         text, data = output.blocks
         assert isinstance(text, Text)
         assert isinstance(data, Data)
@@ -99,7 +114,10 @@ def processes_with(marker: str) -> list[int]:
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            if int(entry.name) != os.getpid() and marker.encode() in (entry / "cmdline").read_bytes():
+            if (
+                int(entry.name) != os.getpid()
+                and marker.encode() in (entry / "cmdline").read_bytes()
+            ):
                 found.append(int(entry.name))
         except OSError:
             continue

@@ -1,4 +1,6 @@
-"""What is run outside the sandbox later, by the router's own process and by other programs, and so is not written."""
+"""What is run outside the sandbox later, by the router's own process and by other programs, and so
+is not written.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ def refusal(workspace: Path, path: str, content: str = "planted") -> str:
     return ""
 
 
-# --- the layout of the README: the router's environment in the workspace ----------------------------------------------
+# --- the layout of the README: the router's environment in the workspace --------------------------
 
 ROUTER = """
 import sys, json
@@ -68,7 +70,9 @@ def run(source, **more):
 
 @pytest.fixture(scope="module")
 def made_environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A workspace with the environment `.venv` in it, whose Python has this package by an editable install."""
+    """A workspace with the environment `.venv` in it, whose Python has this package by an editable
+    install.
+    """
     workspace = tmp_path_factory.mktemp("clone")
     venv.create(workspace / ".venv", symlinks=True)
     return workspace
@@ -95,14 +99,21 @@ def test_no_code_planted_in_the_routers_environment_runs_outside(
     made_environment: Path, tmp_path: Path, facilities: tuple[str, ...]
 ) -> None:
     canary = tmp_path / "escaped"
-    stdlib = made_environment / "evil" / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}"
+    stdlib = (
+        made_environment
+        / "evil"
+        / "lib"
+        / f"python{sys.version_info.major}.{sys.version_info.minor}"
+    )
     for planted in ("encodings/__init__.py", "os.py"):
         (stdlib / planted).parent.mkdir(parents=True, exist_ok=True)
         (stdlib / planted).write_text(f"import posix; posix.open({str(canary)!r}, 65)\n")
     said = as_router(
         made_environment,
-        'print(write(".venv/pyvenv.cfg", "home = evil/bin\\n"), write(".venv/new/x"), write("evil/fine"))\n'
-        f"config = Path({str(made_environment / '.venv' / 'pyvenv.cfg')!r}); before = config.read_text()\n"
+        'print(write(".venv/pyvenv.cfg", "home = evil/bin\\n"), write(".venv/new/x"),'
+        ' write("evil/fine"))\n'
+        f"config = Path({str(made_environment / '.venv' / 'pyvenv.cfg')!r}); before ="
+        " config.read_text()\n"
         f'config.write_text("home = {made_environment}/evil/bin\\n")\n'
         f'print(run("print(6 * 7)", facilities={facilities!r}))\n'
         "config.write_text(before)\n",
@@ -119,8 +130,12 @@ def test_a_program_sees_the_routers_environment_read_only(made_environment: Path
         "__import__('os').link('.venv/pyvenv.cfg', 'mine')",
         "__import__('os').unlink('.venv/bin/python')",
     )
-    said = as_router(made_environment, "".join(f"print(run({attack!r}).splitlines()[0])\n" for attack in attacks))
-    assert [line.split(" after")[0] for line in said.splitlines()] == ["exit 1"] * len(attacks), said
+    said = as_router(
+        made_environment, "".join(f"print(run({attack!r}).splitlines()[0])\n" for attack in attacks)
+    )
+    assert [line.split(" after")[0] for line in said.splitlines()] == ["exit 1"] * len(attacks), (
+        said
+    )
     assert not (made_environment / "mine").exists()
 
 
@@ -132,19 +147,25 @@ def test_where_it_cant_be_kept_read_only_no_program_is_started(made_environment:
 
 
 def test_the_launchers_code_is_what_it_was_when_the_router_started(tmp_path: Path) -> None:
-    """A copy of the package on the import path of a router, in its workspace: an editable install."""
+    """A copy of the package on the import path of a router, in its workspace: an editable
+    install.
+    """
     workspace = tmp_path / "workspace"
     (workspace / "src").mkdir(parents=True)
     copy = workspace / "src" / "bundle_router"
-    subprocess.run(["cp", "-r", str(REPOSITORY / "router" / "bundle_router"), str(copy)], check=True)
-    source = ROUTER.replace("sys.path += ", f"sys.path.insert(0, {str(workspace / 'src')!r}); sys.path += ")
+    subprocess.run(
+        ["cp", "-r", str(REPOSITORY / "router" / "bundle_router"), str(copy)], check=True
+    )
+    source = ROUTER.replace(
+        "sys.path += ", f"sys.path.insert(0, {str(workspace / 'src')!r}); sys.path += "
+    )
     site = [entry for entry in sys.path if entry.endswith("site-packages")]
     code = (
-        'print(write("src/bundle_router/tools/sandbox/linux.py"), write("src/sitecustomize.py"), write("lib/a.py"))\n'
-        f'launcher = Path({str(copy)!r}, "tools/sandbox/launcher.py")\n'
-        'launcher.write_text("raise SystemExit(99)")\n'
-        "print(run(\"open('src/new.py', 'w')\"))\n"
-        'print(run("print(6 * 7)"))\n'
+        'print(write("src/bundle_router/tools/sandbox/linux.py"), write("src/sitecustomize.py"),'
+        f' write("lib/a.py"))\nlauncher = Path({str(copy)!r},'
+        ' "tools/sandbox/launcher.py")\nlauncher.write_text("raise'
+        " SystemExit(99)\")\nprint(run(\"open('src/new.py', 'w')\"))\nprint(run(\"print(6 *"
+        ' 7)"))\n'
     )
     done = subprocess.run(
         [base_interpreter(), "-P", "-c", source + code, str(workspace), json.dumps(site)],
@@ -161,20 +182,17 @@ def test_the_launchers_code_is_what_it_was_when_the_router_started(tmp_path: Pat
 def test_who_holds_the_launchers_code_can_not_change_it(made_environment: Path) -> None:
     said = as_router(
         made_environment,
-        "import os\n"
-        'run("print(6 * 7)")\n'
-        "for name in os.listdir('/proc/self/fd'):\n"
-        "    if os.path.exists(f'/proc/self/fd/{name}') and 'memfd:launcher' in os.readlink(f'/proc/self/fd/{name}'):\n"
-        "        for change in (lambda fd: os.pwrite(fd, b'x', 0), lambda fd: os.ftruncate(fd, 0)):\n"
-        "            try:\n"
-        "                print(change(int(name)))\n"
-        "            except PermissionError:\n"
-        "                print('sealed')\n",
+        "import os\nrun(\"print(6 * 7)\")\nfor name in os.listdir('/proc/self/fd'):\n    if"
+        " os.path.exists(f'/proc/self/fd/{name}') and 'memfd:launcher' in"
+        " os.readlink(f'/proc/self/fd/{name}'):\n        for change in (lambda fd: os.pwrite(fd,"
+        " b'x', 0), lambda fd: os.ftruncate(fd, 0)):\n            try:\n               "
+        " print(change(int(name)))\n            except PermissionError:\n               "
+        " print('sealed')\n",
     )
     assert said == "sealed\nsealed\n"
 
 
-# --- layouts --------------------------------------------------------------------------------------------------------
+# --- layouts --------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -204,26 +222,36 @@ def test_nothing_outside_the_workspace_counts(tmp_path: Path, layout: Any) -> No
 
 
 @pytest.mark.parametrize("name", [".venv", "env", ".conda", "tools/python", ".pyenv/versions/3.12"])
-def test_an_environment_in_the_workspace_is_protected_as_a_whole(tmp_path: Path, layout: Any, name: str) -> None:
+def test_an_environment_in_the_workspace_is_protected_as_a_whole(
+    tmp_path: Path, layout: Any, name: str
+) -> None:
     code = layout(tmp_path, prefix=tmp_path / name, executable=tmp_path / name / "bin" / "python")
     assert name in inside(tmp_path, code)
     assert all(place == name or place.endswith("pyvenv.cfg") for place in inside(tmp_path, code))
 
 
-def test_the_base_interpreter_of_uv_or_pyenv_in_the_workspace_is_protected_too(tmp_path: Path, layout: Any) -> None:
+def test_the_base_interpreter_of_uv_or_pyenv_in_the_workspace_is_protected_too(
+    tmp_path: Path, layout: Any
+) -> None:
     base = tmp_path / ".python" / "cpython-3.12"
-    code = layout(tmp_path, prefix=tmp_path / ".venv", base_prefix=base, base=base / "bin" / "python3.12")
+    code = layout(
+        tmp_path, prefix=tmp_path / ".venv", base_prefix=base, base=base / "bin" / "python3.12"
+    )
     assert {".venv", ".python/cpython-3.12"} <= set(inside(tmp_path, code))
 
 
-def test_of_a_workspace_that_is_itself_an_environment_its_code_is_protected(tmp_path: Path, layout: Any) -> None:
+def test_of_a_workspace_that_is_itself_an_environment_its_code_is_protected(
+    tmp_path: Path, layout: Any
+) -> None:
     code = layout(tmp_path, prefix=tmp_path, executable=tmp_path / "bin" / "python")
     assert {"bin", "lib", "conda-meta", "pyvenv.cfg"} <= set(inside(tmp_path, code))
     assert "src" not in inside(tmp_path, code)
 
 
 def test_import_roots_count_those_that_do_not_exist_yet_too(tmp_path: Path, layout: Any) -> None:
-    code = layout(tmp_path, path=[tmp_path / "src", tmp_path / "lib" / "python312.zip", "/usr/lib/python3"])
+    code = layout(
+        tmp_path, path=[tmp_path / "src", tmp_path / "lib" / "python312.zip", "/usr/lib/python3"]
+    )
     assert inside(tmp_path, code) == ["lib/python312.zip", "src"]
 
 
@@ -245,19 +273,25 @@ def test_packages_that_a_link_or_a_finder_leads_to_count_too(
 def test_a_workspace_on_the_import_path_is_a_place_itself(
     tmp_path: Path, layout: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refusal(tmp_path, "before.py")  # what is imported late is imported now: the path is gone in a moment
+    refusal(
+        tmp_path, "before.py"
+    )  # what is imported late is imported now: the path is gone in a moment
     monkeypatch.chdir(tmp_path)
     assert inside(tmp_path, layout(tmp_path, path=[""])) == ["."]
     assert refusal(tmp_path, "litellm.py") == "protected"
 
 
-def test_the_folder_of_a_link_to_the_interpreter_is_kept_with_it(tmp_path: Path, layout: Any) -> None:
+def test_the_folder_of_a_link_to_the_interpreter_is_kept_with_it(
+    tmp_path: Path, layout: Any
+) -> None:
     real = tmp_path / "elsewhere" / "venv"
     (real / "bin").mkdir(parents=True)
     workspace = tmp_path / "ws"
     workspace.mkdir()
     (workspace / ".venv").symlink_to(real)
-    code = layout(workspace, prefix=workspace / ".venv", executable=workspace / ".venv" / "bin" / "python")
+    code = layout(
+        workspace, prefix=workspace / ".venv", executable=workspace / ".venv" / "bin" / "python"
+    )
     assert code.holders == (str(workspace),)
     (workspace / "own").mkdir()
     (workspace / "own" / "link").symlink_to("../other")
@@ -267,12 +301,19 @@ def test_the_folder_of_a_link_to_the_interpreter_is_kept_with_it(tmp_path: Path,
     assert "other" in inside(workspace, code)
 
 
-def test_a_link_to_the_interpreter_is_not_replaced_by_a_program(run: Any, workspace: Path, layout: Any) -> None:
+def test_a_link_to_the_interpreter_is_not_replaced_by_a_program(
+    run: Any, workspace: Path, layout: Any
+) -> None:
     python, base, base_prefix = sys.executable, base_interpreter(), sys.base_prefix
     prefix = sys.prefix
     (workspace / ".venv").symlink_to(prefix)
     site_packages = [entry for entry in sys.path if entry and not entry.startswith(str(workspace))]
-    layout(workspace, prefix=base_prefix, executable=workspace / ".venv" / Path(python).relative_to(prefix), base=base)
+    layout(
+        workspace,
+        prefix=base_prefix,
+        executable=workspace / ".venv" / Path(python).relative_to(prefix),
+        base=base,
+    )
     sys.path[:] = site_packages
     ran = run("import os; os.unlink('.venv')", reads=(prefix, base_prefix))
     ran.need("mounts")
@@ -280,13 +321,19 @@ def test_a_link_to_the_interpreter_is_not_replaced_by_a_program(run: Any, worksp
     assert (workspace / ".venv").is_symlink()
 
 
-# --- what other programs run ----------------------------------------------------------------------------------------
+# --- what other programs run ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", [name for name in autorun.NAMES if name != "HEAD"])
-def test_write_file_writes_nothing_that_programs_outside_run_unasked(workspace: Path, name: str) -> None:
+def test_write_file_writes_nothing_that_programs_outside_run_unasked(
+    workspace: Path, name: str
+) -> None:
     expected = {"git_internals"} if name == ".git" else {"autorun"}
-    assert {refusal(workspace, name), refusal(workspace, f"{name}/x"), refusal(workspace, f"deep/{name}")} == expected
+    assert {
+        refusal(workspace, name),
+        refusal(workspace, f"{name}/x"),
+        refusal(workspace, f"deep/{name}"),
+    } == expected
     assert refusal(workspace, name.upper() + "/x") in expected
     assert not list(workspace.rglob("*x"))
 
@@ -297,14 +344,28 @@ def test_by_another_name_they_are_not_written_either(workspace: Path) -> None:
     (workspace / "my-env").mkdir()
     (workspace / "my-env" / "pyvenv.cfg").write_text("home = /usr/bin")
     for path in (
-        *("settings/tasks.json", "my-env/lib/x.pth", "other/pyvenv.cfg", "a.code-workspace", "mise.local.toml"),
-        *(".mise.production.local.toml", ".rprofile", "deep/.RDATA", "lefthook-local.yaml", ".lefthook.toml"),
+        *(
+            "settings/tasks.json",
+            "my-env/lib/x.pth",
+            "other/pyvenv.cfg",
+            "a.code-workspace",
+            "mise.local.toml",
+        ),
+        *(
+            ".mise.production.local.toml",
+            ".rprofile",
+            "deep/.RDATA",
+            "lefthook-local.yaml",
+            ".lefthook.toml",
+        ),
         *(".vs\u00adcode/tasks.json", "deep/.local/share/systemd/user/x.service"),
     ):
         assert refusal(workspace, path) == "autorun", path
 
 
-def test_what_git_runs_by_link_or_config_is_protected_like_its_hooks(run: Any, workspace: Path) -> None:
+def test_what_git_runs_by_link_or_config_is_protected_like_its_hooks(
+    run: Any, workspace: Path
+) -> None:
     (workspace / ".git" / "hooks").mkdir(parents=True)
     (workspace / ".git" / "hooks" / "pre-commit").symlink_to("../../scripts/check")
     (workspace / ".git" / "config").write_text(
@@ -315,7 +376,9 @@ def test_what_git_runs_by_link_or_config_is_protected_like_its_hooks(run: Any, w
     for name in ("check", "clean.sh", "other"):
         (workspace / "scripts" / name).touch()
     paths = ("scripts/check", "scripts/clean.sh", "tools/hooks/pre-commit", "shared.cfg")
-    assert [refusal(workspace, path) for path in (*paths, "scripts/other", "sh")] == ["protected"] * 4 + ["", ""]
+    assert [refusal(workspace, path) for path in (*paths, "scripts/other", "sh")] == [
+        "protected"
+    ] * 4 + ["", ""]
     attack = "import os\nos.makedirs('tools/hooks')\nfor path in {}: open(path, 'w')"
     ran = run(attack.format(paths[2:]))
     assert ran.text.count("was moved to") == 2
@@ -332,8 +395,12 @@ FILES = {
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(FILES)))
-def test_a_repository_without_a_git_folder_is_not_made_by_write_file(workspace: Path, order: tuple[str, ...]) -> None:
-    """git takes such a folder for a repository, and a prompt that asks it for the branch runs what its config names."""
+def test_a_repository_without_a_git_folder_is_not_made_by_write_file(
+    workspace: Path, order: tuple[str, ...]
+) -> None:
+    """git takes such a folder for a repository, and a prompt that asks it for the branch runs what
+    its config names.
+    """
     refused = [name for name in order if refusal(workspace, f"sub/{name}", FILES[name])]
     subprocess.run(["git", "-C", workspace / "sub", "status"], check=False, capture_output=True)
     assert not list(workspace.rglob("ran"))
@@ -342,18 +409,42 @@ def test_a_repository_without_a_git_folder_is_not_made_by_write_file(workspace: 
 
 
 ORDINARY = (
-    (("Makefile", "justfile", "Taskfile.yml", "CMakeLists.txt"), "build tools, when somebody builds"),
-    (("package.json", ".npmrc", ".yarnrc.yml", ".pnpmfile.cjs", "node_modules"), "npm, yarn, pnpm, when asked"),
-    (("pyproject.toml", "setup.py", "conftest.py", "noxfile.py", "tox.ini"), "build and test tools, when asked"),
-    (("Cargo.toml", "build.rs", ".cargo/config.toml"), "cargo, when asked (and rust-analyzer when it is opened)"),
-    (("Dockerfile", "docker-compose.yml", ".github/workflows", ".gitlab-ci.yml"), "containers and CI, after a push"),
+    (
+        ("Makefile", "justfile", "Taskfile.yml", "CMakeLists.txt"),
+        "build tools, when somebody builds",
+    ),
+    (
+        ("package.json", ".npmrc", ".yarnrc.yml", ".pnpmfile.cjs", "node_modules"),
+        "npm, yarn, pnpm, when asked",
+    ),
+    (
+        ("pyproject.toml", "setup.py", "conftest.py", "noxfile.py", "tox.ini"),
+        "build and test tools, when asked",
+    ),
+    (
+        ("Cargo.toml", "build.rs", ".cargo/config.toml"),
+        "cargo, when asked (and rust-analyzer when it is opened)",
+    ),
+    (
+        ("Dockerfile", "docker-compose.yml", ".github/workflows", ".gitlab-ci.yml"),
+        "containers and CI, after a push",
+    ),
     (
         ("build.gradle", "pom.xml", "Package.swift", "mix.exs", "tsconfig.json"),
         "build tools, and editors' language servers",
     ),
-    (("flake.nix", "shell.nix", "devenv.nix", "devbox.json"), "nix, when asked, or where an .envrc says so"),
-    (("eslint.config.js", ".prettierrc.js", ".pylintrc", ".rubocop.yml"), "linters, when asked, and editors'"),
-    (("CLAUDE.md", "AGENTS.md", ".env", ".tool-versions", ".python-version", ".nvmrc"), "read as text or values"),
+    (
+        ("flake.nix", "shell.nix", "devenv.nix", "devbox.json"),
+        "nix, when asked, or where an .envrc says so",
+    ),
+    (
+        ("eslint.config.js", ".prettierrc.js", ".pylintrc", ".rubocop.yml"),
+        "linters, when asked, and editors'",
+    ),
+    (
+        ("CLAUDE.md", "AGENTS.md", ".env", ".tool-versions", ".python-version", ".nvmrc"),
+        "read as text or values",
+    ),
 )
 """Paths that agents may change, and the programs that run them."""
 
@@ -374,26 +465,40 @@ def test_a_program_can_neither_change_nor_make_them(run: Any, workspace: Path) -
         ran = run(attack)
         ran.need("mounts")
         assert ran.failed, attack
-    ran = run("import os; os.makedirs('.claude'); open('.claude/settings.json', 'w'); open('Makefile', 'w')")
+    ran = run(
+        "import os; os.makedirs('.claude'); open('.claude/settings.json', 'w'); open('Makefile',"
+        " 'w')"
+    )
     assert "was moved to .claude.not-taken-" in ran.text
     assert not (workspace / ".claude").exists()
     assert (workspace / "Makefile").exists()
 
 
-def test_a_program_keeps_nothing_there_by_taking_the_right_to_move_it(run: Any, workspace: Path) -> None:
+def test_a_program_keeps_nothing_there_by_taking_the_right_to_move_it(
+    run: Any, workspace: Path
+) -> None:
     ran = run(
-        "import os; open('.envrc', 'w'); os.makedirs('.config/mise'); os.chmod('.config', 0); os.chmod('.', 0o555)"
+        "import os; open('.envrc', 'w'); os.makedirs('.config/mise'); os.chmod('.config', 0);"
+        " os.chmod('.', 0o555)"
     )
     assert ran.text.count("was moved to") == 2
     assert not (workspace / ".envrc").exists()
     assert not (workspace / ".config" / "mise").exists()
 
 
-def test_two_programs_at_once_leave_nothing_there_either(run: Any, workspace: Path, eventually: Any) -> None:
-    """The second finds what the first made, which is moved away when the first ends, and makes it again."""
+def test_two_programs_at_once_leave_nothing_there_either(
+    run: Any, workspace: Path, eventually: Any
+) -> None:
+    """The second finds what the first made, which is moved away when the first ends, and makes it
+    again.
+    """
     wait = "import os, time\nwhile {}: time.sleep(0.01)\n"
-    first = "import os; os.mkdir('.vscode'); open('made', 'w')\n" + wait.format("not os.path.exists('second')")
-    second = "open('second', 'w')\n" + wait.format("os.path.exists('.vscode')") + "os.mkdir('.vscode')"
+    first = "import os; os.mkdir('.vscode'); open('made', 'w')\n" + wait.format(
+        "not os.path.exists('second')"
+    )
+    second = (
+        "open('second', 'w')\n" + wait.format("os.path.exists('.vscode')") + "os.mkdir('.vscode')"
+    )
     with concurrent.futures.ThreadPoolExecutor() as pool:
         one = pool.submit(run, first)
         assert eventually((workspace / "made").exists)
@@ -407,14 +512,19 @@ def test_where_somebody_replaces_a_protected_file_meanwhile_the_result_says_so(
     run: Any, workspace: Path, eventually: Any
 ) -> None:
     (workspace / ".envrc").write_text("before")
-    source = "import os, time\nopen('go', 'w')\nwhile not os.path.exists('replaced'): time.sleep(0.01)\n"
+    source = (
+        "import os, time\nopen('go', 'w')\nwhile not os.path.exists('replaced'): time.sleep(0.01)\n"
+    )
     with concurrent.futures.ThreadPoolExecutor() as pool:
         ran = pool.submit(run, source)
         assert eventually((workspace / "go").exists)
         (workspace / "new").write_text("after")
         (workspace / "new").replace(workspace / ".envrc")
         (workspace / "replaced").touch()
-        assert ".envrc (was replaced from outside meanwhile: the new one" in ran.result().text.partition("NOT: ")[2]
+        assert (
+            ".envrc (was replaced from outside meanwhile: the new one"
+            in ran.result().text.partition("NOT: ")[2]
+        )
 
 
 def test_no_program_is_started_where_it_could_make_what_the_router_imports(
@@ -440,19 +550,17 @@ def test_where_the_kernel_has_no_path_descriptors_a_file_is_written_all_the_same
 ) -> None:
     """macOS: neither os.O_PATH nor /proc."""
     code = (
-        "import os, sys; del os.O_PATH\n"
-        "import pathlib; readlink = pathlib.Path.readlink\n"
-        "def none(self):\n"
-        "    if str(self).startswith('/proc'): raise FileNotFoundError(2, 'no /proc')\n"
-        "    return readlink(self)\n"
-        "pathlib.Path.readlink = none\n"
-        "from bundle_router.core.models import LocalSettings, ToolContext\n"
-        "from bundle_router.errors import ToolFailure\n"
-        "from bundle_router.tools.workspace.writing import WriteFileArguments, write_file\n"
-        "context = ToolContext(sys.argv[1], LocalSettings(), timeout_s=60, max_bytes=9999, protected=(sys.argv[2],))\n"
-        "for path in ('a/b/c.py', 'a/b/c.py', 'config/policy.toml', 'link/hooks/x'):\n"
-        "    try: print(write_file(WriteFileArguments(path=path, content='x'), context).blocks[1].value['done'])\n"
-        "    except ToolFailure as failure: print(failure.code)\n"
+        "import os, sys; del os.O_PATH\nimport pathlib; readlink = pathlib.Path.readlink\ndef"
+        " none(self):\n    if str(self).startswith('/proc'): raise FileNotFoundError(2, 'no"
+        " /proc')\n    return readlink(self)\npathlib.Path.readlink = none\nfrom"
+        " bundle_router.core.models import LocalSettings, ToolContext\nfrom bundle_router.errors"
+        " import ToolFailure\nfrom bundle_router.tools.workspace.writing import WriteFileArguments,"
+        " write_file\ncontext = ToolContext(sys.argv[1], LocalSettings(), timeout_s=60,"
+        " max_bytes=9999, protected=(sys.argv[2],))\nfor path in ('a/b/c.py', 'a/b/c.py',"
+        " 'config/policy.toml', 'link/hooks/x'):\n    try:"
+        " print(write_file(WriteFileArguments(path=path, content='x'),"
+        " context).blocks[1].value['done'])\n    except ToolFailure as failure:"
+        " print(failure.code)\n"
     )
     (workspace / ".git" / "hooks").mkdir(parents=True)
     (workspace / "link").symlink_to(".git")

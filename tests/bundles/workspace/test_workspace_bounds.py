@@ -55,7 +55,9 @@ for number in range(1000):
 """
 
 
-@pytest.fixture(params=[FACILITIES, OWN, NO_NAMESPACES], ids=["bubblewrap", "own", "without_namespaces"])
+@pytest.fixture(
+    params=[FACILITIES, OWN, NO_NAMESPACES], ids=["bubblewrap", "own", "without_namespaces"]
+)
 def facilities(request: pytest.FixtureRequest) -> Any:
     return request.param
 
@@ -77,7 +79,9 @@ def test_memory_of_all_processes_is_bounded_by_a_control_group(run: Any) -> None
 
 
 @pytest.mark.usefixtures("no_groups")
-def test_memory_of_all_processes_is_bounded_where_there_are_no_groups(run: Any, facilities: Any) -> None:
+def test_memory_of_all_processes_is_bounded_where_there_are_no_groups(
+    run: Any, facilities: Any
+) -> None:
     ran = run(GREEDY, memory_bytes=256 << 20, facilities=facilities)
     assert bound(ran, "memory").endswith(
         "256 MiB together, watched, without what sockets hold and shared mappings that it left"
@@ -86,8 +90,12 @@ def test_memory_of_all_processes_is_bounded_where_there_are_no_groups(run: Any, 
     assert ran.record["ended"] == "limit", "and not by itself, after a minute"
 
 
-def test_many_processes_run_behind_what_watches_them_and_can_not_come_forward(run: Any, facilities: Any) -> None:
-    """A hundred processes that all take memory took 17 GiB before a watcher of their own priority saw 4."""
+def test_many_processes_run_behind_what_watches_them_and_can_not_come_forward(
+    run: Any, facilities: Any
+) -> None:
+    """A hundred processes that all take memory took 17 GiB before a watcher of their own priority
+    saw 4.
+    """
     source = """
 import os, time
 started = os.nice(0)
@@ -107,14 +115,20 @@ except PermissionError:
 
 @pytest.mark.usefixtures("no_groups")
 def test_memory_that_processes_share_counts_once(run: Any) -> None:
-    shared = GREEDY.replace("for _ in range(8):\n    if", 'held = b"x" * (100 << 20)\nfor _ in range(8):\n    if', 1)
+    shared = GREEDY.replace(
+        "for _ in range(8):\n    if", 'held = b"x" * (100 << 20)\nfor _ in range(8):\n    if', 1
+    )
     ran = run(
-        shared.replace('        held = b"x" * (80 << 20)\n        time.sleep(60)', "        time.sleep(1); os._exit(0)")
+        shared.replace(
+            '        held = b"x" * (80 << 20)\n        time.sleep(60)',
+            "        time.sleep(1); os._exit(0)",
+        )
     )
     assert not ran.failed
     ran = run(
         shared.replace(
-            '        held = b"x" * (80 << 20)\n        time.sleep(60)', "        time.sleep(1); os._exit(0)"
+            '        held = b"x" * (80 << 20)\n        time.sleep(60)',
+            "        time.sleep(1); os._exit(0)",
         ),
         memory_bytes=400 << 20,
     )
@@ -122,8 +136,13 @@ def test_memory_that_processes_share_counts_once(run: Any) -> None:
 
 
 @pytest.mark.usefixtures("no_groups")
-def test_the_number_of_processes_is_bounded_where_there_are_no_groups(run: Any, facilities: Any) -> None:
-    source = "import os, time\nfor _ in range(200):\n    if os.fork() == 0: time.sleep(60)\ntime.sleep(60)"
+def test_the_number_of_processes_is_bounded_where_there_are_no_groups(
+    run: Any, facilities: Any
+) -> None:
+    source = (
+        "import os, time\nfor _ in range(200):\n    if os.fork() == 0:"
+        " time.sleep(60)\ntime.sleep(60)"
+    )
     ran = run(source, max_processes=30, facilities=facilities)
     assert ran.failed
     assert "it started more than 30 processes" in ran.text or "BlockingIOError" in ran.text
@@ -132,9 +151,15 @@ def test_the_number_of_processes_is_bounded_where_there_are_no_groups(run: Any, 
 
 @pytest.mark.usefixtures("no_groups")
 def test_threads_count_as_processes(run: Any, facilities: Any) -> None:
-    source = "import threading, time\nfor _ in range(100): threading.Thread(target=time.sleep, args=(60,)).start()"
+    source = (
+        "import threading, time\nfor _ in range(100): threading.Thread(target=time.sleep,"
+        " args=(60,)).start()"
+    )
     ran = run(source, max_processes=30, facilities=facilities)
-    assert "it started more than 30 processes and threads" in ran.text or "can't start new thread" in ran.text
+    assert (
+        "it started more than 30 processes and threads" in ran.text
+        or "can't start new thread" in ran.text
+    )
 
 
 @pytest.mark.usefixtures("no_groups")
@@ -146,11 +171,16 @@ shutil.copy(os.path.realpath(sys.executable), "x")
 os.chmod("x", 0o111)
 subprocess.run(["./x", "-c", {GREEDY!r}], env={{"PYTHONHOME": sys.base_prefix}}, check=True)
 """
-    assert "it used more than 256 MiB of memory" in run(source, memory_bytes=256 << 20, facilities=facilities).text
+    assert (
+        "it used more than 256 MiB of memory"
+        in run(source, memory_bytes=256 << 20, facilities=facilities).text
+    )
 
 
 def test_a_crash_is_not_given_to_the_machines_handler_of_cores(run: Any) -> None:
-    """With a limit of 0 the kernel starts such a handler all the same, outside and as root; with 1 it does not."""
+    """With a limit of 0 the kernel starts such a handler all the same, outside and as root; with 1
+    it does not.
+    """
     hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
     expected = 1 if hard == resource.RLIM_INFINITY else min(1, hard)
     shown = run("import resource; print('core', resource.getrlimit(resource.RLIMIT_CORE)[0])").text
@@ -158,7 +188,9 @@ def test_a_crash_is_not_given_to_the_machines_handler_of_cores(run: Any) -> None
 
 
 @pytest.mark.parametrize("where", [".", "/dev/shm"])
-def test_what_is_written_in_all_is_bounded(run: Any, workspace: Path, facilities: Any, where: str) -> None:
+def test_what_is_written_in_all_is_bounded(
+    run: Any, workspace: Path, facilities: Any, where: str
+) -> None:
     ran = run(WRITER, file_bytes=16 << 20, facilities=facilities, set_env=(f"WHERE={where}",))
     assert ran.failed
     if where == ".":
@@ -169,7 +201,8 @@ def test_what_is_written_in_all_is_bounded(run: Any, workspace: Path, facilities
 
 
 UNSEEN = {
-    "a child that nobody waits for": """
+    "a child that nobody waits for": (
+        """
 import signal
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 for number in range(400):
@@ -180,8 +213,10 @@ for number in range(400):
     if number % 4 == 3:
         try: os.wait()
         except ChildProcessError: pass
-""",
-    "an orphan": """
+"""
+    ),
+    "an orphan": (
+        """
 for number in range(100):
     if os.fork() == 0:
         if os.fork() == 0:
@@ -191,13 +226,17 @@ for number in range(100):
     os.wait()
     time.sleep(0.01)
 time.sleep(60)
-""",
-    "room that is reserved": """
+"""
+    ),
+    "room that is reserved": (
+        """
 for number in range(200):
     os.posix_fallocate(os.open(f"part{number}", os.O_CREAT | os.O_WRONLY), 0, 4 << 20)
     time.sleep(0.02)
-""",
-    "a file without a name": """
+"""
+    ),
+    "a file without a name": (
+        """
 import signal
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 held = []
@@ -208,12 +247,15 @@ for number in range(100):
         os._exit(0)
     time.sleep(0.01)
 time.sleep(60)
-""",
+"""
+    ),
 }
 
 
 @pytest.mark.parametrize("source", UNSEEN.values(), ids=UNSEEN.keys())
-def test_what_the_kernel_does_not_account_is_found_by_the_room_it_takes(run: Any, source: str, facilities: Any) -> None:
+def test_what_the_kernel_does_not_account_is_found_by_the_room_it_takes(
+    run: Any, source: str, facilities: Any
+) -> None:
     ran = run(f"import os, time\n{source}", file_bytes=16 << 20, facilities=facilities)
     assert "it wrote more than 32 MiB" in ran.text
 
@@ -226,7 +268,10 @@ def test_a_workspace_in_memory_is_bounded_too(run: Any) -> None:
 
 
 def test_what_others_write_meanwhile_ends_no_program(run: Any, tmp_path: Path) -> None:
-    go, source = threading.Event(), "import time\nprint('began', flush=True); time.sleep(1.5); print('whole')"
+    go, source = (
+        threading.Event(),
+        "import time\nprint('began', flush=True); time.sleep(1.5); print('whole')",
+    )
     with threads.ThreadPoolExecutor() as pool:
         ran = pool.submit(run, source, file_bytes=4 << 20)
         with (tmp_path / "theirs").open("wb") as theirs:
@@ -237,8 +282,12 @@ def test_what_others_write_meanwhile_ends_no_program(run: Any, tmp_path: Path) -
 
 
 HELD = {
-    "files in memory": "held = [os.memfd_create('x') for _ in range(60)]\nfor f in held: os.write(f, bytes(15 << 20))",
-    "segments": """
+    "files in memory": (
+        "held = [os.memfd_create('x') for _ in range(60)]\nfor f in held: os.write(f, bytes(15 <<"
+        " 20))"
+    ),
+    "segments": (
+        """
 import ctypes
 libc = ctypes.CDLL(None, use_errno=True)
 libc.shmat.restype = ctypes.c_void_p
@@ -246,7 +295,8 @@ for number in range(60):
     at = libc.shmat(libc.shmget(0, 15 << 20, 0o1600), None, 0)
     ctypes.memset(at, 1, 15 << 20)
     libc.shmdt(ctypes.c_void_p(at))
-""",
+"""
+    ),
 }
 
 
@@ -259,16 +309,23 @@ def test_memory_that_no_process_is_charged_for_is_bounded(run_either: Any, sourc
 
 def test_what_children_that_have_ended_wrote_counts(run: Any) -> None:
     child = "f = open('x', 'wb'); f.write(bytes(1 << 20))"
-    source = f"import subprocess, sys\nfor _ in range(100): subprocess.run([sys.executable, '-c', {child!r}])"
+    source = (
+        "import subprocess, sys\nfor _ in range(100): subprocess.run([sys.executable, '-c',"
+        f" {child!r}])"
+    )
     ran = run(source, file_bytes=4 << 20)
     assert "it wrote more than 8 MiB" in ran.text
 
 
 @pytest.mark.parametrize("where", [".", "/dev/shm"])
-def test_the_number_of_files_is_bounded(run_either: Any, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+def test_the_number_of_files_is_bounded(
+    run_either: Any, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
     from bundle_router.tools.sandbox.plan import SandboxPlan
     from bundle_router.tools.workspace import execution
 
-    monkeypatch.setattr(execution, "SandboxPlan", lambda **fields: SandboxPlan(**fields, max_new_files=2000))
+    monkeypatch.setattr(
+        execution, "SandboxPlan", lambda **fields: SandboxPlan(**fields, max_new_files=2000)
+    )
     ran = run_either(f"for n in range(10_000_000): open(f'{where}/f{{n}}', 'w').close()")
     assert "it made more than 2,000 files" in ran.text

@@ -1,4 +1,7 @@
-"""Ways out that go round files: sockets, modes and owners, system calls. By bubblewrap and by our own namespaces."""
+"""Ways out that go round files: sockets, modes and owners, system calls.
+
+By bubblewrap and by our own namespaces.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ def facilities(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
-# --- sockets --------------------------------------------------------------------------------------------------------
+# --- sockets --------------------------------------------------------------------------------------
 
 CONNECT = """
 import socket, sys
@@ -46,14 +49,31 @@ with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as outside:
 
 
 @pytest.fixture(
-    params=["/tmp", "/var/tmp", "/dev/shm", "abstract", "readable", "workspace", "workspace/.git", "modules"]
+    params=[
+        "/tmp",
+        "/var/tmp",
+        "/dev/shm",
+        "abstract",
+        "readable",
+        "workspace",
+        "workspace/.git",
+        "modules",
+    ]
 )
-def server(request: pytest.FixtureRequest, workspace: Path, tmp_path: Path) -> Iterator[tuple[socket.socket, str, str]]:
-    """A server of the host on a unix socket, its address, and a folder that a rule may let programs read."""
+def server(
+    request: pytest.FixtureRequest, workspace: Path, tmp_path: Path
+) -> Iterator[tuple[socket.socket, str, str]]:
+    """A server of the host on a unix socket, its address, and a folder that a rule may let programs
+    read.
+    """
     modules = workspace / ".git" / "modules" / "lib"
     modules.mkdir(parents=True)
     (tmp_path / "readable").mkdir()
-    own = {"workspace": workspace, "workspace/.git": workspace / ".git", "readable": tmp_path / "readable"}
+    own = {
+        "workspace": workspace,
+        "workspace/.git": workspace / ".git",
+        "readable": tmp_path / "readable",
+    }
     own["modules"] = modules
     above = "/tmp" if request.param == "abstract" or request.param in own else request.param
     with tempfile.TemporaryDirectory(dir=above) as made:
@@ -63,7 +83,9 @@ def server(request: pytest.FixtureRequest, workspace: Path, tmp_path: Path) -> I
             cwd = Path.cwd()
             os.chdir(folder)  # an address holds 108 bytes
             try:
-                listener.bind(address.replace("abstract:", "\0") if request.param == "abstract" else "s")
+                listener.bind(
+                    address.replace("abstract:", "\0") if request.param == "abstract" else "s"
+                )
             finally:
                 os.chdir(cwd)
             listener.listen()
@@ -79,11 +101,17 @@ def reached(listener: socket.socket) -> bool:
     return True
 
 
-def test_no_server_on_a_unix_socket_outside_is_reached(run: Any, server: Any, workspace: Path, facilities: Any) -> None:
+def test_no_server_on_a_unix_socket_outside_is_reached(
+    run: Any, server: Any, workspace: Path, facilities: Any
+) -> None:
     listener, address, kind = server
     source = CONNECT
     if kind.startswith("workspace") or kind == "modules":  # its whole address may be too long
-        folder = ".git/modules/lib" if kind == "modules" else kind.removeprefix("workspace").lstrip("/") or "."
+        folder = (
+            ".git/modules/lib"
+            if kind == "modules"
+            else kind.removeprefix("workspace").lstrip("/") or "."
+        )
         source = f"import os; os.chdir({folder!r})\n"
         source += CONNECT.replace("sys.argv[1]", "'s'")
     if kind == "readable":
@@ -95,11 +123,16 @@ def test_no_server_on_a_unix_socket_outside_is_reached(run: Any, server: Any, wo
     assert ran.held("unix sockets")
 
 
-def test_no_command_reaches_who_reads_a_fifo_of_the_workspace(run: Any, workspace: Path, facilities: Any) -> None:
+def test_no_command_reaches_who_reads_a_fifo_of_the_workspace(
+    run: Any, workspace: Path, facilities: Any
+) -> None:
     os.mkfifo(workspace / "control")
     reader = os.open(workspace / "control", os.O_RDONLY | os.O_NONBLOCK)
     try:
-        ran = run("import os; os.write(os.open('control', os.O_WRONLY), b'run this')", facilities=facilities)
+        ran = run(
+            "import os; os.write(os.open('control', os.O_WRONLY), b'run this')",
+            facilities=facilities,
+        )
         ran.need("mounts")
         assert not os.read(reader, 1)
     finally:
@@ -116,7 +149,10 @@ def test_without_namespaces_unix_sockets_are_refused_altogether(run: Any, server
 
 
 def test_where_nothing_bars_them_the_result_says_so(run: Any, workspace: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as listener, tempfile.TemporaryDirectory(dir="/tmp") as folder:
+    with (
+        socket.socket(socket.AF_UNIX) as listener,
+        tempfile.TemporaryDirectory(dir="/tmp") as folder,
+    ):
         listener.bind(f"{folder}/s")
         listener.listen()
         ran = run(CONNECT, f"{folder}/s", facilities=())
@@ -138,15 +174,20 @@ def test_a_program_has_unix_sockets_of_its_own(run: Any, facilities: Any) -> Non
 
 
 def test_temporary_folders_are_its_own(run: Any, workspace: Path, facilities: Any) -> None:
-    folder = "/tmp" if workspace.is_relative_to("/var/tmp") else "/var/tmp"  # one that does not lead to the workspace
-    ran = run(f"import os; print(os.listdir('{folder}')); open('{folder}/mine-alone', 'w')", facilities=facilities)
+    folder = (
+        "/tmp" if workspace.is_relative_to("/var/tmp") else "/var/tmp"
+    )  # one that does not lead to the workspace
+    ran = run(
+        f"import os; print(os.listdir('{folder}')); open('{folder}/mine-alone', 'w')",
+        facilities=facilities,
+    )
     ran.need("mounts")
     assert "bundle-router-exec" in ran.text or "\n[]\n" in ran.text
     assert not ran.failed
     assert not Path(folder, "mine-alone").exists()
 
 
-# --- modes, owners, times -------------------------------------------------------------------------------------------
+# --- modes, owners, times -------------------------------------------------------------------------
 
 METADATA = {
     "chmod": "os.chmod(path, 0o777)",
@@ -160,7 +201,9 @@ METADATA = {
 
 
 @pytest.mark.parametrize("call", METADATA.values(), ids=METADATA.keys())
-def test_metadata_of_files_outside_is_read_only(run: Any, tmp_path: Path, facilities: Any, call: str) -> None:
+def test_metadata_of_files_outside_is_read_only(
+    run: Any, tmp_path: Path, facilities: Any, call: str
+) -> None:
     path = tmp_path / "readable" / "file"
     path.parent.mkdir()
     path.write_text("x")
@@ -175,14 +218,20 @@ def test_metadata_of_files_outside_is_read_only(run: Any, tmp_path: Path, facili
     assert ran.held("metadata")
 
 
-def test_what_a_program_was_started_from_is_read_only_too(workspace: Path, tmp_path: Path, facilities: Any) -> None:
+def test_what_a_program_was_started_from_is_read_only_too(
+    workspace: Path, tmp_path: Path, facilities: Any
+) -> None:
     """/proc/self/exe led to the file in the mount in which the router had opened it."""
     tool = tmp_path / "tools" / "chmod"
     tool.parent.mkdir()
     shutil.copy("/bin/chmod", tool)
     tool.chmod(0o755)
-    rule = BinaryRule(name="chmod", path=str(tool), forms=(BinaryForm(words=("777", "/proc/self/exe")),))
-    where = ToolContext(str(workspace), LocalSettings(binaries=(rule,)), timeout_s=60, max_bytes=10_000)
+    rule = BinaryRule(
+        name="chmod", path=str(tool), forms=(BinaryForm(words=("777", "/proc/self/exe")),)
+    )
+    where = ToolContext(
+        str(workspace), LocalSettings(binaries=(rule,)), timeout_s=60, max_bytes=10_000
+    )
     arguments = ExecArguments(binary="chmod", args=("777", "/proc/self/exe"))
     text = str(execute(arguments, where, facilities=facilities).blocks[0])
     if "NOT: mounts" not in text:
@@ -192,7 +241,10 @@ def test_what_a_program_was_started_from_is_read_only_too(workspace: Path, tmp_p
 
 def test_descriptors_of_what_started_a_program_lead_nowhere(run: Any, facilities: Any) -> None:
     """The kernel without Landlock, under which only namespaces keep a program in."""
-    look = "import os\nfor name in os.listdir('/proc/1/fd'): print(os.listdir(f'/proc/1/fd/{name}/../..'))"
+    look = (
+        "import os\nfor name in os.listdir('/proc/1/fd'):"
+        " print(os.listdir(f'/proc/1/fd/{name}/../..'))"
+    )
     ran = run(look, facilities=tuple(name for name in facilities if name != "files"))
     ran.need("process tree")
     assert "PermissionError" in ran.text
@@ -203,23 +255,38 @@ def test_devices_can_be_used_and_their_modes_and_times_not_changed(
     run: Any, workspace: Path, facilities: Any, path: str
 ) -> None:
     (workspace / ".git").mkdir(exist_ok=True)
-    (workspace / ".git" / "config").write_text("[remote]\n\turl = https://u:hunter2hunter2@example.org/\n")
+    (workspace / ".git" / "config").write_text(
+        "[remote]\n\turl = https://u:hunter2hunter2@example.org/\n"
+    )
     # the mode is the one it has: were it changed, the machine would keep it
-    source = f"import os\nopen('/dev/null', 'w').write('x')\nopen({path!r}, 'rb').read(1)\nprint('us' 'ed')\n"
-    ran = run(source + f"os.chmod({path!r}, os.stat({path!r}).st_mode & 0o7777)", facilities=facilities)
+    source = (
+        f"import os\nopen('/dev/null', 'w').write('x')\nopen({path!r}, 'rb').read(1)\nprint('us'"
+        " 'ed')\n"
+    )
+    ran = run(
+        source + f"os.chmod({path!r}, os.stat({path!r}).st_mode & 0o7777)", facilities=facilities
+    )
     ran.need("mounts")
     assert "used" in ran.text
     assert ran.failed
 
 
-def test_without_mounts_the_result_says_that_metadata_can_be_changed(run: Any, tmp_path: Path) -> None:
+def test_without_mounts_the_result_says_that_metadata_can_be_changed(
+    run: Any, tmp_path: Path
+) -> None:
     path = tmp_path / "readable" / "file"
     path.parent.mkdir()
     path.write_text("x")
-    ran = run(f"import os; os.chmod({str(path)!r}, 0o600)", reads=(str(path.parent),), facilities=NO_NAMESPACES)
+    ran = run(
+        f"import os; os.chmod({str(path)!r}, 0o600)",
+        reads=(str(path.parent),),
+        facilities=NO_NAMESPACES,
+    )
     assert not ran.failed
     assert "NOT: " in ran.text
-    assert "metadata (modes, owners, times and attributes outside need a mount namespace)" in ran.text
+    assert (
+        "metadata (modes, owners, times and attributes outside need a mount namespace)" in ran.text
+    )
 
 
 @pytest.mark.parametrize(
@@ -232,16 +299,24 @@ def test_without_mounts_the_result_says_that_metadata_can_be_changed(run: Any, t
         "os.umask(0); os.close(os.open('f', os.O_CREAT | os.O_RDWR, 0o6777))",
         "os.mknod('f', 0o4755 | stat.S_IFREG)",
         "open('f', 'w'); d = os.open('.', os.O_RDONLY); os.chmod('f', 0o4755, dir_fd=d)",
-        "os.chmod('theirs', 0o755); open('theirs', 'wb').write(open('/bin/sh', 'rb').read()); sys.exit(1)",
+        (
+            "os.chmod('theirs', 0o755); open('theirs', 'wb').write(open('/bin/sh', 'rb').read());"
+            " sys.exit(1)"
+        ),
         "open('theirs', 'r+b').write(b'x'); os.rename('theirs', 'mine'); sys.exit(1)",
     ],
 )
 @pytest.mark.parametrize("without_namespaces", [False, True])
-def test_no_set_user_id_file_is_left_behind(run: Any, workspace: Path, make: str, without_namespaces: bool) -> None:
+def test_no_set_user_id_file_is_left_behind(
+    run: Any, workspace: Path, make: str, without_namespaces: bool
+) -> None:
     (workspace / "theirs").write_bytes(b"theirs")
     (workspace / "theirs").chmod(0o4755)
     before = (workspace / "theirs").stat().st_mode & 0o6000
-    ran = run(f"import os, stat, sys\n{make}", facilities=NO_NAMESPACES if without_namespaces else FACILITIES)
+    ran = run(
+        f"import os, stat, sys\n{make}",
+        facilities=NO_NAMESPACES if without_namespaces else FACILITIES,
+    )
     ran.need("system calls")
     assert ran.failed
     for path in workspace.iterdir():
@@ -249,19 +324,25 @@ def test_no_set_user_id_file_is_left_behind(run: Any, workspace: Path, make: str
             assert not path.stat().st_mode & 0o6000, path
 
 
-def test_a_set_user_id_file_is_not_changed_through_memory(run: Any, workspace: Path, facilities: Any) -> None:
+def test_a_set_user_id_file_is_not_changed_through_memory(
+    run: Any, workspace: Path, facilities: Any
+) -> None:
     (workspace / "theirs").write_bytes(b"theirs")
     (workspace / "theirs").chmod(0o4755)
     ran = run(
-        "import mmap; file = open('theirs', 'r+b'); mmap.mmap(file.fileno(), 0)[:4] = b'mine'", facilities=facilities
+        "import mmap; file = open('theirs', 'r+b'); mmap.mmap(file.fileno(), 0)[:4] = b'mine'",
+        facilities=facilities,
     )
     ran.need("mounts")
     assert (workspace / "theirs").read_bytes() == b"theirs"
 
 
-# --- system calls ---------------------------------------------------------------------------------------------------
+# --- system calls ---------------------------------------------------------------------------------
 
-CALL = "import ctypes, errno\nlibc = ctypes.CDLL(None, use_errno=True)\n{call}\nprint('errno', ctypes.get_errno())"
+CALL = (
+    "import ctypes, errno\nlibc = ctypes.CDLL(None, use_errno=True)\n{call}\nprint('errno',"
+    " ctypes.get_errno())"
+)
 CALLS = {
     "io_uring": ("libc.syscall(425, 4, ctypes.create_string_buffer(512))", 1),
     "add_key": ("libc.syscall(NR_add_key, b'user', b'a', b'b', 1, -4)", 1),
@@ -322,29 +403,32 @@ def test_no_shared_memory_of_others_is_attached(run: Any, facilities: Any) -> No
 
 def test_ordinary_programs_do_not_notice(run: Any, facilities: Any) -> None:
     source = (
-        "import asyncio, concurrent.futures, multiprocessing, os, shutil, socket, sqlite3, subprocess, sys, tempfile\n"
-        "open('a', 'w').write('x'); shutil.copy2('a', 'b'); os.chmod('b', 0o755); os.mkdir('d'); os.symlink('a', 'l')\n"
-        "print(subprocess.check_output([sys.executable, '-c', 'print(1)']))\n"
-        "print(asyncio.run(asyncio.sleep(0, 'slept')), socket.getaddrinfo('127.0.0.1', 80)[0][4])\n"
-        "with concurrent.futures.ThreadPoolExecutor() as pool: print(list(pool.map(abs, [-1])))\n"
-        "sqlite3.connect('db').execute('create table t(x)')\n"
-        "p = multiprocessing.get_context('fork').Process(target=print); p.start(); p.join()\n"
-        "tempfile.NamedTemporaryFile().close(); multiprocessing.Lock()\n"
+        "import asyncio, concurrent.futures, multiprocessing, os, shutil, socket, sqlite3,"
+        " subprocess, sys, tempfile\nopen('a', 'w').write('x'); shutil.copy2('a', 'b');"
+        " os.chmod('b', 0o755); os.mkdir('d'); os.symlink('a',"
+        " 'l')\nprint(subprocess.check_output([sys.executable, '-c',"
+        " 'print(1)']))\nprint(asyncio.run(asyncio.sleep(0, 'slept')),"
+        " socket.getaddrinfo('127.0.0.1', 80)[0][4])\nwith concurrent.futures.ThreadPoolExecutor()"
+        " as pool: print(list(pool.map(abs, [-1])))\nsqlite3.connect('db').execute('create table"
+        " t(x)')\np = multiprocessing.get_context('fork').Process(target=print); p.start();"
+        " p.join()\ntempfile.NamedTemporaryFile().close(); multiprocessing.Lock()\n"
     )
     ran = run(source, facilities=facilities)
     assert not ran.failed, ran.text
 
 
 REFUSED = (
-    "io_uring_setup io_uring_enter io_uring_register add_key request_key keyctl ptrace process_vm_readv "
-    "process_vm_writev kcmp pidfd_getfd mount umount2 pivot_root chroot open_tree move_mount fsopen fsconfig fsmount "
-    "fspick mount_setattr open_tree_attr unshare setns name_to_handle_at open_by_handle_at bpf perf_event_open "
-    "userfaultfd fanotify_init init_module finit_module delete_module kexec_load kexec_file_load swapon swapoff reboot "
-    "acct quotactl quotactl_fd syslog"
+    "io_uring_setup io_uring_enter io_uring_register add_key request_key keyctl ptrace"
+    " process_vm_readv process_vm_writev kcmp pidfd_getfd mount umount2 pivot_root chroot open_tree"
+    " move_mount fsopen fsconfig fsmount fspick mount_setattr open_tree_attr unshare setns"
+    " name_to_handle_at open_by_handle_at bpf perf_event_open userfaultfd fanotify_init init_module"
+    " finit_module delete_module kexec_load kexec_file_load swapon swapoff reboot acct quotactl"
+    " quotactl_fd syslog"
 )
 SET_USER_ID, SET_GROUP_ID = 0o4755, 0o2755
 FILTERED = [
-    # numbers on x86_64 and aarch64 (None: there is no such call), arguments, what the call gives; 0: it is let through
+    # numbers on x86_64 and aarch64 (None: there is no such call), arguments, what the call gives;
+    # 0: it is let through
     *((seccomp._REFUSED[name], (), errno.EPERM) for name in REFUSED.split()),
     *((numbers, (), errno.ENOSYS) for numbers in ((435, 435), (437, 437))),
     ((285, 47), (), errno.EOPNOTSUPP),
@@ -383,7 +467,9 @@ OF_PROCESS = (
 
 
 def verdict(program: bytes, architecture: int, number: int, arguments: tuple[int, ...]) -> int:
-    """What the kernel would make of a call: the error number it gives, 0 where it is let through."""
+    """What the kernel would make of a call: the error number it gives, 0 where it is let
+    through.
+    """
     data = struct.pack("=IIQ6Q", number, architecture, 0, *(*arguments, *[0] * 6)[:6])
     steps, at, register = list(struct.iter_unpack("=HBBI", program)), 0, 0
     while True:
@@ -395,24 +481,38 @@ def verdict(program: bytes, architecture: int, number: int, arguments: tuple[int
         if code == 0x20:
             [register] = struct.unpack_from("=I", data, value)
         else:
-            met = {0x15: register == value, 0x35: register >= value, 0x45: bool(register & value)}[code]
+            met = {0x15: register == value, 0x35: register >= value, 0x45: bool(register & value)}[
+                code
+            ]
             at += if_true if met else if_false
 
 
-@pytest.mark.parametrize(("machine", "architecture"), [("x86_64", 0xC000003E), ("aarch64", 0xC00000B7)])
+@pytest.mark.parametrize(
+    ("machine", "architecture"), [("x86_64", 0xC000003E), ("aarch64", 0xC00000B7)]
+)
 def test_the_filter_says_of_each_call_what_it_must(machine: str, architecture: int) -> None:
     column = ("x86_64", "aarch64").index(machine)
     for sockets in (True, False):
         code = seccomp.program(machine, unix_sockets=sockets, own_pids=sockets)
         only_if = 0 if sockets else errno.EPERM
-        rows = [*FILTERED, *((numbers, args, only_if) for numbers, args in (((41, 198), (1,)), ((53, 199), (1, 2))))]
+        rows = [
+            *FILTERED,
+            *(
+                (numbers, args, only_if)
+                for numbers, args in (((41, 198), (1,)), ((53, 199), (1, 2)))
+            ),
+        ]
         rows += [(numbers, (), only_if) for numbers in IPC]
         for numbers, at in OF_PROCESS:
-            rows += [(numbers, (0,) * at + (pid,), error) for pid, error in ((0, 0), (1, errno.EPERM), (7, only_if))]
+            rows += [
+                (numbers, (0,) * at + (pid,), error)
+                for pid, error in ((0, 0), (1, errno.EPERM), (7, only_if))
+            ]
         wrong = [
             (numbers, arguments)
             for numbers, arguments, error in rows
-            if (number := numbers[column]) is not None and verdict(code, architecture, number, arguments) != error
+            if (number := numbers[column]) is not None
+            and verdict(code, architecture, number, arguments) != error
         ]
         assert not wrong
         assert verdict(code, 0x40000003, 1, ()) == errno.ENOSYS  # of another architecture
@@ -420,10 +520,12 @@ def test_the_filter_says_of_each_call_what_it_must(machine: str, architecture: i
         seccomp.program("riscv64", unix_sockets=True, own_pids=True)
 
 
-# --- what else lies in the workspace --------------------------------------------------------------------------------
+# --- what else lies in the workspace --------------------------------------------------------------
 
 
-def test_a_survey_finds_what_a_mount_of_the_whole_does_not_settle(workspace: Path, monkeypatch: Any) -> None:
+def test_a_survey_finds_what_a_mount_of_the_whole_does_not_settle(
+    workspace: Path, monkeypatch: Any
+) -> None:
     for folder in ("sub/.git/hooks", "left/out", "deep/er"):
         (workspace / folder).mkdir(parents=True)
     (workspace / "deep" / ".netrc").write_text("machine example login me password x")

@@ -1,4 +1,6 @@
-"""Running a program: what it gets, what comes back, what bounds it, and that nothing of it stays."""
+"""Running a program: what it gets, what comes back, what bounds it, and that nothing of it
+stays.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,24 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from bundle_router.core.models import BinaryForm, BinaryRule, Data, LocalSettings, Text, ToolContext, ToolOutput
+from bundle_router.core.models import (
+    BinaryForm,
+    BinaryRule,
+    Data,
+    LocalSettings,
+    Text,
+    ToolContext,
+    ToolOutput,
+)
 from bundle_router.errors import ToolFailure
 from bundle_router.tools.sandbox.plan import FACILITIES
 from bundle_router.tools.workspace import TOOLS
-from bundle_router.tools.workspace.execution import BinariesArguments, ExecArguments, execute, list_binaries
+from bundle_router.tools.workspace.execution import (
+    BinariesArguments,
+    ExecArguments,
+    execute,
+    list_binaries,
+)
 from pydantic import ValidationError
 
 EVERYWHERE = pytest.mark.parametrize(
@@ -52,7 +67,7 @@ def test_the_server_offers_its_three_tools() -> None:
     assert all(tool.arguments.model_json_schema()["type"] == "object" for tool in TOOLS)
 
 
-# --- what the model gets back --------------------------------------------------------------------------------------
+# --- what the model gets back ---------------------------------------------------------------------
 
 
 def test_output_and_exit_code_come_back(run: Any) -> None:
@@ -60,7 +75,11 @@ def test_output_and_exit_code_come_back(run: Any) -> None:
     assert ran.failed
     assert ran.text.startswith("exit 3 after ")
     assert "--- stdout, 7 bytes ---\nto out\n--- stderr, 7 bytes ---\nto err\n" in ran.text
-    assert (ran.record["ended"], ran.record["exit_code"], ran.record["signal"]) == ("exited", 3, None)
+    assert (ran.record["ended"], ran.record["exit_code"], ran.record["signal"]) == (
+        "exited",
+        3,
+        None,
+    )
 
 
 def test_success_is_not_a_failure(run: Any) -> None:
@@ -70,7 +89,11 @@ def test_success_is_not_a_failure(run: Any) -> None:
 def test_a_signal_is_named(run: Any) -> None:
     ran = run("import os; os.kill(os.getpid(), 11)")
     assert ran.failed
-    assert (ran.record["ended"], ran.record["exit_code"], ran.record["signal"]) == ("killed", None, "SIGSEGV")
+    assert (ran.record["ended"], ran.record["exit_code"], ran.record["signal"]) == (
+        "killed",
+        None,
+        "SIGSEGV",
+    )
 
 
 def test_the_last_line_says_what_isolation_held(run: Any) -> None:
@@ -78,7 +101,12 @@ def test_the_last_line_says_what_isolation_held(run: Any) -> None:
     last = ran.text.splitlines()[-1]
     assert last.startswith("isolated or limited: ")
     assert "NOT: network (switched off)" in last
-    assert {row["name"] for row in ran.record["isolation"]} >= {"network", "process tree", "files", "memory"}
+    assert {row["name"] for row in ran.record["isolation"]} >= {
+        "network",
+        "process tree",
+        "files",
+        "memory",
+    }
 
 
 def test_control_characters_are_shown_and_not_sent(run: Any) -> None:
@@ -89,7 +117,9 @@ def test_control_characters_are_shown_and_not_sent(run: Any) -> None:
 def test_a_flood_of_output_keeps_its_beginning_and_end_in_bounded_memory(run: Any) -> None:
     tracemalloc.start()
     try:
-        ran = run("print('first'); print(('x' * 999 + '\\n') * 64000); print('last')", max_bytes=100_000)
+        ran = run(
+            "print('first'); print(('x' * 999 + '\\n') * 64000); print('last')", max_bytes=100_000
+        )
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -108,7 +138,7 @@ def test_a_flood_of_escapes_stays_within_the_limit_too(run: Any) -> None:
     assert len(ran.text.encode()) <= 20_000
 
 
-# --- what the program gets -----------------------------------------------------------------------------------------
+# --- what the program gets ------------------------------------------------------------------------
 
 
 def test_the_environment_is_clean(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,20 +154,29 @@ def test_the_environment_is_clean(run: Any, monkeypatch: pytest.MonkeyPatch) -> 
     )
     for name in (*bad, "PASSED_ON", "NOT_LISTED"):
         monkeypatch.setenv(name, "/nonexistent")
-    ran = run("import os, json; print(json.dumps(dict(os.environ)))", env=(*bad, "PASSED_ON"), set_env=("FIXED=1=2",))
+    ran = run(
+        "import os, json; print(json.dumps(dict(os.environ)))",
+        env=(*bad, "PASSED_ON"),
+        set_env=("FIXED=1=2",),
+    )
     seen = json.loads(ran.text.splitlines()[2])
     seen.pop("LC_CTYPE", None)  # Python's own
     assert set(seen) == {"PATH", "HOME", "TMPDIR", "LANG", "PASSED_ON", "FIXED"}
     assert seen["PATH"] == "/usr/local/bin:/usr/bin:/bin"
     assert seen["FIXED"] == "1=2"
-    assert "LD_PRELOAD" not in ran.text  # nor did the launcher get it: the loader would complain on stderr
+    assert (
+        "LD_PRELOAD" not in ran.text
+    )  # nor did the launcher get it: the loader would complain on stderr
 
 
 def test_home_and_temporary_files_are_its_own_and_gone_afterwards(
     run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    source = "import os, pathlib; d = pathlib.Path.home() / 'a' / 'b'; d.mkdir(parents=True); (d / 'f').write_text('x')"
+    source = (
+        "import os, pathlib; d = pathlib.Path.home() / 'a' / 'b'; d.mkdir(parents=True); (d /"
+        " 'f').write_text('x')"
+    )
     ran = run(source + "; d.chmod(0); print(d)")
     assert not ran.failed
     assert ran.text.splitlines()[2].startswith(str(tmp_path))
@@ -147,9 +186,13 @@ def test_home_and_temporary_files_are_its_own_and_gone_afterwards(
 def test_standard_input_is_the_given_text_or_closed(workspace: Path) -> None:
     form = BinaryForm(words=("-c", "import sys; print(repr(sys.stdin.read()))"))
     rule = BinaryRule(name="python", path="@python", forms=(form,))
-    context = ToolContext(str(workspace), LocalSettings(binaries=(rule,)), timeout_s=30, max_bytes=100_000)
+    context = ToolContext(
+        str(workspace), LocalSettings(binaries=(rule,)), timeout_s=30, max_bytes=100_000
+    )
     for given, seen in (("höi\n" * 30_000, None), ("a\n", "'a\\n'"), (None, "''")):
-        text = execute(ExecArguments(binary="python", args=form.words, stdin=given), context).blocks[0]
+        text = execute(
+            ExecArguments(binary="python", args=form.words, stdin=given), context
+        ).blocks[0]
         assert isinstance(text, Text)
         assert (seen or "höi") in text.text
 
@@ -177,16 +220,25 @@ def test_it_runs_in_the_folder_asked_for(run: Any, workspace: Path) -> None:
 
 @pytest.mark.parametrize(
     ("cwd", "code"),
-    [("..", "outside_workspace"), ("/etc", "outside_workspace"), ("out", "outside_workspace"), ("no", "not_found")],
+    [
+        ("..", "outside_workspace"),
+        ("/etc", "outside_workspace"),
+        ("out", "outside_workspace"),
+        ("no", "not_found"),
+    ],
 )
-def test_a_folder_outside_the_workspace_is_refused(run: Any, workspace: Path, cwd: str, code: str) -> None:
+def test_a_folder_outside_the_workspace_is_refused(
+    run: Any, workspace: Path, cwd: str, code: str
+) -> None:
     (workspace / "out").symlink_to(workspace.parent)
     with pytest.raises(ToolFailure) as caught:
         run("print(1)", cwd=cwd)
     assert caught.value.code == code
 
 
-def test_an_argument_that_leads_outside_through_a_link_is_refused(workspace: Path, tmp_path: Path) -> None:
+def test_an_argument_that_leads_outside_through_a_link_is_refused(
+    workspace: Path, tmp_path: Path
+) -> None:
     (tmp_path / "secret.py").write_text("secret")
     (workspace / "link.py").symlink_to("../secret.py")
     (workspace / "sub").mkdir()
@@ -195,10 +247,14 @@ def test_an_argument_that_leads_outside_through_a_link_is_refused(workspace: Pat
     (workspace / "sub" / "inner.py").symlink_to("../inner.py")
     form = BinaryForm(words=("-m", "py_compile"), positionals=".+", max_positionals=1)
     rule = BinaryRule(name="python", path="@python", forms=(form,))
-    context = ToolContext(str(workspace), LocalSettings(binaries=(rule,)), timeout_s=30, max_bytes=100_000)
+    context = ToolContext(
+        str(workspace), LocalSettings(binaries=(rule,)), timeout_s=30, max_bytes=100_000
+    )
 
     def compile_file(name: str, cwd: str) -> ToolOutput:
-        return execute(ExecArguments(binary="python", args=("-m", "py_compile", name), cwd=cwd), context)
+        return execute(
+            ExecArguments(binary="python", args=("-m", "py_compile", name), cwd=cwd), context
+        )
 
     for name, cwd in (("link.py", "."), ("sub/link.py", "."), ("link.py", "sub")):
         with pytest.raises(ToolFailure) as caught:
@@ -206,7 +262,10 @@ def test_an_argument_that_leads_outside_through_a_link_is_refused(workspace: Pat
         assert caught.value.code == "outside_workspace"
     (workspace / "a::link.py").symlink_to("../secret.py")
     (workspace / "b::c").mkdir()
-    for name in ("a::link.py", "b::c/../../secret.py"):  # only pytest takes the path to end before '::'
+    for name in (
+        "a::link.py",
+        "b::c/../../secret.py",
+    ):  # only pytest takes the path to end before '::'
         with pytest.raises(ToolFailure) as caught:
             compile_file(name, ".")
         assert caught.value.code == "outside_workspace"
@@ -222,24 +281,29 @@ def test_every_argument_arrives_as_it_was_given(run: Any, workspace: Path) -> No
         for shell in (";CMD", "$(CMD)", "`CMD`", "|CMD", "&&CMD", "a;CMD;#", "{CMD,}")
     ]
     lines = [*made, *PAYLOADS.read_text(encoding="utf-8", errors="replace").split("\n")]
-    sent = [line for line in lines if line and line.isprintable() and not line.startswith(("-", "@"))]
+    sent = [
+        line for line in lines if line and line.isprintable() and not line.startswith(("-", "@"))
+    ]
     assert len(sent) > 400
     ran = run("import json, sys; print(json.dumps(sys.argv[1:]))", *sent)
     assert json.loads(ran.text.splitlines()[2]) == sent
     assert not canary.exists()
 
 
-def test_nothing_but_the_launcher_and_the_binary_is_executed(workspace: Path, tmp_path: Path) -> None:
+def test_nothing_but_the_launcher_and_the_binary_is_executed(
+    workspace: Path, tmp_path: Path
+) -> None:
     trace = tmp_path / "trace"
     if shutil.which("strace") is None:
         pytest.skip("strace is not installed")
     code = (
-        "from bundle_router.tools.workspace.execution import *; from bundle_router.core.models import *\n"
-        "form = BinaryForm(words=('-',), positionals='.*', max_positionals=9, paths=False)\n"
-        "rule = BinaryRule(name='python', path='@python', forms=(form,))\n"
-        f"context = ToolContext({str(workspace)!r}, LocalSettings(binaries=(rule,)), timeout_s=60, max_bytes=9999)\n"
-        "arguments = ExecArguments(binary='python', args=('-', '$(id)', ';id', '`id`', '|id'), stdin='print(40 + 2)')\n"
-        "print(execute(arguments, context, facilities=FACILITIES[1:]).blocks[0].text)"
+        "from bundle_router.tools.workspace.execution import *; from bundle_router.core.models"
+        " import *\nform = BinaryForm(words=('-',), positionals='.*', max_positionals=9,"
+        " paths=False)\nrule = BinaryRule(name='python', path='@python', forms=(form,))\ncontext ="
+        f" ToolContext({str(workspace)!r}, LocalSettings(binaries=(rule,)), timeout_s=60,"
+        " max_bytes=9999)\narguments = ExecArguments(binary='python', args=('-', '$(id)', ';id',"
+        " '`id`', '|id'), stdin='print(40 + 2)')\nprint(execute(arguments, context,"
+        " facilities=FACILITIES[1:]).blocks[0].text)"
     )
     strace = [
         "strace",
@@ -254,20 +318,26 @@ def test_nothing_but_the_launcher_and_the_binary_is_executed(workspace: Path, tm
         "-c",
         code,
     ]
-    done = subprocess.run(strace, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[3])
+    done = subprocess.run(
+        strace, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[3]
+    )
     if "42" not in done.stdout:
         pytest.skip(f"strace can't follow here: {done.stderr[-300:]}")
-    started = [line for line in trace.read_text().splitlines() if "exec" in line and line.endswith("= 0")]
+    started = [
+        line for line in trace.read_text().splitlines() if "exec" in line and line.endswith("= 0")
+    ]
     assert len(started) == 3, started  # the router itself, the launcher, the program
     assert "AT_EMPTY_PATH" in started[2]
 
 
-# --- which binary --------------------------------------------------------------------------------------------------
+# --- which binary ---------------------------------------------------------------------------------
 
 
 def execute_binary(workspace: Path, path: str, **more: Any) -> Any:
     rule = BinaryRule(name="it", path=path, forms=(BinaryForm(),))
-    context = ToolContext(str(workspace), LocalSettings(binaries=(rule,)), timeout_s=30, max_bytes=100_000)
+    context = ToolContext(
+        str(workspace), LocalSettings(binaries=(rule,)), timeout_s=30, max_bytes=100_000
+    )
     return execute(ExecArguments(binary="it", **more), context)
 
 
@@ -279,7 +349,10 @@ def test_a_relative_binary_is_not_a_rule() -> None:
 
 def test_an_unknown_binary_is_refused_with_those_that_are_known(workspace: Path) -> None:
     with pytest.raises(ToolFailure, match="'rm' is not an allowed binary") as caught:
-        execute(ExecArguments(binary="rm"), ToolContext(str(workspace), LocalSettings(), timeout_s=1, max_bytes=1))
+        execute(
+            ExecArguments(binary="rm"),
+            ToolContext(str(workspace), LocalSettings(), timeout_s=1, max_bytes=1),
+        )
     assert (caught.value.code, caught.value.advice) == ("unknown_binary", "allowed: none")
 
 
@@ -326,13 +399,15 @@ def test_a_binary_swapped_after_the_check_is_not_what_runs(workspace: Path, tmp_
 
     link = tmp_path / "it"
     link.symlink_to("/usr/bin/env")
-    with opened(BinaryRule(name="it", path=str(link), forms=(BinaryForm(),)), workspace=str(workspace)) as binary:
+    with opened(
+        BinaryRule(name="it", path=str(link), forms=(BinaryForm(),)), workspace=str(workspace)
+    ) as binary:
         link.unlink()
         link.symlink_to("/usr/bin/id")
         assert os.path.samestat(os.fstat(binary.fd), Path("/usr/bin/env").stat())
 
 
-# --- limits --------------------------------------------------------------------------------------------------------
+# --- limits ---------------------------------------------------------------------------------------
 
 
 def test_memory_is_bounded(run: Any) -> None:
@@ -367,7 +442,7 @@ def test_a_fork_bomb_is_bounded_and_ended(run: Any) -> None:
     assert ran.record["leftovers"] == forked
 
 
-# --- the end -------------------------------------------------------------------------------------------------------
+# --- the end --------------------------------------------------------------------------------------
 
 
 @EVERYWHERE
@@ -386,10 +461,13 @@ def test_a_timeout_ends_children_that_ignore_it_and_changed_their_session(
     run: Any, alive: Callable[[str], list[int]], workspace: Path, tmp_path: Path, facilities: tuple[str, ...],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
+
     def later() -> float:
         return time.monotonic() + (60 if (workspace / "printed").exists() else 0)
 
-    monkeypatch.setattr("bundle_router.tools.workspace.process.time", SimpleNamespace(monotonic=later))
+    monkeypatch.setattr(
+        "bundle_router.tools.workspace.process.time", SimpleNamespace(monotonic=later)
+    )
     marker = f"marker-{tmp_path.name}-{os.getpid()}"
     ran = run(
         SPAWN_STUBBORN + "print('partial', flush=True)\nsignal.signal(15, signal.SIG_IGN)\n"
@@ -407,7 +485,11 @@ def test_a_timeout_ends_children_that_ignore_it_and_changed_their_session(
 
 @EVERYWHERE
 def test_a_caller_who_has_gone_ends_it(
-    run: Any, alive: Callable[[str], list[int]], workspace: Path, tmp_path: Path, facilities: tuple[str, ...]
+    run: Any,
+    alive: Callable[[str], list[int]],
+    workspace: Path,
+    tmp_path: Path,
+    facilities: tuple[str, ...],
 ) -> None:
     marker = f"marker-{tmp_path.name}-{os.getpid()}"
     ran = run(
@@ -433,12 +515,13 @@ def test_a_killed_router_takes_its_programs_with_it(
 ) -> None:
     marker = f"marker-{tmp_path.name}-{os.getpid()}"
     code = (
-        "from bundle_router.tools.workspace.execution import *; from bundle_router.core.models import *; import sys\n"
-        "form = BinaryForm(words=('-',), positionals='.*', max_positionals=9, paths=False)\n"
-        "rule = BinaryRule(name='python', path='@python', forms=(form,))\n"
-        f"context = ToolContext({str(workspace)!r}, LocalSettings(binaries=(rule,)), timeout_s=60, max_bytes=9999)\n"
-        f"arguments = ExecArguments(binary='python', args=('-', {marker!r}), stdin=sys.stdin.read())\n"
-        f"execute(arguments, context, facilities={facilities!r})"
+        "from bundle_router.tools.workspace.execution import *; from bundle_router.core.models"
+        " import *; import sys\nform = BinaryForm(words=('-',), positionals='.*',"
+        " max_positionals=9, paths=False)\nrule = BinaryRule(name='python', path='@python',"
+        f" forms=(form,))\ncontext = ToolContext({str(workspace)!r},"
+        " LocalSettings(binaries=(rule,)), timeout_s=60, max_bytes=9999)\narguments ="
+        f" ExecArguments(binary='python', args=('-', {marker!r}),"
+        f" stdin=sys.stdin.read())\nexecute(arguments, context, facilities={facilities!r})"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code],
@@ -466,7 +549,11 @@ def test_a_program_runs_in_a_host_with_more_descriptors_than_select_knows(
 
 def test_no_zombie_and_no_descriptor_stays(run: Any, workspace: Path) -> None:
     def children() -> set[str]:
-        return {pid for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()}
+        return {
+            pid
+            for path in Path("/proc/self/task").glob("*/children")
+            for pid in path.read_text().split()
+        }
 
     run("print(1)")
     before, others = len(list(Path("/proc/self/fd").iterdir())), children()
@@ -482,7 +569,9 @@ def test_no_zombie_and_no_descriptor_stays(run: Any, workspace: Path) -> None:
 def test_the_time_of_the_rule_counts_when_it_is_the_smaller(workspace: Path) -> None:
     form = BinaryForm(words=("-c", "import time; time.sleep(600)"))
     rule = BinaryRule(name="python", path="@python", forms=(form,), timeout_s=0.3)
-    context = ToolContext(str(workspace), LocalSettings(binaries=(rule,)), timeout_s=300, max_bytes=100_000)
+    context = ToolContext(
+        str(workspace), LocalSettings(binaries=(rule,)), timeout_s=300, max_bytes=100_000
+    )
     output = execute(ExecArguments(binary="python", args=form.words), context)
     text = output.blocks[0]
     assert isinstance(text, Text)
@@ -492,7 +581,9 @@ def test_the_time_of_the_rule_counts_when_it_is_the_smaller(workspace: Path) -> 
 
 def test_the_model_is_told_what_it_may_run(workspace: Path) -> None:
     rule = BinaryRule(name="git", path="/usr/bin/git", forms=(BinaryForm(words=("status",)),))
-    context = ToolContext(str(workspace), LocalSettings(binaries=(rule,)), timeout_s=1, max_bytes=100_000)
+    context = ToolContext(
+        str(workspace), LocalSettings(binaries=(rule,)), timeout_s=1, max_bytes=100_000
+    )
     assert list_binaries(BinariesArguments(), context).blocks[0] == Text("git status")
 
 

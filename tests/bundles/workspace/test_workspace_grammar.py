@@ -1,4 +1,6 @@
-"""Which command lines may start: tables of attacks against the shipped rules, and an independent matcher."""
+"""Which command lines may start: tables of attacks against the shipped rules, and an independent
+matcher.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,16 @@ SHIPPED = {
     rule.name: rule
     for rule in (
         BinaryRule(**table)
-        for table in tomllib.loads((DATA / "workspace" / "binaries.toml").read_text(encoding="utf-8"))["binaries"]
+        for table in tomllib.loads(
+            (DATA / "workspace" / "binaries.toml").read_text(encoding="utf-8")
+        )["binaries"]
     )
 }
-PAYLOADS = (DATA / "payloads" / "command_injection.txt").read_text(encoding="utf-8", errors="replace").split("\n")
+PAYLOADS = (
+    (DATA / "payloads" / "command_injection.txt")
+    .read_text(encoding="utf-8", errors="replace")
+    .split("\n")
+)
 
 
 def refused(rule: BinaryRule, *arguments: str) -> grammar.Refused:
@@ -59,9 +67,24 @@ def test_shipped_rules_accept_everyday_commands(command: str) -> None:
         ("git", ["status", "-c", "core.pager=touch x"], 1, "not permitted"),
         ("git", ["--exec-path=/tmp", "status"], 0, "'status' must stand here"),
         ("git", ["fetch", "--upload-pack=touch x", "origin"], 0, "must stand here"),
-        ("git", ["diff", "--no-ext-diff", "--no-textconv", "--stat", "--ext-diff"], 4, "not permitted"),
-        ("git", ["diff", "--no-ext-diff", "--no-textconv", "--stat", "--output=x"], 4, "not permitted"),
-        ("git", ["diff", "--no-ext-diff", "--no-textconv", "--stat", "--", "--output=x"], 5, "after '--'"),
+        (
+            "git",
+            ["diff", "--no-ext-diff", "--no-textconv", "--stat", "--ext-diff"],
+            4,
+            "not permitted",
+        ),
+        (
+            "git",
+            ["diff", "--no-ext-diff", "--no-textconv", "--stat", "--output=x"],
+            4,
+            "not permitted",
+        ),
+        (
+            "git",
+            ["diff", "--no-ext-diff", "--no-textconv", "--stat", "--", "--output=x"],
+            5,
+            "after '--'",
+        ),
         ("git", ["diff", "--no-ext-diff", "--no-textconv", "--stat", "--cach"], 4, "not permitted"),
         ("git", ["status", "--untracked-files", "all"], 1, "not permitted"),
         ("git", ["status", "--untracked-files=all;id"], 1, "must match"),
@@ -80,7 +103,12 @@ def test_shipped_rules_accept_everyday_commands(command: str) -> None:
         ("python", ["-m", "pytest", "../outside"], 2, "relative to the working folder"),
         ("python", ["-m", "pytest", "a/../../outside"], 2, "relative to the working folder"),
         ("python", ["-m", "pytest", "/etc/x.py::test"], 2, "relative to the working folder"),
-        ("python", ["-m", "unittest", "discover", "-s", "../x"], 4, "relative to the working folder"),
+        (
+            "python",
+            ["-m", "unittest", "discover", "-s", "../x"],
+            4,
+            "relative to the working folder",
+        ),
         ("python", ["-m", "py_compile", "a.py", "b.txt"], 3, "must match"),
         ("python", ["-m", "pytest", "a; touch x"], 2, "must match"),
         ("python", ["-m", "pytest", "$(touch x)"], 2, "must match"),
@@ -191,7 +219,7 @@ def test_usage_names_every_form() -> None:
     ]
 
 
-# --- an independent matcher: the same small language as one expression over NUL-joined arguments --------------------
+# --- an independent matcher: the same small language as one expression over NUL-joined arguments --
 
 SMALL = BinaryRule(
     name="small",
@@ -247,7 +275,10 @@ def test_whatever_is_accepted_reads_back_as_one_visible_line(arguments: list[str
 
 def test_a_double_dash_never_takes_a_value() -> None:
     """With one it would be every long option there is."""
-    options = (BinaryOption(name="--", value=".*", separate=False), BinaryOption(name="--level", value="[0-9]"))
+    options = (
+        BinaryOption(name="--", value=".*", separate=False),
+        BinaryOption(name="--level", value="[0-9]"),
+    )
     rule = BinaryRule(name="x", path="/bin/x", forms=(BinaryForm(words=("go",), options=options),))
     assert refused(rule, "go", "--exec=sh").why == "this option is not permitted"
     assert isinstance(grammar.match(rule, ("go", "--level=3")), grammar.Accepted)
@@ -259,4 +290,6 @@ def test_no_rule_lets_a_program_read_the_whole_machine(path: str) -> None:
     form = BinaryForm(words=("go",))
     with pytest.raises(ValidationError, match="write an absolute folder"):
         BinaryRule(name="x", path="/bin/x", forms=(form,), reads=(path,))
-    assert BinaryRule(name="x", path="/bin/x", forms=(form,), reads=("/opt/data/",)).reads == ("/opt/data/",)
+    assert BinaryRule(name="x", path="/bin/x", forms=(form,), reads=("/opt/data/",)).reads == (
+        "/opt/data/",
+    )

@@ -1,4 +1,7 @@
-"""What a started program can't reach. Each test has its counterpart without the protection, so that it can fail."""
+"""What a started program can't reach.
+
+Each test has its counterpart without the protection, so that it can fail.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,9 @@ def test_without_landlock_the_same_write_succeeds(run: Any, tmp_path: Path) -> N
 
 
 def test_writes_inside_the_workspace_succeed(run: Any, workspace: Path) -> None:
-    ran = run("import os; os.makedirs('a/b'); open('a/b/c', 'w').write('x'); os.rename('a/b/c', 'd')")
+    ran = run(
+        "import os; os.makedirs('a/b'); open('a/b/c', 'w').write('x'); os.rename('a/b/c', 'd')"
+    )
     assert not ran.failed
     assert (workspace / "d").read_text() == "x"
 
@@ -109,7 +114,10 @@ def test_without_either_the_same_connection_succeeds(run: Any) -> None:
 
 
 def test_a_program_can_talk_to_itself_over_loopback(run: Any) -> None:
-    ran = run("import socket; s = socket.create_server(('127.0.0.1', 0)); socket.create_connection(s.getsockname())")
+    ran = run(
+        "import socket; s = socket.create_server(('127.0.0.1', 0));"
+        " socket.create_connection(s.getsockname())"
+    )
     ran.need("network")
     assert not ran.failed
 
@@ -117,10 +125,13 @@ def test_a_program_can_talk_to_itself_over_loopback(run: Any) -> None:
 def test_other_processes_are_neither_seen_nor_reached(run: Any) -> None:
     """Each way for itself: where bubblewrap fails, and for root, our own namespaces step in."""
     ran = run(
-        f"import os; print(sorted(int(n) for n in os.listdir('/proc') if n.isdigit())); os.kill({os.getpid()}, 0)"
+        "import os; print(sorted(int(n) for n in os.listdir('/proc') if n.isdigit()));"
+        f" os.kill({os.getpid()}, 0)"
     )
     ran.need("process tree")
-    by_bubblewrap = "bubblewrap" in run.facilities and shutil.which("bwrap") is not None and os.geteuid() != 0
+    by_bubblewrap = (
+        "bubblewrap" in run.facilities and shutil.which("bwrap") is not None and os.geteuid() != 0
+    )
     details = [row["detail"] for row in ran.record["isolation"] if row["name"] == "process tree"]
     assert ["(bubblewrap)" in detail for detail in details] == [by_bubblewrap]
     assert "[1, 2]" in ran.text
@@ -132,7 +143,10 @@ def test_shared_memory_of_other_programs_is_neither_seen_nor_reached(run: Any) -
     segment = libc.shmget(0, 4096, 0o1666)
     assert segment >= 0
     try:
-        source = f"import ctypes; libc = ctypes.CDLL(None); print('found', libc.shmctl({segment}, 2, bytes(256)))"
+        source = (
+            f"import ctypes; libc = ctypes.CDLL(None); print('found', libc.shmctl({segment}, 2,"
+            " bytes(256)))"
+        )
         assert "found 0" in run(source, facilities=("files",)).text
         ran = run(source)
     finally:
@@ -141,7 +155,9 @@ def test_shared_memory_of_other_programs_is_neither_seen_nor_reached(run: Any) -
     assert "found -1" in ran.text
 
 
-def test_git_internals_are_read_only_unless_the_rule_says_otherwise(run: Any, workspace: Path) -> None:
+def test_git_internals_are_read_only_unless_the_rule_says_otherwise(
+    run: Any, workspace: Path
+) -> None:
     (workspace / ".git" / "hooks").mkdir(parents=True)
     ran = run("open('.git/hooks/post-checkout', 'w')")
     ran.need(".git")
@@ -152,11 +168,16 @@ def test_git_internals_are_read_only_unless_the_rule_says_otherwise(run: Any, wo
 
 def test_capabilities_are_given_up_and_none_can_be_gained(run: Any) -> None:
     status = (
-        "print(*[l for l in open('/proc/self/status') if l.startswith(('CapEff', 'CapBnd', 'NoNewPrivs'))], sep='')"
+        "print(*[l for l in open('/proc/self/status') if l.startswith(('CapEff', 'CapBnd',"
+        " 'NoNewPrivs'))], sep='')"
     )
     ran = run(status, facilities=())
     assert ran.held("privileges")
-    values = {line.split(":")[0]: int(line.split()[1], 16) for line in ran.text.splitlines() if ":\t" in line}
+    values = {
+        line.split(":")[0]: int(line.split()[1], 16)
+        for line in ran.text.splitlines()
+        if ":\t" in line
+    }
     allowed = 0b11011 if os.geteuid() == 0 else 0
     assert values["CapEff"] & ~allowed == 0
     assert values["NoNewPrivs"] == 1
@@ -164,13 +185,15 @@ def test_capabilities_are_given_up_and_none_can_be_gained(run: Any) -> None:
 
 def test_a_hidden_folder_is_empty(run: Any) -> None:
     ran = run("import os; print('seen', os.listdir('/run'))", reads=("/run/nothing-here",))
-    assert ran.failed  # `reads` names something beneath /run, so it stays; Landlock refuses to list it
+    assert (
+        ran.failed
+    )  # `reads` names something beneath /run, so it stays; Landlock refuses to list it
     ran = run("import os; print('seen', os.listdir('/run'))", facilities=("mounts",))
     ran.need("mounts")
     assert "seen []" in ran.text
 
 
-# --- control groups ------------------------------------------------------------------------------------------------
+# --- control groups -------------------------------------------------------------------------------
 
 
 def test_a_version_2_group_is_made_beneath_the_own_one_and_removed(tmp_path: Path) -> None:
@@ -186,7 +209,9 @@ def test_a_version_2_group_is_made_beneath_the_own_one_and_removed(tmp_path: Pat
 
 
 @pytest.mark.parametrize("membership", ["", "0::/\n", "4:memory:/\n0::/gone\n"])
-def test_no_group_is_made_where_the_controller_is_not_delegated(tmp_path: Path, membership: str) -> None:
+def test_no_group_is_made_where_the_controller_is_not_delegated(
+    tmp_path: Path, membership: str
+) -> None:
     with control_groups({"pids": 7}, mount=tmp_path, membership=membership) as groups:
         assert groups == ()
     assert stat.S_ISDIR(tmp_path.stat().st_mode)

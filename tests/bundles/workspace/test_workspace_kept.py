@@ -1,4 +1,6 @@
-"""`exec` in a narrowed folder, and what is kept from programs there: `.git`, the router's config, its records."""
+"""`exec` in a narrowed folder, and what is kept from programs there: `.git`, the router's config,
+its records.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def run(run_either: Any) -> Any:
 
 @pytest.fixture
 def job(workspace: Path) -> Path:
-    """The folder `job/part` of the workspace, which steps here are narrowed to, with look-alikes beside it."""
+    """The folder `job/part` of the workspace, which steps here are narrowed to, with look-alikes
+    beside it.
+    """
     for name in ("part", "part-evil", "par"):
         (workspace / "job" / name).mkdir(parents=True)
         (workspace / "job" / name / "inside.txt").write_text(name)
@@ -45,20 +49,30 @@ def test_a_program_works_in_the_narrowed_folder_only(run: Any, workspace: Path, 
     assert "\npart\n" in ran.text
     assert (job / "new").read_text() == "x"
     ran.need("files")
-    for path in ("../inside", "../part-evil/inside.txt", str(workspace / "job" / "par" / "inside.txt")):
+    for path in (
+        "../inside",
+        "../part-evil/inside.txt",
+        str(workspace / "job" / "par" / "inside.txt"),
+    ):
         assert run(f"open({path!r}, 'a').write('escaped')", within="job/part").failed
         assert run(f"open({path!r}).read()", within="job/part").failed
     assert (workspace / "job" / "part-evil" / "inside.txt").read_text() == "part-evil"
 
 
-def test_a_program_in_a_folder_below_may_write_in_all_of_the_workspace(run: Any, workspace: Path, job: Path) -> None:
+def test_a_program_in_a_folder_below_may_write_in_all_of_the_workspace(
+    run: Any, workspace: Path, job: Path
+) -> None:
     assert not run("open('../beside', 'w')", within="job", cwd="part").failed
     assert (workspace / "job" / "beside").exists()
 
 
-def test_the_folder_a_step_works_in_is_not_hidden_from_it(run: Any, workspace: Path, job: Path) -> None:
+def test_the_folder_a_step_works_in_is_not_hidden_from_it(
+    run: Any, workspace: Path, job: Path
+) -> None:
     look = "open('inside.txt')"
-    assert not run(look, within="job/part", hidden=(str(workspace),), reads=(str(workspace),)).failed
+    assert not run(
+        look, within="job/part", hidden=(str(workspace),), reads=(str(workspace),)
+    ).failed
 
 
 def test_a_binary_elsewhere_in_the_workspace_is_not_started(workspace: Path, job: Path) -> None:
@@ -95,7 +109,9 @@ def test_git_internals_of_the_narrowed_folder_are_read_only(run: Any, job: Path)
     assert not list((job / ".git" / "hooks").iterdir())
 
 
-def test_a_step_narrowed_to_a_protected_folder_changes_nothing_there(run: Any, workspace: Path) -> None:
+def test_a_step_narrowed_to_a_protected_folder_changes_nothing_there(
+    run: Any, workspace: Path
+) -> None:
     (workspace / "config" / "cases").mkdir(parents=True)
     protected = (str(workspace / "config"),)
     ran = run("open('policy.toml', 'w')", within="config/cases", protected=protected)
@@ -104,7 +120,7 @@ def test_a_step_narrowed_to_a_protected_folder_changes_nothing_there(run: Any, w
     assert not run("open('policy.toml', 'w')", within="config/cases").failed
 
 
-# --- hidden folders -------------------------------------------------------------------------------------------------
+# --- hidden folders -------------------------------------------------------------------------------
 
 LOOK = """
 import os
@@ -149,7 +165,9 @@ def test_without_mounts_the_result_says_that_it_can_be_read(run: Any, records: P
     assert [row["name"] for row in ran.record["isolation"]].count("runs") == 1
 
 
-def test_a_hidden_folder_by_a_link_to_it_is_hidden_too(run: Any, workspace: Path, records: Path) -> None:
+def test_a_hidden_folder_by_a_link_to_it_is_hidden_too(
+    run: Any, workspace: Path, records: Path
+) -> None:
     ran = run("print(open('runs/r1/routing.jsonl').read())", hidden=(str(workspace / "to-runs"),))
     ran.need("mounts")
     assert ran.failed
@@ -177,11 +195,14 @@ def test_no_program_starts_in_a_hidden_folder(run: Any, records: Path, cwd: str)
 
 
 @pytest.mark.parametrize("kind", ["hidden", "protected"])
-def test_a_kept_folder_is_not_moved_away_with_the_folder_above_it(run: Any, workspace: Path, kind: str) -> None:
+def test_a_kept_folder_is_not_moved_away_with_the_folder_above_it(
+    run: Any, workspace: Path, kind: str
+) -> None:
     kept = workspace / "tools" / "router" / "kept"
     kept.mkdir(parents=True)
     every = "import os, contextlib\n" + "".join(
-        f"with contextlib.suppress(OSError): os.rename({path!r}, {path + '-away'!r}); print('moved')\n"
+        f"with contextlib.suppress(OSError): os.rename({path!r}, {path + '-away'!r});"
+        " print('moved')\n"
         for path in ("tools/router/kept", "tools/router", "tools")
     )
     ran = run(every, **{kind: (str(kept),)})
@@ -192,14 +213,16 @@ def test_a_kept_folder_is_not_moved_away_with_the_folder_above_it(run: Any, work
     assert not kept.exists()
 
 
-# --- what a router that was killed left -----------------------------------------------------------------------------
+# --- what a router that was killed left -----------------------------------------------------------
 
 
 def test_the_next_exec_deletes_the_folders_of_routers_that_were_killed_and_no_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    killed, fresh, other = (tmp_path / name for name in ("bundle-router-exec-killed", "bundle-router-exec-new", "mine"))
+    killed, fresh, other = (
+        tmp_path / name for name in ("bundle-router-exec-killed", "bundle-router-exec-new", "mine")
+    )
     for folder in (killed, fresh, other):
         (folder / "tmp").mkdir(parents=True)
         (folder / "tmp" / "large").write_bytes(b"0" * 1000)
@@ -210,29 +233,48 @@ def test_the_next_exec_deletes_the_folders_of_routers_that_were_killed_and_no_ot
             os.utime(folder, (0, 0))
         with program_folder() as next_one:
             assert sorted(p.name for p in tmp_path.iterdir()) == sorted(
-                [Path(in_use).name, Path(next_one).name, fresh.name, "bundle-router-exec-link", "mine"]
+                [
+                    Path(in_use).name,
+                    Path(next_one).name,
+                    fresh.name,
+                    "bundle-router-exec-link",
+                    "mine",
+                ]
             )
             assert Path(in_use, "tmp").is_dir()
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["bundle-router-exec-link", fresh.name, "mine"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "bundle-router-exec-link",
+        fresh.name,
+        "mine",
+    ]
 
 
 def test_a_program_that_makes_folders_too_deep_to_walk_leaves_nothing(
     run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    source = "import os; os.chdir(os.environ['TMPDIR'])\nfor _ in range(2500): os.mkdir('d'); os.chdir('d')"
+    source = (
+        "import os; os.chdir(os.environ['TMPDIR'])\nfor _ in range(2500): os.mkdir('d');"
+        " os.chdir('d')"
+    )
     assert not run(source).failed
     assert not list(tmp_path.glob("bundle-router-exec-*"))
 
 
-# --- what was swapped while a program was being started -------------------------------------------------------------
+# --- what was swapped while a program was being started -------------------------------------------
 
 
 @contextmanager
 def plan_for(folder: Path, source: str, **changes: Any) -> Iterator[SandboxPlan]:
-    """A plan as `exec` makes it, for a program in a folder that may be swapped before it is started."""
+    """A plan as `exec` makes it, for a program in a folder that may be swapped before it is
+    started.
+    """
     rule = BinaryRule(name="python", path="@python", forms=(BinaryForm(words=("-c",)),))
-    with Root(str(folder)) as root, opened(rule, workspace=str(folder)) as binary, program_folder() as private:
+    with (
+        Root(str(folder)) as root,
+        opened(rule, workspace=str(folder)) as binary,
+        program_folder() as private,
+    ):
         yield SandboxPlan(
             argv=(binary.path, "-c", source),
             env=(),
@@ -263,7 +305,9 @@ def outside(tmp_path: Path) -> Path:
     return folder
 
 
-linux_only = pytest.mark.skipif(sys.platform != "linux", reason="programs are only started on Linux")
+linux_only = pytest.mark.skipif(
+    sys.platform != "linux", reason="programs are only started on Linux"
+)
 
 
 @linux_only
@@ -283,10 +327,14 @@ def test_what_is_granted_is_the_folder_that_was_opened_whatever_its_name_leads_t
 
 
 @linux_only
-def test_a_program_does_not_start_in_a_folder_that_was_swapped(workspace: Path, outside: Path) -> None:
+def test_a_program_does_not_start_in_a_folder_that_was_swapped(
+    workspace: Path, outside: Path
+) -> None:
     with plan_for(workspace, "open('here', 'w')") as plan:
         swap(workspace, outside)
-        with pytest.raises(ToolFailure, match="replaced while the program was being started") as refused:
+        with pytest.raises(
+            ToolFailure, match="replaced while the program was being started"
+        ) as refused:
             finish(plan)
     assert refused.value.code == "not_started"
     assert not list(outside.iterdir())
@@ -305,7 +353,9 @@ def test_a_program_does_not_start_when_what_it_is_kept_from_was_swapped(
     places = {kind: (Place(str(folder), info.st_dev, info.st_ino),)}
     with plan_for(workspace, "open('started', 'w')", facilities=facilities, **places) as plan:
         finished = finish(plan)
-        if not any(statement.held for statement in finished.statements if statement.name == "mounts"):
+        if not any(
+            statement.held for statement in finished.statements if statement.name == "mounts"
+        ):
             pytest.skip("no mount namespace here")
         (workspace / "started").unlink()
         if change == "swapped":
@@ -314,20 +364,24 @@ def test_a_program_does_not_start_when_what_it_is_kept_from_was_swapped(
             folder.rename(folder.with_name("kept"))
         if change == "replaced":
             folder.mkdir()
-        with pytest.raises(ToolFailure, match="was replaced while the program was being started") as refused:
+        with pytest.raises(
+            ToolFailure, match="was replaced while the program was being started"
+        ) as refused:
             finish(plan)
     assert refused.value.code == "not_started"
     assert not (workspace / "started").exists()
     assert os.access(outside, os.W_OK)
 
 
-# --- writing a file -------------------------------------------------------------------------------------------------
+# --- writing a file -------------------------------------------------------------------------------
 
 
 def write(workspace: Path, path: str, **context: Any) -> str:
     """The code of the refusal, empty if it was written."""
     try:
-        where = ToolContext(str(workspace), LocalSettings(), timeout_s=60, max_bytes=10_000, **context)
+        where = ToolContext(
+            str(workspace), LocalSettings(), timeout_s=60, max_bytes=10_000, **context
+        )
         write_file(WriteFileArguments(path=path, content="x"), where)
     except ToolFailure as failure:
         return failure.code
@@ -338,7 +392,13 @@ def test_a_protected_folder_is_not_written_by_whatever_name_it_was_named(workspa
     (workspace / "config" / "cases").mkdir(parents=True)
     (workspace / "config" / "policy.toml").write_text("before")
     (workspace / "to-config").symlink_to("config")
-    for named in ("config", "to-config", "../workspace/config", "config/policy.toml", "to-config/policy.toml"):
+    for named in (
+        "config",
+        "to-config",
+        "../workspace/config",
+        "config/policy.toml",
+        "to-config/policy.toml",
+    ):
         protected = (f"{workspace}/{named}",)
         for path in ("config/policy.toml", "to-config/policy.toml"):
             assert write(workspace, path, protected=protected) == "protected"
@@ -364,13 +424,21 @@ def test_a_protected_place_that_does_not_exist_yet_is_not_made(workspace: Path) 
 @pytest.mark.parametrize(
     "source",
     [
-        "import os; os.makedirs('bundles/pins'); open('bundles/pins/x.lock', 'w').write('approved')",
+        (
+            "import os; os.makedirs('bundles/pins'); open('bundles/pins/x.lock',"
+            " 'w').write('approved')"
+        ),
         "import os; os.makedirs('elsewhere/pins'); os.symlink('elsewhere', 'bundles')",
-        "import os; os.makedirs('bundles'); os.makedirs('elsewhere'); os.symlink('../elsewhere', 'bundles/pins')",
+        (
+            "import os; os.makedirs('bundles'); os.makedirs('elsewhere');"
+            " os.symlink('../elsewhere', 'bundles/pins')"
+        ),
         "open('bundles', 'w'); import os; os.unlink('bundles'); os.makedirs('bundles/pins/deep')",
     ],
 )
-def test_a_protected_place_that_a_program_makes_is_moved_aside(run: Any, workspace: Path, source: str) -> None:
+def test_a_protected_place_that_a_program_makes_is_moved_aside(
+    run: Any, workspace: Path, source: str
+) -> None:
     ran = run(source, protected=(str(workspace / "bundles" / "pins"),))
     assert not ran.failed
     assert "was moved to bundles" in ran.text
@@ -378,7 +446,11 @@ def test_a_protected_place_that_a_program_makes_is_moved_aside(run: Any, workspa
     assert [path for path in workspace.rglob("*") if ".not-taken-" in path.name], "nothing is lost"
 
 
-def test_what_lies_beside_a_protected_place_is_the_programs_to_make(run: Any, workspace: Path) -> None:
-    ran = run("import os; os.makedirs('bundles/own')", protected=(str(workspace / "bundles" / "pins"),))
+def test_what_lies_beside_a_protected_place_is_the_programs_to_make(
+    run: Any, workspace: Path
+) -> None:
+    ran = run(
+        "import os; os.makedirs('bundles/own')", protected=(str(workspace / "bundles" / "pins"),)
+    )
     assert "moved" not in ran.text
     assert (workspace / "bundles" / "own").is_dir()

@@ -1,4 +1,6 @@
-"""Folders and files that change their place while a tool writes: what is protected is never written."""
+"""Folders and files that change their place while a tool writes: what is protected is never
+written.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def meanwhile(change: Callable[[], None]) -> Iterator[None]:
 
 def outcomes(workspace: Path, path: str, protected: tuple[str, ...] = ()) -> set[str]:
     """What became of many writes: `ok`, or the code of the refusal."""
-    where = ToolContext(str(workspace), LocalSettings(), timeout_s=60, max_bytes=10_000, protected=protected)
+    where = ToolContext(
+        str(workspace), LocalSettings(), timeout_s=60, max_bytes=10_000, protected=protected
+    )
 
     def attempt(number: int) -> str:
         try:
@@ -53,7 +57,9 @@ def point(link: Path, target: str) -> None:
 
 
 @pytest.mark.parametrize("target", ["config", ".git", ".vscode", "env"])
-def test_a_link_that_is_turned_to_a_protected_folder_leads_to_no_write_there(workspace: Path, target: str) -> None:
+def test_a_link_that_is_turned_to_a_protected_folder_leads_to_no_write_there(
+    workspace: Path, target: str
+) -> None:
     for name in ("real", "config", ".git", ".vscode", "env"):
         (workspace / name).mkdir()
     (workspace / "env" / "pyvenv.cfg").write_text("home = /usr/bin")
@@ -71,7 +77,9 @@ def test_a_link_that_is_turned_to_a_protected_folder_leads_to_no_write_there(wor
     assert {path.name for path in (workspace / target).iterdir()} == before
 
 
-def test_a_file_that_is_swapped_for_a_link_is_not_written_through(workspace: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_swapped_for_a_link_is_not_written_through(
+    workspace: Path, tmp_path: Path
+) -> None:
     outside = tmp_path / "outside"
     outside.write_text("theirs")
     (workspace / "file").write_text("mine")

@@ -12,7 +12,12 @@ from typing import Any
 import pytest
 from bundle_router.core.models import Data, LocalSettings, Text, ToolContext
 from bundle_router.errors import ToolFailure
-from bundle_router.tools.workspace.writing import MAX_CONTENT, WriteFileArguments, replace_or_create, write_file
+from bundle_router.tools.workspace.writing import (
+    MAX_CONTENT,
+    WriteFileArguments,
+    replace_or_create,
+    write_file,
+)
 from pydantic import ValidationError
 
 from tests.profiles import rounds
@@ -58,7 +63,9 @@ def test_an_absolute_path_inside_the_workspace_is_taken(workspace: Path) -> None
     assert (workspace / "a.py").read_text() == "new"
 
 
-def test_a_replaced_file_keeps_its_mode_and_leaves_other_names_of_it_alone(workspace: Path, tmp_path: Path) -> None:
+def test_a_replaced_file_keeps_its_mode_and_leaves_other_names_of_it_alone(
+    workspace: Path, tmp_path: Path
+) -> None:
     script = workspace / "run.sh"
     script.write_text("old")
     script.chmod(0o750)
@@ -69,7 +76,9 @@ def test_a_replaced_file_keeps_its_mode_and_leaves_other_names_of_it_alone(works
     assert (tmp_path / "other-name").read_text() == "old"
 
 
-def test_create_only_and_the_expected_digest_keep_what_the_caller_has_not_seen(workspace: Path) -> None:
+def test_create_only_and_the_expected_digest_keep_what_the_caller_has_not_seen(
+    workspace: Path,
+) -> None:
     (workspace / "a").write_text("theirs")
     assert refusal(workspace, "a", create_only=True) == "exists"
     assert refusal(workspace, "a", expected_sha256=digest("mine")) == "changed_meanwhile"
@@ -127,7 +136,11 @@ def test_what_may_not_be_written_is_refused_and_nothing_changes(
         (workspace / folder).mkdir(parents=True)
     (workspace / "file").write_text("old")
     (workspace / "bare" / "HEAD").write_text("ref: refs/heads/main")
-    links = {"out": str(tmp_path / "outside"), "out-relative": "../outside", "file-link": "../outside/secret"}
+    links = {
+        "out": str(tmp_path / "outside"),
+        "out-relative": "../outside",
+        "file-link": "../outside/secret",
+    }
     links |= {"inner-link": "file", "dangling": "../outside/new", "loop": "loop", "to-git": ".git"}
     for name, target in links.items():
         (workspace / name).symlink_to(target)
@@ -150,7 +163,9 @@ def test_content_that_is_too_long_or_not_text_is_refused(workspace: Path) -> Non
     assert listing(workspace) == []
 
 
-def test_moving_a_link_in_and_out_meanwhile_never_lets_a_write_out(workspace: Path, tmp_path: Path) -> None:
+def test_moving_a_link_in_and_out_meanwhile_never_lets_a_write_out(
+    workspace: Path, tmp_path: Path
+) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (workspace / "real").mkdir()

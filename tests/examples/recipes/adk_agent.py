@@ -1,4 +1,7 @@
-"""A Google ADK agent that meets its run over MCP. ADK reads the list once an invocation: search, then `call_tool`."""
+"""A Google ADK agent that meets its run over MCP.
+
+ADK reads the list once an invocation: search, then `call_tool`.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +24,16 @@ class Model(BaseLlm):  # yours: model="gemini-2.5-flash"
         self, request: LlmRequest, stream: bool = False
     ) -> AsyncGenerator[LlmResponse, None]:
         answers = [
-            part.function_response for turn in request.contents for part in turn.parts or [] if part.function_response
+            part.function_response
+            for turn in request.contents
+            for part in turn.parts or []
+            if part.function_response
         ]
         call = Part.from_function_call(name="tickets__get_ticket", args={"number": 7})
         yield LlmResponse(
-            content=Content(role="model", parts=[Part(text=str(answers[0].response)) if answers else call])
+            content=Content(
+                role="model", parts=[Part(text=str(answers[0].response)) if answers else call]
+            )
         )
 
 
@@ -35,11 +43,16 @@ async def main(folder: Path) -> list[Any]:
         async with router.serve() as endpoint:
             headers = {"Authorization": f"Bearer {endpoint.token('r-1')}"}
             tools = McpToolset(
-                connection_params=StreamableHTTPConnectionParams(url=endpoint.url("r-1"), headers=headers)
+                connection_params=StreamableHTTPConnectionParams(
+                    url=endpoint.url("r-1"), headers=headers
+                )
             )
             agent = LlmAgent(name="triager", model=Model(model="test"), tools=[tools])
             async with InMemoryRunner(agent) as runner:
-                return [event.content for event in await runner.run_debug("what is ticket 7?", quiet=True)]
+                return [
+                    event.content
+                    for event in await runner.run_debug("what is ticket 7?", quiet=True)
+                ]
 
 
 if __name__ == "__main__":

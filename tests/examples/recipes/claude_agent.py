@@ -1,4 +1,7 @@
-"""The Claude Agent SDK (and Claude Code, which it starts) over MCP. `fixed_list`: Claude reads the list once."""
+"""The Claude Agent SDK (and Claude Code, which it starts) over MCP.
+
+`fixed_list`: Claude reads the list once.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ async def main(folder: Path, base_url: str) -> str:
                 allowed_tools=["mcp__router__*"],
                 tools=[],
                 cwd=folder,
-                env={"ANTHROPIC_BASE_URL": base_url, "ANTHROPIC_API_KEY": "none"},  # for a test; leave it out
+                env={
+                    "ANTHROPIC_BASE_URL": base_url,
+                    "ANTHROPIC_API_KEY": "none",
+                },  # for a test; leave it out
             )
             said = [message async for message in query(prompt="what is ticket 7?", options=options)]
     return next(str(message.result) for message in said if isinstance(message, ResultMessage))

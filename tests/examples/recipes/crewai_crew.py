@@ -1,7 +1,8 @@
-"""A CrewAI agent that meets its run over MCP: `python crewai_crew.py URL TOKEN`, as `bundle-router serve` prints them.
+"""A CrewAI agent that meets its run over MCP: `python crewai_crew.py URL TOKEN`, as
+`bundle-router serve` prints them.
 
-CrewAI pins mcp below 2, and its own MCP tools fail on closing (1.15.30: "no running event loop"), so a tool of a few
-lines asks: each request is one POST, in the protocol's revision of 2026-07-28.
+CrewAI pins mcp below 2, and its own MCP tools fail on closing (1.15.30: "no running event loop"),
+so a tool of a few lines asks: each request is one POST, in the protocol's revision of 2026-07-28.
 """
 
 from __future__ import annotations
@@ -30,7 +31,11 @@ def ask(url: str, token: str, method: str, **params: Any) -> Any:
     headers |= {"Mcp-Name": params["name"]} if "name" in params else {}
     body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": META}}
     text = httpx.post(url, headers=headers, json=body, timeout=300).text
-    line = text if text.startswith("{") else next(row[5:] for row in text.splitlines() if row.startswith("data:"))
+    line = (
+        text
+        if text.startswith("{")
+        else next(row[5:] for row in text.splitlines() if row.startswith("data:"))
+    )
     return json.loads(line)["result"]
 
 
@@ -47,10 +52,13 @@ def routed_tools(url: str, token: str) -> list[BaseTool]:
     for row in ask(url, token, "tools/list")["tools"]:
         required = row["inputSchema"].get("required", [])
         fields: Any = {
-            name: (Any, ... if name in required else None) for name in row["inputSchema"].get("properties", {})
+            name: (Any, ... if name in required else None)
+            for name in row["inputSchema"].get("properties", {})
         }
         tool = RoutedTool(
-            name=row["name"], description=row["description"], args_schema=create_model(row["name"], **fields)
+            name=row["name"],
+            description=row["description"],
+            args_schema=create_model(row["name"], **fields),
         )
         tool._where = (url, token)
         tools.append(tool)
@@ -69,7 +77,9 @@ class Model(BaseLLM):  # yours: llm="openai/gpt-5-mini"
 
 def main(url: str, token: str) -> str:
     tools = routed_tools(url, token)
-    agent = Agent(role="triager", goal="read tickets", backstory="", llm=Model(model="test"), tools=tools)
+    agent = Agent(
+        role="triager", goal="read tickets", backstory="", llm=Model(model="test"), tools=tools
+    )
     task = Task(description="what is ticket 7?", expected_output="a sentence", agent=agent)
     return str(Crew(agents=[agent], tasks=[task]).kickoff())
 

@@ -1,4 +1,6 @@
-"""A pydantic-ai agent under DBOS, by pydantic-ai's plug-in: listing, each model request and each call are steps."""
+"""A pydantic-ai agent under DBOS, by pydantic-ai's plug-in: listing, each model request and each
+call are steps.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,13 @@ agents: dict[str, Agent[None, str]] = {}
 
 def respond(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
     """Stand in for a model: read the ticket, then say what it read."""
-    results = [part for message in messages for part in message.parts if isinstance(part, ToolReturnPart)]
+    results = [
+        part for message in messages for part in message.parts if isinstance(part, ToolReturnPart)
+    ]
     if not results:
-        return ModelResponse([ToolCallPart(info.function_tools[0].name, {"number": 7}, tool_call_id="c-1")])
+        return ModelResponse(
+            [ToolCallPart(info.function_tools[0].name, {"number": 7}, tool_call_id="c-1")]
+        )
     return ModelResponse([TextPart(results[-1].model_response_str())])
 
 
@@ -34,7 +40,10 @@ async def main(folder: Path) -> None:
     async with open_router(folder) as router:
         tools = RoutedToolset(router, step=STEP)
         agents["triager"] = Agent(
-            FunctionModel(respond), name="triager", toolsets=[tools], capabilities=[DBOSDurability()]
+            FunctionModel(respond),
+            name="triager",
+            toolsets=[tools],
+            capabilities=[DBOSDurability()],
         )
         DBOS.launch()
         for _ in range(2):  # the same workflow again: the recorded answer
@@ -44,7 +53,10 @@ async def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    config: DBOSConfig = {"name": "triage", "system_database_url": f"sqlite:///{sys.argv[1]}/dbos.sqlite"}
+    config: DBOSConfig = {
+        "name": "triage",
+        "system_database_url": f"sqlite:///{sys.argv[1]}/dbos.sqlite",
+    }
     DBOS(config=config)
     asyncio.run(main(Path(sys.argv[1])))
     DBOS.destroy()

@@ -1,6 +1,8 @@
-"""A DBOS workflow of routed steps and keyed calls, whose process kills itself at a point: `FOLDER POINT` (0: none).
+"""A DBOS workflow of routed steps and keyed calls, whose process kills itself at a point:
+`FOLDER POINT` (0: none).
 
-Points are before and behind each step and each effect; `route` and `call` are as in `dbos_workflow.py`, without a loop.
+Points are before and behind each step and each effect; `route` and `call` are as in
+`dbos_workflow.py`, without a loop.
 """
 
 from __future__ import annotations
@@ -17,7 +19,10 @@ from dbos import DBOS, DBOSConfig, SetWorkflowID
 FOLDER = Path(sys.argv[1])
 CONFIG = {
     "servers": '[servers.s]\ntransport = "local"\ntrust = "trusted"\nidempotent = ["again"]\n',
-    "bundles": '[bundles.both]\ndescription = "Both."\ntools = ["s.once", "s.again"]\neffects = ["write"]\n',
+    "bundles": (
+        '[bundles.both]\ndescription = "Both."\ntools = ["s.once", "s.again"]\neffects ='
+        ' ["write"]\n'
+    ),
     "routes": '[[routes]]\nname = "all"\nbundles = ["both"]\n',
     "policy": '[[policies]]\nname = "all"\nallow = ["bundle:*"]\n',
 }
@@ -48,7 +53,9 @@ def again(key: str) -> str:
 for name, text in CONFIG.items():
     (FOLDER / "config").mkdir(exist_ok=True)
     (FOLDER / "config" / f"{name}.toml").write_text(text, encoding="utf-8")
-router = Router.open(FOLDER / "config", runs=FOLDER / "runs", local={"s": [once, again]}, workspace=FOLDER / "config")
+router = Router.open(
+    FOLDER / "config", runs=FOLDER / "runs", local={"s": [once, again]}, workspace=FOLDER / "config"
+)
 
 
 def place() -> str:
@@ -58,7 +65,9 @@ def place() -> str:
 @DBOS.step()
 def route(number: int) -> str:
     point()
-    decision = router.route_sync(Step(run_id="r", workflow="w", role="r", step=f"s{number}", key=place()))
+    decision = router.route_sync(
+        Step(run_id="r", workflow="w", role="r", step=f"s{number}", key=place())
+    )
     point()
     return decision.decision_id
 
@@ -66,7 +75,9 @@ def route(number: int) -> str:
 @DBOS.step()
 def call(decision: str, tool: str, number: int) -> str:
     point()
-    result = router.call_sync("r", tool, {"key": f"{tool}-{number}"}, decision=decision, key=place())
+    result = router.call_sync(
+        "r", tool, {"key": f"{tool}-{number}"}, decision=decision, key=place()
+    )
     point()
     return result.outcome
 
@@ -81,7 +92,10 @@ def work() -> list[str]:
 
 
 if __name__ == "__main__":
-    config: DBOSConfig = {"name": "killed", "system_database_url": f"sqlite:///{FOLDER}/dbos.sqlite"}
+    config: DBOSConfig = {
+        "name": "killed",
+        "system_database_url": f"sqlite:///{FOLDER}/dbos.sqlite",
+    }
     DBOS(config=config)
     DBOS.launch()  # goes on with what a process before this one left
     with SetWorkflowID("w"):

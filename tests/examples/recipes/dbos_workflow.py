@@ -1,4 +1,6 @@
-"""Routing and calls as DBOS steps: a workflow that is recovered goes on under its decision, and calls nothing twice."""
+"""Routing and calls as DBOS steps: a workflow that is recovered goes on under its decision, and
+calls nothing twice.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,10 @@ async def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    config: DBOSConfig = {"name": "triage", "system_database_url": f"sqlite:///{sys.argv[1]}/dbos.sqlite"}
+    config: DBOSConfig = {
+        "name": "triage",
+        "system_database_url": f"sqlite:///{sys.argv[1]}/dbos.sqlite",
+    }
     DBOS(config=config)
     asyncio.run(main(Path(sys.argv[1])))
     DBOS.destroy()

@@ -1,4 +1,6 @@
-"""Routing and calls as Prefect 3 tasks: a task that is tried again has the same task run id, which is the key."""
+"""Routing and calls as Prefect 3 tasks: a task that is tried again has the same task run id, which
+is the key.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ async def route(router: Router) -> str:
 @task(retries=2)
 async def call(router: Router, decision: str, number: int) -> str:
     key = f"prefect-{task_run.id}"
-    result = await router.call("r-1", "tickets.get_ticket", {"number": number}, decision=decision, key=key)
+    result = await router.call(
+        "r-1", "tickets.get_ticket", {"number": number}, decision=decision, key=key
+    )
     return result.text
 
 

@@ -1,4 +1,6 @@
-"""The recipes run: each in the environment that `.ci/frameworks/install` makes, or with Node, else skipped."""
+"""The recipes run: each in the environment that `.ci/frameworks/install` makes, or with Node, else
+skipped.
+"""
 
 from __future__ import annotations
 
@@ -36,12 +38,25 @@ def python(environment: str) -> str:
 
 def run(folder: Path, *words: object, ends: tuple[int, ...] = (0,)) -> str:
     """Run a recipe in a home of its own, and return what it prints. `ends`: how it may end."""
-    home = {"HOME": str(folder), "PREFECT_HOME": str(folder / "prefect"), "CREWAI_STORAGE_DIR": str(folder / "crew")}
+    home = {
+        "HOME": str(folder),
+        "PREFECT_HOME": str(folder / "prefect"),
+        "CREWAI_STORAGE_DIR": str(folder / "crew"),
+    }
     quiet = {"DO_NOT_TRACK": "1", "CREWAI_DISABLE_TELEMETRY": "true", "OTEL_SDK_DISABLED": "true"}
-    where = {"PYTHONPATH": str(RECIPES.parent), "PATH": os.environ["PATH"], "PREFECT_LOGGING_LEVEL": "ERROR"}
+    where = {
+        "PYTHONPATH": str(RECIPES.parent),
+        "PATH": os.environ["PATH"],
+        "PREFECT_LOGGING_LEVEL": "ERROR",
+    }
     quiet["PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS"] = "900"
     done = subprocess.run(
-        list(map(str, words)), capture_output=True, text=True, timeout=1800, env={**home, **quiet, **where}, cwd=folder
+        list(map(str, words)),
+        capture_output=True,
+        text=True,
+        timeout=1800,
+        env={**home, **quiet, **where},
+        cwd=folder,
     )
     assert done.returncode in ends, (done.stdout, done.stderr[-3000:])
     return done.stdout
@@ -49,7 +64,11 @@ def run(folder: Path, *words: object, ends: tuple[int, ...] = (0,)) -> str:
 
 def calls(folder: Path) -> list[tuple[str, str]]:
     lines = (folder / "runs" / "r-1" / "tool-calls.jsonl").read_text(encoding="utf-8").splitlines()
-    return [(row["tool"], row["outcome"]) for row in map(json.loads, lines) if row["type"] == "call.finished"]
+    return [
+        (row["tool"], row["outcome"])
+        for row in map(json.loads, lines)
+        if row["type"] == "call.finished"
+    ]
 
 
 def decisions(folder: Path) -> int:
@@ -71,7 +90,9 @@ def test_dbos(tmp_path: Path) -> None:
 
 def test_dbos_by_the_plug_in_of_pydantic_ai(tmp_path: Path) -> None:
     program = python("recipes")
-    if subprocess.run([program, "-c", "import pydantic_ai"], capture_output=True, check=False).returncode:
+    if subprocess.run(
+        [program, "-c", "import pydantic_ai"], capture_output=True, check=False
+    ).returncode:
         pytest.skip("the recipes environment has no pydantic-ai; .ci/frameworks/install adds it")
     said = run(tmp_path, program, RECIPES / "dbos_agent.py", tmp_path).splitlines()
     assert said[:2] == [FOUND, FOUND]
@@ -83,7 +104,9 @@ def test_dbos_by_the_plug_in_of_pydantic_ai(tmp_path: Path) -> None:
     assert calls(tmp_path) == [("get_ticket", "ok")]
 
 
-def test_a_dbos_workflow_whose_worker_is_killed_goes_on_elsewhere_and_does_nothing_twice(tmp_path: Path) -> None:
+def test_a_dbos_workflow_whose_worker_is_killed_goes_on_elsewhere_and_does_nothing_twice(
+    tmp_path: Path,
+) -> None:
     """E-10 with DBOS itself, which goes on with what was pending when it is launched again."""
     program, recipe = python("recipes"), RECIPES / "dbos_killed.py"
     for point in range(1, 41) if os.environ.get("BUNDLE_ROUTER_LONG") else (3, 5):
@@ -92,10 +115,16 @@ def test_a_dbos_workflow_whose_worker_is_killed_goes_on_elsewhere_and_does_nothi
     assert len(heard) == 8
     assert set(heard) <= {"ok", "unknown"}
     assert open_archive(tmp_path / "runs").verify("r").ok
-    keys = Counter(row["key"] for row in open_archive(tmp_path / "runs").records("r") if row["type"] == "route.decided")
+    keys = Counter(
+        row["key"]
+        for row in open_archive(tmp_path / "runs").records("r")
+        if row["type"] == "route.decided"
+    )
     assert list(keys.values()) == [1] * 4
     effects = Counter((tmp_path / "effects").read_text(encoding="utf-8").split())
-    assert all(effects[f"s.once-{number}"] <= 1 <= effects[f"s.again-{number}"] for number in range(4))
+    assert all(
+        effects[f"s.once-{number}"] <= 1 <= effects[f"s.again-{number}"] for number in range(4)
+    )
 
 
 def test_google_adk(tmp_path: Path) -> None:
@@ -108,14 +137,23 @@ class Claude(FakeApi):
 
     def turn(self, body: dict[str, Any]) -> tuple[list[Block], str]:
         results = [
-            block for message in body["messages"] for block in blocks_of(message) if block["type"] == "tool_result"
+            block
+            for message in body["messages"]
+            for block in blocks_of(message)
+            if block["type"] == "tool_result"
         ]
         if results:
-            return [{"type": "text", "text": f"I read: {json.dumps(results[-1]['content'])}"}], "end_turn"
-        names = [tool["name"] for tool in body.get("tools", ()) if tool["name"].endswith("get_ticket")]
+            return [
+                {"type": "text", "text": f"I read: {json.dumps(results[-1]['content'])}"}
+            ], "end_turn"
+        names = [
+            tool["name"] for tool in body.get("tools", ()) if tool["name"].endswith("get_ticket")
+        ]
         if not names:
             return [{"type": "text", "text": "a title"}], "end_turn"
-        return [{"type": "tool_use", "id": "toolu_1", "name": names[0], "input": {"number": 7}}], "tool_use"
+        return [
+            {"type": "tool_use", "id": "toolu_1", "name": names[0], "input": {"number": 7}}
+        ], "tool_use"
 
 
 def test_claude_agent_sdk(tmp_path: Path) -> None:
@@ -128,7 +166,9 @@ def test_claude_agent_sdk(tmp_path: Path) -> None:
         listener.start()
         try:
             base_url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-            return await asyncio.to_thread(run, tmp_path, program, RECIPES / "claude_agent.py", tmp_path, base_url)
+            return await asyncio.to_thread(
+                run, tmp_path, program, RECIPES / "claude_agent.py", tmp_path, base_url
+            )
         finally:
             await listener.close()
 
@@ -168,7 +208,9 @@ def served(folder: Path) -> Iterator[tuple[str, str]]:
 def test_crewai(tmp_path: Path) -> None:
     program = python("crewai")
     with served(tmp_path) as (url, token):
-        assert "the flag is misnamed" in run(tmp_path, program, RECIPES / "crewai_crew.py", url, token)
+        assert "the flag is misnamed" in run(
+            tmp_path, program, RECIPES / "crewai_crew.py", url, token
+        )
     assert calls(tmp_path) == [("get_ticket", "ok")]
 
 

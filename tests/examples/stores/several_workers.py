@@ -1,6 +1,7 @@
 """Several workers of one machine: each opens the same folder, and no one owns a run.
 
-Run it from the repository's folder: it starts two workers that route the same steps of one run at the same time.
+Run it from the repository's folder: it starts two workers that route the same steps of one run at
+the same time.
 """
 
 from __future__ import annotations
@@ -17,11 +18,16 @@ STEPS = ("plan", "look-up", "edit")
 
 
 def work(runs: str, store: str | None) -> dict[str, str]:
-    """Routes every step; returns the decision each led to. `store` is None where runs are folders, in `runs`."""
+    """Routes every step; returns the decision each led to.
+
+    `store` is None where runs are folders, in `runs`.
+    """
     with Router.open(None, workspace=tempfile.mkdtemp(), runs=runs, store=store) as router:
         decided = {
             step: router.route_sync(
-                Step(run_id="shared", workflow="feature", role="planner", step=step, key=f"{step}-1")
+                Step(
+                    run_id="shared", workflow="feature", role="planner", step=step, key=f"{step}-1"
+                )
             ).decision_id
             for step in STEPS
         }

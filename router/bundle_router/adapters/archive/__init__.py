@@ -1,8 +1,10 @@
 """The reader of recorded runs: lists, reads, verifies and prunes them, also while they are written.
 
 Rules:
-1. Reading never writes: a torn end is reported and left alone, and an open run is read up to its present end.
-2. The order of records is their sequence. File times and the wall-clock times in records are not trusted for it.
+1. Reading never writes: a torn end is reported and left alone, and an open run is read up to its
+   present end.
+2. The order of records is their sequence. File times and the wall-clock times in records are not
+   trusted for it.
 3. Reading tolerates unknown fields and record types, but always reports a line it can't read.
 4. An open run is never pruned: its lock is tried, and held while the run is deleted.
 """
@@ -20,15 +22,23 @@ from bundle_router.core.catalog import RecordSettings
 from bundle_router.errors import RequestError, needs_extra
 
 __all__ = [
-    "UNKEYED", "Archive", "FolderHeads", "RunArchive", "RunSummary",
-    "VerifyReport", "kept_heads", "open_archive", "prune",
-]  # fmt: skip
+    "UNKEYED",
+    "Archive",
+    "FolderHeads",
+    "RunArchive",
+    "RunSummary",
+    "VerifyReport",
+    "kept_heads",
+    "open_archive",
+    "prune",
+]
 
 
 def open_archive(place: str | Path, *, present: bool = False) -> RunArchive:
     """Return the archive of a runs directory, or of a database (`postgresql://…`).
 
-    Raises RequestError, with `present` also for a folder that is not there: its runs would seem to be none.
+    Raises RequestError, with `present` also for a folder that is not there: its runs would seem to
+    be none.
     """
     if str(place).startswith(("postgresql:", "postgresql+psycopg:", "postgres:")):
         with needs_extra("a PostgreSQL store", "postgresql"):
@@ -36,15 +46,25 @@ def open_archive(place: str | Path, *, present: bool = False) -> RunArchive:
 
         return PostgresArchive(str(place))
     if present and not Path(place).is_dir():
-        raise RequestError(f"there is no folder {place}", advice="name a folder of run directories, or postgresql://…")
+        raise RequestError(
+            f"there is no folder {place}",
+            advice="name a folder of run directories, or postgresql://…",
+        )
     return Archive(place)
 
 
 def kept_heads(settings: RecordSettings, runs: str | Path) -> FolderHeads | None:
-    """Return the store of run heads; None without `[records]`. Raises RequestError if the key's variable is unset."""
+    """Return the store of run heads; None without `[records]`.
+
+    Raises RequestError if the key's variable is unset.
+    """
     if settings.heads is None and settings.key is None:
         return None
     name = (settings.key or "")[2:-1]
     if name and not os.environ.get(name):
-        raise RequestError(f"[records] key names {name}, which is not set", advice="set it, or take the key out")
-    return FolderHeads(settings.heads or Path(runs) / HEADS, os.environ[name].encode() if name else None)
+        raise RequestError(
+            f"[records] key names {name}, which is not set", advice="set it, or take the key out"
+        )
+    return FolderHeads(
+        settings.heads or Path(runs) / HEADS, os.environ[name].encode() if name else None
+    )

@@ -1,4 +1,7 @@
-"""Reads recorded runs, wherever they are stored. See `bundle_router.adapters.archive` for the rules."""
+"""Reads recorded runs, wherever they are stored.
+
+See `bundle_router.adapters.archive` for the rules.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +29,17 @@ from bundle_router.core.records.run_header import FIRST_CATALOG, RunHeader, cata
 from bundle_router.errors import CorruptRun, RequestError, StorageError, UnknownRun, storage_error
 from bundle_router.review.learning.recorded_steps import StepLabel
 
-UNKEYED: Final = "the chain has no key: it finds accidental and careless changes, not a deliberate forgery"
+UNKEYED: Final = (
+    "the chain has no key: it finds accidental and careless changes, not a deliberate forgery"
+)
 """Note about the protection of a run without a kept head."""
-SIGNED: Final = "its head is kept and signed: a record rewritten, a cut end and a removed run are found"
-KEPT: Final = "its head is kept, unsigned or without the key to check it: it protects while nobody else can write it"
+SIGNED: Final = (
+    "its head is kept and signed: a record rewritten, a cut end and a removed run are found"
+)
+KEPT: Final = (
+    "its head is kept, unsigned or without the key to check it: it protects while nobody else can"
+    " write it"
+)
 _CATALOG: Final = re.compile(r"catalog(-\w{1,64})?\.json", re.ASCII)
 _REVISION: Final = re.compile(rb'"catalog_revision":"(sha256:[0-9a-f]{64})"')
 ADVICE: Final = "`bundle-router runs verify` names the first bad record"
@@ -50,9 +60,10 @@ class TornTail:
 class RunSummary:
     """Summary of one run, made without parsing records.
 
-    `state`: `open` (some process works on it: `pid`, 0 if unknown), `closed`, `ended` (no process works on it, but it
-    was not closed), or `unreadable` (`problem` says why). `records` is the count in the run's end; for runs that are
-    not closed, the number of lines. `bytes` counts everything stored for the run.
+    `state`: `open` (some process works on it: `pid`, 0 if unknown), `closed`, `ended` (no process
+    works on it, but it was not closed), or `unreadable` (`problem` says why). `records` is the
+    count in the run's end; for runs that are not closed, the number of lines. `bytes` counts
+    everything stored for the run.
     """
 
     run_id: str
@@ -73,10 +84,13 @@ class RunSummary:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """Result of walking a run's chain. `broken` is the first bad record; `records` before it are good.
+    """Result of walking a run's chain.
 
-    `notes` says what can't be known (the chain has no key; an unclosed run may have lost its end) or what is unusual
-    but no error (a torn end, a repaired one). `protection` says what would reveal a forgery.
+    `broken` is the first bad record; `records` before it are good.
+
+    `notes` says what can't be known (the chain has no key; an unclosed run may have lost its end)
+    or what is unusual but no error (a torn end, a repaired one). `protection` says what would
+    reveal a forgery.
     """
 
     run_id: str
@@ -105,7 +119,10 @@ class StoredArtifacts(Protocol):
 
 
 class RunArchive(ABC):
-    """Read access to the runs of one store. The abstract methods are the access to storage; the rest is shared."""
+    """Read access to the runs of one store.
+
+    The abstract methods are the access to storage; the rest is shared.
+    """
 
     where: str
     heads: FolderHeads | None = None
@@ -136,22 +153,31 @@ class RunArchive(ABC):
         """Return the stamp of every run, without reading any."""
 
     @abstractmethod
-    def lines_after(self, run_id: str, positions: Mapping[str, int]) -> Mapping[str, Iterator[tuple[bytes, int]]]:
-        """Return the complete lines after a position in each file (0: the start), each with the position after it.
+    def lines_after(
+        self, run_id: str, positions: Mapping[str, int]
+    ) -> Mapping[str, Iterator[tuple[bytes, int]]]:
+        """Return the complete lines after a position in each file (0: the start), each with the
+        position after it.
 
         Positions are specific to this archive. Raises UnknownRun.
         """
 
     def lines(self, run_id: str) -> dict[str, Iterator[bytes]]:
         """Return the complete lines of a run at the time of the call, by file."""
-        return {name: (line for line, _ in lines) for name, lines in self.lines_after(run_id, {}).items()}
+        return {
+            name: (line for line, _ in lines)
+            for name, lines in self.lines_after(run_id, {}).items()
+        }
 
     @abstractmethod
     def artifacts(self, run_id: str) -> StoredArtifacts: ...
 
     @abstractmethod
     def labels(self, run_id: str) -> list[StepLabel]:
-        """Return the reviewers' labels, in the order they were given. Raises CorruptRun, StorageError."""
+        """Return the reviewers' labels, in the order they were given.
+
+        Raises CorruptRun, StorageError.
+        """
 
     @abstractmethod
     def add_label(self, run_id: str, correction: StepLabel) -> str:
@@ -169,10 +195,12 @@ class RunArchive(ABC):
         """Return the torn ends of a run's files."""
         return ()
 
-    # --- what there is ----------------------------------------------------------------------------------------------
+    # --- what there is ----------------------------------------------------------------------------
 
     def runs(self, run_ids: Iterable[str] | None = None) -> list[RunSummary]:
-        """Return every run, or those named that are there, newest first by the time it was opened, then by id."""
+        """Return every run, or those named that are there, newest first by the time it was opened,
+        then by id.
+        """
         summaries = []
         for run_id in self.run_ids() if run_ids is None else run_ids:
             with contextlib.suppress(UnknownRun):  # pruned meanwhile
@@ -180,7 +208,10 @@ class RunArchive(ABC):
         return sorted(summaries, key=lambda run: (run.opened, run.run_id), reverse=True)
 
     def sub_runs(self, run_id: str) -> list[RunSummary]:
-        """Return the runs started below this one, in the order they were opened. Reads the header of every run."""
+        """Return the runs started below this one, in the order they were opened.
+
+        Reads the header of every run.
+        """
         below = []
         for other in self.run_ids():
             with contextlib.suppress(UnknownRun, CorruptRun):  # pruned meanwhile; unreadable
@@ -189,10 +220,14 @@ class RunArchive(ABC):
         return sorted(below, key=lambda run: (run.opened, run.run_id))
 
     def unknown(self, run_id: str) -> UnknownRun:
-        return UnknownRun(f"there is no run {run_id!r} in {self.where}", advice="`bundle-router runs list` lists them")
+        return UnknownRun(
+            f"there is no run {run_id!r} in {self.where}",
+            advice="`bundle-router runs list` lists them",
+        )
 
     def catalog(self, run_id: str, revision: str | None = None) -> dict[str, Any]:
-        """Return a catalog that the run was written under (default: the first), checked against its revision.
+        """Return a catalog that the run was written under (default: the first), checked against its
+        revision.
 
         Raises UnknownRun; CorruptRun if it is missing or does not match its revision.
         """
@@ -204,35 +239,49 @@ class RunArchive(ABC):
         stated = kept.revision if kept is not None else str(revision)
         name = kept.file if kept is not None else catalog_file(stated)  # not yet named in run.json
         if _CATALOG.fullmatch(name) is None:
-            raise CorruptRun(f"{place}/run.json names no catalog file for {stated}", advice="it can't be replayed")
+            raise CorruptRun(
+                f"{place}/run.json names no catalog file for {stated}",
+                advice="it can't be replayed",
+            )
         try:
             catalog = self.catalog_json(run_id, name, stated)
         except CorruptRun:
             if kept is not None or not header.restored:
                 raise
-            catalog = self.catalog_json(run_id, name := FIRST_CATALOG, stated)  # run.json was lost, which named it
+            catalog = self.catalog_json(
+                run_id, name := FIRST_CATALOG, stated
+            )  # run.json was lost, which named it
         if not isinstance(catalog, dict) or digest_of(catalog) != stated:
-            raise CorruptRun(f"{place}/{name} is not catalog {stated}: it was changed", advice="it can't be replayed")
+            raise CorruptRun(
+                f"{place}/{name} is not catalog {stated}: it was changed",
+                advice="it can't be replayed",
+            )
         return catalog
 
-    # --- records ----------------------------------------------------------------------------------------------------
+    # --- records ----------------------------------------------------------------------------------
 
     def records(self, run_id: str) -> Iterator[dict[str, Any]]:
-        """Yield the records of a run in the order of their `seq`, with one line of each file in memory.
+        """Yield the records of a run in the order of their `seq`, with one line of each file in
+        memory.
 
-        A torn end is left out (see `torn`). Raises UnknownRun; CorruptRun at a line that is no record. Hashes are not
-        checked (see `verify`).
+        A torn end is left out (see `torn`). Raises UnknownRun; CorruptRun at a line that is no
+        record. Hashes are not checked (see `verify`).
         """
         place = self.path_text(run_id)
-        streams = [_parse_lines(f"{place}/{name}", lines) for name, lines in self.lines(run_id).items()]
+        streams = [
+            _parse_lines(f"{place}/{name}", lines) for name, lines in self.lines(run_id).items()
+        ]
         yield from heapq.merge(*streams, key=lambda record: record["seq"])
 
     def records_after(self, run_id: str, positions: dict[str, int]) -> Iterator[dict[str, Any]]:
-        """Yield the records after a position in each file (see `lines_after`), in the order of their `seq`, and update
-        `positions`. Raises UnknownRun, CorruptRun."""
+        """Yield the records after a position in each file (see `lines_after`), in the order of
+        their `seq`, and update `positions`. Raises UnknownRun, CorruptRun.
+        """
         place = self.path_text(run_id)
 
-        def parsed(name: str, lines: Iterator[tuple[bytes, int]]) -> Iterator[tuple[int, str, int, dict[str, Any]]]:
+        def parsed(
+            name: str, lines: Iterator[tuple[bytes, int]]
+        ) -> Iterator[tuple[int, str, int, dict[str, Any]]]:
             for line, position in lines:
                 try:
                     record = parse(line)
@@ -240,7 +289,9 @@ class RunArchive(ABC):
                     raise CorruptRun(f"{place}/{name}: {error}", advice=ADVICE) from error
                 yield record["seq"], name, position, record
 
-        streams = [parsed(name, lines) for name, lines in self.lines_after(run_id, positions).items()]
+        streams = [
+            parsed(name, lines) for name, lines in self.lines_after(run_id, positions).items()
+        ]
         for _, name, position, record in heapq.merge(*streams, key=lambda found: found[:2]):
             positions[name] = position
             yield record
@@ -270,15 +321,24 @@ class RunArchive(ABC):
 
     def _read(self, run_id: str, record: dict[str, Any], read: Callable[[dict[str, Any]], T]) -> T:
         if record.setdefault("run_id", run_id) != run_id:
-            raise CorruptRun(f"record {record['seq']} of run {run_id!r} names another run in its field 'run_id'")
+            raise CorruptRun(
+                f"record {record['seq']} of run {run_id!r} names another run in its field 'run_id'"
+            )
         return read(record)
 
     def receipt(self, run_id: str, seq: int) -> dict[str, Any]:
-        """Return one record with all that checks it elsewhere. Raises UnknownRun, RequestError, CorruptRun."""
+        """Return one record with all that checks it elsewhere.
+
+        Raises UnknownRun, RequestError, CorruptRun.
+        """
         report = self.verify(run_id)
         if report.broken is not None:
-            raise CorruptRun(f"run {run_id!r} is not as it was written: {report.broken.detail}", advice=ADVICE)
-        links = heapq.merge(*(map(link, lines) for lines in self.lines(run_id).values()), key=lambda at: at.seq)
+            raise CorruptRun(
+                f"run {run_id!r} is not as it was written: {report.broken.detail}", advice=ADVICE
+            )
+        links = heapq.merge(
+            *(map(link, lines) for lines in self.lines(run_id).values()), key=lambda at: at.seq
+        )
         found = [at for at in links if at.seq >= seq]
         if not found or found[0].seq != seq:
             raise RequestError(f"run {run_id!r} has no record {seq}")
@@ -292,21 +352,34 @@ class RunArchive(ABC):
         """Return every stored text of a run as lines, by file."""
         header = self.header(run_id)
         yield "run.json", header.to_text().splitlines()
-        yield from ((one.file, [encode(self.catalog(run_id, one.revision))]) for one in header.catalogs)
+        yield from (
+            (one.file, [encode(self.catalog(run_id, one.revision))]) for one in header.catalogs
+        )
         for name, lines in self.lines(run_id).items():
             yield name, (line.decode("utf-8", "surrogateescape") for line in lines)
 
-    # --- whether it is as it was written ----------------------------------------------------------------------------
+    # --- whether it is as it was written ----------------------------------------------------------
 
     def verify(self, run_id: str, *, artifacts: bool = False) -> VerifyReport:
-        """Check the chain of a run, its catalogs, the end of a closed run, and the bytes of the `artifacts` it names.
+        """Check the chain of a run, its catalogs, the end of a closed run, and the bytes of the
+        `artifacts` it names.
 
-        Raises UnknownRun, or StorageError if it can't be read. Defects of the run are in the report.
+        Raises UnknownRun, or StorageError if it can't be read. Defects of the run are in the
+        report.
         """
         try:
             return self._verify(run_id, artifacts=artifacts)
         except CorruptRun as error:  # no walk is possible
-            return VerifyReport(run_id, self.path_text(run_id), "unreadable", 0, None, (), (error.message,), (UNKEYED,))
+            return VerifyReport(
+                run_id,
+                self.path_text(run_id),
+                "unreadable",
+                0,
+                None,
+                (),
+                (error.message,),
+                (UNKEYED,),
+            )
         except OSError as error:
             raise storage_error(f"can't read run {run_id!r}", error) from error
 
@@ -322,13 +395,19 @@ class RunArchive(ABC):
         kept, faults = self._kept_head(run_id)  # before the lines, which may become more meanwhile
         head, problems, notes, revisions = self._verify_header(run_id, place)
         files = self.lines(run_id)
-        while (again := self._verify_header(run_id, place))[0] != head:  # opened or closed meanwhile: read again
+        while (again := self._verify_header(run_id, place))[
+            0
+        ] != head:  # opened or closed meanwhile: read again
             (head, problems, notes, revisions), files = again, self.lines(run_id)
         problems += faults
         named: set[str] = set()
         files = {name: _note_names(lines, named, revisions) for name, lines in files.items()}
-        checked = check(files, run_id, head, Head(kept.count, kept.hash) if kept is not None else None)
-        deque(chain.from_iterable(files.values()), maxlen=0)  # the lines behind a break name artifacts and catalogs too
+        checked = check(
+            files, run_id, head, Head(kept.count, kept.hash) if kept is not None else None
+        )
+        deque(
+            chain.from_iterable(files.values()), maxlen=0
+        )  # the lines behind a break name artifacts and catalogs too
         for revision in sorted(revisions):
             try:
                 self.catalog(run_id, revision)
@@ -336,7 +415,9 @@ class RunArchive(ABC):
                 problems += [error.message] if error.message not in problems else []
         if artifacts:
             kept_artifacts = self.artifacts(run_id)
-            problems += [text for text in kept_artifacts.problems() if not text.endswith("it can be deleted")]
+            problems += [
+                text for text in kept_artifacts.problems() if not text.endswith("it can be deleted")
+            ]
             missing = named - {artifact.sha256 for artifact in kept_artifacts.iter()}
             problems += [f"artifact {sha256} is gone" for sha256 in sorted(missing)]
         broken, torn_ends = checked.broken, self.torn(run_id)
@@ -346,25 +427,44 @@ class RunArchive(ABC):
         if head is not None and torn_ends and broken is None:
             detail = f"{torn_ends[0].bytes} bytes follow the last record of the closed run"
             broken = Break("added", head.count, torn_ends[0].file, 0, detail)
-        notes += [f"{t.file} ends in {t.bytes} bytes that are no complete record" for t in torn_ends]
+        notes += [
+            f"{t.file} ends in {t.bytes} bytes that are no complete record" for t in torn_ends
+        ]
         if head is None:
-            notes.append("the run was not closed: whether records are missing at its end can't be known")
+            notes.append(
+                "the run was not closed: whether records are missing at its end can't be known"
+            )
         protection: Literal["chain", "kept head", "signed head"] = "chain"
         if kept is not None:
-            is_signed = self.heads is not None and self.heads.key is not None and kept.is_signed_by(self.heads.key)
+            is_signed = (
+                self.heads is not None
+                and self.heads.key is not None
+                and kept.is_signed_by(self.heads.key)
+            )
             protection = "signed head" if is_signed else "kept head"
             if (behind := checked.count - kept.count) > 0:
                 notes.append(
-                    f"its last {behind} records came after the head that was kept: only the chain protects them"
+                    f"its last {behind} records came after the head that was kept: only the chain"
+                    " protects them"
                 )
         notes.append({"chain": UNKEYED, "kept head": KEPT, "signed head": SIGNED}[protection])
         return VerifyReport(
-            run_id, place, state, checked.count, broken, torn_ends, tuple(problems), tuple(notes), protection
+            run_id,
+            place,
+            state,
+            checked.count,
+            broken,
+            torn_ends,
+            tuple(problems),
+            tuple(notes),
+            protection,
         )
 
     def missing(self) -> list[str]:
-        """Return what the kept heads know of and the store lacks, one sentence each. Looks twice, since runs begin and
-        are pruned meanwhile."""
+        """Return what the kept heads know of and the store lacks, one sentence each.
+
+        Looks twice, since runs begin and are pruned meanwhile.
+        """
         if self.heads is None:
             return []
         first = self._missing_now(self.heads)
@@ -378,7 +478,11 @@ class RunArchive(ABC):
             for run_id, (_, faults) in kept.items()
             if faults and run_id not in present
         ]
-        sound = {run_id: head for run_id, (head, faults) in kept.items() if head is not None and not faults}
+        sound = {
+            run_id: head
+            for run_id, (head, faults) in kept.items()
+            if head is not None and not faults
+        }
         return said + missing_runs(sound, present)
 
     def _kept_head(self, run_id: str) -> tuple[StoredHead | None, list[str]]:
@@ -391,14 +495,23 @@ class RunArchive(ABC):
             return None, [error.message]
         return kept, faults_of_head(kept, run_id, self.heads.key) if kept is not None else []
 
-    def _verify_header(self, run_id: str, place: str) -> tuple[Head | None, list[str], list[str], set[str]]:
-        """Return the end that `run.json` states, the errors in it, notes, and the catalogs that it names."""
+    def _verify_header(
+        self, run_id: str, place: str
+    ) -> tuple[Head | None, list[str], list[str], set[str]]:
+        """Return the end that `run.json` states, the errors in it, notes, and the catalogs that it
+        names.
+        """
         try:
             header = self.header(run_id)
         except CorruptRun as error:
             return None, [error.message], [], set()
-        problems = [f"{place}/run.json {fault}" for fault in header.faults(run_id, self._read_first_record(run_id))]
-        healed = [f"a torn end of {tail.file} was healed, see {tail.saved}" for tail in header.healed]
+        problems = [
+            f"{place}/run.json {fault}"
+            for fault in header.faults(run_id, self._read_first_record(run_id))
+        ]
+        healed = [
+            f"a torn end of {tail.file} was healed, see {tail.saved}" for tail in header.healed
+        ]
         if header.restored:
             healed.append(f"run.json was lost and written again at {header.restored}")
         return header.head, problems, healed, {one.revision for one in header.catalogs}
@@ -412,19 +525,28 @@ class RunArchive(ABC):
         return None
 
 
-def _note_names(lines: Iterable[bytes], artifacts: set[str], revisions: set[str]) -> Iterator[bytes]:
+def _note_names(
+    lines: Iterable[bytes], artifacts: set[str], revisions: set[str]
+) -> Iterator[bytes]:
     """Yield the lines, and add the artifacts and catalogs that they name. Few lines are parsed."""
     for line in lines:
         if b'"artifacts":[{' in line:
             with contextlib.suppress(BadLine, TypeError):  # a forger may give them any type
-                artifacts |= {str(row["sha256"]) for row in parse(line).get("artifacts", ()) if "sha256" in row}
+                artifacts |= {
+                    str(row["sha256"])
+                    for row in parse(line).get("artifacts", ())
+                    if "sha256" in row
+                }
         if found := _REVISION.search(line):
             revisions.add(found[1].decode())
         yield line
 
 
 def _parse_lines(where: str, lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    """Yield the records of one file. Raises CorruptRun at a line that is no record, or whose `seq` does not rise."""
+    """Yield the records of one file.
+
+    Raises CorruptRun at a line that is no record, or whose `seq` does not rise.
+    """
     before = -1
     for number, line in enumerate(lines, start=1):
         try:
@@ -432,13 +554,17 @@ def _parse_lines(where: str, lines: Iterable[bytes]) -> Iterator[dict[str, Any]]
         except BadLine as error:
             raise CorruptRun(f"{where}:{number}: {error}", advice=ADVICE) from error
         if record["seq"] <= before:
-            raise CorruptRun(f"{where}:{number}: record {record['seq']} comes after {before}", advice=ADVICE)
+            raise CorruptRun(
+                f"{where}:{number}: record {record['seq']} comes after {before}", advice=ADVICE
+            )
         before = record["seq"]
         yield record
 
 
 def summary_of(header: RunHeader, *, is_open: bool, **found: Any) -> RunSummary:
-    """Return the summary of a run from its header and other fields (`records`: for a run that is not closed)."""
+    """Return the summary of a run from its header and other fields (`records`: for a run that is
+    not closed).
+    """
     if header.head is not None:
         found["records"] = header.head.count
     return RunSummary(

@@ -1,4 +1,6 @@
-"""The archive of runs in PostgreSQL: lists, reads, verifies and deletes them, and imports runs of other stores."""
+"""The archive of runs in PostgreSQL: lists, reads, verifies and deletes them, and imports runs of
+other stores.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,11 @@ import psycopg
 
 from bundle_router.adapters.archive.archive import RunArchive, RunSummary, is_run_id, summary_of
 from bundle_router.adapters.archive.label_files import correction_from, label_line
-from bundle_router.adapters.postgres.artifact_rows import MAX_ROW_BYTES, PostgresArtifacts, free_artifacts
+from bundle_router.adapters.postgres.artifact_rows import (
+    MAX_ROW_BYTES,
+    PostgresArtifacts,
+    free_artifacts,
+)
 from bundle_router.adapters.postgres.connections import Pool, to_storage_error, without_objects
 from bundle_router.adapters.postgres.objects import ObjectStore
 from bundle_router.adapters.postgres.schema import migrate
@@ -29,7 +35,8 @@ LONG_S: Final = 3600.0
 
 _SUMMARY: Final = """
 select coalesce(ended, header), next_seq,
-    (select coalesce(sum(length(line) + 1), 0) from router_records r where r.run_id = router_runs.run_id)
+    (select coalesce(sum(length(line) + 1), 0) from router_records r where r.run_id =
+        router_runs.run_id)
     + (select coalesce(sum(size), 0) from router_run_artifacts natural join router_artifacts a
        where router_run_artifacts.run_id = router_runs.run_id)
 from router_runs where run_id = %s
@@ -53,7 +60,10 @@ class PostgresArchive(RunArchive):
         weakref.finalize(self, self._pool.close)
 
     def run_ids(self) -> list[str]:
-        return [run_id for (run_id,) in self._pool.fetch("select run_id from router_runs order by run_id")]
+        return [
+            run_id
+            for (run_id,) in self._pool.fetch("select run_id from router_runs order by run_id")
+        ]
 
     def path_text(self, run_id: str) -> str:
         self._row("select 1 from router_runs where run_id = %s", run_id)
@@ -66,7 +76,9 @@ class PostgresArchive(RunArchive):
         return rows[0]
 
     def header(self, run_id: str) -> RunHeader:
-        (text,) = self._row("select coalesce(ended, header) from router_runs where run_id = %s", run_id)
+        (text,) = self._row(
+            "select coalesce(ended, header) from router_runs where run_id = %s", run_id
+        )
         return self._header_of(run_id, text)
 
     def _header_of(self, run_id: str, text: str) -> RunHeader:
@@ -75,23 +87,32 @@ class PostgresArchive(RunArchive):
         except (ValueError, RecursionError):
             fields = None
         if not isinstance(fields, dict):
-            raise CorruptRun(f"{self.where}#{run_id}/run.json is not a JSON object", advice="restore it")
+            raise CorruptRun(
+                f"{self.where}#{run_id}/run.json is not a JSON object", advice="restore it"
+            )
         return RunHeader(fields)
 
     def summary(self, run_id: str) -> RunSummary:
         text, count, size = self._row(_SUMMARY, run_id)
         workers = self._session.writers_of(run_id)
-        found: dict[str, Any] = {"run_id": run_id, "path": f"{self.where}#{run_id}", "bytes": int(size) + len(text)}
+        found: dict[str, Any] = {
+            "run_id": run_id,
+            "path": f"{self.where}#{run_id}",
+            "bytes": int(size) + len(text),
+        }
         found |= {"pid": next((worker.pid for worker in workers), 0), "records": count}
         try:
             header = self._header_of(run_id, text)
         except CorruptRun as error:
-            return RunSummary(state="open" if workers else "unreadable", problem=error.message, **found)
+            return RunSummary(
+                state="open" if workers else "unreadable", problem=error.message, **found
+            )
         return summary_of(header, is_open=bool(workers), **found)
 
     def catalog_json(self, run_id: str, file: str, revision: str) -> Any:
         query = (
-            "select catalog from router_run_catalogs natural join router_catalogs where run_id = %s and revision = %s"
+            "select catalog from router_run_catalogs natural join router_catalogs where run_id = %s"
+            " and revision = %s"
         )
         rows = self._pool.fetch(query, (run_id, revision))
         if not rows:
@@ -99,13 +120,19 @@ class PostgresArchive(RunArchive):
         try:
             return decode(rows[0][0])
         except (ValueError, RecursionError):
-            raise CorruptRun(f"{self.where}#{run_id}/{file} is not JSON", advice="restore it") from None
+            raise CorruptRun(
+                f"{self.where}#{run_id}/{file} is not JSON", advice="restore it"
+            ) from None
 
-    def _numbered_lines(self, run_id: str, file: File, at: int, end: int) -> Iterator[tuple[bytes, int]]:
-        """Yield the lines of a file after sequence number `at`, each with the number after its own."""
+    def _numbered_lines(
+        self, run_id: str, file: File, at: int, end: int
+    ) -> Iterator[tuple[bytes, int]]:
+        """Yield the lines of a file after sequence number `at`, each with the number after its
+        own.
+        """
         query = (
-            "select seq, line from router_records where run_id = %s and file = %s and seq > %s and seq < %s "
-            "order by seq limit %s"
+            "select seq, line from router_records where run_id = %s and file = %s and seq > %s and"
+            " seq < %s order by seq limit %s"
         )
         while rows := self._pool.fetch(query, (run_id, file, at, end, BATCH)):
             yield from ((line.encode("utf-8") + b"\n", seq + 1) for seq, line in rows)
@@ -118,12 +145,18 @@ class PostgresArchive(RunArchive):
             "from router_runs order by run_id"
         )
         found = self._pool.fetch(query)
-        return {run_id: RunStamp(count, "", f"{header} {labels}") for run_id, count, header, labels in found}
+        return {
+            run_id: RunStamp(count, "", f"{header} {labels}")
+            for run_id, count, header, labels in found
+        }
 
-    def lines_after(self, run_id: str, positions: Mapping[str, int]) -> dict[str, Iterator[tuple[bytes, int]]]:
+    def lines_after(
+        self, run_id: str, positions: Mapping[str, int]
+    ) -> dict[str, Iterator[tuple[bytes, int]]]:
         (count,) = self._row("select next_seq from router_runs where run_id = %s", run_id)
         return {
-            name: self._numbered_lines(run_id, file, positions.get(name, 0) - 1, count) for file, name in FILES.items()
+            name: self._numbered_lines(run_id, file, positions.get(name, 0) - 1, count)
+            for file, name in FILES.items()
         }
 
     def artifacts(self, run_id: str) -> PostgresArtifacts:
@@ -132,7 +165,9 @@ class PostgresArchive(RunArchive):
 
     def labels(self, run_id: str) -> list[StepLabel]:
         place = self.path_text(run_id)
-        rows = self._pool.fetch("select line from router_labels where run_id = %s order by position", (run_id,))
+        rows = self._pool.fetch(
+            "select line from router_labels where run_id = %s order by position", (run_id,)
+        )
         return [correction_from(f"{place}:label {at}", line) for at, (line,) in enumerate(rows, 1)]
 
     def add_label(self, run_id: str, correction: StepLabel) -> str:
@@ -140,7 +175,8 @@ class PostgresArchive(RunArchive):
         try:
             with self._pool.lend() as connection:
                 connection.execute(
-                    "insert into router_labels (run_id, line) values (%s, %s)", (run_id, label_line(correction))
+                    "insert into router_labels (run_id, line) values (%s, %s)",
+                    (run_id, label_line(correction)),
                 )
         except psycopg.Error as error:
             raise to_storage_error("label a run", self.where, error) from None
@@ -148,12 +184,18 @@ class PostgresArchive(RunArchive):
 
     def delete(self, run_id: str) -> bool:
         lock = self._session.lock_of(run_id)
-        digests = self._pool.fetch("select sha256 from router_run_artifacts where run_id = %s", (run_id,))
+        digests = self._pool.fetch(
+            "select sha256 from router_run_artifacts where run_id = %s", (run_id,)
+        )
         try:
             with self._pool.lend() as connection, connection.transaction():
-                if connection.execute("select pg_try_advisory_xact_lock(%s)", (lock,)).fetchone() != (True,):
+                if connection.execute(
+                    "select pg_try_advisory_xact_lock(%s)", (lock,)
+                ).fetchone() != (True,):
                     return False  # a writer holds it
-                if self.heads is not None:  # before: a run that was deleted and is not marked counts as taken away
+                if (
+                    self.heads is not None
+                ):  # before: a run that was deleted and is not marked counts as taken away
                     self.heads.prune(run_id)
                 connection.execute("delete from router_runs where run_id = %s", (run_id,))
         except psycopg.Error as error:
@@ -162,14 +204,16 @@ class PostgresArchive(RunArchive):
         return True
 
     def finish_deletions(self) -> None:
-        """Delete artifacts and catalogs that no run names, which interrupted deletions left behind."""
+        """Delete artifacts and catalogs that no run names, which interrupted deletions left
+        behind.
+        """
         orphans = self._pool.fetch(
             "select sha256 from router_artifacts a where not exists "
             "(select from router_run_artifacts r where r.sha256 = a.sha256)"
         )
         free_artifacts(self._pool, self._objects, [sha256 for (sha256,) in orphans])
 
-    # --- taking in --------------------------------------------------------------------------------------------------
+    # --- taking in --------------------------------------------------------------------------------
 
     def take_in(self, source: RunArchive, run_id: str) -> None:
         """Copy a whole run from another store, in one transaction. The caller has verified it.
@@ -185,46 +229,77 @@ class PostgresArchive(RunArchive):
             if error.diag.constraint_name != "router_runs_pkey":
                 raise to_storage_error("take a run in", self.where, error) from None
             raise RequestError(
-                f"run {run_id!r} is already in {self.where}", advice="prune it first, or take in others"
+                f"run {run_id!r} is already in {self.where}",
+                advice="prune it first, or take in others",
             ) from None
         except psycopg.Error as error:
             raise to_storage_error("take a run in", self.where, error) from None
 
-    def _take_in(self, connection: psycopg.Connection[Any], source: RunArchive, run_id: str, header: RunHeader) -> None:
+    def _take_in(
+        self,
+        connection: psycopg.Connection[Any],
+        source: RunArchive,
+        run_id: str,
+        header: RunHeader,
+    ) -> None:
         text = header.to_text()
         connection.execute(
-            "insert into router_runs (run_id, head, opened, header, ended) values (%s, %s, %s, %s, %s)",
+            "insert into router_runs (run_id, head, opened, header, ended) values (%s, %s, %s,"
+            " %s, %s)",
             (run_id, genesis(run_id), header.opened, text, text if header.closed else None),
         )
         for at, revision in enumerate(one.revision for one in header.catalogs):
             catalog = encode(source.catalog(run_id, revision))
             connection.execute(
-                "insert into router_catalogs values (%s, %s) on conflict do nothing", (revision, catalog)
+                "insert into router_catalogs values (%s, %s) on conflict do nothing",
+                (revision, catalog),
             )
-            connection.execute("insert into router_run_catalogs values (%s, %s, %s)", (run_id, revision, at))
+            connection.execute(
+                "insert into router_run_catalogs values (%s, %s, %s)", (run_id, revision, at)
+            )
         count = 0
-        copy = "copy router_records (run_id, seq, file, kind, key, branch, attempt, line) from stdin"
+        copy = (
+            "copy router_records (run_id, seq, file, kind, key, branch, attempt, line) from stdin"
+        )
         with connection.cursor().copy(copy) as rows:
             for file, name in FILES.items():
                 for line in source.lines(run_id)[name]:
                     record = parse(line)
-                    kind, key, branch = str(record.get("type", "")), record.get("key"), record.get("branch")
+                    kind, key, branch = (
+                        str(record.get("type", "")),
+                        record.get("key"),
+                        record.get("branch"),
+                    )
                     attempt, text = record.get("attempt") or 1, line[:-1].decode("ascii")
-                    rows.write_row((run_id, record["seq"], file, kind, key or None, branch or None, attempt, text))
+                    rows.write_row(
+                        (
+                            run_id,
+                            record["seq"],
+                            file,
+                            kind,
+                            key or None,
+                            branch or None,
+                            attempt,
+                            text,
+                        )
+                    )
                     count += 1
         connection.execute(
-            "update router_runs set next_seq = %s, head = coalesce((select substring(line from "
-            '\'"hash":"(sha256:[0-9a-f]{64})"\\}$\') from router_records where run_id = %s and seq = %s), head) '
-            "where run_id = %s",
+            "update router_runs set next_seq = %s, head = coalesce((select substring(line from"
+            ' \'"hash":"(sha256:[0-9a-f]{64})"\\}$\') from router_records where run_id = %s and seq'
+            " = %s), head) where run_id = %s",
             (count, run_id, count - 1, run_id),
         )
         for correction in source.labels(run_id):
             connection.execute(
-                "insert into router_labels (run_id, line) values (%s, %s)", (run_id, label_line(correction))
+                "insert into router_labels (run_id, line) values (%s, %s)",
+                (run_id, label_line(correction)),
             )
         self._take_artifacts(connection, source, run_id)
 
-    def _take_artifacts(self, connection: psycopg.Connection[Any], source: RunArchive, run_id: str) -> None:
+    def _take_artifacts(
+        self, connection: psycopg.Connection[Any], source: RunArchive, run_id: str
+    ) -> None:
         kept = source.artifacts(run_id)
         for artifact in kept.iter():
             data: bytes | None = kept.get(artifact.sha256)
@@ -235,4 +310,6 @@ class PostgresArchive(RunArchive):
                 "insert into router_artifacts values (%s, %s, %s) on conflict do nothing",
                 (artifact.sha256, artifact.bytes, data),
             )
-            connection.execute("insert into router_run_artifacts values (%s, %s)", (run_id, artifact.sha256))
+            connection.execute(
+                "insert into router_run_artifacts values (%s, %s)", (run_id, artifact.sha256)
+            )

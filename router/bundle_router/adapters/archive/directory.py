@@ -1,4 +1,7 @@
-"""The archive of a runs directory. It keeps no file open between calls and follows no symbolic link."""
+"""The archive of a runs directory.
+
+It keeps no file open between calls and follows no symbolic link.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from bundle_router.adapters.archive.archive import RunArchive, RunSummary, TornTail, is_run_id, summary_of
+from bundle_router.adapters.archive.archive import (
+    RunArchive,
+    RunSummary,
+    TornTail,
+    is_run_id,
+    summary_of,
+)
 from bundle_router.adapters.archive.head_files import HEADS, FolderHeads
 from bundle_router.adapters.archive.label_files import FILE as LABELS
 from bundle_router.adapters.archive.label_files import append_label, read_labels
@@ -39,7 +48,9 @@ _PAUSE_S: Final = 0.001
 
 
 class _WithoutHoles(io.FileIO):
-    """A file as its data alone: gigabytes of holes cost their writer nothing, and a reader seconds."""
+    """A file as its data alone: gigabytes of holes cost their writer nothing, and a reader
+    seconds.
+    """
 
     def readinto(self, buffer: Any) -> int:
         try:
@@ -66,12 +77,17 @@ class Archive(RunArchive):
         """Return the ids of all run directories, sorted. Symbolic links are not runs."""
         try:
             with os.scandir(self.root) as entries:
-                return sorted(e.name for e in entries if is_run_id(e.name) and e.is_dir(follow_symlinks=False))
+                return sorted(
+                    e.name for e in entries if is_run_id(e.name) and e.is_dir(follow_symlinks=False)
+                )
         except FileNotFoundError:
             return []
 
     def path(self, run_id: str) -> Path:
-        """Return the directory of a run. Raises UnknownRun, also for an invalid id and for a symbolic link."""
+        """Return the directory of a run.
+
+        Raises UnknownRun, also for an invalid id and for a symbolic link.
+        """
         path = self.root / run_id
         if not is_run_id(run_id) or path.is_symlink() or not path.is_dir():
             raise self.unknown(run_id)
@@ -83,20 +99,30 @@ class Archive(RunArchive):
     def summary(self, run_id: str) -> RunSummary:
         path = self.path(run_id)
         pid = _writer(path)
-        found: dict[str, Any] = {"run_id": run_id, "path": str(path), "pid": pid or 0, "bytes": _tree_bytes(path)}
+        found: dict[str, Any] = {
+            "run_id": run_id,
+            "path": str(path),
+            "pid": pid or 0,
+            "bytes": _tree_bytes(path),
+        }
         try:
             header = self.header(run_id)
             found["records"] = None if header.head is not None else _line_count(path)
         except (CorruptRun, StorageError) as error:
             self.path(run_id)  # raises UnknownRun: what was deleted meanwhile is not damaged
-            return RunSummary(state="unreadable" if pid is None else "open", problem=error.message, **found)
+            return RunSummary(
+                state="unreadable" if pid is None else "open", problem=error.message, **found
+            )
         return summary_of(header, is_open=pid is not None, **found)
 
     def header(self, run_id: str) -> RunHeader:
         path = self.path(run_id) / "run.json"
         fields = _read_json(path)
         if not isinstance(fields, dict):
-            raise CorruptRun(f"{path} is not a JSON object", advice="restore it; the records can be read without it")
+            raise CorruptRun(
+                f"{path} is not a JSON object",
+                advice="restore it; the records can be read without it",
+            )
         return RunHeader(fields)
 
     def catalog_json(self, run_id: str, file: str, revision: str) -> Any:
@@ -105,13 +131,20 @@ class Archive(RunArchive):
     def stamps(self) -> dict[str, RunStamp]:
         return {run_id: _stamp(f"{self.where}/{run_id}") for run_id in self.run_ids()}
 
-    def lines_after(self, run_id: str, positions: Mapping[str, int]) -> dict[str, Iterator[tuple[bytes, int]]]:
+    def lines_after(
+        self, run_id: str, positions: Mapping[str, int]
+    ) -> dict[str, Iterator[tuple[bytes, int]]]:
         path = self.path(run_id)
-        return {name: _lines_after(path / name, positions.get(name, 0), size) for name, size in _sizes(path).items()}
+        return {
+            name: _lines_after(path / name, positions.get(name, 0), size)
+            for name, size in _sizes(path).items()
+        }
 
     def torn(self, run_id: str) -> tuple[TornTail, ...]:
         path = self.path(run_id)
-        return tuple(found for name in FILES.values() if (found := _torn_tail_of(path, name)) is not None)
+        return tuple(
+            found for name in FILES.values() if (found := _torn_tail_of(path, name)) is not None
+        )
 
     def artifacts(self, run_id: str) -> ArtifactReader:
         return ArtifactReader(self.path(run_id))
@@ -130,24 +163,30 @@ class Archive(RunArchive):
                     with io.TextIOWrapper(data, encoding="utf-8", errors="surrogateescape") as file:
                         yield path.name, iter(partial(file.readline, MAX_LINE), "")
 
-    # --- deleting ---------------------------------------------------------------------------------------------------
+    # --- deleting ---------------------------------------------------------------------------------
 
     def delete(self, run_id: str) -> bool:
         """Delete a run while holding its lock; return False if it is in use.
 
-        It is renamed first, so that after power loss a half-deleted run is no run, and the next prune finishes the
-        deletion.
+        It is renamed first, so that after power loss a half-deleted run is no run, and the next
+        prune finishes the deletion.
         """
         path = self.root / run_id
         with (
             _explain_os_errors("delete", path),
             contextlib.suppress(FileNotFoundError),  # another prune deletes it
-            Opened(os.open(path / FILES["routing"], os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)) as lock,
+            Opened(
+                os.open(path / FILES["routing"], os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            ) as lock,
         ):
             if _other_writer(lock) is not None:
                 return False
-            if os.path.samestat(os.fstat(lock), (path / FILES["routing"]).lstat()):  # else it is a new run
-                if self.heads is not None:  # before: a run that was deleted and is not marked counts as taken away
+            if os.path.samestat(
+                os.fstat(lock), (path / FILES["routing"]).lstat()
+            ):  # else it is a new run
+                if (
+                    self.heads is not None
+                ):  # before: a run that was deleted and is not marked counts as taken away
                     self.heads.prune(run_id)
                 doomed = self.root / f"{_DELETING}{run_id}"
                 path.rename(doomed)
@@ -155,7 +194,9 @@ class Archive(RunArchive):
         return True
 
     def finish_deletions(self) -> None:
-        """Also delete bytes that no run names, and unfinished files of killed processes that are over a day old."""
+        """Also delete bytes that no run names, and unfinished files of killed processes that are
+        over a day old.
+        """
         ArtifactPool(self.where).free()
         for run_id in self.run_ids():
             ArtifactReader(self.root / run_id).free_unfinished(time.time() - 86_400)
@@ -164,12 +205,15 @@ class Archive(RunArchive):
                 _remove(left)
 
 
-# --- files ---------------------------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------
 
 
 @contextmanager
 def _open_regular_file(path: Path) -> Iterator[int | None]:
-    """Yield a descriptor of a regular file; None if there is no such file. Raises StorageError, CorruptRun."""
+    """Yield a descriptor of a regular file; None if there is no such file.
+
+    Raises StorageError, CorruptRun.
+    """
     with _explain_os_errors("read", path):
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -182,22 +226,33 @@ def _open_regular_file(path: Path) -> Iterator[int | None]:
             fd = os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)
         with Opened(fd):
             if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise CorruptRun(f"{path} is not a regular file", advice="no run has that; remove the directory")
+                raise CorruptRun(
+                    f"{path} is not a regular file", advice="no run has that; remove the directory"
+                )
             yield fd
 
 
 def _read_json(path: Path) -> Any:
-    """Return the value of a small JSON file. Raises CorruptRun if it is absent, not JSON, or over 64 MiB."""
+    """Return the value of a small JSON file.
+
+    Raises CorruptRun if it is absent, not JSON, or over 64 MiB.
+    """
     with _open_regular_file(path) as fd:
         if fd is None:
-            raise CorruptRun(f"{path} is missing", advice="restore it; the records can be read without it")
+            raise CorruptRun(
+                f"{path} is missing", advice="restore it; the records can be read without it"
+            )
         size = os.fstat(fd).st_size
         if size > _MAX_JSON:
-            raise CorruptRun(f"{path} has {size} bytes, over the {_MAX_JSON} it may have", advice="restore it")
+            raise CorruptRun(
+                f"{path} has {size} bytes, over the {_MAX_JSON} it may have", advice="restore it"
+            )
         try:
             return decode(os.pread(fd, size, 0).decode("utf-8", "surrogatepass"))
         except (ValueError, RecursionError) as error:
-            raise CorruptRun(f"{path} is not JSON", advice="restore it; the records can be read without it") from error
+            raise CorruptRun(
+                f"{path} is not JSON", advice="restore it; the records can be read without it"
+            ) from error
 
 
 def _torn_tail_of(path: Path, name: str) -> TornTail | None:
@@ -207,14 +262,18 @@ def _torn_tail_of(path: Path, name: str) -> TornTail | None:
             return None
         size = os.fstat(fd).st_size
         begin = max(0, size - MAX_LINE)
-        end = begin + boundary(lambda offset, length: os.pread(fd, length, begin + offset), size - begin)
+        end = begin + boundary(
+            lambda offset, length: os.pread(fd, length, begin + offset), size - begin
+        )
     return TornTail(name, end, size - end) if end < size else None
 
 
 def _sizes(path: Path) -> dict[str, int]:
-    """Return a consistent snapshot of the sizes of a run's files, so that no record is seen without its predecessor.
+    """Return a consistent snapshot of the sizes of a run's files, so that no record is seen without
+    its predecessor.
 
-    Files only grow: if the first still has its size after the others were read, all had these sizes together.
+    Files only grow: if the first still has its size after the others were read, all had these sizes
+    together.
     """
     first, *rest = FILES.values()
     found: dict[str, int] = {}
@@ -236,18 +295,23 @@ def _stamp(run_dir: str) -> RunStamp:
     sizes, names = 0, []
     for name in (*FILES.values(), "run.json", LABELS):
         try:
-            status = os.lstat(f"{run_dir}/{name}")  # three times as fast as Path's: 40,000 calls for 10,000 runs
+            status = os.lstat(
+                f"{run_dir}/{name}"
+            )  # three times as fast as Path's: 40,000 calls for 10,000 runs
         except OSError:
             names.append("-")
             continue
         sizes += status.st_size if len(names) < len(FILES) else 0
-        names.append(f"{status.st_ino}:{status.st_mtime_ns}:{status.st_size if len(names) >= len(FILES) else ''}")
+        size = status.st_size if len(names) >= len(FILES) else ""
+        names.append(f"{status.st_ino}:{status.st_mtime_ns}:{size}")
     return RunStamp(sizes, " ".join(names[: len(FILES)]), " ".join(names[len(FILES) :]))
 
 
 def _lines_after(path: Path, position: int, size: int) -> Iterator[tuple[bytes, int]]:
-    """Yield the complete lines within the first `size` bytes of a file, from `position` on, each with the position
-    after it, up to one that holds no text. A line over MAX_LINE comes as its beginning, and is the last."""
+    """Yield the complete lines within the first `size` bytes of a file, from `position` on, each
+    with the position after it, up to one that holds no text. A line over MAX_LINE comes as its
+    beginning, and is the last.
+    """
     with _open_regular_file(path) as fd:
         if fd is None:
             return
@@ -259,16 +323,22 @@ def _lines_after(path: Path, position: int, size: int) -> Iterator[tuple[bytes, 
                     return
                 position += len(line)
                 yield line, position
-                if b"\0" in line or not line.endswith(b"\n"):  # no record: behind it may be a hole of any length
+                if b"\0" in line or not line.endswith(
+                    b"\n"
+                ):  # no record: behind it may be a hole of any length
                     return
 
 
 def _line_count(path: Path) -> int:
-    """Return the number of whole lines of an unclosed run's files: its records, unless someone tampered with them."""
+    """Return the number of whole lines of an unclosed run's files: its records, unless someone
+    tampered with them.
+    """
     total = 0
     for name in FILES.values():
         with _open_regular_file(path / name) as fd:
-            data = None if fd is None else io.BufferedReader(_WithoutHoles(fd, closefd=False), _BLOCK)
+            data = (
+                None if fd is None else io.BufferedReader(_WithoutHoles(fd, closefd=False), _BLOCK)
+            )
             while data is not None and (block := data.read(_BLOCK)):
                 total += block.count(b"\n")
     return total
@@ -276,14 +346,20 @@ def _line_count(path: Path) -> int:
 
 def _writer(path: Path) -> int | None:
     """Return the pid of a process that has the run open (0 if unknown); None if none has."""
-    with contextlib.suppress(CorruptRun, StorageError), _open_regular_file(path / FILES["routing"]) as fd:
+    with (
+        contextlib.suppress(CorruptRun, StorageError),
+        _open_regular_file(path / FILES["routing"]) as fd,
+    ):
         return None if fd is None else _other_writer(fd)
     return None
 
 
 def _other_writer(fd: int) -> int | None:
-    """Return as `_writer` does, with an exclusive lock on the file if None. Writers hold a shared lock; whoever else
-    looks for them holds an exclusive one for an instant, which is waited for."""
+    """Return as `_writer` does, with an exclusive lock on the file if None.
+
+    Writers hold a shared lock; whoever else looks for them holds an exclusive one for an instant,
+    which is waited for.
+    """
     for _ in range(_TRIES):
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -310,8 +386,11 @@ def _tree_bytes(path: Path) -> int:
 
 
 def _remove(path: Path) -> None:
-    """Delete a directory that is no run any more. Repeat if a writer, which opened the run before it was renamed, still
-    adds a file (that writer will notice, and begin a new run)."""
+    """Delete a directory that is no run any more.
+
+    Repeat if a writer, which opened the run before it was renamed, still adds a file (that writer
+    will notice, and begin a new run).
+    """
     for attempt in range(_TRIES):
         try:
             shutil.rmtree(path)

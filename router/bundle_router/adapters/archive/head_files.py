@@ -1,4 +1,7 @@
-"""Stores the heads of runs in a folder, one small file a run, rewritten after each record. See `core.records.heads`."""
+"""Stores the heads of runs in a folder, one small file a run, rewritten after each record.
+
+See `core.records.heads`.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +42,11 @@ class FolderHeads:
         self.key = key
 
     def note(self, run_id: str, count: int, hash_: str, *, pruned: bool = False) -> None:
-        """Store that the run holds at least these records. The count never falls, unless a pruned run begins anew with
-        none. A head that another key signed, or none, is left as it is. Raises StorageError, CorruptRun."""
+        """Store that the run holds at least these records.
+
+        The count never falls, unless a pruned run begins anew with none. A head that another key
+        signed, or none, is left as it is. Raises StorageError, CorruptRun.
+        """
         try:
             with self._lock_head(run_id + _SUFFIX) as fd:
                 before = _read(fd, self.folder / run_id)
@@ -51,16 +57,26 @@ class FolderHeads:
                     return
                 begins_anew = before.pruned and not count
                 if begins_anew or (before.count, before.pruned) < (count, pruned):
-                    self._write(fd, replace(before, count=count, hash=hash_, pruned=pruned), before.to_line())
+                    self._write(
+                        fd,
+                        replace(before, count=count, hash=hash_, pruned=pruned),
+                        before.to_line(),
+                    )
         except OSError as error:
-            raise storage_error(f"can't keep the head of run {run_id!r} in {self.folder}", error) from error
+            raise storage_error(
+                f"can't keep the head of run {run_id!r} in {self.folder}", error
+            ) from error
 
     def prune(self, run_id: str) -> None:
-        """Mark the head of a run that is deleted on purpose. Does nothing without a head. Raises RequestError for a
-        signed head without the key."""
+        """Mark the head of a run that is deleted on purpose.
+
+        Does nothing without a head. Raises RequestError for a signed head without the key.
+        """
         if (head := self.read(run_id)) is not None:
             if head.signature and self.key is None:
-                raise RequestError(f"the head of run {run_id!r} is signed", advice="name the --config with its key")
+                raise RequestError(
+                    f"the head of run {run_id!r} is signed", advice="name the --config with its key"
+                )
             self.note(run_id, head.count, head.hash, pruned=True)
 
     def read(self, run_id: str) -> StoredHead | None:
@@ -68,7 +84,9 @@ class FolderHeads:
         path = self.folder / f"{run_id}{_SUFFIX}"
         try:
             with Opened(os.open(path, os.O_NOFOLLOW | os.O_NONBLOCK)) as fd:
-                _wait_for_lock(fd, path.name, fcntl.LOCK_SH)  # the kernel lets a reader see a half of what is written
+                _wait_for_lock(
+                    fd, path.name, fcntl.LOCK_SH
+                )  # the kernel lets a reader see a half of what is written
                 return _read(fd, path)
         except FileNotFoundError:
             return None
@@ -81,13 +99,17 @@ class FolderHeads:
         return [name for name in names if RUN_ID.fullmatch(name)]
 
     def _write_first(self, fd: int, head: StoredHead) -> None:
-        """Write the first head of a run, under the next number. The count of runs is written last: a process that is
-        killed before has its number given away again, and leaves no hole."""
+        """Write the first head of a run, under the next number.
+
+        The count of runs is written last: a process that is killed before has its number given away
+        again, and leaves no hole.
+        """
         with self._lock_head(_COUNTER) as counter:
             text = os.pread(counter, _MAX, 0).strip() or b"0"
             if not text.isdigit():
                 raise CorruptRun(
-                    f"{self.folder / _COUNTER} holds no number of runs: it was changed", advice="restore it"
+                    f"{self.folder / _COUNTER} holds no number of runs: it was changed",
+                    advice="restore it",
                 )
             number = int(text) + 1
             self._write(fd, replace(head, number=number))
@@ -129,11 +151,16 @@ def _read(fd: int, path: Path) -> StoredHead | None:
     try:  # a writer that was killed may have left the end of a longer line behind it
         return StoredHead.from_line(text.partition(b"\n")[0])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise CorruptRun(f"{path} is not the head of a run: it was changed", advice="restore it") from error
+        raise CorruptRun(
+            f"{path} is not the head of a run: it was changed", advice="restore it"
+        ) from error
 
 
 class HeadKeepingStore:
-    """A run store that also keeps each run's head. Wraps another store, to which it delegates everything else."""
+    """A run store that also keeps each run's head.
+
+    Wraps another store, to which it delegates everything else.
+    """
 
     def __init__(self, store: Any, heads: FolderHeads) -> None:
         self._store, self._heads = store, heads
@@ -164,8 +191,11 @@ class HeadKeepingLog:
     def append(
         self, file: File, record: dict[str, Any], *, only_at: int | None = None, wait_s: float = 5.0
     ) -> Appended:
-        """Append as the wrapped log does. If storing the head fails (StorageError), or the run lacks the record that
-        the head names (CorruptRun), the new record is in the run anyway."""
+        """Append as the wrapped log does.
+
+        If storing the head fails (StorageError), or the run lacks the record that the head names
+        (CorruptRun), the new record is in the run anyway.
+        """
         done: Appended = self._log.append(file, record, only_at=only_at, wait_s=wait_s)
         if done.seq is not None:
             if not self._holds_head:
@@ -174,7 +204,9 @@ class HeadKeepingLog:
         return done
 
     def _check_head(self) -> None:
-        """Raise CorruptRun if the run does not go on from its kept head, which a newer head would hide."""
+        """Raise CorruptRun if the run does not go on from its kept head, which a newer head would
+        hide.
+        """
         head = self._heads.read(self._run_id)
         if head is not None and head.count and not head.pruned:
             try:
@@ -184,7 +216,10 @@ class HeadKeepingLog:
             if held != head.hash:
                 raise CorruptRun(
                     f"run {self._run_id!r} lacks record {head.count - 1} as its kept head names it",
-                    advice="records were taken away or rewritten: look at it with `bundle-router runs verify`",
+                    advice=(
+                        "records were taken away or rewritten: look at it with `bundle-router runs"
+                        " verify`"
+                    ),
                 )
         self._holds_head = True
 

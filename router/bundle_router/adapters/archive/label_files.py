@@ -1,8 +1,9 @@
-"""Reviewers' labels: `labels.jsonl` in the run directory, one JSON object a line (schema `bundle-router.label/1`).
+"""Reviewers' labels: `labels.jsonl` in the run directory, one JSON object a line (schema
+`bundle-router.label/1`).
 
 Rules:
-1. A label is appended with one `write()` that ends in a newline. None is ever removed: a later line overrides earlier
-   ones for the bundles it names.
+1. A label is appended with one `write()` that ends in a newline. None is ever removed: a later line
+   overrides earlier ones for the bundles it names.
 2. The file is not part of the records' chain: a run may be labelled long after it was closed.
 3. Reading is as strict as writing. An incomplete last line was never acknowledged, and is ignored.
 """
@@ -40,7 +41,11 @@ def read_labels(run_dir: Path) -> list[StepLabel]:
     if len(data) > MAX_BYTES:
         raise CorruptRun(f"{path} has more than {MAX_BYTES:,} bytes", advice="remove it")
     lines = data.split(b"\n")[:-1]
-    return [correction_from(f"{path}:{number}", line) for number, line in enumerate(lines, start=1) if line.strip()]
+    return [
+        correction_from(f"{path}:{number}", line)
+        for number, line in enumerate(lines, start=1)
+        if line.strip()
+    ]
 
 
 def append_label(run_dir: Path, correction: StepLabel) -> Path:
@@ -51,11 +56,17 @@ def append_label(run_dir: Path, correction: StepLabel) -> Path:
     try:
         with Opened(os.open(path, flags, 0o600)) as descriptor:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise StorageError(f"{path} is not a regular file", kind="io_error", advice="remove it")
+                raise StorageError(
+                    f"{path} is not a regular file", kind="io_error", advice="remove it"
+                )
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             _cut_torn_end(descriptor)
             if os.write(descriptor, line) != len(line):
-                raise StorageError(f"{path} could not be written whole", kind="short_write", advice="label it again")
+                raise StorageError(
+                    f"{path} could not be written whole",
+                    kind="short_write",
+                    advice="label it again",
+                )
             os.fsync(descriptor)
     except OSError as error:
         raise storage_error(f"{path} can't be written", error) from error
@@ -63,7 +74,10 @@ def append_label(run_dir: Path, correction: StepLabel) -> Path:
 
 
 def _cut_torn_end(descriptor: int) -> None:
-    """Terminate an incomplete last line, so that it does not merge with the next one. The caller holds the lock."""
+    """Terminate an incomplete last line, so that it does not merge with the next one.
+
+    The caller holds the lock.
+    """
     size = os.fstat(descriptor).st_size
     if size and os.pread(descriptor, 1, size - 1) != b"\n":
         os.ftruncate(descriptor, os.pread(descriptor, size, 0).rfind(b"\n") + 1)
@@ -80,6 +94,10 @@ def correction_from(where: str, line: str | bytes) -> StepLabel:
         return StepLabel.model_validate(json.loads(line))
     except (ValidationError, ValueError, RecursionError) as wrong:
         reasons = (
-            "; ".join(error["msg"] for error in wrong.errors()) if isinstance(wrong, ValidationError) else str(wrong)
+            "; ".join(error["msg"] for error in wrong.errors())
+            if isinstance(wrong, ValidationError)
+            else str(wrong)
         )
-        raise CorruptRun(f"{where}: is not a label: {reasons}", advice="correct or remove the line") from None
+        raise CorruptRun(
+            f"{where}: is not a label: {reasons}", advice="correct or remove the line"
+        ) from None

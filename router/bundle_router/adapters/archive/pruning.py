@@ -12,7 +12,9 @@ from bundle_router.errors import CorruptRun, StorageError, UnknownRun
 
 @dataclass(frozen=True, slots=True)
 class PruneResult:
-    """The runs that `prune` deleted (or would), and those that it kept beyond a limit, with the reason."""
+    """The runs that `prune` deleted (or would), and those that it kept beyond a limit, with the
+    reason.
+    """
 
     deleted: tuple[str, ...]
     kept: tuple[tuple[str, str], ...]
@@ -27,18 +29,23 @@ def prune(
     max_bytes: int | None = None,
     dry_run: bool = False,
 ) -> PruneResult:
-    """Delete runs that ended more than `older_than_s` before `now` (RFC 3339), then the oldest until all runs together
-    have at most `max_bytes`. An open run is never deleted; a run without a readable time is kept and named.
+    """Delete runs that ended more than `older_than_s` before `now` (RFC 3339), then the oldest
+    until all runs together have at most `max_bytes`. An open run is never deleted; a run without a
+    readable time is kept and named.
 
-    By the records' own times, a run ended when it was closed, else at its last decision, else when it was opened.
-    Raises ValueError for an invalid `now` or if no limit is given, StorageError at the end if a run can't be deleted.
+    By the records' own times, a run ended when it was closed, else at its last decision, else when
+    it was opened. Raises ValueError for an invalid `now` or if no limit is given, StorageError at
+    the end if a run can't be deleted.
     """
     instant = _instant(now)
     if instant is None or (older_than_s is None and max_bytes is None):
         raise ValueError("prune needs an RFC 3339 time, and older_than_s or max_bytes")
     if not dry_run:
         archive.finish_deletions()
-    aged = sorted(((_ended(archive, run), run) for run in archive.runs()), key=lambda pair: (pair[0], pair[1].run_id))
+    aged = sorted(
+        ((_ended(archive, run), run) for run in archive.runs()),
+        key=lambda pair: (pair[0], pair[1].run_id),
+    )
     left = sum(run.bytes for _, run in aged)
     deleted: list[RunSummary] = []
     kept: list[tuple[str, str]] = []
@@ -47,7 +54,9 @@ def prune(
         too_old = older_than_s is not None and 0 < ended < instant - older_than_s
         if not too_old and (max_bytes is None or left <= max_bytes):
             continue
-        reason = "it is open" if run.state == "open" else "its time can't be read" if ended <= 0 else ""
+        reason = (
+            "it is open" if run.state == "open" else "its time can't be read" if ended <= 0 else ""
+        )
         try:
             if not reason and not dry_run and not archive.delete(run.run_id):
                 reason = "it is open"
@@ -64,7 +73,9 @@ def prune(
         archive.finish_deletions()
     if failed is not None:
         raise failed
-    return PruneResult(tuple(run.run_id for run in deleted), tuple(kept), sum(run.bytes for run in deleted))
+    return PruneResult(
+        tuple(run.run_id for run in deleted), tuple(kept), sum(run.bytes for run in deleted)
+    )
 
 
 def _ended(archive: RunArchive, run: RunSummary) -> float:
@@ -79,7 +90,9 @@ def _ended(archive: RunArchive, run: RunSummary) -> float:
 
 
 def _instant(text: str) -> float | None:
-    """Parse an RFC 3339 time with its offset into seconds since the epoch; None for anything else."""
+    """Parse an RFC 3339 time with its offset into seconds since the epoch; None for anything
+    else.
+    """
     try:
         found = datetime.fromisoformat(text)
     except ValueError:

@@ -28,7 +28,10 @@ class _UnnamedRun(Archive):
 
 
 def copy_run(source: RunArchive, run_id: str, target: RunArchive) -> None:
-    """Copy a whole run. Raises CorruptRun for a broken one, RequestError if the target has its id, StorageError."""
+    """Copy a whole run.
+
+    Raises CorruptRun for a broken one, RequestError if the target has its id, StorageError.
+    """
     source.check_whole(run_id)
     try:
         if isinstance(target, Archive):
@@ -39,7 +42,9 @@ def copy_run(source: RunArchive, run_id: str, target: RunArchive) -> None:
         assert isinstance(target, PostgresArchive)  # noqa: S101 - there is no third
         target.take_in(source, run_id)
     except KeyError as error:
-        raise CorruptRun(f"artifact {error} of run {run_id!r} is gone", advice="it was not copied") from None
+        raise CorruptRun(
+            f"artifact {error} of run {run_id!r} is gone", advice="it was not copied"
+        ) from None
 
 
 def _write_directory(source: RunArchive, run_id: str, root: Path) -> None:
@@ -55,7 +60,9 @@ def _write_directory(source: RunArchive, run_id: str, root: Path) -> None:
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # another import of it was first
             raise storage_error(f"can't write {path}", error) from error
-    raise RequestError(f"run {run_id!r} is already in {root}", advice="prune it first, or choose another folder")
+    raise RequestError(
+        f"run {run_id!r} is already in {root}", advice="prune it first, or choose another folder"
+    )
 
 
 def _write_files(source: RunArchive, run_id: str, folder: Path) -> None:
@@ -73,5 +80,7 @@ def _write_files(source: RunArchive, run_id: str, folder: Path) -> None:
 
 
 def _write(path: Path, lines: Iterable[bytes]) -> None:
-    with open(path, "wb", opener=lambda name, flags: os.open(name, flags | os.O_EXCL, 0o600)) as file:
+    with open(
+        path, "wb", opener=lambda name, flags: os.open(name, flags | os.O_EXCL, 0o600)
+    ) as file:
         file.writelines(lines)

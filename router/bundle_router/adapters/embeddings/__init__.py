@@ -8,4 +8,11 @@ from bundle_router.adapters.embeddings.nearest import DenseVectors
 from bundle_router.adapters.embeddings.onnx import LocalEmbedder
 from bundle_router.adapters.embeddings.vectors import embed_texts, vectors_for, vectors_in_stages
 
-__all__ = ["DenseVectors", "LocalEmbedder", "VectorStore", "embed_texts", "vectors_for", "vectors_in_stages"]
+__all__ = [
+    "DenseVectors",
+    "LocalEmbedder",
+    "VectorStore",
+    "embed_texts",
+    "vectors_for",
+    "vectors_in_stages",
+]

@@ -1,9 +1,12 @@
 """The files of a sentence-transformers model: their places, their revision, and their settings.
 
 Rules:
-1. Nothing is downloaded and no code of the model runs: an installed package is only located, never imported.
-2. The revision is the digest of every file that affects the vectors, so a replaced model is another model.
-3. Unsupported settings are refused by name before anything is embedded: wrong pooling gives plausible nonsense.
+1. Nothing is downloaded and no code of the model runs: an installed package is only located, never
+   imported.
+2. The revision is the digest of every file that affects the vectors, so a replaced model is another
+   model.
+3. Unsupported settings are refused by name before anything is embedded: wrong pooling gives
+   plausible nonsense.
 """
 
 from __future__ import annotations
@@ -31,8 +34,11 @@ class UnusableModel(Exception):
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """A model on disk. `pooling` is `mean` or `cls`; `max_pieces`: maximum word pieces of a text that it reads;
-    `prompts`: see `Embedder`."""
+    """A model on disk.
+
+    `pooling` is `mean` or `cls`; `max_pieces`: maximum word pieces of a text that it reads;
+    `prompts`: see `Embedder`.
+    """
 
     folder: Path
     weights: Path
@@ -48,8 +54,10 @@ class ModelFiles:
 
 
 def find_model(source: str) -> ModelFiles:
-    """Return the model in a folder (an absolute path) or in an installed package of that name. Reads all files once,
-    for the revision: half a second for 100 MB. Raises UnusableModel."""
+    """Return the model in a folder (an absolute path) or in an installed package of that name.
+
+    Reads all files once, for the revision: half a second for 100 MB. Raises UnusableModel.
+    """
     folder = _folder_of(source)
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -60,7 +68,9 @@ def find_model(source: str) -> ModelFiles:
         settings = _json_if_there(folder / "sentence_bert_config.json")
         limit = min(MAX_WORD_PIECES, int(config.get("max_position_embeddings", MAX_WORD_PIECES)))
         pieces = min(limit, int(settings.get("max_seq_length") or limit))
-        return ModelFiles(folder, weights, config, pooling, prompts, pieces, _revision(folder, weights, prompts))
+        return ModelFiles(
+            folder, weights, config, pooling, prompts, pieces, _revision(folder, weights, prompts)
+        )
     except (OSError, ValueError, TypeError, AttributeError) as wrong:
         raise UnusableModel(f"{folder}: {type(wrong).__name__}: {wrong}") from None
 
@@ -71,7 +81,11 @@ def _folder_of(source: str) -> Path:
             raise UnusableModel(f"{source} is not a folder with a model: it has no config.json")
         return Path(source)
     found = importlib.util.find_spec(source) if source.isidentifier() else None
-    places = [Path(place) for place in (found.submodule_search_locations or ())] if found is not None else []
+    places = (
+        [Path(place) for place in found.submodule_search_locations or ()]
+        if found is not None
+        else []
+    )
     for folder in (place / inside for place in places for inside in _INSIDE):
         if (folder / "config.json").is_file() and (folder / "tokenizer.json").is_file():
             return folder
@@ -83,14 +97,20 @@ def _prompts(folder: Path) -> tuple[str, str]:
     settings = _json_if_there(folder / "config_sentence_transformers.json")
     stated = settings.get("prompts") or {}
     default = stated.get(settings.get("default_prompt_name"), "")
-    document = next((stated[name] for name in ("document", "passage", "corpus") if name in stated), default)
+    document = next(
+        (stated[name] for name in ("document", "passage", "corpus") if name in stated), default
+    )
     return str(stated.get("query", default)), str(document)
 
 
 def _pooling(folder: Path) -> str:
     modules = folder / "modules.json"
     for module in json.loads(modules.read_text(encoding="utf-8")) if modules.is_file() else ():
-        if (kind := module["type"].rpartition(".")[2]) not in ("Transformer", "Pooling", "Normalize"):
+        if (kind := module["type"].rpartition(".")[2]) not in (
+            "Transformer",
+            "Pooling",
+            "Normalize",
+        ):
             raise UnusableModel(f"{folder}: the module {kind} is not supported")
     stated = _json_if_there(folder / "1_Pooling" / "config.json")
     used = {name for name, on in stated.items() if name.startswith("pooling_mode_") and on is True}
@@ -108,8 +128,13 @@ def _json_if_there(file: Path) -> Mapping[str, Any]:
 
 def _revision(folder: Path, weights: Path, prompts: tuple[str, str]) -> str:
     digest = hashlib.sha256(json.dumps(prompts).encode() if any(prompts) else b"")
-    for file in (folder / "config.json", folder / "tokenizer.json", folder / "1_Pooling" / "config.json",
-                 folder / "sentence_bert_config.json", weights):  # fmt: skip
+    for file in (
+        folder / "config.json",
+        folder / "tokenizer.json",
+        folder / "1_Pooling" / "config.json",
+        folder / "sentence_bert_config.json",
+        weights,
+    ):
         if file.is_file():
             with file.open("rb") as opened:
                 digest.update(hashlib.file_digest(opened, "sha256").digest())
@@ -120,7 +145,11 @@ def read_tensors(file: Path) -> dict[str, Any]:
     """Return the 32-bit tensors of a safetensors file, as numpy arrays. Raises UnusableModel."""
     import numpy as np
 
-    data = np.memmap(file, dtype=np.uint8, mode="r") if file.stat().st_size > 8 else np.zeros(8, np.uint8)
+    data = (
+        np.memmap(file, dtype=np.uint8, mode="r")
+        if file.stat().st_size > 8
+        else np.zeros(8, np.uint8)
+    )
     (size,) = struct.unpack("<Q", data[:8].tobytes())
     if not 0 < size <= min(_MAX_HEADER, len(data) - 8):
         raise UnusableModel(f"{file} is not a safetensors file")
@@ -132,7 +161,8 @@ def read_tensors(file: Path) -> dict[str, Any]:
             continue  # position ids, which are 0, 1, 2 …
         if entry["dtype"] != "F32":
             raise UnusableModel(
-                f"{file}: numbers of type {entry['dtype']} are not supported: export it as F32, or to ONNX"
+                f"{file}: numbers of type {entry['dtype']} are not supported: export it as F32, or"
+                " to ONNX"
             )
         first, last = entry["data_offsets"]
         tensors[name.removeprefix("bert.")] = body[first:last].view("<f4").reshape(entry["shape"])

@@ -1,13 +1,17 @@
-"""Vectors stored on disk between processes, by the digest of their text: `$XDG_CACHE_HOME/bundle-router/embeddings`.
+"""Vectors stored on disk between processes, by the digest of their text:
+`$XDG_CACHE_HOME/bundle-router/embeddings`.
 
 Rules:
-1. It is a cache: if anything is wrong with it (no home, read-only, full, damaged, foreign), it counts as empty, and
-   nothing is raised. A file that is not a whole database is deleted; an invalid vector is replaced by the next one of
-   its text. The cache exists because embedding everything at every start would cost money.
-2. There is one file per revision of an embedder, so that revisions never mix. An unchanged text is never embedded
-   again, whatever changes around it. The newest `REVISIONS` files stay.
-3. It is read only from a folder that we own and that nobody else may write to, because its content ranks bundles.
-4. At most `MAX_KEPT` texts per revision; the oldest are deleted first. The texts themselves are not stored.
+1. It is a cache: if anything is wrong with it (no home, read-only, full, damaged, foreign), it
+   counts as empty, and nothing is raised. A file that is not a whole database is deleted; an
+   invalid vector is replaced by the next one of its text. The cache exists because embedding
+   everything at every start would cost money.
+2. There is one file per revision of an embedder, so that revisions never mix. An unchanged text is
+   never embedded again, whatever changes around it. The newest `REVISIONS` files stay.
+3. It is read only from a folder that we own and that nobody else may write to, because its content
+   ranks bundles.
+4. At most `MAX_KEPT` texts per revision; the oldest are deleted first. The texts themselves are not
+   stored.
 """
 
 from __future__ import annotations
@@ -28,13 +32,19 @@ MAX_KEPT: Final = 200_000
 REVISIONS: Final = 4
 LOAD_S: Final = 2.0
 SAVE_S: Final = 10.0
-"""Seconds to wait for other processes. Vectors that are not saved would have to be paid for again."""
+"""Seconds to wait for other processes.
+
+Vectors that are not saved would have to be paid for again.
+"""
 _ASKED: Final = 500
 """Digests per query; SQLite takes 999 in its oldest builds."""
 
 
 class VectorStore:
-    """Vectors by text, for one revision of an embedder. The file is created on first use; many threads may use it."""
+    """Vectors by text, for one revision of an embedder.
+
+    The file is created on first use; many threads may use it.
+    """
 
     def __init__(self, folder: Path | None, revision: str) -> None:
         name = hashlib.sha256(revision.encode()).hexdigest()[:32]
@@ -55,7 +65,8 @@ class VectorStore:
                     part = digests[start : start + _ASKED]
                     marks = ",".join("?" * len(part))
                     # Only question marks are inserted into the query's text.
-                    rows = base.execute(f"SELECT digest, vector FROM kept WHERE digest IN ({marks})", part)  # noqa: S608
+                    query = f"SELECT digest, vector FROM kept WHERE digest IN ({marks})"  # noqa: S608
+                    rows = base.execute(query, part)
                     for digest, vector in rows:
                         if isinstance(vector, bytes) and vector and len(vector) % 4 == 0:
                             found[by_digest[digest]] = tuple(array("f", vector))
@@ -74,9 +85,14 @@ class VectorStore:
             if not is_ours(self._file.parent):
                 return False
             with closing(self._open(self._file, SAVE_S)) as base, base:
-                base.execute("CREATE TABLE IF NOT EXISTS kept (digest BLOB PRIMARY KEY, vector BLOB NOT NULL)")
+                base.execute(
+                    "CREATE TABLE IF NOT EXISTS kept (digest BLOB PRIMARY KEY, vector BLOB NOT"
+                    " NULL)"
+                )
                 base.executemany("INSERT OR REPLACE INTO kept VALUES (?, ?)", rows)
-                base.execute("DELETE FROM kept WHERE rowid <= (SELECT max(rowid) FROM kept) - ?", (MAX_KEPT,))
+                base.execute(
+                    "DELETE FROM kept WHERE rowid <= (SELECT max(rowid) FROM kept) - ?", (MAX_KEPT,)
+                )
             with suppress(FileNotFoundError):  # another process prunes too
                 self._prune(self._file.parent)
         except (sqlite3.Error, OSError) as wrong:
@@ -91,13 +107,18 @@ class VectorStore:
 
     @staticmethod
     def _prune(folder: Path) -> None:
-        kept = sorted(folder.glob("*.sqlite"), key=lambda file: (-file.stat().st_mtime_ns, file.name))
+        kept = sorted(
+            folder.glob("*.sqlite"), key=lambda file: (-file.stat().st_mtime_ns, file.name)
+        )
         for old in kept[REVISIONS:]:
             old.unlink(missing_ok=True)
 
 
 def _make_room(file: Path, wrong: Exception) -> None:
-    """Delete the file if its content is at fault. (OperationalError may be temporary: busy, full, read-only.)"""
+    """Delete the file if its content is at fault.
+
+    (OperationalError may be temporary: busy, full, read-only.)
+    """
     if isinstance(wrong, sqlite3.DatabaseError) and not isinstance(wrong, sqlite3.OperationalError):
         with suppress(OSError):
             file.with_name(f"{file.name}-journal").unlink(missing_ok=True)

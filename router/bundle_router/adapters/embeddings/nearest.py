@@ -1,4 +1,6 @@
-"""Exact comparison of one catalog's vectors: a product with 15,000 tools of 384 numbers takes milliseconds."""
+"""Exact comparison of one catalog's vectors: a product with 15,000 tools of 384 numbers takes
+milliseconds.
+"""
 
 from __future__ import annotations
 
@@ -15,29 +17,44 @@ if TYPE_CHECKING:
 
 _MASKS: Final = 64
 FEW, ENOUGH, USUAL = 16, 512, 0.3
-"""Texts that are too few to tell a model's least cosine by, that suffice, and a least cosine that changes nothing."""
+"""Texts that are too few to tell a model's least cosine by, that suffice, and a least cosine that
+changes nothing.
+"""
 DIGITS: Final = 6
-"""Digits that cosines are rounded to: the last bits depend on the batch's size, and must not settle ties."""
+"""Digits that cosines are rounded to: the last bits depend on the batch's size, and must not settle
+ties.
+"""
 
 
 class DenseVectors:
     """`Vectors` in memory. Each collection's rows are in id order, scaled to length 1."""
 
-    def __init__(self, revision: str, dimension: int, rows: Mapping[Space, Mapping[str, Sequence[float]]]) -> None:
+    def __init__(
+        self, revision: str, dimension: int, rows: Mapping[Space, Mapping[str, Sequence[float]]]
+    ) -> None:
         self.revision = revision
         self.dimension = dimension
         self._matrices = {name: _Matrix.of(by_id, dimension) for name, by_id in rows.items()}
         self._least = _least_cosine([matrix.rows for matrix in self._matrices.values()])
 
     def nearest(
-        self, collection: Space, vector: Sequence[float], *, k: int, within: frozenset[str] | None = None
+        self,
+        collection: Space,
+        vector: Sequence[float],
+        *,
+        k: int,
+        within: frozenset[str] | None = None,
     ) -> Sequence[NearDocument]:
         """See `Vectors`. Raises ValueError for a vector of another length."""
         matrix = self._matrices.get(collection)
         if matrix is None or not matrix.ids or k <= 0 or (within is not None and not within):
             return ()
         near, least = matrix.nearest(vector, k, within), self._least
-        return [NearDocument(id_, round((c - least) / (1.0 - least), DIGITS)) for id_, c in near if c > least]
+        return [
+            NearDocument(id_, round((c - least) / (1.0 - least), DIGITS))
+            for id_, c in near
+            if c > least
+        ]
 
 
 @dataclass(eq=False)
@@ -50,9 +67,16 @@ class _Matrix:
         import numpy as np
 
         ids = sorted(by_id)
-        return cls(ids, _unit_rows(np.array([by_id[id_] for id_ in ids], np.float32).reshape(len(ids), dimension)))
+        return cls(
+            ids,
+            _unit_rows(
+                np.array([by_id[id_] for id_ in ids], np.float32).reshape(len(ids), dimension)
+            ),
+        )
 
-    def nearest(self, vector: Sequence[float], k: int, within: frozenset[str] | None) -> Sequence[NearDocument]:
+    def nearest(
+        self, vector: Sequence[float], k: int, within: frozenset[str] | None
+    ) -> Sequence[NearDocument]:
         import numpy as np
 
         query = _unit_rows(np.array([vector], np.float32))[0]
@@ -61,12 +85,19 @@ class _Matrix:
         if not len(rows):
             return ()
         cosines = np.clip(np.round(rows @ query, DIGITS), -1.0, 1.0)
-        floor = np.partition(cosines, len(cosines) - k)[len(cosines) - k] if len(cosines) > k else np.float32(0)
+        floor = (
+            np.partition(cosines, len(cosines) - k)[len(cosines) - k]
+            if len(cosines) > k
+            else np.float32(0)
+        )
         chosen = np.flatnonzero((cosines >= floor) & (cosines > 0))
         chosen = chosen[np.argsort(-cosines[chosen], kind="stable")[:k]]
         where = chosen if positions is None else positions[chosen]
         values = cosines[chosen].astype(np.float64).round(DIGITS).tolist()
-        return [NearDocument(self.ids[row], value) for row, value in zip(where.tolist(), values, strict=True)]
+        return [
+            NearDocument(self.ids[row], value)
+            for row, value in zip(where.tolist(), values, strict=True)
+        ]
 
     @cached_property
     def _mask(self) -> Callable[[frozenset[str]], NDArray[np.int64]]:
@@ -74,17 +105,25 @@ class _Matrix:
         import numpy as np
 
         ids = self.ids
-        return lru_cache(_MASKS)(lambda within: np.array([n for n, id_ in enumerate(ids) if id_ in within], np.int64))
+        return lru_cache(_MASKS)(
+            lambda within: np.array([n for n, id_ in enumerate(ids) if id_ in within], np.int64)
+        )
 
 
 def _least_cosine(collections: Sequence[NDArray[np.float32]]) -> float:
-    """Return the cosine that counts as 0: that of the least alike texts (a hundredth of the pairs has less) for models
-    that find all texts alike, as E5 does, whose differences would drown in those of words. MiniLM's is at most 0.25."""
+    """Return the cosine that counts as 0: that of the least alike texts (a hundredth of the pairs
+    has less) for models that find all texts alike, as E5 does, whose differences would drown in
+    those of words. MiniLM's is at most 0.25.
+    """
     import numpy as np
 
     rows = np.concatenate(collections) if collections else np.zeros((0, 1), np.float32)
     rows = rows[:: 1 + len(rows) // ENOUGH]
-    least = np.quantile((rows @ rows.T)[np.triu_indices(len(rows), 1)], 0.01) if len(rows) >= FEW else 0.0
+    least = (
+        np.quantile((rows @ rows.T)[np.triu_indices(len(rows), 1)], 0.01)
+        if len(rows) >= FEW
+        else 0.0
+    )
     return round(float(least), DIGITS) if USUAL < least < 0.99 else 0.0
 
 

@@ -1,13 +1,14 @@
 """A local embedding model: the only module that imports tokenizers or onnxruntime.
 
-Why no torch: it takes gigabytes, and a second to import. The small models that are worth running beside a router
-(MiniLM, BGE, E5, GTE) are BERT encoders of six or twelve layers. numpy, which search needs anyway, gives the same
-results as torch to the seventh digit, for one short text in half the time. Other models are used as ONNX.
+Why no torch: it takes gigabytes, and a second to import. The small models that are worth running
+beside a router (MiniLM, BGE, E5, GTE) are BERT encoders of six or twelve layers. numpy, which
+search needs anyway, gives the same results as torch to the seventh digit, for one short text in
+half the time. Other models are used as ONNX.
 
 Rules:
 1. Loaded on first use; nothing is downloaded, and no code of the model runs.
-2. Texts of similar length are embedded together, and a batch's length is bounded: one page of text among words would
-   otherwise make each of them cost a page.
+2. Texts of similar length are embedded together, and a batch's length is bounded: one page of text
+   among words would otherwise make each of them cost a page.
 3. Apart from the last bits, a text's vector does not depend on its batch.
 """
 
@@ -18,7 +19,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from bundle_router.adapters.embeddings.files import ModelFiles, UnusableModel, find_model, read_tensors
+from bundle_router.adapters.embeddings.files import (
+    ModelFiles,
+    UnusableModel,
+    find_model,
+    read_tensors,
+)
 from bundle_router.core.search.index import Embedding
 
 if TYPE_CHECKING:
@@ -30,11 +36,17 @@ if TYPE_CHECKING:
 
 MAX_BATCH: Final = 32
 MAX_BATCH_PIECES: Final = 512
-"""Word pieces per batch, which fit a processor's cache. Eight times as many take nearly twice the time a text."""
+"""Word pieces per batch, which fit a processor's cache.
+
+Eight times as many take nearly twice the time a text.
+"""
 
 
 class LocalEmbedder:
-    """`Embedder` over the model in a folder or package (see `find_model`). Many threads may use it."""
+    """`Embedder` over the model in a folder or package (see `find_model`).
+
+    Many threads may use it.
+    """
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -56,7 +68,10 @@ class LocalEmbedder:
         return model.files.prompts if (model := self._load_model()) else ("", "")
 
     def embed(self, texts: Sequence[str], *, timeout_s: float) -> Embedding:
-        """See `Embedder`. The time is checked between batches, each of which takes tens of milliseconds."""
+        """See `Embedder`.
+
+        The time is checked between batches, each of which takes tens of milliseconds.
+        """
         until = time.monotonic() + timeout_s
         model = self._load_model()
         if model is None:
@@ -66,9 +81,15 @@ class LocalEmbedder:
             for part in model.batches(texts):
                 if time.monotonic() > until:
                     return Embedding(failure="timeout")
-                for position, row in zip(part, model.run([texts[position] for position in part]).tolist(), strict=True):
+                for position, row in zip(
+                    part, model.run([texts[position] for position in part]).tolist(), strict=True
+                ):
                     vectors[position] = tuple(row)
-        except (KeyError, ValueError, IndexError) as wrong:  # tensors that are missing, or of another shape
+        except (
+            KeyError,
+            ValueError,
+            IndexError,
+        ) as wrong:  # tensors that are missing, or of another shape
             return Embedding(failure="internal", detail=f"{type(wrong).__name__}: {wrong}")
         return Embedding(tuple(vectors))
 
@@ -84,7 +105,12 @@ class LocalEmbedder:
                     self._model = _Model(find_model(self._source))
                 except UnusableModel as why:
                     self._broken = str(why)
-                except (KeyError, TypeError, ValueError, OSError) as wrong:  # files with unexpected content
+                except (
+                    KeyError,
+                    TypeError,
+                    ValueError,
+                    OSError,
+                ) as wrong:  # files with unexpected content
                     self._broken = f"{self._source}: {type(wrong).__name__}: {wrong}"
             return self._model
 
@@ -122,7 +148,9 @@ class _Model:
     def run(self, texts: Sequence[str]) -> NDArray[np.float32]:
         import numpy as np
 
-        clean = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]  # tokenizers take no lone surrogate
+        clean = [
+            text.encode("utf-8", "replace").decode("utf-8") for text in texts
+        ]  # tokenizers take no lone surrogate
         rows = [encoding.ids for encoding in self._tokenizer.encode_batch(clean)]
         width = max(map(len, rows))
         ids, mask = np.zeros((len(rows), width), np.int64), np.zeros((len(rows), width), np.int64)
@@ -136,7 +164,9 @@ class _Model:
             weight = mask[:, :, None].astype(np.float32)
             pooled = (out * weight).sum(axis=1) / np.maximum(weight.sum(axis=1), 1.0)
         lengths = np.linalg.norm(pooled, axis=1, keepdims=True)
-        unit: NDArray[np.float32] = (pooled / np.where(lengths > 0.0, lengths, 1.0)).astype(np.float32)
+        unit: NDArray[np.float32] = (pooled / np.where(lengths > 0.0, lengths, 1.0)).astype(
+            np.float32
+        )
         return unit
 
 
@@ -147,9 +177,13 @@ class _Onnx:
         try:
             import onnxruntime
         except ImportError:
-            raise UnusableModel(f"{files.weights.name} needs the extra bundle-router[onnx]") from None
+            raise UnusableModel(
+                f"{files.weights.name} needs the extra bundle-router[onnx]"
+            ) from None
         try:
-            self._session = onnxruntime.InferenceSession(str(files.weights), providers=["CPUExecutionProvider"])
+            self._session = onnxruntime.InferenceSession(
+                str(files.weights), providers=["CPUExecutionProvider"]
+            )
         except Exception as wrong:  # noqa: BLE001 - onnxruntime's own errors share no class below this
             raise UnusableModel(f"{files.weights}: {str(wrong)[:200]}") from None
         self._inputs = {entry.name for entry in self._session.get_inputs()}
@@ -160,7 +194,9 @@ class _Onnx:
         import numpy as np
 
         inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
-        last: NDArray[np.float32] = self._session.run(None, {name: inputs[name] for name in self._inputs})[0]
+        last: NDArray[np.float32] = self._session.run(
+            None, {name: inputs[name] for name in self._inputs}
+        )[0]
         return last
 
 
@@ -170,12 +206,17 @@ class _Bert:
     def __init__(self, files: ModelFiles) -> None:
         config = files.config
         if (kind := config.get("model_type")) != "bert" or config.get("hidden_act") != "gelu":
-            raise UnusableModel(f"{files.folder}: a {kind!r} model is only usable as ONNX, in onnx/model.onnx")
+            raise UnusableModel(
+                f"{files.folder}: a {kind!r} model is only usable as ONNX, in onnx/model.onnx"
+            )
         self._tensors = read_tensors(files.weights)
         self._layers = int(config["num_hidden_layers"])
         self._heads = int(config["num_attention_heads"])
         self._epsilon = float(config["layer_norm_eps"])
-        missing = {"embeddings.word_embeddings.weight", f"encoder.layer.{self._layers - 1}.output.dense.weight"}
+        missing = {
+            "embeddings.word_embeddings.weight",
+            f"encoder.layer.{self._layers - 1}.output.dense.weight",
+        }
         if missing - self._tensors.keys():
             raise UnusableModel(f"{files.weights}: not BERT's tensors")
 
@@ -183,16 +224,23 @@ class _Bert:
         import numpy as np
 
         w = self._tensors
-        places, kinds = w["embeddings.position_embeddings.weight"], w["embeddings.token_type_embeddings.weight"]
+        places, kinds = (
+            w["embeddings.position_embeddings.weight"],
+            w["embeddings.token_type_embeddings.weight"],
+        )
         state = w["embeddings.word_embeddings.weight"][ids] + places[: ids.shape[1]] + kinds[0]
         state = self._normalise_layer(state, "embeddings.LayerNorm")
         hidden = np.where(mask[:, None, None, :] == 1, np.float32(0), np.float32(-1e9))
         for layer in range(self._layers):
             at = f"encoder.layer.{layer}"
-            seen = self._dense(self._attend(state, hidden, f"{at}.attention.self"), f"{at}.attention.output.dense")
+            seen = self._dense(
+                self._attend(state, hidden, f"{at}.attention.self"), f"{at}.attention.output.dense"
+            )
             state = self._normalise_layer(state + seen, f"{at}.attention.output.LayerNorm")
             wide = _gelu(self._dense(state, f"{at}.intermediate.dense"))
-            state = self._normalise_layer(state + self._dense(wide, f"{at}.output.dense"), f"{at}.output.LayerNorm")
+            state = self._normalise_layer(
+                state + self._dense(wide, f"{at}.output.dense"), f"{at}.output.LayerNorm"
+            )
         last: NDArray[np.float32] = state
         return last
 
@@ -217,7 +265,9 @@ class _Bert:
         import numpy as np
 
         centred = state - state.mean(axis=-1, keepdims=True)
-        spread = np.sqrt((centred * centred).mean(axis=-1, keepdims=True) + np.float32(self._epsilon))
+        spread = np.sqrt(
+            (centred * centred).mean(axis=-1, keepdims=True) + np.float32(self._epsilon)
+        )
         return centred / spread * self._tensors[f"{name}.weight"] + self._tensors[f"{name}.bias"]
 
 
@@ -229,6 +279,7 @@ def _gelu(state: Any) -> Any:
     z = np.abs(state) * f(0.7071067811865476)
     t = f(1) / (f(1) + f(0.3275911) * z)
     series = (
-        (((f(1.061405429) * t - f(1.453152027)) * t + f(1.421413741)) * t - f(0.284496736)) * t + f(0.254829592)
+        (((f(1.061405429) * t - f(1.453152027)) * t + f(1.421413741)) * t - f(0.284496736)) * t
+        + f(0.254829592)
     ) * t
     return f(0.5) * state * (f(1) + np.sign(state) * (f(1) - series * np.exp(-z * z)))

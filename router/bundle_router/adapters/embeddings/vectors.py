@@ -15,7 +15,9 @@ from bundle_router.ports import Embedder
 Vector = tuple[float, ...]
 
 PART: Final = 32
-"""Texts that are first embedded and stored at a time: a process that is interrupted loses no more."""
+"""Texts that are first embedded and stored at a time: a process that is interrupted loses no
+more.
+"""
 LARGEST: Final = 512
 PART_S: Final = 10.0
 """Seconds that a part should take; the size of later parts is adapted to it."""
@@ -25,11 +27,15 @@ PART_TIMEOUT_S: Final = 120.0
 def vectors_in_stages(
     passages: Sequence[Passage], embedder: Embedder, store: VectorStore
 ) -> Iterator[DenseVectors | Embedding]:
-    """Yield first the vectors of the bundles' own texts, by which all bundles can be compared while the many tools are
-    still being embedded, then those of everything. Ends at a failure. Blocks in between, as `embed_texts` does."""
+    """Yield first the vectors of the bundles' own texts, by which all bundles can be compared while
+    the many tools are still being embedded, then those of everything. Ends at a failure. Blocks in
+    between, as `embed_texts` does.
+    """
     known: dict[str, Vector] = {}
     first_passages = [passage for passage in passages if passage.collection in ("bundles", "steps")]
-    for stage in (first_passages, passages) if 0 < len(first_passages) < len(passages) else (passages,):
+    for stage in (
+        (first_passages, passages) if 0 < len(first_passages) < len(passages) else (passages,)
+    ):
         made = vectors_for(stage, embedder, store, known)
         yield made
         if isinstance(made, Embedding):
@@ -37,12 +43,19 @@ def vectors_in_stages(
 
 
 def vectors_for(
-    passages: Sequence[Passage], embedder: Embedder, store: VectorStore, made: dict[str, Vector] | None = None
+    passages: Sequence[Passage],
+    embedder: Embedder,
+    store: VectorStore,
+    made: dict[str, Vector] | None = None,
 ) -> DenseVectors | Embedding:
-    """Return the vectors of a catalog, all or none, so that no bundle ranks low for lack of a vector. Blocks and fails
-    as `embed_texts` does."""
+    """Return the vectors of a catalog, all or none, so that no bundle ranks low for lack of a
+    vector. Blocks and fails as `embed_texts` does.
+    """
     request, document = embedder.prompts
-    texts = [(request if passage.collection == "steps" else document) + passage.text for passage in passages]
+    texts = [
+        (request if passage.collection == "steps" else document) + passage.text
+        for passage in passages
+    ]
     known = embed_texts(texts, embedder, store, made)
     if isinstance(known, Embedding):
         return known
@@ -53,11 +66,16 @@ def vectors_for(
 
 
 def embed_texts(
-    texts: Iterable[str], embedder: Embedder, store: VectorStore, made: dict[str, Vector] | None = None
+    texts: Iterable[str],
+    embedder: Embedder,
+    store: VectorStore,
+    made: dict[str, Vector] | None = None,
 ) -> dict[str, Vector] | Embedding:
-    """Return the vector of every text; `made` are earlier ones, and gets these. Blocks while texts that are not stored
-    are embedded: minutes for thousands of texts on a small machine. On a failure returns its `Embedding`; vectors made
-    until then are stored."""
+    """Return the vector of every text; `made` are earlier ones, and gets these.
+
+    Blocks while texts that are not stored are embedded: minutes for thousands of texts on a small
+    machine. On a failure returns its `Embedding`; vectors made until then are stored.
+    """
     wanted = list(dict.fromkeys(texts))
     known = store.load([text for text in wanted if text not in (made or {})]) | (made or {})
     if known and fault_in(tuple(known.values()), len(known)):
@@ -75,7 +93,12 @@ def embed_texts(
         if reply.failure is not None:
             return reply
         missing = missing[len(part) :]
-        size = max(1, min(LARGEST, 2 * size, int(len(part) * PART_S / max(time.monotonic() - started, 0.001))))
+        size = max(
+            1,
+            min(
+                LARGEST, 2 * size, int(len(part) * PART_S / max(time.monotonic() - started, 0.001))
+            ),
+        )
         fault = fault_in(reply.vectors, len(part), dimension)
         if fault:
             return Embedding(failure="invalid_output", detail=fault)

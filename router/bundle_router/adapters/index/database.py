@@ -31,11 +31,18 @@ SEARCH: Final = PREFIX + "search"
 _DERIVED: Final[dict[str, dict[str, Kind]]] = {
     "facets": {"run_id": "text", "facet": "text", "value": "text", "count": "integer"},
     "sources": {
-        "run_id": "text", "length": "integer", "records": "text", "rest": "text", "positions": "text", "head": "text",
+        "run_id": "text",
+        "length": "integer",
+        "records": "text",
+        "rest": "text",
+        "positions": "text",
+        "head": "text",
         "dirty": "boolean",
     },
-}  # fmt: skip
-"""Tables besides those of `COLUMNS`: the facet values to filter runs by, and how far each run was read."""
+}
+"""Tables besides those of `COLUMNS`: the facet values to filter runs by, and how far each run was
+read.
+"""
 _DERIVED_KEYS: Final = {"facets": ("run_id", "facet", "value"), "sources": ("run_id",)}
 _INDEXES: Final = (
     ("facets", "facet, value, run_id"),
@@ -48,16 +55,27 @@ _INDEXES: Final = (
     ("artifacts", "sha256"),
 )
 _FULL_TEXT: Final = (
-    f"create table if not exists {TEXTS} (id integer primary key, run_id text, seq integer, field text, text text)",
+    (
+        f"create table if not exists {TEXTS} (id integer primary key, run_id text, seq integer,"
+        " field text, text text)"
+    ),
     f"create index if not exists {TEXTS}_run on {TEXTS} (run_id, seq)",
-    f"create virtual table if not exists {SEARCH} using fts5(text, content='{TEXTS}', content_rowid='id', "
-    "tokenize=\"unicode61 remove_diacritics 2\", prefix='3 6')",
-    f"create trigger if not exists {TEXTS}_added after insert on {TEXTS} begin "
-    f"insert into {SEARCH}(rowid, text) values (new.id, new.text); end",
-    f"create trigger if not exists {TEXTS}_gone after delete on {TEXTS} begin "
-    f"insert into {SEARCH}({SEARCH}, rowid, text) values ('delete', old.id, old.text); end",
+    (
+        f"create virtual table if not exists {SEARCH} using fts5(text, content='{TEXTS}',"
+        " content_rowid='id', tokenize=\"unicode61 remove_diacritics 2\", prefix='3 6')"
+    ),
+    (
+        f"create trigger if not exists {TEXTS}_added after insert on {TEXTS} begin "
+        f"insert into {SEARCH}(rowid, text) values (new.id, new.text); end"
+    ),
+    (
+        f"create trigger if not exists {TEXTS}_gone after delete on {TEXTS} begin "
+        f"insert into {SEARCH}({SEARCH}, rowid, text) values ('delete', old.id, old.text); end"
+    ),
 )
-"""SQLite's full-text search: a table holds the words, and triggers keep the search over it up to date."""
+"""SQLite's full-text search: a table holds the words, and triggers keep the search over it up to
+date.
+"""
 
 _TABLES: dict[str, Any] = {}
 _MAKING: Final = threading.Lock()
@@ -69,7 +87,9 @@ def sqlite_url(runs: str | Path) -> str:
 
 
 def tables() -> dict[str, Any]:
-    """Return the SQLModel classes by table name (with `META`), created once: SQLModel is imported on first use."""
+    """Return the SQLModel classes by table name (with `META`), created once: SQLModel is imported
+    on first use.
+    """
     with _MAKING:
         if _TABLES:
             return _TABLES
@@ -100,9 +120,13 @@ def _make_table(table: str, columns: Any, keys: frozenset[str]) -> Any:
     for name, kind in columns.items():
         annotations[name] = python[kind] if name in keys else python[kind] | None
         of = DateTime(timezone=True) if kind == "timestamp" else kinds[kind]()
-        fields[name] = Field(sa_column=Column(name, of, primary_key=name in keys, autoincrement=False))
+        fields[name] = Field(
+            sa_column=Column(name, of, primary_key=name in keys, autoincrement=False)
+        )
     namespace = {
-        "__annotations__": {n: (Any if columns[n] == "timestamp" else a) for n, a in annotations.items()},
+        "__annotations__": {
+            n: Any if columns[n] == "timestamp" else a for n, a in annotations.items()
+        },
         "__module__": __name__,
         "__tablename__": PREFIX + table,
         "__table_args__": {"sqlite_with_rowid": False} if table == "facets" else {},
@@ -112,13 +136,16 @@ def _make_table(table: str, columns: Any, keys: frozenset[str]) -> Any:
     return cast(Any, type(SQLModel))(table.capitalize(), (SQLModel,), namespace, table=True)
 
 
-# --- the database ----------------------------------------------------------------------------------------------------
+# --- the database ---------------------------------------------------------------------------------
 
 
 def open_engine(url: str) -> Engine:
-    """Return a SQLAlchemy engine for SQLite or PostgreSQL. `sqlite://` is an index private to this engine, in a
-    temporary file until the engine is disposed of: in memory, each thread would get an empty one. Raises RequestError
-    for another URL or a missing driver, StorageError for a file that can't be created."""
+    """Return a SQLAlchemy engine for SQLite or PostgreSQL.
+
+    `sqlite://` is an index private to this engine, in a temporary file until the engine is disposed
+    of: in memory, each thread would get an empty one. Raises RequestError for another URL or a
+    missing driver, StorageError for a file that can't be created.
+    """
     from sqlalchemy import event, make_url
     from sqlalchemy.exc import ArgumentError
     from sqlmodel import create_engine
@@ -166,7 +193,9 @@ def writing(engine: Engine) -> Iterator[Connection]:
     """Open a writing transaction. It waits for other writers when it begins, not in the middle."""
     with engine.execution_options(**{WRITES: True}).begin() as connection:
         if connection.dialect.name == "postgresql":  # which fails if two create one table
-            connection.exec_driver_sql("select pg_advisory_xact_lock(hashtext('bundle_router_index'))")
+            connection.exec_driver_sql(
+                "select pg_advisory_xact_lock(hashtext('bundle_router_index'))"
+            )
         yield connection
 
 
@@ -190,14 +219,20 @@ def translate_errors(doing: str) -> Iterator[None]:
         raise StorageError(
             f"the index can't be {doing}: {cause}",
             kind="io_error",
-            advice="check that the database is there, has space, and that nobody else is writing the index",
+            advice=(
+                "check that the database is there, has space, and that nobody else is writing the"
+                " index"
+            ),
         ) from None
 
 
 def prepare(connection: Connection, *, named: bool) -> None:
-    """Create our tables in this version and, unless runs are `named`, without rows. Never changes foreign tables.
+    """Create our tables in this version and, unless runs are `named`, without rows.
 
-    Raises RequestError if foreign tables have our names, or if runs are `named` and the tables have another version.
+    Never changes foreign tables.
+
+    Raises RequestError if foreign tables have our names, or if runs are `named` and the tables have
+    another version.
     """
     from sqlalchemy import inspect
     from sqlmodel import SQLModel
@@ -208,13 +243,15 @@ def prepare(connection: Connection, *, named: bool) -> None:
     version = _version(connection, look) if META in existing else None
     if existing and version is None:
         raise RequestError(
-            f"the database has a table {existing[0]!r} that this program did not make; nothing was changed",
+            f"the database has a table {existing[0]!r} that this program did not make; nothing was"
+            " changed",
             advice="give --url another database (or schema), or rename that table",
         )
     if version not in (None, str(VERSION)):
         if named:
             raise RequestError(
-                f"the index was made by another version (its tables are version {version}, not {VERSION})",
+                f"the index was made by another version (its tables are version {version}, not"
+                f" {VERSION})",
                 advice="run `bundle-router runs index` without run ids: it makes the tables anew",
             )
         drop(connection, [made[name] for name in existing])
@@ -247,7 +284,10 @@ def clear(connection: Connection) -> None:
 
 
 def has_current_tables(connection: Connection) -> bool:
-    """Return whether the tables exist in this version. Raises RequestError for tables that are not ours."""
+    """Return whether the tables exist in this version.
+
+    Raises RequestError for tables that are not ours.
+    """
     from sqlalchemy import inspect
 
     look = inspect(connection)
@@ -260,7 +300,9 @@ def _make_the_rest(connection: Connection) -> None:
 
     for table, columns in _INDEXES:
         name = f"{PREFIX}{table}_{columns.split(',')[-1].strip()}_{len(columns)}"
-        connection.execute(text(f"create index if not exists {name} on {PREFIX}{table} ({columns})"))
+        connection.execute(
+            text(f"create index if not exists {name} on {PREFIX}{table} ({columns})")
+        )
     if connection.dialect.name == "sqlite":
         for statement in _FULL_TEXT:
             connection.execute(text(statement))
@@ -298,18 +340,25 @@ def dump(url: str) -> Iterator[tuple[Table, list[Row]]]:
                 of = tables()[table].__table__
                 times = [name for name, kind in columns.items() if kind == "timestamp"]
                 keys = [of.c[name] for name in columns if name in keys_of(table)]
-                result = connection.execution_options(yield_per=BATCH).execute(of.select().order_by(*keys))
+                result = connection.execution_options(yield_per=BATCH).execute(
+                    of.select().order_by(*keys)
+                )
                 for part in result.mappings().partitions():
                     batch = [dict(row) for row in part]
                     for row in batch:
-                        row.update({name: _in_utc(row[name]) for name in times if row[name] is not None})
+                        row.update(
+                            {name: _in_utc(row[name]) for name in times if row[name] is not None}
+                        )
                     yield table, batch
     finally:
         engine.dispose()
 
 
 def _in_utc(time: datetime) -> datetime:
-    """Return the time in UTC. SQLite returns a naive time in UTC, PostgreSQL one with its own zone."""
+    """Return the time in UTC.
+
+    SQLite returns a naive time in UTC, PostgreSQL one with its own zone.
+    """
     return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
 
 

@@ -1,4 +1,6 @@
-"""The source of runs to index, and the tools that each decision showed, computed once per distinct exposure."""
+"""The source of runs to index, and the tools that each decision showed, computed once per distinct
+exposure.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,10 @@ class IndexedRuns(Protocol):
         """Return the stamp of every run, without reading any."""
 
     def records_after(self, run_id: str, positions: dict[str, int]) -> Iterator[dict[str, Any]]:
-        """Yield the records after the positions, and update these. Raises UnknownRun, CorruptRun."""
+        """Yield the records after the positions, and update these.
+
+        Raises UnknownRun, CorruptRun.
+        """
 
     def labels(self, run_id: str) -> Sequence[StepLabel]:
         """Return the reviewers' labels. Raises CorruptRun, UnknownRun."""
@@ -39,7 +44,10 @@ class IndexedRuns(Protocol):
 
 
 class Exposures:
-    """The exposures of the decisions of one archive. The rows of each exposure are returned once."""
+    """The exposures of the decisions of one archive.
+
+    The rows of each exposure are returned once.
+    """
 
     def __init__(self, archive: IndexedRuns) -> None:
         self._archive = archive
@@ -48,7 +56,8 @@ class Exposures:
         self.problems: list[tuple[str, str]] = []
 
     def of(self, run_id: str, record: Mapping[str, Any]) -> tuple[str | None, list[Row]]:
-        """Return the digest of a decision's exposure, and its rows unless they were returned before.
+        """Return the digest of a decision's exposure, and its rows unless they were returned
+        before.
 
         The digest is None if the catalog is missing or the record is malformed.
         """
@@ -86,7 +95,9 @@ class Exposures:
                 self._catalogs[revision] = catalog_from(self._archive.catalog(run_id, revision))
             except (CorruptRun, UnknownRun) as error:
                 self._catalogs[revision] = None
-                self.problems.append((run_id, f"what run {run_id!r} showed, since its config can't be read: {error}"))
+                self.problems.append(
+                    (run_id, f"what run {run_id!r} showed, since its config can't be read: {error}")
+                )
         return self._catalogs[revision]
 
 
@@ -95,11 +106,25 @@ def _key(record: Mapping[str, Any]) -> str:
     step, activation = record.get("step"), record.get("activation")
     after = activation.get("after") if isinstance(activation, Mapping) else None
     bundles = record.get("bundles")
-    shown = [(row.get("id"), row.get("mode")) for row in bundles or () if isinstance(row, Mapping)] if bundles else []
-    step_fields = {k: v for k, v in step.items() if k not in ("goal", "constraints", "labels")} if step else None
+    shown = (
+        [(row.get("id"), row.get("mode")) for row in bundles or () if isinstance(row, Mapping)]
+        if bundles
+        else []
+    )
+    step_fields = (
+        {k: v for k, v in step.items() if k not in ("goal", "constraints", "labels")}
+        if step
+        else None
+    )
     places = [
-        (row.get("id"), row.get("place"), [(t.get("name"), t.get("place")) for t in row.get("tools", ())])
+        (
+            row.get("id"),
+            row.get("place"),
+            [(t.get("name"), t.get("place")) for t in row.get("tools", ())],
+        )
         for row in after or ()
         if isinstance(row, Mapping)
     ]
-    return digest(encode([record.get("catalog_revision"), record.get("facts"), step_fields, shown, places]))
+    return digest(
+        encode([record.get("catalog_revision"), record.get("facts"), step_fields, shown, places])
+    )

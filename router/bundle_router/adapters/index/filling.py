@@ -39,7 +39,10 @@ _SEARCHED: Final = {"goal": "goal", "constraints": "goal", "arguments": "argumen
 
 @dataclass(frozen=True, slots=True)
 class IndexBuild:
-    """Result of filling an index. `url` has no password; `problems` names unreadable runs, `deleted` lost ones."""
+    """Result of filling an index.
+
+    `url` has no password; `problems` names unreadable runs, `deleted` lost ones.
+    """
 
     url: str
     runs: int
@@ -59,7 +62,9 @@ class RefreshResult:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """How far a run was read: its stamp at that time, the position in each file, and the hash of the last record."""
+    """How far a run was read: its stamp at that time, the position in each file, and the hash of
+    the last record.
+    """
 
     length: int = 0
     records: str = ""
@@ -68,12 +73,16 @@ class _Source:
     head: str = ""
 
 
-def index_runs(archive: IndexedRuns, run_ids: Iterable[str], url: str, *, named: bool = False) -> IndexBuild:
-    """Fill the index with whole runs of an archive. `named`: keep the rows of other runs; else drop them.
+def index_runs(
+    archive: IndexedRuns, run_ids: Iterable[str], url: str, *, named: bool = False
+) -> IndexBuild:
+    """Fill the index with whole runs of an archive.
 
-    A broken run becomes a row with the reason. Raises RequestError for an unusable URL, for foreign tables with our
-    names, and for `named` runs in an index of another version; StorageError if the database can't be reached or
-    written.
+    `named`: keep the rows of other runs; else drop them.
+
+    A broken run becomes a row with the reason. Raises RequestError for an unusable URL, for foreign
+    tables with our names, and for `named` runs in an index of another version; StorageError if the
+    database can't be reached or written.
     """
     engine = open_engine(url)
     deleted: tuple[str, ...] = ()
@@ -94,16 +103,29 @@ def index_runs(archive: IndexedRuns, run_ids: Iterable[str], url: str, *, named:
             filling.end()
     finally:
         engine.dispose()
-    shown_url, counts, problems = engine.url.render_as_string(hide_password=True), filling.counts, filling.problems
+    shown_url, counts, problems = (
+        engine.url.render_as_string(hide_password=True),
+        filling.counts,
+        filling.problems,
+    )
     return IndexBuild(
-        shown_url, filling.runs, counts["decisions"], counts["calls"], (*problems, *filling.exposures.problems), deleted
+        shown_url,
+        filling.runs,
+        counts["decisions"],
+        counts["calls"],
+        (*problems, *filling.exposures.problems),
+        deleted,
     )
 
 
-def refresh(archive: IndexedRuns, engine: Engine, report: Callable[[int, int], None]) -> RefreshResult:
-    """Bring the index up to date with a `RunArchive`: read new records, delete the rows of deleted runs.
+def refresh(
+    archive: IndexedRuns, engine: Engine, report: Callable[[int, int], None]
+) -> RefreshResult:
+    """Bring the index up to date with a `RunArchive`: read new records, delete the rows of deleted
+    runs.
 
-    `report` is called with the number of changed runs read so far, and of all. Raises RequestError, StorageError.
+    `report` is called with the number of changed runs read so far, and of all. Raises RequestError,
+    StorageError.
     """
     with translate_errors("brought up to date"):
         with writing(engine) as connection:
@@ -115,7 +137,11 @@ def refresh(archive: IndexedRuns, engine: Engine, report: Callable[[int, int], N
             for run_id in deleted:
                 forget_run(connection, run_id)
             unsettled = _unsettled_runs(connection)
-        changed = [id_ for id_, stamp in stamps.items() if id_ in unsettled or _is_other(known.get(id_), stamp)]
+        changed = [
+            id_
+            for id_, stamp in stamps.items()
+            if id_ in unsettled or _is_other(known.get(id_), stamp)
+        ]
         report(0, len(changed))
         for at in range(0, len(changed), RUNS_AT_ONCE):
             part = changed[at : at + RUNS_AT_ONCE]
@@ -128,11 +154,17 @@ def refresh(archive: IndexedRuns, engine: Engine, report: Callable[[int, int], N
                         filling.drop(run_id)
                 filling.end()
             report(at + len(part), len(changed))
-    return RefreshResult(tuple(id_ for id_ in changed if _is_other(known.get(id_), stamps[id_])), deleted)
+    return RefreshResult(
+        tuple(id_ for id_ in changed if _is_other(known.get(id_), stamps[id_])), deleted
+    )
 
 
 def _is_other(source: _Source | None, stamp: RunStamp) -> bool:
-    return source is None or (source.length, source.records, source.rest) != (stamp.length, stamp.records, stamp.rest)
+    return source is None or (source.length, source.records, source.rest) != (
+        stamp.length,
+        stamp.records,
+        stamp.rest,
+    )
 
 
 def _sources(connection: Connection) -> dict[str, _Source]:
@@ -144,7 +176,9 @@ def _sources(connection: Connection) -> dict[str, _Source]:
 
 
 def _unsettled_runs(connection: Connection) -> set[str]:
-    """Return the runs whose state may change without a change of their files: their writers may end."""
+    """Return the runs whose state may change without a change of their files: their writers may
+    end.
+    """
     table = tables()["runs"].__table__
     return {row.run_id for row in connection.execute(table.select().where(table.c.state == "open"))}
 
@@ -175,8 +209,14 @@ class _Filling:
 
     def take_new(self, run_id: str, source: _Source | None, stamp: RunStamp) -> None:
         """Read the new records of a run; all records if the run did not merely grow."""
-        with suppress(CorruptRun, StorageError, UnknownRun):  # reading the whole run below reports the error
-            if source is not None and stamp.follows(source.length, source.records) and self._goes_on(run_id, source):
+        with suppress(
+            CorruptRun, StorageError, UnknownRun
+        ):  # reading the whole run below reports the error
+            if (
+                source is not None
+                and stamp.follows(source.length, source.records)
+                and self._goes_on(run_id, source)
+            ):
                 known_rows = self._known_rows(run_id)
                 forget_run(self._connection, run_id, "labels", "runs", "sources")
                 self._take(run_id, source, stamp, known_rows)
@@ -191,23 +231,30 @@ class _Filling:
         forget_run(self._connection, run_id)
 
     def _goes_on(self, run_id: str, source: _Source) -> bool:
-        """Return whether the first new record continues the chain after the last record that was read."""
+        """Return whether the first new record continues the chain after the last record that was
+        read.
+        """
         first = next(self._archive.records_after(run_id, dict(source.positions)), None)
         return first is None or first.get("prev") == source.head
 
     def _known_rows(self, run_id: str) -> RunRows:
-        """Return the row builder of a run with the decisions and unfinished calls of earlier reads."""
+        """Return the row builder of a run with the decisions and unfinished calls of earlier
+        reads.
+        """
         decisions, calls = tables()["decisions"].__table__, tables()["calls"].__table__
         seqs = {
             row.decision_id: row.seq
             for row in self._connection.execute(
-                decisions.select().with_only_columns(decisions.c.decision_id, decisions.c.seq).where(
-                    decisions.c.run_id == run_id
-                )
+                decisions.select()
+                .with_only_columns(decisions.c.decision_id, decisions.c.seq)
+                .where(decisions.c.run_id == run_id)
             )
-        }  # fmt: skip
+        }
         unfinished = (calls.c.run_id == run_id) & calls.c.outcome.is_(None)
-        begun = [dict(row) for row in self._connection.execute(calls.select().where(unfinished)).mappings()]
+        begun = [
+            dict(row)
+            for row in self._connection.execute(calls.select().where(unfinished)).mappings()
+        ]
         self._connection.execute(calls.delete().where(unfinished))
         rows = RunRows(run_id, seqs)
         rows.resume_calls(begun)
@@ -225,7 +272,9 @@ class _Filling:
                         self._add(run_id, table, row)
                 except (AttributeError, TypeError, ValueError) as error:
                     read_record(record)  # names the field that is of another type than ours
-                    raise CorruptRun(f"record {record.get('seq')} of run {run_id!r} has no rows: {error}") from error
+                    raise CorruptRun(
+                        f"record {record.get('seq')} of run {run_id!r} has no rows: {error}"
+                    ) from error
         except (CorruptRun, StorageError) as error:
             if isinstance(error, StorageError) and error.kind == "unreachable":
                 raise
@@ -256,7 +305,14 @@ class _Filling:
 
     def _add_texts(self, run_id: str, table: Table, row: Row) -> None:
         if table == "artifacts":
-            fields = [("artifact", " ".join(str(row[name]) for name in ("sha256", "name", "mime_type") if row[name]))]
+            fields = [
+                (
+                    "artifact",
+                    " ".join(
+                        str(row[name]) for name in ("sha256", "name", "mime_type") if row[name]
+                    ),
+                )
+            ]
         elif table in ("decisions", "calls") and not (table == "calls" and row["outcome"] is None):
             fields = [(of, row[name]) for name, of in _SEARCHED.items() if row.get(name)]
         else:
@@ -279,15 +335,31 @@ class _Filling:
 
     def _set_run(self, run_id: str, problem: str) -> None:
         summary = self._archive.summary(run_id)
-        names = ("state", "opened", "closed", "parent_run_id", "workspace", "catalog_revision", "records", "bytes")
+        names = (
+            "state",
+            "opened",
+            "closed",
+            "parent_run_id",
+            "workspace",
+            "catalog_revision",
+            "records",
+            "bytes",
+        )
         stated = {name: getattr(summary, name) or None for name in names}
         stated |= {"run_id": run_id, "problem": problem or summary.problem or None}
         if problem:
             stated["state"] = "unreadable"
         self._waiting.setdefault("runs", []).append(run_row(stated))
 
-    def _set_source(self, run_id: str, stamp: RunStamp, positions: Mapping[str, int], head: str) -> None:
-        row = {"run_id": run_id, "length": stamp.length, "records": stamp.records, "rest": stamp.rest}
+    def _set_source(
+        self, run_id: str, stamp: RunStamp, positions: Mapping[str, int], head: str
+    ) -> None:
+        row = {
+            "run_id": run_id,
+            "length": stamp.length,
+            "records": stamp.records,
+            "rest": stamp.rest,
+        }
         row |= {"positions": json.dumps(positions), "head": head, "dirty": True}
         self._waiting.setdefault("sources", []).append(row)
 
@@ -299,7 +371,10 @@ class _Filling:
             insert_rows(self._connection, table, batch)
         self._waiting.clear()
         if words:
-            insert = f"insert into {TEXTS} (run_id, seq, field, text) values (:run_id, :seq, :field, :text)"
+            insert = (
+                f"insert into {TEXTS} (run_id, seq, field, text) values (:run_id, :seq, :field,"
+                " :text)"
+            )
             self._connection.execute(text(insert), words)
 
     def end(self) -> None:

@@ -1,4 +1,6 @@
-"""Queries of the index, with bounded numbers of rows. SQLite only. See the package for the rules of the tables.
+"""Queries of the index, with bounded numbers of rows.
+
+SQLite only. See the package for the rules of the tables.
 
 Rules:
 1. No user input is part of a statement: values are bound, names come from closed lists.
@@ -19,7 +21,13 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from bundle_router.adapters.index.database import PREFIX, SEARCH, TEXTS, open_engine, translate_errors
+from bundle_router.adapters.index.database import (
+    PREFIX,
+    SEARCH,
+    TEXTS,
+    open_engine,
+    translate_errors,
+)
 from bundle_router.adapters.index.exposures import IndexedRuns
 from bundle_router.adapters.index.filling import RefreshResult, refresh
 from bundle_router.adapters.index.overviews import record_rows, stats, table
@@ -56,32 +64,54 @@ FIRST_S: Final = 5.0
 LONG_S: Final = 0.25
 """Seconds after which a refresh counts as slow: the next one runs in the background."""
 _SORTS: Final[Mapping[Sort, str]] = {
-    "started": "began", "took": "took_ms", "steps": "decisions", "calls": "calls", "tokens": "tokens",
-    "saved": "all_tokens - tokens", "cost": "cost_usd", "denied": "denied", "failed": "failed", "run": "run_id",
-}  # fmt: skip
+    "started": "began",
+    "took": "took_ms",
+    "steps": "decisions",
+    "calls": "calls",
+    "tokens": "tokens",
+    "saved": "all_tokens - tokens",
+    "cost": "cost_usd",
+    "denied": "denied",
+    "failed": "failed",
+    "run": "run_id",
+}
 _WORD: Final = re.compile(r"\w+", re.UNICODE)
 MAX_WORDS: Final = 16
 _RUN_COLUMNS: Final = ", ".join(name for name in COLUMNS["runs"])
 
 
 def index_url(where: str, runs: str | Path | None) -> str:
-    """Return the URL of the index of an archive: a file in the runs folder; for a database, in the user's cache; in
-    memory if that is not writable. `where` identifies the archive, `runs` is its folder if it has one."""
+    """Return the URL of the index of an archive: a file in the runs folder; for a database, in the
+    user's cache; in memory if that is not writable. `where` identifies the archive, `runs` is its
+    folder if it has one.
+    """
     if runs is not None:
         path = Path(runs).absolute() / FILE
     else:
-        home = os.environ.get("XDG_CACHE_HOME", "") or str(Path(os.environ.get("HOME", "/nonexistent"), ".cache"))
-        path = Path(home, "bundle-router", "runs", f"{sha256(where.encode()).hexdigest()[:16]}.sqlite")
+        home = os.environ.get("XDG_CACHE_HOME", "") or str(
+            Path(os.environ.get("HOME", "/nonexistent"), ".cache")
+        )
+        path = Path(
+            home, "bundle-router", "runs", f"{sha256(where.encode()).hexdigest()[:16]}.sqlite"
+        )
         with suppress(OSError):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return f"sqlite:///{path}" if os.access(path if path.exists() else path.parent, os.W_OK) else "sqlite://"
+    return (
+        f"sqlite:///{path}"
+        if os.access(path if path.exists() else path.parent, os.W_OK)
+        else "sqlite://"
+    )
 
 
 class RunIndex:
     """The index of one archive, refreshed as it is read. Any number of threads may use it."""
 
     def __init__(
-        self, archive: IndexedRuns, url: str, report: Callable[[int, int], None] | None = None, look_s: float = LOOK_S
+        self,
+        archive: IndexedRuns,
+        url: str,
+        report: Callable[[int, int], None] | None = None,
+        look_s: float = LOOK_S,
     ) -> None:
         self._archive = archive
         self._url = url
@@ -107,21 +137,31 @@ class RunIndex:
 
     @property
     def _engine(self) -> Engine:
-        """The database engine, opened on first use: loading SQLAlchemy takes a fifth of the service's start."""
+        """The database engine, opened on first use: loading SQLAlchemy takes a fifth of the
+        service's start.
+        """
         with self._opening:
             if self._opened is None:
                 self._opened = open_engine(self._url)
             return self._opened
 
     def refresh(self, *, now: bool = False) -> RefreshResult | None:
-        """Refresh the index, unless that was done a moment ago. If it can't be written, it is read as it is.
+        """Refresh the index, unless that was done a moment ago.
 
-        If the last refresh was slow, this one runs in a background thread while the present rows are read. So does the
-        first one, which may have to read every run, after `FIRST_S` and once it has made the tables.
+        If it can't be written, it is read as it is.
+
+        If the last refresh was slow, this one runs in a background thread while the present rows
+        are read. So does the first one, which may have to read every run, after `FIRST_S` and once
+        it has made the tables.
         """
         if not now and ((first := self._took is None) or self._took > LONG_S):
-            if time.monotonic() - self._looked >= self._look_s + (self._took or 0.0) and not self._lock.locked():
-                (beside := threading.Thread(target=self._look, name="index-look", daemon=True)).start()
+            if (
+                time.monotonic() - self._looked >= self._look_s + (self._took or 0.0)
+                and not self._lock.locked()
+            ):
+                (
+                    beside := threading.Thread(target=self._look, name="index-look", daemon=True)
+                ).start()
                 self._beside = beside  # another request may join it: it was started
             if first and self._beside is not None:
                 self._beside.join(FIRST_S)
@@ -173,7 +213,7 @@ class RunIndex:
         with self._connect() as connection:
             return self._rows(connection, query, **bound)
 
-    # --- runs --------------------------------------------------------------------------------------------------------
+    # --- runs -------------------------------------------------------------------------------------
 
     def runs(self, query: RunQuery, *, facets: bool = True) -> RunPage:
         """Return the runs that match the query, with the facets that can narrow them."""
@@ -184,25 +224,33 @@ class RunIndex:
             rows = self._rows(
                 connection,
                 f"select {_RUN_COLUMNS} from {PREFIX}runs r where {where} "
-                f"order by {order} is null, {order} {way}, run_id {way} limit :limit offset :offset",
-                **bound, limit=query.limit, offset=query.offset,
-            )  # fmt: skip
-            (total,) = self._rows(connection, f"select count(*) as n from {PREFIX}runs r where {where}", **bound)
+                f"order by {order} is null, {order} {way}, run_id {way} limit :limit offset"
+                " :offset",
+                **bound,
+                limit=query.limit,
+                offset=query.offset,
+            )
+            (total,) = self._rows(
+                connection, f"select count(*) as n from {PREFIX}runs r where {where}", **bound
+            )
             counted = self._facets(connection, where, bound) if facets else {}
         return RunPage(tuple(run_of(row) for row in rows), total["n"], counted)
 
     def _facets(
         self, connection: Connection, where: str, bound: Mapping[str, Any]
     ) -> dict[Facet, tuple[FacetCount, ...]]:
-        some = f" join {PREFIX}runs r on r.run_id = f.run_id where {where}" if where != "true" else ""
+        some = (
+            f" join {PREFIX}runs r on r.run_id = f.run_id where {where}" if where != "true" else ""
+        )
         rows = self._rows(
             connection,
-            "select facet, value, n from (select facet, value, n, row_number() over (partition by facet "
-            "order by n desc, value) as place from (select f.facet, f.value, count(*) as n "
-            f"from {PREFIX}facets f{some} group by f.facet, f.value)) "
-            "where place <= :values order by facet, n desc, value",
-            **bound, values=VALUES_SHOWN,
-        )  # fmt: skip
+            "select facet, value, n from (select facet, value, n, row_number() over (partition by"
+            " facet order by n desc, value) as place from (select f.facet, f.value, count(*) as n"
+            f" from {PREFIX}facets f{some} group by f.facet, f.value)) where place <= :values order"
+            " by facet, n desc, value",
+            **bound,
+            values=VALUES_SHOWN,
+        )
         found: dict[Facet, list[FacetCount]] = {}
         for row in rows:
             found.setdefault(row["facet"], []).append(FacetCount(row["value"], row["n"]))
@@ -210,9 +258,13 @@ class RunIndex:
 
     def run(self, run_id: str) -> RunRow:
         """Return one run. Raises UnknownRun."""
-        rows = self._ask(f"select {_RUN_COLUMNS} from {PREFIX}runs where run_id = :run_id", run_id=run_id)
+        rows = self._ask(
+            f"select {_RUN_COLUMNS} from {PREFIX}runs where run_id = :run_id", run_id=run_id
+        )
         if not rows:
-            raise UnknownRun(f"there is no run {run_id[:128]!r}", advice="`bundle-router runs list` lists them")
+            raise UnknownRun(
+                f"there is no run {run_id[:128]!r}", advice="`bundle-router runs list` lists them"
+            )
         return run_of(rows[0])
 
     def newer_than(self, run_id: str, query: RunQuery) -> int:
@@ -221,11 +273,12 @@ class RunIndex:
         (found,) = self._ask(
             f"select count(*) as n from {PREFIX}runs r where {where} and "
             f"began > (select began from {PREFIX}runs where run_id = :newest)",
-            **bound, newest=run_id,
-        )  # fmt: skip
+            **bound,
+            newest=run_id,
+        )
         return int(found["n"])
 
-    # --- one run -----------------------------------------------------------------------------------------------------
+    # --- one run ----------------------------------------------------------------------------------
 
     def timeline(self, run_id: str, *, start: int = 0, limit: int = 200) -> Timeline:
         """Return the records of a run from `start` on, at most `limit` of them."""
@@ -239,7 +292,8 @@ class RunIndex:
             artifacts = self._rows_between(connection, "artifacts", run_id, start, last)
             subs = self._rows(
                 connection,
-                f"select {_RUN_COLUMNS} from {PREFIX}runs where parent_run_id = :run_id order by began limit 200",
+                f"select {_RUN_COLUMNS} from {PREFIX}runs where parent_run_id = :run_id order by"
+                " began limit 200",
                 run_id=run_id,
             )
         return Timeline(
@@ -251,12 +305,17 @@ class RunIndex:
             end,
         )
 
-    def _part(self, connection: Connection, table: Table, run_id: str, start: int, limit: int) -> list[dict[str, Any]]:
+    def _part(
+        self, connection: Connection, table: Table, run_id: str, start: int, limit: int
+    ) -> list[dict[str, Any]]:
         rows = self._rows(
             connection,
-            f"select * from {PREFIX}{table} where run_id = :run_id and seq >= :start order by seq limit :limit",
-            run_id=run_id, start=start, limit=limit,
-        )  # fmt: skip
+            f"select * from {PREFIX}{table} where run_id = :run_id and seq >= :start order by seq"
+            " limit :limit",
+            run_id=run_id,
+            start=start,
+            limit=limit,
+        )
         return [restore_types(table, row) for row in rows]
 
     def _rows_between(
@@ -264,99 +323,138 @@ class RunIndex:
     ) -> list[dict[str, Any]]:
         rows = self._rows(
             connection,
-            f"select * from {PREFIX}{table} where run_id = :run_id and seq between :start and :last "
-            "order by seq, position",
-            run_id=run_id, start=start, last=last,
-        )  # fmt: skip
+            f"select * from {PREFIX}{table} where run_id = :run_id and seq between :start and :last"
+            " order by seq, position",
+            run_id=run_id,
+            start=start,
+            last=last,
+        )
         return [restore_types(table, row) for row in rows]
 
     def neighbours_of(self, run_id: str, seq: int) -> tuple[int | None, int | None]:
         """Return the `seq` of the decisions of a run before and after a record."""
         (row,) = self._ask(
-            f"select (select max(seq) from {PREFIX}decisions where run_id = :run_id and seq < :seq) as before, "
-            f"(select min(seq) from {PREFIX}decisions where run_id = :run_id and seq > :seq) as after",
-            run_id=run_id, seq=seq,
-        )  # fmt: skip
+            f"select (select max(seq) from {PREFIX}decisions where run_id = :run_id and seq < :seq)"
+            f" as before, (select min(seq) from {PREFIX}decisions where run_id = :run_id and seq >"
+            " :seq) as after",
+            run_id=run_id,
+            seq=seq,
+        )
         return row["before"], row["after"]
 
-    def rows_of(self, table: Table, run_id: str, *, limit: int = -1, **equal: Any) -> list[dict[str, Any]]:
-        """Return the first `limit` rows of a run in one table whose columns have the `equal` values."""
+    def rows_of(
+        self, table: Table, run_id: str, *, limit: int = -1, **equal: Any
+    ) -> list[dict[str, Any]]:
+        """Return the first `limit` rows of a run in one table whose columns have the `equal`
+        values.
+        """
         assert set(equal) <= COLUMNS[table].keys(), equal  # noqa: S101 - a caller's bug, not input
         where = "".join(f" and {name} = :{name}" for name in equal)
         rows = self._ask(
-            f"select * from {PREFIX}{table} where run_id = :run_id{where} order by seq limit :limit",
-            run_id=run_id, limit=limit, **equal,
-        )  # fmt: skip
+            f"select * from {PREFIX}{table} where run_id = :run_id{where} order by seq limit"
+            " :limit",
+            run_id=run_id,
+            limit=limit,
+            **equal,
+        )
         return [restore_types(table, row) for row in rows]
 
     def never_used(self, run_id: str) -> list[tuple[str, int]]:
-        """Return the bundles that the run showed but never called, with the number of steps that showed them."""
+        """Return the bundles that the run showed but never called, with the number of steps that
+        showed them.
+        """
         rows = self._ask(
-            f"select bundle, count(*) as steps from {PREFIX}bundles where run_id = :run_id and shown "
-            "group by bundle having sum(calls) = 0 order by steps desc, bundle",
+            f"select bundle, count(*) as steps from {PREFIX}bundles where run_id = :run_id and"
+            " shown group by bundle having sum(calls) = 0 order by steps desc, bundle",
             run_id=run_id,
         )
         return [(row["bundle"], row["steps"]) for row in rows]
 
     def refused(self, run_id: str) -> list[tuple[str, str, int]]:
-        """Return the tools that the run asked for and was refused, each with the code and how often."""
+        """Return the tools that the run asked for and was refused, each with the code and how
+        often.
+        """
         rows = self._ask(
-            f"select rtrim(server || '.' || tool, '.') as name, code, count(*) as n from {PREFIX}calls where "
-            "run_id = :run_id and outcome = 'denied' group by name, code order by n desc, name limit 200",
+            "select rtrim(server || '.' || tool, '.') as name, code, count(*) as n from"
+            f" {PREFIX}calls where run_id = :run_id and outcome = 'denied' group by name, code"
+            " order by n desc, name limit 200",
             run_id=run_id,
         )
         return [(row["name"], row["code"] or "", row["n"]) for row in rows]
 
     def addresses(self) -> list[tuple[str, str, str]]:
-        """Return every (workflow, role, step) with a decision, the most frequent first, at most 500."""
+        """Return every (workflow, role, step) with a decision, the most frequent first, at most
+        500.
+        """
         rows = self._ask(
             f"select workflow, role, step, count(*) as n from {PREFIX}decisions "
             "group by workflow, role, step order by n desc limit 500",
         )
         return [(row["workflow"] or "", row["role"] or "", row["step"] or "") for row in rows]
 
-    # --- across runs -------------------------------------------------------------------------------------------------
+    # --- across runs ------------------------------------------------------------------------------
 
     def search(self, words: str, *, limit: int = 50, run_id: str | None = None) -> list[TextHit]:
-        """Return the texts that contain all the words (or words that begin with them), the best first."""
+        """Return the texts that contain all the words (or words that begin with them), the best
+        first.
+        """
         match = match_of(words)
         if not match:
             return []
         only = "and t.run_id = :run_id " if run_id is not None else ""
         rows = self._ask(
-            f"select t.run_id, t.seq, t.field, snippet({SEARCH}, 0, '', '', ' … ', 24) as excerpt, r.began "
-            f"from {SEARCH} s join {TEXTS} t on t.id = s.rowid join {PREFIX}runs r on r.run_id = t.run_id "
-            f"where {SEARCH} match :match {only}order by bm25({SEARCH}), r.began desc, t.seq limit :limit",
-            match=match, limit=limit, **({"run_id": run_id} if run_id is not None else {}),
-        )  # fmt: skip
-        return [TextHit(r["run_id"], r["seq"], r["field"], r["excerpt"], iso_time(r["began"])) for r in rows]
+            f"select t.run_id, t.seq, t.field, snippet({SEARCH}, 0, '', '', ' … ', 24) as excerpt,"
+            f" r.began from {SEARCH} s join {TEXTS} t on t.id = s.rowid join {PREFIX}runs r on"
+            f" r.run_id = t.run_id where {SEARCH} match :match {only}order by bm25({SEARCH}),"
+            " r.began desc, t.seq limit :limit",
+            match=match,
+            limit=limit,
+            **({"run_id": run_id} if run_id is not None else {}),
+        )
+        return [
+            TextHit(r["run_id"], r["seq"], r["field"], r["excerpt"], iso_time(r["began"]))
+            for r in rows
+        ]
 
     def artifact(self, digest: str, *, limit: int = 200) -> list[ArtifactUse]:
-        """Return the records that made the artifact, then those whose arguments name it, both by time."""
+        """Return the records that made the artifact, then those whose arguments name it, both by
+        time.
+        """
         with self._connect() as connection:
             made = self._rows(
                 connection,
-                "select a.run_id, a.seq, c.time, c.kind, rtrim(c.server || '.' || c.tool, '.') as tool, a.mime_type, "
-                f"a.bytes, a.name, a.role from {PREFIX}artifacts a join {PREFIX}calls c "
-                "on c.run_id = a.run_id and c.seq = a.seq where a.sha256 = :digest order by c.time limit :limit",
-                digest=digest, limit=limit,
-            )  # fmt: skip
+                "select a.run_id, a.seq, c.time, c.kind, rtrim(c.server || '.' || c.tool, '.') as"
+                f" tool, a.mime_type, a.bytes, a.name, a.role from {PREFIX}artifacts a join"
+                f" {PREFIX}calls c on c.run_id = a.run_id and c.seq = a.seq where a.sha256 ="
+                " :digest order by c.time limit :limit",
+                digest=digest,
+                limit=limit,
+            )
             took = self._rows(
                 connection,
-                f"select c.run_id, c.seq, c.time, c.kind, rtrim(c.server || '.' || c.tool, '.') as tool from "
-                f"{SEARCH} s join {TEXTS} t on t.id = s.rowid join {PREFIX}calls c on c.run_id = t.run_id and "
-                f"c.seq = t.seq where {SEARCH} match :match and t.field = 'arguments' order by c.time limit :limit",
-                match=match_of(digest), limit=limit,
-            )  # fmt: skip
+                "select c.run_id, c.seq, c.time, c.kind, rtrim(c.server || '.' || c.tool, '.') as"
+                f" tool from {SEARCH} s join {TEXTS} t on t.id = s.rowid join {PREFIX}calls c on"
+                f" c.run_id = t.run_id and c.seq = t.seq where {SEARCH} match :match and t.field ="
+                " 'arguments' order by c.time limit :limit",
+                match=match_of(digest),
+                limit=limit,
+            )
         return [
             ArtifactUse(
-                row["run_id"], row["seq"], iso_time(row["time"]), row["kind"], row["tool"] or "",
-                row.get("mime_type") or "", row.get("bytes") or 0, row.get("name") or "", row.get("role") or "",
+                row["run_id"],
+                row["seq"],
+                iso_time(row["time"]),
+                row["kind"],
+                row["tool"] or "",
+                row.get("mime_type") or "",
+                row.get("bytes") or 0,
+                row.get("name") or "",
+                row.get("role") or "",
                 is_taken,
             )
             for rows, is_taken in ((made, False), (took, True))
             for row in rows
-        ]  # fmt: skip
+        ]
 
     def records(self, query: RecordQuery) -> tuple[list[dict[str, Any]], int]:
         """Return the steps or calls that match the query, newest first, and their number."""
@@ -389,7 +487,9 @@ def conditions(query: RunQuery) -> tuple[str, dict[str, Any]]:
 
     def one_of(facet: str, values: Sequence[str]) -> str:
         listed = ", ".join(bind(value) for value in values)
-        among = f"select run_id from {PREFIX}facets where facet = {bind(facet)} and value in ({listed})"
+        among = (
+            f"select run_id from {PREFIX}facets where facet = {bind(facet)} and value in ({listed})"
+        )
         unnamed = " or r.principal = ''" if facet == "principal" and NOBODY in values else ""
         return f"(r.run_id in ({among}){unnamed})"
 
@@ -397,14 +497,23 @@ def conditions(query: RunQuery) -> tuple[str, dict[str, Any]]:
     for facet, value in query.facets:
         wanted.setdefault(facet, []).append(value)
     for name, values in wanted.items():
-        parts += [one_of(name, [value]) for value in values] if name == "mark" else [one_of(name, values)]
+        parts += (
+            [one_of(name, [value]) for value in values]
+            if name == "mark"
+            else [one_of(name, values)]
+        )
     for time_, sign in ((query.since, ">="), (query.until, "<")):
         if time_:
             parts.append(f"r.began {sign} {bind(time_.replace('T', ' ').removesuffix('Z'))}")
     if query.text.strip():
         match = match_of(query.text)
-        found = f"select t.run_id from {SEARCH} s join {TEXTS} t on t.id = s.rowid where {SEARCH} match {bind(match)}"
-        part = query.text.strip()[:129]  # no longer text is in an id, and SQLite refuses long patterns
+        found = (
+            f"select t.run_id from {SEARCH} s join {TEXTS} t on t.id = s.rowid where {SEARCH} match"
+            f" {bind(match)}"
+        )
+        part = query.text.strip()[
+            :129
+        ]  # no longer text is in an id, and SQLite refuses long patterns
         pattern = "%" + re.sub(r"([%_\\])", r"\\\1", part) + "%"
         named = f"r.run_id like {bind(pattern)} escape '\\'"
         parts.append(f"(r.run_id in ({found}) or {named})" if match else named)
@@ -412,7 +521,9 @@ def conditions(query: RunQuery) -> tuple[str, dict[str, Any]]:
 
 
 def match_of(words: str) -> str:
-    """Return user input as a full-text query: every word quoted, as a prefix; empty without words."""
+    """Return user input as a full-text query: every word quoted, as a prefix; empty without
+    words.
+    """
     return " ".join(f'"{word}"*' for word in _WORD.findall(words.replace(HANDLE, ""))[:MAX_WORDS])
 
 
@@ -421,7 +532,8 @@ def run_of(row: Mapping[str, Any]) -> RunRow:
     absent: dict[str, Any] = {"text": "", "integer": 0, "real": 0.0}
     known = restore_types("runs", row)
     values: dict[str, Any] = {
-        name: known[name] if known[name] is not None else absent[kind] for name, kind in COLUMNS["runs"].items()
+        name: known[name] if known[name] is not None else absent[kind]
+        for name, kind in COLUMNS["runs"].items()
     }
     return RunRow(**values)
 
@@ -430,10 +542,15 @@ def restore_types(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row with times and booleans restored, which SQLite has no types for."""
     kinds = COLUMNS[table]
     return {
-        name: iso_time(value) if kinds.get(name) == "timestamp"
-        else bool(value) if kinds.get(name) == "boolean" and value is not None else value
+        name: (
+            iso_time(value)
+            if kinds.get(name) == "timestamp"
+            else bool(value)
+            if kinds.get(name) == "boolean" and value is not None
+            else value
+        )
         for name, value in row.items()
-    }  # fmt: skip
+    }
 
 
 def iso_time(value: Any) -> str:

@@ -1,4 +1,7 @@
-"""The keywords of JSON Schema. Each reports the errors of a value, and returns whether the value fits."""
+"""The keywords of JSON Schema.
+
+Each reports the errors of a value, and returns whether the value fits.
+"""
 
 from __future__ import annotations
 
@@ -25,23 +28,31 @@ def _all_fit(place: ValuePlace, verdicts: Iterable[bool]) -> bool:
     return min(verdicts, default=True) if place.reports else all(verdicts)
 
 
-# --- keywords: any value ---------------------------------------------------------------------------------------------
+# --- keywords: any value --------------------------------------------------------------------------
 
 
 def _type(check: ValueCheck, names: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
     value, kind = place.value, place.kind
     check.spend(len(names) // 8)
     for name in names if isinstance(names, list) else (names,):
-        if name == kind or (name == "integer" and kind == "number" and (isinstance(value, int) or value.is_integer())):
+        if name == kind or (
+            name == "integer"
+            and kind == "number"
+            and (isinstance(value, int) or value.is_integer())
+        ):
             return True
-    wanted = ", ".join(repr(name) for name in names[:20]) if isinstance(names, list) else repr(names)
+    wanted = (
+        ", ".join(repr(name) for name in names[:20]) if isinstance(names, list) else repr(names)
+    )
     return check.report(place, f"{display_value(value)} is not of type {wanted}")
 
 
 def _enum(check: ValueCheck, values: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
     if check.canonical(place.value) in check.schema.equals(values, check):
         return True
-    some = ", ".join(display_value(value) for value in values[:20]) + (", …" if len(values) > 20 else "")
+    some = ", ".join(display_value(value) for value in values[:20]) + (
+        ", …" if len(values) > 20 else ""
+    )
     return check.report(place, f"{display_value(place.value)} is not one of [{some}]")
 
 
@@ -50,9 +61,13 @@ def _const(check: ValueCheck, wanted: Any, _schema: Mapping[str, Any], place: Va
     return fine or check.report(place, f"{display_value(wanted)} was expected")
 
 
-def _reference(check: ValueCheck, reference: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
+def _reference(
+    check: ValueCheck, reference: Any, _schema: Mapping[str, Any], place: ValuePlace
+) -> bool:
     check.spend(1)
-    return check.fits_other(check.schema.target("#" if reference is True else reference, check), place)
+    return check.fits_other(
+        check.schema.target("#" if reference is True else reference, check), place
+    )
 
 
 def _all_of(check: ValueCheck, schemas: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
@@ -66,7 +81,9 @@ def _any_of(check: ValueCheck, schemas: Any, _schema: Mapping[str, Any], place: 
             fine = True
             if place.seen is None:
                 break
-    return fine or check.report(place, f"{display_value(place.value)} is not valid under any of the given schemas")
+    return fine or check.report(
+        place, f"{display_value(place.value)} is not valid under any of the given schemas"
+    )
 
 
 def _one_of(check: ValueCheck, schemas: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
@@ -76,12 +93,18 @@ def _one_of(check: ValueCheck, schemas: Any, _schema: Mapping[str, Any], place: 
         if fitting > 1:
             break
     count = "valid under more than one" if fitting else "not valid under any"
-    return fitting == 1 or check.report(place, f"{display_value(place.value)} is {count} of the given schemas")
+    return fitting == 1 or check.report(
+        place, f"{display_value(place.value)} is {count} of the given schemas"
+    )
 
 
 def _not(check: ValueCheck, schema: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
-    refused = not check.fits(schema, ValuePlace(place.value, place.parent, place.name, False, None, place.kind))
-    return refused or check.report(place, f"{display_value(place.value)} matches a schema that it must not match")
+    refused = not check.fits(
+        schema, ValuePlace(place.value, place.parent, place.name, False, None, place.kind)
+    )
+    return refused or check.report(
+        place, f"{display_value(place.value)} matches a schema that it must not match"
+    )
 
 
 def _if(check: ValueCheck, condition: Any, schema: Mapping[str, Any], place: ValuePlace) -> bool:
@@ -89,7 +112,7 @@ def _if(check: ValueCheck, condition: Any, schema: Mapping[str, Any], place: Val
     return branch not in schema or check.fits_other(schema[branch], place)
 
 
-# --- keywords: numbers and texts -------------------------------------------------------------------------------------
+# --- keywords: numbers and texts ------------------------------------------------------------------
 
 
 def _number(limit: Any) -> int | float:
@@ -98,10 +121,17 @@ def _number(limit: Any) -> int | float:
     return limit
 
 
-def _limit(holds: Callable[[Any, Any], bool], words: str, size_of: Callable[[Any], Any] = len) -> Keyword:
-    """Return a keyword that limits a value's size. `words` may contain `{value}`, `{size}` and `{limit}`."""
+def _limit(
+    holds: Callable[[Any, Any], bool], words: str, size_of: Callable[[Any], Any] = len
+) -> Keyword:
+    """Return a keyword that limits a value's size.
 
-    def check_limit(check: ValueCheck, limit: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
+    `words` may contain `{value}`, `{size}` and `{limit}`.
+    """
+
+    def check_limit(
+        check: ValueCheck, limit: Any, _schema: Mapping[str, Any], place: ValuePlace
+    ) -> bool:
         size = size_of(place.value)
         if holds(size, _number(limit)):
             return True
@@ -111,11 +141,18 @@ def _limit(holds: Callable[[Any, Any], bool], words: str, size_of: Callable[[Any
     return check_limit
 
 
-def _bound(holds: Callable[[Any, Any], bool], words: str, exclusive: Keyword | None = None, by: str = "") -> Keyword:
-    """Return a keyword that bounds a number. In draft 4, `by: true` in the schema makes the bound exclusive."""
+def _bound(
+    holds: Callable[[Any, Any], bool], words: str, exclusive: Keyword | None = None, by: str = ""
+) -> Keyword:
+    """Return a keyword that bounds a number.
+
+    In draft 4, `by: true` in the schema makes the bound exclusive.
+    """
     bound = _limit(holds, words, lambda value: value)
 
-    def check_bound(check: ValueCheck, limit: Any, schema: Mapping[str, Any], place: ValuePlace) -> bool:
+    def check_bound(
+        check: ValueCheck, limit: Any, schema: Mapping[str, Any], place: ValuePlace
+    ) -> bool:
         if exclusive is None:
             return isinstance(limit, bool) or bound(check, limit, schema, place)
         return (exclusive if schema.get(by) is True else bound)(check, limit, schema, place)
@@ -127,7 +164,9 @@ _ABOVE = _bound(gt, "{value} is less than or equal to the minimum of {limit}")
 _BELOW = _bound(lt, "{value} is greater than or equal to the maximum of {limit}")
 
 
-def _multiple_of(check: ValueCheck, divisor: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
+def _multiple_of(
+    check: ValueCheck, divisor: Any, _schema: Mapping[str, Any], place: ValuePlace
+) -> bool:
     if _number(divisor) == 0:
         raise Unchecked("nothing is a multiple of 0")
     check.spend(4 + sum(n.bit_length() for n in (place.value, divisor) if isinstance(n, int)) // 16)
@@ -136,15 +175,21 @@ def _multiple_of(check: ValueCheck, divisor: Any, _schema: Mapping[str, Any], pl
         fine = Fraction(repr(place.value)) % Fraction(repr(divisor)) == 0
     except ValueError:
         raise Unchecked("a number that is none, or is too long") from None
-    return fine or check.report(place, f"{display_value(place.value)} is not a multiple of {display_value(divisor)}")
+    return fine or check.report(
+        place, f"{display_value(place.value)} is not a multiple of {display_value(divisor)}"
+    )
 
 
-def _pattern(check: ValueCheck, pattern: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
+def _pattern(
+    check: ValueCheck, pattern: Any, _schema: Mapping[str, Any], place: ValuePlace
+) -> bool:
     fine = check.matches(pattern, place.value) is not False
-    return fine or check.report(place, f"{display_value(place.value)} does not match {display_value(pattern)}")
+    return fine or check.report(
+        place, f"{display_value(place.value)} does not match {display_value(pattern)}"
+    )
 
 
-# --- keywords: arrays ------------------------------------------------------------------------------------------------
+# --- keywords: arrays -----------------------------------------------------------------------------
 
 
 def _items(check: ValueCheck, _argument: Any, schema: Mapping[str, Any], place: ValuePlace) -> bool:
@@ -155,7 +200,9 @@ def _items(check: ValueCheck, _argument: Any, schema: Mapping[str, Any], place: 
         prefix, rest = items, schema.get("additionalItems")
     inner = prefix if rest is None else chain(prefix, repeat(rest))
     parts = enumerate(zip(inner, place.value, strict=False))
-    fine = _all_fit(place, (check.part_fits(schema, place, index, item) for index, (schema, item) in parts))
+    fine = _all_fit(
+        place, (check.part_fits(schema, place, index, item) for index, (schema, item) in parts)
+    )
     if place.seen is not None:
         place.seen.prefix = max(place.seen.prefix, len(prefix))
         place.seen.all_items |= rest is not None
@@ -164,30 +211,44 @@ def _items(check: ValueCheck, _argument: Any, schema: Mapping[str, Any], place: 
 
 def _contains(check: ValueCheck, wanted: Any, schema: Mapping[str, Any], place: ValuePlace) -> bool:
     quiet = ValuePlace(place.value, place.parent, place.name, False, None, place.kind)
-    found = [index for index, item in enumerate(place.value) if check.part_fits(wanted, quiet, index, item)]
+    found = [
+        index
+        for index, item in enumerate(place.value)
+        if check.part_fits(wanted, quiet, index, item)
+    ]
     if place.seen is not None and check.schema.draft >= 2020:
         place.seen.indexes.update(found)
     counted = check.schema.draft >= 2019
-    least, maximum = (schema.get("minContains", 1), schema.get("maxContains")) if counted else (1, None)
+    least, maximum = (
+        (schema.get("minContains", 1), schema.get("maxContains")) if counted else (1, None)
+    )
     if len(found) < _number(least):
-        return check.report(place, f"{len(found)} of its items are as {_number(least)} of them must be")
+        return check.report(
+            place, f"{len(found)} of its items are as {_number(least)} of them must be"
+        )
     fine = maximum is None or len(found) <= _number(maximum)
     return fine or check.report(place, f"{len(found)} of its items are as {maximum} of them may be")
 
 
-def _unique_items(check: ValueCheck, unique: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
+def _unique_items(
+    check: ValueCheck, unique: Any, _schema: Mapping[str, Any], place: ValuePlace
+) -> bool:
     if unique is not True:
         return True
     met: set[str] = set()
     for item in place.value:
         text = check.canonical(item)
         if text in met:
-            return check.report(place, f"{display_value(item)} is in it more than once: its items must be unique")
+            return check.report(
+                place, f"{display_value(item)} is in it more than once: its items must be unique"
+            )
         met.add(text)
     return True
 
 
-def _unevaluated_items(check: ValueCheck, inner: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
+def _unevaluated_items(
+    check: ValueCheck, inner: Any, _schema: Mapping[str, Any], place: ValuePlace
+) -> bool:
     seen = place.seen
     assert seen is not None  # noqa: S101 - `fits` made one, since the keyword is there
     if seen.all_items:
@@ -195,14 +256,20 @@ def _unevaluated_items(check: ValueCheck, inner: Any, _schema: Mapping[str, Any]
     check.spend(len(place.value))
     left = [index for index in range(seen.prefix, len(place.value)) if index not in seen.indexes]
     seen.all_items = True
-    return _each(check, place, inner, ((index, place.value[index]) for index in left), "Unevaluated items")
+    return _each(
+        check, place, inner, ((index, place.value[index]) for index in left), "Unevaluated items"
+    )
 
 
-# --- keywords: objects -----------------------------------------------------------------------------------------------
+# --- keywords: objects ----------------------------------------------------------------------------
 
 
-def _properties(check: ValueCheck, _argument: Any, schema: Mapping[str, Any], place: ValuePlace) -> bool:
-    """Check `properties`, `patternProperties` and `additionalProperties` together: each name against its schemas."""
+def _properties(
+    check: ValueCheck, _argument: Any, schema: Mapping[str, Any], place: ValuePlace
+) -> bool:
+    """Check `properties`, `patternProperties` and `additionalProperties` together: each name
+    against its schemas.
+    """
     properties, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
     additional = schema.get("additionalProperties")
     extra: list[str] = []
@@ -225,23 +292,40 @@ def _properties(check: ValueCheck, _argument: Any, schema: Mapping[str, Any], pl
         if not (fine or place.reports):
             return False
     if additional is not None:
-        fine &= _each(check, place, additional, ((name, place.value[name]) for name in extra), "Additional properties")
+        fine &= _each(
+            check,
+            place,
+            additional,
+            ((name, place.value[name]) for name in extra),
+            "Additional properties",
+        )
         if place.seen is not None:
             place.seen.all_names = True
     return fine
 
 
-def _each(check: ValueCheck, place: ValuePlace, schema: Any, parts: Iterable[tuple[Any, Any]], what: str) -> bool:
-    """Return whether each part fits the schema. If it is `false`, one sentence names the first parts."""
+def _each(
+    check: ValueCheck, place: ValuePlace, schema: Any, parts: Iterable[tuple[Any, Any]], what: str
+) -> bool:
+    """Return whether each part fits the schema.
+
+    If it is `false`, one sentence names the first parts.
+    """
     if schema is False:
         names = [name for name, _ in parts]
-        some = ", ".join(display_value(name) for name in names[:5]) + (", …" if len(names) > 5 else "")
+        some = ", ".join(display_value(name) for name in names[:5]) + (
+            ", …" if len(names) > 5 else ""
+        )
         verb = "was" if len(names) == 1 else "were"
-        return not names or check.report(place, f"{what} are not allowed ({some} {verb} unexpected)")
+        return not names or check.report(
+            place, f"{what} are not allowed ({some} {verb} unexpected)"
+        )
     return _all_fit(place, (check.part_fits(schema, place, name, value) for name, value in parts))
 
 
-def _unevaluated_properties(check: ValueCheck, inner: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
+def _unevaluated_properties(
+    check: ValueCheck, inner: Any, _schema: Mapping[str, Any], place: ValuePlace
+) -> bool:
     seen = place.seen
     assert seen is not None  # noqa: S101 - `fits` made one, since the keyword is there
     if seen.all_names:
@@ -252,7 +336,9 @@ def _unevaluated_properties(check: ValueCheck, inner: Any, _schema: Mapping[str,
     return _each(check, place, inner, left, "Unevaluated properties")
 
 
-def _property_names(check: ValueCheck, inner: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
+def _property_names(
+    check: ValueCheck, inner: Any, _schema: Mapping[str, Any], place: ValuePlace
+) -> bool:
     return _all_fit(place, (check.part_fits(inner, place, name, name) for name in place.value))
 
 
@@ -264,7 +350,9 @@ def _required(check: ValueCheck, names: Any, _schema: Mapping[str, Any], place: 
     return not missing
 
 
-def _dependencies(check: ValueCheck, needs: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
+def _dependencies(
+    check: ValueCheck, needs: Any, _schema: Mapping[str, Any], place: ValuePlace
+) -> bool:
     """Check `dependentRequired`, `dependentSchemas`, and the older `dependencies`."""
     check.spend(len(needs))
     fine = True
@@ -297,10 +385,14 @@ KEYWORDS.update(
         "not": KeywordRow("", _not),
         "if": KeywordRow("", _if, since=7),
         "minimum": KeywordRow(
-            "number", _bound(ge, "{value} is less than the minimum of {limit}", _ABOVE, "exclusiveMinimum")
+            "number",
+            _bound(ge, "{value} is less than the minimum of {limit}", _ABOVE, "exclusiveMinimum"),
         ),
         "maximum": KeywordRow(
-            "number", _bound(le, "{value} is greater than the maximum of {limit}", _BELOW, "exclusiveMaximum")
+            "number",
+            _bound(
+                le, "{value} is greater than the maximum of {limit}", _BELOW, "exclusiveMaximum"
+            ),
         ),
         "exclusiveMinimum": KeywordRow("number", _ABOVE),
         "exclusiveMaximum": KeywordRow("number", _BELOW),
@@ -308,8 +400,12 @@ KEYWORDS.update(
         "minLength": KeywordRow("string", _limit(ge, "{value} is too short")),
         "maxLength": KeywordRow("string", _limit(le, "{value} is too long")),
         "pattern": KeywordRow("string", _pattern),
-        "minItems": KeywordRow("array", _limit(ge, "it has {size} items, at least {limit} are expected")),
-        "maxItems": KeywordRow("array", _limit(le, "it has {size} items, at most {limit} are allowed")),
+        "minItems": KeywordRow(
+            "array", _limit(ge, "it has {size} items, at least {limit} are expected")
+        ),
+        "maxItems": KeywordRow(
+            "array", _limit(le, "it has {size} items, at most {limit} are allowed")
+        ),
         "uniqueItems": KeywordRow("array", _unique_items),
         "contains": KeywordRow("array", _contains, since=6),
         "minProperties": KeywordRow("object", _limit(ge, "it has too few properties")),

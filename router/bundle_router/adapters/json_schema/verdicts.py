@@ -16,13 +16,20 @@ CHECK_STEPS: Final = 1_200_000
 """Maximum steps of one check: about 0.5 s."""
 CHECK_CPU_S: Final = 0.6
 INLINE_STEPS: Final = 2_000
-"""Maximum steps on the caller's event loop, about 1 ms: enough for nearly every call. Longer checks use a thread."""
+"""Maximum steps on the caller's event loop, about 1 ms: enough for nearly every call.
+
+Longer checks use a thread.
+"""
 BYTES_TIMES_INSTRUCTIONS: Final = 100
-"""Bytes times instructions that RE2 handles at its slowest (5 ns each, measured) in one step (about 0.5 µs)."""
+"""Bytes times instructions that RE2 handles at its slowest (5 ns each, measured) in one step (about
+0.5 µs).
+"""
 PLAN_STEPS: Final = 40
 """Steps for planning a schema on first use: about 20 µs."""
 COMPILE_STEPS: Final = 2_500
-"""Steps for compiling a pattern, or finding all anchors: up to 3 ms, or 30, so never on the event loop."""
+"""Steps for compiling a pattern, or finding all anchors: up to 3 ms, or 30, so never on the event
+loop.
+"""
 TEXT_PER_STEP: Final = 64
 """Characters of canonical text per step."""
 BITS_PER_STEP: Final = 32
@@ -30,8 +37,11 @@ BITS_PER_STEP: Final = 32
 CLOCK_EVERY: Final = 1_024
 """Steps between two readings of the clock."""
 PAUSE_EVERY_S: Final = 0.004
-"""Seconds between pauses. RE2 releases the GIL for each match, so a waiting event loop wakes up too late every time and
-waits again: 320 ms as measured. So a checking thread regularly waits until the loop has run."""
+"""Seconds between pauses.
+
+RE2 releases the GIL for each match, so a waiting event loop wakes up too late every time and waits
+again: 320 ms as measured. So a checking thread regularly waits until the loop has run.
+"""
 MANY_PARTS: Final = 256
 MAX_SHOWN: Final = 60
 
@@ -81,13 +91,22 @@ class SeenParts:
 
 
 class ValuePlace:
-    """A value under check. `reports`: whether to report sentences or only a verdict. `parent` and `name` lead to the
-    root. `seen` collects the evaluated names and items, if a keyword needs them."""
+    """A value under check.
+
+    `reports`: whether to report sentences or only a verdict. `parent` and `name` lead to the root.
+    `seen` collects the evaluated names and items, if a keyword needs them.
+    """
 
     __slots__ = ("kind", "name", "parent", "reports", "seen", "value")
 
     def __init__(
-        self, value: Any, parent: ValuePlace | None, name: str | int, reports: bool, seen: SeenParts | None, kind: str
+        self,
+        value: Any,
+        parent: ValuePlace | None,
+        name: str | int,
+        reports: bool,
+        seen: SeenParts | None,
+        kind: str,
     ) -> None:
         self.value = value
         self.parent = parent
@@ -107,11 +126,16 @@ class ValuePlace:
 
 Keyword = Callable[["ValueCheck", Any, Mapping[str, Any], ValuePlace], bool]
 Plan = Mapping[str, tuple[tuple[Keyword, Any], ...]]
-"""Keywords by kind of value; the kind "" is present if a keyword needs the evaluated names and items."""
+"""Keywords by kind of value; the kind "" is present if a keyword needs the evaluated names and
+items.
+"""
 
 
 class JsonSchema:
-    """A compiled schema, which threads may share. It is compiled while the first values are checked."""
+    """A compiled schema, which threads may share.
+
+    It is compiled while the first values are checked.
+    """
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self.root = root
@@ -124,7 +148,10 @@ class JsonSchema:
         self._flat = _flat(root)
 
     def accepts(self, value: Any) -> bool:
-        """Return True only if `problems` finds none. That is quick to tell of objects whose parts have plain types."""
+        """Return True only if `problems` finds none.
+
+        That is quick to tell of objects whose parts have plain types.
+        """
         if self._flat is None or type(value) is not dict or len(value) > MANY_PARTS:
             return False
         required, allowed, others = self._flat
@@ -137,8 +164,11 @@ class JsonSchema:
         return True
 
     def problems(self, value: Any, steps: int, pause: Callable[[], object] = bool) -> list[str]:
-        """Return the errors of the value, one sentence each, at most 20. Raises Unchecked, at the latest after
-        `CHECK_CPU_S`. `pause` is called every few milliseconds, and may raise Unchecked too."""
+        """Return the errors of the value, one sentence each, at most 20.
+
+        Raises Unchecked, at the latest after `CHECK_CPU_S`. `pause` is called every few
+        milliseconds, and may raise Unchecked too.
+        """
         check = ValueCheck(self, steps, pause)
         try:
             check.fits(self.root, ValuePlace(value, None, "", True, None, check.kind(value)))
@@ -157,7 +187,10 @@ class JsonSchema:
         return plan
 
     def target(self, reference: Any, check: ValueCheck) -> Any:
-        """Return the schema that a reference points to. Raises Unchecked if it points to nothing inside this schema."""
+        """Return the schema that a reference points to.
+
+        Raises Unchecked if it points to nothing inside this schema.
+        """
         if not isinstance(reference, str):
             raise Unchecked("a reference has no target")
         found = self._targets.get(reference)
@@ -248,7 +281,10 @@ class ValueCheck:
         return self.fits(schema, ValuePlace(value, place, name, place.reports, None, kind))
 
     def fits_other(self, schema: Any, place: ValuePlace, *, quietly: bool = False) -> bool:
-        """Return whether the value fits another schema too. If so, that schema's evaluated parts count here."""
+        """Return whether the value fits another schema too.
+
+        If so, that schema's evaluated parts count here.
+        """
         seen = SeenParts() if place.seen is not None else None
         reports = place.reports and not quietly
         same = ValuePlace(place.value, place.parent, place.name, reports, seen, place.kind)
@@ -266,7 +302,9 @@ class ValueCheck:
         return False
 
     def canonical(self, value: Any) -> str:
-        """Return a text that is equal for two values exactly if JSON calls them equal: 1 equals 1.0, but not true."""
+        """Return a text that is equal for two values exactly if JSON calls them equal: 1 equals
+        1.0, but not true.
+        """
         if isinstance(value, str):
             self.spend(1 + len(value) // TEXT_PER_STEP)
             return f'"{value}"'
@@ -295,27 +333,38 @@ class ValueCheck:
         return value
 
     def _sorted_json(self, value: Any) -> str:
-        """Return the value as sorted JSON, encoded piece by piece: the encoder holds the GIL until it has finished."""
+        """Return the value as sorted JSON, encoded piece by piece: the encoder holds the GIL until
+        it has finished.
+        """
         self.spend(2)
         if isinstance(value, list) and len(value) > MANY_PARTS:
             return f"[{', '.join(map(self._sorted_json, value))}]"
         if isinstance(value, dict) and len(value) > MANY_PARTS:
-            parts = (f"{self._sorted_json(name)}: {self._sorted_json(value[name])}" for name in sorted(value))
+            parts = (
+                f"{self._sorted_json(name)}: {self._sorted_json(value[name])}"
+                for name in sorted(value)
+            )
             return f"{{{', '.join(parts)}}}"
         return json.dumps(value, sort_keys=True, ensure_ascii=False)
 
     def matches(self, pattern: str, text: str) -> bool | None:
-        """Return whether the text contains a match of the pattern; None if RE2 rejects the pattern."""
+        """Return whether the text contains a match of the pattern; None if RE2 rejects the
+        pattern.
+        """
         if not isinstance(pattern, str):
             raise Unchecked("a pattern is a text")
         linear = self.schema.pattern(pattern, self)
-        self.spend(1 + (len(text) * linear.instructions // BYTES_TIMES_INSTRUCTIONS if linear else 0))
+        self.spend(
+            1 + (len(text) * linear.instructions // BYTES_TIMES_INSTRUCTIONS if linear else 0)
+        )
         return linear.is_in(text) if linear is not None else None
 
 
 class KeywordRow(NamedTuple):
-    """A keyword: the kind of values it applies to (empty: all), and the years of its drafts. `joint`: one evaluation
-    covers all keywords of the same function."""
+    """A keyword: the kind of values it applies to (empty: all), and the years of its drafts.
+
+    `joint`: one evaluation covers all keywords of the same function.
+    """
 
     kind: str
     run: Keyword
@@ -330,7 +379,9 @@ KEYWORDS: Final[dict[str, KeywordRow]] = {}
 
 def _plan(schema: Mapping[str, Any], draft: int) -> Plan:
     plan: dict[str, list[tuple[Keyword, Any]]] = {kind: [] for kind in KINDS.values()}
-    alone = draft <= 7 and "$ref" in schema  # in these drafts `$ref` disables all keywords beside it
+    alone = (
+        draft <= 7 and "$ref" in schema
+    )  # in these drafts `$ref` disables all keywords beside it
     for name, row in KEYWORDS.items():
         if name not in schema or not row.since <= draft <= row.until or (alone and name != "$ref"):
             continue
@@ -345,34 +396,65 @@ def _plan(schema: Mapping[str, Any], draft: int) -> Plan:
 
 
 _TYPES: Final[Mapping[Any, tuple[type, ...]]] = {
-    "object": (dict,), "array": (list,), "string": (str,), "integer": (int,), "number": (int, float),
-    "boolean": (bool,), "null": (type(None),),
-}  # fmt: skip
+    "object": (dict,),
+    "array": (list,),
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "null": (type(None),),
+}
 _FLAT: Final = frozenset(("type", "properties", "required", "additionalProperties"))
 
 
-def _flat(schema: Mapping[str, Any]) -> tuple[frozenset[str], dict[str, frozenset[Any]], frozenset[Any]] | None:
-    """Return the required names, and what each property and any other may be without a further check: types, and texts
-    of an `enum`. None if another keyword of the schema applies."""
+def _flat(
+    schema: Mapping[str, Any],
+) -> tuple[frozenset[str], dict[str, frozenset[Any]], frozenset[Any]] | None:
+    """Return the required names, and what each property and any other may be without a further
+    check: types, and texts of an `enum`. None if another keyword of the schema applies.
+    """
     properties, required = schema.get("properties", {}), schema.get("required", [])
     rest = schema.get("additionalProperties", True)
     is_flat = schema.get("type") == "object" and not (KEYWORDS.keys() & schema.keys()) - _FLAT
-    if not is_flat or type(properties) is not dict or type(required) is not list or type(rest) is not bool:
+    if (
+        not is_flat
+        or type(properties) is not dict
+        or type(required) is not list
+        or type(rest) is not bool
+    ):
         return None
     if len(properties) > MANY_PARTS or not all(isinstance(name, str) for name in required):
         return None
     others = frozenset(kind for kinds in _TYPES.values() for kind in kinds) if rest else frozenset()
-    return frozenset(required), {name: _plainly_fine(inner) for name, inner in properties.items()}, others
+    return (
+        frozenset(required),
+        {name: _plainly_fine(inner) for name, inner in properties.items()},
+        others,
+    )
 
 
 def _plainly_fine(schema: Any) -> frozenset[Any]:
-    """Return the types, or the texts, the schema permits; none if it has keywords beside `type` and `enum`."""
+    """Return the types, or the texts, the schema permits; none if it has keywords beside `type` and
+    `enum`.
+    """
     used_keywords = KEYWORDS.keys() & schema.keys() if isinstance(schema, dict) else {""}
-    names, texts = (schema.get("type"), schema.get("enum")) if used_keywords <= {"type", "enum"} else (None, None)
+    names, texts = (
+        (schema.get("type"), schema.get("enum"))
+        if used_keywords <= {"type", "enum"}
+        else (None, None)
+    )
     if texts is not None:
-        is_plain = names == "string" and isinstance(texts, list) and all(isinstance(text, str) for text in texts)
+        is_plain = (
+            names == "string"
+            and isinstance(texts, list)
+            and all(isinstance(text, str) for text in texts)
+        )
         return frozenset(texts if is_plain else ())
-    kinds = [_TYPES.get(name, ()) for name in (names if isinstance(names, list) else (names,)) if isinstance(name, str)]
+    kinds = [
+        _TYPES.get(name, ())
+        for name in (names if isinstance(names, list) else (names,))
+        if isinstance(name, str)
+    ]
     return frozenset(kind for found in kinds for kind in found)
 
 
@@ -390,4 +472,8 @@ def display_value(value: Any) -> str:
         return f"a list of {len(value)}"
     if isinstance(value, str):
         return repr(value) if len(value) <= MAX_SHOWN else repr(value[:MAX_SHOWN]) + "…"
-    return "a number of many digits" if isinstance(value, int) and value.bit_length() > 200 else repr(value)
+    return (
+        "a number of many digits"
+        if isinstance(value, int) and value.bit_length() > 200
+        else repr(value)
+    )

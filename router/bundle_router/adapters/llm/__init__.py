@@ -1,5 +1,7 @@
-"""Calls language and embedding models through litellm; instructor parses the answers. Implements the `ModelClient`
-port, and `Embedder` for remote models."""
+"""Calls language and embedding models through litellm; instructor parses the answers.
+
+Implements the `ModelClient` port, and `Embedder` for remote models.
+"""
 
 from bundle_router.adapters.llm.client import LiteLlm
 from bundle_router.adapters.llm.embedding import LiteLlmEmbedder

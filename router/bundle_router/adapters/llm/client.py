@@ -1,11 +1,12 @@
 """The `ModelClient` over litellm and instructor.
 
 Rules:
-1. One `complete` is one request on the wire (see `wire`). litellm may not retry, instructor may not re-ask.
-2. Only the messages vary between calls. A varying timeout or key would open a new client, with a socket, for every
-   value.
-3. instructor gets no `context`, because it would render messages as templates. It gets no key either, because its
-   exceptions and hooks would carry it; the shim below it adds the key.
+1. One `complete` is one request on the wire (see `wire`). litellm may not retry, instructor may not
+   re-ask.
+2. Only the messages vary between calls. A varying timeout or key would open a new client, with a
+   socket, for every value.
+3. instructor gets no `context`, because it would render messages as templates. It gets no key
+   either, because its exceptions and hooks would carry it; the shim below it adds the key.
 4. No exception of the libraries leaves this module, and none of their texts.
 """
 
@@ -34,10 +35,15 @@ if TYPE_CHECKING:
     from aiohttp import ClientSession
 
 CLIENT_TIMEOUT_S: Final = 301.0
-"""Timeout for litellm, the same for every call (rule 2) and longer than any deadline, which cancelling enforces."""
+"""Timeout for litellm, the same for every call (rule 2) and longer than any deadline, which
+cancelling enforces.
+"""
 
 _NO_KEY: Final = "(no key)"
-"""Placeholder for the name of a key's variable, for a call without a key. No variable has this name."""
+"""Placeholder for the name of a key's variable, for a call without a key.
+
+No variable has this name.
+"""
 
 _MODES: Final[Mapping[AnswerMode, str]] = {
     "json_schema": "JSON_SCHEMA",
@@ -61,9 +67,9 @@ _exchange: ContextVar[_Exchange] = ContextVar("bundle_router_model_exchange")
 class LiteLlm:
     """Calls `models`, by litellm's names. Everything but `readiness` is for one event loop.
 
-    Keys are read from the environment at a model's first call, and cached. Rule 1 holds for every provider that litellm
-    reaches through its HTTP handler or the OpenAI client (nearly all). The few with a client of their own (cohere,
-    bedrock) are bounded only by the deadline.
+    Keys are read from the environment at a model's first call, and cached. Rule 1 holds for every
+    provider that litellm reaches through its HTTP handler or the OpenAI client (nearly all). The
+    few with a client of their own (cohere, bedrock) are bounded only by the deadline.
     """
 
     def __init__(self, models: Sequence[ModelChoice] = ()) -> None:
@@ -78,11 +84,12 @@ class LiteLlm:
         self._warm: asyncio.Event | None = None
         self._closing = False
 
-    # --- getting ready ---------------------------------------------------------------------------------------------
+    # --- getting ready ----------------------------------------------------------------------------
 
     async def warm_up(self) -> Readiness:
-        """See `ModelClient`. litellm's first call takes an extra second, so this makes one without a request allowance,
-        which ends before it connects."""
+        """See `ModelClient`. litellm's first call takes an extra second, so this makes one without
+        a request allowance, which ends before it connects.
+        """
         import asyncio
 
         if self._warm is not None:
@@ -116,9 +123,9 @@ class LiteLlm:
     async def _rehearse(self, libraries: Libraries, session: ClientSession) -> None:
         """Simulate a call, an error and an answer for every model, without a connection.
 
-        This finds out how each provider takes our session: some take an HTTP client, some the session, and with the
-        wrong one a provider never requests anything. A rehearsal holds no key and nothing of a step; its address is one
-        on this machine where nothing listens.
+        This finds out how each provider takes our session: some take an HTTP client, some the
+        session, and with the wrong one a provider never requests anything. A rehearsal holds no key
+        and nothing of a step; its address is one on this machine where nothing listens.
         """
         handler = libraries.handler(session)
         with warnings.catch_warnings():
@@ -139,13 +146,15 @@ class LiteLlm:
         token = allowance.set(Allowance(0))
         try:
             response = await libraries.litellm.acompletion(
-                model="openai/gpt-4o-mini", messages=[{"role": "user", "content": "{}"}], mock_response="{}"
+                model="openai/gpt-4o-mini",
+                messages=[{"role": "user", "content": "{}"}],
+                mock_response="{}",
             )
             metered(libraries.litellm, response, "openai/gpt-4o-mini", ModelReply())
         finally:
             allowance.reset(token)
 
-    # --- calling ---------------------------------------------------------------------------------------------------
+    # --- calling ----------------------------------------------------------------------------------
 
     async def complete(self, request: ModelRequest) -> ModelReply:
         """See `ModelClient`."""
@@ -165,7 +174,10 @@ class LiteLlm:
         token = _exchange.set(exchange)
         try:
             answer = await self._client(request.model.mode).chat.completions.create(
-                model=request.model.name, messages=_messages(request), response_model=request.shape, max_retries=0
+                model=request.model.name,
+                messages=_messages(request),
+                response_model=request.shape,
+                max_retries=0,
             )
             reply = ModelReply(answer=answer, raw=raw_of(exchange.response))
         except Exception as error:  # noqa: BLE001 - rule 4: what the libraries raise is no closed list
@@ -186,7 +198,10 @@ class LiteLlm:
         return known
 
     async def _shim(self, **request: Any) -> Any:
-        """Complete by litellm, as the completion function that instructor calls. Adds what instructor need not know."""
+        """Complete by litellm, as the completion function that instructor calls.
+
+        Adds what instructor need not know.
+        """
         libraries, exchange = self._require_libraries(), _exchange.get()
         model = exchange.model
         _make_strict(request)
@@ -201,7 +216,8 @@ class LiteLlm:
             num_retries=0,
             drop_params=True,
             caching=False,
-            base_model=model.name,  # else litellm looks up the price by the name in the answer, in quadratic time
+            # else litellm looks up the price by the name in the answer, in quadratic time
+            base_model=model.name,
             shared_session=self._session,
             **({"client": self._ways[model]} if self._ways.get(model) is not None else {}),
         )
@@ -215,16 +231,26 @@ class LiteLlm:
 
     def _key(self, model: ModelChoice) -> str | None:
         if model not in self._keys:
-            named = "none" if model.key_env == _NO_KEY else os.environ.get(model.key_env) if model.key_env else None
+            named = (
+                "none"
+                if model.key_env == _NO_KEY
+                else os.environ.get(model.key_env)
+                if model.key_env
+                else None
+            )
             # A self-hosted server often needs no key, but the client library insists on one.
             self._keys[model] = named or ("none" if model.base_url and not model.key_env else None)
         return self._keys[model]
 
     async def close(self) -> None:
-        """Close the connections, and remove our clients (litellm caches them by loop) from litellm's cache."""
+        """Close the connections, and remove our clients (litellm caches them by loop) from
+        litellm's cache.
+        """
         self._closing = True
         if self._session is not None and self._warm is not None:
-            await self._warm.wait()  # a rehearsal takes a second; cancelling it would leave coroutines behind
+            await (
+                self._warm.wait()
+            )  # a rehearsal takes a second; cancelling it would leave coroutines behind
         if self._libraries is not None and self._loop is not None:
             cache = self._libraries.litellm.in_memory_llm_clients_cache
             for key in [key for key in cache.cache_dict if str(key).endswith(f"-{id(self._loop)}")]:
@@ -234,24 +260,39 @@ class LiteLlm:
 
 
 def _messages(request: ModelRequest) -> list[dict[str, str]]:
-    messages = [{"role": "system", "content": request.system}, {"role": "user", "content": request.user}]
+    messages = [
+        {"role": "system", "content": request.system},
+        {"role": "user", "content": request.user},
+    ]
     if request.correction is not None:
         reply = request.correction.answer or "(nothing)"
-        messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": request.correction.complaint}]
+        messages += [
+            {"role": "assistant", "content": reply},
+            {"role": "user", "content": request.correction.complaint},
+        ]
     return messages
 
 
 def _make_strict(request: dict[str, Any]) -> None:
-    """Ask the provider to constrain the answer to its schema. instructor's own `strict` is not sent."""
+    """Ask the provider to constrain the answer to its schema. instructor's own `strict` is not
+    sent.
+    """
     form = request.get("response_format")
     if isinstance(form, dict) and isinstance(form.get("json_schema"), dict):
-        request["response_format"] = {**form, "json_schema": {**form["json_schema"], "strict": True}}
+        request["response_format"] = {
+            **form,
+            "json_schema": {**form["json_schema"], "strict": True},
+        }
     if isinstance(request.get("tools"), list):
-        request["tools"] = [{**tool, "function": {**tool["function"], "strict": True}} for tool in request["tools"]]
+        request["tools"] = [
+            {**tool, "function": {**tool["function"], "strict": True}} for tool in request["tools"]
+        ]
 
 
 def _failed_reply(error: Exception, exchange: _Exchange) -> ModelReply:
-    """Return the reply for an exception. instructor wraps the shim's exceptions, so the causes are searched."""
+    """Return the reply for an exception. instructor wraps the shim's exceptions, so the causes are
+    searched.
+    """
     raw = raw_of(exchange.response)
     cause: BaseException | None = error
     while cause is not None:

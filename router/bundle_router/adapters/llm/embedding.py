@@ -1,11 +1,16 @@
 """The `Embedder` over any embedding model that litellm supports.
 
 Rules:
-1. One deadline bounds a whole `embed`, from outside: litellm's timeout is per read, which slow drips never reach.
-2. One batch is one request on the wire (see `wire`): no retry, no redirect, at most `MAX_BYTES` of an answer.
-3. Only the texts vary between calls: a varying timeout or key would open a new client for every value.
-4. No exception of the library leaves this module, and none of its texts: it may hold the input, or the key.
-5. All runs on a loop of its own in a daemon thread: litellm blocks the loop for a second on its first call.
+1. One deadline bounds a whole `embed`, from outside: litellm's timeout is per read, which slow
+   drips never reach.
+2. One batch is one request on the wire (see `wire`): no retry, no redirect, at most `MAX_BYTES` of
+   an answer.
+3. Only the texts vary between calls: a varying timeout or key would open a new client for every
+   value.
+4. No exception of the library leaves this module, and none of its texts: it may hold the input, or
+   the key.
+5. All runs on a loop of its own in a daemon thread: litellm blocks the loop for a second on its
+   first call.
 """
 
 from __future__ import annotations
@@ -33,15 +38,18 @@ BATCH: Final = 32
 """Texts per request. Providers take 96 to 2,048; a smaller batch loses less when it fails."""
 MAX_BYTES: Final = 16_777_216
 CLIENT_TIMEOUT_S: Final = 301.0
-"""Seconds for litellm's own timeout, the same for every call (rule 3) and longer than any deadline (rule 1)."""
+"""Seconds for litellm's own timeout, the same for every call (rule 3) and longer than any deadline
+(rule 1).
+"""
 GRACE_S: Final = 1.0
 """Seconds beyond the deadline after which a blocked loop is abandoned."""
 _NOWHERE: Final = "http://127.0.0.1:9"
 
 
 class _Never(int):
-    """Zero retries for code that reads `max_retries or 2`. litellm 1.106 does for embeddings, and then waits as long as
-    Retry-After says before a second request, which the wire refuses."""
+    """Zero retries for code that reads `max_retries or 2`. litellm 1.106 does for embeddings, and
+    then waits as long as Retry-After says before a second request, which the wire refuses.
+    """
 
     def __bool__(self) -> bool:
         return True
@@ -53,14 +61,17 @@ NEVER: Final = _Never(0)
 class LiteLlmEmbedder:
     """Embeds with `model`, by litellm's name for it. Many threads may use it.
 
-    `base_url`: the service's address (None: the provider's own). `key_env`: the variable with the key (None: the
-    provider's usual one), read at the first call. Vectors are identified by the model's name and address: if a provider
-    changes the model behind them, the operator must give it another name.
+    `base_url`: the service's address (None: the provider's own). `key_env`: the variable with the
+    key (None: the provider's usual one), read at the first call. Vectors are identified by the
+    model's name and address: if a provider changes the model behind them, the operator must give it
+    another name.
     """
 
     prompts = ("", "")
 
-    def __init__(self, model: str, *, base_url: str | None = None, key_env: str | None = None) -> None:
+    def __init__(
+        self, model: str, *, base_url: str | None = None, key_env: str | None = None
+    ) -> None:
         self._model, self._base_url, self._key_env = model, base_url, key_env
         self._lock = threading.Lock()
         self._thread = LoopThread("bundle-router-embedder", abandon_after_s=GRACE_S * 5)
@@ -76,7 +87,11 @@ class LiteLlmEmbedder:
 
     @property
     def revision(self) -> str:
-        return self._model if self._base_url is None else f"{self._model}@{digest(self._base_url)[7:19]}"
+        return (
+            self._model
+            if self._base_url is None
+            else f"{self._model}@{digest(self._base_url)[7:19]}"
+        )
 
     def embed(self, texts: Sequence[str], *, timeout_s: float) -> Embedding:
         """See `Embedder`."""
@@ -89,7 +104,9 @@ class LiteLlmEmbedder:
         return _outcome(work, timeout_s + GRACE_S)
 
     async def _embed(self, texts: tuple[str, ...], timeout_s: float) -> Embedding:
-        """Load the library, which takes seconds and continues after a deadline: the next call finds it further."""
+        """Load the library, which takes seconds and continues after a deadline: the next call finds
+        it further.
+        """
         if self._ready is None:
             self._ready = asyncio.create_task(self._prepare())
         try:
@@ -119,11 +136,15 @@ class LiteLlmEmbedder:
         return True
 
     async def _rehearse(self, handler: Any) -> None:
-        """Simulate a call without a connection, key or input, because the first call takes a second. This finds out how
-        the provider takes our session: as an HTTP client, or as it is."""
+        """Simulate a call without a connection, key or input, because the first call takes a
+        second. This finds out how the provider takes our session: as an HTTP client, or as it
+        is.
+        """
         for way in (None, handler):
             budget = Allowance(0)
-            with suppress(Exception):  # every rehearsal ends in an error, because no request is granted
+            with suppress(
+                Exception
+            ):  # every rehearsal ends in an error, because no request is granted
                 await self._embed_once(budget, ["rehearsal"], _NOWHERE, way)
             if budget.asked:
                 self._way = way
@@ -160,7 +181,10 @@ class LiteLlmEmbedder:
         return named or ("none" if self._base_url and not self._key_env else None)
 
     def close(self) -> None:
-        """Cancel the work in progress and close the connections. Idempotent; blocks for a moment."""
+        """Cancel the work in progress and close the connections.
+
+        Idempotent; blocks for a moment.
+        """
         with self._lock:
             self._closed = True
         if self._thread.is_started:
@@ -175,7 +199,11 @@ class LiteLlmEmbedder:
         await asyncio.gather(*others, return_exceptions=True)
         if self._libraries is not None:
             cache = self._libraries.litellm.in_memory_llm_clients_cache
-            for key in [key for key in cache.cache_dict if str(key).endswith(f"-{id(asyncio.get_running_loop())}")]:
+            for key in [
+                key
+                for key in cache.cache_dict
+                if str(key).endswith(f"-{id(asyncio.get_running_loop())}")
+            ]:
                 cache.delete_cache(key)
         if self._session is not None:
             await self._session.close()
@@ -195,14 +223,24 @@ def _outcome(work: Future[Embedding], timeout_s: float) -> Embedding:
 
 
 def _vectors(response: Any) -> list[tuple[float, ...]]:
-    """Return the vectors in the order of the texts, by the provider's numbering. Anything malformed counts as no
-    vector, which the caller detects (`fault_in`)."""
-    rows = [row if isinstance(row, dict) else vars(row) for row in getattr(response, "data", None) or ()]
-    ordered = sorted(rows, key=lambda row: row["index"]) if all(isinstance(r.get("index"), int) for r in rows) else rows
+    """Return the vectors in the order of the texts, by the provider's numbering.
+
+    Anything malformed counts as no vector, which the caller detects (`fault_in`).
+    """
+    rows = [
+        row if isinstance(row, dict) else vars(row) for row in getattr(response, "data", None) or ()
+    ]
+    ordered = (
+        sorted(rows, key=lambda row: row["index"])
+        if all(isinstance(r.get("index"), int) for r in rows)
+        else rows
+    )
     return [_numbers(row.get("embedding")) for row in ordered]
 
 
 def _numbers(value: object) -> tuple[float, ...]:
-    if not isinstance(value, (list, tuple)) or not all(isinstance(number, (int, float)) for number in value):
+    if not isinstance(value, (list, tuple)) or not all(
+        isinstance(number, (int, float)) for number in value
+    ):
         return ()
     return tuple(float(number) for number in value)

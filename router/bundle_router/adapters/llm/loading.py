@@ -1,8 +1,8 @@
 """The only module that imports litellm and instructor.
 
-litellm's import takes seconds of CPU, fetches a price list, reads any `.env` file and prints errors to standard output.
-So it is imported in a thread, only if a model is configured, with all of that switched off. Settings of the host
-application are not changed.
+litellm's import takes seconds of CPU, fetches a price list, reads any `.env` file and prints errors
+to standard output. So it is imported in a thread, only if a model is configured, with all of that
+switched off. Settings of the host application are not changed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _HABITS: Final = {
     "LITELLM_MODE": "PRODUCTION",
 }
 _MALFORMED: Final = (
-    r"(?s)Pydantic serializer warnings:.*(?:CompletionUsage|\[Choice\]|Expected `(?:Choice|ChatCompletion\w*)`"
+    r"(?s)Pydantic serializer warnings:.*(?:CompletionUsage|\[Choice\]|Expected"
+    r" `(?:Choice|ChatCompletion\w*)`"
     r"|field_name='(?:\w*_tokens|usage|choices|message|content|tool_calls|arguments)')"
 )
 OUR_THREADS: Final = ("bundle-router-import", "bundle-router-model", "bundle-router-embedder")
@@ -45,7 +46,10 @@ class Libraries:
     instructor: Any
 
     def handler(self, session: ClientSession) -> Any:
-        """Return litellm's HTTP client over our session. New connections that it opens use the same session."""
+        """Return litellm's HTTP client over our session.
+
+        New connections that it opens use the same session.
+        """
         from litellm.llms.custom_httpx.aiohttp_transport import LiteLLMAiohttpTransport
         from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler
 
@@ -59,26 +63,35 @@ def installed() -> bool:
 
 
 def has_price(model: str) -> bool:
-    """Return whether litellm's list has a price above 0 for a model. Call it once the libraries are loaded."""
+    """Return whether litellm's list has a price above 0 for a model.
+
+    Call it once the libraries are loaded.
+    """
     try:
         import litellm
 
-        return sum(litellm.cost_per_token(model=model, prompt_tokens=1_000, completion_tokens=1_000)) > 0.0
+        return (
+            sum(litellm.cost_per_token(model=model, prompt_tokens=1_000, completion_tokens=1_000))
+            > 0.0
+        )
     except Exception:  # noqa: BLE001 - it raises bare Exception for every model that it has no price for
         return False
 
 
 class _NotOurs(logging.Filter):
-    """Keeps the libraries' records of our own calls out of the host's log: prompts, answers, errors with keys. Our own
-    calls are those with an allowance, and everything on our threads (imports, litellm's workers)."""
+    """Keeps the libraries' records of our own calls out of the host's log: prompts, answers, errors
+    with keys. Our own calls are those with an allowance, and everything on our threads (imports,
+    litellm's workers).
+    """
 
     def filter(self, record: logging.LogRecord) -> bool:
         return allowance.get() is None and threading.current_thread().name not in OUR_THREADS
 
 
 class _NotOnStdout(logging.Filter):
-    """Keeps litellm's own handler from writing records below warnings to standard output, also from unrelated threads.
-    The host's handlers still get them."""
+    """Keeps litellm's own handler from writing records below warnings to standard output, also from
+    unrelated threads. The host's handlers still get them.
+    """
 
     def filter(self, record: logging.LogRecord) -> bool:
         return record.levelno >= logging.WARNING
@@ -95,7 +108,9 @@ def _import() -> Libraries:
         logging.getLogger(name).addFilter(_NOT_OURS)
     is_hosts = "litellm" in sys.modules
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"(litellm|instructor|openai)\b")
+        warnings.filterwarnings(
+            "ignore", category=DeprecationWarning, module=r"(litellm|instructor|openai)\b"
+        )
         import instructor
         import litellm
 
@@ -103,22 +118,31 @@ def _import() -> Libraries:
     silence_warnings()
     litellm.suppress_debug_info = True
     if not is_hosts:
-        for handler in (handler for name in _LITELLM for handler in logging.getLogger(name).handlers):
+        for handler in (
+            handler for name in _LITELLM for handler in logging.getLogger(name).handlers
+        ):
             handler.addFilter(_NOT_ON_STDOUT)
     return Libraries(litellm, instructor)
 
 
 def silence_warnings() -> None:
-    """Ignore three warnings that we can't act on: pydantic's about litellm's types when it first builds one; the
-    coroutine that litellm drops when a call is cancelled while it is prepared; and pydantic's about a completion with
-    parts of the wrong type, some of which it quotes."""
-    warnings.filterwarnings("ignore", message=r"Items? .* on TypedDict class .* `ReadOnly`", category=UserWarning)
-    warnings.filterwarnings("ignore", message=r"coroutine '\w+\.a?completion' was never", category=RuntimeWarning)
+    """Ignore three warnings that we can't act on: pydantic's about litellm's types when it first
+    builds one; the coroutine that litellm drops when a call is cancelled while it is prepared; and
+    pydantic's about a completion with parts of the wrong type, some of which it quotes.
+    """
+    warnings.filterwarnings(
+        "ignore", message=r"Items? .* on TypedDict class .* `ReadOnly`", category=UserWarning
+    )
+    warnings.filterwarnings(
+        "ignore", message=r"coroutine '\w+\.a?completion' was never", category=RuntimeWarning
+    )
     warnings.filterwarnings("ignore", message=_MALFORMED, category=UserWarning)
 
 
 async def load() -> Libraries | Literal["broken"]:
-    """Import both libraries in a thread that does not keep the process from ending, and return them."""
+    """Import both libraries in a thread that does not keep the process from ending, and return
+    them.
+    """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Libraries | Literal["broken"]] = loop.create_future()
 

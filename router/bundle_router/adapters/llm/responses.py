@@ -1,6 +1,8 @@
-"""Turns litellm's results into an answer with its cost, and its exceptions into one of the closed failures.
+"""Turns litellm's results into an answer with its cost, and its exceptions into one of the closed
+failures.
 
-Only the failure leaves this module, never an exception's text: it may hold the prompt, the answer and the key.
+Only the failure leaves this module, never an exception's text: it may hold the prompt, the answer
+and the key.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ class UnusableAnswer(Exception):
 
 
 def failure_of(error: BaseException) -> tuple[Failure, float | None]:
-    """Return the failure for an exception of litellm, or of the layers below it, and its Retry-After."""
+    """Return the failure for an exception of litellm, or of the layers below it, and its
+    Retry-After.
+    """
     status = getattr(error, "status_code", None)
     number = status if isinstance(status, int) else None
     failure = classify(number, type(error).__name__, str(error)[:MAX_TEXT])
@@ -38,8 +42,12 @@ def failure_of(error: BaseException) -> tuple[Failure, float | None]:
 
 
 def retry_after(headers: Mapping[str, Any]) -> float | None:
-    """Return the seconds of a `Retry-After` header (a number or an HTTP date); None without a usable one."""
-    value = next((str(text) for name, text in headers.items() if str(name).lower() == "retry-after"), "").strip()
+    """Return the seconds of a `Retry-After` header (a number or an HTTP date); None without a
+    usable one.
+    """
+    value = next(
+        (str(text) for name, text in headers.items() if str(name).lower() == "retry-after"), ""
+    ).strip()
     if re.fullmatch(r"\d{1,9}(?:\.\d{1,9})?", value):
         return float(value)
     try:
@@ -49,7 +57,10 @@ def retry_after(headers: Mapping[str, Any]) -> float | None:
 
 
 def check(response: Any) -> str:
-    """Return the text of a completion, after removing its code fence in place. Raises UnusableAnswer."""
+    """Return the text of a completion, after removing its code fence in place.
+
+    Raises UnusableAnswer.
+    """
     choices = getattr(response, "choices", None)
     if not choices:
         raise UnusableAnswer("invalid_output")
@@ -76,7 +87,9 @@ def _refusal(message: Any) -> bool:
 
 
 def raw_of(response: Any) -> str | None:
-    """Return the model's reply for the record: its text, refusal or tool call's arguments, cut to the maximum."""
+    """Return the model's reply for the record: its text, refusal or tool call's arguments, cut to
+    the maximum.
+    """
     choices = getattr(response, "choices", None) or ()
     message = getattr(choices[0], "message", None) if choices else None
     if message is None:
@@ -89,13 +102,15 @@ def raw_of(response: Any) -> str | None:
         fields.get("refusal") if isinstance(fields, Mapping) else None,
     )
     text = next((part for part in parts if isinstance(part, str) and part), None)
-    # Valid Unicode: a second call sends it back to the model, and JSON on the wire allows no lone surrogates.
+    # Valid Unicode: a second call sends it back to the model, and JSON on the wire allows no lone
+    # surrogates.
     return text[:MAX_RAW].encode("utf-8", "replace").decode("utf-8") if text is not None else None
 
 
 def metered(litellm: Any, response: Any, model: str, reply: ModelReply) -> ModelReply:
-    """Return the reply with the call's usage: the provider's token counts, the cost by litellm's price list (0:
-    unknown, or the counts are invalid)."""
+    """Return the reply with the call's usage: the provider's token counts, the cost by litellm's
+    price list (0: unknown, or the counts are invalid).
+    """
     usage = getattr(response, "usage", None)
     prompt_tokens, output_tokens = (
         _count(getattr(usage, "prompt_tokens", 0)),
@@ -103,7 +118,9 @@ def metered(litellm: Any, response: Any, model: str, reply: ModelReply) -> Model
     )
     try:
         cost = (
-            float(litellm.completion_cost(completion_response=response, model=model, base_model=model))
+            float(
+                litellm.completion_cost(completion_response=response, model=model, base_model=model)
+            )
             if prompt_tokens or output_tokens
             else 0.0
         )

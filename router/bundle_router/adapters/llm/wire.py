@@ -1,14 +1,17 @@
 """The HTTP session that litellm uses, with the bounds that litellm lacks.
 
 Rules:
-1. One allowance is one request. Redirects, reconnects and retries inside the libraries need a second one, and are
-   refused before they connect. Without an allowance (at warm-up) nothing connects at all.
-2. Of an answer no more is read than its tokens can need (`bytes_for`; for vectors, the bytes that the caller allows);
-   then the connection is closed. Compressed answers are neither requested nor accepted, so that bytes on the wire are
-   bytes in memory. A completion of many values, or with long ones around the text, is refused before litellm sees it,
-   which spends a millisecond on each invalid value, and seconds on long names and errors (`is_overloaded`, `VECTOR`).
-3. Of an error's text `MAX_ERROR_BYTES` are read, and none of a compressed one. Its status is enough, and litellm
-   searches the text with more than a hundred expressions, which takes ten seconds a megabyte.
+1. One allowance is one request. Redirects, reconnects and retries inside the libraries need a
+   second one, and are refused before they connect. Without an allowance (at warm-up) nothing
+   connects at all.
+2. Of an answer no more is read than its tokens can need (`bytes_for`; for vectors, the bytes that
+   the caller allows); then the connection is closed. Compressed answers are neither requested nor
+   accepted, so that bytes on the wire are bytes in memory. A completion of many values, or with
+   long ones around the text, is refused before litellm sees it, which spends a millisecond on each
+   invalid value, and seconds on long names and errors (`is_overloaded`, `VECTOR`).
+3. Of an error's text `MAX_ERROR_BYTES` are read, and none of a compressed one. Its status is
+   enough, and litellm searches the text with more than a hundred expressions, which takes ten
+   seconds a megabyte.
 
 It uses aiohttp's extension points: `TraceConfig.on_request_start` and `response_class`.
 """
@@ -27,13 +30,27 @@ if TYPE_CHECKING:
 MAX_BYTES: Final = 1_048_576
 FEWEST_BYTES: Final = 65_536
 BYTES_PER_TOKEN: Final = 64
-"""Bytes of an answer for each token that it may have, beyond `FEWEST_BYTES` and up to `MAX_BYTES`. A token of four
-characters, all escaped, is 24 bytes. litellm's work on some fields is quadratic, so less is better."""
+"""Bytes of an answer for each token that it may have, beyond `FEWEST_BYTES` and up to `MAX_BYTES`.
+
+A token of four characters, all escaped, is 24 bytes. litellm's work on some fields is quadratic, so
+less is better.
+"""
 MAX_ERROR_BYTES: Final = 8_192
 MAX_VALUES: Final = 500
-"""Maximum values in the JSON of a completion, whose text is one of some fifty; of vectors, maximum objects."""
+"""Maximum values in the JSON of a completion, whose text is one of some fifty; of vectors, maximum
+objects.
+"""
 VECTOR: Final = re.compile(rb"\[[-+.0-9eE,\s]*\]")
-LONG_TEXTS: Final = ("content", "arguments", "refusal", "text", "reasoning", "reasoning_content", "thinking", "data")
+LONG_TEXTS: Final = (
+    "content",
+    "arguments",
+    "refusal",
+    "text",
+    "reasoning",
+    "reasoning_content",
+    "thinking",
+    "data",
+)
 MAX_CONNECTIONS: Final = 64
 KEEP_ALIVE_S: Final = 15.0
 
@@ -56,7 +73,9 @@ def bytes_for(tokens: int) -> int:
 
 
 def is_overloaded(answer: bytes | bytearray) -> bool:
-    """Return whether a completion has more values, or longer ones around its text, than any needs (rule 2)."""
+    """Return whether a completion has more values, or longer ones around its text, than any needs
+    (rule 2).
+    """
     try:
         top = json.loads(answer)
     except (ValueError, RecursionError):
@@ -66,7 +85,10 @@ def is_overloaded(answer: bytes | bytearray) -> bool:
     todo, count = [("", top)], 1
     while todo and count <= MAX_VALUES:
         name, value = todo.pop()
-        if max(len(name), len(value) if isinstance(value, str) and name not in LONG_TEXTS else 0) > FEWEST_BYTES:
+        if (
+            max(len(name), len(value) if isinstance(value, str) and name not in LONG_TEXTS else 0)
+            > FEWEST_BYTES
+        ):
             return True
         inner = value if isinstance(value, dict | list) else ()
         count += len(inner)
@@ -79,7 +101,10 @@ def _is_compressed(response: Any) -> bool:
 
 
 def open_session(*, max_bytes: int = MAX_BYTES, vectors: bool = False) -> ClientSession:
-    """Return a session that keeps the rules. It belongs to the running loop. `vectors`: it is for them alone."""
+    """Return a session that keeps the rules.
+
+    It belongs to the running loop. `vectors`: it is for them alone.
+    """
     import aiohttp
 
     class Bounded:
@@ -100,7 +125,13 @@ def open_session(*, max_bytes: int = MAX_BYTES, vectors: bool = False) -> Client
             if n >= 0:
                 return bytes(await self._reader.read(n))
             is_error, answer = self._response.status >= 400, bytearray()
-            limit = max_bytes if not is_error else 0 if _is_compressed(self._response) else MAX_ERROR_BYTES
+            limit = (
+                max_bytes
+                if not is_error
+                else 0
+                if _is_compressed(self._response)
+                else MAX_ERROR_BYTES
+            )
             async for chunk in self._reader.iter_chunked(65_536):
                 answer += chunk
                 if len(answer) > limit:
@@ -110,14 +141,18 @@ def open_session(*, max_bytes: int = MAX_BYTES, vectors: bool = False) -> Client
                     raise aiohttp.ClientPayloadError(f"the answer is longer than {max_bytes} bytes")
             many = max(map(answer.count, b"{[")) > MAX_VALUES if vectors else is_overloaded(answer)
             if not is_error and (many or (vectors and len(VECTOR.sub(b"", answer)) > FEWEST_BYTES)):
-                raise aiohttp.ClientPayloadError("the answer has more values, or longer ones, than it needs")
+                raise aiohttp.ClientPayloadError(
+                    "the answer has more values, or longer ones, than it needs"
+                )
             return bytes(answer)
 
     class BoundedResponse(aiohttp.ClientResponse):
         async def start(self, connection: Any) -> aiohttp.ClientResponse:
             await super().start(connection)
             if self.status < 400 and _is_compressed(self):
-                raise aiohttp.ClientPayloadError("the answer is compressed, which was not asked for")
+                raise aiohttp.ClientPayloadError(
+                    "the answer is compressed, which was not asked for"
+                )
             self.content = Bounded(self.content, self)  # type: ignore[assignment]  # reads as a StreamReader does
             return self
 

@@ -1,13 +1,14 @@
 """Local tools: Python functions behind the same port as any tool server.
 
 Rules:
-1. A local server named `x` is the package `bundle_router.tools.x`, or tools passed by the caller's code. Config names a
-   server; it can't name code.
-2. A tool runs in a worker thread, with validated arguments and a deadline that begins with the call. If the caller is
-   cancelled or the deadline passes, `context.cancelled()` becomes true and the result is dropped. A call that is still
-   waiting for a thread by then is never carried out, and is `busy`.
-3. `ToolFailure` is an error for the agent. Any other exception of a tool is a defect: the agent gets one line, and
-   diagnostics get the traceback. A tool's result is checked before it is used.
+1. A local server named `x` is the package `bundle_router.tools.x`, or tools passed by the caller's
+   code. Config names a server; it can't name code.
+2. A tool runs in a worker thread, with validated arguments and a deadline that begins with the
+   call. If the caller is cancelled or the deadline passes, `context.cancelled()` becomes true and
+   the result is dropped. A call that is still waiting for a thread by then is never carried out,
+   and is `busy`.
+3. `ToolFailure` is an error for the agent. Any other exception of a tool is a defect: the agent
+   gets one line, and diagnostics get the traceback. A tool's result is checked before it is used.
 4. Errors in arguments are described without repeating the arguments, which may be secrets.
 """
 
@@ -43,7 +44,13 @@ from bundle_router.core.models import (
     ToolOutput,
 )
 from bundle_router.core.models.canonical import digest_of, encode, holds_more_than
-from bundle_router.core.tools.transport.tool_servers import EVERYONE, NOWHERE, CallPlace, RawResult, Scope
+from bundle_router.core.tools.transport.tool_servers import (
+    EVERYONE,
+    NOWHERE,
+    CallPlace,
+    RawResult,
+    Scope,
+)
 from bundle_router.errors import RequestError, ToolFailure
 from bundle_router.ports import Diagnostics
 
@@ -58,7 +65,10 @@ MANY_VALUES: Final = 2_000
 _LEAVES: Final = frozenset((str, int, float, bool, type(None)))
 
 GRACE_S: Final = 2.0
-"""Seconds past its deadline that a tool may take to notice it. Then its thread is abandoned and the call ends."""
+"""Seconds past its deadline that a tool may take to notice it.
+
+Then its thread is abandoned and the call ends.
+"""
 
 
 def shipped_tools(server: str) -> Sequence[LocalTool]:
@@ -67,15 +77,18 @@ def shipped_tools(server: str) -> Sequence[LocalTool]:
 
 
 def shipped_cards() -> dict[str, Card]:
-    """Return the cards of the first-party tools by canonical name, as `.ci/generate` wrote them, without loading the
-    tools' modules."""
+    """Return the cards of the first-party tools by canonical name, as `.ci/generate` wrote them,
+    without loading the tools' modules.
+    """
     text = (Path(__file__).parents[2] / "tools" / "cards.json").read_text(encoding="utf-8")
     return {f"{row['server']}.{row['tool']}": Card(**row) for row in json.loads(text)["tools"]}
 
 
 @lru_cache(maxsize=4_096)
 def input_schema(model: type[BaseModel]) -> Mapping[str, Any]:
-    """Return the JSON Schema of a tool's arguments, without pydantic's titles, which would cost tokens."""
+    """Return the JSON Schema of a tool's arguments, without pydantic's titles, which would cost
+    tokens.
+    """
     return _without_titles(model.model_json_schema())
 
 
@@ -91,25 +104,35 @@ def _without_titles(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def tools_of(server: str, tools: object) -> tuple[LocalTool, ...]:
-    """Return a local server's tools; functions are turned into tools. Raises RequestError for anything else."""
+    """Return a local server's tools; functions are turned into tools.
+
+    Raises RequestError for anything else.
+    """
     from bundle_router.adapters.local.functions import local_tool
 
     if not isinstance(tools, list | tuple) or not tools:
-        what = "an empty list" if isinstance(tools, list | tuple) else f"{type(tools).__name__}, not a list"
+        what = (
+            "an empty list"
+            if isinstance(tools, list | tuple)
+            else f"{type(tools).__name__}, not a list"
+        )
         raise RequestError(
-            f"local server {server!r}: its tools are {what}", advice=f"write local={{{server!r}: [get_ticket, …]}}"
+            f"local server {server!r}: its tools are {what}",
+            advice=f"write local={{{server!r}: [get_ticket, …]}}",
         )
     try:
         return tuple(local_tool(tool) for tool in tools)
     except RequestError as wrong:
-        raise RequestError(f"local server {server!r}: {wrong.message}", advice=wrong.advice) from None
+        raise RequestError(
+            f"local server {server!r}: {wrong.message}", advice=wrong.advice
+        ) from None
 
 
 def cards_of(servers: Mapping[str, Sequence[LocalTool]]) -> dict[str, Card]:
     """Return the cards of all local tools by canonical name.
 
-    Raises RequestError for an object that is no LocalTool, for an invalid or repeated name, and for a description that
-    is too long.
+    Raises RequestError for an object that is no LocalTool, for an invalid or repeated name, and for
+    a description that is too long.
     """
     cards: dict[str, Card] = {}
     for server, tools in servers.items():
@@ -122,8 +145,11 @@ def cards_of(servers: Mapping[str, Sequence[LocalTool]]) -> dict[str, Card]:
                 )
             if len(tool.description) > MAX_DESCRIPTION:
                 raise RequestError(
-                    f"{server}.{tool.name}: its description has {len(tool.description):,} characters",
-                    advice=f"an agent pays for it at every step: say it in {MAX_DESCRIPTION:,} at most",
+                    f"{server}.{tool.name}: its description has {len(tool.description):,}"
+                    " characters",
+                    advice=(
+                        f"an agent pays for it at every step: say it in {MAX_DESCRIPTION:,} at most"
+                    ),
                 )
             made = card(server, tool.name, tool.description, input_schema(tool.arguments))
             if made.name in cards:
@@ -144,7 +170,10 @@ def _check_form(server: str, tool: LocalTool) -> None:
     if wrong:
         raise RequestError(
             f"local server {server!r}: {wrong}",
-            advice="write LocalTool(name, description, arguments, run); arguments is a subclass of pydantic.BaseModel",
+            advice=(
+                "write LocalTool(name, description, arguments, run); arguments is a subclass of"
+                " pydantic.BaseModel"
+            ),
         )
 
 
@@ -162,7 +191,10 @@ def argument_problems(tool: LocalTool, arguments: Mapping[str, Any]) -> Sequence
     except ValidationError as wrong:
         if wrong.error_count() > MANY_VALUES:
             return [f"arguments: {wrong.error_count():,} values are invalid"]
-        return [_sentence(error) for error in wrong.errors(include_url=False, include_context=False)[:20]]
+        return [
+            _sentence(error)
+            for error in wrong.errors(include_url=False, include_context=False)[:20]
+        ]
     return ()
 
 
@@ -179,7 +211,8 @@ def _holds_many(value: object) -> bool:
 
 
 class LocalSessions:
-    """Calls local tools: the caller's own `servers`, and first-party ones, which are loaded at their first call.
+    """Calls local tools: the caller's own `servers`, and first-party ones, which are loaded at
+    their first call.
 
     At most `max_concurrent_calls` run at once; more wait, within their deadline.
     """
@@ -201,14 +234,18 @@ class LocalSessions:
         self._hidden = hidden  # not copied: the service adds to it later
         self._workers = Workers(limits.max_concurrent_calls)
         self._checks = Workers(1)
-        self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+        self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
+            WeakKeyDictionary()
+        )
 
     def _tool(self, server: str, tool: str) -> LocalTool:
         if server not in self._servers:
             self._servers[server] = _by_name(shipped_tools(server))
         return self._servers[server][tool]
 
-    async def check_arguments(self, server: str, tool: str, arguments: Mapping[str, Any]) -> Sequence[str]:
+    async def check_arguments(
+        self, server: str, tool: str, arguments: Mapping[str, Any]
+    ) -> Sequence[str]:
         entry = self._tool(server, tool)
         if _holds_many(arguments):
             with contextlib.suppress(ToolFailure):  # without a thread it is checked here
@@ -250,7 +287,9 @@ class LocalSessions:
             return NEVER_BEGUN if abandoned else self._run(entry, arguments, context())
 
         async def run_here() -> RawResult:
-            async with self._turns.setdefault(loop, asyncio.Semaphore(self._limits.max_concurrent_calls)):
+            async with self._turns.setdefault(
+                loop, asyncio.Semaphore(self._limits.max_concurrent_calls)
+            ):
                 begun.append(time.monotonic())
                 return await self._run_here(entry, arguments, context())
 
@@ -283,25 +322,34 @@ class LocalSessions:
             task = loop.create_task(run_here())
             task.add_done_callback(take)
         else:
-            answer = self._workers.submit(run)  # awaited itself: `asyncio.wait` would take another turn of the loop
+            answer = self._workers.submit(
+                run
+            )  # awaited itself: `asyncio.wait` would take another turn of the loop
         timer = loop.call_later(timeout_s, stop)
         try:
             result = await answer
             if not abandoned:
                 queued_ms = (begun[0] - called_at) * 1000
-                return RawResult(result.blocks, result.outcome, result.code, result.answer, queued_ms)
+                return RawResult(
+                    result.blocks, result.outcome, result.code, result.answer, queued_ms
+                )
         finally:
             timer.cancel()
             abandoned.append(True)
             if task is not None:
                 with contextlib.suppress(RuntimeError):  # its loop was closed
                     task.cancel()
-        if result.outcome in ("busy", "timeout"):  # a tool's own timeout result may say how far it came
+        if result.outcome in (
+            "busy",
+            "timeout",
+        ):  # a tool's own timeout result may say how far it came
             return result
         text = f"{server}.{tool} took longer than {timeout_s:g} s; it was told to stop."
         return RawResult((Text(text),), "timeout", "timeout")
 
-    def _run(self, entry: LocalTool, arguments: Mapping[str, Any], context: ToolContext) -> RawResult:
+    def _run(
+        self, entry: LocalTool, arguments: Mapping[str, Any], context: ToolContext
+    ) -> RawResult:
         try:
             return self._result(entry.run(entry.arguments.model_validate(dict(arguments)), context))
         except ToolFailure as failure:
@@ -309,8 +357,12 @@ class LocalSessions:
         except BaseException as defect:  # noqa: BLE001 - the boundary of rule 3; a tool may not end us, or our loop
             return self._crashed_result(entry, defect)
 
-    async def _run_here(self, entry: LocalTool, arguments: Mapping[str, Any], context: ToolContext) -> RawResult:
-        """Run a coroutine tool on the caller's event loop, where a cancellation reaches it; else as `_run`."""
+    async def _run_here(
+        self, entry: LocalTool, arguments: Mapping[str, Any], context: ToolContext
+    ) -> RawResult:
+        """Run a coroutine tool on the caller's event loop, where a cancellation reaches it; else as
+        `_run`.
+        """
         try:
             made = entry.run(entry.arguments.model_validate(dict(arguments)), context)
             return self._result(await made if inspect.isawaitable(made) else made)
@@ -324,16 +376,24 @@ class LocalSessions:
     def _result(self, output: Any) -> RawResult:
         size = _size(output)
         if size > self._limits.max_result_bytes:
-            text = f"The result has {size:,} bytes, at most {self._limits.max_result_bytes:,} are taken. Ask for less."
+            text = (
+                f"The result has {size:,} bytes, at most {self._limits.max_result_bytes:,} are"
+                " taken. Ask for less."
+            )
             return RawResult((Text(text),), "tool_error", "too_large")
         return RawResult(
-            tuple(output.blocks), "tool_error" if output.failed else "ok", "failed" if output.failed else ""
+            tuple(output.blocks),
+            "tool_error" if output.failed else "ok",
+            "failed" if output.failed else "",
         )
 
     def _crashed_result(self, entry: LocalTool, defect: BaseException) -> RawResult:
         self._diagnostics.event("error", "tool.crashed", tool=entry.name, error=defect)
         what = type(defect).__name__
-        text = f"The tool {entry.name!r} failed unexpectedly ({what}); the operator's log has the details."
+        text = (
+            f"The tool {entry.name!r} failed unexpectedly ({what}); the operator's log has the"
+            " details."
+        )
         return RawResult((Text(text),), "tool_error", "crashed")
 
     async def close(self) -> None:
@@ -352,12 +412,18 @@ def _failed_result(failure: ToolFailure) -> RawResult:
 
 
 def _busy_result(server: str, tool: str, timeout_s: float, limit: int) -> RawResult:
-    text = f"{server}.{tool} did not begin within {timeout_s:g} s: {limit} other calls are under way. Try again later."
+    text = (
+        f"{server}.{tool} did not begin within {timeout_s:g} s: {limit} other calls are under way."
+        " Try again later."
+    )
     return RawResult((Text(text),), "busy", "busy", queued_ms=timeout_s * 1000)
 
 
 def _size(output: object) -> int:
-    """Return the size of a tool's output: bytes, or characters of text. Raises TypeError or ValueError."""
+    """Return the size of a tool's output: bytes, or characters of text.
+
+    Raises TypeError or ValueError.
+    """
     if not isinstance(output, ToolOutput):
         raise TypeError(f"it returned {type(output).__name__}, not ToolOutput")
     size = 0
@@ -369,12 +435,16 @@ def _size(output: object) -> int:
         elif isinstance(block, Data):
             size += _json_size(block.value)
         else:
-            raise TypeError(f"a block of its output is {type(block).__name__}, or its value has a wrong type")
+            raise TypeError(
+                f"a block of its output is {type(block).__name__}, or its value has a wrong type"
+            )
     return size
 
 
 def _json_size(value: Any) -> int:
-    """Return the bytes of a JSON value, encoded piece by piece: the encoder holds the GIL until it has finished."""
+    """Return the bytes of a JSON value, encoded piece by piece: the encoder holds the GIL until it
+    has finished.
+    """
     if isinstance(value, dict) and all(isinstance(name, str) for name in value):
         return 2 + sum(len(encode(name)) + 2 + _json_size(inner) for name, inner in value.items())
     if isinstance(value, list) and len(value) > 256:
@@ -395,7 +465,11 @@ def binary_problems(rule: BinaryRule) -> Sequence[str]:
 
 
 def card(server: str, tool: str, description: str, schema: Mapping[str, Any]) -> Card:
-    """Return the card of one definition: canonical, hashed, with tokens estimated at four bytes each."""
+    """Return the card of one definition: canonical, hashed, with tokens estimated at four bytes
+    each.
+    """
     definition = {"description": description, "parameters": schema}
     tokens = -(-len(encode(definition)) // 4)
-    return Card(server, tool, description, encode(schema), digest_of(definition), tokens, counted=False)
+    return Card(
+        server, tool, description, encode(schema), digest_of(definition), tokens, counted=False
+    )

@@ -1,4 +1,5 @@
-"""Tool servers over MCP: Streamable HTTP, stdio (development only) and SSE (legacy), behind the `ToolServers` port.
+"""Tool servers over MCP: Streamable HTTP, stdio (development only) and SSE (legacy), behind the
+`ToolServers` port.
 
     setting = ConnectionSetting(bounds_for(limits), development=True)
     sessions = open_mcp_sessions(catalog.servers, setting, clock=..., diagnostics=...)
@@ -30,11 +31,13 @@ def open_mcp_sessions(
     schema_of: SchemaOf | None = None,
     authorization: Authorization | None = None,
 ) -> McpSessions:
-    """Return sessions with the servers of a catalog, without its local ones. Nothing is contacted yet.
+    """Return sessions with the servers of a catalog, without its local ones.
 
-    `schema_of` gives the schemas that arguments are checked against (default: those the server listed last).
-    `authorization` is for servers with `auth` (default: use the tokens in the user's data folder, ask nobody for new
-    ones).
+    Nothing is contacted yet.
+
+    `schema_of` gives the schemas that arguments are checked against (default: those the server
+    listed last). `authorization` is for servers with `auth` (default: use the tokens in the user's
+    data folder, ask nobody for new ones).
     """
     return McpSessions(
         {name: server for name, server in servers.items() if server.traits.is_remote},

@@ -1,12 +1,17 @@
-"""Authorization of HTTP servers by OAuth 2.1: the person who authorizes, and the tokens that are kept.
+"""Authorization of HTTP servers by OAuth 2.1: the person who authorizes, and the tokens that are
+kept.
 
 Rules:
-1. A person authorizes a server once: `Person.show` receives the address to open, `Person.answer` returns the redirect.
-   The address is never passed to a process. An address that is neither https nor http on this machine is not shown.
-2. Without a person, kept tokens are used and refreshed, and no address that a server names is requested. If that is not
-   enough, the call is `unauthorized` and `why_unauthorized` says what a person has to do.
-3. A failed flow ends only the request that started it, never the connection, which asks nobody a second time.
-4. A token is sent only to the origin it was issued for (see `oauth`). See `tokens` for how it is stored.
+1. A person authorizes a server once: `Person.show` receives the address to open, `Person.answer`
+   returns the redirect. The address is never passed to a process. An address that is neither https
+   nor http on this machine is not shown.
+2. Without a person, kept tokens are used and refreshed, and no address that a server names is
+   requested. If that is not enough, the call is `unauthorized` and `why_unauthorized` says what a
+   person has to do.
+3. A failed flow ends only the request that started it, never the connection, which asks nobody a
+   second time.
+4. A token is sent only to the origin it was issued for (see `oauth`). See `tokens` for how it is
+   stored.
 """
 
 from __future__ import annotations
@@ -31,25 +36,35 @@ KeepSecret = Callable[[str, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Authorization:
-    """OAuth for the servers that have `auth = "oauth"`. With a `person`, `Bounds.connect_s` is theirs."""
+    """OAuth for the servers that have `auth = "oauth"`.
+
+    With a `person`, `Bounds.connect_s` is theirs.
+    """
 
     folder: Path
     person: Person | None = None
     keep_secret: KeepSecret = lambda _name, _value: None
 
     def flow(self, server: Server, scope: Scope) -> Any:
-        """Return the authentication flow for the HTTP client, or None for a server without `auth`."""
+        """Return the authentication flow for the HTTP client, or None for a server without
+        `auth`.
+        """
         if server.auth is None:
             return None
         with needs_extra("logging in to a tool server", "mcp"):
             from bundle_router.adapters.mcp.oauth import Provider
 
         return Provider(
-            server, self.token_file(server, scope), self.person, lambda value: self.keep_secret(server.name, value)
+            server,
+            self.token_file(server, scope),
+            self.person,
+            lambda value: self.keep_secret(server.name, value),
         )
 
     def why_unauthorized(self, server: Server, scope: Scope) -> str:
-        """Return why a person has to authorize the server first, and how; empty if nobody has to."""
+        """Return why a person has to authorize the server first, and how; empty if nobody has
+        to.
+        """
         if server.auth is None or self.person is not None:
             return ""
         from bundle_router.adapters.mcp.receiver import command_for

@@ -1,17 +1,20 @@
 """HTTP/1.1 connections of our own; the only module that knows `httptools`.
 
-CPU per request, measured against one server that answers at once: httpx2 1.0 ms, aiohttp 0.15 to 0.24, asyncio with h11
-0.12, asyncio with httptools 0.03. Importing httptools takes a hundredth of the time of aiohttp.
+CPU per request, measured against one server that answers at once: httpx2 1.0 ms, aiohttp 0.15 to
+0.24, asyncio with h11 0.12, asyncio with httptools 0.03. Importing httptools takes a hundredth of
+the time of aiohttp.
 
 Rules:
-1. A channel carries one request at a time. It is reused only after a whole request and response. Unrequested data
-   closes it, and so does a response that does not end where its head said.
-2. A request is sent in one piece, and never to a channel that was closed meanwhile. If the connection is lost later,
-   the server may have acted on the request, so it is not retried.
-3. In one turn of a loop `PER_TURN` of its channels read on in a large body: each read lets go of the interpreter, which
-   a thread may keep for milliseconds. Small answers wait for no turn, and a channel with nothing to read keeps none.
-   What other connections of the loop read on takes turns too (`wait_for_turn`).
-4. This module bounds heads; the reader of a response bounds its body. It follows, decodes and retries nothing.
+1. A channel carries one request at a time. It is reused only after a whole request and response.
+   Unrequested data closes it, and so does a response that does not end where its head said.
+2. A request is sent in one piece, and never to a channel that was closed meanwhile. If the
+   connection is lost later, the server may have acted on the request, so it is not retried.
+3. In one turn of a loop `PER_TURN` of its channels read on in a large body: each read lets go of
+   the interpreter, which a thread may keep for milliseconds. Small answers wait for no turn, and a
+   channel with nothing to read keeps none. What other connections of the loop read on takes turns
+   too (`wait_for_turn`).
+4. This module bounds heads; the reader of a response bounds its body. It follows, decodes and
+   retries nothing.
 """
 
 from __future__ import annotations
@@ -31,14 +34,23 @@ from bundle_router.adapters.mcp.faults import ServerFault
 
 CONNECT_S: Final = 10.0
 KEEP_S: Final = 4.0
-"""Seconds that an unused TCP connection is kept. Common servers close theirs after 5 s, and a request sent into a
-connection that is being closed may or may not be carried out."""
+"""Seconds that an unused TCP connection is kept.
+
+Common servers close theirs after 5 s, and a request sent into a connection that is being closed may
+or may not be carried out.
+"""
 MAX_HEAD_BYTES: Final = 64 * 1024
 PIECE_BYTES: Final = 64 * 1024
-"""Bytes read from a connection at a time, at first. With asyncio's 256 KiB, 50 take 20 ms of a loop's turn."""
+"""Bytes read from a connection at a time, at first.
+
+With asyncio's 256 KiB, 50 take 20 ms of a loop's turn.
+"""
 PER_TURN: Final = 2
 LARGE_PIECE_BYTES: Final = 256 * 1024
-"""Bytes that one of these reads. With 64 KiB, reading and pausing costs large answers a tenth of their time."""
+"""Bytes that one of these reads.
+
+With 64 KiB, reading and pausing costs large answers a tenth of their time.
+"""
 EAGER_S: Final = 0.25
 """Seconds that one address of a host may take before the next is tried in parallel."""
 
@@ -47,7 +59,10 @@ Headers = dict[bytes, bytes]
 
 
 class Response(Protocol):
-    """A reader of one response. A ServerFault that it raises ends the request and closes the channel."""
+    """A reader of one response.
+
+    A ServerFault that it raises ends the request and closes the channel.
+    """
 
     done: bool
     """Whether the reader needs no more of the body."""
@@ -59,10 +74,15 @@ class Response(Protocol):
 
 
 class Channel(asyncio.BufferedProtocol):
-    """One connection. One that can't pause takes all that came at once: what waits in uvloop's TLS ends with it."""
+    """One connection.
+
+    One that can't pause takes all that came at once: what waits in uvloop's TLS ends with it.
+    """
 
     def __init__(self, pauses: bool = True) -> None:
-        self._own_buffer = self._buffer = memoryview(bytearray(PIECE_BYTES if pauses else LARGE_PIECE_BYTES))
+        self._own_buffer = self._buffer = memoryview(
+            bytearray(PIECE_BYTES if pauses else LARGE_PIECE_BYTES)
+        )
         self._pauses_at = PIECE_BYTES if pauses else math.inf
         self.used_at = 0.0
         self.reusable = False
@@ -77,7 +97,9 @@ class Channel(asyncio.BufferedProtocol):
     async def exchange(self, request: bytes, response: Response) -> None:
         """Send a whole request and pass its response to the reader. Raises ServerFault."""
         if self._transport is None or self._transport.is_closing():
-            raise ServerFault("unreachable", "the server closed the connection before anything was sent")
+            raise ServerFault(
+                "unreachable", "the server closed the connection before anything was sent"
+            )
         self.reusable = False
         self._response, response.end = response, self._end
         self._buffer = self._own_buffer
@@ -90,8 +112,12 @@ class Channel(asyncio.BufferedProtocol):
             await self._waiter
         finally:
             self._waiter = self._response = None
-            del self._parser  # it refers to this channel: a cycle would keep the buffer until a full collection
-            if not self.reusable or self._transport.get_write_buffer_size():  # the next request would wait for the rest
+            del (
+                self._parser
+            )  # it refers to this channel: a cycle would keep the buffer until a full collection
+            if (
+                not self.reusable or self._transport.get_write_buffer_size()
+            ):  # the next request would wait for the rest
                 self.close()
 
     def close(self) -> None:
@@ -102,10 +128,12 @@ class Channel(asyncio.BufferedProtocol):
         if self._transport is not None and self.is_open:
             self._transport.resume_reading()
 
-    # --- asyncio -----------------------------------------------------------------------------------------------------
+    # --- asyncio ----------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's transports derive from no class of asyncio
+        self._transport = cast(
+            "asyncio.Transport", transport
+        )  # uvloop's transports derive from no class of asyncio
 
     def get_buffer(self, _size: int) -> memoryview:
         return self._buffer
@@ -125,7 +153,11 @@ class Channel(asyncio.BufferedProtocol):
             self._seen += size
             if self._response is not None and self._response.done:
                 self._end(None)
-            elif self._response is not None and self._transport is not None and self._seen >= self._pauses_at:
+            elif (
+                self._response is not None
+                and self._transport is not None
+                and self._seen >= self._pauses_at
+            ):
                 self._transport.pause_reading()
                 loop = asyncio.get_running_loop()
                 if loop not in _TURNS:
@@ -142,7 +174,9 @@ class Channel(asyncio.BufferedProtocol):
         if self._status and not framed and error is None:
             self._end(None)  # a body without a length ends with its connection
         else:
-            self._end(ServerFault("connection_lost", "the connection to the server was lost", sent=True))
+            self._end(
+                ServerFault("connection_lost", "the connection to the server was lost", sent=True)
+            )
 
     def _end(self, fault: ServerFault | None) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -152,7 +186,7 @@ class Channel(asyncio.BufferedProtocol):
             else:
                 self._waiter.set_result(None)
 
-    # --- httptools ---------------------------------------------------------------------------------------------------
+    # --- httptools --------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
         if self._response is None:  # an unrequested second response
@@ -162,7 +196,9 @@ class Channel(asyncio.BufferedProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         self._head_bytes += len(name) + len(value)
         if self._head_bytes > MAX_HEAD_BYTES:
-            raise ServerFault("too_large", f"the server's head has over {MAX_HEAD_BYTES:,} bytes", sent=True)
+            raise ServerFault(
+                "too_large", f"the server's head has over {MAX_HEAD_BYTES:,} bytes", sent=True
+            )
         self._headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
@@ -184,8 +220,12 @@ class Channel(asyncio.BufferedProtocol):
         self._end(None)
 
 
-_TURNS: Final = WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[memoryview, deque[ref[Channel]]]]()
-"""Of each loop the buffer, since only one channel reads at a time, and the channels that wait for a turn."""
+_TURNS: Final = WeakKeyDictionary[
+    asyncio.AbstractEventLoop, tuple[memoryview, deque[ref[Channel]]]
+]()
+"""Of each loop the buffer, since only one channel reads at a time, and the channels that wait for a
+turn.
+"""
 
 
 def _read_on(loop: asyncio.AbstractEventLoop, waiting: deque[ref[Channel]]) -> None:
@@ -196,11 +236,15 @@ def _read_on(loop: asyncio.AbstractEventLoop, waiting: deque[ref[Channel]]) -> N
             channel.read_on()
 
 
-_OTHERS: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]] = WeakKeyDictionary()
+_OTHERS: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]] = (
+    WeakKeyDictionary()
+)
 
 
 async def wait_for_turn() -> None:
-    """Wait until fewer than `PER_TURN` pieces of large answers were read in this turn of the loop, of any server."""
+    """Wait until fewer than `PER_TURN` pieces of large answers were read in this turn of the loop,
+    of any server.
+    """
     if (turns := _OTHERS.get(loop := asyncio.get_running_loop())) is None:
         turns = _OTHERS[loop] = asyncio.Semaphore(PER_TURN)
     await turns.acquire()
@@ -208,7 +252,11 @@ async def wait_for_turn() -> None:
 
 
 def _garbled_fault() -> ServerFault:
-    return ServerFault("connection_lost", "the connection to the server was lost (its answer is not HTTP)", sent=True)
+    return ServerFault(
+        "connection_lost",
+        "the connection to the server was lost (its answer is not HTTP)",
+        sent=True,
+    )
 
 
 class ChannelPool:
@@ -242,13 +290,18 @@ class ChannelPool:
         """Close the channels that nobody has used for `KEEP_S`, now and whenever there is one."""
         while (idle := self._idle) and loop.time() - idle[0].used_at >= KEEP_S:
             idle.pop(0).close()
-        self._sweep = loop.call_at(idle[0].used_at + KEEP_S, self._close_unused, loop) if idle else None
+        self._sweep = (
+            loop.call_at(idle[0].used_at + KEEP_S, self._close_unused, loop) if idle else None
+        )
 
     def has_kept_channel(self, now: float) -> bool:
         return bool(self._idle) and self._idle[-1].is_open and now - self._idle[-1].used_at < KEEP_S
 
     def _take_kept_channel(self, now: float) -> Channel | None:
-        """Return the most recently used idle channel if it is still usable, else None. Closes those that are not."""
+        """Return the most recently used idle channel if it is still usable, else None.
+
+        Closes those that are not.
+        """
         while self._idle:
             if self.has_kept_channel(now):
                 return self._idle.pop()
@@ -257,18 +310,26 @@ class ChannelPool:
 
     async def _open_channel(self, loop: asyncio.AbstractEventLoop) -> Channel:
         name = self._host if self._context is not None else None
-        # uvloop has no happy eyeballs. asyncio's leave reference cycles behind, and an address has no other to try.
+        # uvloop has no happy eyeballs. asyncio's leave reference cycles behind, and an address has
+        # no other to try.
         is_address = ":" in self._host or self._host.rpartition(".")[2].isdigit()
         is_asyncio = isinstance(loop, asyncio.BaseEventLoop)
-        eager: dict[str, Any] = {"happy_eyeballs_delay": EAGER_S} if is_asyncio and not is_address else {}
+        eager: dict[str, Any] = (
+            {"happy_eyeballs_delay": EAGER_S} if is_asyncio and not is_address else {}
+        )
         made = partial(Channel, is_asyncio or name is None)
         try:
             async with asyncio.timeout(CONNECT_S):
                 _, channel = await loop.create_connection(
                     made, self._host, self._port, ssl=self._context, server_hostname=name, **eager
                 )
-        except (OSError, ValueError) as error:  # TimeoutError is an OSError; ValueError: an impossible host name
-            raise ServerFault("unreachable", f"the server can't be reached ({type(error).__name__})") from error
+        except (
+            OSError,
+            ValueError,
+        ) as error:  # TimeoutError is an OSError; ValueError: an impossible host name
+            raise ServerFault(
+                "unreachable", f"the server can't be reached ({type(error).__name__})"
+            ) from error
         if self._closed:
             channel.close()
             raise ServerFault("closed", "the connections to tool servers were closed")

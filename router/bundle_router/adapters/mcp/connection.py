@@ -1,10 +1,12 @@
 """One connection to one server: an owner task opens and closes it, and requests only use it.
 
 Rules:
-1. A cancel scope must be left in the task that entered it. So the owner opens the transport and the session, waits, and
-   closes them. Each request runs in a task of its own, so that none can delay, cancel or fail another. A request by a
-   `carrier` needs no task, because it does not touch the SDK.
-2. A caller that times out or is cancelled returns at once. The server is notified in the background.
+1. A cancel scope must be left in the task that entered it. So the owner opens the transport and the
+   session, waits, and closes them. Each request runs in a task of its own, so that none can delay,
+   cancel or fail another. A request by a `carrier` needs no task, because it does not touch the
+   SDK.
+2. A caller that times out or is cancelled returns at once. The server is notified in the
+   background.
 3. Closing is bounded in time, and afterwards no process or socket is left.
 """
 
@@ -17,8 +19,20 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from bundle_router.adapters.mcp import sdk
-from bundle_router.adapters.mcp.faults import EXCHANGE, NOTHING_DONE, RequestState, RpcError, ServerFault
-from bundle_router.adapters.mcp.posting import Redirected, RequestCarrier, cut_fault, garbled_fault, read_result
+from bundle_router.adapters.mcp.faults import (
+    EXCHANGE,
+    NOTHING_DONE,
+    RequestState,
+    RpcError,
+    ServerFault,
+)
+from bundle_router.adapters.mcp.posting import (
+    Redirected,
+    RequestCarrier,
+    cut_fault,
+    garbled_fault,
+    read_result,
+)
 from bundle_router.core.catalog import Era
 from bundle_router.core.tools.transport.bounds import Bounds
 from bundle_router.core.tools.transport.pass_through import Client
@@ -37,18 +51,25 @@ class Wire(Protocol):
 
     @property
     def stateful(self) -> bool:
-        """Whether the server keeps state for this client, so that other callers must not share the connection."""
+        """Whether the server keeps state for this client, so that other callers must not share the
+        connection.
+        """
 
     def note_era(self, accepts: Callable[[str], bool]) -> None:
-        """Note that the era is known: from now on a failing request fails alone. `accepts` tells whether a notification
-        method has a listener."""
+        """Note that the era is known: from now on a failing request fails alone.
+
+        `accepts` tells whether a notification method has a listener.
+        """
 
     @property
     def pid(self) -> int:
         """The id of the server's process; 0 if it has none on this machine."""
 
     def carrier(self, on_change: Callable[[], None], *, is_modern: bool) -> RequestCarrier | None:
-        """Return the carrier of requests that bypass the SDK, if there is one. `on_change`: see `ModernPosts`."""
+        """Return the carrier of requests that bypass the SDK, if there is one.
+
+        `on_change`: see `ModernPosts`.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +87,10 @@ OpenWire = Callable[[], Any]
 
 
 class Connection:
-    """One connection: `open` it, send requests with `request`, end it with `close`. All on one event loop."""
+    """One connection: `open` it, send requests with `request`, end it with `close`.
+
+    All on one event loop.
+    """
 
     def __init__(
         self,
@@ -94,15 +118,20 @@ class Connection:
         self._shared = RequestState(is_shared=True)
         self.identity = Identity("", "", "", "")
 
-    # --- the owner ---------------------------------------------------------------------------------------------------
+    # --- the owner --------------------------------------------------------------------------------
 
     async def open(self, timeout_s: float) -> None:
         """Connect and negotiate the era. Raises ServerFault; the connection is then closed."""
-        self._owner = asyncio.get_running_loop().create_task(self._run_session(), name=f"mcp:{self._label}")
-        # The reason of the end is in `_fault`; reading the exception here keeps asyncio from logging it.
+        self._owner = asyncio.get_running_loop().create_task(
+            self._run_session(), name=f"mcp:{self._label}"
+        )
+        # The reason of the end is in `_fault`; reading the exception here keeps asyncio from
+        # logging it.
         self._owner.add_done_callback(lambda owner: owner.cancelled() or owner.exception())
         try:
-            await asyncio.wait((self._owner, self._ready), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                (self._owner, self._ready), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+            )
             if self._ready.done():
                 self._session = self._ready.result()
                 return
@@ -129,19 +158,29 @@ class Connection:
                 session.carrier = self._wire.carrier(self._on_change, is_modern=session.is_modern)
                 info = session.server_info
                 named = (info.name, info.version) if info else ("", "")
-                self.identity = Identity(*named, session.protocol_version or "", session.instructions or "")
+                self.identity = Identity(
+                    *named, session.protocol_version or "", session.instructions or ""
+                )
                 if not self._ready.done():
                     self._ready.set_result(session)
                 await self._until_stopped(session)
         except Exception as error:  # noqa: BLE001 - the boundary to the SDK and the server: whatever ends a connection
-            # (exception groups, protocol errors, its own assertions) is that connection's fault, and nobody else's
+            # (exception groups, protocol errors, its own assertions) is that connection's fault,
+            # and nobody else's
             self._fault = _connect_fault(error, exchange)
 
     async def _until_stopped(self, session: sdk.RawSession) -> None:
-        """Wait for `close` or the connection's end; meanwhile follow the changes that the server announces."""
+        """Wait for `close` or the connection's end; meanwhile follow the changes that the server
+        announces.
+        """
         loop = asyncio.get_running_loop()
-        ends = [loop.create_task(self._stop.wait()), loop.create_task(session.dispatcher.ended.wait())]
-        tasks = [*ends, loop.create_task(self._follow(session))] if session.announces_changes else ends
+        ends = [
+            loop.create_task(self._stop.wait()),
+            loop.create_task(session.dispatcher.ended.wait()),
+        ]
+        tasks = (
+            [*ends, loop.create_task(self._follow(session))] if session.announces_changes else ends
+        )
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -154,9 +193,13 @@ class Connection:
             await session.follow_changes()
             await asyncio.sleep(_FOLLOW_AGAIN_S)
 
-    async def follow(self, uri: str, updated: Callable[[], None], begun: Callable[[], None]) -> None:
-        """Call `begun` once the server has agreed to the subscription, and `updated` whenever it says that the resource
-        has changed, until the connection ends. Raises ServerFault, RpcError."""
+    async def follow(
+        self, uri: str, updated: Callable[[], None], begun: Callable[[], None]
+    ) -> None:
+        """Call `begun` once the server has agreed to the subscription, and `updated` whenever it
+        says that the resource has changed, until the connection ends. Raises ServerFault,
+        RpcError.
+        """
         if self._session is None or not self.alive:
             raise self._why_it_ended()
         try:
@@ -166,9 +209,13 @@ class Connection:
 
     def _why_it_ended(self) -> ServerFault:
         fault = self._wire.fault if self._wire is not None else None
-        return fault or self._fault or ServerFault("connection_lost", "the connection to the server ended")
+        return (
+            fault
+            or self._fault
+            or ServerFault("connection_lost", "the connection to the server ended")
+        )
 
-    # --- requests ----------------------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     @property
     def alive(self) -> bool:
@@ -197,14 +244,21 @@ class Connection:
         schema: Mapping[str, Any] | None = None,
         client: Client | None = None,
     ) -> dict[str, Any]:
-        """Send a request and return its result, unchecked. Raises ServerFault (kind `timeout` too), RpcError."""
+        """Send a request and return its result, unchecked.
+
+        Raises ServerFault (kind `timeout` too), RpcError.
+        """
         session = self._session
         if session is not None and session.carrier_for(client) is not None and self.alive:
             try:
                 return await session.post(method, params, schema, client, timeout_s)
             except Redirected:
-                session.carrier = None  # the SDK follows redirects within the origin, here and from now on
-            except UnicodeEncodeError:  # half a pair of surrogates would be in a header: it is replaced below
+                session.carrier = (
+                    None  # the SDK follows redirects within the origin, here and from now on
+                )
+            except (
+                UnicodeEncodeError
+            ):  # half a pair of surrogates would be in a header: it is replaced below
                 pass
         loop, exchange = asyncio.get_running_loop(), RequestState(client=client)
 
@@ -229,14 +283,22 @@ class Connection:
         return work.result()
 
     def bypasses_sdk(self, client: Client | None) -> bool:
-        """Return whether a client's answers are read by us, with null for what is no JSON, such as NaN."""
+        """Return whether a client's answers are read by us, with null for what is no JSON, such as
+        NaN.
+        """
         return self._session is not None and self._session.carrier_for(client) is not None
 
     def at_once(self, client: Client | None) -> tuple[sdk.RawSession, RequestCarrier] | None:
-        """Return the session, and what carries a client's requests, if this thread can send one now."""
+        """Return the session, and what carries a client's requests, if this thread can send one
+        now.
+        """
         session = self._session
         carrier = session.carrier_for(client) if session is not None and self.alive else None
-        return (session, carrier) if session is not None and carrier is not None and carrier.is_ready else None
+        return (
+            (session, carrier)
+            if session is not None and carrier is not None and carrier.is_ready
+            else None
+        )
 
     def _forget(self, work: asyncio.Task[Any]) -> None:
         self._behind.discard(work)
@@ -244,7 +306,11 @@ class Connection:
             work.exception()  # mark it as read: nobody waits for it any more
 
     async def _request(
-        self, method: str, params: dict[str, Any], schema: Mapping[str, Any] | None, exchange: RequestState
+        self,
+        method: str,
+        params: dict[str, Any],
+        schema: Mapping[str, Any] | None,
+        exchange: RequestState,
     ) -> dict[str, Any]:
         EXCHANGE.set(exchange)
         if self._session is None or not self.alive:
@@ -264,10 +330,15 @@ class Connection:
         except asyncio.CancelledError:
             exchange.abort()
             raise
-        except Exception as error:  # the SDK's errors, e.g. a closed stream: the connection's fault, not the caller's
-            raise ServerFault("protocol_error", f"{type(error).__name__} in the transport", sent=True) from error
+        # the SDK's errors, e.g. a closed stream: the connection's fault, not the caller's
+        except Exception as error:
+            raise ServerFault(
+                "protocol_error", f"{type(error).__name__} in the transport", sent=True
+            ) from error
         answer, exchange.answer = exchange.answer, None
-        return read_result(answer, answer.get("id")) if answer is not None and not result else result
+        return (
+            read_result(answer, answer.get("id")) if answer is not None and not result else result
+        )
 
     def _failure(self, error: sdk.MCPError, exchange: RequestState) -> Exception:
         if exchange.fault is not None:
@@ -278,10 +349,13 @@ class Connection:
             return cut_fault() if error.code == _CLOSED_CODE else garbled_fault()
         return RpcError(error.code, error.message, error.data)
 
-    # --- the end -----------------------------------------------------------------------------------------------------
+    # --- the end ----------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """End the connection, first politely, then by cancelling. Nothing is left when this returns; never raises."""
+        """End the connection, first politely, then by cancelling.
+
+        Nothing is left when this returns; never raises.
+        """
         self._stop.set()
         if self._session is not None and self._session.carrier is not None:
             self._session.carrier.close()

@@ -1,8 +1,8 @@
-"""The faults of a server or of the way to it (their kinds are codes of failed calls), and the state of one request,
-which the layers above and below the SDK share.
+"""The faults of a server or of the way to it (their kinds are codes of failed calls), and the state
+of one request, which the layers above and below the SDK share.
 
-The SDK carries the sender's context to the task that sends. So the HTTP transport finds in `EXCHANGE` the request that
-it is carrying out, also when it reconnects for it.
+The SDK carries the sender's context to the task that sends. So the HTTP transport finds in
+`EXCHANGE` the request that it is carrying out, also when it reconnects for it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from bundle_router.adapters.workers import run_in_turn
 from bundle_router.core.models import Outcome, Text
 from bundle_router.core.tools.transport.blocks import blocks_of
-from bundle_router.core.tools.transport.pass_through import Client, ServerError, ServerReply, why_unanswerable
+from bundle_router.core.tools.transport.pass_through import (
+    Client,
+    ServerError,
+    ServerReply,
+    why_unanswerable,
+)
 from bundle_router.core.tools.transport.tool_servers import RawResult
 from bundle_router.dataclass import dataclass, field
 
@@ -39,7 +44,9 @@ FaultKind = Literal[
     "timeout",
     "closed",  # by us
 ]
-NOTHING_DONE: Final[frozenset[FaultKind]] = frozenset(("unreachable", "session_lost", "not_started"))
+NOTHING_DONE: Final[frozenset[FaultKind]] = frozenset(
+    ("unreachable", "session_lost", "not_started")
+)
 """Kinds after which a call may be retried: the server can't have acted on it."""
 
 
@@ -48,19 +55,31 @@ OUR_OWN: Final[frozenset[FaultKind]] = frozenset(("not_permitted", "credential_m
 NEVER_AGAIN: Final[frozenset[FaultKind]] = OUR_OWN | {"timeout"}
 """Kinds after which a retry would end the same way."""
 LIST_AGAIN: Final[frozenset[FaultKind]] = NOTHING_DONE | {"connection_lost"}
-"""Kinds after which a list is requested once more: listing has no effects, and a process may start the second time."""
+"""Kinds after which a list is requested once more: listing has no effects, and a process may start
+the second time.
+"""
 
 
 class ServerFault(Exception):
-    """A server, or the way to it, failed. `detail` is one line for people and never holds a header's value.
+    """A server, or the way to it, failed.
 
-    `sent`: the server may have acted on the request, so it must not be retried. `counted`: it is not counted
-    against the server, as the failure of its connection is already, or its request waited too long in our queue.
+    `detail` is one line for people and never holds a header's value.
+
+    `sent`: the server may have acted on the request, so it must not be retried. `counted`: it is
+    not counted against the server, as the failure of its connection is already, or its request
+    waited too long in our queue.
     """
 
     counted = False
 
-    def __init__(self, kind: FaultKind, detail: str, *, retry_after_s: float | None = None, sent: bool = False) -> None:
+    def __init__(
+        self,
+        kind: FaultKind,
+        detail: str,
+        *,
+        retry_after_s: float | None = None,
+        sent: bool = False,
+    ) -> None:
         super().__init__(detail)
         self.sent = sent
         self.kind: FaultKind = kind
@@ -69,7 +88,10 @@ class ServerFault(Exception):
 
 
 class RpcError(Exception):
-    """The server answered with a JSON-RPC error. `message` is the server's text, `data` its additional data."""
+    """The server answered with a JSON-RPC error.
+
+    `message` is the server's text, `data` its additional data.
+    """
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
         super().__init__(message)
@@ -84,14 +106,17 @@ class RequestAborted(Exception):
 
 @dataclass(slots=True)
 class RequestState:
-    """The transport's findings about one request. `abort` ends for good whatever the transport is waiting for.
+    """The transport's findings about one request.
 
-    `sent`: the request has been sent. Later messages in the same context, such as the notice of its cancellation, do
-    not belong to it. `client`: the agent's client, which receives the server's notifications meanwhile. `answer`: a
-    large answer, which the SDK did not get to see.
+    `abort` ends for good whatever the transport is waiting for.
 
-    `is_shared`: the state covers all that a connection's owner asks and listens to; `is_open`: its era is known.
-    `answers`: the results of large answers on the owner's stream, by id, until the SDK settles their requests.
+    `sent`: the request has been sent. Later messages in the same context, such as the notice of its
+    cancellation, do not belong to it. `client`: the agent's client, which receives the server's
+    notifications meanwhile. `answer`: a large answer, which the SDK did not get to see.
+
+    `is_shared`: the state covers all that a connection's owner asks and listens to; `is_open`: its
+    era is known. `answers`: the results of large answers on the owner's stream, by id, until the
+    SDK settles their requests.
     """
 
     fault: ServerFault | None = None
@@ -107,7 +132,9 @@ class RequestState:
     _own_since: float | None = None
 
     async def read_in_turn(self, work: Callable[[], T]) -> T:
-        """Process a large answer in the thread for them (`run_in_turn`), which is our time, and not the server's."""
+        """Process a large answer in the thread for them (`run_in_turn`), which is our time, and not
+        the server's.
+        """
         loop = asyncio.get_running_loop()
         begun = self._own_since = loop.time()
         try:
@@ -117,7 +144,9 @@ class RequestState:
             self._own_s += loop.time() - begun
 
     def own_s(self, now: float) -> float:
-        """Return the seconds of our own until now, a loop's time: no deadline of a server counts them."""
+        """Return the seconds of our own until now, a loop's time: no deadline of a server counts
+        them.
+        """
         return self._own_s + (0.0 if (since := self._own_since) is None else now - since)
 
     async def until_aborted(self, work: Awaitable[T]) -> T:
@@ -135,7 +164,9 @@ class RequestState:
         raise RequestAborted
 
     def reads_whole(self, message: Mapping[str, Any]) -> bool:
-        """Return whether the SDK reads all of a large message: of an answer to a call it reads nothing but the id."""
+        """Return whether the SDK reads all of a large message: of an answer to a call it reads
+        nothing but the id.
+        """
         is_result = self.is_open and isinstance(message.get("result"), dict)
         return "method" in message or (self.is_shared and not is_result)
 
@@ -147,7 +178,10 @@ class RequestState:
             self.answer = message
         elif type(number := message.get("id")) is int or type(number) is str:
             self.answers[number] = message["result"]
-        return {**{name: message[name] for name in ("jsonrpc", "id") if name in message}, "result": {}}
+        return {
+            **{name: message[name] for name in ("jsonrpc", "id") if name in message},
+            "result": {},
+        }
 
     def abort(self) -> None:
         self.aborted = True
@@ -170,7 +204,7 @@ class CircuitOpen(Exception):
         self.again_in_s = again_in_s
 
 
-# --- results of calls -------------------------------------------------------------------------------------------------
+# --- results of calls -----------------------------------------------------------------------------
 # With the outcomes and codes of the records, and one sentence for the model.
 
 
@@ -179,15 +213,23 @@ MAX_MESSAGE: Final = 2_000
 """Maximum characters of a server's error message that are passed on."""
 
 
-def read_answer(name: str, raw: dict[str, Any], max_blocks: int, client: Client | None) -> RawResult:
-    """Return the result of a call. A request for input is passed to the client; without a client it is an error."""
+def read_answer(
+    name: str, raw: dict[str, Any], max_blocks: int, client: Client | None
+) -> RawResult:
+    """Return the result of a call.
+
+    A request for input is passed to the client; without a client it is an error.
+    """
     answer = ServerReply(raw) if client is not None else None
     if raw.get("resultType") == "input_required":
         if client is not None:
             if wanted := why_unanswerable(raw, client):
                 return RawResult((Text(_no_input(name, wanted)),), "tool_error", "input_required")
             return RawResult(
-                (Text(f"{name} asked the client for more: {_wanted_inputs(raw)}."),), "ok", "input_required", answer
+                (Text(f"{name} asked the client for more: {_wanted_inputs(raw)}."),),
+                "ok",
+                "input_required",
+                answer,
             )
         text = f"{name} asked for more input in the middle of the call, which is not supported."
         return RawResult((Text(text),), "tool_error", "input_required")
@@ -209,8 +251,12 @@ def read_reply(name: str, raw: dict[str, Any], client: Client | None) -> ServerR
 
 
 def _why_unknown(name: str, raw: Mapping[str, Any]) -> str:
-    """Return why a result is none of a known kind, and so invalid by the specification; nothing if it is of one."""
-    is_known = raw.get("resultType") in (None, "complete") and isinstance(raw.get("isError"), bool | None)
+    """Return why a result is none of a known kind, and so invalid by the specification; nothing if
+    it is of one.
+    """
+    is_known = raw.get("resultType") in (None, "complete") and isinstance(
+        raw.get("isError"), bool | None
+    )
     return "" if is_known else f"{name}: its result is of an unknown kind, and may be a failure."
 
 
@@ -230,7 +276,10 @@ def _wanted_inputs(raw: Mapping[str, Any]) -> str:
 
 
 def error_result(name: str, error: RpcError, client: Client | None) -> RawResult:
-    """Return the result of a call that the server answered with an error. It quotes the server's own words."""
+    """Return the result of a call that the server answered with an error.
+
+    It quotes the server's own words.
+    """
     own = own_error(error)
     code = _CODES.get(error.code, "rpc_error")
     answer = ServerReply(error=own) if client is not None else None
@@ -240,7 +289,9 @@ def error_result(name: str, error: RpcError, client: Client | None) -> RawResult
 
 def own_error(error: RpcError) -> ServerError:
     """Return a server's error with its message bounded."""
-    message = error.message if len(error.message) <= MAX_MESSAGE else error.message[:MAX_MESSAGE] + " […]"
+    message = (
+        error.message if len(error.message) <= MAX_MESSAGE else error.message[:MAX_MESSAGE] + " […]"
+    )
     return ServerError(error.code, message, error.data)
 
 
@@ -253,7 +304,9 @@ def no_answer_reply(raw: RawResult) -> ServerReply:
 def error_reply(error: RpcError) -> ServerReply:
     """Return the reply to a request (other than a call) that the server answered with an error."""
     own = own_error(error)
-    return ServerReply(error=own, outcome="tool_error", code=_CODES.get(error.code, "rpc_error"), text=own.message)
+    return ServerReply(
+        error=own, outcome="tool_error", code=_CODES.get(error.code, "rpc_error"), text=own.message
+    )
 
 
 def fault_result(name: str, fault: ServerFault, timeout_s: float) -> RawResult:
@@ -261,16 +314,28 @@ def fault_result(name: str, fault: ServerFault, timeout_s: float) -> RawResult:
     if fault.kind == "timeout":
         text = f"{name} took longer than {timeout_s:g} s and was stopped."
         return RawResult((Text(text),), "timeout", "timeout")
-    again = " The call may have been carried out." if fault.sent and fault.kind != "unauthorized" else ""
+    again = (
+        " The call may have been carried out."
+        if fault.sent and fault.kind != "unauthorized"
+        else ""
+    )
     outcome: Outcome = "tool_error" if fault.kind == "too_large" else "unavailable"
-    return RawResult((Text(f"{name} could not be called: {fault.detail}.{again}"),), outcome, fault.kind)
+    return RawResult(
+        (Text(f"{name} could not be called: {fault.detail}.{again}"),), outcome, fault.kind
+    )
 
 
 def circuit_open(name: str, server: str, again_in_s: float) -> RawResult:
-    text = f"{name} could not be called: server {server!r} kept failing and is left alone for {again_in_s:.0f} s."
+    text = (
+        f"{name} could not be called: server {server!r} kept failing and is left alone for"
+        f" {again_in_s:.0f} s."
+    )
     return RawResult((Text(text),), "unavailable", "circuit_open")
 
 
 def busy_result(name: str, server: str) -> RawResult:
-    text = f"{name} was not called: server {server!r} has more calls waiting than it can take. Try again later."
+    text = (
+        f"{name} was not called: server {server!r} has more calls waiting than it can take. Try"
+        " again later."
+    )
     return RawResult((Text(text),), "busy", "busy")

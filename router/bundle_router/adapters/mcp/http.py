@@ -1,15 +1,16 @@
 """HTTP transport below the SDK's: responses are bounded, and credentials are tied to one origin.
 
 Rules:
-1. Configured headers are added here, and only to requests to the configured origin. So no redirect, and no address that
-   a server names, can carry them elsewhere.
-2. Every response of the endpoint is bounded in decoded bytes before it is read. Compression is not requested; if the
-   server compresses anyway, the body is decompressed here piece by piece.
-3. A failing request fails alone: an error that would end the SDK's whole connection becomes the answer to that request,
-   and its cause is noted in the request's state.
+1. Configured headers are added here, and only to requests to the configured origin. So no redirect,
+   and no address that a server names, can carry them elsewhere.
+2. Every response of the endpoint is bounded in decoded bytes before it is read. Compression is not
+   requested; if the server compresses anyway, the body is decompressed here piece by piece.
+3. A failing request fails alone: an error that would end the SDK's whole connection becomes the
+   answer to that request, and its cause is noted in the request's state.
 4. The proxy, `.netrc` and cookie settings of the environment are not used.
-5. The SDK parses on the event loop, so it gets no large message. One is parsed here, in a thread; an answer is kept in
-   the state of its request, and the SDK gets an empty result in its place. Of another message it gets what is small.
+5. The SDK parses on the event loop, so it gets no large message. One is parsed here, in a thread;
+   an answer is kept in the state of its request, and the SDK gets an empty result in its place. Of
+   another message it gets what is small.
 """
 
 from __future__ import annotations
@@ -45,15 +46,24 @@ from bundle_router.core.tools.transport.lines import EventBuffer, cut_deep
 
 READ_S: Final = 300.0
 AUTHORIZING: Final = "bundle_router_authorizing"
-"""Extension that marks the requests of an authorization flow (to the issuer, or for the server's metadata). Only they
-may leave the origin. One that fails is answered with 502, so that the flow goes on. One that spends a refresh token
-(then the value is true) goes on for `REFRESH_S` when its call has ended; others wait longer (`tokens.LOCK_S`)."""
+"""Extension that marks the requests of an authorization flow (to the issuer, or for the server's
+metadata). Only they may leave the origin. One that fails is answered with 502, so that the flow
+goes on. One that spends a refresh token (then the value is true) goes on for `REFRESH_S` when its
+call has ended; others wait longer (`tokens.LOCK_S`).
+"""
 REFRESH_S: Final = 9.0
 _PIECE: Final = 64 * 1024
 _REQUEST: Final = re.compile(rb'\{"jsonrpc":"2\.0","id":"?(\d+)"?,')
 _NO_SESSION: Final = (b"session", b"not initialized")
-"""Words of a 400 to a request with a session: servers written after the TypeScript SDK's examples send no 404."""
-_NOT_SENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
+"""Words of a 400 to a request with a session: servers written after the TypeScript SDK's examples
+send no 404.
+"""
+_NOT_SENT: Final = (
+    httpx2.ConnectError,
+    httpx2.ConnectTimeout,
+    httpx2.PoolTimeout,
+    httpx2.UnsupportedProtocol,
+)
 
 
 class TooLarge(httpx2.StreamError):
@@ -65,9 +75,14 @@ class TruncatedResponse(httpx2.StreamError):
 
 
 class OriginClient(httpx2.AsyncBaseTransport):
-    """HTTP transport for one configured endpoint. `stateful` becomes true when the server issues a session id."""
+    """HTTP transport for one configured endpoint.
 
-    def __init__(self, url: str, headers: Mapping[str, str], max_bytes: int, inner: TcpPool) -> None:
+    `stateful` becomes true when the server issues a session id.
+    """
+
+    def __init__(
+        self, url: str, headers: Mapping[str, str], max_bytes: int, inner: TcpPool
+    ) -> None:
         self._url = httpx2.URL(url)
         self._origin = origin_of(url)
         self._headers = dict(headers)
@@ -98,9 +113,16 @@ class OriginClient(httpx2.AsyncBaseTransport):
         elif not (aside and self._may_leave_for(request.url)):
             if aside:
                 return _answer(502, "not asked")
-            raise httpx2.UnsupportedProtocol(f"{request.url.host} is not contacted for an address that a server names")
+            raise httpx2.UnsupportedProtocol(
+                f"{request.url.host} is not contacted for an address that a server names"
+            )
         request.headers["accept-encoding"] = "identity"
-        endpoint = is_own_origin and not aside and request.url.path == self._url.path and request.method == "POST"
+        endpoint = (
+            is_own_origin
+            and not aside
+            and request.url.path == self._url.path
+            and request.method == "POST"
+        )
         exchange = _exchange_of(request)
         if endpoint:
             exchange.fault = None
@@ -122,11 +144,15 @@ class OriginClient(httpx2.AsyncBaseTransport):
         return self._bounded(request, response, exchange)
 
     def _may_leave_for(self, url: httpx2.URL) -> bool:
-        """Return whether a flow may request the URL: https, or this machine or link if the server is there too."""
+        """Return whether a flow may request the URL: https, or this machine or link if the server
+        is there too.
+        """
         near = _nearness(url.host)
         return near == _nearness(self._url.host) if near else url.scheme == "https"
 
-    def _bounded(self, request: httpx2.Request, response: httpx2.Response, exchange: RequestState) -> httpx2.Response:
+    def _bounded(
+        self, request: httpx2.Request, response: httpx2.Response, exchange: RequestState
+    ) -> httpx2.Response:
         cap = self._max_bytes
         if AUTHORIZING in request.extensions or response.status_code >= 400:
             cap = MAX_ERROR_BYTES  # the SDK parses an issuer's documents on the event loop
@@ -134,38 +160,72 @@ class OriginClient(httpx2.AsyncBaseTransport):
             # A stream opened by GET is endless, and the SDK bounds each event.
             cap = sys.maxsize if request.method == "GET" else self._max_bytes * STREAM_FACTOR
         encoding = response.headers.get("content-encoding", "identity").strip().lower()
-        headers = [(name, value) for name, value in response.headers.raw if name.lower() != b"content-encoding"]
+        headers = [
+            (name, value)
+            for name, value in response.headers.raw
+            if name.lower() != b"content-encoding"
+        ]
         if encoding not in ("identity", ""):
-            headers = [(name, value) for name, value in headers if name.lower() != b"content-length"]
+            headers = [
+                (name, value) for name, value in headers if name.lower() != b"content-length"
+            ]
         body = Body(response, cap, encoding, exchange, self._max_bytes)
-        named = _REQUEST.match(request.content) if request.method == "POST" and response.status_code < 300 else None
+        named = (
+            _REQUEST.match(request.content)
+            if request.method == "POST" and response.status_code < 300
+            else None
+        )
         body.number = named[1].decode() if named and not body.is_stream else ""
-        return httpx2.Response(response.status_code, headers=headers, stream=body, extensions=response.extensions)
+        return httpx2.Response(
+            response.status_code, headers=headers, stream=body, extensions=response.extensions
+        )
 
     async def _refusal_response(
         self, request: httpx2.Request, response: httpx2.Response, exchange: RequestState
     ) -> httpx2.Response:
-        """Return the answer for an error status: the server's JSON-RPC error, else one with the status."""
+        """Return the answer for an error status: the server's JSON-RPC error, else one with the
+        status.
+        """
         status = response.status_code
         body = await _read_whole(self._bounded(request, response, exchange))
-        is_lost = status == 404 or (status == 400 and any(words in body.lower() for words in _NO_SESSION))
+        is_lost = status == 404 or (
+            status == 400 and any(words in body.lower() for words in _NO_SESSION)
+        )
         if is_lost and "mcp-session-id" in request.headers:
             exchange.fault = ServerFault("session_lost", "the server has forgotten the session")
-        elif (message := read_object(body) or {}).get("jsonrpc") == "2.0" and isinstance(message.get("error"), dict):
-            return httpx2.Response(status, headers={"content-type": "application/json"}, content=body)
+        elif (message := read_object(body) or {}).get("jsonrpc") == "2.0" and isinstance(
+            message.get("error"), dict
+        ):
+            return httpx2.Response(
+                status, headers={"content-type": "application/json"}, content=body
+            )
         else:
             exchange.fault = fault_for(status, response.headers.get("retry-after", ""))
         challenge = response.headers.get("www-authenticate", "")
-        return _answer(status, f"HTTP {status}", {"www-authenticate": challenge} if challenge.isascii() else None)
+        return _answer(
+            status,
+            f"HTTP {status}",
+            {"www-authenticate": challenge} if challenge.isascii() else None,
+        )
 
     def modern_posts(self, pool: TcpPool, on_change: Callable[[], None]) -> ModernPosts | None:
-        """Return a carrier of modern requests to this address; None if the URL contains credentials."""
+        """Return a carrier of modern requests to this address; None if the URL contains
+        credentials.
+        """
         url = self._url
         if url.userinfo:
             return None
         given_session = partial(setattr, self, "stateful", True)
         channels = pool.channels(url)
-        return ModernPosts(channels, url.raw_path, url.netloc, self._headers, self._max_bytes, on_change, given_session)
+        return ModernPosts(
+            channels,
+            url.raw_path,
+            url.netloc,
+            self._headers,
+            self._max_bytes,
+            on_change,
+            given_session,
+        )
 
     async def aclose(self) -> None:
         """Do nothing: the connections below belong to the owner of the pool."""
@@ -182,10 +242,18 @@ def _exchange_of(request: httpx2.Request) -> RequestState:
 
 
 class Body(httpx2.AsyncByteStream):
-    """The decoded bytes of a response, at most `cap` of them. Raises TooLarge, TruncatedResponse."""
+    """The decoded bytes of a response, at most `cap` of them.
+
+    Raises TooLarge, TruncatedResponse.
+    """
 
     def __init__(
-        self, response: httpx2.Response, cap: int, encoding: str, exchange: RequestState, event_cap: int
+        self,
+        response: httpx2.Response,
+        cap: int,
+        encoding: str,
+        exchange: RequestState,
+        event_cap: int,
     ) -> None:
         self._response = response
         self._source = aiter(cast("httpx2.AsyncByteStream", response.stream))
@@ -193,12 +261,16 @@ class Body(httpx2.AsyncByteStream):
         self._exchange = exchange
         self._seen = 0
         # zlib's own, which stops after a given number of bytes
-        self._decoder = zlib.decompressobj(47) if encoding in ("gzip", "x-gzip", "deflate") else None
+        self._decoder = (
+            zlib.decompressobj(47) if encoding in ("gzip", "x-gzip", "deflate") else None
+        )
         self._known = encoding in ("identity", "") or self._decoder is not None
         self._rest = b""
         self._events = EventBuffer()
         self._event_cap = event_cap
-        self.is_stream = response.headers.get("content-type", "").lower().startswith("text/event-stream")
+        self.is_stream = (
+            response.headers.get("content-type", "").lower().startswith("text/event-stream")
+        )
         self.number = ""  # that of the request, where the body is to be its answer
 
     def __aiter__(self) -> Self:
@@ -217,11 +289,17 @@ class Body(httpx2.AsyncByteStream):
             events = self._events.feed(await self._bounded())
         lines: list[bytes | bytearray] = []
         for data, fields in events:
-            lines += (*fields, *(b"data: " + line for line in (await self._readable(data)).split(b"\n")), b"")
+            lines += (
+                *fields,
+                *(b"data: " + line for line in (await self._readable(data)).split(b"\n")),
+                b"",
+            )
         return b"\n".join((*lines, b""))
 
     async def _readable(self, data: bytearray) -> bytes:
-        """Return JSON that is bounded in depth and, if it is an answer, in length, without lone surrogates."""
+        """Return JSON that is bounded in depth and, if it is an answer, in length, without lone
+        surrogates.
+        """
         work = partial(_set_aside, data, self._exchange, self.number)
         if len(data) >= LARGE:
             return await self._exchange.read_in_turn(work)
@@ -241,7 +319,9 @@ class Body(httpx2.AsyncByteStream):
             await wait_for_turn()
         if self._seen > self._cap or self._events.held + len(piece) > self._event_cap:
             cap = min(self._cap, self._event_cap)
-            self._exchange.fault = ServerFault("too_large", f"the server's answer has more than {cap:,} bytes")
+            self._exchange.fault = ServerFault(
+                "too_large", f"the server's answer has more than {cap:,} bytes"
+            )
             # The SDK would ask for the rest of a stream again after another error.
             raise (httpx2.SSEError if self.is_stream else TooLarge)(self._exchange.fault.detail)
         return piece
@@ -249,17 +329,23 @@ class Body(httpx2.AsyncByteStream):
     async def _next(self) -> bytes:
         if self._decoder is None:
             if not self._known:
-                raise self._truncated_error("the server compressed its answer in a way that was not asked for")
+                raise self._truncated_error(
+                    "the server compressed its answer in a way that was not asked for"
+                )
             return await self._exchange.until_aborted(anext(self._source))
         while True:
             if self._rest:
-                await asyncio.sleep(0)  # a small piece can unpack into a large one: let other calls run in between
+                await asyncio.sleep(
+                    0
+                )  # a small piece can unpack into a large one: let other calls run in between
             else:
                 self._rest = await self._exchange.until_aborted(anext(self._source))
             try:
                 piece: bytes = self._decoder.decompress(self._rest, _PIECE)
             except zlib.error:
-                raise self._truncated_error("the server's compressed answer can't be read") from None
+                raise self._truncated_error(
+                    "the server's compressed answer can't be read"
+                ) from None
             self._rest = self._decoder.unconsumed_tail
             if piece:
                 return piece
@@ -273,7 +359,9 @@ class Body(httpx2.AsyncByteStream):
 
 
 def _set_aside(data: bytearray, exchange: RequestState, number: str) -> bytes:
-    """Return what the SDK gets of a message: nothing of a malformed one, no JSON where an answer is another's."""
+    """Return what the SDK gets of a message: nothing of a malformed one, no JSON where an answer is
+    another's.
+    """
     message = read_message(data, exchange)
     if message is None or not is_sound(message, number):
         return b"" if message and not number else b"-"  # "-" is no JSON either
@@ -292,11 +380,18 @@ def origin_of(url: httpx2.URL | str) -> tuple[str, str, int | None]:
 
 
 class TcpPool(httpx2.AsyncHTTPTransport):
-    """The TCP connections to one server, for all its sessions. Keeps at most `keep` idle ones; the caller closes it."""
+    """The TCP connections to one server, for all its sessions.
+
+    Keeps at most `keep` idle ones; the caller closes it.
+    """
 
     def __init__(self, keep: int) -> None:
-        self._context = _certificates(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
-        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=keep, keepalive_expiry=KEEP_S)
+        self._context = _certificates(
+            os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
+        )
+        limits = httpx2.Limits(
+            max_connections=None, max_keepalive_connections=keep, keepalive_expiry=KEEP_S
+        )
         super().__init__(verify=self._context, limits=limits)
         self._keep = keep
         self._channels: ChannelPool | None = None
@@ -318,25 +413,41 @@ class TcpPool(httpx2.AsyncHTTPTransport):
 
 @cache
 def _certificates(*_places: str | None) -> ssl.SSLContext:
-    """Return the TLS context. Loading its certificates takes 20 ms, so all servers of a process share it."""
+    """Return the TLS context.
+
+    Loading its certificates takes 20 ms, so all servers of a process share it.
+    """
     return httpx2.create_ssl_context()
 
 
 def open_client(transport: OriginClient, auth: Any = None) -> httpx2.AsyncClient:
-    """Return a client over a transport that ignores the environment. The caller closes it, but not the pool."""
+    """Return a client over a transport that ignores the environment.
+
+    The caller closes it, but not the pool.
+    """
     timeout = httpx2.Timeout(CONNECT_S, read=READ_S)
-    return httpx2.AsyncClient(transport=transport, auth=auth, timeout=timeout, follow_redirects=False, trust_env=False)
+    return httpx2.AsyncClient(
+        transport=transport, auth=auth, timeout=timeout, follow_redirects=False, trust_env=False
+    )
 
 
 def _nearness(host: str) -> str:
-    """Return `machine` or `link` for a host name that denotes this machine or a link-local address, else nothing."""
+    """Return `machine` or `link` for a host name that denotes this machine or a link-local address,
+    else nothing.
+    """
     if host == "localhost" or host.endswith(".localhost"):
         return "machine"
     try:
         address = ip_address(host.strip("[]"))
     except ValueError:
         return ""
-    return "link" if address.is_link_local else "machine" if address.is_loopback or address.is_unspecified else ""
+    return (
+        "link"
+        if address.is_link_local
+        else "machine"
+        if address.is_loopback or address.is_unspecified
+        else ""
+    )
 
 
 async def _read_whole(response: httpx2.Response) -> bytes:
@@ -350,12 +461,18 @@ async def _read_whole(response: httpx2.Response) -> bytes:
 
 
 def _answer(status: int, message: str, headers: Mapping[str, str] | None = None) -> httpx2.Response:
-    """Return a response with a JSON-RPC error, which the SDK takes for the answer to the one request."""
+    """Return a response with a JSON-RPC error, which the SDK takes for the answer to the one
+    request.
+    """
     error = {"jsonrpc": "2.0", "id": None, "error": {"code": -32000, "message": message}}
-    return httpx2.Response(status, headers={**(headers or {}), "content-type": "application/json"}, json=error)
+    return httpx2.Response(
+        status, headers={**(headers or {}), "content-type": "application/json"}, json=error
+    )
 
 
 def _fault_of(error: httpx2.TransportError) -> ServerFault:
     if isinstance(error, _NOT_SENT):
         return ServerFault("unreachable", f"the server can't be reached ({type(error).__name__})")
-    return ServerFault("connection_lost", f"the connection to the server was lost ({type(error).__name__})")
+    return ServerFault(
+        "connection_lost", f"the connection to the server was lost ({type(error).__name__})"
+    )

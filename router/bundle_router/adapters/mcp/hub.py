@@ -1,14 +1,16 @@
-"""Requests to tool servers: each passes the queue, the circuit breaker and the connection, on the sessions' loop.
+"""Requests to tool servers: each passes the queue, the circuit breaker and the connection, on the
+sessions' loop.
 
 Rules:
-1. The order is queue, breaker, connection. So a breaker's probe never waits in a queue, and a server with an open
-   breaker costs nothing.
-2. A call is retried only if the server can't have acted on it: it was not reached, or said that it has forgotten the
-   session. It is retried once, after `restart_s`, within the call's own time.
-3. An error result, a refusal, or a result that violates its schema is an answer: it says nothing about health.
-4. Where nothing but the answer has to be waited for, a call is sent at once: from its caller's loop to a stdio server,
-   from the sessions' loop to a modern one over HTTP. The sessions' loop takes the answer and watches the time, and what
-   the call held is free even if the caller is blocked.
+1. The order is queue, breaker, connection. So a breaker's probe never waits in a queue, and a
+   server with an open breaker costs nothing.
+2. A call is retried only if the server can't have acted on it: it was not reached, or said that it
+   has forgotten the session. It is retried once, after `restart_s`, within the call's own time.
+3. An error result, a refusal, or a result that violates its schema is an answer: it says nothing
+   about health.
+4. Where nothing but the answer has to be waited for, a call is sent at once: from its caller's loop
+   to a stdio server, from the sessions' loop to a modern one over HTTP. The sessions' loop takes
+   the answer and watches the time, and what the call held is free even if the caller is blocked.
 """
 
 from __future__ import annotations
@@ -40,7 +42,12 @@ from bundle_router.adapters.mcp.faults import (
     read_reply,
 )
 from bundle_router.adapters.mcp.lists import Lists, read_pages
-from bundle_router.adapters.mcp.pool import LISTING, ResourceSubscriptions, SessionPool, session_terms
+from bundle_router.adapters.mcp.pool import (
+    LISTING,
+    ResourceSubscriptions,
+    SessionPool,
+    session_terms,
+)
 from bundle_router.adapters.mcp.posting import Redirected
 from bundle_router.adapters.mcp.processes import ProcessSupervisor
 from bundle_router.adapters.mcp.quiet import is_traced
@@ -70,7 +77,10 @@ _INLINE_CHARS = 32_768
 
 
 class Guards:
-    """The circuit breaker of each server, and the queue of calls in front of them. On one loop, but `enter_at_once`."""
+    """The circuit breaker of each server, and the queue of calls in front of them.
+
+    On one loop, but `enter_at_once`.
+    """
 
     def __init__(self, bounds: Bounds, clock: Clock) -> None:
         self._gate: Gate[Waiter] = Gate(bounds)
@@ -80,7 +90,9 @@ class Guards:
         self.lock = threading.RLock()
 
     def enter_at_once(self, server: str) -> Ticket | None:
-        """Take a place and the breaker's permission, if nothing stands in the way; None if something does."""
+        """Take a place and the breaker's permission, if nothing stands in the way; None if
+        something does.
+        """
         with self.lock:
             breaker = self.breaker(server)
             is_free = breaker.open_until_ns is None and self._gate.enter(server, None) == "run"
@@ -116,7 +128,7 @@ class Guards:
             if not waiter.done():  # else it has just given up, and passes the place on
                 waiter.set_result(True)
 
-    # --- the breakers ------------------------------------------------------------------------------------------------
+    # --- the breakers -----------------------------------------------------------------------------
 
     def admit(self, server: str) -> Ticket:
         """Ask the breaker for permission to contact the server. Raises CircuitOpen."""
@@ -128,8 +140,13 @@ class Guards:
             raise CircuitOpen(breaker.opens_again_in_s(now))
         return ticket
 
-    def settle(self, server: str, ticket: Ticket, end: End | None, retry_after_s: float | None = None) -> bool:
-        """Tell the breaker how the request ended (None: nobody waited). Return whether this opened it."""
+    def settle(
+        self, server: str, ticket: Ticket, end: End | None, retry_after_s: float | None = None
+    ) -> bool:
+        """Tell the breaker how the request ended (None: nobody waited).
+
+        Return whether this opened it.
+        """
         with self.lock:
             before = self.breaker(server)
             if end is None:
@@ -179,10 +196,15 @@ class Hub:
         self.loop = asyncio.get_running_loop()
         self._reaping = self.loop.create_task(self._reap())
 
-    # --- calls -------------------------------------------------------------------------------------------------------
+    # --- calls ------------------------------------------------------------------------------------
 
     async def call(
-        self, server: Server, tool: str, arguments: Mapping[str, Any], scope: Scope, timeout_s: float
+        self,
+        server: Server,
+        tool: str,
+        arguments: Mapping[str, Any],
+        scope: Scope,
+        timeout_s: float,
     ) -> RawResult:
         """Call a tool. Server failures are returned, never raised."""
         name, loop, queued_ms = f"{server.name}.{tool}", asyncio.get_running_loop(), -1.0
@@ -205,15 +227,25 @@ class Hub:
         return RawResult(result.blocks, result.outcome, result.code, result.answer, waited_ms)
 
     async def call_at_once(
-        self, server: Server, tool: str, arguments: Mapping[str, Any], scope: Scope, timeout_s: float
+        self,
+        server: Server,
+        tool: str,
+        arguments: Mapping[str, Any],
+        scope: Scope,
+        timeout_s: float,
     ) -> RawResult | None:
-        """Do as `call` does, on any loop, where only the answer has to be waited for; else return None."""
+        """Do as `call` does, on any loop, where only the answer has to be waited for; else return
+        None.
+        """
         ready = self.pool.ready(server, scope)
         open_now = ready[1].at_once(scope.client) if ready is not None else None
         if ready is None or open_now is None or is_traced() or budget_left(arguments, PIECE) < 0:
             return None
         (lease, connection), (session, carrier) = ready, open_now
-        asked, schema = {"name": tool, "arguments": dict(arguments)}, self._schema_of(server, tool, scope)
+        asked, schema = (
+            {"name": tool, "arguments": dict(arguments)},
+            self._schema_of(server, tool, scope),
+        )
         try:
             params, opts = session.stamp("tools/call", asked, schema, scope.client)
         except UnicodeEncodeError:
@@ -224,7 +256,10 @@ class Hub:
             if ticket is None:
                 return None
             self.pool.hold(lease)
-        end, name = partial(self._end_call, server, ticket, lease, connection), f"{server.name}.{tool}"
+        end, name = (
+            partial(self._end_call, server, ticket, lease, connection),
+            f"{server.name}.{tool}",
+        )
         try:
             raw, size = await carrier.post("tools/call", text, headers, timeout_s, end)
         except RpcError as error:
@@ -232,16 +267,28 @@ class Hub:
         except ServerFault as fault:
             return fault_result(name, fault, timeout_s) if fault.sent else None
         except Redirected:
-            session.carrier = None  # the SDK follows redirects within the origin, here and from now on
+            session.carrier = (
+                None  # the SDK follows redirects within the origin, here and from now on
+            )
             return None
         await self._note_unexpected(server, tool, scope, raw)
         read = partial(read_answer, name, raw, self._bounds.max_blocks, scope.client)
-        return read() if size * EACH <= _INLINE_CHARS else await _take_apart(raw.get("content"), read)
+        return (
+            read() if size * EACH <= _INLINE_CHARS else await _take_apart(raw.get("content"), read)
+        )
 
     def _end_call(
-        self, server: Server, ticket: Ticket, lease: HeldConnection[Any], connection: Connection, failure: Any
+        self,
+        server: Server,
+        ticket: Ticket,
+        lease: HeldConnection[Any],
+        connection: Connection,
+        failure: Any,
     ) -> None:
-        """Give back what a call held. A request that was not sent is made again, so that its failure says nothing."""
+        """Give back what a call held.
+
+        A request that was not sent is made again, so that its failure says nothing.
+        """
         if isinstance(failure, ServerFault):
             self._let_go(connection, failure)
             failure = failure if failure.sent else asyncio.CancelledError()
@@ -252,7 +299,10 @@ class Hub:
     async def ask(
         self, server: Server, method: str, params: Mapping[str, Any], scope: Scope, timeout_s: float
     ) -> ServerReply:
-        """Send a request other than a call, with the same guards. Server failures are returned, never raised."""
+        """Send a request other than a call, with the same guards.
+
+        Server failures are returned, never raised.
+        """
 
         async def work(deadline: float) -> ServerReply:
             raw = await self._with_a_retry(server, method, dict(params), scope, deadline)
@@ -268,13 +318,18 @@ class Hub:
     async def _run_queued(
         self, server: Server, name: str, work: Callable[[float], Awaitable[T]], timeout_s: float
     ) -> T | RawResult:
-        """Return the result of `work(deadline)`, or the result that says why it failed. Raises RpcError."""
+        """Return the result of `work(deadline)`, or the result that says why it failed.
+
+        Raises RpcError.
+        """
         deadline = asyncio.get_running_loop().time() + timeout_s
         try:
             await self.guards.enter(server.name, deadline)
             left_s = deadline - asyncio.get_running_loop().time()
             try:
-                return await self._with_breaker(server, lambda: work(deadline), blames=left_s > timeout_s / 2)
+                return await self._with_breaker(
+                    server, lambda: work(deadline), blames=left_s > timeout_s / 2
+                )
             finally:
                 self.guards.leave(server.name)
         except Busy:
@@ -284,9 +339,12 @@ class Hub:
         except ServerFault as fault:
             return fault_result(name, fault, timeout_s)
 
-    async def _with_breaker(self, server: Server, work: Callable[[], Awaitable[T]], *, blames: bool = True) -> T:
-        """Do the work if the breaker permits, and tell the breaker how it ended; of a timeout only if the server is to
-        blame, and not our queue. Raises CircuitOpen."""
+    async def _with_breaker(
+        self, server: Server, work: Callable[[], Awaitable[T]], *, blames: bool = True
+    ) -> T:
+        """Do the work if the breaker permits, and tell the breaker how it ended; of a timeout only
+        if the server is to blame, and not our queue. Raises CircuitOpen.
+        """
         ticket = self.guards.admit(server.name)
         failure: BaseException | None = None
         try:
@@ -300,23 +358,32 @@ class Hub:
             self._settle(server, ticket, failure)
 
     def _settle(self, server: Server, ticket: Ticket, failure: BaseException | None) -> None:
-        """Tell the breaker how a request ended. What is neither an answer nor a fault says nothing."""
+        """Tell the breaker how a request ended.
+
+        What is neither an answer nor a fault says nothing.
+        """
         end: End | None = "answered" if failure is None or isinstance(failure, RpcError) else None
         fault = failure if isinstance(failure, ServerFault) else None
         if fault is not None:
             blame: End = "grave" if fault.kind == "rate_limited" else "failed"
             end = None if fault.counted else "blameless" if fault.kind in OUR_OWN else blame
             self.errors[server.name] = fault.detail
-            self._diagnostics.event("info", "server.failed", server=server.name, kind=fault.kind, detail=fault.detail)
+            self._diagnostics.event(
+                "info", "server.failed", server=server.name, kind=fault.kind, detail=fault.detail
+            )
         elif end and not ticket.probe and not self.guards.breaker(server.name).errors:
             return  # as mostly: an answer changes nothing
         open_before = self.guards.breaker(server.name).open_until_ns
-        opened = self.guards.settle(server.name, ticket, end, fault.retry_after_s if fault else None)
+        opened = self.guards.settle(
+            server.name, ticket, end, fault.retry_after_s if fault else None
+        )
         if open_before != self.guards.breaker(server.name).open_until_ns:
             self._note_change()
         if opened:
             error = self.errors.get(server.name, "")
-            self._diagnostics.event("warning", "server.left_alone", server=server.name, last_error=error)
+            self._diagnostics.event(
+                "warning", "server.left_alone", server=server.name, last_error=error
+            )
             self.pool.retire_server(server.name)
 
     async def _with_a_retry(
@@ -325,10 +392,15 @@ class Hub:
         def again_in_s(fault: ServerFault) -> float | None:
             return None if fault.sent or fault.kind in NEVER_AGAIN else self._bounds.restart_s
 
-        return await self._twice(lambda: self._request(server, method, params, scope, deadline), again_in_s, deadline)
+        return await self._twice(
+            lambda: self._request(server, method, params, scope, deadline), again_in_s, deadline
+        )
 
     async def _twice(
-        self, attempt: Callable[[], Awaitable[T]], again_in_s: Callable[[ServerFault], float | None], deadline: float
+        self,
+        attempt: Callable[[], Awaitable[T]],
+        again_in_s: Callable[[ServerFault], float | None],
+        deadline: float,
     ) -> T:
         """Try once more after the seconds that a fault allows, if there is time for a restart."""
         try:
@@ -345,7 +417,9 @@ class Hub:
     ) -> dict[str, Any]:
         lease, connection = await self.pool.acquire(server, scope, deadline)
         try:
-            schema = self._schema_of(server, params["name"], scope) if method == "tools/call" else None
+            schema = (
+                self._schema_of(server, params["name"], scope) if method == "tools/call" else None
+            )
             left = deadline - asyncio.get_running_loop().time()
             raw = await connection.request(method, params, max(left, 0.0), schema, scope.client)
             if not connection.bypasses_sdk(scope.client) and not take_out_nan(raw, _INLINE_CHARS):
@@ -358,17 +432,27 @@ class Hub:
             self.pool.release(lease)
 
     def _schema_of(self, server: Server, tool: str, scope: Scope) -> Mapping[str, Any] | None:
-        """Return a tool's schema as it is listed, for the arguments that a modern server also wants as headers."""
+        """Return a tool's schema as it is listed, for the arguments that a modern server also wants
+        as headers.
+        """
         entry = self.lists.known(server.name, scope.principal)
         return entry.schemas.get(tool) if entry is not None else None
 
     def _let_go(self, connection: Connection, fault: ServerFault) -> None:
-        """Retire a connection that has ended. Only one of the calls that ended with it counts against the server."""
+        """Retire a connection that has ended.
+
+        Only one of the calls that ended with it counts against the server.
+        """
         if fault.kind == "session_lost" or not connection.alive:
             fault.counted = not self.pool.retire(connection)
 
-    async def _note_unexpected(self, server: Server, tool: str, scope: Scope, raw: Mapping[str, Any]) -> None:
-        """Report structured content that does not match the tool's output schema. The content is kept either way."""
+    async def _note_unexpected(
+        self, server: Server, tool: str, scope: Scope, raw: Mapping[str, Any]
+    ) -> None:
+        """Report structured content that does not match the tool's output schema.
+
+        The content is kept either way.
+        """
         entry = self.lists.known(server.name, scope.principal)
         declared = entry.outputs.get(tool) if entry is not None else None
         structured = raw.get("structuredContent")
@@ -378,11 +462,15 @@ class Hub:
         if isinstance(structured, dict | Mapping):
             wrong = await self._check(f"{server.name}.{tool} output", declared, structured)
         if wrong:
-            self._diagnostics.event("info", "result.unexpected", server=server.name, tool=tool, wrong=wrong[0])
+            self._diagnostics.event(
+                "info", "result.unexpected", server=server.name, tool=tool, wrong=wrong[0]
+            )
 
-    # --- lists -------------------------------------------------------------------------------------------------------
+    # --- lists ------------------------------------------------------------------------------------
 
-    async def _pages(self, server: Server, scope: Scope, deadline: float) -> tuple[Listing, float | None]:
+    async def _pages(
+        self, server: Server, scope: Scope, deadline: float
+    ) -> tuple[Listing, float | None]:
         if passes(server, "input") and not server.shared:
             scope = replace(scope, client=LISTING)
         lease, connection = await self.pool.acquire(server, scope, deadline)
@@ -404,10 +492,13 @@ class Hub:
         pages = partial(self._pages, server, scope, deadline)
         return await self._with_breaker(server, lambda: self._twice(pages, again_in_s, deadline))
 
-    # --- connections -------------------------------------------------------------------------------------------------
+    # --- connections ------------------------------------------------------------------------------
 
     def _connection(self, server: Server, scope: Scope) -> Connection:
-        """Return an unopened connection. Raises ServerFault if connecting is not permitted; contacts nobody."""
+        """Return an unopened connection.
+
+        Raises ServerFault if connecting is not permitted; contacts nobody.
+        """
         refused_for = wires.refusal(server, development=self._setting.development)
         if refused_for is not None:
             raise refused_for
@@ -419,12 +510,16 @@ class Hub:
             self._diagnostics.event(level, name, server=server.name, **fields)
 
         era, capabilities = session_terms(server, scope)
-        parts = wires.WireParts(self._setting, self._supervisor, self._http_pool, self._authorization.flow, report)
+        parts = wires.WireParts(
+            self._setting, self._supervisor, self._http_pool, self._authorization.flow, report
+        )
         return Connection(
             server.name,
             wires.WIRES[server.transport](server, scope, parts),
             self._bounds,
-            on_change=lambda: self.lists.changed(server, None if server.shared else scope.principal),
+            on_change=lambda: self.lists.changed(
+                server, None if server.shared else scope.principal
+            ),
             era=era,
             capabilities=capabilities,
         )
@@ -459,7 +554,10 @@ class Hub:
 
 
 def _admit_listing(server: Server, listing: Listing) -> Admitted:
-    """Admit the listed definitions. Raises ServerFault for an error of the config; no list can make it raise."""
+    """Admit the listed definitions.
+
+    Raises ServerFault for an error of the config; no list can make it raise.
+    """
     try:
         return admit(server, listing.tools, listing.instructions)
     except VolatileError as wrong:
@@ -468,4 +566,8 @@ def _admit_listing(server: Server, listing: Listing) -> Admitted:
 
 async def _take_apart(content: Any, read: Callable[[], T]) -> T:
     """Return what `read` makes of an answer with this content, of a large one in a thread."""
-    return read() if budget_left(content, _INLINE_CHARS) >= 0 else await run_in_turn("taken_apart", read)
+    return (
+        read()
+        if budget_left(content, _INLINE_CHARS) >= 0
+        else await run_in_turn("taken_apart", read)
+    )

@@ -1,11 +1,13 @@
 """Tool lists: read page by page within bounds, cached, and read once for all concurrent callers.
 
-The cache key is server and principal, because a server may list different tools for different principals.
+The cache key is server and principal, because a server may list different tools for different
+principals.
 
 Rules:
 1. A fresh list is returned from the cache. A stale one is returned too, while one refresh runs.
 2. `tools/list_changed` makes a list stale at once, whatever its lifetime.
-3. A refresh that began before such a notice does not make the list fresh, because it may have read the old list.
+3. A refresh that began before such a notice does not make the list fresh, because it may have read
+   the old list.
 4. A failed refresh keeps the last list, stale, and is retried after `RETRY_S` at the earliest.
 """
 
@@ -38,7 +40,9 @@ State = Literal["absent", "fresh", "stale"]
 
 @dataclass(frozen=True, slots=True)
 class Freshness:
-    """Until when a list is fresh (`until_ns`; None without a list), and how many change notices came (`changes`)."""
+    """Until when a list is fresh (`until_ns`; None without a list), and how many change notices
+    came (`changes`).
+    """
 
     until_ns: int | None = None
     retry_ns: int = 0
@@ -51,7 +55,10 @@ class Freshness:
         return now_ns >= self.retry_ns
 
     def after_listing(self, now_ns: int, lifetime_s: float, changes_before: int) -> Freshness:
-        """Return the state after reading a list. `changes_before` is `changes` when the reading began."""
+        """Return the state after reading a list.
+
+        `changes_before` is `changes` when the reading began.
+        """
         lifetime_ns = int(lifetime_s * 1e9) if changes_before == self.changes else 0
         return Freshness(now_ns + lifetime_ns, now_ns, self.changes)
 
@@ -67,7 +74,10 @@ class Freshness:
 
 @dataclass(slots=True)
 class CachedList:
-    """The cached state of one list. Values are replaced, never mutated, so that other threads may read them."""
+    """The cached state of one list.
+
+    Values are replaced, never mutated, so that other threads may read them.
+    """
 
     freshness: Freshness = field(default_factory=Freshness)
     listing: Listing | None = None
@@ -84,8 +94,11 @@ class CachedList:
 
 
 class Lists:
-    """The tool lists of all servers. `read` returns a server's listing and `ttlMs`; `admit` admits its tools in a
-    thread. All on one loop, except `fresh` and `known`. `note_change` is called whenever `known` may have changed."""
+    """The tool lists of all servers.
+
+    `read` returns a server's listing and `ttlMs`; `admit` admits its tools in a thread. All on one
+    loop, except `fresh` and `known`. `note_change` is called whenever `known` may have changed.
+    """
 
     def __init__(
         self,
@@ -109,11 +122,16 @@ class Lists:
     def fresh(self, server: str, principal: str) -> Listing | None:
         """Return the listing if it is fresh. Any thread may call this."""
         entry = self._entries.get((server, principal))
-        is_fresh = entry is not None and entry.freshness.state(self._clock.monotonic_ns()) == "fresh"
+        is_fresh = (
+            entry is not None and entry.freshness.state(self._clock.monotonic_ns()) == "fresh"
+        )
         return entry.listing if entry is not None and is_fresh else None
 
     async def get(self, server: Server, scope: Scope, *, fresh: bool) -> Listing:
-        """Return the listing; a stale one while a new one is read. Without one, raises what reading raises."""
+        """Return the listing; a stale one while a new one is read.
+
+        Without one, raises what reading raises.
+        """
         entry = self._entries.setdefault((server.name, scope.principal), CachedList())
         now = self._clock.monotonic_ns()
         state = entry.freshness.state(now)
@@ -139,7 +157,9 @@ class Lists:
         changes = entry.freshness.changes
         try:
             listing, ttl_ms = await self._read(server, scope)
-            listing = replace(listing, admitted=await self._admit_listing(server, listing, entry.listing))
+            listing = replace(
+                listing, admitted=await self._admit_listing(server, listing, entry.listing)
+            )
         except Exception as error:
             entry.freshness = entry.freshness.failed(self._clock.monotonic_ns())
             if entry.listing is not None:
@@ -151,7 +171,9 @@ class Lists:
         now = self._clock.monotonic_ns()
         entry.schemas = {str(tool["name"]): tool["inputSchema"] for tool in listing.tools}
         outputs = {str(tool["name"]): tool.get("outputSchema") for tool in listing.tools}
-        entry.outputs = {name: schema for name, schema in outputs.items() if isinstance(schema, Mapping)}
+        entry.outputs = {
+            name: schema for name, schema in outputs.items() if isinstance(schema, Mapping)
+        }
         entry.seen_changes = changes
         entry.listing = replace(listing, listed_ns=now)
         self._note_change()
@@ -159,19 +181,31 @@ class Lists:
             now, lifetime_s(server.transport, server.ttl_s, ttl_ms), changes
         )
         for name, why in listing.rejected[:20]:
-            self._diagnostics.event("warning", "tool.rejected", server=server.name, tool=name, reason=why)
+            self._diagnostics.event(
+                "warning", "tool.rejected", server=server.name, tool=name, reason=why
+            )
         if listing.cut:
             self._diagnostics.event("warning", "list.cut", server=server.name, reason=listing.cut)
         return entry.listing
 
-    async def _admit_listing(self, server: Server, listing: Listing, before: Listing | None) -> Admitted:
-        """Return the admitted definitions of a list. Only a changed list is admitted anew, in a thread."""
-        if before is not None and (before.tools, before.instructions) == (listing.tools, listing.instructions):
+    async def _admit_listing(
+        self, server: Server, listing: Listing, before: Listing | None
+    ) -> Admitted:
+        """Return the admitted definitions of a list.
+
+        Only a changed list is admitted anew, in a thread.
+        """
+        if before is not None and (before.tools, before.instructions) == (
+            listing.tools,
+            listing.instructions,
+        ):
             return before.admitted
         admitted = await asyncio.to_thread(self._admit, server, listing)
         for row in admitted.refused[:20]:
             reason = f"{row.code}: {row.detail}"
-            self._diagnostics.event("warning", "tool.rejected", server=server.name, tool=row.name, reason=reason)
+            self._diagnostics.event(
+                "warning", "tool.rejected", server=server.name, tool=row.name, reason=reason
+            )
         return admitted
 
     def changed(self, server: Server, principal: str | None) -> None:
@@ -192,14 +226,19 @@ class Lists:
 async def read_pages(
     connection: Connection, server: str, bounds: Bounds, client: Client | None
 ) -> tuple[Listing, float | None]:
-    """Return all pages of a list, read within `bounds.list_s`. Raises ServerFault, also for a refusal."""
+    """Return all pages of a list, read within `bounds.list_s`.
+
+    Raises ServerFault, also for a refusal.
+    """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + bounds.list_s
     pages = Pages(bounds)
     params: dict[str, Any] = {}
     try:
         while True:
-            page = await connection.request("tools/list", params, deadline - loop.time(), None, client)
+            page = await connection.request(
+                "tools/list", params, deadline - loop.time(), None, client
+            )
             adding = partial(pages.add, page)
             is_small = budget_left(page, PIECE) >= 0
             cursor = adding() if is_small else await run_in_turn("taken_apart", adding)
@@ -207,7 +246,9 @@ async def read_pages(
                 break
             params = {"cursor": cursor}
     except RpcError as error:
-        raise ServerFault("protocol_error", f"the server refused to list its tools (code {error.code})") from error
+        raise ServerFault(
+            "protocol_error", f"the server refused to list its tools (code {error.code})"
+        ) from error
     except ServerFault as fault:
         if fault.kind != "timeout" or not pages.tools:
             raise

@@ -1,7 +1,9 @@
-"""OAuth flow: our own code while tokens suffice, the SDK's flow when a person has to be asked. Rules: `authorization`.
+"""OAuth flow: our own code while tokens suffice, the SDK's flow when a person has to be asked.
 
-The SDK's flow holds a lock until the server has answered each request, so one call that hangs would block all others.
-So it is entered only to authorize, and left as soon as there is a token.
+Rules: `authorization`.
+
+The SDK's flow holds a lock until the server has answered each request, so one call that hangs would
+block all others. So it is entered only to authorize, and left as soon as there is a token.
 """
 
 from __future__ import annotations
@@ -42,9 +44,10 @@ _UNUSABLE: Final = (OAuthFlowError, ValueError, OverflowError)
 class TokenStorage:
     """The SDK's token storage over a token file.
 
-    The file also keeps the expiry time and the issuer, which the SDK forgets. Without the first it would not refresh
-    tokens after a restart; without the second it would send the refresh token to the tool server itself. A client
-    registration is stored only together with its tokens: one that was never completed would make older tokens useless.
+    The file also keeps the expiry time and the issuer, which the SDK forgets. Without the first it
+    would not refresh tokens after a restart; without the second it would send the refresh token to
+    the tool server itself. A client registration is stored only together with its tokens: one that
+    was never completed would make older tokens useless.
     """
 
     def __init__(self, file: TokenFile, keep_secret: Callable[[str], None]) -> None:
@@ -55,7 +58,10 @@ class TokenStorage:
     async def get_tokens(self) -> OAuthToken | None:
         tokens = _parse_model(OAuthToken, self._file.read("tokens"))
         if tokens is not None:
-            until, issuer = self._file.read("until"), _parse_model(OAuthMetadata, self._file.read("issuer"))
+            until, issuer = (
+                self._file.read("until"),
+                _parse_model(OAuthMetadata, self._file.read("issuer")),
+            )
             self.context.token_expiry_time = until if isinstance(until, int | float) else None
             self.context.oauth_metadata = issuer
             if issuer is None:
@@ -68,11 +74,15 @@ class TokenStorage:
             raise OAuthTokenError("the access token has characters that a header can't have")
         self._keep_secrets(tokens)
         context = self.context
-        if tokens.expires_in is not None and tokens.expires_in <= 0:  # its server says how long it is good
+        if (
+            tokens.expires_in is not None and tokens.expires_in <= 0
+        ):  # its server says how long it is good
             context.token_expiry_time = None
         issuer, client = _dump_json(context.oauth_metadata), _dump_json(context.client_info)
         until = context.token_expiry_time
-        self._write(tokens=_dump_json(tokens), until=until, issuer=issuer, client=client, withdrawn=False)
+        self._write(
+            tokens=_dump_json(tokens), until=until, issuer=issuer, client=client, withdrawn=False
+        )
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
         return _parse_model(OAuthClientInformationFull, self._file.read("client"))
@@ -85,7 +95,9 @@ class TokenStorage:
         self._write(tokens=None, until=None, withdrawn=True)
 
     def _write(self, **values: Any) -> None:
-        with suppress(OSError):  # a full disk fails no call: unsaved tokens are used until the process ends
+        with suppress(
+            OSError
+        ):  # a full disk fails no call: unsaved tokens are used until the process ends
             self._file.write(**values)
 
     def _keep_secrets(self, tokens: OAuthToken) -> None:
@@ -109,7 +121,11 @@ class Provider(OAuthClientProvider):
     """The OAuth flow of one connection. If it fails, the server's refusal remains the response."""
 
     def __init__(
-        self, server: Server, kept: TokenFile, person: Person | None, keep_secret: Callable[[str], None]
+        self,
+        server: Server,
+        kept: TokenFile,
+        person: Person | None,
+        keep_secret: Callable[[str], None],
     ) -> None:
         url = server.url or ""
         redirect = person.redirect_uri if person is not None else "http://127.0.0.1/callback"
@@ -132,10 +148,12 @@ class Provider(OAuthClientProvider):
         self._failure: ServerFault | None = None
         self._shown = ""
 
-    # --- a request ---------------------------------------------------------------------------------------------------
+    # --- a request --------------------------------------------------------------------------------
 
     async def async_auth_flow(self, request: Request) -> AsyncGenerator[Request, Response]:
-        """Send the request with a token, again with another token, and again after a person has authorized it."""
+        """Send the request with a token, again with another token, and again after a person has
+        authorized it.
+        """
         if origin_of(request.url) != self._origin:
             yield request
             return
@@ -200,7 +218,11 @@ class Provider(OAuthClientProvider):
         if not self.context.is_token_valid():
             return None
         self._add_auth_header(request)
-        return self.context.current_tokens.access_token if self.context.current_tokens is not None else None
+        return (
+            self.context.current_tokens.access_token
+            if self.context.current_tokens is not None
+            else None
+        )
 
     def _has_another(self, sent: str | None) -> bool:
         """Return whether there is, or may be, a token other than the refused one."""
@@ -218,12 +240,16 @@ class Provider(OAuthClientProvider):
             return "its token ran out and could not be renewed now"
         return f"it wants to be authorized ({command_for(self._server.name, self._kept.principal)})"
 
-    # --- a person ----------------------------------------------------------------------------------------------------
+    # --- a person ---------------------------------------------------------------------------------
 
     async def _ask(self, request: Request, refused: Response) -> AsyncGenerator[Request, Response]:
-        """Yield the requests of the SDK's whole flow, from the refusal on, with a new registration."""
+        """Yield the requests of the SDK's whole flow, from the refusal on, with a new
+        registration.
+        """
         self.context.clear_tokens()
-        self.context.client_info = self._configured_client() if self._server.client_id is not None else None
+        self.context.client_info = (
+            self._configured_client() if self._server.client_id is not None else None
+        )
         self._asking = True
         flow = super().async_auth_flow(request)
         try:
@@ -235,12 +261,16 @@ class Provider(OAuthClientProvider):
         except StopAsyncIteration:
             if not _is_refused(response):
                 return
-            self._failure = ServerFault("unauthorized", "it refuses the token that its issuer gave for it")
+            self._failure = ServerFault(
+                "unauthorized", "it refuses the token that its issuer gave for it"
+            )
         except ServerFault as fault:
             self._failure = fault
         except _UNUSABLE as error:
             self.context.clear_tokens()
-            self._failure = ServerFault("unauthorized", f"the authorization failed ({type(error).__name__})")
+            self._failure = ServerFault(
+                "unauthorized", f"the authorization failed ({type(error).__name__})"
+            )
         finally:
             self._asking = False
             await flow.aclose()
@@ -272,12 +302,17 @@ class Provider(OAuthClientProvider):
         return AuthorizationCodeResult(code=code, state=state, iss=iss)
 
     def _refuse_mix_up(self, iss: str | None) -> None:
-        """Refuse a code without an issuer if the page shown was not the issuer's: else an issuer that shows another
-        one's page could redeem the other's code. (The SDK checks an issuer that is named.)"""
+        """Refuse a code without an issuer if the page shown was not the issuer's: else an issuer
+        that shows another one's page could redeem the other's code. (The SDK checks an issuer that
+        is named.)
+        """
         metadata = self.context.oauth_metadata
         issuer = str(metadata.issuer) if metadata is not None else self._server.url or ""
         if iss is None and origin_of(self._shown) != origin_of(issuer):
-            why = "its authorization page is another server's, and the answer does not name its issuer"
+            why = (
+                "its authorization page is another server's, and the answer does not name its"
+                " issuer"
+            )
             raise ServerFault("unauthorized", f"the authorization failed ({why})")
 
 

@@ -1,15 +1,16 @@
 """The open connections: opened on first use, shared where that is safe, closed when unused.
 
 Rules:
-1. A stdio server's process belongs to one run. If the operator declares that it keeps no caller's state, all runs share
-   `shared` processes, and each call takes the least loaded. All runs of a principal share an HTTP server's connection,
-   unless the server issues a session: a session is state, so then every run gets its own connection. So does a run
-   whose client accepts input requests: it uses the handshake era, with a session that declares them. A server that
-   passes `input` is listed on a connection that declares them all, since its list may depend on them.
+1. A stdio server's process belongs to one run. If the operator declares that it keeps no caller's
+   state, all runs share `shared` processes, and each call takes the least loaded. All runs of a
+   principal share an HTTP server's connection, unless the server issues a session: a session is
+   state, so then every run gets its own connection. So does a run whose client accepts input
+   requests: it uses the handshake era, with a session that declares them. A server that passes
+   `input` is listed on a connection that declares them all, since its list may depend on them.
 2. Concurrent callers wait for one opening. A caller that stops waiting does not end it.
 3. A dead connection is retired when it is found; the next caller gets a new one.
-4. A run that is closed keeps its own connections until the calls that hold them have ended. One that a later call
-   opens is that call's alone and ends with it.
+4. A run that is closed keeps its own connections until the calls that hold them have ended. One
+   that a later call opens is that call's alone and ends with it.
 """
 
 from __future__ import annotations
@@ -30,20 +31,31 @@ from bundle_router.core.tools.transport.tool_servers import Scope
 from bundle_router.ports import Clock
 
 Key = tuple[str, str, str, str]
-"""Server, principal, run, and the era with the declared input capabilities (JSON). Of a shared process: server, "", and
-its number (`#0`), which is no run's id."""
+"""Server, principal, run, and the era with the declared input capabilities (JSON).
+
+Of a shared process: server, "", and its number (`#0`), which is no run's id.
+"""
 
 CLOSED: Final = "the connections to tool servers were closed"
 _TRIES: Final = 4
-"""Attempts to get a connection: two for a key that changed meanwhile, two for a server that drops connections."""
+"""Attempts to get a connection: two for a key that changed meanwhile, two for a server that drops
+connections.
+"""
 
 
 class SessionPool:
-    """The connections. `make` returns an unopened one for a server, or raises ServerFault. All on one event loop, but
-    `ready` and `hold`; `lock` guards what these change."""
+    """The connections.
+
+    `make` returns an unopened one for a server, or raises ServerFault. All on one event loop, but
+    `ready` and `hold`; `lock` guards what these change.
+    """
 
     def __init__(
-        self, make: Callable[[Server, Scope], Connection], bounds: Bounds, clock: Clock, lock: threading.RLock
+        self,
+        make: Callable[[Server, Scope], Connection],
+        bounds: Bounds,
+        clock: Clock,
+        lock: threading.RLock,
     ) -> None:
         self._make = make
         self._bounds = bounds
@@ -56,8 +68,13 @@ class SessionPool:
         self._stateful: set[str] = set()
         self._closed = False
 
-    async def acquire(self, server: Server, scope: Scope, deadline: float) -> tuple[HeldConnection[Key], Connection]:
-        """Return a live connection, held until `release`. `deadline` is on the loop's clock. Raises ServerFault."""
+    async def acquire(
+        self, server: Server, scope: Scope, deadline: float
+    ) -> tuple[HeldConnection[Key], Connection]:
+        """Return a live connection, held until `release`.
+
+        `deadline` is on the loop's clock. Raises ServerFault.
+        """
         if self._closed:
             raise ServerFault("closed", CLOSED)
         for _ in range(_TRIES):
@@ -76,15 +93,21 @@ class SessionPool:
                 self.release(lease)
                 raise
             if connection.alive and (server.shared or lease.key == self._key(server, scope)):
-                self._retire_if_closed(lease)  # by now, or as it is known only now to be the run's own
+                self._retire_if_closed(
+                    lease
+                )  # by now, or as it is known only now to be the run's own
                 return lease, connection
             if not connection.alive:
                 self._retire_held(lease)
             self.release(lease)
-        raise ServerFault("connection_lost", "the server ends every connection as soon as it is open")
+        raise ServerFault(
+            "connection_lost", "the server ends every connection as soon as it is open"
+        )
 
     def ready(self, server: Server, scope: Scope) -> tuple[HeldConnection[Key], Connection] | None:
-        """Return the open connection that `acquire` would return at once, if there is one, without holding it."""
+        """Return the open connection that `acquire` would return at once, if there is one, without
+        holding it.
+        """
         lease = self._leases.find(self._key(server, scope))
         connection = self._connection_of(lease) if lease is not None else None
         return None if lease is None or connection is None else (lease, connection)
@@ -108,11 +131,14 @@ class SessionPool:
         try:
             connection = self._make(server, scope)
             await connection.open(self._bounds.connect_s)
-        except BaseException:  # a connection that did not open, for whatever reason, is not lent again
+        except (
+            BaseException
+        ):  # a connection that did not open, for whatever reason, is not lent again
             self._retire_held(lease)
             raise
         if connection.stateful and not server.traits.starts_process:
-            # Known only after opening: this connection goes to its run, and other runs get their own.
+            # Known only after opening: this connection goes to its run, and other runs get their
+            # own.
             self._stateful.add(server.name)
             self._leases.move(lease, self._key(server, scope))
         return connection
@@ -124,13 +150,22 @@ class SessionPool:
         terms = session_terms(server, scope)
         own = server.traits.starts_process or server.name in self._stateful
         own = own or bool(terms[1] and scope.client is not LISTING)
-        return server.name, scope.principal, scope.run_id if own else "", json.dumps(terms) if terms[1] else ""
+        return (
+            server.name,
+            scope.principal,
+            scope.run_id if own else "",
+            json.dumps(terms) if terms[1] else "",
+        )
 
-    # --- letting go --------------------------------------------------------------------------------------------------
+    # --- letting go -------------------------------------------------------------------------------
 
     def retire(self, connection: Connection) -> bool:
         """Lend this connection no more. Return whether it was still being lent."""
-        found = [lease for lease in self._leases.all() if not lease.doomed and self._connection_of(lease) is connection]
+        found = [
+            lease
+            for lease in self._leases.all()
+            if not lease.doomed and self._connection_of(lease) is connection
+        ]
         for lease in found:
             self._retire_held(lease)
         return bool(found)
@@ -171,7 +206,9 @@ class SessionPool:
                 task.add_done_callback(self._closing.discard)
 
     async def close_run(self, run_id: str) -> None:
-        """Close the run's connections, each after its last call, and wait until those that no call holds are closed."""
+        """Close the run's connections, each after its last call, and wait until those that no call
+        holds are closed.
+        """
         if run_id:
             self._retire_where(lambda key: key[2] == run_id)
         await self._wait_settled()
@@ -182,7 +219,9 @@ class SessionPool:
         with self._lock:
             self._leases.retire_where(lambda key: True)
         while self._opening:
-            self._closing.add(asyncio.get_running_loop().create_task(_end(self._opening.popitem()[1])))
+            self._closing.add(
+                asyncio.get_running_loop().create_task(_end(self._opening.popitem()[1]))
+            )
         await self._wait_settled()
 
     async def _wait_settled(self) -> None:
@@ -192,7 +231,9 @@ class SessionPool:
 
     def open_connections(self, server: str) -> list[Connection]:
         """Return the live connections of a server, for status output."""
-        found = [self._connection_of(lease) for lease in self._leases.all() if lease.key[0] == server]
+        found = [
+            self._connection_of(lease) for lease in self._leases.all() if lease.key[0] == server
+        ]
         return [connection for connection in found if connection is not None and connection.alive]
 
     def _connection_of(self, lease: HeldConnection[Key]) -> Connection | None:
@@ -202,15 +243,27 @@ class SessionPool:
         return work.result()
 
 
-LISTING: Final = Client(capabilities={"elicitation": {"form": {}, "url": {}}, "roots": {}, "sampling": {}})
-"""Stands for the clients of a server that passes `input`, where it is listed. It answers nothing."""
+LISTING: Final = Client(
+    capabilities={"elicitation": {"form": {}, "url": {}}, "roots": {}, "sampling": {}}
+)
+"""Stands for the clients of a server that passes `input`, where it is listed.
+
+It answers nothing.
+"""
 
 
 def session_terms(server: Server, scope: Scope) -> tuple[Era, Mapping[str, Any]]:
-    """Return the era of a session, and the input capabilities that the server must be told when it is opened."""
+    """Return the era of a session, and the input capabilities that the server must be told when it
+    is opened.
+    """
     if scope.client is LISTING:
         return server.era, LISTING.capabilities
-    if scope.client is None or server.era == "modern" or server.shared or not scope.client.input_capabilities:
+    if (
+        scope.client is None
+        or server.era == "modern"
+        or server.shared
+        or not scope.client.input_capabilities
+    ):
         return server.era, {}
     return "handshake", scope.client.input_capabilities
 
@@ -223,9 +276,10 @@ async def _end(work: asyncio.Task[Connection]) -> None:
         await work.result().close()
 
 
-# --- subscriptions to resources ---------------------------------------------------------------------------------------
+# --- subscriptions to resources -------------------------------------------------------------------
 # Each subscription is a task, which holds a connection and listens on it.
-# 1. Cancel scopes are left in the task that entered them (see `connection`): the task acquires, subscribes, and closes.
+# 1. Cancel scopes are left in the task that entered them (see `connection`): the task acquires,
+#    subscribes, and closes.
 # 2. A connection that ends is opened again after `AGAIN_S`; the resource then counts as changed.
 # 3. No subscription outlives its run, or the sessions.
 
@@ -242,14 +296,23 @@ class ResourceSubscriptions:
         self._bounds = bounds
         self._tasks: dict[asyncio.Task[None], str] = {}
 
-    async def begin(self, server: Server, scope: Scope, uri: str, updated: Updated) -> Callable[[], object]:
-        """Subscribe; return the function that ends it, on this loop. Raises ServerFault, RpcError."""
+    async def begin(
+        self, server: Server, scope: Scope, uri: str, updated: Updated
+    ) -> Callable[[], object]:
+        """Subscribe; return the function that ends it, on this loop.
+
+        Raises ServerFault, RpcError.
+        """
         if scope.run_id in self._pool.closed_runs:
             raise ServerFault("closed", "the run was closed")
         agreed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        task = asyncio.get_running_loop().create_task(self._follow(server, scope, uri, updated, agreed))
+        task = asyncio.get_running_loop().create_task(
+            self._follow(server, scope, uri, updated, agreed)
+        )
         self._tasks[task] = scope.run_id
-        task.add_done_callback(lambda done: self._tasks.pop(done, None) is None or done.cancelled() or done.exception())
+        task.add_done_callback(
+            lambda done: self._tasks.pop(done, None) is None or done.cancelled() or done.exception()
+        )
         try:
             await asyncio.wait((task, agreed), return_when=asyncio.FIRST_COMPLETED)
             if not agreed.done():
@@ -274,7 +337,9 @@ class ResourceSubscriptions:
 
         while True:
             try:
-                lease, connection = await self._pool.acquire(server, scope, loop.time() + self._bounds.connect_s)
+                lease, connection = await self._pool.acquire(
+                    server, scope, loop.time() + self._bounds.connect_s
+                )
                 try:
                     await connection.follow(uri, updated, begun)
                 finally:

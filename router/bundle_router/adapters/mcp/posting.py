@@ -1,9 +1,13 @@
-"""Requests to a modern server over HTTP, one POST each. They bypass the SDK's transport, at a tenth of its cost.
+"""Requests to a modern server over HTTP, one POST each.
+
+They bypass the SDK's transport, at a tenth of its cost.
 
 Rules:
-1. The SDK negotiates, subscribes and follows redirects. This module sends only modern requests that need nothing but
-   their answer. A redirect raises `Redirected`: nothing was done, and the SDK may send the request.
-2. Every answer is bounded in decoded bytes while it arrives; compression is not requested, and undone within the bound.
+1. The SDK negotiates, subscribes and follows redirects. This module sends only modern requests that
+   need nothing but their answer. A redirect raises `Redirected`: nothing was done, and the SDK may
+   send the request.
+2. Every answer is bounded in decoded bytes while it arrives; compression is not requested, and
+   undone within the bound.
 3. Cancelling a request closes its connection, which is how the modern era tells the server.
 4. Credentials are sent only to the configured address; this module knows no other.
 """
@@ -38,7 +42,9 @@ from bundle_router.core.tools.transport.pass_through import MAX_PASSED_BYTES
 
 MAX_ERROR_BYTES: Final = 64 * 1024
 MAX_VALUES: Final = 2_048
-"""Values of a server's large message, other than an answer to a call, that are read; of the rest nothing is."""
+"""Values of a server's large message, other than an answer to a call, that are read; of the rest
+nothing is.
+"""
 STREAM_FACTOR: Final = 4
 """Maximum size of an event stream, in multiples of the maximum message size."""
 _STATIC: Final = {
@@ -70,10 +76,18 @@ class RequestCarrier(Protocol):
         """Whether a request of this thread is sent before anything is waited for."""
 
     async def post(
-        self, method: str, params: str, headers: Mapping[str, str], timeout_s: float = math.inf, ended: Ended = bool
+        self,
+        method: str,
+        params: str,
+        headers: Mapping[str, str],
+        timeout_s: float = math.inf,
+        ended: Ended = bool,
     ) -> tuple[dict[str, Any], int]:
-        """Send a request, whose `params` are JSON. Return its result unchecked, and the bytes of the answer. Raises
-        ServerFault (kind `timeout` too), RpcError, Redirected."""
+        """Send a request, whose `params` are JSON.
+
+        Return its result unchecked, and the bytes of the answer. Raises ServerFault (kind `timeout`
+        too), RpcError, Redirected.
+        """
 
     def close(self) -> None: ...  # ends the requests under way
 
@@ -83,8 +97,11 @@ class Redirected(Exception):
 
 
 class ModernPosts:
-    """The requests of one connection. `on_change` is called when the server says, beside an answer, that its tools have
-    changed; `given_session` when it issues a session. All on one event loop."""
+    """The requests of one connection.
+
+    `on_change` is called when the server says, beside an answer, that its tools have changed;
+    `given_session` when it issues a session. All on one event loop.
+    """
 
     def __init__(
         self,
@@ -109,10 +126,17 @@ class ModernPosts:
 
     @property
     def is_ready(self) -> bool:
-        return asyncio.get_running_loop() is self._loop and self._pool.has_kept_channel(self._loop.time())
+        return asyncio.get_running_loop() is self._loop and self._pool.has_kept_channel(
+            self._loop.time()
+        )
 
     async def post(
-        self, method: str, params: str, headers: Mapping[str, str], timeout_s: float = math.inf, ended: Ended = bool
+        self,
+        method: str,
+        params: str,
+        headers: Mapping[str, str],
+        timeout_s: float = math.inf,
+        ended: Ended = bool,
     ) -> tuple[dict[str, Any], int]:
         """See `RequestCarrier.post`."""
         number, self.number = self.number, self.number + 1
@@ -123,7 +147,11 @@ class ModernPosts:
             await self._exchange(self._head(headers, len(body)) + body, answer, timeout_s)
             if b"mcp-session-id" in answer.headers:
                 self._given_session()
-            result = await run_in_turn("read", answer.result) if len(answer.held) >= LARGE else answer.result()
+            result = (
+                await run_in_turn("read", answer.result)
+                if len(answer.held) >= LARGE
+                else answer.result()
+            )
         except BaseException as error:
             ended(error)
             raise
@@ -142,10 +170,14 @@ class ModernPosts:
 
     def close(self) -> None:
         for answer in list(self._under_way):
-            answer.end(ServerFault("closed", "the connection was closed during the call", sent=True))
+            answer.end(
+                ServerFault("closed", "the connection was closed during the call", sent=True)
+            )
 
     def _head(self, headers: Mapping[str, str], length: int) -> bytes:
-        named = b"".join([_header_line(pair) for pair in headers.items() if pair[0].lower() not in self._fixed])
+        named = b"".join(
+            [_header_line(pair) for pair in headers.items() if pair[0].lower() not in self._fixed]
+        )
         return b"%b%bcontent-length: %d\r\n\r\n" % (self._first, named, length)
 
 
@@ -160,7 +192,9 @@ async def encode_params(params: Mapping[str, Any]) -> str:
 
 
 async def replace_surrogates(params: dict[str, Any]) -> dict[str, Any]:
-    """Return the params without lone surrogates, which would end the SDK's connection for all who share it."""
+    """Return the params without lone surrogates, which would end the SDK's connection for all who
+    share it.
+    """
     text = await encode_params(params)
     sound = text.encode("utf-8", "replace")
     return params if sound.decode("utf-8") == text else read_object(sound) or {}
@@ -193,7 +227,7 @@ class _Answer:
         self._events = EventBuffer()
         self._message: dict[str, Any] | None = None
 
-    # --- as it arrives -----------------------------------------------------------------------------------------------
+    # --- as it arrives ----------------------------------------------------------------------------
 
     def head(self, status: int, headers: Headers) -> None:
         self.status, self.headers = status, headers
@@ -220,7 +254,11 @@ class _Answer:
             self.done = True
             return
         if self._left < 0 or (self._stream and self._events.held + len(piece) > self._max_bytes):
-            raise ServerFault("too_large", f"the server's answer has more than {self._max_bytes:,} bytes", sent=True)
+            raise ServerFault(
+                "too_large",
+                f"the server's answer has more than {self._max_bytes:,} bytes",
+                sent=True,
+            )
         if not self._stream:
             self.held += piece
             return
@@ -242,7 +280,7 @@ class _Answer:
         elif message["method"] == "notifications/tools/list_changed":
             self._on_change()
 
-    # --- when it is there --------------------------------------------------------------------------------------------
+    # --- when it is there -------------------------------------------------------------------------
 
     def result(self) -> dict[str, Any]:
         if 300 <= self.status < 400:
@@ -253,17 +291,24 @@ class _Answer:
             if self._message is None:
                 raise cut_fault()
             return read_result(self._message, self._number)
-        message = read_object(self.held) if self._event or self._kind() == b"application/json" else None
+        message = (
+            read_object(self.held) if self._event or self._kind() == b"application/json" else None
+        )
         if message is None:
             raise garbled_fault()
         return read_result(message, self._number)
 
     def _refusal_message(self) -> dict[str, Any]:
-        """Return the server's JSON-RPC error in an error response. Raises ServerFault if it sent none."""
+        """Return the server's JSON-RPC error in an error response.
+
+        Raises ServerFault if it sent none.
+        """
         message = read_object(self.held) or {}
         if message.get("jsonrpc") == "2.0" and isinstance(message.get("error"), dict):
             return read_result({**message, "id": None}, None)
-        raise fault_for(self.status, self.headers.get(b"retry-after", b"").decode("latin-1"), sent=True)
+        raise fault_for(
+            self.status, self.headers.get(b"retry-after", b"").decode("latin-1"), sent=True
+        )
 
     def _kind(self) -> bytes:
         return self.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
@@ -285,14 +330,23 @@ def garbled_fault(why: str = "the server's answer is not a JSON-RPC message") ->
 
 
 def cut_fault() -> ServerFault:
-    return ServerFault("connection_lost", "the server ended its answer before it was whole", sent=True)
+    return ServerFault(
+        "connection_lost", "the server ended its answer before it was whole", sent=True
+    )
 
 
 def read_result(message: dict[str, Any], number: int | None) -> dict[str, Any]:
-    """Return the result in a response. Raises RpcError for an error, ServerFault if it is no response to `number`."""
+    """Return the result in a response.
+
+    Raises RpcError for an error, ServerFault if it is no response to `number`.
+    """
     error, result = message.get("error"), message.get("result")
     if message.get("jsonrpc") == "2.0" and message.get("id") in (number, None):
-        if isinstance(error, dict) and isinstance(error.get("code"), int) and isinstance(error.get("message"), str):
+        if (
+            isinstance(error, dict)
+            and isinstance(error.get("code"), int)
+            and isinstance(error.get("message"), str)
+        ):
             raise RpcError(error["code"], error["message"], error.get("data"))
         if error is None and isinstance(result, dict) and message.get("id") == number:
             return result
@@ -300,7 +354,9 @@ def read_result(message: dict[str, Any], number: int | None) -> dict[str, Any]:
 
 
 def is_sound(message: Mapping[str, Any], number: str) -> bool:
-    """Return whether a message is the answer to request `number`; without one, whether the SDK can read it."""
+    """Return whether a message is the answer to request `number`; without one, whether the SDK can
+    read it.
+    """
     if "method" not in message:
         id_ = message.get("id")
         return not number or str(id_) == number or (id_ is None and "error" in message)
@@ -309,23 +365,32 @@ def is_sound(message: Mapping[str, Any], number: str) -> bool:
 
 
 def read_message(data: bytes | bytearray, exchange: RequestState) -> dict[str, Any] | None:
-    """Parse a large message, in a thread, as far as the SDK may read it on an event loop; None if it is none."""
+    """Parse a large message, in a thread, as far as the SDK may read it on an event loop; None if
+    it is none.
+    """
     message = read_object(data)
     if message is None or not exchange.reads_whole(message):
         return message
     error = message.get("error")
-    if isinstance(error, dict) and isinstance(said := error.get("message"), str):  # what is left out would end no call
+    if isinstance(error, dict) and isinstance(
+        said := error.get("message"), str
+    ):  # what is left out would end no call
         message["error"] = {**error, "message": said[: MAX_MESSAGE + 1]}
     found = abridge(message, JsonSizes(message), MAX_VALUES, MAX_PASSED_BYTES)
     return None if found is None else found[0]
 
 
 def read_object(body: bytes | bytearray) -> dict[str, Any] | None:
-    """Parse a JSON object; None if it is none. Lone surrogates are replaced, and parts that are nested too deep."""
+    """Parse a JSON object; None if it is none.
+
+    Lone surrogates are replaced, and parts that are nested too deep.
+    """
     try:
         is_small = len(body) < LARGE
         encoding = "utf-8" if body.startswith(b'{"') else json.detect_encoding(body)
-        value = decode_small(body.decode(encoding, "surrogatepass")) if is_small else read_large(body)
+        value = (
+            decode_small(body.decode(encoding, "surrogatepass")) if is_small else read_large(body)
+        )
         if (b"\\ud" in body or b"\\uD" in body) if is_small else contains(body, b"\\ud", b"\\uD"):
             value = read_large(dump(value).encode("utf-8", "replace"))
     except RecursionError:

@@ -1,11 +1,15 @@
-"""Stdio servers as processes: started under supervision, without our environment, and found again if they survive us.
+"""Stdio servers as processes: started under supervision, without our environment, and found again
+if they survive us.
 
 Rules:
-1. A server's environment is what its entry gives, a home folder of its own, a language, and the router's `PATH`.
-   Nothing else of the router's environment is passed. Arguments are a list; no shell interprets them.
-2. A server and all its descendants that keep their environment carry a mark that names the router's process.
-   `leftovers` finds marked processes whose router is gone. It only reports them, because a pid may have been reused.
-3. A server's home goes with it. One left by a router killed together with its supervisor goes at the next start.
+1. A server's environment is what its entry gives, a home folder of its own, a language, and the
+   router's `PATH`. Nothing else of the router's environment is passed. Arguments are a list; no
+   shell interprets them.
+2. A server and all its descendants that keep their environment carry a mark that names the router's
+   process. `leftovers` finds marked processes whose router is gone. It only reports them, because a
+   pid may have been reused.
+3. A server's home goes with it. One left by a router killed together with its supervisor goes at
+   the next start.
 """
 
 from __future__ import annotations
@@ -35,15 +39,20 @@ _SUPERVISION: Final = str(Path(__file__).resolve().with_name("supervision.py"))
 _IMPORT_ROOT: Final = str(Path(__file__).resolve().parents[3])
 _AT_ONCE_S: Final = 1.0
 _END_S: Final = 10.0
-"""Seconds that the supervisor may take to end its servers: longer than its patience with a single server."""
+"""Seconds that the supervisor may take to end its servers: longer than its patience with a single
+server.
+"""
 _STARTED_FIELD: Final = 19
 """Index of the start time in /proc/<pid>/stat, counted after the name."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerCommand:
-    """The command that starts a server. `env` is the entry's environment; its values may be secrets. Programs are
-    looked up in `path`, by us and by the server, unless `env` sets another."""
+    """The command that starts a server.
+
+    `env` is the entry's environment; its values may be secrets. Programs are looked up in `path`,
+    by us and by the server, unless `env` sets another.
+    """
 
     server: str
     argv: tuple[str, ...]
@@ -64,8 +73,11 @@ class Leftover:
 
 
 class Output(asyncio.StreamReader):
-    """A server's standard output. `take` is offered each chunk as it arrives, an iteration of the loop before a reader
-    that waits, and returns whether it took it."""
+    """A server's standard output.
+
+    `take` is offered each chunk as it arrives, an iteration of the loop before a reader that waits,
+    and returns whether it took it.
+    """
 
     take: Callable[[bytes], bool] | None = None
 
@@ -76,8 +88,11 @@ class Output(asyncio.StreamReader):
 
 
 class Input:
-    """A server's standard input. Any thread with a loop may write, and none is blocked: what the server does not take
-    yet is written on the loop that this was made on. What comes after the server's end is dropped."""
+    """A server's standard input.
+
+    Any thread with a loop may write, and none is blocked: what the server does not take yet is
+    written on the loop that this was made on. What comes after the server's end is dropped.
+    """
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
@@ -90,8 +105,9 @@ class Input:
         self._taken.set()
 
     def write(self, line: bytes, *, later: bool = False) -> None:
-        """Write a line: at once, or with all those of this iteration of the caller's loop, in one system call, so that
-        the server wakes once. Lines of another loop take them along."""
+        """Write a line: at once, or with all those of this iteration of the caller's loop, in one
+        system call, so that the server wakes once. Lines of another loop take them along.
+        """
         here = asyncio.get_running_loop()
         with self._lock:
             self._rest += line
@@ -151,7 +167,10 @@ R = TypeVar("R", bound=asyncio.StreamReader)
 
 
 class Process:
-    """One started server. `exited` is set when it has ended, even if another process still holds its pipes."""
+    """One started server.
+
+    `exited` is set when it has ended, even if another process still holds its pipes.
+    """
 
     def __init__(self, control: socket.socket) -> None:
         self.stdin: Input
@@ -176,12 +195,16 @@ class Process:
 
     async def _read_pipe(self, file: BinaryIO, reader: R) -> R:
         loop = asyncio.get_running_loop()
-        transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), file)
+        transport, _ = await loop.connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), file
+        )
         self._reading.append(transport)
         return reader
 
     async def _read_supervisor(self) -> None:
-        """Read the supervisor's reports until the server's processes, or the supervisor, are gone."""
+        """Read the supervisor's reports until the server's processes, or the supervisor, are
+        gone.
+        """
         loop, rest = asyncio.get_running_loop(), b""
         try:
             while part := await loop.sock_recv(self._control, 4096):
@@ -202,12 +225,17 @@ class Process:
             self.exited.set()
 
     def stop_listening(self) -> None:
-        """Close our end of its standard output: the server can't block on writing, and no more is read."""
+        """Close our end of its standard output: the server can't block on writing, and no more is
+        read.
+        """
         self._reading[0].close()
 
     async def stop(self, timeout_s: float) -> bool:
-        """End the server and all its processes, first politely. Return True when they are gone, False if the supervisor
-        has not ended them within `timeout_s` and a second."""
+        """End the server and all its processes, first politely.
+
+        Return True when they are gone, False if the supervisor has not ended them within
+        `timeout_s` and a second.
+        """
         self.stdin.close()
         try:
             for wish, patience_s in ((b"x", timeout_s), (AT_ONCE, _AT_ONCE_S)):
@@ -232,8 +260,10 @@ class Process:
 
 
 class ProcessSupervisor:
-    """Starts stdio servers through one supervisor process (see `supervision`). It starts that process on first use, and
-    again if it is gone. All on one event loop."""
+    """Starts stdio servers through one supervisor process (see `supervision`).
+
+    It starts that process on first use, and again if it is gone. All on one event loop.
+    """
 
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
@@ -243,7 +273,10 @@ class ProcessSupervisor:
     async def start(self, command: ServerCommand) -> Process:
         """Start the command under supervision. Raises ServerFault `not_started`."""
         if os.name != "posix":
-            raise ServerFault("not_permitted", "stdio servers need a POSIX system, where they can be ended for certain")
+            raise ServerFault(
+                "not_permitted",
+                "stdio servers need a POSIX system, where they can be ended for certain",
+            )
         program = _program(command)
         from bundle_router.tools.private_folders import private_folder
 
@@ -252,7 +285,9 @@ class ProcessSupervisor:
                 folder = await asyncio.to_thread(home.enter_context, private_folder(HOMES))
                 process = await self._handed_over(program, command, folder)
             except (OSError, RuntimeError) as error:
-                why = getattr(error, "strerror", None) or error  # no process, thread or descriptor is left
+                why = (
+                    getattr(error, "strerror", None) or error
+                )  # no process, thread or descriptor is left
                 raise ServerFault("not_started", f"it can't be started: {why}") from error
             process.home = home.pop_all()
             return process
@@ -272,17 +307,24 @@ class ProcessSupervisor:
                 stdin, their_stdin = _sockets(ours, theirs)
                 stdout, their_stdout = _pipe(ours, theirs)
                 stderr, their_stderr = _pipe(ours, theirs)
-                await self._send([their_control.fileno(), their_stdin.fileno(), their_stdout, their_stderr])
+                await self._send(
+                    [their_control.fileno(), their_stdin.fileno(), their_stdout, their_stderr]
+                )
             process = Process(control)
             ours.callback(process.abandon)
             await process.connect(stdin, stdout, stderr)
             with contextlib.suppress(OSError):  # if the supervisor is gone, `exited` is set anyway
-                await asyncio.get_running_loop().sock_sendall(control, json.dumps(plan).encode() + b"\n")
+                await asyncio.get_running_loop().sock_sendall(
+                    control, json.dumps(plan).encode() + b"\n"
+                )
             ours.pop_all()
         return process
 
     async def _send(self, descriptors: list[int]) -> None:
-        """Hand a server's descriptors to the supervisor, after restarting it if it is gone. Raises OSError."""
+        """Hand a server's descriptors to the supervisor, after restarting it if it is gone.
+
+        Raises OSError.
+        """
         async with self._starting:
             for again in (True, False):
                 if self._socket is None:
@@ -296,7 +338,10 @@ class ProcessSupervisor:
                         raise
 
     async def stop(self, process: Process, timeout_s: float) -> None:
-        """End a server and all its processes. If the supervisor fails to, kill it: its servers die with it."""
+        """End a server and all its processes.
+
+        If the supervisor fails to, kill it: its servers die with it.
+        """
         if not await process.stop(timeout_s) and self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
@@ -325,7 +370,8 @@ async def _supervisor() -> tuple[asyncio.subprocess.Process, socket.socket]:
     """Start the supervisor. Its only descriptors are the socket and three of /dev/null."""
     ours, theirs = socket.socketpair()
     try:
-        # Never 0, 1 or 2, which this process may have closed: the child's standard streams get these numbers.
+        # Never 0, 1 or 2, which this process may have closed: the child's standard streams get
+        # these numbers.
         with Opened(fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, 3)) as handed:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -347,7 +393,9 @@ async def _supervisor() -> tuple[asyncio.subprocess.Process, socket.socket]:
     return process, ours
 
 
-def _sockets(ours: contextlib.ExitStack, theirs: contextlib.ExitStack) -> tuple[socket.socket, socket.socket]:
+def _sockets(
+    ours: contextlib.ExitStack, theirs: contextlib.ExitStack
+) -> tuple[socket.socket, socket.socket]:
     pair = socket.socketpair()
     ours.callback(pair[0].close)
     theirs.callback(pair[1].close)
@@ -365,7 +413,8 @@ def _program(command: ServerCommand) -> str:
     """Return the program's absolute path. Only a bare name is looked up in `path`."""
     name = command.argv[0]
     found = shutil.which(
-        str(Path(command.cwd, name)) if os.sep in name else name, path=command.env.get("PATH", command.path)
+        str(Path(command.cwd, name)) if os.sep in name else name,
+        path=command.env.get("PATH", command.path),
     )
     if found is None:
         raise ServerFault("not_started", f"there is no program {name!r} to start")
@@ -375,7 +424,11 @@ def _program(command: ServerCommand) -> str:
 def environment(command: ServerCommand, home: str) -> dict[str, str]:
     """Return the server's whole environment."""
     base = {"PATH": command.path, "HOME": home, "TMPDIR": home, "LANG": "C.UTF-8"}
-    return {**base, **command.env, MARK: f"{os.getpid()}-{_start_time_of(os.getpid())} {command.server}"}
+    return {
+        **base,
+        **command.env,
+        MARK: f"{os.getpid()}-{_start_time_of(os.getpid())} {command.server}",
+    }
 
 
 def leftovers() -> tuple[Leftover, ...]:
@@ -391,7 +444,13 @@ def leftovers() -> tuple[Leftover, ...]:
             pid, _, started = owner.partition("-")
             if _start_time_of(int(pid)) == started:
                 continue
-            line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip()
+            line = (
+                (entry / "cmdline")
+                .read_bytes()
+                .replace(b"\0", b" ")
+                .decode("utf-8", "replace")
+                .strip()
+            )
             found.append(Leftover(int(entry.name), server, line[:500]))
         except (OSError, ValueError):
             continue
@@ -399,7 +458,10 @@ def leftovers() -> tuple[Leftover, ...]:
 
 
 def _start_time_of(pid: int) -> str:
-    """Return a process's start time in kernel ticks; with the pid it is unique. Empty if there is none."""
+    """Return a process's start time in kernel ticks; with the pid it is unique.
+
+    Empty if there is none.
+    """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
         return stat.rpartition(")")[2].split()[_STARTED_FIELD]

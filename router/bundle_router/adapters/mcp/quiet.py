@@ -1,7 +1,8 @@
-"""Keeps the SDK's log records of our requests, servers and clients off the host's streams: they quote both unredacted,
-and a hostile one could fill a disk.
+"""Keeps the SDK's log records of our requests, servers and clients off the host's streams: they
+quote both unredacted, and a hostile one could fill a disk.
 
-Only records from the tasks of our sessions and endpoints are kept off. A host's own use of the SDK logs as before.
+Only records from the tasks of our sessions and endpoints are kept off. A host's own use of the SDK
+logs as before.
 """
 
 from __future__ import annotations
@@ -19,8 +20,14 @@ LOGGERS: Final = (
     "client",
     "httpx2",
     *(f"mcp.client.{name}" for name in ("auth.oauth2", "client", "sse", "streamable_http")),
-    *(f"mcp.server.{name}" for name in ("_streamable_http_modern", "connection", "context", "lowlevel.server")),
-    *(f"mcp.server.{name}" for name in ("request_state", "runner", "session", "streamable_http", "subscriptions")),
+    *(
+        f"mcp.server.{name}"
+        for name in ("_streamable_http_modern", "connection", "context", "lowlevel.server")
+    ),
+    *(
+        f"mcp.server.{name}"
+        for name in ("request_state", "runner", "session", "streamable_http", "subscriptions")
+    ),
     "mcp.server.streamable_http_manager",
     *(f"mcp.shared.{name}" for name in ("direct_dispatcher", "dispatcher", "jsonrpc_dispatcher")),
 )
@@ -28,8 +35,11 @@ _MIN_S: Final = 1.0
 
 
 class LogListener:
-    """Receives the SDK's warnings from the tasks that called `listen` and from their child tasks. Calls `report`, at
-    most once a second, with the place of a warning and the number of unreported ones, but not its text."""
+    """Receives the SDK's warnings from the tasks that called `listen` and from their child tasks.
+
+    Calls `report`, at most once a second, with the place of a warning and the number of unreported
+    ones, but not its text.
+    """
 
     def __init__(self, report: Callable[[str, int], None]) -> None:
         self._report = report
@@ -63,13 +73,15 @@ _LISTENER: Final[ContextVar[LogListener | None]] = ContextVar("bundle_router_sdk
 _FILTER: Final = _Filter()
 
 
-# --- the caller's trace -----------------------------------------------------------------------------------------------
-# Its span is passed on, never its baggage: the SDK injects whatever the global propagator finds in the context into
-# requests to third parties, and baggage is the host application's own data.
+# --- the caller's trace ---------------------------------------------------------------------------
+# Its span is passed on, never its baggage: the SDK injects whatever the global propagator finds in
+# the context into requests to third parties, and baggage is the host application's own data.
 
 
 def trace_only(context: Context) -> Context:
-    """Copy the caller's current span, and nothing else, into the context that a call will run in."""
+    """Copy the caller's current span, and nothing else, into the context that a call will run
+    in.
+    """
     if "opentelemetry.trace" in sys.modules:
         span = _trace().get_current_span()
         if span.get_span_context().is_valid:
@@ -96,7 +108,9 @@ def is_traced() -> bool:
 
 @contextmanager
 def trace_request(method: str, number: int, params: dict[str, Any]) -> Iterator[None]:
-    """Open the span that the SDK would open for a request, and put its trace into `params["_meta"]` as the SDK does."""
+    """Open the span that the SDK would open for a request, and put its trace into `params["_meta"]`
+    as the SDK does.
+    """
     from mcp.shared._otel import inject_trace_context, otel_span  # private; mcp is pinned below 3
     from opentelemetry.trace import SpanKind
 

@@ -1,8 +1,9 @@
 """The `ToolServers` port over MCP, for callers on any event loop and thread.
 
 Rules:
-1. Connections live on one loop in a thread of their own (see `loop`). This module only hands requests over, except that
-   a fresh list and the check of arguments are answered on the caller's loop, and calls to stdio servers sent from it.
+1. Connections live on one loop in a thread of their own (see `loop`). This module only hands
+   requests over, except that a fresh list and the check of arguments are answered on the caller's
+   loop, and calls to stdio servers sent from it.
 2. Nothing is contacted, started or imported before it is needed.
 3. After `close` no process, socket or thread is left.
 """
@@ -44,13 +45,20 @@ T = TypeVar("T")
 MAX_CLOSED: Final = 10_000
 """Closed runs that are known as such; an older one is taken for open."""
 LOOK_AGAIN_S: Final = 2.0
-"""Seconds that a check for authorization is cached: tokens expire, and a person may log in elsewhere."""
+"""Seconds that a check for authorization is cached: tokens expire, and a person may log in
+elsewhere.
+"""
 SchemaOf = Callable[[str, str], Mapping[str, Any] | None]
-"""Returns the schema (such as the pinned one) that a tool's arguments are checked against, by server and tool."""
+"""Returns the schema (such as the pinned one) that a tool's arguments are checked against, by
+server and tool.
+"""
 
 
 class McpSessions:
-    """Connections to MCP servers. Create one per process, with `bundle_router.adapters.mcp.open_mcp_sessions`."""
+    """Connections to MCP servers.
+
+    Create one per process, with `bundle_router.adapters.mcp.open_mcp_sessions`.
+    """
 
     def __init__(
         self,
@@ -75,17 +83,25 @@ class McpSessions:
         self._making = threading.Lock()
         self._thread = SessionsLoop("bundle-router-mcp", self._context)
         self._log_listener = LogListener(
-            lambda where, unreported: diagnostics.event("warning", "sdk.warned", where=where, unreported=unreported)
+            lambda where, unreported: diagnostics.event(
+                "warning", "sdk.warned", where=where, unreported=unreported
+            )
         )
 
-    # --- calls -------------------------------------------------------------------------------------------------------
+    # --- calls ------------------------------------------------------------------------------------
 
-    async def check_arguments(self, server: str, tool: str, arguments: Mapping[str, Any]) -> Sequence[str]:
+    async def check_arguments(
+        self, server: str, tool: str, arguments: Mapping[str, Any]
+    ) -> Sequence[str]:
         schema = self._schema_of(server, tool) if self._schema_of is not None else None
         if schema is None and self._hub is not None:
             entry = self._hub.lists.known(server, "")
             schema = entry.schemas.get(tool) if entry is not None else None
-        return () if schema is None else await self._checker.problems(f"{server}.{tool}", schema, dict(arguments))
+        return (
+            ()
+            if schema is None
+            else await self._checker.problems(f"{server}.{tool}", schema, dict(arguments))
+        )
 
     async def call(
         self,
@@ -97,16 +113,26 @@ class McpSessions:
         scope: Scope = EVERYONE,
         place: CallPlace = NOWHERE,
     ) -> RawResult:
-        del place  # a server has the folder it was started in; what is in the arguments is its own affair
+        del (
+            place
+        )  # a server has the folder it was started in; what is in the arguments is its own affair
         entry, hub = self._entry(server), self._hub
-        if hub is not None and (entry.traits.starts_process or hub.loop is asyncio.get_running_loop()):
+        if hub is not None and (
+            entry.traits.starts_process or hub.loop is asyncio.get_running_loop()
+        ):
             result = await hub.call_at_once(entry, tool, arguments, scope, timeout_s)
             if result is not None:
                 return result
         return await self._on_hub(lambda hub: hub.call(entry, tool, arguments, scope, timeout_s))
 
     async def ask(
-        self, server: str, method: str, params: Mapping[str, Any], *, timeout_s: float, scope: Scope = EVERYONE
+        self,
+        server: str,
+        method: str,
+        params: Mapping[str, Any],
+        *,
+        timeout_s: float,
+        scope: Scope = EVERYONE,
     ) -> ServerReply:
         entry = self._entry(server)
         return await self._on_hub(lambda hub: hub.ask(entry, method, params, scope, timeout_s))
@@ -121,7 +147,9 @@ class McpSessions:
             loop = asyncio.get_running_loop()
 
             def end_there() -> None:
-                with contextlib.suppress(RuntimeError):  # the sessions are closed, and with them the subscription
+                with contextlib.suppress(
+                    RuntimeError
+                ):  # the sessions are closed, and with them the subscription
                     loop.call_soon_threadsafe(end)
 
             return end_there
@@ -129,17 +157,23 @@ class McpSessions:
         try:
             return await self._thread.run(work)
         except ServerFault as fault:
-            raise ToolFailure(f"server {server!r} failed: {fault.detail}", code=fault.kind) from fault
+            raise ToolFailure(
+                f"server {server!r} failed: {fault.detail}", code=fault.kind
+            ) from fault
         except RpcError as error:
-            raise ToolFailure(f"server {server!r} refused: {error.message[:MAX_MESSAGE]}", code="rpc_error") from error
+            raise ToolFailure(
+                f"server {server!r} refused: {error.message[:MAX_MESSAGE]}", code="rpc_error"
+            ) from error
 
     async def prepare(self) -> None:
         if self._hub is None:
             await self._on_hub(lambda _hub: asyncio.sleep(0))
 
-    # --- lists -------------------------------------------------------------------------------------------------------
+    # --- lists ------------------------------------------------------------------------------------
 
-    async def definitions(self, server: str, *, scope: Scope = EVERYONE, fresh: bool = False) -> Listing:
+    async def definitions(
+        self, server: str, *, scope: Scope = EVERYONE, fresh: bool = False
+    ) -> Listing:
         entry = self._entry(server)
         if not fresh and (listing := self.fresh(server, scope=scope)) is not None:
             return listing
@@ -147,9 +181,13 @@ class McpSessions:
             return await self._on_hub(lambda hub: hub.lists.get(entry, scope, fresh=fresh))
         except ServerFault as fault:
             code = fault.kind if fault.kind == "timeout" else "unavailable"
-            raise ToolFailure(f"server {server!r} gave no list of its tools: {fault.detail}", code=code) from fault
+            raise ToolFailure(
+                f"server {server!r} gave no list of its tools: {fault.detail}", code=code
+            ) from fault
         except CircuitOpen as circuit:
-            message = f"server {server!r} kept failing and is left alone for {circuit.again_in_s:.0f} s"
+            message = (
+                f"server {server!r} kept failing and is left alone for {circuit.again_in_s:.0f} s"
+            )
             raise ToolFailure(message, code="circuit_open") from circuit
 
     def fresh(self, server: str, *, scope: Scope = EVERYONE) -> Listing | None:
@@ -159,11 +197,15 @@ class McpSessions:
         entry = self._hub.lists.known(server, scope.principal) if self._hub is not None else None
         return entry.listing if entry is not None else None
 
-    # --- what there is -----------------------------------------------------------------------------------------------
+    # --- what there is ----------------------------------------------------------------------------
 
     def status(self, *, scope: Scope = EVERYONE) -> Sequence[ServerStatus]:
         """Return the current status of each server for a principal; contacts nobody."""
-        return tuple(self._status(server, scope) for server in self._servers.values() if server.traits.is_remote)
+        return tuple(
+            self._status(server, scope)
+            for server in self._servers.values()
+            if server.traits.is_remote
+        )
 
     def _status(self, server: Server, scope: Scope) -> ServerStatus:
         refused = wires.refusal(server, development=self._setting.development)
@@ -172,12 +214,16 @@ class McpSessions:
         again_s = LOOK_AGAIN_S if server.auth is not None else None
         hub = self._hub
         if hub is None:
-            return ServerStatus(server.name, server.transport, reason=reason, command=command, again_s=again_s)
+            return ServerStatus(
+                server.name, server.transport, reason=reason, command=command, again_s=again_s
+            )
         open_now = hub.pool.open_connections(server.name)
         running, waiting = hub.guards.counts(server.name)
         breaker = hub.guards.breaker(server.name)
         retry_in_s = breaker.opens_again_in_s(self._clock.monotonic_ns())
-        circuit = "closed" if breaker.open_until_ns is None else "open" if retry_in_s else "half_open"
+        circuit = (
+            "closed" if breaker.open_until_ns is None else "open" if retry_in_s else "half_open"
+        )
         if not reason and circuit == "open":
             reason = f"it kept failing and is left alone for {retry_in_s:.0f} s"
         listing = self.known(server.name)
@@ -202,13 +248,15 @@ class McpSessions:
             return f"its credential {absent[0]} is not set"
         return self._authorization.why_unauthorized(server, scope)
 
-    # --- the ends ----------------------------------------------------------------------------------------------------
+    # --- the ends ---------------------------------------------------------------------------------
 
     def mark_closed(self, run_id: str) -> bool:
         self.closed_runs[run_id] = None
         for oldest in [*self.closed_runs][:-MAX_CLOSED]:
             self.closed_runs.pop(oldest, None)
-        return self._hub is not None  # looked at after the mark: a hub that is made meanwhile sees it
+        return (
+            self._hub is not None
+        )  # looked at after the mark: a hub that is made meanwhile sees it
 
     async def close_run(self, run_id: str) -> None:
         hub = self._hub
@@ -223,7 +271,7 @@ class McpSessions:
         for end in (self._thread.close, self._checker.close):
             await asyncio.to_thread(end) if self._thread.is_started else end()
 
-    # --- within ------------------------------------------------------------------------------------------------------
+    # --- within -----------------------------------------------------------------------------------
 
     def _entry(self, server: str) -> Server:
         entry = self._servers.get(server)
@@ -264,7 +312,11 @@ class McpSessions:
 
             for left in leftovers():
                 self._diagnostics.event(
-                    "warning", "server.left_behind", server=left.server, pid=left.pid, command=left.command
+                    "warning",
+                    "server.left_behind",
+                    server=left.server,
+                    pid=left.pid,
+                    command=left.command,
                 )
 
     def _context(self) -> Context:

@@ -1,11 +1,15 @@
-"""Our own stdio transport. The SDK's has no bounds, stops at invalid UTF-8 and leaves grandchildren behind.
+"""Our own stdio transport.
+
+The SDK's has no bounds, stops at invalid UTF-8 and leaves grandchildren behind.
 
 Rules:
 1. A line over the maximum size ends the connection, because nobody knows which call it answered.
-2. Lines that are no message (noise, half a line of JSON) are skipped, counted, and reported at most once a second.
-3. Standard error is read all the time, so that the server can't block on it. Its end is kept for a crash report.
-4. A server that is being ended is still read from until it has ended, so that it does not block on writing; one that
-   sent too much is not.
+2. Lines that are no message (noise, half a line of JSON) are skipped, counted, and reported at most
+   once a second.
+3. Standard error is read all the time, so that the server can't block on it. Its end is kept for a
+   crash report.
+4. A server that is being ended is still read from until it has ended, so that it does not block on
+   writing; one that sent too much is not.
 5. A server that has exited is gone, even if a process it started still holds its standard output.
 6. Lines without an answer among them, such as a flood of notifications, get half a core.
 """
@@ -27,7 +31,13 @@ import anyio
 
 from bundle_router.adapters.mcp import sdk
 from bundle_router.adapters.mcp.channels import wait_for_turn
-from bundle_router.adapters.mcp.faults import EXCHANGE, NOTHING_DONE, RequestState, RpcError, ServerFault
+from bundle_router.adapters.mcp.faults import (
+    EXCHANGE,
+    NOTHING_DONE,
+    RequestState,
+    RpcError,
+    ServerFault,
+)
 from bundle_router.adapters.mcp.posting import Ended, read_message, read_object, read_result
 from bundle_router.adapters.mcp.processes import Process, ProcessSupervisor, ServerCommand
 from bundle_router.core.tools.shaping.json_text import LARGE
@@ -44,7 +54,9 @@ _ID: Final = re.compile(rb'"id"\s*:\s*"?(\d{10,18})(?!\d)')
 _MAX_PAUSE_S: Final = 0.1
 _LEAST_S: Final = 0.01
 _DRAIN_S: Final = 0.2
-"""Seconds to read what an exited server wrote, and to learn of the exit of one that closed its output."""
+"""Seconds to read what an exited server wrote, and to learn of the exit of one that closed its
+output.
+"""
 
 Message = dict[str, Any] | None
 Report = Callable[..., None]
@@ -64,8 +76,11 @@ class LineRequest:
 
 
 class LineRequests:
-    """Requests of one connection, one line each, that bypass the SDK. Any thread may begin one and give it up. The
-    connection's loop ends all others: it takes the answers before the SDK sees them, and watches the time."""
+    """Requests of one connection, one line each, that bypass the SDK.
+
+    Any thread may begin one and give it up. The connection's loop ends all others: it takes the
+    answers before the SDK sees them, and watches the time.
+    """
 
     def __init__(self, process: Process, exchange: RequestState) -> None:
         self.number = FIRST_NUMBER
@@ -81,7 +96,12 @@ class LineRequests:
     is_ready = True
 
     async def post(
-        self, method: str, params: str, headers: Mapping[str, str], timeout_s: float = math.inf, ended: Ended = bool
+        self,
+        method: str,
+        params: str,
+        headers: Mapping[str, str],
+        timeout_s: float = math.inf,
+        ended: Ended = bool,
     ) -> tuple[dict[str, Any], int]:
         """See `posting.RequestCarrier.post`. Notifications beside an answer reach the SDK."""
         here = asyncio.get_running_loop()
@@ -100,7 +120,10 @@ class LineRequests:
         self._write(f'"id":{made.number},"method":"{method}","params":{params}')
         try:
             return await made.answer, made.size
-        except (asyncio.CancelledError, GeneratorExit):  # in the latter case its own loop may be closed
+        except (
+            asyncio.CancelledError,
+            GeneratorExit,
+        ):  # in the latter case its own loop may be closed
             with contextlib.suppress(RuntimeError):  # that loop was closed, with all it held
                 self._loop.call_soon_threadsafe(self._abandon, made)
             raise
@@ -130,17 +153,24 @@ class LineRequests:
             waiting = list(self._waiting.values())
             self._due = min((made.due for made in waiting if made.due > now), default=math.inf)
             wait_s = max(self._due - now, _LEAST_S)
-            self._timer = self._loop.call_later(wait_s, self._watch) if self._due < math.inf else None
+            self._timer = (
+                self._loop.call_later(wait_s, self._watch) if self._due < math.inf else None
+            )
         for made in waiting:
             if made.due <= now and self._give_up(made):
-                self._end(made, ServerFault("timeout", f"no answer within {made.timeout_s:.3g} s", sent=True))
+                self._end(
+                    made,
+                    ServerFault("timeout", f"no answer within {made.timeout_s:.3g} s", sent=True),
+                )
 
     def _server_time(self, loop: asyncio.AbstractEventLoop) -> float:
         """Return the time, less what was ours while answers were read."""
         return (now := loop.time()) - self._exchange.own_s(now)
 
     def take(self, message: dict[str, Any], size: int) -> bool:
-        """Return whether the message answers one of these requests, perhaps one whose caller no longer waits."""
+        """Return whether the message answers one of these requests, perhaps one whose caller no
+        longer waits.
+        """
         number = None if "method" in message else message.get("id")
         if isinstance(number, str) and number.isdecimal() and len(number) < 19:
             number = int(number)
@@ -148,7 +178,9 @@ class LineRequests:
             return False
         answer: Any = message.get("result")
         try:
-            if len(message) > 3 or type(answer) is not dict or message.get("jsonrpc") != "2.0":  # as few are
+            if (
+                len(message) > 3 or type(answer) is not dict or message.get("jsonrpc") != "2.0"
+            ):  # as few are
                 answer = read_result({**message, "id": number}, number)
         except RpcError as error:
             answer = error
@@ -180,25 +212,40 @@ class LineRequests:
         while self._waiting:
             with contextlib.suppress(KeyError):  # its caller has just given it up
                 made = self._waiting.popitem()[1]
-                self._end(made, ServerFault(fault.kind, fault.detail, sent=fault.kind not in NOTHING_DONE))
+                self._end(
+                    made, ServerFault(fault.kind, fault.detail, sent=fault.kind not in NOTHING_DONE)
+                )
 
 
-def _message(line: bytes | bytearray, read: Callable[[bytes | bytearray], Message] = read_object) -> Message:
-    """Parse the JSON object on a line. Invalid UTF-8 is replaced, and all but answers are bounded in depth."""
+def _message(
+    line: bytes | bytearray, read: Callable[[bytes | bytearray], Message] = read_object
+) -> Message:
+    """Parse the JSON object on a line.
+
+    Invalid UTF-8 is replaced, and all but answers are bounded in depth.
+    """
     if (message := read(line)) is None:
         message = read(line := line.decode("utf-8", "replace").encode())
     return message if message is None or "method" not in message else read(cut_deep(bytes(line)))
 
 
 def _unreadable_answer(line: bytes | bytearray) -> Message:
-    """Return a message without a result for a line that seems to be an answer and can't be parsed; else None."""
+    """Return a message without a result for a line that seems to be an answer and can't be parsed;
+    else None.
+    """
     found = _ID.search(line[:_HEAD]) or _ID.search(line[-_HEAD:])
-    return {"id": int(found[1])} if found is not None and line.startswith(b"{") and b'"method"' not in line else None
+    return (
+        {"id": int(found[1])}
+        if found is not None and line.startswith(b"{") and b'"method"' not in line
+        else None
+    )
 
 
 class Pipes:
-    """One server's process, and the tasks that read and write its lines (a `connection.Wire`). The process belongs to
-    one run, or keeps no caller's state."""
+    """One server's process, and the tasks that read and write its lines (a `connection.Wire`).
+
+    The process belongs to one run, or keeps no caller's state.
+    """
 
     stateful = True
 
@@ -246,15 +293,27 @@ class Pipes:
                 return
             for number, line in enumerate(found, 1):
                 is_large = len(line) >= LARGE
-                value = await exchange.read_in_turn(partial(_message, line, read)) if is_large else _message(line)
-                value = _unreadable_answer(line) if value is None else value  # its caller need not wait for a deadline
+                value = (
+                    await exchange.read_in_turn(partial(_message, line, read))
+                    if is_large
+                    else _message(line)
+                )
+                value = (
+                    _unreadable_answer(line) if value is None else value
+                )  # its caller need not wait for a deadline
                 is_wanted = is_wanted or (value is not None and "method" not in value)
                 if not number % _LINES:
                     await wait_for_turn()
                 if value is not None and self.requests.take(value, len(line)):
-                    value = None  # its caller takes it apart: one kept until the next answer is freed here, in one go
+                    # its caller takes it apart: one kept until the next answer is freed here, in
+                    # one go
+                    value = None
                     continue
-                message = sdk.read_message(exchange.hold(value) if is_large else value) if value is not None else None
+                message = (
+                    sdk.read_message(exchange.hold(value) if is_large else value)
+                    if value is not None
+                    else None
+                )
                 if message is None:
                     self._skip(line)
                 elif not sdk.is_unwanted(message, self.accepts):
@@ -273,8 +332,14 @@ class Pipes:
             output.take = None
 
     def _take_answer(self, chunk: bytes) -> bool:
-        """Take a chunk that is one short answer, and return whether it was one. None that costs a pause is parsed."""
-        if len(chunk) > min(LARGE, self._bounds.max_message_bytes) or chunk.find(b"\n") != len(chunk) - 1:
+        """Take a chunk that is one short answer, and return whether it was one.
+
+        None that costs a pause is parsed.
+        """
+        if (
+            len(chunk) > min(LARGE, self._bounds.max_message_bytes)
+            or chunk.find(b"\n") != len(chunk) - 1
+        ):
             return False
         message = _message(chunk) if chunk.startswith(b"{") and b'"method"' not in chunk else None
         return message is not None and self.requests.take(message, len(chunk))
@@ -292,9 +357,13 @@ class Pipes:
             return
         process = self.process
         if process.failed:
-            self.fault = ServerFault("not_started", f"the server can't be started: {process.failed}")
+            self.fault = ServerFault(
+                "not_started", f"the server can't be started: {process.failed}"
+            )
         elif process.status is not None:
-            ended = f"signal {-process.status}" if process.status < 0 else f"status {process.status}"
+            ended = (
+                f"signal {-process.status}" if process.status < 0 else f"status {process.status}"
+            )
             self.fault = ServerFault("connection_lost", f"the server's process ended ({ended})")
         else:
             self.fault = ServerFault("connection_lost", "the server closed its output")
@@ -329,7 +398,10 @@ class Pipes:
 async def open_stdio(
     command: ServerCommand, supervisor: ProcessSupervisor, bounds: Bounds, report: Report
 ) -> AsyncIterator[tuple[sdk.Streams, Pipes]]:
-    """Start the server and yield its streams. On exit the server is ended, even if the caller is cancelled."""
+    """Start the server and yield its streams.
+
+    On exit the server is ended, even if the caller is cancelled.
+    """
     process = await _start_process(command, supervisor, bounds)
     pipes = Pipes(process, bounds, report)
     to_session, session_reads, session_writes, from_session = sdk.pipe()
@@ -346,7 +418,9 @@ async def open_stdio(
         await _to_the_end(loop.create_task(_stop(pipes, tasks, streams, supervisor, bounds)))
 
 
-async def _start_process(command: ServerCommand, supervisor: ProcessSupervisor, bounds: Bounds) -> Process:
+async def _start_process(
+    command: ServerCommand, supervisor: ProcessSupervisor, bounds: Bounds
+) -> Process:
     """Start the process. If the caller is cancelled meanwhile, no half-started process is left."""
     starting = asyncio.get_running_loop().create_task(supervisor.start(command))
     try:

@@ -1,24 +1,30 @@
-"""The supervisor: one process between the router and all its stdio servers. It starts them, and ends all their
-processes.
+"""The supervisor: one process between the router and all its stdio servers.
+
+It starts them, and ends all their processes.
 
     python -I -S supervision.py ROUTER_FD IMPORT_ROOT
 
-The router hands over a server as four descriptors (its control socket, standard input, output and error) with one byte,
-and writes the server's plan to the control socket as one JSON line. Any byte after it asks for the server's end, `!`
-for its end at once. The supervisor answers there with JSON lines: `pid`, `failed`, `exited`. It closes its end of the
-control socket when no process of the server is left.
+The router hands over a server as four descriptors (its control socket, standard input, output and
+error) with one byte, and writes the server's plan to the control socket as one JSON line. Any byte
+after it asks for the server's end, `!` for its end at once. The supervisor answers there with JSON
+lines: `pid`, `failed`, `exited`. It closes its end of the control socket when no process of the
+server is left.
 
 Rules:
-1. Every process of a server descends from the supervisor, which adopts orphans. (Linux. Elsewhere: the process group.)
-2. An orphan is matched to its server by a mark in RLIMIT_LOCKS, a limit that the kernel keeps but no longer enforces.
-   It survives a new process group, a new session, a double fork and a cleared environment. Orphans of a server that is
-   gone are killed. One that removed its mark (root can) is killed with the router at the latest.
-3. When the router asks for it, or is gone for any reason (its sockets end), a server gets `polite_s` to end by itself
-   with its standard input closed; then all its processes get SIGTERM, and after `term_s` SIGKILL until none is left. A
-   server that ended by itself is cleaned up in the same way. No server delays another.
+1. Every process of a server descends from the supervisor, which adopts orphans. (Linux. Elsewhere:
+   the process group.)
+2. An orphan is matched to its server by a mark in RLIMIT_LOCKS, a limit that the kernel keeps but
+   no longer enforces. It survives a new process group, a new session, a double fork and a cleared
+   environment. Orphans of a server that is gone are killed. One that removed its mark (root can) is
+   killed with the router at the latest.
+3. When the router asks for it, or is gone for any reason (its sockets end), a server gets
+   `polite_s` to end by itself with its standard input closed; then all its processes get SIGTERM,
+   and after `term_s` SIGKILL until none is left. A server that ended by itself is cleaned up in the
+   same way. No server delays another.
 4. A server's home is removed last, whether or not the router still exists.
 5. The supervisor keeps no end of a server's pipes, so the router sees at once when they close.
-6. It uses only the standard library and the sandbox's system calls, and runs without site-packages. Only `poll` waits.
+6. It uses only the standard library and the sandbox's system calls, and runs without site-packages.
+   Only `poll` waits.
 """
 
 from __future__ import annotations
@@ -101,7 +107,10 @@ class SupervisedServer:
             self._start()
 
     def report(self, **fields: object) -> None:
-        """Report to the router. If the router is gone, the report is dropped, and the server is still ended."""
+        """Report to the router.
+
+        If the router is gone, the report is dropped, and the server is still ended.
+        """
         with contextlib.suppress(OSError):
             self.control.send(json.dumps(fields).encode("ascii") + b"\n")
 
@@ -119,7 +128,10 @@ class SupervisedServer:
             self.report(pid=self.pid)
 
     def _become(self, supervisor: int) -> None:
-        """In the child: set its session, folder and environment, then execute the server. Does not return."""
+        """In the child: set its session, folder and environment, then execute the server.
+
+        Does not return.
+        """
         try:
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGPIPE, signal.SIGTERM):
@@ -139,7 +151,9 @@ class SupervisedServer:
             env: dict[str, str] = self.plan["env"]  # type: ignore[assignment]
             os.execve(argv[0], argv, env)  # noqa: S606  # no shell: an argument list
         except BaseException as error:  # noqa: BLE001  # nothing may return to the supervisor's loop in this process
-            self.report(failed=str(getattr(error, "strerror", None) or error or type(error).__name__))
+            self.report(
+                failed=str(getattr(error, "strerror", None) or error or type(error).__name__)
+            )
         finally:
             os._exit(CANT_START)
 
@@ -223,13 +237,15 @@ class Supervision:
         elif len(descriptors) == 4:
             control = socket.socket(fileno=descriptors[0])
             control.setblocking(False)
-            self._servers[control.fileno()] = SupervisedServer(self._count, control, descriptors[1:])
+            self._servers[control.fileno()] = SupervisedServer(
+                self._count, control, descriptors[1:]
+            )
             self._count += 1
         else:  # no descriptor was free: the router sees the control socket end
             for descriptor in descriptors:
                 os.close(descriptor)
 
-    # --- ends --------------------------------------------------------------------------------------------------------
+    # --- ends -------------------------------------------------------------------------------------
 
     def _reap(self) -> None:
         by_pid = {server.pid: server for server in self._servers.values()}
@@ -246,7 +262,10 @@ class Supervision:
         ending = [server for server in self._servers.values() if server.ended or not server.wanted]
         for server in ending:
             if server.phase == "running":
-                server.phase, server.until = "polite", now + (server.seconds("polite_s") if server.plan else 0.0)
+                server.phase, server.until = (
+                    "polite",
+                    now + (server.seconds("polite_s") if server.plan else 0.0),
+                )
         due = [s for s in ending if s.ended or s.at_once or s.phase != "polite" or now >= s.until]
         if not due:
             return
@@ -270,8 +289,15 @@ class Supervision:
             server.control.close()
 
     def _remaining_processes(self, *, all_ended: bool) -> dict[int, list[int]]:
-        """Return the remaining processes by server number, nearest first. Kills those of servers that are gone."""
-        of_pid = {server.pid: server.number for server in self._servers.values() if server.pid and not server.ended}
+        """Return the remaining processes by server number, nearest first.
+
+        Kills those of servers that are gone.
+        """
+        of_pid = {
+            server.pid: server.number
+            for server in self._servers.values()
+            if server.pid and not server.ended
+        }
         if sys.platform != "linux":
             return {number: [pid] for pid, number in of_pid.items()}
         if all_ended and _children_of_this_process() <= set(of_pid):
@@ -303,7 +329,7 @@ def _signal(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-# --- whose a process is -----------------------------------------------------------------------------------------------
+# --- whose a process is ---------------------------------------------------------------------------
 
 
 def _top() -> int:
@@ -319,7 +345,9 @@ def _mark(number: int) -> None:
     import resource
 
     mark = _top() - 1 - number * _STRIDE
-    with contextlib.suppress(OSError, ValueError):  # an unmarked server's orphans are killed with the router
+    with contextlib.suppress(
+        OSError, ValueError
+    ):  # an unmarked server's orphans are killed with the router
         resource.setrlimit(RLIMIT_LOCKS, (mark, mark))
 
 
@@ -368,7 +396,10 @@ def _descendants_of(root: int, children: dict[int, list[int]]) -> list[int]:
 
 
 def descendants(root: int) -> list[int]:
-    """Return the pids of all descendants of `root`, nearest first, as /proc shows them now. Empty without /proc."""
+    """Return the pids of all descendants of `root`, nearest first, as /proc shows them now.
+
+    Empty without /proc.
+    """
     return _descendants_of(root, processes_by_parent())
 
 

@@ -1,10 +1,13 @@
-"""OAuth tokens on disk: one private file per server address and principal, outside of every run directory.
+"""OAuth tokens on disk: one private file per server address and principal, outside of every run
+directory.
 
 Rules:
-1. A file has mode 0600 in a folder with mode 0700, and is replaced atomically. A file that others can read is not used.
-2. The key is the address and the principal, so a token is found only for the server it was issued for.
-3. A refresh token may be valid for one use only. So hold `locked`, which excludes other processes too, before using it,
-   and read the file again first.
+1. A file has mode 0600 in a folder with mode 0700, and is replaced atomically. A file that others
+   can read is not used.
+2. The key is the address and the principal, so a token is found only for the server it was issued
+   for.
+3. A refresh token may be valid for one use only. So hold `locked`, which excludes other processes
+   too, before using it, and read the file again first.
 """
 
 from __future__ import annotations
@@ -30,8 +33,10 @@ _LOOK_S: Final = 0.05
 
 
 def default_folder(environ: Mapping[str, str]) -> Path:
-    """Return `$XDG_DATA_HOME/bundle-router/tokens`, or the same below `~/.local/share`. For a user without a home it is
-    a path where nothing can be stored."""
+    """Return `$XDG_DATA_HOME/bundle-router/tokens`, or the same below `~/.local/share`.
+
+    For a user without a home it is a path where nothing can be stored.
+    """
     data = environ.get("XDG_DATA_HOME", "")
     try:
         base = Path(data) if data.startswith("/") else Path.home() / ".local" / "share"
@@ -60,20 +65,28 @@ class TokenFile:
         return about.st_ino, about.st_mtime_ns
 
     def why_unusable(self, now: float) -> str:
-        """Return why there is no usable token, and none can be had without a person; empty if there may be. `now` is in
-        seconds since 1970."""
+        """Return why there is no usable token, and none can be had without a person; empty if there
+        may be. `now` is in seconds since 1970.
+        """
         found = self._read_all()
         tokens = found.get("tokens")
         if not isinstance(tokens, dict):
-            return "it was not authorized" if not found.get("withdrawn") else "its authorization is no longer accepted"
+            return (
+                "it was not authorized"
+                if not found.get("withdrawn")
+                else "its authorization is no longer accepted"
+            )
         until = found.get("until")
         over = isinstance(until, int | float) and until < now
         return "its authorization ran out" if over and not tokens.get("refresh_token") else ""
 
     @asynccontextmanager
     async def locked(self) -> AsyncIterator[None]:
-        """Hold the file's lock. After `LOCK_S` go on without it, since a lock must not cost more than a call; also
-        where no file can be created."""
+        """Hold the file's lock.
+
+        After `LOCK_S` go on without it, since a lock must not cost more than a call; also where no
+        file can be created.
+        """
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             self._make_folder()
@@ -104,7 +117,8 @@ class TokenFile:
         """Store the values; other names keep theirs. Raises OSError."""
         self._make_folder()
         text = json.dumps({**self._read_all(), "server": self._url, **values})
-        # Not named by the process: others may have its id in containers of their own, and it may have several routers.
+        # Not named by the process: others may have its id in containers of their own, and it may
+        # have several routers.
         temporary = self.path.with_suffix(f".{secrets.token_hex(8)}.tmp")
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         try:

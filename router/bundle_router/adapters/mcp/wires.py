@@ -1,9 +1,11 @@
-"""From a server's entry to its transport, with its command or headers, and whether connecting is permitted at all.
-`WIRES` has a row for each transport.
+"""From a server's entry to its transport, with its command or headers, and whether connecting is
+permitted at all. `WIRES` has a row for each transport.
 
 Rules:
-1. What a config can't grant itself is refused here: stdio outside of development mode, SSE that is not marked legacy.
-2. References to the environment are resolved when a connection is made; only that connection holds the values.
+1. What a config can't grant itself is refused here: stdio outside of development mode, SSE that is
+   not marked legacy.
+2. References to the environment are resolved when a connection is made; only that connection holds
+   the values.
 """
 
 from __future__ import annotations
@@ -35,8 +37,11 @@ DEFAULT_BOUNDS: Final = bounds_for(CallLimits())
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSetting:
-    """How to connect to servers. `environ` resolves `${NAME}`; `development` permits stdio; `workspace` is the folder
-    that stdio servers start in."""
+    """How to connect to servers.
+
+    `environ` resolves `${NAME}`; `development` permits stdio; `workspace` is the folder that stdio
+    servers start in.
+    """
 
     bounds: Bounds = DEFAULT_BOUNDS
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
@@ -46,7 +51,9 @@ class ConnectionSetting:
 
 @dataclass(frozen=True, slots=True)
 class WireParts:
-    """What connections are made of besides their server's entry: all that its transport may need."""
+    """What connections are made of besides their server's entry: all that its transport may
+    need.
+    """
 
     setting: ConnectionSetting
     supervisor: ProcessSupervisor
@@ -64,11 +71,16 @@ def refusal(server: Server, *, development: bool) -> ServerFault | None:
     if not server.enabled:
         return ServerFault("not_permitted", "it is switched off")
     if server.traits.starts_process and not development:
-        why = f"it runs a local process ({server.transport}), which needs development mode (--development)"
+        why = (
+            f"it runs a local process ({server.transport}), which needs development mode"
+            " (--development)"
+        )
         return ServerFault("not_permitted", why)
     if server.traits.legacy and not server.legacy:
         return ServerFault("not_permitted", f"transport {server.transport!r} needs legacy = true")
-    return None if server.traits.is_remote else ServerFault("not_permitted", "it is not a tool server")
+    return (
+        None if server.traits.is_remote else ServerFault("not_permitted", "it is not a tool server")
+    )
 
 
 def command_of(server: Server, setting: ConnectionSetting) -> ServerCommand:
@@ -89,11 +101,14 @@ def command_of(server: Server, setting: ConnectionSetting) -> ServerCommand:
 
 def headers_of(server: Server, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the configured headers of an HTTP server. Raises ServerFault."""
-    headers = {name: value.strip() for name, value in resolve_references(server.headers, environ).items()}
+    headers = {
+        name: value.strip() for name, value in resolve_references(server.headers, environ).items()
+    }
     for name, value in headers.items():
         if not value.isascii() or not value.isprintable():
             raise ServerFault(
-                "credential_missing", f"the value for header {name} has characters that a header can't carry"
+                "credential_missing",
+                f"the value for header {name} has characters that a header can't carry",
             )
     return headers
 
@@ -113,18 +128,31 @@ class HttpWire:
         self.transport.ready = True
 
     def carrier(self, on_change: Callable[[], None], *, is_modern: bool) -> ModernPosts | None:
-        return self.transport.modern_posts(self.posting_pool, on_change) if is_modern and self.posting_pool else None
+        return (
+            self.transport.modern_posts(self.posting_pool, on_change)
+            if is_modern and self.posting_pool
+            else None
+        )
 
 
 def _prepare_stdio(server: Server, _scope: Scope, parts: WireParts) -> OpenWire:
     command, report = command_of(server, parts.setting), parts.report
-    report("info", "server.started", command=list(command.argv), env=sorted(command.env), cwd=command.cwd)
+    report(
+        "info",
+        "server.started",
+        command=list(command.argv),
+        env=sorted(command.env),
+        cwd=command.cwd,
+    )
     return lambda: _stdio_wire(command, parts.supervisor, parts.setting.bounds, report)
 
 
 @asynccontextmanager
 async def _stdio_wire(
-    command: ServerCommand, supervisor: ProcessSupervisor, bounds: Bounds, report: Callable[..., None]
+    command: ServerCommand,
+    supervisor: ProcessSupervisor,
+    bounds: Bounds,
+    report: Callable[..., None],
 ) -> AsyncIterator[tuple[Any, Pipes]]:
     from bundle_router.adapters.mcp.stdio import open_stdio
 
@@ -133,17 +161,26 @@ async def _stdio_wire(
             yield streams, pipes
         finally:
             if pipes.fault is not None and pipes.fault.kind in ("connection_lost", "not_started"):
-                report("warning", "server.ended", reason=pipes.fault.detail, last_words=pipes.last_words[-500:])
+                report(
+                    "warning",
+                    "server.ended",
+                    reason=pipes.fault.detail,
+                    last_words=pipes.last_words[-500:],
+                )
 
 
-def _prepare_http(open_wire: Callable[..., Any], server: Server, scope: Scope, parts: WireParts) -> OpenWire:
+def _prepare_http(
+    open_wire: Callable[..., Any], server: Server, scope: Scope, parts: WireParts
+) -> OpenWire:
     from bundle_router.adapters.mcp.http import OriginClient
 
     headers, bounds = headers_of(server, parts.setting.environ), parts.setting.bounds
     auth, pool, url = parts.authorize(server, scope), parts.pool(server.name), server.url or ""
     if urlsplit(url).scheme not in ("http", "https"):
         raise ServerFault("not_permitted", "its address is neither http nor https")
-    return lambda: open_wire(OriginClient(url, headers, bounds.max_message_bytes, pool), url, pool, auth, bounds)
+    return lambda: open_wire(
+        OriginClient(url, headers, bounds.max_message_bytes, pool), url, pool, auth, bounds
+    )
 
 
 @asynccontextmanager
@@ -153,7 +190,10 @@ async def _http_wire(
     from bundle_router.adapters.mcp import sdk
     from bundle_router.adapters.mcp.http import open_client
 
-    async with open_client(transport, auth) as client, sdk.open_http(url, client, bounds.max_message_bytes) as streams:
+    async with (
+        open_client(transport, auth) as client,
+        sdk.open_http(url, client, bounds.max_message_bytes) as streams,
+    ):
         yield streams, HttpWire(transport, pool if auth is None else None)
 
 
@@ -178,8 +218,13 @@ _REFERENCE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 """`${NAME}` in headers and environments. The values themselves are never in the config."""
 
 
-def resolve_references(pairs: Iterable[tuple[str, str]], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the pairs with every reference resolved. Raises ServerFault for a variable that is unset or empty."""
+def resolve_references(
+    pairs: Iterable[tuple[str, str]], environ: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the pairs with every reference resolved.
+
+    Raises ServerFault for a variable that is unset or empty.
+    """
 
     def value_of(match: re.Match[str]) -> str:
         value = environ.get(match[1], "")

@@ -1,4 +1,6 @@
-"""The artifacts of runs in PostgreSQL: one copy of equal bytes, deleted with the last run that names it."""
+"""The artifacts of runs in PostgreSQL: one copy of equal bytes, deleted with the last run that
+names it.
+"""
 
 from __future__ import annotations
 
@@ -54,14 +56,24 @@ class PostgresArtifacts:
         return sha256
 
     def _put(self, sha256: str, data: bytes) -> None:
-        """Store the bytes. Retries if the connection was lost, or if a prune deleted the row meanwhile."""
+        """Store the bytes.
+
+        Retries if the connection was lost, or if a prune deleted the row meanwhile.
+        """
         is_object = self._objects is not None and len(data) > MAX_ROW_BYTES
-        values = {"run_id": self._run_id, "sha256": sha256, "size": len(data), "data": None if is_object else data}
+        values = {
+            "run_id": self._run_id,
+            "sha256": sha256,
+            "size": len(data),
+            "data": None if is_object else data,
+        }
         deadline = time.monotonic() + 4 * self._pool.wait_s
         for attempt in range(_TRIES):
             try:
                 with self._pool.lend(deadline) as connection, connection.transaction():
-                    if is_object and self._objects is not None:  # under the lock: no prune may delete it before its row
+                    if (
+                        is_object and self._objects is not None
+                    ):  # under the lock: no prune may delete it before its row
                         connection.execute("select pg_advisory_xact_lock(%s)", (lock_of(sha256),))
                         self._objects.put(sha256, data)
                     connection.execute(_PUT, values)
@@ -71,15 +83,21 @@ class PostgresArtifacts:
                     raise StorageError(f"run {self._run_id!r} is gone", kind="deleted") from None
             except psycopg.Error as error:
                 if not is_away(error) or attempt == _TRIES - 1 or time.monotonic() > deadline:
-                    raise to_storage_error(f"store artifact {sha256}", self._pool.where, error) from None
+                    raise to_storage_error(
+                        f"store artifact {sha256}", self._pool.where, error
+                    ) from None
                 self._pool.drop_idle()
                 time.sleep(0.05 * 2**attempt)
 
     def get(self, sha256: str) -> bytes:
-        """Return the bytes. Raises RequestError for an invalid digest, KeyError, CorruptRun, StorageError."""
+        """Return the bytes.
+
+        Raises RequestError for an invalid digest, KeyError, CorruptRun, StorageError.
+        """
         check_digest(sha256)
         rows = self._pool.fetch(
-            "select data from router_artifacts natural join router_run_artifacts where run_id = %s and sha256 = %s",
+            "select data from router_artifacts natural join router_run_artifacts where run_id = %s"
+            " and sha256 = %s",
             (self._run_id, sha256),
             doing="read an artifact",
         )
@@ -89,7 +107,8 @@ class PostgresArtifacts:
         if data is None:
             if self._objects is None:
                 raise CorruptRun(
-                    f"artifact {sha256} has no bytes in the database, and the store's URL names no object store",
+                    f"artifact {sha256} has no bytes in the database, and the store's URL names no"
+                    " object store",
                     advice="name it in the store's URL: …?objects=s3://bucket/prefix",
                 )
             data = self._objects.get(sha256)
@@ -99,8 +118,14 @@ class PostgresArtifacts:
 
     def iter(self) -> Iterator[ArtifactFile]:
         """Yield every artifact of the run, by digest, with its size."""
-        query = "select sha256, size from router_artifacts join router_run_artifacts using (sha256) where run_id = %s"
-        yield from (ArtifactFile(sha256, size) for sha256, size in sorted(self._pool.fetch(query, (self._run_id,))))
+        query = (
+            "select sha256, size from router_artifacts join router_run_artifacts using (sha256)"
+            " where run_id = %s"
+        )
+        yield from (
+            ArtifactFile(sha256, size)
+            for sha256, size in sorted(self._pool.fetch(query, (self._run_id,)))
+        )
 
     def problems(self) -> Iterator[str]:
         """Check all artifacts of the run, and yield the errors, one sentence each."""
@@ -126,7 +151,9 @@ def free_artifacts(pool: Pool, objects: ObjectStore | None, digests: Sequence[st
                     continue
                 with connection.transaction():
                     connection.execute("select pg_advisory_xact_lock(%s)", (lock_of(sha256),))
-                    found = connection.execute("select 1 from router_artifacts where sha256 = %s", (sha256,)).fetchone()
+                    found = connection.execute(
+                        "select 1 from router_artifacts where sha256 = %s", (sha256,)
+                    ).fetchone()
                     if found is None:
                         objects.delete(sha256)
         except psycopg.errors.ForeignKeyViolation:

@@ -24,8 +24,10 @@ CONNECT_S: Final = 3
 PAUSE_S: Final = 0.05
 """Seconds before the first retry to connect; doubled up to half a second."""
 LOST: Final = (psycopg.OperationalError, psycopg.InterfaceError)
-"""The server, or the way to it, is gone. (`is_away` tells them from a statement's errors that are `OperationalError`
-too.)"""
+"""The server, or the way to it, is gone.
+
+(`is_away` tells them from a statement's errors that are `OperationalError` too.)
+"""
 
 
 class UnconfirmedCommit(StorageError):
@@ -41,27 +43,41 @@ class BoundedConnection(psycopg.Connection[Any]):
     """Whether the server has announced the end of the session."""
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
-        """Run one exchange with the server. After `deadline`, abandon the connection and raise OperationalError."""
+        """Run one exchange with the server.
+
+        After `deadline`, abandon the connection and raise OperationalError.
+        """
         left = max(0.001, min(self.deadline - time.monotonic(), 3600.0))
         return super().wait(gen, interval, left if timeout is None else min(left, timeout))
 
 
 def without_objects(url: str) -> tuple[str, str]:
-    """Split a URL into the part for libpq and the object store's URL, from its parameter `objects` ("" if absent)."""
+    """Split a URL into the part for libpq and the object store's URL, from its parameter `objects`
+    ("" if absent).
+    """
     try:
         parts = urlsplit(url.replace("postgresql+psycopg://", "postgresql://", 1))
     except ValueError as wrong:
-        raise RequestError(f"the store's URL can't be read: {wrong}", advice="write postgresql://…") from None
+        raise RequestError(
+            f"the store's URL can't be read: {wrong}", advice="write postgresql://…"
+        ) from None
     if parts.scheme not in ("postgresql", "postgres"):
-        raise RequestError(f"{parts.scheme or url[:20]!r} is not a store", advice="give a folder, or postgresql://…")
+        raise RequestError(
+            f"{parts.scheme or url[:20]!r} is not a store",
+            advice="give a folder, or postgresql://…",
+        )
     query = parse_qsl(parts.query, keep_blank_values=True)
     objects = next((value for name, value in query if name == "objects"), "")
-    kept = urlencode([(name, value) for name, value in query if name != "objects"], quote_via=quote)  # libpq: no `+`
+    kept = urlencode(
+        [(name, value) for name, value in query if name != "objects"], quote_via=quote
+    )  # libpq: no `+`
     return urlunsplit(parts._replace(query=kept)), objects
 
 
 def is_away(error: psycopg.Error) -> bool:
-    """Return whether the connection or the server is gone, so that the statement's outcome is unknown."""
+    """Return whether the connection or the server is gone, so that the statement's outcome is
+    unknown.
+    """
     if isinstance(error, pg.QueryCanceled | pg.LockNotAvailable | pg.DiskFull | pg.OutOfMemory):
         return False
     return isinstance(error, LOST)
@@ -71,11 +87,20 @@ def to_storage_error(doing: str, where: str, error: psycopg.Error) -> StorageErr
     """Return the StorageError for an error of the database."""
     why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     if isinstance(error, pg.DiskFull):
-        kind, advice = "disk_full", "free space for the database, then try again; no restart is needed"
+        kind, advice = (
+            "disk_full",
+            "free space for the database, then try again; no restart is needed",
+        )
     elif isinstance(error, pg.ReadOnlySqlTransaction):
-        kind, advice = "read_only", "the server is a replica: name the primary, or all hosts and target_session_attrs"
+        kind, advice = (
+            "read_only",
+            "the server is a replica: name the primary, or all hosts and target_session_attrs",
+        )
     elif isinstance(error, LOST):
-        kind, advice = "unreachable", "look whether the database is up and can be reached; then try again"
+        kind, advice = (
+            "unreachable",
+            "look whether the database is up and can be reached; then try again",
+        )
     else:
         kind, advice = "io_error", "look at the database's log"
     return StorageError(f"can't {doing} in {where}: {why}", kind=kind, advice=advice)
@@ -102,11 +127,15 @@ class Pool:
 
     @staticmethod
     def _with_timeout(url: str, wait_s: float) -> str:
-        """Return the URL as libpq keywords, with a limit for every statement added to its options."""
+        """Return the URL as libpq keywords, with a limit for every statement added to its
+        options.
+        """
         try:
             words = conninfo_to_dict(url)
         except psycopg.ProgrammingError:
-            raise RequestError("the store's URL is not one that PostgreSQL's library takes") from None
+            raise RequestError(
+                "the store's URL is not one that PostgreSQL's library takes"
+            ) from None
         options = f"{words.get('options') or ''} -c statement_timeout={int(wait_s * 1000)}".strip()
         return make_conninfo("", **{**words, "options": options})
 
@@ -123,7 +152,10 @@ class Pool:
         )
 
         def note(diagnostic: pg.Diagnostic) -> None:
-            connection.is_ended = connection.is_ended or diagnostic.severity_nonlocalized in ("FATAL", "PANIC")
+            connection.is_ended = connection.is_ended or diagnostic.severity_nonlocalized in (
+                "FATAL",
+                "PANIC",
+            )
             if diagnostic.severity_nonlocalized == "WARNING":
                 connection.warned = diagnostic.message_primary or "the server warned"
 
@@ -135,11 +167,16 @@ class Pool:
     def lend(self, deadline: float | None = None) -> Iterator[BoundedConnection]:
         """Lend a connection for the block. A failed connection is closed, not lent again.
 
-        Raises psycopg.OperationalError if none can be opened, StorageError if all are in use for too long.
+        Raises psycopg.OperationalError if none can be opened, StorageError if all are in use for
+        too long.
         """
         deadline = time.monotonic() + self.wait_s if deadline is None else deadline
         if not self._room.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            raise StorageError(f"all connections to {self.where} are in use", kind="unreachable", advice="try again")
+            raise StorageError(
+                f"all connections to {self.where} are in use",
+                kind="unreachable",
+                advice="try again",
+            )
         try:
             with self._lock:
                 connection = self._idle.pop() if self._idle else None
@@ -161,13 +198,17 @@ class Pool:
             self._room.release()
 
     def drop_idle(self) -> None:
-        """Close the idle connections: after one was lost, the others to that server are lost too."""
+        """Close the idle connections: after one was lost, the others to that server are lost
+        too.
+        """
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
 
-    def fetch(self, query: str, parameters: Any = (), *, doing: str = "read a run") -> list[tuple[Any, ...]]:
+    def fetch(
+        self, query: str, parameters: Any = (), *, doing: str = "read a run"
+    ) -> list[tuple[Any, ...]]:
         """Return the rows of a statement that may safely be sent twice."""
         deadline = time.monotonic() + self.wait_s
         pause = PAUSE_S

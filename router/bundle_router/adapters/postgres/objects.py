@@ -1,7 +1,9 @@
-"""Large artifacts in an object store: S3 and compatible services, other clouds, or a folder (`file://`).
+"""Large artifacts in an object store: S3 and compatible services, other clouds, or a folder
+(`file://`).
 
-obstore is used rather than fsspec: it is one wheel without dependencies (s3fs needs aiobotocore and botocore), its
-calls block as ours do, it has conditional puts, and its retries and timeouts can be set here.
+obstore is used rather than fsspec: it is one wheel without dependencies (s3fs needs aiobotocore and
+botocore), its calls block as ours do, it has conditional puts, and its retries and timeouts can be
+set here.
 """
 
 from __future__ import annotations
@@ -18,10 +20,11 @@ TIMEOUT: Final = timedelta(seconds=10)
 
 
 class ObjectStore:
-    """Objects under a URL such as `s3://bucket/prefix`, `gs://…`, `az://…` or `file:///folder`, named by their digest.
+    """Objects under a URL such as `s3://bucket/prefix`, `gs://…`, `az://…` or `file:///folder`,
+    named by their digest.
 
-    Credentials, region and endpoint come from the environment variables of the cloud's own tools (`AWS_ACCESS_KEY_ID`,
-    `AWS_ENDPOINT_URL`, …).
+    Credentials, region and endpoint come from the environment variables of the cloud's own tools
+    (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL`, …).
     """
 
     def __init__(self, url: str) -> None:
@@ -35,7 +38,9 @@ class ObjectStore:
         if parts.scheme == "file":
             os.makedirs(parts.path, mode=0o700, exist_ok=True)  # noqa: PTH103 - obstore takes text
         else:
-            plain = os.environ.get("AWS_ENDPOINT_URL", os.environ.get("AWS_ENDPOINT", "")).startswith("http://")
+            plain = os.environ.get(
+                "AWS_ENDPOINT_URL", os.environ.get("AWS_ENDPOINT", "")
+            ).startswith("http://")
             options["client_options"] = {
                 "timeout": TIMEOUT,
                 "connect_timeout": timedelta(seconds=3),

@@ -9,7 +9,12 @@ from typing import Any, Final
 import psycopg
 
 from bundle_router.adapters.postgres.artifact_rows import PostgresArtifacts
-from bundle_router.adapters.postgres.connections import PAUSE_S, UnconfirmedCommit, is_away, to_storage_error
+from bundle_router.adapters.postgres.connections import (
+    PAUSE_S,
+    UnconfirmedCommit,
+    is_away,
+    to_storage_error,
+)
 from bundle_router.adapters.postgres.sessions import WriterSession
 from bundle_router.core.models.canonical import decode, encode, time_text
 from bundle_router.core.records.chain import (
@@ -40,22 +45,25 @@ with moved as (
     where run_id = %(run_id)s and next_seq = %(seq)s and head = %(prev)s returning run_id
 ), written as (
     insert into router_records (run_id, seq, file, kind, key, branch, attempt, line)
-    select run_id, %(seq)s, %(file)s, %(kind)s, %(key)s, %(branch)s, %(attempt)s, %(line)s from moved
+    select run_id, %(seq)s, %(file)s, %(kind)s, %(key)s, %(branch)s, %(attempt)s, %(line)s from
+        moved
 )
 (select null as line, case when %(notify)s then pg_notify('router_runs', run_id) end from moved)
 union all
 (select line, null from router_records
- where run_id = %(run_id)s and seq >= %(seq)s and not exists (select from moved) order by seq limit 1000)
+ where run_id = %(run_id)s and seq >= %(seq)s and not exists (select from moved) order by seq limit
+        1000)
 """
-"""Returns one row without a line if the line was written; else the existing lines from that place on, as far as they
-were committed when the statement began."""
+"""Returns one row without a line if the line was written; else the existing lines from that place
+on, as far as they were committed when the statement began.
+"""
 
 
 class PostgresRunLog:
     """One run as one process reads and appends it. Implements `ports.RunLog`.
 
-    The position (`next_seq`, `head`) is after the last record that the caller received. `_waiting` holds records that
-    were read but not delivered, because the operation that read them failed.
+    The position (`next_seq`, `head`) is after the last record that the caller received. `_waiting`
+    holds records that were read but not delivered, because the operation that read them failed.
     """
 
     def __init__(
@@ -79,7 +87,7 @@ class PostgresRunLog:
         self._catalogs: set[str] = {header.catalog_revision}
         self._has_begun = self._is_closed = False
 
-    # --- reading ----------------------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     @property
     def next_seq(self) -> int:
@@ -87,7 +95,10 @@ class PostgresRunLog:
         return self._read_to - len(self._waiting)
 
     def news(self) -> Iterator[Record]:
-        """Yield the records after the position, in order. Raises CorruptRun if they do not continue the chain."""
+        """Yield the records after the position, in order.
+
+        Raises CorruptRun if they do not continue the chain.
+        """
         while self._fetch():
             yield from self._hand_out()
         yield from self._hand_out()
@@ -98,7 +109,9 @@ class PostgresRunLog:
 
     def _fetch(self) -> int:
         """Read new records into `_waiting`, at most one batch; return their number."""
-        rows = self._pool.fetch("select next_seq, head from router_runs where run_id = %s", (self._run_id,))
+        rows = self._pool.fetch(
+            "select next_seq, head from router_runs where run_id = %s", (self._run_id,)
+        )
         if not rows:
             raise self._deleted()
         next_seq, head = rows[0]
@@ -134,9 +147,12 @@ class PostgresRunLog:
 
     def _other_history(self, there: int) -> CorruptRun:
         return CorruptRun(
-            f"{self.path} does not continue what was read of it before (record {self._read_to - 1}, found {there}): "
-            "the database holds another history",
-            advice="a replica that lacked the end was promoted, or a copy put back: use a new run id for this work",
+            f"{self.path} does not continue what was read of it before (record {self._read_to - 1},"
+            f" found {there}): the database holds another history",
+            advice=(
+                "a replica that lacked the end was promoted, or a copy put back: use a new run id"
+                " for this work"
+            ),
         )
 
     def record(self, seq: int) -> Record:
@@ -151,19 +167,23 @@ class PostgresRunLog:
         """Return when there may be new records, at the latest after `timeout_s`."""
         self._session.wait_for(self._run_id, timeout_s)
 
-    # --- appending --------------------------------------------------------------------------------------------------
+    # --- appending --------------------------------------------------------------------------------
 
     def append(
         self, file: File, record: dict[str, Any], *, only_at: int | None = None, wait_s: float = 5.0
     ) -> Appended:
-        """Seal and write one record after all others; with `only_at`, only if there are no new ones.
+        """Seal and write one record after all others; with `only_at`, only if there are no new
+        ones.
 
-        Raises RunBusy if others kept appending for `wait_s`; KeyConflict if the run has a record of this type and key;
-        StorageError, ValueError, TypeError. After `unreachable` nobody knows whether the record was written: it was not
-        acknowledged, and if it was written it comes as a new record.
+        Raises RunBusy if others kept appending for `wait_s`; KeyConflict if the run has a record of
+        this type and key; StorageError, ValueError, TypeError. After `unreachable` nobody knows
+        whether the record was written: it was not acknowledged, and if it was written it comes as a
+        new record.
         """
         if self._is_closed:
-            raise StorageError(f"run {self._run_id!r} is closed", kind="io_error", advice="open it again")
+            raise StorageError(
+                f"run {self._run_id!r} is closed", kind="io_error", advice="open it again"
+            )
         deadline = time.monotonic() + wait_s
         text = encode_clean(record, self._redactor)
         if not self._has_begun:
@@ -193,11 +213,14 @@ class PostgresRunLog:
     def _write(
         self, file: File, record: dict[str, Any], seq: int, line: bytes, hash_: str, deadline: float
     ) -> list[str] | None:
-        """Send the statement until it is answered. Return None if the run holds the line, written by us; else the lines
-        of others from that place on, as far as they are known yet.
+        """Send the statement until it is answered.
 
-        After a broken connection the outcome is unknown. The same bytes are sent again; at most one of the two can be
-        written. If the head did not move on the second try, the line at `seq` tells whether the first one was written.
+        Return None if the run holds the line, written by us; else the lines of others from that
+        place on, as far as they are known yet.
+
+        After a broken connection the outcome is unknown. The same bytes are sent again; at most one
+        of the two can be written. If the head did not move on the second try, the line at `seq`
+        tells whether the first one was written.
         """
         values = {
             "run_id": self._run_id,
@@ -206,12 +229,20 @@ class PostgresRunLog:
             "hash": hash_,
             "file": file,
             "kind": str(record.get("type", "")),
-            # Texts hold no NUL here. A key with one is escaped and longer than any key: so it is no other's.
-            "key": (encode(key).ljust(201) if "\0" in (key := str(record.get("key") or "")) else key) or None,
-            "branch": str(record.get("branch") or "").replace("\0", "") or None,  # for readers of the table
+            # Texts hold no NUL here. A key with one is escaped and longer than any key: so it is no
+            # other's.
+            "key": (
+                (encode(key).ljust(201) if "\0" in (key := str(record.get("key") or "")) else key)
+                or None
+            ),
+            "branch": (
+                str(record.get("branch") or "").replace("\0", "") or None
+            ),  # for readers of the table
             "attempt": int(record.get("attempt") or 1),
             "line": line[:-1].decode("ascii"),
-            "notify": file == "calls" and bool(record.get("key")) and record.get("type") != "call.started",
+            "notify": (
+                file == "calls" and bool(record.get("key")) and record.get("type") != "call.started"
+            ),
         }
         is_doubtful, looks, pause = False, 0, PAUSE_S
         while True:
@@ -220,19 +251,27 @@ class PostgresRunLog:
                     found = [there for there, _ in connection.execute(_APPEND, values).fetchall()]
                     is_ours = is_doubtful and values["line"] in found[:1]
                     if is_ours:
-                        connection.execute(CONFIRMED_BY, (self._run_id,))  # waits for the replicas, as every commit
+                        connection.execute(
+                            CONFIRMED_BY, (self._run_id,)
+                        )  # waits for the replicas, as every commit
                     if connection.warned:
                         raise UnconfirmedCommit(
-                            f"{self.path}: {connection.warned}", kind="unreachable", advice="try again"
+                            f"{self.path}: {connection.warned}",
+                            kind="unreachable",
+                            advice="try again",
                         )
                     if is_ours or found == [None]:
                         return None
                     if found or not is_doubtful or looks == 2:
                         return found
-                    looks += 1  # the statement that moved the head has committed by now: read again whose it was
+                    # the statement that moved the head has committed by now: read again whose it
+                    # was
+                    looks += 1
             except psycopg.errors.UniqueViolation as error:
                 if error.diag.constraint_name == "router_records_key":
-                    raise KeyConflict(f"run {self._run_id!r} has a {values['kind']} of key {key!r}") from None
+                    raise KeyConflict(
+                        f"run {self._run_id!r} has a {values['kind']} of key {key!r}"
+                    ) from None
                 return []
             except (psycopg.Error, UnconfirmedCommit) as error:
                 away = isinstance(error, UnconfirmedCommit) or is_away(error)
@@ -245,7 +284,7 @@ class PostgresRunLog:
                 time.sleep(pause)
                 pause = min(pause * 2, 0.5)
 
-    # --- what stands beside the records -----------------------------------------------------------------------------
+    # --- what stands beside the records -----------------------------------------------------------
 
     def put_catalog(self, revision: str, text: str, *, wait_s: float = 5.0) -> None:
         """Store the text of a catalog revision with the run, before a decision names it."""
@@ -253,9 +292,11 @@ class PostgresRunLog:
             return
         self._pool.fetch(
             """
-            with kept as (insert into router_catalogs values (%(revision)s, %(text)s) on conflict do nothing)
+            with kept as (insert into router_catalogs values (%(revision)s, %(text)s) on conflict
+            do nothing)
             insert into router_run_catalogs select %(run_id)s, %(revision)s,
-                (select count(*) from router_run_catalogs where run_id = %(run_id)s) on conflict do nothing
+                (select count(*) from router_run_catalogs where run_id = %(run_id)s) on conflict do
+                nothing
             """,
             {"run_id": self._run_id, "revision": revision, "text": text},
             doing="store a catalog",
@@ -268,21 +309,31 @@ class PostgresRunLog:
     def sync(self) -> None:
         """Do nothing: appended records are committed."""
 
-    # --- its end ----------------------------------------------------------------------------------------------------
+    # --- its end ----------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Announce to other processes, until `close`, that this process works on the run. Raises StorageError
-        (`deleted`) if the run was deleted meanwhile, also if there is another one of its id."""
+        """Announce to other processes, until `close`, that this process works on the run.
+
+        Raises StorageError (`deleted`) if the run was deleted meanwhile, also if there is another
+        one of its id.
+        """
         if not self._has_begun:
             self._session.enter(self._run_id)
-            rows = self._pool.fetch("select header from router_runs where run_id = %s", (self._run_id,))
-            if [RunHeader(decode(text)).opening_digest for (text,) in rows] != [self.header.opening_digest]:
+            rows = self._pool.fetch(
+                "select header from router_runs where run_id = %s", (self._run_id,)
+            )
+            if [RunHeader(decode(text)).opening_digest for (text,) in rows] != [
+                self.header.opening_digest
+            ]:
                 self._session.leave(self._run_id)
                 raise self._deleted()
             self._has_begun = True
 
     def close(self) -> tuple[Writer, ...]:
-        """Close the run. If no other process has it open, write its end; else return those processes."""
+        """Close the run.
+
+        If no other process has it open, write its end; else return those processes.
+        """
         if self._is_closed:
             return ()
         self._is_closed = True
@@ -295,15 +346,23 @@ class PostgresRunLog:
 
     def _write_end(self) -> None:
         """Write `run.json` for the end of the run, unless records were appended meanwhile."""
-        rows = self._pool.fetch("select next_seq, head from router_runs where run_id = %s", (self._run_id,))
+        rows = self._pool.fetch(
+            "select next_seq, head from router_runs where run_id = %s", (self._run_id,)
+        )
         if not rows:
             return
         count, head = rows[0]
-        query = "select revision from router_run_catalogs where run_id = %s order by position, revision"
+        query = (
+            "select revision from router_run_catalogs where run_id = %s order by position, revision"
+        )
         revisions = [revision for (revision,) in self._pool.fetch(query, (self._run_id,))]
         known = {one.revision for one in self.header.catalogs}
         later = [revision for revision in revisions if revision not in known]
-        ended = self.header.with_catalogs(later).end(time_text(self._clock.time_ns()), Head(count, head)).sealed()
+        ended = (
+            self.header.with_catalogs(later)
+            .end(time_text(self._clock.time_ns()), Head(count, head))
+            .sealed()
+        )
         self._pool.fetch(
             "update router_runs set ended = %s where run_id = %s and next_seq = %s and head = %s",
             (ended.to_text(), self._run_id, count, head),

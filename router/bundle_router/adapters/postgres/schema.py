@@ -10,19 +10,25 @@ import psycopg
 from bundle_router.errors import RequestError, StorageError
 
 MIGRATIONS: Final = tuple(
-    path.read_text(encoding="utf-8") for path in sorted(Path(__file__).with_name("migrations").glob("*.sql"))
+    path.read_text(encoding="utf-8")
+    for path in sorted(Path(__file__).with_name("migrations").glob("*.sql"))
 )
 """Statements that turn version n into version n + 1. Never edit a released file: add a new one."""
 
 VERSION: Final = len(MIGRATIONS)
 _LOCK: Final = 0x62756E646C65_01
-"""Advisory lock under which tables are created, so that two starting workers do not create them twice."""
+"""Advisory lock under which tables are created, so that two starting workers do not create them
+twice.
+"""
 
 
 def migrate(connection: psycopg.Connection[Any]) -> int:
-    """Migrate the tables to this version, in one transaction. Return the version they had before (0: no tables).
+    """Migrate the tables to this version, in one transaction.
 
-    Raises RequestError for tables of a later version, StorageError if other tables have these names.
+    Return the version they had before (0: no tables).
+
+    Raises RequestError for tables of a later version, StorageError if other tables have these
+    names.
     """
     before = _version(connection)
     if before == VERSION:
@@ -32,7 +38,8 @@ def migrate(connection: psycopg.Connection[Any]) -> int:
         before = _version(connection)
         if before > VERSION:
             raise RequestError(
-                f"the database's tables of runs are of version {before}, and this program knows {VERSION}",
+                f"the database's tables of runs are of version {before}, and this program knows"
+                f" {VERSION}",
                 advice="update bundle-router on this machine",
             )
         if before == 0:
@@ -43,7 +50,8 @@ def migrate(connection: psycopg.Connection[Any]) -> int:
                 connection.execute(migration)
             except psycopg.errors.DuplicateTable as error:
                 raise StorageError(
-                    f"another program's table in the database has one of our names: {error.diag.message_primary}",
+                    "another program's table in the database has one of our names:"
+                    f" {error.diag.message_primary}",
                     kind="io_error",
                     advice="give runs a schema of their own: …?options=-csearch_path%3Drouter",
                 ) from None

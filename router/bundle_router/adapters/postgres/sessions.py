@@ -1,4 +1,6 @@
-"""A database session that shows others that this process is alive, and that receives notifications."""
+"""A database session that shows others that this process is alive, and that receives
+notifications.
+"""
 
 from __future__ import annotations
 
@@ -23,26 +25,34 @@ POLL_S: Final = 0.1
 
 _HOLDERS: Final = """
 select a.application_name from pg_locks l join pg_stat_activity a using (pid)
-where l.locktype = 'advisory' and l.granted and l.mode = %s and l.objsubid = 1 and l.pid <> pg_backend_pid()
+where l.locktype = 'advisory' and l.granted and l.mode = %s and l.objsubid = 1 and l.pid <>
+        pg_backend_pid()
   and l.database = (select oid from pg_database where datname = current_database())
   and (l.classid::bigint << 32) | l.objid::bigint = %s
 """
 
 
 class WriterSession:
-    """One permanent connection. It holds the lock of this process's token, and one for each run that is open here. A
-    lost session is replaced, with a new token, because others may have found the old one dead."""
+    """One permanent connection.
+
+    It holds the lock of this process's token, and one for each run that is open here. A lost
+    session is replaced, with a new token, because others may have found the old one dead.
+    """
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
         self._lock = threading.RLock()
         self._connection: BoundedConnection | None = None
-        self._tokens: list[str] = []  # the present one last: a call may be under way that began under another
+        self._tokens: list[
+            str
+        ] = []  # the present one last: a call may be under way that began under another
         self._open: Counter[str] = Counter()
         self._tables = ""
 
     def lock_of(self, run_id: str) -> int:
-        """Return the number of a run's lock: two sets of tables in one database may have runs of one id."""
+        """Return the number of a run's lock: two sets of tables in one database may have runs of
+        one id.
+        """
         if not self._tables:
             self._tables = str(self.pool.fetch("select 'router_runs'::regclass::oid::bigint")[0][0])
         return lock_of(f"run:{self._tables}:{run_id}")
@@ -77,7 +87,10 @@ class WriterSession:
 
     def writers_of(self, run_id: str) -> tuple[Writer, ...]:
         """Return the processes that work on a run."""
-        return tuple(_writer(name) for (name,) in self.pool.fetch(_HOLDERS, ("ShareLock", self.lock_of(run_id))))
+        return tuple(
+            _writer(name)
+            for (name,) in self.pool.fetch(_HOLDERS, ("ShareLock", self.lock_of(run_id)))
+        )
 
     def _run(self, statement: str, run_id: str) -> None:
         connection = self._live_session()
@@ -96,16 +109,24 @@ class WriterSession:
         deadline = time.monotonic() + self.pool.wait_s
         pause = 0.05
         while True:
-            if self._connection is not None:  # the session is lost, or failed while opening: close its socket now
+            if (
+                self._connection is not None
+            ):  # the session is lost, or failed while opening: close its socket now
                 with contextlib.suppress(psycopg.Error):
                     self._connection.close()
             try:
-                self._connection = connection = self.pool.connect(wait_s=deadline - time.monotonic())
+                self._connection = connection = self.pool.connect(
+                    wait_s=deadline - time.monotonic()
+                )
                 self._tokens.append(secrets.token_hex(8))
                 connection.deadline = deadline
-                connection.execute("select pg_advisory_lock(%s)", (lock_of(f"writer:{self._tokens[-1]}"),))
+                connection.execute(
+                    "select pg_advisory_lock(%s)", (lock_of(f"writer:{self._tokens[-1]}"),)
+                )
                 for run_id in self._open:
-                    connection.execute("select pg_advisory_lock_shared(%s)", (self.lock_of(run_id),))
+                    connection.execute(
+                        "select pg_advisory_lock_shared(%s)", (self.lock_of(run_id),)
+                    )
                 return connection
             except psycopg.Error as error:
                 if time.monotonic() + pause >= deadline:
@@ -114,7 +135,9 @@ class WriterSession:
                 pause = min(2 * pause, 0.5)
 
     def wait_for(self, run_id: str, timeout_s: float) -> None:
-        """Return at a notification of any run, or after the timeout; at the latest after the polling interval."""
+        """Return at a notification of any run, or after the timeout; at the latest after the
+        polling interval.
+        """
         until = time.monotonic() + min(timeout_s, POLL_S)
         connection: Any = None
         try:

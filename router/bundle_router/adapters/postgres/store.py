@@ -25,14 +25,17 @@ from bundle_router.ports import Clock, Redactor
 class PostgresRunStore:
     """The runs of one database. Implements `ports.RunStore`; many threads may use it.
 
-    `url` is libpq's (several hosts with `target_session_attrs=read-write` follow a fail-over), with one additional
-    parameter, `objects`: the URL of an object store for artifacts over 1 MiB. `wait_s` bounds every statement and every
-    attempt to connect. The tables are created or migrated on first use.
+    `url` is libpq's (several hosts with `target_session_attrs=read-write` follow a fail-over), with
+    one additional parameter, `objects`: the URL of an object store for artifacts over 1 MiB.
+    `wait_s` bounds every statement and every attempt to connect. The tables are created or migrated
+    on first use.
     """
 
     blocks: Final = True
 
-    def __init__(self, url: str, *, clock: Clock, redactor: Redactor | None = None, wait_s: float = 5.0) -> None:
+    def __init__(
+        self, url: str, *, clock: Clock, redactor: Redactor | None = None, wait_s: float = 5.0
+    ) -> None:
         plain, objects = without_objects(url)
         self._clock, self._redactor = clock, redactor
         self.pool = Pool(plain, wait_s=wait_s)
@@ -66,7 +69,9 @@ class PostgresRunStore:
         return self._session.token
 
     def is_alive(self, writer: str) -> bool:
-        """Return whether the token's process may still be running: whether its session holds its lock."""
+        """Return whether the token's process may still be running: whether its session holds its
+        lock.
+        """
         return self._session.is_alive(writer)
 
     def check(self) -> None:
@@ -75,29 +80,44 @@ class PostgresRunStore:
         self.pool.fetch("select 1", doing="look whether it is there")
 
     def open(self, run_id: str) -> PostgresRunLog | None:
-        """Return an existing run; None if there is none. Raises RequestError, CorruptRun, StorageError."""
+        """Return an existing run; None if there is none.
+
+        Raises RequestError, CorruptRun, StorageError.
+        """
         if not RUN_ID.fullmatch(run_id):
-            raise RequestError(f"{run_id!r} is not a run id", advice=f"it must match {RUN_ID.pattern}")
+            raise RequestError(
+                f"{run_id!r} is not a run id", advice=f"it must match {RUN_ID.pattern}"
+            )
         self.prepare()
-        rows = self.pool.fetch("select header from router_runs where run_id = %s", (run_id,), doing="open a run")
+        rows = self.pool.fetch(
+            "select header from router_runs where run_id = %s", (run_id,), doing="open a run"
+        )
         if not rows:
             return None
         header = RunHeader(decode(rows[0][0]))
-        return PostgresRunLog(header, self._session, self.artifacts(run_id), self._redactor, self._clock)
+        return PostgresRunLog(
+            header, self._session, self.artifacts(run_id), self._redactor, self._clock
+        )
 
     def create(self, run_id: str, *, header: RunHeader, catalog: str) -> PostgresRunLog:
         """Begin a run, or open it if it exists. All or nothing."""
         if not RUN_ID.fullmatch(run_id):
-            raise RequestError(f"{run_id!r} is not a run id", advice=f"it must match {RUN_ID.pattern}")
+            raise RequestError(
+                f"{run_id!r} is not a run id", advice=f"it must match {RUN_ID.pattern}"
+            )
         self.prepare()
         opened = time_text(self._clock.time_ns())
-        begun = header.begin(run_id, opened=opened, nonce=header.nonce or secrets.token_hex(16), durability="disk")
+        begun = header.begin(
+            run_id, opened=opened, nonce=header.nonce or secrets.token_hex(16), durability="disk"
+        )
         self.pool.fetch(
             """
-            with kept as (insert into router_catalogs values (%(revision)s, %(catalog)s) on conflict do nothing),
+            with kept as (insert into router_catalogs values (%(revision)s, %(catalog)s) on
+            conflict do nothing),
             begun as (
                 insert into router_runs (run_id, head, opened, header)
-                values (%(run_id)s, %(head)s, %(opened)s, %(header)s) on conflict do nothing returning run_id
+                values (%(run_id)s, %(head)s, %(opened)s, %(header)s) on conflict do nothing
+                returning run_id
             )
             insert into router_run_catalogs select run_id, %(revision)s, 0 from begun
             """,
@@ -118,7 +138,9 @@ class PostgresRunStore:
         except StorageError as error:
             if error.kind != "deleted":
                 raise
-        return self.create(run_id, header=header, catalog=catalog)  # it was pruned before it was locked here
+        return self.create(
+            run_id, header=header, catalog=catalog
+        )  # it was pruned before it was locked here
 
     def artifacts(self, run_id: str) -> PostgresArtifacts:
         return PostgresArtifacts(self.pool, run_id, self._objects)

@@ -1,11 +1,14 @@
 """Removes secrets from text and JSON values: the `Redactor` port.
 
-1. Clean text is returned as the same object after one pass of one automaton (about a microsecond for 200 characters).
-2. A secret becomes `[redacted:<rule>]`, `[redacted:env:<NAME>]` or `[redacted:token:<name>]`; all other text is kept.
+1. Clean text is returned as the same object after one pass of one automaton (about a microsecond
+   for 200 characters).
+2. A secret becomes `[redacted:<rule>]`, `[redacted:env:<NAME>]` or `[redacted:token:<name>]`; all
+   other text is kept.
 3. A placeholder of this redactor is never changed. So redacting twice gives the same text.
 4. Time is linear in the text, decoding included. No text makes the redactor raise.
-5. JSON is walked without recursion. The value of a secret's name is redacted whole if it is a string, a number, or a
-   list of these, and no reference, version or path. An object there is walked as usual: it may be the field's schema.
+5. JSON is walked without recursion. The value of a secret's name is redacted whole if it is a
+   string, a number, or a list of these, and no reference, version or path. An object there is
+   walked as usual: it may be the field's schema.
 """
 
 from __future__ import annotations
@@ -23,7 +26,10 @@ from bundle_router.adapters.redaction.field_names import HARMLESS, is_header_nam
 __all__ = ["SecretRedactor"]
 
 MAX_PASSES: Final = 6
-"""Passes after which a text that still contains secrets is withheld. Usually two: one finds, one confirms."""
+"""Passes after which a text that still contains secrets is withheld.
+
+Usually two: one finds, one confirms.
+"""
 
 MAX_KEPT: Final = 64
 MAX_KEPT_CHARACTERS: Final = 256
@@ -31,8 +37,9 @@ MAX_CLEAN: Final = 1_024
 MAX_CLEAN_CHARACTERS: Final = 1_024
 LONG_CHARACTERS: Final = 32_768
 MAX_LONG_CHARACTERS: Final = 8 * 1024 * 1024
-"""Characters of long texts that are remembered as redacted: an event loop writes arguments into records that a thread
-has redacted. Not of one that is a fourth of this."""
+"""Characters of long texts that are remembered as redacted: an event loop writes arguments into
+records that a thread has redacted. Not of one that is a fourth of this.
+"""
 
 NAMED: Final = "named-secret"
 WITHHELD: Final = "withheld"
@@ -40,10 +47,11 @@ _PLACEHOLDER = re.compile(rb"\[redacted:([A-Za-z0-9:_.-]{1,200})\]")
 
 
 class SecretRedactor:
-    """Redacts known token shapes, headers, URL credentials, named values, and the given environment values.
+    """Redacts known token shapes, headers, URL credentials, named values, and the given environment
+    values.
 
-    `env_values` maps names of environment variables to their values; values under 8 characters are not searched for.
-    Building one costs a few milliseconds; share it. Thread-safe.
+    `env_values` maps names of environment variables to their values; values under 8 characters are
+    not searched for. Building one costs a few milliseconds; share it. Thread-safe.
     """
 
     def __init__(self, env_values: Mapping[str, str] | None = None) -> None:
@@ -57,13 +65,15 @@ class SecretRedactor:
         self._clean: dict[str, None] = {}
         """Short texts without a secret by these rules: names and ids recur in every record."""
         self._settled: dict[str, None] = {}
-        """Long texts, oldest first, in which `redact` finds nothing by these rules; in their value as JSON it may."""
+        """Long texts, oldest first, in which `redact` finds nothing by these rules; in their value
+        as JSON it may.
+        """
 
     def keep(self, name: str, value: str) -> None:
         """Redact this value too from now on, as `[redacted:token:<name>]`.
 
-        For tokens that arise while the program runs. Of a very long value only the head is searched for, because the
-        rest alone is useless; beyond 64 values the oldest is forgotten.
+        For tokens that arise while the program runs. Of a very long value only the head is searched
+        for, because the rest alone is useless; beyond 64 values the oldest is forgotten.
         """
         head = value[:MAX_KEPT_CHARACTERS]
         with self._keeping:
@@ -71,7 +81,9 @@ class SecretRedactor:
                 return
             kept = dict([*self._kept.items(), (head, label_of("token", name))][-MAX_KEPT:])
             rules = self._first_rules.keeping(kept)
-            self._labels = self._labels | {label.encode() for label in rules.labels}  # before the rules that use them
+            self._labels = self._labels | {
+                label.encode() for label in rules.labels
+            }  # before the rules that use them
             self._rules, self._kept = rules, kept
             self._clean, self._settled = {}, {}
 
@@ -83,7 +95,11 @@ class SecretRedactor:
         if (is_short and text in clean) or text in settled:
             return text
         data = text.encode("utf-8", "surrogatepass")
-        redacted = data if (is_clean := not _is_suspicious(self._rules, data)) else self._redact_until_clean(data)
+        redacted = (
+            data
+            if (is_clean := not _is_suspicious(self._rules, data))
+            else self._redact_until_clean(data)
+        )
         text = text if redacted == data else redacted.decode("utf-8", "surrogatepass")
         if is_short and is_clean and len(clean) < MAX_CLEAN:
             clean[text] = None
@@ -97,20 +113,27 @@ class SecretRedactor:
     def rules_in(self, text: str) -> list[str]:
         """Return the sorted names of the rules that would redact something in the text."""
         before, after = (
-            _PLACEHOLDER.findall(side.encode("utf-8", "surrogatepass")) for side in (text, self.redact(text))
+            _PLACEHOLDER.findall(side.encode("utf-8", "surrogatepass"))
+            for side in (text, self.redact(text))
         )
-        return sorted({label.decode() for label in after if after.count(label) > before.count(label)})
+        return sorted(
+            {label.decode() for label in after if after.count(label) > before.count(label)}
+        )
 
     def are_clean(self, texts: Sequence[str]) -> bool:
-        """Return True only if it is certain that no text, nor its value if it is JSON, holds a secret.
+        """Return True only if it is certain that no text, nor its value if it is JSON, holds a
+        secret.
 
         One pass over those that were not checked before, without walking over values.
         """
-        clean = self._clean  # read before the rules: texts that old rules let pass go into the old, unused cache
+        clean = (
+            self._clean
+        )  # read before the rules: texts that old rules let pass go into the old, unused cache
         unknown = list(filterfalse(clean.__contains__, texts))
         if not unknown:
             return True
-        # Joined by two newlines, which end anything that a text began and don't look like folded base64.
+        # Joined by two newlines, which end anything that a text began and don't look like folded
+        # base64.
         if _is_suspicious(self._rules, "\n\n".join(unknown).encode("utf-8", "surrogatepass")):
             return False
         if len(clean) >= MAX_CLEAN:
@@ -119,17 +142,23 @@ class SecretRedactor:
         return True
 
     def redact_many(self, texts: Sequence[str]) -> Sequence[str]:
-        """Return each text redacted. If all are clean, this takes one pass and returns the same sequence."""
+        """Return each text redacted.
+
+        If all are clean, this takes one pass and returns the same sequence.
+        """
         if self.are_clean([text for text in texts if text not in self._settled]):
             return texts
         redacted = [self.redact(text) for text in texts]
-        return texts if all(new is old for new, old in zip(redacted, texts, strict=True)) else redacted
+        return (
+            texts if all(new is old for new, old in zip(redacted, texts, strict=True)) else redacted
+        )
 
     def redact_value(self, value: Any) -> Any:
         """Return a JSON value without its secrets, keys included; the same object if it has none.
 
-        The value of a field with a secret's name (`password`, `authorization`) is redacted whole, unless it refers to
-        one (`$TOKEN`) or is a version or a path. Values of non-JSON types are kept.
+        The value of a field with a secret's name (`password`, `authorization`) is redacted whole,
+        unless it refers to one (`$TOKEN`) or is a version or a path. Values of non-JSON types are
+        kept.
         """
         if isinstance(value, str):
             return self.redact(value)
@@ -141,7 +170,9 @@ class SecretRedactor:
 
     def _redact_until_clean(self, data: bytes) -> bytes:
         for _ in range(MAX_PASSES):
-            placeholders = [found.span() for found in _PLACEHOLDER.finditer(data) if found[1] in self._labels]
+            placeholders = [
+                found.span() for found in _PLACEHOLDER.finditer(data) if found[1] in self._labels
+            ]
             spans = _hits_outside(_merge_hits(self._rules.hits(data), data), placeholders)
             if not spans:
                 return data
@@ -154,16 +185,22 @@ class SecretRedactor:
 
 
 def _is_suspicious(rules: RuleBook, data: bytes) -> bool:
-    """Return whether any probe matches the text, or its unescaped form. False: there is nothing to redact."""
+    """Return whether any probe matches the text, or its unescaped form.
+
+    False: there is nothing to redact.
+    """
     if rules.may_match(data) and rules.matching(data):
         return True
-    return b"\\" in data and bool(rules.may_match(bare := unescape_quickly(data)) and rules.matching(bare))
+    return b"\\" in data and bool(
+        rules.may_match(bare := unescape_quickly(data)) and rules.matching(bare)
+    )
 
 
 def _merge_hits(hits: list[SecretHit], data: bytes) -> list[SecretHit]:
     """Merge overlapping hits into one, named by the lowest rank.
 
-    Each is widened to whole characters, because the rules work on bytes, and half a character could not be decoded.
+    Each is widened to whole characters, because the rules work on bytes, and half a character could
+    not be decoded.
     """
     merged: list[SecretHit] = []
     for hit in sorted(hits):
@@ -182,7 +219,10 @@ def _merge_hits(hits: list[SecretHit], data: bytes) -> list[SecretHit]:
 
 
 def _hits_outside(hits: list[SecretHit], placeholders: list[tuple[int, int]]) -> list[SecretHit]:
-    """Return the parts of the hits that no placeholder covers. Both lists are ordered and free of overlaps."""
+    """Return the parts of the hits that no placeholder covers.
+
+    Both lists are ordered and free of overlaps.
+    """
     parts: list[SecretHit] = []
     index = 0
     for hit in hits:
@@ -210,7 +250,7 @@ def _cut(data: bytes, hits: list[SecretHit]) -> bytes:
     return b"".join(pieces)
 
 
-# --- values of JSON --------------------------------------------------------------------------------------------------
+# --- values of JSON -------------------------------------------------------------------------------
 
 MAX_DEPTH: Final = 500
 """Maximum depth. Deeper values are replaced, because they were not checked."""
@@ -218,12 +258,14 @@ TOO_DEEP: Final = "too-deep"
 
 _LEAVES: Final = (list, tuple, int, float, type(None))
 _REFERENCE = re.compile(rf"(?:\w+ )?\$\{{?\w+\}}?|{HARMLESS}")
-"""`${GITHUB_TOKEN}`, `Bearer $TOKEN`: a reference to a secret, which is no secret itself; or no secret at all."""
+"""`${GITHUB_TOKEN}`, `Bearer $TOKEN`: a reference to a secret, which is no secret itself; or no
+secret at all.
+"""
 
 
 def plain_strings(value: Any) -> list[str] | None:
-    """Return every string of the value, keys included; None if one of its names marks a secret, or if it is nested too
-    deeply.
+    """Return every string of the value, keys included; None if one of its names marks a secret, or
+    if it is nested too deeply.
     """
     strings: list[str] = []
     level = [value]
@@ -254,11 +296,17 @@ def plain_strings(value: Any) -> list[str] | None:
     return None
 
 
-def redact_copy(value: Any, redact: Callable[[str], str], named: str, is_placeholder: Callable[[str], bool]) -> Any:
-    """Return a copy with `redact` applied to every string, and `named` in place of every named secret."""
+def redact_copy(
+    value: Any, redact: Callable[[str], str], named: str, is_placeholder: Callable[[str], bool]
+) -> Any:
+    """Return a copy with `redact` applied to every string, and `named` in place of every named
+    secret.
+    """
     root: list[Any] = [None]
     tuples: list[tuple[list[Any] | dict[Any, Any], Any, list[Any]]] = []
-    work: list[tuple[Any, list[Any] | dict[Any, Any], Any, bool, int]] = [(value, root, 0, False, 0)]
+    work: list[tuple[Any, list[Any] | dict[Any, Any], Any, bool, int]] = [
+        (value, root, 0, False, 0)
+    ]
     while work:
         node, into, at, secret, depth = work.pop()
         if depth > MAX_DEPTH:
@@ -274,9 +322,16 @@ def redact_copy(value: Any, redact: Callable[[str], str], named: str, is_placeho
             if isinstance(node, tuple):
                 tuples.append((into, at, items))
             pair = _is_header_pair(node)
-            work.extend((item, items, i, secret or (pair and i == 1), depth + 1) for i, item in enumerate(node))
+            work.extend(
+                (item, items, i, secret or (pair and i == 1), depth + 1)
+                for i, item in enumerate(node)
+            )
         else:
-            into[at] = named if secret and isinstance(node, (int, float)) and not isinstance(node, bool) else node
+            into[at] = (
+                named
+                if secret and isinstance(node, (int, float)) and not isinstance(node, bool)
+                else node
+            )
     for into, at, items in reversed(tuples):
         into[at] = tuple(items)
     return root[0]
@@ -289,7 +344,10 @@ def _opened_object(
     depth: int,
     secret: bool,
 ) -> dict[Any, Any]:
-    """Return the object with redacted keys, and queue its values. Keys that became equal are made distinct."""
+    """Return the object with redacted keys, and queue its values.
+
+    Keys that became equal are made distinct.
+    """
     opened: dict[Any, Any] = {}
     named = "value" if secret else _named_value(node)
     for key, item in node.items():
@@ -305,7 +363,8 @@ def _opened_object(
 
 
 def _is_object(node: Any) -> bool:
-    # An isinstance check of a number against an abstract class costs more than the rest of the walk.
+    # An isinstance check of a number against an abstract class costs more than the rest of the
+    # walk.
     return isinstance(node, dict) or (not isinstance(node, _LEAVES) and isinstance(node, Mapping))
 
 
@@ -314,9 +373,16 @@ def _named_value(node: Mapping[Any, Any]) -> str | None:
     if "value" not in node:
         return None
     names = map(node.get, ("name", "key", "header"))
-    return "value" if any(isinstance(name, str) and is_secret_name(name) for name in names) else None
+    return (
+        "value" if any(isinstance(name, str) and is_secret_name(name) for name in names) else None
+    )
 
 
 def _is_header_pair(node: list[Any] | tuple[Any, ...]) -> bool:
     """Return whether the list is `["Authorization", "Bearer …"]`, the form of header lists."""
-    return len(node) == 2 and isinstance(node[0], str) and isinstance(node[1], str) and is_header_name(node[0])
+    return (
+        len(node) == 2
+        and isinstance(node[0], str)
+        and isinstance(node[1], str)
+        and is_header_name(node[0])
+    )

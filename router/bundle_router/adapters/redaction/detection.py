@@ -1,7 +1,8 @@
 """Finds secrets: gitleaks' rules, our own shapes, and the values of named environment variables.
 
-1. One pass of one automaton (every rule's *probe*) tells which rules could match. Nearly every text ends there. It
-   takes 10 ms to make, so values that are kept later have a probe of their own: the beginnings of their spellings.
+1. One pass of one automaton (every rule's *probe*) tells which rules could match. Nearly every text
+   ends there. It takes 10 ms to make, so values that are kept later have a probe of their own: the
+   beginnings of their spellings.
 2. Only those rules run, if one of their keywords is in the text. Each is compiled on first use.
 3. A hit must then pass the rule's entropy, allowlists and check, so that harmless text is kept.
 4. The result is a span of bytes and a label; this module changes nothing.
@@ -20,20 +21,32 @@ from typing import Any, Final, NamedTuple
 from bundle_router.adapters.redaction import encodings
 from bundle_router.adapters.redaction.encodings import PatternSet, literal, pattern
 from bundle_router.adapters.redaction.field_names import NAME_ENDS, is_secret_name
-from bundle_router.adapters.redaction.shapes import SHAPES, STRUCTURE, STRUCTURES, SecretShape, is_long_token
+from bundle_router.adapters.redaction.shapes import (
+    SHAPES,
+    STRUCTURE,
+    STRUCTURES,
+    SecretShape,
+    is_long_token,
+)
 from bundle_router.dataclass import dataclass, replace
 
 _QUOTED: Final = re.compile(rb"""(?s)(?P<quote>["'`])(?P<text>.+)(?P=quote)""")
 PROOF: Final = b'"token": "ghp_%b\n0aB1=+"' % (b"0aB1" * 12)
-"""A text in which every automaton must find something: RE2 reports no match when it runs out of memory."""
+"""A text in which every automaton must find something: RE2 reports no match when it runs out of
+memory.
+"""
 MAX_LAYERS: Final = 3
 """Maximum nested encodings in which a secret is searched for."""
 NAMED_STRUCTURE: Final = rf"""(?i)(?:{NAME_ENDS})[\s_.-]*"\s*(?::\s*["\[0-9-]|[,}}])"""
-"""Matches JSON text in which a secret's name is followed by a value that `redact_value` may redact."""
+"""Matches JSON text in which a secret's name is followed by a value that `redact_value` may
+redact.
+"""
 
 
 class SecretHit(NamedTuple):
-    """A secret: its span in bytes, the rank of its rule (the lowest names it where hits overlap), and its label."""
+    """A secret: its span in bytes, the rank of its rule (the lowest names it where hits overlap),
+    and its label.
+    """
 
     start: int
     end: int
@@ -42,7 +55,9 @@ class SecretHit(NamedTuple):
 
 
 class ProbedText:
-    """One text that matched some probe, and which of the rules' keywords occur in it, ignoring case."""
+    """One text that matched some probe, and which of the rules' keywords occur in it, ignoring
+    case.
+    """
 
     def __init__(self, data: bytes, words: PatternSet) -> None:
         self.data = data
@@ -63,7 +78,9 @@ class SecretAllowance:
 
     def covers(self, secret: bytes, match: bytes) -> bool:
         known = map(pattern, self.regexes)
-        if any(one.fullmatch(secret) if self.target == "secret" else one.search(match) for one in known):
+        if any(
+            one.fullmatch(secret) if self.target == "secret" else one.search(match) for one in known
+        ):
             return True
         return bool(self.stopwords) and pattern(_any_of(self.stopwords)).search(secret.lower())
 
@@ -96,7 +113,9 @@ class GitleaksRule:
 
     def _is_secret(self, secret: bytes, match: bytes) -> bool:
         # gitleaks demands a digit of what its generic rule finds, in its code and not in its rules
-        if entropy(secret) <= self.entropy or (self.id == "generic-api-key" and not is_long_token(secret)):
+        if entropy(secret) <= self.entropy or (
+            self.id == "generic-api-key" and not is_long_token(secret)
+        ):
             return False
         return not any(allowance.covers(secret, match) for allowance in self.allow)
 
@@ -136,7 +155,10 @@ def entropy(secret: bytes) -> float:
 
 
 def _allowances(entries: list[dict[str, Any]]) -> tuple[SecretAllowance, ...]:
-    return tuple(SecretAllowance(row["target"], tuple(row["regexes"]), tuple(row["stopwords"])) for row in entries)
+    return tuple(
+        SecretAllowance(row["target"], tuple(row["regexes"]), tuple(row["stopwords"]))
+        for row in entries
+    )
 
 
 @cache
@@ -160,7 +182,9 @@ class _SharedRules:
 
 @cache
 def _shared_rules() -> _SharedRules:
-    loaded: dict[str, Any] = json.loads(Path(__file__).with_name("gitleaks.json").read_text(encoding="utf-8"))
+    loaded: dict[str, Any] = json.loads(
+        Path(__file__).with_name("gitleaks.json").read_text(encoding="utf-8")
+    )
     finders: dict[str, list[Finder]] = {}
     shared = _allowances(loaded["allow"])
     for rank, entry in enumerate(loaded["rules"], start=1):
@@ -200,12 +224,15 @@ def _known_values(values: encodings.Values, text: ProbedText) -> Iterator[Secret
 class RuleBook:
     """All rules and known values, by their probes. Threads may share it.
 
-    The states of an automaton are combinations of what its patterns are in the middle of, and each new one costs time.
-    So those that stay there long have others, `behind` a gate: a shorter pattern that matches wherever they do.
+    The states of an automaton are combinations of what its patterns are in the middle of, and each
+    new one costs time. So those that stay there long have others, `behind` a gate: a shorter
+    pattern that matches wherever they do.
     """
 
     may_match: Callable[[bytes], object]
-    """Returns nothing that is true if no probe matches, by the automaton alone, without any Python."""
+    """Returns nothing that is true if no probe matches, by the automaton alone, without any
+    Python.
+    """
     labels: frozenset[str]
     _finders: Mapping[str, list[Finder]]
     _words: PatternSet
@@ -215,16 +242,25 @@ class RuleBook:
     @staticmethod
     @lru_cache(8)
     def of(known: frozenset[tuple[str, str]]) -> RuleBook:
-        """Return the book of these values with their labels, behind one probe: one for the whole process."""
+        """Return the book of these values with their labels, behind one probe: one for the whole
+        process.
+        """
         shared, values = _shared_rules(), encodings.Values(dict(known))
         probes, finders, behind = [*shared.probes, *shared.behind], shared.finders, shared.behind
         if values.labels:  # known values rank before any rule
-            probes, finders = [*probes, values.regex], {**finders, values.regex: [partial(_known_values, values)]}
+            probes, finders = (
+                [*probes, values.regex],
+                {**finders, values.regex: [partial(_known_values, values)]},
+            )
         together = PatternSet(probes)
         if not all(automaton.matching(PROOF) for automaton in (together, *behind.values())):
-            raise RuntimeError("a redaction automaton does not find a known token; it may lack memory")
+            raise RuntimeError(
+                "a redaction automaton does not find a known token; it may lack memory"
+            )
         labels = shared.labels | values.labels
-        return RuleBook(together.automaton.Match, labels, finders, shared.words, (together,), behind)
+        return RuleBook(
+            together.automaton.Match, labels, finders, shared.words, (together,), behind
+        )
 
     def keeping(self, kept: Mapping[str, str]) -> RuleBook:
         """Return this book with more known values, over the same automaton."""
@@ -242,8 +278,15 @@ class RuleBook:
 
     def matching(self, data: bytes) -> list[str]:
         """Return the probes that match, unordered."""
-        found, behind = [probe for part in self._together for probe in part.matching(data)], self._behind
-        return [one for probe in found for one in (behind[probe].matching(data) if probe in behind else (probe,))]
+        found, behind = (
+            [probe for part in self._together for probe in part.matching(data)],
+            self._behind,
+        )
+        return [
+            one
+            for probe in found
+            for one in (behind[probe].matching(data) if probe in behind else (probe,))
+        ]
 
     def hits(self, data: bytes) -> list[SecretHit]:
         """Return every secret in the text, in no order; they may overlap."""
@@ -275,7 +318,9 @@ class RuleBook:
 
 
 class _Budget:
-    """The number of decoded bytes one text may cost: nested encodings multiply, and the text may be an attacker's."""
+    """The number of decoded bytes one text may cost: nested encodings multiply, and the text may be
+    an attacker's.
+    """
 
     __slots__ = ("_left",)
 

@@ -1,7 +1,9 @@
-r"""Decodes a text as its reader would: without escapes (`%3A`, `\x3a`, `\"`, `\u003d`), colours, line folds, base64.
+r"""Decodes a text as its reader would: without escapes (`%3A`, `\x3a`, `\"`, `\u003d`), colours,
+line folds, base64.
 
-A view is a decoded text that maps each of its bytes to the original, so that a secret found in the view can be cut out
-of the original. The caller bounds the work by counting the bytes of the views it requests.
+A view is a decoded text that maps each of its bytes to the original, so that a secret found in the
+view can be cut out of the original. The caller bounds the work by counting the bytes of the views
+it requests.
 """
 
 from __future__ import annotations
@@ -19,11 +21,14 @@ from urllib.parse import quote_plus
 from bundle_router.dataclass import dataclass
 from bundle_router.tools.expressions import compile_expression, compile_set
 
-# Expressions over bytes. Latin-1 mode matches bytes one by one: UTF-8 text keeps its meaning, the automata stay small,
-# and bytes that are not UTF-8 (a cut character) can be searched too.
+# Expressions over bytes. Latin-1 mode matches bytes one by one: UTF-8 text keeps its meaning, the
+# automata stay small, and bytes that are not UTF-8 (a cut character) can be searched too.
 
 SET_MEMORY: Final = 32 * 1024 * 1024
-"""Maximum bytes of a set's automaton, which grows as texts need it. One that needs more has its states made anew."""
+"""Maximum bytes of a set's automaton, which grows as texts need it.
+
+One that needs more has its states made anew.
+"""
 
 
 class Pattern:
@@ -35,7 +40,9 @@ class Pattern:
         self._regexp = compile_expression(regex, latin1=True)
         self.groups: int = self._regexp.groups
 
-    def spans(self, data: bytes, start: int = 0, end: int | None = None) -> Iterator[tuple[tuple[int, int], ...]]:
+    def spans(
+        self, data: bytes, start: int = 0, end: int | None = None
+    ) -> Iterator[tuple[tuple[int, int], ...]]:
         """Yield the spans of the whole match and of each group, for each non-overlapping match.
 
         A group that did not match has the span (-1, -1).
@@ -64,7 +71,10 @@ def literal(data: str | bytes) -> str:
 
 
 class PatternSet:
-    """Many patterns as one automaton, which tells in one pass which of them occur in a text. Made on first use."""
+    """Many patterns as one automaton, which tells in one pass which of them occur in a text.
+
+    Made on first use.
+    """
 
     def __init__(self, regexes: Iterable[str]) -> None:
         self._regexes = list(regexes)
@@ -79,21 +89,31 @@ class PatternSet:
         return [self._regexes[index] for index in found] if found else []
 
 
-ESCAPED: Final = r"""(?:%|\\x)[0-9A-Fa-f]{2}|\\(?:u00[0-7][0-9A-Fa-f]|["\\/])|\x1b\[[0-9;]*[A-Za-z]"""
-"""Escapes that can hide a secret in any text. Other escapes matter only if a secret begins right after them."""
+ESCAPED: Final = (
+    r"""(?:%|\\x)[0-9A-Fa-f]{2}|\\(?:u00[0-7][0-9A-Fa-f]|["\\/])|\x1b\[[0-9;]*[A-Za-z]"""
+)
+"""Escapes that can hide a secret in any text.
+
+Other escapes matter only if a secret begins right after them.
+"""
 PLUS: Final = r"[\w.*~%=-]\+"
 FORM: Final = r"=[\w.*~%-]*\+"
 """A form parameter, in which `+` means a space. It ends with a `PLUS`."""
 _GROUP: Final = r"[CDI-Za-f][AC-HQS-Xgi-nw-z0-3][ABEFIJMNQRUVYZcdghklopstwx014589][A-Za-z0-9+/_-]"
 BASE64_TEXT: Final = rf"(?:{_GROUP}){{4}}"
-"""Base64 of printable ASCII. The high bits of ASCII restrict the characters at each place of a group of four. This
-tells it from digests, identifiers and pictures, and shows where the groups begin."""
+"""Base64 of printable ASCII.
+
+The high bits of ASCII restrict the characters at each place of a group of four. This tells it from
+digests, identifiers and pictures, and shows where the groups begin.
+"""
 BASE64_RUN: Final = r"[A-Za-z0-9+/_-]{16,}"
 LINE_END: Final = r"[A-Za-z0-9+/_-]{3}(?:\r?\n|\\n)[ \t]*[A-Za-z0-9+/_-]{4}"
 FOLDED: Final = rf"[A-Za-z0-9+/_-]{{45,}}{LINE_END}"
 WRITTEN: Final = r"[\t\n\r -~]{12,}"
 
-ESCAPE: Final = re.compile(rb'(?:%|\\x)([0-9A-Fa-f]{2})|\\(?:u([0-9A-Fa-f]{4})|(["\\/bfnrt]))|\x1b\[[0-9;]*[A-Za-z]')
+ESCAPE: Final = re.compile(
+    rb'(?:%|\\x)([0-9A-Fa-f]{2})|\\(?:u([0-9A-Fa-f]{4})|(["\\/bfnrt]))|\x1b\[[0-9;]*[A-Za-z]'
+)
 _SIMPLE: Final = {98: b"\b", 102: b"\f", 110: b"\n", 114: b"\r", 116: b"\t"}
 _FOLD: Final = re.compile(rb"(?<=[A-Za-z0-9+/_-]{48})(?:\r?\n|\\n)[ \t]*(?=[A-Za-z0-9+/_-]{4})")
 _URL_SAFE: Final = bytes.maketrans(b"-_", b"+/")
@@ -107,10 +127,20 @@ class View:
     origin: Callable[[int, int], tuple[int, int]]
 
 
-def _replace_matches(data: bytes, regex: re.Pattern[bytes], replacement: Callable[[re.Match[bytes]], bytes]) -> View:
-    """Return `data` with each match replaced. The origin of a replacement's byte is the whole match."""
+def _replace_matches(
+    data: bytes, regex: re.Pattern[bytes], replacement: Callable[[re.Match[bytes]], bytes]
+) -> View:
+    """Return `data` with each match replaced.
+
+    The origin of a replacement's byte is the whole match.
+    """
     pieces: list[bytes] = []
-    decoded_at, decoded_end, original_at, original_end = array("q"), array("q"), array("q"), array("q")
+    decoded_at, decoded_end, original_at, original_end = (
+        array("q"),
+        array("q"),
+        array("q"),
+        array("q"),
+    )
     length = last = 0
     for match in regex.finditer(data):
         start, end = match.span()
@@ -152,7 +182,9 @@ def unescaped(data: bytes) -> View:
 
 
 def unescape_quickly(data: bytes) -> bytes:
-    """Return the text unescaped, for a text in which nothing matches `ESCAPED`: quicker than `unescaped`."""
+    """Return the text unescaped, for a text in which nothing matches `ESCAPED`: quicker than
+    `unescaped`.
+    """
     if b"\\u" in data:
         return unescaped(data).data
     for letter, character in _SIMPLE.items():
@@ -173,7 +205,8 @@ def unfolded(data: bytes) -> View:
 def base64_decoded(data: bytes) -> Iterator[View]:
     """Yield the readable text in each run of base64, of either alphabet.
 
-    A run may follow a path or a name without a gap, so groups are aligned by what decodes to text, not by its start.
+    A run may follow a path or a name without a gap, so groups are aligned by what decodes to text,
+    not by its start.
     """
     for spans in pattern(BASE64_RUN).spans(data):
         start, end = spans[0]
@@ -187,7 +220,8 @@ def base64_decoded(data: bytes) -> Iterator[View]:
 def _decoded_texts(run: bytes, offset: int, at: int) -> Iterator[View]:
     """Yield the readable texts in one decoding of a run."""
     length = len(run) - offset
-    # A last group of two or three characters still encodes one or two bytes; a single character none.
+    # A last group of two or three characters still encodes one or two bytes; a single character
+    # none.
     decoded = binascii.a2b_base64(run[offset : len(run) - (length % 4 == 1)] + b"==")
     for spans in pattern(WRITTEN).spans(decoded):
         first, last = spans[0]
@@ -198,10 +232,11 @@ def _decoded_texts(run: bytes, offset: int, at: int) -> Iterator[View]:
         yield View(decoded[first:last], origin)
 
 
-# --- values that are known to be secret -------------------------------------------------------------------------------
-# The values of environment variables, in the spellings a record may carry: plain, hex, as part of a form, and in base64
-# at each of the three offsets within a group of three bytes; the views decode other escapes. Values under 8 characters
-# are not searched for: redacting `true` or `8080` would destroy the text.
+# --- values that are known to be secret -----------------------------------------------------------
+# The values of environment variables, in the spellings a record may carry: plain, hex, as part of a
+# form, and in base64 at each of the three offsets within a group of three bytes; the views decode
+# other escapes. Values under 8 characters are not searched for: redacting `true` or `8080` would
+# destroy the text.
 
 
 MIN_CHARACTERS: Final = 8
@@ -209,7 +244,9 @@ _LABEL_UNSAFE = re.compile(r"[^A-Za-z0-9_]")
 
 
 def _base64_cores(value: bytes) -> Iterator[bytes]:
-    """Yield, for each of the three alignments, the base64 characters that depend on the value alone."""
+    """Yield, for each of the three alignments, the base64 characters that depend on the value
+    alone.
+    """
     for lead in range(3):
         encoded = base64.b64encode(b"\0" * lead + value)
         first = -(-lead * 8 // 6)
@@ -236,7 +273,10 @@ PROBED: Final = 32
 
 
 class Values:
-    """One alternation of every spelling of every value, the longest first. `labels_of`: label by value."""
+    """One alternation of every spelling of every value, the longest first.
+
+    `labels_of`: label by value.
+    """
 
     def __init__(self, labels_of: Mapping[str, str]) -> None:
         self._labels: dict[bytes, str] = {}

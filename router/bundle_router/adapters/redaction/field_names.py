@@ -1,6 +1,7 @@
 """The field names whose values are secrets: `password`, `X-Api-Key`, `githubToken`, `DB_PASSWD`.
 
-One list covers every spelling: names are compared without case and without `-`, `_`, `.` and spaces.
+One list covers every spelling: names are compared without case and without `-`, `_`, `.` and
+spaces.
 """
 
 from __future__ import annotations
@@ -10,21 +11,72 @@ from functools import lru_cache
 from typing import Final
 
 ENDINGS: Final = (
-    *("password", "passwd", "passphrase", "passcode", "secret", "apikey", "accesskey", "secretkey", "privatekey"),
-    *("signingkey", "encryptionkey", "accountkey", "sharedkey", "masterkey", "authkey", "credential", "credentials"),
+    *(
+        "password",
+        "passwd",
+        "passphrase",
+        "passcode",
+        "secret",
+        "apikey",
+        "accesskey",
+        "secretkey",
+        "privatekey",
+    ),
+    *(
+        "signingkey",
+        "encryptionkey",
+        "accountkey",
+        "sharedkey",
+        "masterkey",
+        "authkey",
+        "credential",
+        "credentials",
+    ),
     *("authorization", "cookie", "cookies", "token"),
 )
-EXACT: Final = frozenset({"pass", "pwd", "jsessionid", "phpsessid", "connectsid", "aspnetsessionid"})
+EXACT: Final = frozenset(
+    {"pass", "pwd", "jsessionid", "phpsessid", "connectsid", "aspnetsessionid"}
+)
 
 NOT_SECRET: Final = (
-    *("pagetoken", "nexttoken", "prevtoken", "previoustoken", "continuationtoken", "synctoken", "cursortoken"),
-    *("resumetoken", "skiptoken", "stoptoken", "eostoken", "bostoken", "padtoken", "pertoken", "progresstoken"),
-    *("maxtoken", "inputtoken", "outputtoken", "clientrequesttoken", "forgotpassword", "resetpassword"),
+    *(
+        "pagetoken",
+        "nexttoken",
+        "prevtoken",
+        "previoustoken",
+        "continuationtoken",
+        "synctoken",
+        "cursortoken",
+    ),
+    *(
+        "resumetoken",
+        "skiptoken",
+        "stoptoken",
+        "eostoken",
+        "bostoken",
+        "padtoken",
+        "pertoken",
+        "progresstoken",
+    ),
+    *(
+        "maxtoken",
+        "inputtoken",
+        "outputtoken",
+        "clientrequesttoken",
+        "forgotpassword",
+        "resetpassword",
+    ),
 )
-"""Cursors, units and ids that end in "token" but are needed to understand a record, and two names of pages."""
+"""Cursors, units and ids that end in "token" but are needed to understand a record, and two names
+of pages.
+"""
 
-HEADERS: Final = frozenset({"authorization", "proxyauthorization", "cookie", "setcookie", "xapikey", "xauthtoken"})
-"""Names that mark a secret even in a bare pair, `["Authorization", "…"]`; other pairs could be any two words."""
+HEADERS: Final = frozenset(
+    {"authorization", "proxyauthorization", "cookie", "setcookie", "xapikey", "xauthtoken"}
+)
+"""Names that mark a secret even in a bare pair, `["Authorization", "…"]`; other pairs could be any
+two words.
+"""
 
 IN_TEXT: Final = (
     r"[\w.-]{0,60}(?:passw(?:or)?d|passphrase|passcode|secret|credentials?|authorization|cookies?|token"
@@ -34,7 +86,9 @@ IN_TEXT: Final = (
 """The same list as a regex over text; `is_secret_name` confirms its matches."""
 
 NAME_ENDS: Final = "|".join(r"[\s_.-]*".join(name) for name in (*ENDINGS, *EXACT))
-"""The ends of all such names, with any separators: matches wherever `is_secret_name` may be true."""
+"""The ends of all such names, with any separators: matches wherever `is_secret_name` may be
+true.
+"""
 
 HARMLESS: Final = (
     r"[~^]?\d{1,4}\.\d{1,4}\.\d{1,4}|(?i:your[-_ ](?:[a-z]+[-_ ])*(?:key|token|secret|password))"

@@ -1,11 +1,12 @@
-"""Directories and small files of a run: private, never reached through a symbolic link, replaced atomically.
+"""Directories and small files of a run: private, never reached through a symbolic link, replaced
+atomically.
 
 Rules:
 1. Directories have mode 0700 and files 0600, whatever the umask.
-2. Everything inside a run is opened relative to the run directory's descriptor, so moving or swapping the directory
-   can't redirect a write.
-3. A directory that another user owns, or that others may write to, is refused and not repaired: its content may already
-   be theirs.
+2. Everything inside a run is opened relative to the run directory's descriptor, so moving or
+   swapping the directory can't redirect a write.
+3. A directory that another user owns, or that others may write to, is refused and not repaired: its
+   content may already be theirs.
 """
 
 from __future__ import annotations
@@ -70,18 +71,24 @@ def from_os(doing: str, path: str, error: OSError) -> StorageError:
 
 
 KEPT_BACK: Final = 4
-"""Descriptors that an append or the end of a run needs at a time: folder, lock, file of records, file to replace."""
+"""Descriptors that an append or the end of a run needs at a time: folder, lock, file of records,
+file to replace.
+"""
 
 
 class SpareDescriptors:
-    """Reserved descriptors, so that calls and runs can still be ended when the process has no other left."""
+    """Reserved descriptors, so that calls and runs can still be ended when the process has no other
+    left.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._fds: list[int] = []
 
     def keep(self) -> None:
-        """Open the reserve when a run is opened, so that opening fails before the reserve is needed."""
+        """Open the reserve when a run is opened, so that opening fails before the reserve is
+        needed.
+        """
         if len(self._fds) < KEPT_BACK:
             with self._lock, suppress(OSError):
                 while len(self._fds) < KEPT_BACK:
@@ -113,7 +120,10 @@ def translate_errors(doing: str, path: str) -> Iterator[None]:
 DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 HEADER_FILE: Final = "run.json"
 LOCK: Final = "lock"
-"""The file that is locked around each append. Empty while the run is open, `CLOSED` after its end."""
+"""The file that is locked around each append.
+
+Empty while the run is open, `CLOSED` after its end.
+"""
 CLOSED: Final = b"closed\n"
 PRESENCE: Final = FILES["routing"]
 """The file on which every writer of a run holds a shared lock until it closes the run."""
@@ -132,7 +142,9 @@ def open_runs(storage: Storage, path: Path, *, durable: bool) -> int:
     with ClosedOnError(fd, storage.close), translate_errors("look at", text):
         _refuse_foreign_link(storage, text)
         shared = bool(storage.stat("..", dir_fd=fd).st_mode & stat.S_IWOTH)
-        check_private(storage.fstat(fd), text, forbidden=stat.S_IWOTH | (stat.S_IWGRP if shared else 0))
+        check_private(
+            storage.fstat(fd), text, forbidden=stat.S_IWOTH | (stat.S_IWGRP if shared else 0)
+        )
     return fd
 
 
@@ -147,7 +159,11 @@ def open_run(storage: Storage, path: str) -> int:
             raise from_os("open the run directory", path, error) from error
         why = "it is a symbolic link or not a directory"
         raise failed(
-            "open the run directory", path, "not_private", why, advice="remove it, or choose another run id"
+            "open the run directory",
+            path,
+            "not_private",
+            why,
+            advice="remove it, or choose another run id",
         ) from error
     try:
         with translate_errors("look at", path):
@@ -159,7 +175,10 @@ def open_run(storage: Storage, path: str) -> int:
 
 
 def make_private(storage: Storage, path: str, dir_fd: int | None) -> None:
-    """Create a directory with mode 0700. The second call is for umasks that remove the owner's bits."""
+    """Create a directory with mode 0700.
+
+    The second call is for umasks that remove the owner's bits.
+    """
     try:
         storage.mkdir(path, 0o700, dir_fd=dir_fd)
     except FileExistsError:
@@ -168,19 +187,34 @@ def make_private(storage: Storage, path: str, dir_fd: int | None) -> None:
 
 
 def check_private(found: os.stat_result, path: str, *, forbidden: int) -> None:
-    """Raise StorageError (`not_private`) for another user's directory, or one with any of the `forbidden` mode bits."""
+    """Raise StorageError (`not_private`) for another user's directory, or one with any of the
+    `forbidden` mode bits.
+    """
     if found.st_uid != os.geteuid():
         why = f"it belongs to user {found.st_uid}, and this process runs as {os.geteuid()}"
         raise failed(
-            "use", path, "not_private", why, advice="choose another runs directory, or give it to this user with chown"
+            "use",
+            path,
+            "not_private",
+            why,
+            advice="choose another runs directory, or give it to this user with chown",
         )
     if found.st_mode & forbidden:
         why = f"others may write to it (mode {stat.S_IMODE(found.st_mode):04o})"
-        raise failed("use", path, "not_private", why, advice=f"look at what is in it, then `chmod 700 {path}`")
+        raise failed(
+            "use",
+            path,
+            "not_private",
+            why,
+            advice=f"look at what is in it, then `chmod 700 {path}`",
+        )
 
 
 def _refuse_foreign_link(storage: Storage, path: str) -> None:
-    """Refuse a runs directory that is another user's link. (The user's own link, say to a larger disk, is fine.)"""
+    """Refuse a runs directory that is another user's link.
+
+    (The user's own link, say to a larger disk, is fine.)
+    """
     found = storage.stat(path, follow_symlinks=False)
     if stat.S_ISLNK(found.st_mode) and found.st_uid not in (0, os.geteuid()):
         why = f"it is a symbolic link made by user {found.st_uid}"
@@ -203,20 +237,33 @@ identity: Final = attrgetter("st_dev", "st_ino")
 """Returns the device and inode of an `os.stat_result`, which identify a file."""
 
 
-def read_text(storage: Storage, dir_fd: int, name: str, *, max_bytes: int = 64 * 1024 * 1024) -> str | None:
-    """Return the text of a small file of the run; None if absent. Undecodable bytes become U+FFFD."""
+def read_text(
+    storage: Storage, dir_fd: int, name: str, *, max_bytes: int = 64 * 1024 * 1024
+) -> str | None:
+    """Return the text of a small file of the run; None if absent.
+
+    Undecodable bytes become U+FFFD.
+    """
     try:
-        fd = storage.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=dir_fd)
+        fd = storage.open(
+            name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=dir_fd
+        )
     except FileNotFoundError:
         return None
     with Opened(fd, storage.close):
-        return storage.pread(fd, min(storage.fstat(fd).st_size, max_bytes), 0).decode("utf-8", "replace")
+        return storage.pread(fd, min(storage.fstat(fd).st_size, max_bytes), 0).decode(
+            "utf-8", "replace"
+        )
 
 
 def replace_text(storage: Storage, dir_fd: int, name: str, text: str, *, durable: bool) -> None:
-    """Write a temporary file and rename it over `name`: readers see the old text or the new, never a part."""
+    """Write a temporary file and rename it over `name`: readers see the old text or the new, never
+    a part.
+    """
     temporary = f"{name}.new"
-    with Opened(open_file(storage, dir_fd, temporary, os.O_WRONLY | os.O_TRUNC), storage.close) as fd:
+    with Opened(
+        open_file(storage, dir_fd, temporary, os.O_WRONLY | os.O_TRUNC), storage.close
+    ) as fd:
         write_all(storage, fd, text.encode("utf-8", "surrogatepass"))
         if durable:
             storage.fsync(fd)
@@ -239,7 +286,9 @@ def sync_directory(storage: Storage, path: str) -> None:
         storage.fsync(fd)
 
 
-def write_header(storage: Storage, dir_fd: int, path: Path, header: RunHeader, *, durable: bool) -> None:
+def write_header(
+    storage: Storage, dir_fd: int, path: Path, header: RunHeader, *, durable: bool
+) -> None:
     """Write `run.json` with its seal."""
     with translate_errors("write", f"{path}/{HEADER_FILE}"):
         replace_text(storage, dir_fd, HEADER_FILE, header.sealed().to_text(), durable=durable)
@@ -255,10 +304,15 @@ def read_header(storage: Storage, dir_fd: int, path: Path) -> RunHeader | None:
     try:
         fields = decode(text)
     except (ValueError, RecursionError) as error:
-        raise CorruptRun(f"{where} is not JSON", advice="restore it, or use a new run id") from error
+        raise CorruptRun(
+            f"{where} is not JSON", advice="restore it, or use a new run id"
+        ) from error
     if not isinstance(fields, dict) or fields.get("schema") != RUN_SCHEMA:
         stated = fields.get("schema") if isinstance(fields, dict) else None
-        raise CorruptRun(f"{where} has schema {stated!r}", advice=f"this version writes {RUN_SCHEMA}; use a new run id")
+        raise CorruptRun(
+            f"{where} has schema {stated!r}",
+            advice=f"this version writes {RUN_SCHEMA}; use a new run id",
+        )
     header = RunHeader(fields)
     if header.run_id != run_id:
         raise CorruptRun(
@@ -268,9 +322,13 @@ def read_header(storage: Storage, dir_fd: int, path: Path) -> RunHeader | None:
     if header.is_edited:
         raise CorruptRun(
             f"{where} was changed after it was written",
-            advice="restore it, or use a new run id; `bundle-router runs verify` looks at the records",
+            advice=(
+                "restore it, or use a new run id; `bundle-router runs verify` looks at the records"
+            ),
         )
     for name in LISTS:
         if not isinstance(fields.get(name, []), list):
-            raise CorruptRun(f"{where}: {name!r} is not a list", advice="restore it, or use a new run id")
+            raise CorruptRun(
+                f"{where}: {name!r} is not a list", advice="restore it, or use a new run id"
+            )
     return header

@@ -1,5 +1,6 @@
-"""One run as one process reads and appends it, by the rules of `bundle_router.adapters.run_log`: when its lock is
-taken, when records are on disk, and how the run is ended."""
+"""One run as one process reads and appends it, by the rules of `bundle_router.adapters.run_log`:
+when its lock is taken, when records are on disk, and how the run is ended.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +56,10 @@ from bundle_router.ports import ArtifactStore, Clock, Redactor
 
 
 class GroupCommit:
-    """Durability of one run: the records up to `reached` survive power loss. Waiting callers share one `fdatasync`."""
+    """Durability of one run: the records up to `reached` survive power loss.
+
+    Waiting callers share one `fdatasync`.
+    """
 
     def __init__(self, storage: Storage, folder: RunFolder, chain: RunChain) -> None:
         self._storage = storage
@@ -66,8 +70,9 @@ class GroupCommit:
         self._is_syncing = False
 
     def sync_others(self, segment: Segment) -> None:
-        """Sync the other file before a record is written to this one, so that power loss only takes the end of the
-        sequence."""
+        """Sync the other file before a record is written to this one, so that power loss only takes
+        the end of the sequence.
+        """
         for other in self._chain.segments:
             if other is not segment:
                 self.up_to(other.end)
@@ -90,7 +95,10 @@ class GroupCommit:
                 self._changed.notify_all()
 
     def _sync_files(self) -> int:
-        """Sync each file that has unsynced records, once. Return the number of records that are on disk then."""
+        """Sync each file that has unsynced records, once.
+
+        Return the number of records that are on disk then.
+        """
         reached = self._chain.next_seq  # read before syncing: later appends wait for the next round
         for segment in self._chain.segments:
             if segment.end > self.reached:
@@ -103,8 +111,14 @@ class GroupCommit:
     def _not_committed(self, segment: Segment, error: OSError) -> StorageError:
         where = f"{self._folder.path}/{segment.name}"
         trouble = from_os("commit", where, error)
-        why = f"the disk could not sync it ({error.strerror}), and a second sync may report success for lost data"
-        advice = "close the run and open it again: it continues from what is on disk then, with or without this record"
+        why = (
+            f"the disk could not sync it ({error.strerror}), and a second sync may report success"
+            " for lost data"
+        )
+        advice = (
+            "close the run and open it again: it continues from what is on disk then, with or"
+            " without this record"
+        )
         first_advice = "check the disk" if trouble.kind == "io_error" else trouble.advice
         return failed("commit", where, trouble.kind, why, advice=f"{advice}. First: {first_advice}")
 
@@ -112,14 +126,19 @@ class GroupCommit:
 WAIT_S: Final = 5.0
 """Seconds that an append waits for the run's lock, which others hold for microseconds."""
 ALONE_S: Final = 0.01
-"""Seconds that `close` checks for other writers: a reader that makes the same check holds the lock for an instant."""
+"""Seconds that `close` checks for other writers: a reader that makes the same check holds the lock
+for an instant.
+"""
 ID_DIGITS: Final = 8
 """Digits of a run's `nonce` that are part of its decision and call ids."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunLogSetting:
-    """The settings that all logs of one store share. `artifacts` makes a run's artifact store from its path."""
+    """The settings that all logs of one store share.
+
+    `artifacts` makes a run's artifact store from its path.
+    """
 
     storage: Storage
     clock: Clock
@@ -135,17 +154,22 @@ class RunLogSetting:
 class DiskRunLog:
     """Reads and appends the records of one run, in its two files, under one sequence and one chain.
 
-    For one thread at a time: the caller holds its own lock of the run. Any number of threads may call `sync`, best
-    without that lock, so that they share one `fdatasync`.
+    For one thread at a time: the caller holds its own lock of the run. Any number of threads may
+    call `sync`, best without that lock, so that they share one `fdatasync`.
     """
 
-    def __init__(self, setting: RunLogSetting, path: Path, header: RunHeader, folder: tuple[int, int]) -> None:
+    def __init__(
+        self, setting: RunLogSetting, path: Path, header: RunHeader, folder: tuple[int, int]
+    ) -> None:
         self._setting = setting
         self._storage = setting.storage
         self._path = path
         self.path = str(path)
         self.id_prefix = f"{path.name}.{header.nonce[:ID_DIGITS]}" if header.nonce else path.name
-        """Prefix of decision and call ids. It makes them unique over machines, for runs that have a nonce."""
+        """Prefix of decision and call ids.
+
+        It makes them unique over machines, for runs that have a nonce.
+        """
         self.header = header
         """Content of `run.json` when the run was opened here."""
         self._catalogs = {one.revision for one in header.catalogs}
@@ -163,11 +187,13 @@ class DiskRunLog:
         """The torn ends that this log cut off."""
         _OPEN.add(self)
 
-    # --- what the caller may know -----------------------------------------------------------------------------------
+    # --- what the caller may know -----------------------------------------------------------------
 
     @property
     def next_seq(self) -> int:
-        """Number of records read or written here: the next record's `seq`, unless another process appends first."""
+        """Number of records read or written here: the next record's `seq`, unless another process
+        appends first.
+        """
         return self._chain.next_seq
 
     @property
@@ -181,11 +207,13 @@ class DiskRunLog:
             self._artifacts = self._setting.artifacts(str(self._path))
         return self._artifacts
 
-    # --- reading ----------------------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     def news(self) -> Iterator[Record]:
-        """Yield the records since the last call, in order; the first time all. Takes no lock. Raises CorruptRun,
-        StorageError."""
+        """Yield the records since the last call, in order; the first time all.
+
+        Takes no lock. Raises CorruptRun, StorageError.
+        """
         self._folder.check_usable()
         if self._read_once and not self._chain.has_unread():
             return
@@ -205,10 +233,15 @@ class DiskRunLog:
             self._read_once = True
 
     def _ends_as_stated(self, folder: int) -> bool:
-        """Return whether a closed run ends where `run.json` says; False if it was closed or reopened while we read.
-        Raises CorruptRun."""
+        """Return whether a closed run ends where `run.json` says; False if it was closed or
+        reopened while we read. Raises CorruptRun.
+        """
         header = read_header(self._storage, folder, self._path)
-        if header is None or not header.closed or header.head == Head(self.next_seq, self._chain.head):
+        if (
+            header is None
+            or not header.closed
+            or header.head == Head(self.next_seq, self._chain.head)
+        ):
             return True
         if header == self.header:
             raise CorruptRun(
@@ -223,17 +256,23 @@ class DiskRunLog:
         with self._chain.reading() as folder:
             return self._chain.record(folder, seq)
 
-    # --- appending --------------------------------------------------------------------------------------------------
+    # --- appending --------------------------------------------------------------------------------
 
     def append(
-        self, file: File, record: dict[str, Any], *, only_at: int | None = None, wait_s: float = WAIT_S
+        self,
+        file: File,
+        record: dict[str, Any],
+        *,
+        only_at: int | None = None,
+        wait_s: float = WAIT_S,
     ) -> Appended:
-        """Append one record behind all others, with `seq`, `prev` and `hash` added; return what others wrote before it.
+        """Append one record behind all others, with `seq`, `prev` and `hash` added; return what
+        others wrote before it.
 
-        With `only_at`, write only if the run holds exactly that many records, all of which this log has read. Raises
-        RunBusy (nothing was written), CorruptRun; StorageError (nothing was written: the file was cut back to the last
-        record; a later append may succeed unless the error says otherwise); ValueError or TypeError for a value that
-        can't be a record.
+        With `only_at`, write only if the run holds exactly that many records, all of which this log
+        has read. Raises RunBusy (nothing was written), CorruptRun; StorageError (nothing was
+        written: the file was cut back to the last record; a later append may succeed unless the
+        error says otherwise); ValueError or TypeError for a value that can't be a record.
         """
         self._folder.check_usable()
         text = encode_clean(record, self._setting.redactor)
@@ -262,7 +301,9 @@ class DiskRunLog:
             raise from_os("write to", self.path, error) from error
         return appended
 
-    def _append_locked(self, file: File, text: str, only_at: int | None, was_closed: bool) -> Appended:
+    def _append_locked(
+        self, file: File, text: str, only_at: int | None, was_closed: bool
+    ) -> Appended:
         news = self._take_in() if self._chain.has_unread() else ()
         if only_at is not None and (news or only_at != self._chain.next_seq):
             return Appended(news, None)
@@ -283,8 +324,10 @@ class DiskRunLog:
         return Appended(news, self._chain.append(segment, fd, text), self._chain.head)
 
     def _take_in(self) -> tuple[Record, ...]:
-        """Return the records of other processes, and cut off a torn end. The caller holds the lock, so nobody is
-        writing."""
+        """Return the records of other processes, and cut off a torn end.
+
+        The caller holds the lock, so nobody is writing.
+        """
         with self._chain.reading() as folder:
             news = tuple(self._chain.take(folder, self._chain.grown_sizes(folder)))
             if left := self._chain.grown_sizes(folder):
@@ -296,7 +339,9 @@ class DiskRunLog:
         return news
 
     def put_catalog(self, revision: str, text: str, *, wait_s: float = WAIT_S) -> None:
-        """Store the text of a catalog revision with the run, and name it in `run.json`, unless it is stored already."""
+        """Store the text of a catalog revision with the run, and name it in `run.json`, unless it
+        is stored already.
+        """
         if revision in self._catalogs:
             return
         until_s = time.monotonic() + wait_s
@@ -312,10 +357,12 @@ class DiskRunLog:
                 self._put_header(folder, header)
         self._catalogs.add(revision)
 
-    # --- the lock ---------------------------------------------------------------------------------------------------
+    # --- the lock ---------------------------------------------------------------------------------
 
     def begin_writing(self, until_s: float | None = None) -> None:
-        """Hold a shared lock on the run's first file until `close`, which shows that this process writes the run."""
+        """Hold a shared lock on the run's first file until `close`, which shows that this process
+        writes the run.
+        """
         until_s = time.monotonic() + WAIT_S if until_s is None else until_s
         SPARE.keep()
         segment = self._segments["routing"]
@@ -331,7 +378,9 @@ class DiskRunLog:
                 moved = segment.identity not in (None, identity(found))
                 if moved or identity(named) != identity(found) or not self._folder.is_same_folder():
                     raise self._folder.refuse_gone(PRESENCE)
-                if self._setting.durable:  # the kernel reports a failed write-back only to descriptors open meanwhile
+                if (
+                    self._setting.durable
+                ):  # the kernel reports a failed write-back only to descriptors open meanwhile
                     calls = self._segments["calls"]
                     calls.fd = self._storage.open(calls.name, flags, dir_fd=folder)
             except BaseException:  # an interrupted caller must release its lock too
@@ -345,33 +394,44 @@ class DiskRunLog:
         if not self._uncommitted:
             self._commits.reached = self.next_seq
 
-    # --- run.json ---------------------------------------------------------------------------------------------------
+    # --- run.json ---------------------------------------------------------------------------------
 
     def _header_now(self, folder: int) -> RunHeader:
-        """Return the content of `run.json` now; the known one if power loss took it. The caller holds the lock."""
+        """Return the content of `run.json` now; the known one if power loss took it.
+
+        The caller holds the lock.
+        """
         found = read_header(self._storage, folder, self._path)
-        return found if found is not None else self.header.restore(time_text(self._setting.clock.time_ns()))
+        return (
+            found
+            if found is not None
+            else self.header.restore(time_text(self._setting.clock.time_ns()))
+        )
 
     def _put_header(self, folder: int, header: RunHeader) -> None:
         write_header(self._storage, folder, self._path, header, durable=self._setting.durable)
         self.header = header
 
-    # --- the end ----------------------------------------------------------------------------------------------------
+    # --- the end ----------------------------------------------------------------------------------
 
     def sync(self) -> None:
-        """Return when everything appended before this call survives power loss; at once with durability `process`.
+        """Return when everything appended before this call survives power loss; at once with
+        durability `process`.
 
-        Callers that arrive while an `fdatasync` runs share the next one. After a failed one this log acknowledges and
-        appends nothing more: the kernel may have dropped the pages and would report success the second time. Opening
-        the run again finds which records are there, and writes them again (rule 4 of `run_files`).
+        Callers that arrive while an `fdatasync` runs share the next one. After a failed one this
+        log acknowledges and appends nothing more: the kernel may have dropped the pages and would
+        report success the second time. Opening the run again finds which records are there, and
+        writes them again (rule 4 of `run_files`).
         """
         if self._setting.durable and self._writing:
             self._commits.up_to(self.next_seq)
 
     def close(self) -> tuple[Writer, ...]:
-        """Close the run. Write its end (`closed`, `head`, `count`) if it was written to here and no other process has
-        it open; else return those writers. Idempotent. Releases everything even if it raises StorageError or RunBusy;
-        the run then counts as not cleanly ended.
+        """Close the run.
+
+        Write its end (`closed`, `head`, `count`) if it was written to here and no other process has
+        it open; else return those writers. Idempotent. Releases everything even if it raises
+        StorageError or RunBusy; the run then counts as not cleanly ended.
         """
         if self._has_end:
             return ()
@@ -392,7 +452,9 @@ class DiskRunLog:
                 return ()
             if not try_lock(self._storage, fd, fcntl.LOCK_EX, time.monotonic() + ALONE_S):
                 others = tuple(pid for pid in holders(fd) if pid != os.getpid())
-                return tuple(Writer(pid, f"process {pid}") for pid in others) or (Writer(0, name_processes(())),)
+                return tuple(Writer(pid, f"process {pid}") for pid in others) or (
+                    Writer(0, name_processes(())),
+                )
         try:
             self._write_end()
         except StorageError as error:
@@ -407,7 +469,9 @@ class DiskRunLog:
             self._take_in()
             self.sync()
             end = Head(self.next_seq, self._chain.head)
-            self._put_header(folder, self._header_now(folder).end(time_text(self._setting.clock.time_ns()), end))
+            self._put_header(
+                folder, self._header_now(folder).end(time_text(self._setting.clock.time_ns()), end)
+            )
             self._folder.mark(CLOSED)
 
     def release(self) -> None:
@@ -415,7 +479,11 @@ class DiskRunLog:
         if self._has_end:
             return
         self._has_end = True
-        self._folder.refuse(StorageError(f"run {self._path.name!r} is closed", kind="io_error", advice="open it again"))
+        self._folder.refuse(
+            StorageError(
+                f"run {self._path.name!r} is closed", kind="io_error", advice="open it again"
+            )
+        )
         self._folder.let_go()
         for segment in self._segments.values():
             if segment.fd >= 0:
@@ -427,7 +495,9 @@ _OPEN: weakref.WeakSet[DiskRunLog] = weakref.WeakSet()
 
 
 def _abandon_in_child() -> None:
-    """Release the logs in a forked child, which must neither write under the parent's locks nor keep them."""
+    """Release the logs in a forked child, which must neither write under the parent's locks nor
+    keep them.
+    """
     for log in list(_OPEN):
         log.release()
 

@@ -1,13 +1,17 @@
-"""The open files of a run: `RunFolder`, its directory and lock, and `RunChain`, the chain over its append-only files,
-which reads on, appends, and repairs torn ends. `log` says when.
+"""The open files of a run: `RunFolder`, its directory and lock, and `RunChain`, the chain over its
+append-only files, which reads on, appends, and repairs torn ends. `log` says when.
 
-1. Bytes after the last newline are a torn record, which was never acknowledged. Under the run's lock they are saved
-   beside the file and then cut off. Without the lock they are left alone, because another process may be writing them.
-2. A record is accepted only if it follows the last one in the chain, in either file. A reader without the lock may see
-   a record before its predecessor in the other file; that record waits for the next read.
-3. Any other mismatch is corruption: it is reported with the first bad record, never repaired or skipped.
-4. Uncommitted bytes of an earlier writer may exist only in the kernel's memory. With durability `disk`, if the run was
-   not closed, the last `_BLOCK` bytes are written again before anything is appended.
+1. Bytes after the last newline are a torn record, which was never acknowledged. Under the run's
+   lock they are saved beside the file and then cut off. Without the lock they are left alone,
+   because another process may be writing them.
+2. A record is accepted only if it follows the last one in the chain, in either file. A reader
+   without the lock may see a record before its predecessor in the other file; that record waits for
+   the next read.
+3. Any other mismatch is corruption: it is reported with the first bad record, never repaired or
+   skipped.
+4. Uncommitted bytes of an earlier writer may exist only in the kernel's memory. With durability
+   `disk`, if the run was not closed, the last `_BLOCK` bytes are written again before anything is
+   appended.
 """
 
 from __future__ import annotations
@@ -68,9 +72,12 @@ class FileReplaced(OSError):
 
 @dataclass(slots=True)
 class Segment:
-    """One file of a run. `fd` is -1 while it is closed; `identity` is its device and inode (None: not seen yet).
+    """One file of a run.
 
-    `size` is how many bytes were read, up to a record's end; `end` is 1 more than that record's `seq`.
+    `fd` is -1 while it is closed; `identity` is its device and inode (None: not seen yet).
+
+    `size` is how many bytes were read, up to a record's end; `end` is 1 more than that record's
+    `seq`.
     """
 
     name: str
@@ -79,8 +86,11 @@ class Segment:
     size: int = 0
     end: int = 0
     seqs: array[int] = field(default_factory=lambda: array("q"))
-    """`seq` of some of its records, so that any record is found without reading all. Arrays, since an object kept for
-    each, among those of a burst of calls, would hold their memory."""
+    """`seq` of some of its records, so that any record is found without reading all.
+
+    Arrays, since an object kept for each, among those of a burst of calls, would hold their
+    memory.
+    """
     offsets: array[int] = field(default_factory=lambda: array("q"))
     """Where these records begin."""
 
@@ -93,7 +103,9 @@ class Segment:
         self.end = seq + 1
 
     def bytes_of(self, seq: int) -> tuple[int, int] | None:
-        """Return start and end of the bytes that hold the record, if it is in this file; None if it can't be."""
+        """Return start and end of the bytes that hold the record, if it is in this file; None if it
+        can't be.
+        """
         at = bisect_right(self.seqs, seq)
         if at == 0 or seq >= self.end:
             return None
@@ -102,13 +114,18 @@ class Segment:
 
 def name_processes(pids: tuple[int, ...]) -> str:
     """Return a phrase that names the processes, with this process marked."""
-    words = ["this process (another Router of it)" if pid == os.getpid() else f"process {pid}" for pid in pids]
+    words = [
+        "this process (another Router of it)" if pid == os.getpid() else f"process {pid}"
+        for pid in pids
+    ]
     return " and ".join(words) or "another process"
 
 
 def try_lock(storage: Storage, fd: int, operation: int, until_s: float) -> bool:
-    """Take a file lock, trying until a time on the monotonic clock; return whether it was taken. Locks are held for
-    microseconds, so the first attempts follow each other quickly."""
+    """Take a file lock, trying until a time on the monotonic clock; return whether it was taken.
+
+    Locks are held for microseconds, so the first attempts follow each other quickly.
+    """
     pause_s = _FIRST_PAUSE_S
     while True:
         try:
@@ -123,11 +140,14 @@ def try_lock(storage: Storage, fd: int, operation: int, until_s: float) -> bool:
 
 
 class RunFolder:
-    """The directory of a run, as it was when the log was opened. If it was deleted, moved or replaced since, every use
-    is refused from then on. For one thread at a time.
+    """The directory of a run, as it was when the log was opened.
 
-    The lock and the file of calls stay open between appends, as long as the run is among the last appended to. `lock`
-    takes their descriptors out of the shared cache, so that nobody else closes them meanwhile; `unlock` puts them back.
+    If it was deleted, moved or replaced since, every use is refused from then on. For one thread at
+    a time.
+
+    The lock and the file of calls stay open between appends, as long as the run is among the last
+    appended to. `lock` takes their descriptors out of the shared cache, so that nobody else closes
+    them meanwhile; `unlock` puts them back.
     """
 
     def __init__(self, storage: Storage, path: str, found: tuple[int, int]) -> None:
@@ -154,15 +174,22 @@ class RunFolder:
     def refuse_gone(self, name: str = "") -> StorageError:
         """Refuse every later use, because the run or one of its files is gone; return the error."""
         where = f"{self.path}/{name}".rstrip("/")
-        return self.refuse(failed("use", where, "deleted", "it was deleted, moved or replaced while the run was open"))
+        return self.refuse(
+            failed(
+                "use", where, "deleted", "it was deleted, moved or replaced while the run was open"
+            )
+        )
 
     def busy_error(self, fd: int, doing: str) -> RunBusy:
         """Return the error that names who holds the lock on a file."""
         pids = holders(fd)
         return RunBusy(
-            f"run {Path(self.path).name!r}: {name_processes(pids)} {doing}, and did not release it in time",
+            f"run {Path(self.path).name!r}: {name_processes(pids)} {doing}, and did not release it"
+            " in time",
             pid=pids[0] if pids else 0,
-            advice="if that process is suspended, resume or end it: the run loses nothing by either",
+            advice=(
+                "if that process is suspended, resume or end it: the run loses nothing by either"
+            ),
         )
 
     def is_same_folder(self) -> bool:
@@ -189,10 +216,13 @@ class RunFolder:
             with suppress(OSError):
                 self._storage.close(fd)
 
-    # --- the lock ---------------------------------------------------------------------------------------------------
+    # --- the lock ---------------------------------------------------------------------------------
 
     def open_lock(self, folder: int) -> None:
-        """Open the lock file, or create it for a run of an early version. From now on it must be this file."""
+        """Open the lock file, or create it for a run of an early version.
+
+        From now on it must be this file.
+        """
         self._lock = open_file(self._storage, folder, LOCK, os.O_RDWR)
         self._lock_identity = identity(self._storage.fstat(self._lock))
 
@@ -201,7 +231,9 @@ class RunFolder:
         self._lock, self._files = _KEPT.pop(self, (self._lock, self._files))
         try:
             if self._lock < 0:
-                self._lock = self._storage.open(self._lock_path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+                self._lock = self._storage.open(
+                    self._lock_path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+                )
             if not try_lock(self._storage, self._lock, fcntl.LOCK_EX, until_s):
                 raise self.busy_error(self._lock, "holds its lock")
             found = self._storage.stat(self._lock_path, follow_symlinks=False)
@@ -240,7 +272,10 @@ class RunFolder:
                     self._storage.close(fd)
 
     def kept_file(self, name: str) -> int:
-        """Return a descriptor of a file for appending, kept open like the lock. Call it only while holding the lock."""
+        """Return a descriptor of a file for appending, kept open like the lock.
+
+        Call it only while holding the lock.
+        """
         if name not in self._files:
             with self.opened() as folder, translate_errors("open", f"{self.path}/{name}"):
                 flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -259,7 +294,10 @@ class RunFolder:
                 self.unlock()
 
     def mark(self, text: bytes) -> None:
-        """Write into the lock file whether the run is closed, for other processes. Only while the lock is held."""
+        """Write into the lock file whether the run is closed, for other processes.
+
+        Only while the lock is held.
+        """
         with translate_errors("write", self._lock_path):
             self._storage.ftruncate(self._lock, 0)
             if text and self._storage.pwrite(self._lock, text, 0) != len(text):
@@ -267,14 +305,18 @@ class RunFolder:
 
 
 _KEPT: OrderedDict[RunFolder, tuple[int, dict[str, int]]] = OrderedDict()
-"""Unused descriptors of lock and files of the last used runs, the latest last. Taking a row out is one atomic step,
-after which the taker owns the descriptors."""
+"""Unused descriptors of lock and files of the last used runs, the latest last.
+
+Taking a row out is one atomic step, after which the taker owns the descriptors.
+"""
 _LIMIT: Final = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 _KEPT_AT_MOST: Final = 64 if _LIMIT < 0 else min(64, _LIMIT // 16)
 
 
 def release_kept(*, but: int = 0) -> None:
-    """Close the kept descriptors of all runs without an append in progress, or of all but the latest `but`."""
+    """Close the kept descriptors of all runs without an append in progress, or of all but the
+    latest `but`.
+    """
     with suppress(KeyError):
         while len(_KEPT) > but:
             folder, kept = _KEPT.popitem(last=False)
@@ -282,8 +324,9 @@ def release_kept(*, but: int = 0) -> None:
 
 
 class RunChain:
-    """One process's position in a run: it has read the records below `next_seq`, and the last one's hash is `head`.
-    Reads on from there, and appends there."""
+    """One process's position in a run: it has read the records below `next_seq`, and the last one's
+    hash is `head`. Reads on from there, and appends there.
+    """
 
     def __init__(self, storage: Storage, folder: RunFolder, segments: tuple[Segment, ...]) -> None:
         self._storage = storage
@@ -295,8 +338,11 @@ class RunChain:
         self.head = genesis(self.run_id)
 
     def has_unread(self) -> bool:
-        """Return whether the files have grown since they were read. Looks at two file sizes, by the run's path, so that
-        it notices a run that was moved or deleted."""
+        """Return whether the files have grown since they were read.
+
+        Looks at two file sizes, by the run's path, so that it notices a run that was moved or
+        deleted.
+        """
         for segment, path in self._paths:
             try:
                 found = self._storage.stat(path, follow_symlinks=False)
@@ -312,7 +358,10 @@ class RunChain:
 
     @contextmanager
     def reading(self) -> Iterator[int]:
-        """Open the run's folder. Turn errors of reading it into the errors of the run (CorruptRun, StorageError)."""
+        """Open the run's folder.
+
+        Turn errors of reading it into the errors of the run (CorruptRun, StorageError).
+        """
         with translate_errors("read", self._folder.path), self._folder.opened() as folder:
             try:
                 with translate_errors("read", self._folder.path):
@@ -321,15 +370,28 @@ class RunChain:
                 raise self.corrupt(folder, str(error)) from error
             except StorageError as error:
                 if isinstance(error.__cause__, FileReplaced):
-                    advice = "find out which; `bundle-router runs verify` names what is damaged. Use a new run id"
-                    message = f"can't read {self._folder.path}: {error.__cause__}, so another program changed it"
-                    raise self._folder.refuse(StorageError(message, kind="io_error", advice=advice)) from error
-                if error.kind == "deleted":  # runs are created with all their files, so one is missing
+                    advice = (
+                        "find out which; `bundle-router runs verify` names what is damaged. Use a"
+                        " new run id"
+                    )
+                    message = (
+                        f"can't read {self._folder.path}: {error.__cause__}, so another program"
+                        " changed it"
+                    )
+                    raise self._folder.refuse(
+                        StorageError(message, kind="io_error", advice=advice)
+                    ) from error
+                if (
+                    error.kind == "deleted"
+                ):  # runs are created with all their files, so one is missing
                     raise self._folder.refuse(error) from None
                 raise
 
     def grown_sizes(self, dir_fd: int) -> dict[str, int]:
-        """Return the sizes of the files that have grown since they were read. Raises OSError, FileReplaced."""
+        """Return the sizes of the files that have grown since they were read.
+
+        Raises OSError, FileReplaced.
+        """
         found: dict[str, int] = {}
         for segment in self.segments:
             size = self._size(segment, dir_fd)
@@ -353,15 +415,24 @@ class RunChain:
         return found.st_size
 
     def holds_a_line(self, dir_fd: int, sizes: Mapping[str, int]) -> bool:
-        """Return whether one of the files, of these sizes, holds a whole line that was not read yet."""
+        """Return whether one of the files, of these sizes, holds a whole line that was not read
+        yet.
+        """
         for segment in (one for one in self.segments if one.name in sizes):
-            with Opened(self._storage.open(segment.name, _READ, dir_fd=dir_fd), self._storage.close) as fd:
-                if b"\n" in self._storage.pread(fd, sizes[segment.name] - segment.size, segment.size):
+            with Opened(
+                self._storage.open(segment.name, _READ, dir_fd=dir_fd), self._storage.close
+            ) as fd:
+                if b"\n" in self._storage.pread(
+                    fd, sizes[segment.name] - segment.size, segment.size
+                ):
                     return True
         return False
 
     def take(self, dir_fd: int, sizes: Mapping[str, int]) -> Iterator[dict[str, Any]]:
-        """Yield the records that follow, as far as the files hold them without a gap. Raises BadLine, OSError."""
+        """Yield the records that follow, as far as the files hold them without a gap.
+
+        Raises BadLine, OSError.
+        """
         waiting: dict[int, tuple[Segment, Iterator[bytes], bytes, Link]] = {}
 
         def wait(segment: Segment, lines: Iterator[bytes]) -> None:
@@ -392,7 +463,10 @@ class RunChain:
         return lines_forward(read, boundary(read, end - start))
 
     def append(self, segment: Segment, fd: int, text: str) -> int:
-        """Write the next record, and return its `seq`. Raises StorageError after cutting the file back."""
+        """Write the next record, and return its `seq`.
+
+        Raises StorageError after cutting the file back.
+        """
         seq = self.next_seq
         line, hash_ = seal_text(text, seq, self.head)
         try:
@@ -409,12 +483,20 @@ class RunChain:
         return seq
 
     def _undo(self, segment: Segment, fd: int, error: StorageError) -> StorageError:
-        """Cut the file back to its last record. If even that fails, this log appends nothing more."""
+        """Cut the file back to its last record.
+
+        If even that fails, this log appends nothing more.
+        """
         try:
             self._storage.ftruncate(fd, segment.size)
         except OSError as second:
-            error.message += f"; and it could not be cut back to the last record ({second.strerror})"
-            advice = "close the run and open it again: it continues from what is on disk then, maybe with this record"
+            error.message += (
+                f"; and it could not be cut back to the last record ({second.strerror})"
+            )
+            advice = (
+                "close the run and open it again: it continues from what is on disk then, maybe"
+                " with this record"
+            )
             return self._folder.refuse(StorageError(error.message, kind=error.kind, advice=advice))
         return error
 
@@ -424,17 +506,24 @@ class RunChain:
             found = segment.bytes_of(seq)
             if found is None:
                 continue
-            with Opened(self._storage.open(segment.name, _READ, dir_fd=dir_fd), self._storage.close) as fd:
+            with Opened(
+                self._storage.open(segment.name, _READ, dir_fd=dir_fd), self._storage.close
+            ) as fd:
                 for line in self._lines(fd, *found):
                     if link(line).seq == seq:
                         return parse(line)
         raise KeyError(seq)
 
-    def heal(self, dir_fd: int, sizes: Mapping[str, int], *, durable: bool) -> tuple[RepairedTail, ...]:
-        """Cut off the bytes after the last record of each file that is larger, and save them beside it. The caller
-        holds the run's lock and has read everything."""
+    def heal(
+        self, dir_fd: int, sizes: Mapping[str, int], *, durable: bool
+    ) -> tuple[RepairedTail, ...]:
+        """Cut off the bytes after the last record of each file that is larger, and save them beside
+        it. The caller holds the run's lock and has read everything.
+        """
         torn = [segment for segment in self.segments if segment.name in sizes]
-        return tuple(self._heal(dir_fd, segment, sizes[segment.name], durable=durable) for segment in torn)
+        return tuple(
+            self._heal(dir_fd, segment, sizes[segment.name], durable=durable) for segment in torn
+        )
 
     def _heal(self, dir_fd: int, segment: Segment, size: int, *, durable: bool) -> RepairedTail:
         opened = self._storage.open(segment.name, os.O_RDWR | os.O_NOFOLLOW, dir_fd=dir_fd)
@@ -445,7 +534,9 @@ class RunChain:
                 self._storage.fsync(fd)
         return RepairedTail(segment.name, saved, size - segment.size)
 
-    def _save_beside(self, dir_fd: int, fd: int, segment: Segment, size: int, *, durable: bool) -> str:
+    def _save_beside(
+        self, dir_fd: int, fd: int, segment: Segment, size: int, *, durable: bool
+    ) -> str:
         for number in count(1):
             name = f"{segment.name}.torn-{number}"
             try:
@@ -455,20 +546,28 @@ class RunChain:
             break
         with Opened(saved_fd, self._storage.close):
             for offset in range(segment.size, size, _BLOCK):
-                write_all(self._storage, saved_fd, self._storage.pread(fd, min(_BLOCK, size - offset), offset))
+                write_all(
+                    self._storage,
+                    saved_fd,
+                    self._storage.pread(fd, min(_BLOCK, size - offset), offset),
+                )
             if durable:
                 self._storage.fsync(saved_fd)
         return name
 
     def write_again(self, dir_fd: int) -> None:
-        """Write the same bytes to the same place (rule 4). A page that the disk refused counts as clean, so a further
-        sync would not write it."""
+        """Write the same bytes to the same place (rule 4).
+
+        A page that the disk refused counts as clean, so a further sync would not write it.
+        """
         for segment in self.segments:
             start = max(0, segment.size - _BLOCK)
             if segment.size == start:
                 continue
             opened = self._storage.open(segment.name, os.O_RDWR | os.O_NOFOLLOW, dir_fd=dir_fd)
-            with Opened(opened, self._storage.close) as fd:  # without O_APPEND: the bytes are written over themselves
+            with Opened(
+                opened, self._storage.close
+            ) as fd:  # without O_APPEND: the bytes are written over themselves
                 data = self._storage.pread(fd, _BLOCK, start)
                 while data:
                     written = self._storage.pwrite(fd, data, start)
@@ -476,7 +575,10 @@ class RunChain:
                 self._storage.fdatasync(fd)
 
     def corrupt(self, dir_fd: int, why: str) -> CorruptRun:
-        """Return the error for a run whose chain is broken, with its first bad record. Reads the whole run."""
+        """Return the error for a run whose chain is broken, with its first bad record.
+
+        Reads the whole run.
+        """
         with ExitStack() as opened:
             files: dict[str, Iterator[bytes]] = {}
             for segment in self.segments:
@@ -487,8 +589,15 @@ class RunChain:
                 opened.callback(self._storage.close, fd)
                 files[segment.name] = self._lines(fd, 0, self._storage.fstat(fd).st_size)
             broken = check(files, self.run_id, None).broken
-        where = f"{broken.file}:{broken.line}: record {broken.seq} {broken.kind}: {broken.detail}" if broken else why
+        where = (
+            f"{broken.file}:{broken.line}: record {broken.seq} {broken.kind}: {broken.detail}"
+            if broken
+            else why
+        )
         return CorruptRun(
             f"run {self.run_id!r}: {where}",
-            advice="the run can't be continued; look at it with `bundle-router runs verify`, and use a new run id",
+            advice=(
+                "the run can't be continued; look at it with `bundle-router runs verify`, and use a"
+                " new run id"
+            ),
         )

@@ -45,16 +45,19 @@ from bundle_router.ports import ArtifactStore, Clock, Redactor
 from bundle_router.tools.descriptors import ClosedOnError, Opened
 
 CREATING: Final = ".creating-"
-"""Prefix of a run directory that is being created. It is renamed when complete; no run id starts with a dot."""
+"""Prefix of a run directory that is being created.
+
+It is renamed when complete; no run id starts with a dot.
+"""
 NONCE_BYTES: Final = 16
 
 
 class DiskRunStore:
     """The runs of one directory.
 
-    `durability`: `process` survives kill -9; `disk` also power loss, for records that `sync()` returned for.
-    `artifacts` makes a run's artifact store from its path. `redactor` checks every record once more before it is
-    written. Nothing is created before the first `create`.
+    `durability`: `process` survives kill -9; `disk` also power loss, for records that `sync()`
+    returned for. `artifacts` makes a run's artifact store from its path. `redactor` checks every
+    record once more before it is written. Nothing is created before the first `create`.
     """
 
     blocks: Final = False
@@ -79,13 +82,18 @@ class DiskRunStore:
 
     @property
     def writer(self) -> str:
-        """Token of this process, by which others can tell that it is alive. Made on first use. Raises StorageError."""
+        """Token of this process, by which others can tell that it is alive.
+
+        Made on first use. Raises StorageError.
+        """
         if not self._checked:
             self._check_place()
         return self._tokens.token
 
     def is_alive(self, writer: str) -> bool:
-        """Return whether the token's process may still be running; False only if it is certainly gone."""
+        """Return whether the token's process may still be running; False only if it is certainly
+        gone.
+        """
         return self._tokens.is_alive(writer)
 
     def check(self) -> None:
@@ -93,7 +101,9 @@ class DiskRunStore:
         self._check_place()
         probe = self._runs / f".probe-{secrets.token_hex(8)}"
         with translate_errors("write in", str(self._runs)):
-            fd = self._storage.open(str(probe), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            fd = self._storage.open(
+                str(probe), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
+            )
             try:
                 write_all(self._storage, fd, b"\n")
             finally:
@@ -105,7 +115,9 @@ class DiskRunStore:
         self._tokens.close()
 
     def open(self, run_id: str) -> DiskRunLog | None:
-        """Return an existing run, to read and append to; None if there is none. Writes and locks nothing.
+        """Return an existing run, to read and append to; None if there is none.
+
+        Writes and locks nothing.
 
         Raises CorruptRun, StorageError.
         """
@@ -125,8 +137,9 @@ class DiskRunStore:
         return DiskRunLog(self._setting, path, header, found) if header is not None else None
 
     def _lost_header(self, folder: int, path: Path, found: tuple[int, int]) -> RunHeader | None:
-        """Return a header rebuilt from the records, for a run that lost `run.json` to power loss; None for a folder
-        without records, which is no run."""
+        """Return a header rebuilt from the records, for a run that lost `run.json` to power loss;
+        None for a folder without records, which is no run.
+        """
         size = 0
         for name in FILES.values():
             with contextlib.suppress(FileNotFoundError):
@@ -134,17 +147,23 @@ class DiskRunStore:
         if not size:
             return None
         header = lost_header(path.name, time_text(self._setting.clock.time_ns()), ())
-        return lost_header(path.name, header.restored, DiskRunLog(self._setting, path, header, found).news())
+        return lost_header(
+            path.name, header.restored, DiskRunLog(self._setting, path, header, found).news()
+        )
 
     def create(self, run_id: str, *, header: RunHeader, catalog: str) -> DiskRunLog:
-        """Begin a run, or open it if it exists. The run is completed in a temporary folder and then renamed: a creation
-        that failed, or was killed, leaves no run.
+        """Begin a run, or open it if it exists.
 
-        `header` goes into `run.json` and names at least `catalog_revision`; `catalog` is the text of that revision.
-        Raises RequestError for an invalid id, CorruptRun, StorageError.
+        The run is completed in a temporary folder and then renamed: a creation that failed, or was
+        killed, leaves no run.
+
+        `header` goes into `run.json` and names at least `catalog_revision`; `catalog` is the text
+        of that revision. Raises RequestError for an invalid id, CorruptRun, StorageError.
         """
         if not RUN_ID.fullmatch(run_id):
-            raise RequestError(f"{run_id!r} is not a run id", advice=f"it must match {RUN_ID.pattern}")
+            raise RequestError(
+                f"{run_id!r} is not a run id", advice=f"it must match {RUN_ID.pattern}"
+            )
         with translate_errors("make the run directory", str(self._runs / run_id)):
             return self._create_run(run_id, header, catalog)
 
@@ -156,7 +175,9 @@ class DiskRunStore:
                 if (log := self.open(run_id)) is not None:
                     log.begin_writing()
                     return log
-            except BaseException as trouble:  # an interrupted caller must release descriptors and locks too
+            except (
+                BaseException
+            ) as trouble:  # an interrupted caller must release descriptors and locks too
                 if log is not None:
                     log.release()
                 if not (isinstance(trouble, StorageError) and trouble.kind == "deleted"):
@@ -165,8 +186,9 @@ class DiskRunStore:
             self._make(run_id, header, catalog)
 
     def _check_place(self) -> None:
-        """Create the runs directory, refuse one that is not private or has no locks, and delete what killed creations
-        left in it."""
+        """Create the runs directory, refuse one that is not private or has no locks, and delete
+        what killed creations left in it.
+        """
         fd = open_runs(self._storage, self._runs, durable=self._setting.durable)
         self._storage.close(fd)
         with self._checking:
@@ -197,7 +219,9 @@ class DiskRunStore:
 
     def _fill(self, runs_fd: int, path: Path, name: str, header: RunHeader, catalog: str) -> None:
         storage, durable = self._storage, self._setting.durable
-        with Opened(storage.open(name, DIRECTORY | os.O_NOFOLLOW, dir_fd=runs_fd), storage.close) as folder:
+        with Opened(
+            storage.open(name, DIRECTORY | os.O_NOFOLLOW, dir_fd=runs_fd), storage.close
+        ) as folder:
             for file in (*FILES.values(), LOCK):
                 storage.close(open_file(storage, folder, file, os.O_WRONLY))
             replace_text(storage, folder, "catalog.json", catalog, durable=durable)
@@ -219,33 +243,54 @@ class DiskRunStore:
             self._storage.fsync(runs_fd)
 
     def _move_leftover(self, runs_fd: int, run_id: str) -> None:
-        """Delete a folder of this name that is no run (a failed creation of an earlier version). It is locked, so that
-        nobody takes the run for it that another process puts in its place."""
+        """Delete a folder of this name that is no run (a failed creation of an earlier version).
+
+        It is locked, so that nobody takes the run for it that another process puts in its place.
+        """
         with Opened(open_run(self._storage, str(self._runs / run_id))) as folder:
             self._storage.flock(folder, fcntl.LOCK_EX)
             found = self._storage.stat(run_id, dir_fd=runs_fd, follow_symlinks=False)
-            if identity(found) == identity(self._storage.fstat(folder)) and self.open(run_id) is None:
+            if (
+                identity(found) == identity(self._storage.fstat(folder))
+                and self.open(run_id) is None
+            ):
                 left = f"{CREATING}0-{secrets.token_hex(4)}"
                 self._storage.replace(run_id, left, src_dir_fd=runs_fd, dst_dir_fd=runs_fd)
                 shutil.rmtree(self._runs / left, ignore_errors=True)
 
 
-# --- who is alive -----------------------------------------------------------------------------------------------------
-# Each process that writes keyed calls has a token: a file in `.writers` of the runs folder, on which it holds a lock.
-# The kernel releases the lock when the process ends, in whatever way. So a process that gets the lock knows that the
-# owner is gone, and deletes the file.
+# --- who is alive ---------------------------------------------------------------------------------
+# Each process that writes keyed calls has a token: a file in `.writers` of the runs folder, on
+# which it holds a lock. The kernel releases the lock when the process ends, in whatever way. So a
+# process that gets the lock knows that the owner is gone, and deletes the file.
 
 
 FOLDER: Final = ".writers"
 LOCAL_FILE_SYSTEMS: Final = frozenset(
     (
-        "apfs", "bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "hfs", "jfs", "overlay", "ramfs", "reiserfs",
-        "tmpfs", "ufs", "xfs", "zfs",
+        "apfs",
+        "bcachefs",
+        "btrfs",
+        "ext2",
+        "ext3",
+        "ext4",
+        "f2fs",
+        "hfs",
+        "jfs",
+        "overlay",
+        "ramfs",
+        "reiserfs",
+        "tmpfs",
+        "ufs",
+        "xfs",
+        "zfs",
     )
-)  # fmt: skip
+)
 """File systems whose locks this machine's kernel keeps."""
 LOCAL_LOCKS: Final = frozenset(("nolock", "local_lock=flock", "local_lock=all", "nobrl"))
-"""Mount options of NFS and CIFS that keep locks from the server, so that other machines do not see them."""
+"""Mount options of NFS and CIFS that keep locks from the server, so that other machines do not see
+them.
+"""
 _LOOK: Final = """
 import fcntl, sys
 try:
@@ -258,7 +303,9 @@ _PROBE_S: Final = 20
 
 
 class WriterTokens:
-    """This process's token in one runs directory, and whether the processes of other tokens are alive."""
+    """This process's token in one runs directory, and whether the processes of other tokens are
+    alive.
+    """
 
     def __init__(self, storage: Storage, runs: Path) -> None:
         self._storage = storage
@@ -283,7 +330,9 @@ class WriterTokens:
             storage.close(open_runs(storage, self._runs, durable=False))
             make_private(storage, str(self._folder), None)
             temporary = f".{token}"
-            with Opened(storage.open(str(self._folder), DIRECTORY | os.O_NOFOLLOW), storage.close) as folder:
+            with Opened(
+                storage.open(str(self._folder), DIRECTORY | os.O_NOFOLLOW), storage.close
+            ) as folder:
                 fd = open_file(storage, folder, temporary, os.O_RDWR | os.O_EXCL)
                 with ClosedOnError(fd, storage.close):
                     storage.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -293,7 +342,9 @@ class WriterTokens:
         _HELD.add(fd)
 
     def is_alive(self, token: str) -> bool:
-        """Return whether the token's process may still be running; False only if it is certainly gone."""
+        """Return whether the token's process may still be running; False only if it is certainly
+        gone.
+        """
         if token == self._token and self._pid == os.getpid():
             return True
         if not token or not token.isalnum():
@@ -344,9 +395,12 @@ class FileSystem:
 
 
 def refuse_without_locks(storage: Storage, runs: Path, found: FileSystem | None = None) -> None:
-    """Raise StorageError (`no_locks`) if the runs lie on a file system that does not honour locks. Local file systems
-    do. Any other is tested: a second process must not get a lock that is held. Mount options that keep locks local to
-    this machine are refused too, because no test here can find them out."""
+    """Raise StorageError (`no_locks`) if the runs lie on a file system that does not honour locks.
+
+    Local file systems do. Any other is tested: a second process must not get a lock that is held.
+    Mount options that keep locks local to this machine are refused too, because no test here can
+    find them out.
+    """
     found = file_system_of(runs) if found is None else found
     if found is None or found.kind in LOCAL_FILE_SYSTEMS:
         return
@@ -357,8 +411,12 @@ def refuse_without_locks(storage: Storage, runs: Path, found: FileSystem | None 
             "keep runs in",
             str(runs),
             "no_locks",
-            f"its file system ({kind}) does not honour file locks, so two processes would write over each other",
-            advice="keep runs on a disk of this machine, mount it with locks, or use a database: store='postgresql://…'",
+            f"its file system ({kind}) does not honour file locks, so two processes would write"
+            " over each other",
+            advice=(
+                "keep runs on a disk of this machine, mount it with locks, or use a database:"
+                " store='postgresql://…'"
+            ),
         )
 
 

@@ -1,13 +1,15 @@
 """The catalog: the whole validated config as one immutable value, with its revision.
 
 Rules:
-1. A catalog is resolved: globs over known tools are expanded, compositions are flattened, every id it names exists.
-2. Its `revision` is the digest of its canonical form, so two catalogs with the same revision decide the same.
-3. Order has a meaning only where the config says so: `routes` (first match wins) and a route's `bundles`. Everything
-   else is sorted.
+1. A catalog is resolved: globs over known tools are expanded, compositions are flattened, every id
+   it names exists.
+2. Its `revision` is the digest of its canonical form, so two catalogs with the same revision decide
+   the same.
+3. Order has a meaning only where the config says so: `routes` (first match wins) and a route's
+   `bundles`. Everything else is sorted.
 4. Every config key is declared once, at the field that holds its value (see `catalog.keys`).
-5. A key that came after the first recorded catalogs is in its class's `ADDED`: the canonical form omits it where it has
-   its default, so that a config that does not use it keeps its revision.
+5. A key that came after the first recorded catalogs is in its class's `ADDED`: the canonical form
+   omits it where it has its default, so that a config that does not use it keeps its revision.
 """
 
 from __future__ import annotations
@@ -55,18 +57,48 @@ from bundle_router.core.models.canonical import digest, encode
 from bundle_router.dataclass import dataclass, field
 
 __all__ = [
-    "MIN_LABELS", "TRANSPORTS", "TRANSPORT_KEYS", "ActivationSettings", "AnswerMode", "Bundle", "Calibration",
-    "CallLimits", "Card", "Catalog", "Durability", "EmbeddingSettings", "Era", "Fallback", "FallbackStage", "Feature",
-    "LogSettings", "ModelChoice", "ModelOptions", "ModelSettings", "OfferSettings", "Policy", "RecordSettings", "Reuse",
-    "Route", "SearchSettings", "Server", "Settings", "Skill", "Transport",
-]  # fmt: skip
+    "MIN_LABELS",
+    "TRANSPORTS",
+    "TRANSPORT_KEYS",
+    "ActivationSettings",
+    "AnswerMode",
+    "Bundle",
+    "Calibration",
+    "CallLimits",
+    "Card",
+    "Catalog",
+    "Durability",
+    "EmbeddingSettings",
+    "Era",
+    "Fallback",
+    "FallbackStage",
+    "Feature",
+    "LogSettings",
+    "ModelChoice",
+    "ModelOptions",
+    "ModelSettings",
+    "OfferSettings",
+    "Policy",
+    "RecordSettings",
+    "Reuse",
+    "Route",
+    "SearchSettings",
+    "Server",
+    "Settings",
+    "Skill",
+    "Transport",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """An admitted tool definition. `schema` is the canonical JSON text of its input schema; `tokens` counts the
-    definition in OpenAI form with cl100k_base (`counted` is false where it is estimated from the length).
-    `idempotent`: a trusted server says that calling it again with the same arguments changes nothing more."""
+    """An admitted tool definition.
+
+    `schema` is the canonical JSON text of its input schema; `tokens` counts the definition in
+    OpenAI form with cl100k_base (`counted` is false where it is estimated from the length).
+    `idempotent`: a trusted server says that calling it again with the same arguments changes
+    nothing more.
+    """
 
     ADDED: ClassVar[tuple[str, ...]] = ("idempotent",)
 
@@ -92,8 +124,11 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Skill:
-    """A bundle's skill: its instructions (see `core.tools.skills`). `path` is as bundles name it; `tools` are names as
-    written: `server.tool`, or a tool's name alone."""
+    """A bundle's skill: its instructions (see `core.tools.skills`).
+
+    `path` is as bundles name it; `tools` are names as written: `server.tool`, or a tool's name
+    alone.
+    """
 
     path: str
     name: str
@@ -104,7 +139,9 @@ class Skill:
 
 @dataclass(frozen=True, eq=False)
 class Catalog:
-    """Everything that decisions rest on. Build one with `bundle_router.core.config.load`, or by hand in tests.
+    """Everything that decisions rest on.
+
+    Build one with `bundle_router.core.config.load`, or by hand in tests.
 
     A value except for `memo`: it never changes, and is safe to share between threads.
     """
@@ -142,7 +179,9 @@ class Catalog:
         return {alias: bundle.id for bundle in self.bundles.values() for alias in bundle.aliases}
 
     def id_today(self, id_: str) -> str:
-        """Return the present id of the bundle with that id or old id; `id_` itself where there is none."""
+        """Return the present id of the bundle with that id or old id; `id_` itself where there is
+        none.
+        """
         return id_ if id_ in self.bundles else self.aliases.get(id_, id_)
 
     def bundle(self, id_: str) -> Bundle | None:
@@ -153,15 +192,19 @@ class Catalog:
     @cached_property
     def tool_names(self) -> frozenset[str]:
         """The canonical names of all known tools: those in bundles, and those with a card."""
-        return frozenset(tool for bundle in self.bundles.values() for tool in bundle.tools) | self.cards.keys()
+        return (
+            frozenset(tool for bundle in self.bundles.values() for tool in bundle.tools)
+            | self.cards.keys()
+        )
 
     def skill_of(self, bundle: Bundle) -> Skill | None:
         """Return the bundle's own skill."""
         return self.skills.get(bundle.skill) if bundle.skill is not None else None
 
     def skills_of(self, bundle: Bundle) -> tuple[tuple[Bundle, Skill], ...]:
-        """Return the bundle's skills: its own first, then those of the bundles that it is composed of; each once, with
-        the bundle that brings it."""
+        """Return the bundle's skills: its own first, then those of the bundles that it is composed
+        of; each once, with the bundle that brings it.
+        """
         if bundle.skill is None and not bundle.bundles:
             return ()
         found: dict[str, tuple[Bundle, Skill]] = {}
@@ -171,7 +214,9 @@ class Catalog:
             if skill is not None:
                 found.setdefault(skill.path, (part, skill))
             waiting.extend(
-                inner for id_ in part.bundles if (inner := self.bundles.get(id_)) is not None and inner not in waiting
+                inner
+                for id_ in part.bundles
+                if (inner := self.bundles.get(id_)) is not None and inner not in waiting
             )
         return tuple(found.values())
 
@@ -180,7 +225,9 @@ class Catalog:
         return tuple(bundle for bundle in self.bundles.values() if bundle.always)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the canonical form as JSON values: lists of objects, never objects keyed by ids."""
+        """Return the canonical form as JSON values: lists of objects, never objects keyed by
+        ids.
+        """
         return {
             "schema": "bundle-router.catalog/1",
             "servers": [_canonical_value(server) for server in self.servers.values()],

@@ -1,8 +1,9 @@
 """Declares a config key once, at the field of the catalog that holds its value.
 
-A field with a `key(...)` may be written in a config file; one without follows from other keys. From these declarations
-`core.config.written_forms` makes what stage 1 accepts, the JSON Schemas for editors, and `config/README.md`. The
-catalog itself never looks at them, so a catalog that an older version recorded is read unchanged.
+A field with a `key(...)` may be written in a config file; one without follows from other keys. From
+these declarations `core.config.written_forms` makes what stage 1 accepts, the JSON Schemas for
+editors, and `config/README.md`. The catalog itself never looks at them, so a catalog that an older
+version recorded is read unchanged.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ KEY: Final = "key"
 class Key:
     """What config files may say about one field.
 
-    `written`: its type in TOML, where that differs from the field's. `absent`: the documented meaning of an absent key:
-    `SAME` as the field's default, `None` for one that follows from other keys, `...` for a required key. `table`: the
-    inner table that contains it (`requires_env` is `env` in the table `requires`). `bounds`: arguments of pydantic's
-    Field.
+    `written`: its type in TOML, where that differs from the field's. `absent`: the documented
+    meaning of an absent key: `SAME` as the field's default, `None` for one that follows from other
+    keys, `...` for a required key. `table`: the inner table that contains it (`requires_env` is
+    `env` in the table `requires`). `bounds`: arguments of pydantic's Field.
     """
 
     description: str
@@ -45,9 +46,18 @@ class Key:
 
 
 def key(
-    default: T, description: str, written: Any = None, *, absent: object = SAME, table: str = "", **bounds: Any
+    default: T,
+    description: str,
+    written: Any = None,
+    *,
+    absent: object = SAME,
+    table: str = "",
+    **bounds: Any,
 ) -> T:
-    """Declare a config key: `ttl_s: float = key(60.0, "Seconds ...", ge=0)`. `default`: that of the field."""
+    """Declare a config key: `ttl_s: float = key(60.0, "Seconds ...", ge=0)`.
+
+    `default`: that of the field.
+    """
     declared = {KEY: Key(description, written, absent, table, bounds)}
     if default == {}:
         return cast("T", field(default_factory=dict, metadata=declared))
@@ -59,18 +69,24 @@ def needs_one_of(*keys: str) -> JsonDict:
     return {"anyOf": [{"required": [name]} for name in keys]}
 
 
-# --- the types that several keys share -----------------------------------------------------------------------------
+# --- the types that several keys share ------------------------------------------------------------
 
 
 def _bundle_id(value: str) -> str:
     if not BUNDLE_ID.fullmatch(value) or len(value) > 128:
-        raise ValueError(f"{value[:80]!r} is not a bundle id: lower case words joined by dots, such as 'repo.readonly'")
+        raise ValueError(
+            f"{value[:80]!r} is not a bundle id: lower case words joined by dots, such as"
+            " 'repo.readonly'"
+        )
     return value
 
 
 def _server_name(value: str) -> str:
     if not SERVER_NAME.fullmatch(value):
-        raise ValueError(f"{value[:80]!r} is not a server name: lower case letters, digits, '-' and '_', at most 64")
+        raise ValueError(
+            f"{value[:80]!r} is not a server name: lower case letters, digits, '-' and '_', at"
+            " most 64"
+        )
     return value
 
 
@@ -87,7 +103,9 @@ def without_repetition(value: list[str]) -> list[str]:
     seen: set[str] = set()
     for index, item in enumerate(value):
         if item in seen:
-            raise PydanticCustomError("repeated", "{item} is listed twice", {"item": repr(item[:80]), "index": index})
+            raise PydanticCustomError(
+                "repeated", "{item} is listed twice", {"item": repr(item[:80]), "index": index}
+            )
         seen.add(item)
     return value
 
@@ -96,21 +114,31 @@ Line = Annotated[str, Field(min_length=1, max_length=2000)]
 Word = Annotated[str, Field(min_length=1, max_length=200)]
 _ONCE: Final[JsonDict] = {"uniqueItems": True}
 _IS_PATTERN: Final[JsonDict] = {"pattern": r"^[^!\[\]{}|][^\[\]{}|]*$"}
-Words = Annotated[list[Word], Field(max_length=1000, json_schema_extra=_ONCE), AfterValidator(without_repetition)]
+Words = Annotated[
+    list[Word], Field(max_length=1000, json_schema_extra=_ONCE), AfterValidator(without_repetition)
+]
 BundleId = Annotated[str, AfterValidator(_bundle_id)]
 BundleIds = Annotated[list[BundleId], Field(max_length=1000), AfterValidator(without_repetition)]
 ServerName = Annotated[str, AfterValidator(_server_name)]
 EnvName = Annotated[str, Field(max_length=200), AfterValidator(_env_name)]
 EnvNames = Annotated[list[EnvName], Field(max_length=100), AfterValidator(without_repetition)]
 _Pattern = Annotated[str, Field(min_length=1, max_length=200, json_schema_extra=_IS_PATTERN)]
-_NameOrNames = _Pattern | Annotated[list[_Pattern], Field(min_length=1, max_length=100, json_schema_extra=_ONCE)]
+_NameOrNames = (
+    _Pattern
+    | Annotated[list[_Pattern], Field(min_length=1, max_length=100, json_schema_extra=_ONCE)]
+)
 Names = Annotated[
     list[Word],
     Field(min_length=1, max_length=100),
     AfterValidator(without_repetition),
-    BeforeValidator(lambda value: [value] if isinstance(value, str) else value, json_schema_input_type=_NameOrNames),
+    BeforeValidator(
+        lambda value: [value] if isinstance(value, str) else value,
+        json_schema_input_type=_NameOrNames,
+    ),
 ]
 """One name or glob, or a list of them."""
-Effects = Annotated[list[Effect], Field(min_length=1, max_length=4), AfterValidator(without_repetition)]
+Effects = Annotated[
+    list[Effect], Field(min_length=1, max_length=4), AfterValidator(without_repetition)
+]
 ModelName = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[!-~]+$")]
 Weight = Annotated[float, Field(ge=-1000, le=1000, allow_inf_nan=False)]

@@ -1,7 +1,7 @@
 """The declarations of router.toml: how the router itself behaves.
 
-Annotations are values here (no `from __future__`): forms are made from them at each start, and evaluating text costs
-more.
+Annotations are values here (no `from __future__`): forms are made from them at each start, and
+evaluating text costs more.
 """
 
 import re
@@ -31,8 +31,16 @@ FallbackStage = Literal["search", "model", "shortlist", "default"]
 AnswerMode = Literal["json_schema", "tools", "json", "md_json"]
 """How a model is held to the answer's schema, in instructor's words."""
 CalibrationFeature = Literal[
-    "strength", "known", "coverage", "margin", "entropy", "agreement", "remembered", "relevance", "likeness"
-]  # fmt: skip
+    "strength",
+    "known",
+    "coverage",
+    "margin",
+    "entropy",
+    "agreement",
+    "remembered",
+    "relevance",
+    "likeness",
+]
 
 MIN_LABELS: Final = 300
 """Labels that a calibration needs: fewer say too little about the rare wrong answers."""
@@ -40,10 +48,17 @@ MIN_LABELS: Final = 300
 _Stages = Annotated[list[FallbackStage], Field(max_length=4), AfterValidator(without_repetition)]
 _ModelNames = Annotated[list[ModelName], Field(max_length=10), AfterValidator(without_repetition)]
 _EnvReference = Annotated[str, Field(pattern=r"^\$\{[A-Za-z_][A-Za-z0-9_]*\}$", max_length=200)]
-_SIGNING_KEY: Final = partial(key, None, "The key that signs the heads, as '${ENV_NAME}'.", _EnvReference)
-_BASE_URL: Final = partial(key, None, "The address of an OpenAI-compatible server. Absent: the provider's.", Line)
+_SIGNING_KEY: Final = partial(
+    key, None, "The key that signs the heads, as '${ENV_NAME}'.", _EnvReference
+)
+_BASE_URL: Final = partial(
+    key, None, "The address of an OpenAI-compatible server. Absent: the provider's.", Line
+)
 _KEY_ENV: Final = partial(
-    key, None, "The variable that holds the key. Absent: the provider's usual one (OPENAI_API_KEY).", EnvName
+    key,
+    None,
+    "The variable that holds the key. Absent: the provider's usual one (OPENAI_API_KEY).",
+    EnvName,
 )
 _OUTPUT: Final[dict[str, Any]] = {"ge": 16, "le": 100_000}
 _TEMPERATURE: Final[dict[str, Any]] = {"ge": 0, "le": 2}
@@ -54,43 +69,65 @@ class Fallback:
     """What is tried when a route asks: the table `[fallback]`."""
 
     order: tuple[FallbackStage, ...] = key(
-        ("search", "model", "shortlist", "default"), "What is tried, in this order, when a route asks.", _Stages
+        ("search", "model", "shortlist", "default"),
+        "What is tried, in this order, when a route asks.",
+        _Stages,
     )
-    default: tuple[str, ...] = key((), "The bundles for when nothing else answered. [] means none.", BundleIds)
+    default: tuple[str, ...] = key(
+        (), "The bundles for when nothing else answered. [] means none.", BundleIds
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The probability that the best-ranked bundle is right, as a logistic function of the named features of a ranking's
-    evidence, fitted on `labels` labelled steps. Every decision that rests on it has its `version`."""
+    """The probability that the best-ranked bundle is right, as a logistic function of the named
+    features of a ranking's evidence, fitted on `labels` labelled steps. Every decision that rests
+    on it has its `version`.
+    """
 
     version: str = key(REQUIRED, "Its name in records.", Word)
     labels: int = key(
-        REQUIRED, f"Past steps it was fitted on, at least {MIN_LABELS}: fewer say too little.", ge=MIN_LABELS
+        REQUIRED,
+        f"Past steps it was fitted on, at least {MIN_LABELS}: fewer say too little.",
+        ge=MIN_LABELS,
     )
     bias: float = key(REQUIRED, "The log-odds where all features are 0.", Weight)
     weights: tuple[tuple[str, float], ...] = key(
-        (), "What each feature of a ranking adds to the log-odds.", dict[CalibrationFeature, Weight], absent=...
+        (),
+        "What each feature of a ranking adds to the log-odds.",
+        dict[CalibrationFeature, Weight],
+        absent=...,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingSettings:
-    """What embeds the operator's words and a step's goal, beside the search by words: a `model` elsewhere, by litellm's
-    name, reached at `base_url` with the key in `key_env` (None: as its provider does); or a `local` one, a folder or an
-    installed package. `deadline_s`: what a step waits for its goal to be embedded."""
+    """What embeds the operator's words and a step's goal, beside the search by words: a `model`
+    elsewhere, by litellm's name, reached at `base_url` with the key in `key_env` (None: as its
+    provider does); or a `local` one, a folder or an installed package. `deadline_s`: what a step
+    waits for its goal to be embedded.
+    """
 
     ADDED: ClassVar = ("rank",)
 
-    model: str | None = key(None, "An embedding model as litellm names it: 'openai/text-embedding-3-small'.", ModelName)
+    model: str | None = key(
+        None, "An embedding model as litellm names it: 'openai/text-embedding-3-small'.", ModelName
+    )
     local: str | None = key(
-        None, "A model on this machine: an absolute folder, or an installed package.", min_length=1, max_length=1_000
+        None,
+        "A model on this machine: an absolute folder, or an installed package.",
+        min_length=1,
+        max_length=1_000,
     )
     base_url: str | None = _BASE_URL()
     key_env: str | None = _KEY_ENV()
-    deadline_s: float = key(1.0, "Seconds that a step waits until its goal is embedded.", gt=0, le=60)
+    deadline_s: float = key(
+        1.0, "Seconds that a step waits until its goal is embedded.", gt=0, le=60
+    )
     rank: Literal["learned", "always", "never"] = key(
-        "learned", "Whether embeddings rank. learned: unless your runs rank better without, and `learn` was accepted."
+        "learned",
+        "Whether embeddings rank. learned: unless your runs rank better without, and `learn` was"
+        " accepted.",
     )
 
     @property
@@ -111,12 +148,16 @@ _HiddenOffer = Literal["deferred", "meta", "none"]
 
 @dataclass(frozen=True, slots=True)
 class OfferSettings:
-    """How search may present a bundle, by the most that it can do: what is shown directly is harmless, or the right one
-    with the probability that its effects ask for; a shortlist is never direct."""
+    """How search may present a bundle, by the most that it can do: what is shown directly is
+    harmless, or the right one with the probability that its effects ask for; a shortlist is never
+    direct.
+    """
 
     read: Offer = key("direct", "Bundles that only read, here or over the network.")
     write: Offer = key("deferred", "Bundles that write.", _HiddenOffer)
-    execute: Offer = key("deferred", "Bundles that execute, and bundles without declared effects.", _HiddenOffer)
+    execute: Offer = key(
+        "deferred", "Bundles that execute, and bundles without declared effects.", _HiddenOffer
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,24 +168,43 @@ class SearchSettings:
 
     floor: float = key(0.25, "Relevance below which no bundle counts as fitting.", ge=0, le=1)
     read_threshold: float = key(
-        0.90, "The probability of being right from which search decides alone, for bundles that only read.", ge=0, le=1
+        0.90,
+        "The probability of being right from which search decides alone, for bundles that only"
+        " read.",
+        ge=0,
+        le=1,
     )
     write_threshold: float = key(
-        0.97, "The same for bundles that write. For bundles that execute, search never decides alone.", ge=0, le=1
+        0.97,
+        "The same for bundles that write. For bundles that execute, search never decides alone.",
+        ge=0,
+        le=1,
     )
     max_union: int = key(
-        3, "Most bundles that search may show together when it is unsure. They must only read.", ge=0, le=20
+        3,
+        "Most bundles that search may show together when it is unsure. They must only read.",
+        ge=0,
+        le=20,
     )
-    max_union_tokens: int = key(4_000, "Most tokens of the definitions of their tools.", ge=0, le=1_000_000)
+    max_union_tokens: int = key(
+        4_000, "Most tokens of the definitions of their tools.", ge=0, le=1_000_000
+    )
     calibration: Calibration | None = key(
-        None, "How the probabilities are computed, fitted on this deployment's runs. Absent: as shipped."
+        None,
+        "How the probabilities are computed, fitted on this deployment's runs. Absent: as shipped.",
     )
-    embeddings: EmbeddingSettings | None = key(None, "The model whose embeddings rank, too. Absent: words alone rank.")
+    embeddings: EmbeddingSettings | None = key(
+        None, "The model whose embeddings rank, too. Absent: words alone rank."
+    )
     max_shortlist: int = key(
-        8, "Most bundles of a shortlist, which is offered behind search when nothing is certain.", ge=0, le=50
+        8,
+        "Most bundles of a shortlist, which is offered behind search when nothing is certain.",
+        ge=0,
+        le=50,
     )
     offer: OfferSettings = key(
-        OfferSettings(), "How search may present a bundle, by its effects: direct, deferred, meta, or none."
+        OfferSettings(),
+        "How search may present a bundle, by its effects: direct, deferred, meta, or none.",
     )
 
     @property
@@ -155,8 +215,11 @@ class SearchSettings:
 
 @dataclass(frozen=True, slots=True)
 class ModelChoice:
-    """One model with its settings. `key_env` names the variable that holds its key (None: its provider's usual one);
-    `base_url` is its address (None: its provider's)."""
+    """One model with its settings.
+
+    `key_env` names the variable that holds its key (None: its provider's usual one); `base_url` is
+    its address (None: its provider's).
+    """
 
     name: str
     mode: AnswerMode = "json_schema"
@@ -183,18 +246,23 @@ class ModelSettings:
     """The models that may be asked. A key that is not in `options` applies to all of them."""
 
     names: tuple[str, ...] = key(
-        (), "Models to ask, best first, as litellm names them: 'openai/gpt-5-mini'. [] asks none.", _ModelNames
+        (),
+        "Models to ask, best first, as litellm names them: 'openai/gpt-5-mini'. [] asks none.",
+        _ModelNames,
     )
     deadline_s: float = key(2.5, "Seconds one question may take in all.", gt=0, le=300)
     max_picks: int = key(3, "Most bundles that one answer may add.", ge=1, le=20)
     mode: AnswerMode = key(
         "json_schema",
-        "How the form of the answer is enforced: by the provider (json_schema), as the arguments of a tool "
-        "call (tools), or by instructions alone (json, md_json) for models that support neither.",
+        "How the form of the answer is enforced: by the provider (json_schema), as the arguments of"
+        " a tool call (tools), or by instructions alone (json, md_json) for models that support"
+        " neither.",
     )
     base_url: str | None = _BASE_URL()
     key_env: str | None = _KEY_ENV()
-    max_output_tokens: int = key(1_000, "Most tokens of one answer. Models that reason need more.", **_OUTPUT)
+    max_output_tokens: int = key(
+        1_000, "Most tokens of one answer. Models that reason need more.", **_OUTPUT
+    )
     temperature: float = key(0.0, "Not sent to models that do not take one.", **_TEMPERATURE)
     options: tuple[ModelOptions, ...] = key(
         (),
@@ -207,19 +275,30 @@ class ModelSettings:
     @property
     def choices(self) -> tuple[ModelChoice, ...]:
         """The models in order, each with its settings."""
-        options = {one.name: {k: v for k, v in asdict(one).items() if v is not None} for one in self.options}
-        shared = ModelChoice("", self.mode, self.base_url, self.key_env, self.max_output_tokens, self.temperature)
-        return tuple(replace(shared, **{"name": name, **options.get(name, {})}) for name in self.names)
+        options = {
+            one.name: {k: v for k, v in asdict(one).items() if v is not None}
+            for one in self.options
+        }
+        shared = ModelChoice(
+            "", self.mode, self.base_url, self.key_env, self.max_output_tokens, self.temperature
+        )
+        return tuple(
+            replace(shared, **{"name": name, **options.get(name, {})}) for name in self.names
+        )
 
     @property
     def env_names(self) -> frozenset[str]:
-        """Environment variables that hold these models' keys: the named ones, and the providers' usual ones."""
+        """Environment variables that hold these models' keys: the named ones, and the providers'
+        usual ones.
+        """
         named = {choice.key_env for choice in self.choices if choice.key_env}
         return frozenset(named | {_key_name(choice.name) for choice in self.choices})
 
 
 def _key_name(model: str) -> str:
-    """Return the variable that litellm reads a provider's key from: `openai/gpt-5-mini` → `OPENAI_API_KEY`."""
+    """Return the variable that litellm reads a provider's key from: `openai/gpt-5-mini` →
+    `OPENAI_API_KEY`.
+    """
     return f"{re.sub('[^A-Z0-9]', '_', model.partition('/')[0].upper())}_API_KEY"
 
 
@@ -228,7 +307,9 @@ class ActivationSettings:
     """What stays active in a run: the table `[activation]`."""
 
     sticky: bool = key(True, "Bundles a run has used stay active in later steps.")
-    max_tools: int = key(24, "Most tools of active bundles; the least recently used bundles go first.", ge=0, le=1000)
+    max_tools: int = key(
+        24, "Most tools of active bundles; the least recently used bundles go first.", ge=0, le=1000
+    )
 
 
 _STEP, _RUN, _TREE = "one step", "one run", "a run and all runs below it (sub-agents)"
@@ -239,7 +320,9 @@ def _calls(of: str, default: int | None = None) -> Any:
 
 
 def _result_bytes(of: str, default: int | None = None, most: int = 1024**5) -> Any:
-    return key(default, f"Most bytes of all results of {of}, before they are shortened.", ge=1, le=most)
+    return key(
+        default, f"Most bytes of all results of {of}, before they are shortened.", ge=1, le=most
+    )
 
 
 def _call_seconds(of: str, default: float | None = None) -> Any:
@@ -248,27 +331,41 @@ def _call_seconds(of: str, default: float | None = None) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class CallLimits:
-    """Bounds on calls and results. The last four are the budget of a step (see `core.decide.budgets`)."""
+    """Bounds on calls and results.
+
+    The last four are the budget of a step (see `core.decide.budgets`).
+    """
 
     recent_steps: int = key(5, "Earlier steps that search and the model may see.", ge=0, le=100)
     call_timeout_s: float = key(60.0, "Seconds one tool call may take.", gt=0, le=3600)
     max_result_chars: int = key(
-        12_000, "Characters of a result that the agent sees; the rest is stored.", ge=100, le=10_000_000
+        12_000,
+        "Characters of a result that the agent sees; the rest is stored.",
+        ge=100,
+        le=10_000_000,
     )
-    max_result_bytes: int = key(8 * 1024 * 1024, "Most bytes that are read of one result.", ge=1024, le=1024**3)
+    max_result_bytes: int = key(
+        8 * 1024 * 1024, "Most bytes that are read of one result.", ge=1024, le=1024**3
+    )
     max_inline_bytes: int = key(
         500_000,
-        "An image or sound up to this size is sent to MCP clients in the result, a larger one as a link.",
+        "An image or sound up to this size is sent to MCP clients in the result, a larger one as a"
+        " link.",
         ge=0,
         le=700_000,
     )
-    max_argument_bytes: int = key(1024 * 1024, "Most bytes of the arguments of one call.", ge=1024, le=64 * 1024**2)
+    max_argument_bytes: int = key(
+        1024 * 1024, "Most bytes of the arguments of one call.", ge=1024, le=64 * 1024**2
+    )
     max_concurrent_calls: int = key(32, "Most calls at a time.", ge=1, le=10_000)
     calls_per_step: int = _calls(_STEP, 2_000)
     result_bytes_per_step: int = _result_bytes(_STEP, 1024**3, most=1024**4)
     call_seconds_per_step: float = _call_seconds(_STEP, 7_200.0)
     repeated_calls: int = key(
-        50, "Most calls in a row that repeat one of the last 8 and get the same answer.", ge=1, le=1_000_000_000
+        50,
+        "Most calls in a row that repeat one of the last 8 and get the same answer.",
+        ge=1,
+        le=1_000_000_000,
     )
     calls_per_run: int | None = _calls(_RUN)
     result_bytes_per_run: int | None = _result_bytes(_RUN)
@@ -276,8 +373,12 @@ class CallLimits:
     calls_per_tree: int | None = _calls(_TREE)
     result_bytes_per_tree: int | None = _result_bytes(_TREE)
     call_seconds_per_tree: float | None = _call_seconds(_TREE)
-    code_seconds: float = key(10.0, 'Seconds that an agent\'s program may compute (`mode = "code"`).', gt=0, le=600)
-    code_timeout_s: float = key(120.0, "Seconds that a program may take with its calls.", gt=0, le=3600)
+    code_seconds: float = key(
+        10.0, 'Seconds that an agent\'s program may compute (`mode = "code"`).', gt=0, le=600
+    )
+    code_timeout_s: float = key(
+        120.0, "Seconds that a program may take with its calls.", gt=0, le=3600
+    )
     code_memory_mb: int = key(128, "Megabytes of memory that a program may use.", ge=1, le=4096)
     code_calls: int = key(200, "Calls that one program may make.", ge=1, le=100_000)
 
@@ -312,7 +413,9 @@ class LogSettings:
 class RecordSettings:
     """What shows that somebody cut or took away recorded runs: the table `[records]`."""
 
-    heads: str | None = key(None, "A folder for the head of each run. With a key and no folder: beside the runs.", Line)
+    heads: str | None = key(
+        None, "A folder for the head of each run. With a key and no folder: beside the runs.", Line
+    )
     key: str | None = _SIGNING_KEY()
 
 
@@ -324,7 +427,10 @@ class CacheSettings:
         30.0, "Seconds that the presence of variables and programs is remembered.", ge=0, le=3600
     )
     answers_ttl_s: float = key(
-        3_600.0, "Seconds that a model's answer is used again for the same question. 0: never.", ge=0, le=31_536_000
+        3_600.0,
+        "Seconds that a model's answer is used again for the same question. 0: never.",
+        ge=0,
+        le=31_536_000,
     )
     answers: Literal["memory", "index"] = key(
         "memory", "Where answers are kept: in this process, or also in the index beside the runs."
@@ -340,18 +446,34 @@ class ServiceSettings:
     max_body_bytes: int = key(4 * 1024**2, "Most bytes of one request.", ge=1024, le=64 * 1024**2)
     body_s: float = key(15.0, "Seconds a request's body may take to arrive.", gt=0, le=3600)
     max_requests: int = key(
-        1_024, "Most requests at a time, event streams included; further ones get 503.", ge=1, le=100_000
+        1_024,
+        "Most requests at a time, event streams included; further ones get 503.",
+        ge=1,
+        le=100_000,
     )
-    request_s: float = key(600.0, "Seconds one request of the decision API may take.", gt=0, le=86_400)
+    request_s: float = key(
+        600.0, "Seconds one request of the decision API may take.", gt=0, le=86_400
+    )
     idle_run_s: float = key(
-        3_600.0, "Seconds without a request for it after which a run is closed.", gt=0, le=31_536_000
+        3_600.0,
+        "Seconds without a request for it after which a run is closed.",
+        gt=0,
+        le=31_536_000,
     )
     max_sessions: int = key(
-        64, "Most sessions of a run's MCP clients; a new one ends the one that is unused for longest.", ge=1, le=10_000
+        64,
+        "Most sessions of a run's MCP clients; a new one ends the one that is unused for longest.",
+        ge=1,
+        le=10_000,
     )
-    idle_session_s: float = key(1_800.0, "Seconds without a request after which a session ends.", gt=0, le=86_400)
+    idle_session_s: float = key(
+        1_800.0, "Seconds without a request after which a session ends.", gt=0, le=86_400
+    )
     traces: str | None = key(
-        None, "The address for spans (OTLP over HTTP): 'http://127.0.0.1:4318/v1/traces'. Absent: none are sent.", Line
+        None,
+        "The address for spans (OTLP over HTTP): 'http://127.0.0.1:4318/v1/traces'. Absent: none"
+        " are sent.",
+        Line,
     )
 
 
@@ -362,11 +484,17 @@ class Settings:
     ADDED: ClassVar[tuple[str, ...]] = ("records", "service")
 
     fallback: Fallback = key(Fallback(), "What happens when a route asks.", absent=None)
-    search: SearchSettings = key(SearchSettings(), "When search decides alone, and what it may offer.", absent=None)
+    search: SearchSettings = key(
+        SearchSettings(), "When search decides alone, and what it may offer.", absent=None
+    )
     model: ModelSettings = key(ModelSettings(), "The router's own model.", absent=None)
-    activation: ActivationSettings = key(ActivationSettings(), "What stays active in a run.", absent=None)
+    activation: ActivationSettings = key(
+        ActivationSettings(), "What stays active in a run.", absent=None
+    )
     limits: CallLimits = key(CallLimits(), "Limits of calls and results.", absent=None)
     records: RecordSettings = key(RecordSettings(), "Protection of recorded runs.", absent=None)
     log: LogSettings = key(LogSettings(), "Records and diagnostics.", absent=None)
-    cache: CacheSettings = key(CacheSettings(), "How long the results of look-ups are kept.", absent=None)
+    cache: CacheSettings = key(
+        CacheSettings(), "How long the results of look-ups are kept.", absent=None
+    )
     service: ServiceSettings = key(ServiceSettings(), "Limits of the service.", absent=None)

@@ -1,10 +1,11 @@
-"""The declarations of servers.toml, bundles.toml, routes.toml and policy.toml: servers, bundles, routes, policies.
+"""The declarations of servers.toml, bundles.toml, routes.toml and policy.toml: servers, bundles,
+routes, policies.
 
-Each value is its table, resolved: lists are tuples, tables of strings are sorted pairs. Fields without a `key(...)`
-follow from the others (see `core.config`).
+Each value is its table, resolved: lists are tuples, tables of strings are sorted pairs. Fields
+without a `key(...)` follow from the others (see `core.config`).
 
-Annotations are values here (no `from __future__`): forms are made from them at each start, and evaluating text costs
-more.
+Annotations are values here (no `from __future__`): forms are made from them at each start, and
+evaluating text costs more.
 """
 
 from collections.abc import Mapping
@@ -36,11 +37,13 @@ from bundle_router.dataclass import dataclass
 Era = Literal["auto", "handshake", "modern"]
 ServerAuth = Literal["oauth"]
 Feature = Literal["resources", "prompts", "completion", "results", "logging", "input"]
-"""What a trusted server may pass on to agents besides its tools (see `bundle_router.engine.relay`)."""
+"""What a trusted server may pass on to agents besides its tools (see
+`bundle_router.engine.relay`).
+"""
 _Features = Annotated[list[Feature], Field(max_length=6), AfterValidator(without_repetition)]
 _Text = Annotated[str, Field(max_length=4096)]
 
-# --- transports ------------------------------------------------------------------------------------------------------
+# --- transports -----------------------------------------------------------------------------------
 
 Transport = Literal["streamable-http", "stdio", "sse", "local"]
 
@@ -49,9 +52,10 @@ Transport = Literal["streamable-http", "stdio", "sse", "local"]
 class TransportTraits:
     """The traits of a transport.
 
-    `takes` are the keys of a server's entry that belong to it; it `needs` the first. `speaks_http` and `starts_process`
-    say what is behind it; `here` whether that can read this machine's files; `legacy` whether MCP has dropped it.
-    `list_lifetime_s` is how long a list of tools holds unless the server says otherwise.
+    `takes` are the keys of a server's entry that belong to it; it `needs` the first. `speaks_http`
+    and `starts_process` say what is behind it; `here` whether that can read this machine's files;
+    `legacy` whether MCP has dropped it. `list_lifetime_s` is how long a list of tools holds unless
+    the server says otherwise.
     """
 
     takes: tuple[str, ...] = ()
@@ -67,7 +71,9 @@ class TransportTraits:
 
     @property
     def is_remote(self) -> bool:
-        """Whether there is a server at all, which speaks MCP: the tools of `local` come with the router."""
+        """Whether there is a server at all, which speaks MCP: the tools of `local` come with the
+        router.
+        """
         return self.speaks_http or self.starts_process
 
 
@@ -80,31 +86,42 @@ TRANSPORTS: Final[Mapping[Transport, TransportTraits]] = {
     "stdio": TransportTraits(_STDIO_KEYS, starts_process=True, here=True, list_lifetime_s=60.0),
     "local": TransportTraits(here=True),
 }
-"""The transports, those of a kind together. Code asks a transport's row for its traits, never for its name.
+"""The transports, those of a kind together.
 
-A new transport is a row here, and a function in `bundle_router.adapters.mcp.wires` that opens its connection. A key of
-its own that identifies the server also belongs to `core.tools.pins.reviewed.Origin`: else a pin would hold for another.
+Code asks a transport's row for its traits, never for its name.
+
+A new transport is a row here, and a function in `bundle_router.adapters.mcp.wires` that opens its
+connection. A key of its own that identifies the server also belongs to
+`core.tools.pins.reviewed.Origin`: else a pin would hold for another.
 """
-TRANSPORT_KEYS: Final = tuple(dict.fromkeys(key for traits in TRANSPORTS.values() for key in traits.takes))
+TRANSPORT_KEYS: Final = tuple(
+    dict.fromkeys(key for traits in TRANSPORTS.values() for key in traits.takes)
+)
 """Every key that only some transports have."""
 
-# --- servers.toml ----------------------------------------------------------------------------------------------------
+# --- servers.toml ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Reuse:
-    """Results of these tools of a server (names or globs) may be used again for `ttl_s` seconds: within their run or,
-    by the same principal, `across_runs`."""
+    """Results of these tools of a server (names or globs) may be used again for `ttl_s` seconds:
+    within their run or, by the same principal, `across_runs`.
+    """
 
     tools: tuple[str, ...] = key(
         ("*",),
-        "The tools whose results are used again (names or globs), as far as they only read. By default all.",
+        "The tools whose results are used again (names or globs), as far as they only read. By"
+        " default all.",
         Words,
         min_length=1,
     )
-    ttl_s: float = key(0.0, "Seconds that a result may be used again. 0: never.", absent=..., ge=0, le=86_400)
+    ttl_s: float = key(
+        0.0, "Seconds that a result may be used again. 0: never.", absent=..., ge=0, le=86_400
+    )
     across_runs: bool = key(
-        False, "true: the runs of a principal share results. For servers that keep no state between calls."
+        False,
+        "true: the runs of a principal share results. For servers that keep no state between"
+        " calls.",
     )
 
 
@@ -115,25 +132,29 @@ class Server:
     name: str
     transport: Transport = key(
         "streamable-http",
-        "How to reach it: over HTTP, as a child process (stdio), over the old HTTP+SSE, or not at all "
-        "(local: tools that come with the router).",
+        "How to reach it: over HTTP, as a child process (stdio), over the old HTTP+SSE, or not at"
+        " all (local: tools that come with the router).",
     )
     trust: Trust = key(
         "untrusted",
-        "'trusted' only if you would run this server's text past your agent unread. Untrusted servers are reached "
-        "through meta-tools, and bundles name their tools one by one.",
+        "'trusted' only if you would run this server's text past your agent unread. Untrusted"
+        " servers are reached through meta-tools, and bundles name their tools one by one.",
     )
     enabled: bool = key(True, "false: none of its tools can be used. The entry stays.")
     url: str | None = key(None, "Its address: https, or http on this machine only.", Line)
     command: str | None = key(None, "stdio: the program to start.", Line)
     args: tuple[str, ...] = key(
-        (), "stdio: the program's arguments. No secrets: other users can read them.", list[_Text], max_length=200
+        (),
+        "stdio: the program's arguments. No secrets: other users can read them.",
+        list[_Text],
+        max_length=200,
     )
     headers: tuple[tuple[str, str], ...] = key(
         (), "HTTP headers. Secrets only as ${ENV_NAME}: 'Bearer ${GITHUB_TOKEN}'.", dict[Word, Line]
     )
     auth: ServerAuth | None = key(
-        None, "'oauth', instead of a header: it issues tokens, once `bundle-router login NAME` was run."
+        None,
+        "'oauth', instead of a header: it issues tokens, once `bundle-router login NAME` was run.",
     )
     client_id: str | None = key(
         None, "auth = 'oauth': our client id, where clients are not registered automatically.", Word
@@ -148,50 +169,60 @@ class Server:
     legacy: bool = key(False, "Must be true for transport 'sse', which MCP has dropped.")
     era: Era = key(
         "auto",
-        "The version of MCP to speak with it. auto: the newest it knows, but at most 2025-11-25 for a "
-        "client of that version that it may question in the middle of a call (`input` in pass_through). "
-        "handshake: at most 2025-11-25. modern: 2026-07-28 or later.",
+        "The version of MCP to speak with it. auto: the newest it knows, but at most 2025-11-25 for"
+        " a client of that version that it may question in the middle of a call (`input` in"
+        " pass_through). handshake: at most 2025-11-25. modern: 2026-07-28 or later.",
     )
-    volatile: tuple[str, ...] = key((), "Fields of definitions that change at every start, left out of pins.", Words)
+    volatile: tuple[str, ...] = key(
+        (), "Fields of definitions that change at every start, left out of pins.", Words
+    )
     idempotent: tuple[str, ...] = key(
         (),
-        "Tools (names or globs) that may be called again with the same arguments: a call with a key that "
-        "began and has no recorded end is then made again. Tools that only read, and a trusted server's "
-        "`idempotentHint`, need no entry.",
+        "Tools (names or globs) that may be called again with the same arguments: a call with a key"
+        " that began and has no recorded end is then made again. Tools that only read, and a"
+        " trusted server's `idempotentHint`, need no entry.",
         Words,
     )
     ttl_s: float | None = key(None, "Seconds that its list of tools is kept.", ge=0, le=86_400)
-    timeout_s: float | None = key(None, "Seconds one call may wait for its turn and its answer.", gt=0, le=3600)
+    timeout_s: float | None = key(
+        None, "Seconds one call may wait for its turn and its answer.", gt=0, le=3600
+    )
     reuse: tuple[Reuse, ...] = key(
         (),
-        "Trusted servers: results that are used again for the same arguments. The first matching row counts.",
+        "Trusted servers: results that are used again for the same arguments. The first matching"
+        " row counts.",
         list[Reuse],
         max_length=100,
     )
     files: str | None = key(
         None,
-        "stdio: a folder it may read, relative to the workspace. Artifacts that it gets as paths are "
-        "written there for the call. Absent: a temporary folder.",
+        "stdio: a folder it may read, relative to the workspace. Artifacts that it gets as paths"
+        " are written there for the call. Absent: a temporary folder.",
         Line,
     )
     shared: int = key(
         0,
-        "stdio: the number of processes that all runs share, for a server that keeps no state of its "
-        "callers. 0: every run has its own process.",
+        "stdio: the number of processes that all runs share, for a server that keeps no state of"
+        " its callers. 0: every run has its own process.",
         ge=0,
         le=64,
     )
     pass_through: tuple[Feature, ...] = key(
         (),
-        "Trusted servers: what the MCP endpoint passes on unchanged besides tools. results: as they came, "
-        "with media and progress. logging: log lines. input: its questions to the agent's client.",
+        "Trusted servers: what the MCP endpoint passes on unchanged besides tools. results: as they"
+        " came, with media and progress. logging: log lines. input: its questions to the agent's"
+        " client.",
         _Features,
     )
     prefix: bool = key(
-        True, "false: its tools and prompts are shown without the server's name before theirs. For one server at most."
+        True,
+        "false: its tools and prompts are shown without the server's name before theirs. For one"
+        " server at most.",
     )
     env_names: tuple[str, ...] = ()
-    """Environment variables that the headers and env refer to; their values are secrets and are redacted everywhere."""
+    """Environment variables that the headers and env refer to; their values are secrets and are
+    redacted everywhere.
+    """
 
     ADDED: ClassVar[tuple[str, ...]] = ("era", "idempotent", "shared")
 
@@ -212,14 +243,17 @@ class ServersFile:
     servers: dict[str, Server] = key({}, "One table per server.", dict[ServerName, Server])
 
 
-# --- bundles.toml ----------------------------------------------------------------------------------------------------
+# --- bundles.toml ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """One resolved bundle. `tools` are canonical names (`server.tool`), sorted and without repetition, its own and
-    those of the bundles it is composed of; `companions` are those among them that are shown first, and with any other
-    that is asked for; `patterns` are globs over servers whose tools are not known yet."""
+    """One resolved bundle.
+
+    `tools` are canonical names (`server.tool`), sorted and without repetition, its own and those of
+    the bundles it is composed of; `companions` are those among them that are shown first, and with
+    any other that is asked for; `patterns` are globs over servers whose tools are not known yet.
+    """
 
     TABLES: ClassVar[Mapping[str, str]] = {
         "requires": "What must be present on this machine, or the bundle is left out."
@@ -231,17 +265,26 @@ class Bundle:
 
     id: str
     description: str = key(
-        REQUIRED, "What it is for, in your words. The router's model reads this, and only this.", Line
+        REQUIRED,
+        "What it is for, in your words. The router's model reads this, and only this.",
+        Line,
     )
-    tools: tuple[str, ...] = key((), "'server.tool', or a glob 'server.get_*' where the server is trusted.", Words)
+    tools: tuple[str, ...] = key(
+        (), "'server.tool', or a glob 'server.get_*' where the server is trusted.", Words
+    )
     avoid: str = key("", "When not to pick it.", max_length=2000)
-    examples: tuple[str, ...] = key((), "Requests it is right for, as people write them.", list[Line], max_length=100)
-    bundles: tuple[str, ...] = key((), "Bundles that it is composed of; their tools come with it.", BundleIds)
+    examples: tuple[str, ...] = key(
+        (), "Requests it is right for, as people write them.", list[Line], max_length=100
+    )
+    bundles: tuple[str, ...] = key(
+        (), "Bundles that it is composed of; their tools come with it.", BundleIds
+    )
     patterns: tuple[str, ...] = ()
     servers: tuple[str, ...] = ()
     mode: Mode = key(
         "direct",
-        f"How agents see its tools: {'; '.join(f'{traits.meaning} ({name})' for name, traits in MODES.items())}.",
+        "How agents see its tools:"
+        f" {'; '.join(f'{traits.meaning} ({name})' for name, traits in MODES.items())}.",
         absent=None,
     )
     effects: tuple[Effect, ...] = key(
@@ -250,16 +293,24 @@ class Bundle:
         Effects,
         absent=None,
     )
-    requires_env: tuple[str, ...] = key((), "Environment variables that must be set.", EnvNames, table="requires")
-    requires_binary: tuple[str, ...] = key((), "Programs that must be on the path.", Words, table="requires")
-    companions: tuple[str, ...] = key((), "Tools ('server.tool') that are shown first, and with any other.", Words)
+    requires_env: tuple[str, ...] = key(
+        (), "Environment variables that must be set.", EnvNames, table="requires"
+    )
+    requires_binary: tuple[str, ...] = key(
+        (), "Programs that must be on the path.", Words, table="requires"
+    )
+    companions: tuple[str, ...] = key(
+        (), "Tools ('server.tool') that are shown first, and with any other.", Words
+    )
     always: bool = key(False, "true: every step gets it, if policy permits.")
     selectable: bool = key(True, "false: search and the model may not pick it; routes may.")
-    skill: str | None = key(None, "A SKILL.md under bundles/, whose text agents get with the bundle.", max_length=400)
+    skill: str | None = key(
+        None, "A SKILL.md under bundles/, whose text agents get with the bundle.", max_length=400
+    )
     max_tokens: int | None = key(
         None,
-        "Most tokens of definitions to show: its companions, and the tools that search ranks best for the "
-        "step. The rest is deferred. `check` warns if not all of them fit.",
+        "Most tokens of definitions to show: its companions, and the tools that search ranks best"
+        " for the step. The rest is deferred. `check` warns if not all of them fit.",
         ge=1,
         le=1_000_000_000,
     )
@@ -276,16 +327,21 @@ class BundlesFile:
     bundles: dict[str, Bundle] = key({}, "One table per bundle.", dict[BundleId, Bundle])
 
 
-# --- routes.toml -----------------------------------------------------------------------------------------------------
+# --- routes.toml ----------------------------------------------------------------------------------
 
-_ROW_NAME: Final = partial(key, REQUIRED, "The name of this row in records. Unique in the file.", Word)
+_ROW_NAME: Final = partial(
+    key, REQUIRED, "The name of this row in records. Unique in the file.", Word
+)
 _ADDRESS: Final = partial(key, (), "Names or globs; leave out for any.", Names, absent=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One row of the mapping. Each of `workflow`, `role`, `step` is a tuple of names or globs; empty means any.
-    `ask` is None, or the candidates (globs over bundle ids) that search and the model may add."""
+    """One row of the mapping.
+
+    Each of `workflow`, `role`, `step` is a tuple of names or globs; empty means any. `ask` is None,
+    or the candidates (globs over bundle ids) that search and the model may add.
+    """
 
     JSON_SCHEMA: ClassVar[Mapping[str, Any]] = needs_one_of("bundles", "ask")
 
@@ -293,9 +349,14 @@ class Route:
     workflow: tuple[str, ...] = _ADDRESS()
     role: tuple[str, ...] = _ADDRESS()
     step: tuple[str, ...] = _ADDRESS()
-    bundles: tuple[str, ...] = key((), "The step's bundles, in this order. [] gives it none.", Words, absent=None)
+    bundles: tuple[str, ...] = key(
+        (), "The step's bundles, in this order. [] gives it none.", Words, absent=None
+    )
     ask: tuple[str, ...] | None = key(
-        None, "Bundles (ids or globs) that search and the model may add to those.", Words, min_length=1
+        None,
+        "Bundles (ids or globs) that search and the model may add to those.",
+        Words,
+        min_length=1,
     )
 
 
@@ -306,14 +367,15 @@ class RoutesFile:
     routes: tuple[Route, ...] = key((), "Rows in order.", list[Route])
 
 
-# --- policy.toml -----------------------------------------------------------------------------------------------------
+# --- policy.toml ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
     """One policy row. All rows that match a step apply: denials unite, allowances intersect.
 
-    `allow=None`: the row grants nothing and only narrows. `effects=None`: it does not look at effects.
+    `allow=None`: the row grants nothing and only narrows. `effects=None`: it does not look at
+    effects.
     """
 
     JSON_SCHEMA: ClassVar[Mapping[str, Any]] = needs_one_of("allow", "deny", "min_trust", "effects")
@@ -324,15 +386,22 @@ class Policy:
     step: tuple[str, ...] = _ADDRESS()
     allow: tuple[str, ...] | None = key(
         None,
-        "The most that may be seen: 'bundle:docs.*', 'tool:docs.fetch'. Absent: the row only narrows.",
+        "The most that may be seen: 'bundle:docs.*', 'tool:docs.fetch'. Absent: the row only"
+        " narrows.",
         Words,
         json_schema_extra={"minItems": 1},
     )
-    deny: tuple[str, ...] = key((), "What may never be seen. Deny beats allow, whatever the order.", Words)
+    deny: tuple[str, ...] = key(
+        (), "What may never be seen. Deny beats allow, whatever the order.", Words
+    )
     min_trust: Trust | None = key(None, "'trusted' keeps tools of untrusted servers out.")
-    effects: tuple[Effect, ...] | None = key(None, "Only bundles whose effects are all in this list.", Effects)
+    effects: tuple[Effect, ...] | None = key(
+        None, "Only bundles whose effects are all in this list.", Effects
+    )
     untrusted_in_code: bool | None = key(
-        None, 'Whether programs (`mode = "code"`) may call untrusted servers\' tools: if one row says so, and none no.'
+        None,
+        'Whether programs (`mode = "code"`) may call untrusted servers\' tools: if one row says so,'
+        " and none no.",
     )
 
     ADDED: ClassVar[tuple[str, ...]] = ("untrusted_in_code",)
@@ -342,7 +411,9 @@ class Policy:
 class DocsLimits:
     """The table `[docs]`."""
 
-    hosts: tuple[str, ...] = key((), "Hosts docs.fetch may read from. Nothing else is reachable.", Words)
+    hosts: tuple[str, ...] = key(
+        (), "Hosts docs.fetch may read from. Nothing else is reachable.", Words
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,4 +432,6 @@ class PolicyFile:
     policies: tuple[Policy, ...] = key((), "Rows; order does not matter.", list[Policy])
     docs: DocsLimits = key(DocsLimits(), "Limits of the docs tools.", absent=None)
     repo: RepoLimits = key(RepoLimits(), "Limits of the repo tools.", absent=None)
-    binaries: tuple[BinaryRule, ...] = key((), "Programs that workspace.exec may start, and how.", list[BinaryRule])
+    binaries: tuple[BinaryRule, ...] = key(
+        (), "Programs that workspace.exec may start, and how.", list[BinaryRule]
+    )

@@ -1,13 +1,14 @@
 """Stage 2 for bundles: tools that exist, compositions without cycles, and what follows from both.
 
 Rules:
-1. A flat bundle holds its own tools and those of all bundles it is composed of. Its effects, requirements and
-   companions are the union of theirs; its trust is the lowest of its tools' servers.
-2. Globs are expanded where the tools are known (local servers). Over other trusted servers they stay patterns; over
-   untrusted servers they are refused, whoever composes them.
+1. A flat bundle holds its own tools and those of all bundles it is composed of. Its effects,
+   requirements and companions are the union of theirs; its trust is the lowest of its tools'
+   servers.
+2. Globs are expanded where the tools are known (local servers). Over other trusted servers they
+   stay patterns; over untrusted servers they are refused, whoever composes them.
 3. A bundle that reaches an untrusted server is in mode meta, whatever it says.
-4. Composition multiplies: at most `MAX_TOOLS` tools a bundle and `MAX_ALL_TOOLS` in all, so that a small file can't
-   describe a large catalog.
+4. Composition multiplies: at most `MAX_TOOLS` tools a bundle and `MAX_ALL_TOOLS` in all, so that a
+   small file can't describe a large catalog.
 """
 
 from __future__ import annotations
@@ -49,10 +50,17 @@ class _Flat:
 
 
 class BundleResolver:
-    """Resolves all bundles of a config. `ids` maps every valid id, old ids included, to the present id."""
+    """Resolves all bundles of a config.
+
+    `ids` maps every valid id, old ids included, to the present id.
+    """
 
     def __init__(
-        self, written: WrittenConfig, servers: Mapping[str, Server], local_tools: Mapping[str, Set[str]], report: Report
+        self,
+        written: WrittenConfig,
+        servers: Mapping[str, Server],
+        local_tools: Mapping[str, Set[str]],
+        report: Report,
     ) -> None:
         self._written = written
         self._servers = servers
@@ -74,12 +82,20 @@ class BundleResolver:
                     flat.absorb(flats[part])
             total += len(flat.tools)
             if len(flat.tools) > MAX_TOOLS or total > MAX_ALL_TOOLS:
-                limit = f"{MAX_TOOLS:,} tools" if len(flat.tools) > MAX_TOOLS else f"{MAX_ALL_TOOLS:,} in all bundles"
+                limit = (
+                    f"{MAX_TOOLS:,} tools"
+                    if len(flat.tools) > MAX_TOOLS
+                    else f"{MAX_ALL_TOOLS:,} in all bundles"
+                )
                 self._report.add_about(entry, "", f"holds too many tools: the limit is {limit}")
                 break
             flats[entry.name] = flat
         written = self._written.bundles
-        return {name: self._freeze_bundle(written[name], flats[name]) for name in written if name in flats}
+        return {
+            name: self._freeze_bundle(written[name], flats[name])
+            for name in written
+            if name in flats
+        }
 
     def check_ids(self, entry: WrittenEntry[Any], key: str, ids: Sequence[str]) -> tuple[str, ...]:
         """Return the present ids; those that do not exist are reported and left out."""
@@ -102,16 +118,21 @@ class BundleResolver:
                 owner = owners.setdefault(alias, entry.name)
                 if owner != entry.name:
                     message = f"{alias!r} is already an alias of bundle {owner!r}"
-                    self._report.add_about(entry, ("aliases", index), message, "an old id has one successor")
+                    self._report.add_about(
+                        entry, ("aliases", index), message, "an old id has one successor"
+                    )
                 self.ids.setdefault(alias, owner)
 
-    # --- composition ------------------------------------------------------------------------------------------------
+    # --- composition ------------------------------------------------------------------------------
 
     def _parts(self, entry: BundleEntry) -> list[str]:
         return [self.ids[id_] for id_ in entry.value.bundles if id_ in self.ids]
 
     def _composition_order(self) -> Iterator[BundleEntry]:
-        """Yield every bundle after its parts. A cycle is reported where it closes, and cut there."""
+        """Yield every bundle after its parts.
+
+        A cycle is reported where it closes, and cut there.
+        """
         done: set[str] = set()
         for root in self._written.bundles.values():
             self.check_ids(root, "bundles", root.value.bundles)
@@ -138,11 +159,15 @@ class BundleResolver:
         message = f"bundles are composed in a circle: {' → '.join(shown)}"
         self._report.add_about(entry, ("bundles", index), message, "cut it somewhere")
 
-    # --- one bundle -------------------------------------------------------------------------------------------------
+    # --- one bundle -------------------------------------------------------------------------------
 
     def _flatten_own(self, entry: BundleEntry) -> _Flat:
         bundle = entry.value
-        flat = _Flat(effects=set(bundle.effects), env=set(bundle.requires_env), binary=set(bundle.requires_binary))
+        flat = _Flat(
+            effects=set(bundle.effects),
+            env=set(bundle.requires_env),
+            binary=set(bundle.requires_binary),
+        )
         for index, ref in enumerate(bundle.tools):
             self._add_tool(entry, ("tools", index), ref, flat)
         for index, ref in enumerate(bundle.companions):
@@ -154,9 +179,13 @@ class BundleResolver:
         if not entry.complete:
             pass  # its tools or effects may be what was wrong
         elif not bundle.tools and not bundle.bundles:
-            self._report.add_about(entry, "", "holds no tools", "add tools = [...] or bundles = [...]")
+            self._report.add_about(
+                entry, "", "holds no tools", "add tools = [...] or bundles = [...]"
+            )
         elif bundle.tools and "effects" not in entry.keys:
-            hint = "add effects = [...] with what its tools can do: 'read', 'write', 'exec', 'network'"
+            hint = (
+                "add effects = [...] with what its tools can do: 'read', 'write', 'exec', 'network'"
+            )
             self._report.add_about(entry, "effects", "is missing, and policies depend on it", hint)
         self._check_skill(entry)
         return flat
@@ -206,15 +235,22 @@ class BundleResolver:
         if is_glob(tool):
             if server.trust == "untrusted":
                 message = (
-                    f"{ref!r} is a glob, and server {name!r} is untrusted: it could add tools to this bundle itself"
+                    f"{ref!r} is a glob, and server {name!r} is untrusted: it could add tools to"
+                    " this bundle itself"
                 )
                 self._report.add_about(entry, where, message, "name its tools one by one")
             return server.trust == "trusted"
         known_tools = self._local_tools.get(name) if not server.traits.is_remote else None
         if known_tools is not None and tool not in known_tools:
             nearest = self._report.suggester.nearest(tool, known_tools)
-            hint = f"did you mean '{name}.{nearest}'?" if nearest else f"it has {', '.join(sorted(known_tools))}"
-            if nearest or name not in self._reported_servers:  # of what is another server's list, one is enough
+            hint = (
+                f"did you mean '{name}.{nearest}'?"
+                if nearest
+                else f"it has {', '.join(sorted(known_tools))}"
+            )
+            if (
+                nearest or name not in self._reported_servers
+            ):  # of what is another server's list, one is enough
                 self._report.add_about(entry, where, f"unknown tool {ref!r}", hint)
             self._reported_servers |= set() if nearest else {name}
             return False
@@ -224,13 +260,19 @@ class BundleResolver:
         """Report an unknown server once, however many of its tools are named."""
         name = ref.partition(".")[0]
         known = self._written.known_servers()
-        if name in known or name in self._reported_servers or "servers.toml" in self._written.unread:
+        if (
+            name in known
+            or name in self._reported_servers
+            or "servers.toml" in self._written.unread
+        ):
             return
         self._reported_servers.add(name)
         hint = self._report.suggester.did_you_mean(name, known)
         refs = [one for other in self._written.bundles.values() for one in other.value.tools]
         others = sum(one.partition(".")[0] == name for one in refs) - 1
-        message = f"unknown server {name!r} in {ref!r}" + (f" and in {others} more" if others > 0 else "")
+        message = f"unknown server {name!r} in {ref!r}" + (
+            f" and in {others} more" if others > 0 else ""
+        )
         self._report.add_about(entry, where, message, hint)
 
     def _check_skill(self, entry: BundleEntry) -> None:
@@ -244,7 +286,9 @@ class BundleResolver:
 
     def _freeze_bundle(self, entry: BundleEntry, flat: _Flat) -> Bundle:
         bundle = entry.value
-        untrusted = sorted(name for name in flat.servers if self._servers[name].trust == "untrusted")
+        untrusted = sorted(
+            name for name in flat.servers if self._servers[name].trust == "untrusted"
+        )
         trust: Trust = "untrusted" if untrusted else "trusted"
         mode: Mode = bundle.mode if "mode" in entry.keys else "meta" if untrusted else "direct"
         if untrusted and not MODES[mode].for_untrusted:

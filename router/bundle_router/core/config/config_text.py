@@ -1,14 +1,15 @@
 """One config file as text, and the checks before any parser sees it.
 
-The standard TOML parser is correct but not cheap: a 40 KB line of dotted keys costs it 1.5 GB, a deep array its stack,
-a long run of hexadecimal digits quadratic time. Rules:
+The standard TOML parser is correct but not cheap: a 40 KB line of dotted keys costs it 1.5 GB, a
+deep array its stack, a long run of hexadecimal digits quadratic time. Rules:
 
-1. Nothing is parsed before `guard` has passed it. What `guard` passes is parsed within 1 s and 200 MB.
-2. `guard` is one pass of one regular expression without backtracking. It reads strings and comments as TOML does, so
-   that their contents count as length and not as structure. At an unterminated string it stops and says so: the parser
-   would fail at the same place.
-3. Costs are counted in units of about 0.1 µs of the parser's time on a slow core, not in bytes: 8 MiB of comments are
-   cheap, 8 MiB of table headers are not.
+1. Nothing is parsed before `guard` has passed it. What `guard` passes is parsed within 1 s and 200
+   MB.
+2. `guard` is one pass of one regular expression without backtracking. It reads strings and comments
+   as TOML does, so that their contents count as length and not as structure. At an unterminated
+   string it stops and says so: the parser would fail at the same place.
+3. Costs are counted in units of about 0.1 µs of the parser's time on a slow core, not in bytes: 8
+   MiB of comments are cheap, 8 MiB of table headers are not.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ FILE_NAMES: Final = ("servers.toml", "bundles.toml", "routes.toml", "policy.toml
 class ConfigFile:
     """A config file as it was read. `display_path` is how the user would type it.
 
-    `fault` is set, and `text` empty, where the file could not be read as text. `memo`, no part of the value, keeps what
-    it was parsed to. `has_lines` is false for declarations in code, which have no lines to look up.
+    `fault` is set, and `text` empty, where the file could not be read as text. `memo`, no part of
+    the value, keeps what it was parsed to. `has_lines` is false for declarations in code, which
+    have no lines to look up.
     """
 
     name: str
@@ -51,18 +53,29 @@ class ConfigFile:
 
 
 def from_bytes(name: str, display_path: str, data: bytes, layer: Layer) -> ConfigFile:
-    """Decode UTF-8 (with or without a byte order mark). If that fails, the reason becomes the file's `fault`."""
+    """Decode UTF-8 (with or without a byte order mark).
+
+    If that fails, the reason becomes the file's `fault`.
+    """
 
     def broken(line: int, message: str, suggestion: str = "") -> ConfigFile:
-        return ConfigFile(name, display_path, "", layer, Problem(display_path, line, "", message, suggestion))
+        return ConfigFile(
+            name, display_path, "", layer, Problem(display_path, line, "", message, suggestion)
+        )
 
     if len(data) > MAX_BYTES:
-        return broken(0, f"is larger than {MAX_BYTES // 1024 // 1024} MiB", "config files are written by people")
+        return broken(
+            0,
+            f"is larger than {MAX_BYTES // 1024 // 1024} MiB",
+            "config files are written by people",
+        )
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         return broken(1, "is UTF-16", "save it as UTF-8")
     if not data:
         return broken(
-            0, "is empty: it may be half written", "delete it to use the shipped one, or write a comment in it"
+            0,
+            "is empty: it may be half written",
+            "delete it to use the shipped one, or write a comment in it",
         )
     try:
         text = data.decode("utf-8-sig")
@@ -87,13 +100,21 @@ _TOKEN: Final = re.compile(
 _COST: Final = {"[": 60, "]": 0, "{": 40, "}": 0, ".": 60, "=": 30, ",": 15}
 
 
-_MULTI_END: Final = {'"': re.compile(r'(?:\\[\s\S])++|(?P<end>"{3,5})'), "'": re.compile(r"(?P<end>'{3,5})")}
+_MULTI_END: Final = {
+    '"': re.compile(r'(?:\\[\s\S])++|(?P<end>"{3,5})'),
+    "'": re.compile(r"(?P<end>'{3,5})"),
+}
 
 
 def multiline_end(text: str, at: int) -> int:
-    """Return where the string ends that begins with three quotes at `at`; 0 when it does not end. Not one expression:
-    before Python 3.11.5 a possessive loop is wrong if its body may fail half way."""
-    return next((found.end() for found in _MULTI_END[text[at]].finditer(text, at + 3) if found["end"]), 0)
+    """Return where the string ends that begins with three quotes at `at`; 0 when it does not end.
+
+    Not one expression: before Python 3.11.5 a possessive loop is wrong if its body may fail half
+    way.
+    """
+    return next(
+        (found.end() for found in _MULTI_END[text[at]].finditer(text, at + 3) if found["end"]), 0
+    )
 
 
 def guard(file: ConfigFile) -> Problem | None:
@@ -106,9 +127,18 @@ def guard(file: ConfigFile) -> Problem | None:
 
     while position < len(text):
         token = _TOKEN.match(text, position)
-        end = multiline_end(text, position) if token and token["multi"] else token.end() if token else 0
+        end = (
+            multiline_end(text, position)
+            if token and token["multi"]
+            else token.end()
+            if token
+            else 0
+        )
         if token is None or not end:
-            return refused("a string that starts on this line does not end", "close it with the quote it began with")
+            return refused(
+                "a string that starts on this line does not end",
+                "close it with the quote it began with",
+            )
         start, position, kind = position, end, token.lastgroup
         cost += 5
         if kind == "mark":
@@ -131,5 +161,8 @@ def guard(file: ConfigFile) -> Problem | None:
             cost += (position - start) // 10 + 3 * text.count("\\", start, position)
             line += text.count("\n", start, position) if kind == "multi" else 0
         if cost > MAX_COST:
-            return refused("the file holds more than can be read in a second, up to this line", "split or shorten it")
+            return refused(
+                "the file holds more than can be read in a second, up to this line",
+                "split or shorten it",
+            )
     return None

@@ -2,8 +2,9 @@
 
 Rules:
 1. Every file is read, whatever is wrong with the others.
-2. The name of a wrong entry is remembered, so that stage 2 doesn't report it again as missing. The right part of it
-   goes on to stage 2 as a partial entry, so that all its problems are reported at once.
+2. The name of a wrong entry is remembered, so that stage 2 doesn't report it again as missing. The
+   right part of it goes on to stage 2 as a partial entry, so that all its problems are reported at
+   once.
 3. Text goes `guard` → TOML parser → forms → the catalog's values. Nothing else parses.
 """
 
@@ -33,10 +34,13 @@ ValueT = TypeVar("ValueT", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class WrittenEntry(Generic[ValueT]):
-    """One entry of a file, and its place. `name` is its key, or its `name`, or empty. `value` is the catalog's value of
-    it, but in the written order; `keys` are the written ones.
+    """One entry of a file, and its place.
 
-    `complete` is false when wrong keys were left out: an absent key may then not be absent in the file.
+    `name` is its key, or its `name`, or empty. `value` is the catalog's value of it, but in the
+    written order; `keys` are the written ones.
+
+    `complete` is false when wrong keys were left out: an absent key may then not be absent in the
+    file.
     """
 
     file: ConfigFile
@@ -49,7 +53,10 @@ class WrittenEntry(Generic[ValueT]):
 
 @dataclass(slots=True)
 class FileContent:
-    """The contents of one file. `entries` and `broken` are by top-level key; `readable` is false for no TOML."""
+    """The contents of one file.
+
+    `entries` and `broken` are by top-level key; `readable` is false for no TOML.
+    """
 
     readable: bool = True
     entries: dict[str, list[WrittenEntry[Any]]] = field(default_factory=dict)
@@ -57,7 +64,9 @@ class FileContent:
 
 
 def read(file: ConfigFile, report: Report) -> FileContent:
-    """Return the file's contents, cached with it where nothing is wrong; problems go to the report."""
+    """Return the file's contents, cached with it where nothing is wrong; problems go to the
+    report.
+    """
     if isinstance(kept := file.memo.get("content"), FileContent):
         return kept
     content = FileContent()
@@ -71,7 +80,9 @@ def read(file: ConfigFile, report: Report) -> FileContent:
             hint = report.suggester.did_you_mean(key, known_keys(form, ()))
             known = f"known here: {', '.join(known_keys(form, ()))}"
             report.add(file, (key,), f"unknown key {key[:80]!r}", hint or known)
-            content.readable = content.readable and not hint  # what stands there is misplaced, not missing
+            content.readable = (
+                content.readable and not hint
+            )  # what stands there is misplaced, not missing
             continue
         shape = get_origin(form.model_fields[key].annotation)
         if shape in (list, dict) and not isinstance(value, shape):
@@ -95,12 +106,16 @@ def read(file: ConfigFile, report: Report) -> FileContent:
 
 
 def parse(file: ConfigFile, report: Report) -> dict[str, Any] | None:
-    """Return the text as TOML, once `guard` has passed it; None for another text, which is reported."""
+    """Return the text as TOML, once `guard` has passed it; None for another text, which is
+    reported.
+    """
     problem = file.fault or guard(file)
     if problem is None:
         try:
             return tomllib.loads(file.text)
-        except ValueError as error:  # TOMLDecodeError, or int() where its limit on digits was lowered
+        except (
+            ValueError
+        ) as error:  # TOMLDecodeError, or int() where its limit on digits was lowered
             problem = _syntax_problem(file, str(error))
     report.add_unreadable(file, problem)
     return None
@@ -111,13 +126,25 @@ def _syntax_problem(file: ConfigFile, message: str) -> Problem:
     if where is not None:
         reason = message[: where.start()]
         twice = re.search(r"[Cc]annot declare \('(\w+)',\) twice", reason)
-        line, column, is_list = int(where[1]), int(where[2]), file.name in ("routes.toml", "policy.toml")
-        many = "write [[{}]] for each of several" if is_list else "put all of its keys under the first [{}]"
+        line, column, is_list = (
+            int(where[1]),
+            int(where[2]),
+            file.name in ("routes.toml", "policy.toml"),
+        )
+        many = (
+            "write [[{}]] for each of several"
+            if is_list
+            else "put all of its keys under the first [{}]"
+        )
         hint = many.format(twice[1]) if twice else _syntax_hint(file, line, column)
-        return Problem(file.display_path, line, "", f"not valid TOML: {_lower(reason)}", hint, column=column)
+        return Problem(
+            file.display_path, line, "", f"not valid TOML: {_lower(reason)}", hint, column=column
+        )
     last = file.text.count("\n", 0, len(file.text.rstrip())) + 1
     reason = message.removesuffix(" (at end of document)")
-    return Problem(file.display_path, last, "", f"not valid TOML: {_lower(reason)}, at the end of the file")
+    return Problem(
+        file.display_path, last, "", f"not valid TOML: {_lower(reason)}, at the end of the file"
+    )
 
 
 def _syntax_hint(file: ConfigFile, line: int, column: int) -> str:
@@ -126,7 +153,13 @@ def _syntax_hint(file: ConfigFile, line: int, column: int) -> str:
     word = re.match(r"[A-Za-z][\w./:-]*", text)
     if line == 1 and text.startswith("{"):
         return "this is JSON; `bundle-router import` takes over the servers of a .mcp.json"
-    return f"write {word[0].lower()}" if word and word[0] in ("True", "False") else "put text in quotes" if word else ""
+    return (
+        f"write {word[0].lower()}"
+        if word and word[0] in ("True", "False")
+        else "put text in quotes"
+        if word
+        else ""
+    )
 
 
 def _lower(message: str) -> str:
@@ -136,7 +169,9 @@ def _lower(message: str) -> str:
 def _single_entries(
     form: type[Form], key: str, value: Any, file: ConfigFile, report: Report
 ) -> Iterator[tuple[Path, str, Any]]:
-    """Yield each entry under a top-level key, alone in the shape of its form: a table, a list of one, or unchanged."""
+    """Yield each entry under a top-level key, alone in the shape of its form: a table, a list of
+    one, or unchanged.
+    """
     shape = get_origin(form.model_fields[key].annotation)
     if (shape is dict and isinstance(value, dict)) or (shape is list and isinstance(value, list)):
         if len(value) > MAX_ENTRIES:
@@ -151,14 +186,18 @@ def _single_entries(
         yield (key,), "", value
 
 
-def _entry(form: type[Form], key: str, single: Any, place: WrittenEntry[None], report: Report) -> WrittenEntry[Any]:
+def _entry(
+    form: type[Form], key: str, single: Any, place: WrittenEntry[None], report: Report
+) -> WrittenEntry[Any]:
     try:
         return _fill_entry(place, getattr(form.model_validate({key: single}), key))
     except ValidationError as error:
         _report(error, form, place, report)
         salvaged = _without_errors(single, place, error)
     try:
-        return replace(_fill_entry(place, getattr(form.model_validate({key: salvaged}), key)), complete=False)
+        return replace(
+            _fill_entry(place, getattr(form.model_validate({key: salvaged}), key)), complete=False
+        )
     except ValidationError:
         return replace(place, complete=False)
 
@@ -171,8 +210,9 @@ def _fill_entry(place: WrittenEntry[None], written: Any) -> WrittenEntry[Any]:
 
 
 def _without_errors(single: Any, place: WrittenEntry[None], error: ValidationError) -> Any:
-    """Return the entry without its errors: without a key, without one name of an inner table, or a list up to the
-    error. Required text gets a stand-in. None if the entry is no table."""
+    """Return the entry without its errors: without a key, without one name of an inner table, or a
+    list up to the error. Required text gets a stand-in. None if the entry is no table.
+    """
     depth = len(place.path)
     table = single if depth == 1 else single[place.name] if isinstance(single, dict) else single[0]
     if not isinstance(table, dict):
@@ -202,8 +242,9 @@ def _without_errors(single: Any, place: WrittenEntry[None], error: ValidationErr
 
 
 def _dotted_names(name: str, value: Any) -> Iterator[str]:
-    """Yield the name of an entry, and the names that it has if its inner tables are parts of an id without quotes: a
-    use of such a name elsewhere is no second mistake."""
+    """Yield the name of an entry, and the names that it has if its inner tables are parts of an id
+    without quotes: a use of such a name elsewhere is no second mistake.
+    """
     yield name
     for key, inner in value.items() if isinstance(value, dict) else ():
         if isinstance(inner, dict):
@@ -215,14 +256,22 @@ def _name_of(item: Any) -> str:
     return name if isinstance(name, str) else ""
 
 
-def _report(error: ValidationError, form: type[Form], place: WrittenEntry[None], report: Report) -> None:
-    found = [(detail, explain(detail, form, report.suggester)) for detail in error.errors(include_url=False)]
+def _report(
+    error: ValidationError, form: type[Form], place: WrittenEntry[None], report: Report
+) -> None:
+    found = [
+        (detail, explain(detail, form, report.suggester))
+        for detail in error.errors(include_url=False)
+    ]
     suggestions = {suggestion for _, (_, _, suggestion) in found}
     unquoted = any(suggestion.startswith(UNQUOTED) for suggestion in suggestions)
     for detail, (where, message, suggestion) in found:
         if detail["type"] == "too_short" and detail["input"]:
             continue  # a list of one that was wrong counts as empty: its element has been reported
-        if detail["type"] == "missing" and (f"did you mean {where[-1]!r}?" in suggestions or unquoted):
+        if detail["type"] == "missing" and (
+            f"did you mean {where[-1]!r}?" in suggestions or unquoted
+        ):
             continue  # it is there under another key, which is reported
-        # The entry was validated alone: the index it had there (0) stands for the one it has in the file.
+        # The entry was validated alone: the index it had there (0) stands for the one it has in the
+        # file.
         report.add(place.file, (*place.path, *where[len(place.path) :]), message, suggestion)

@@ -1,7 +1,8 @@
 """Corrects mistakes that have one right answer, as edits of the text: `bundle-router check --fix`.
 
-Only the mistake is edited, so comments and layout stay as they are. (A TOML library that keeps comments would write the
-whole file again, by its own rules.) A merely likely correction, such as that of a misspelt name, is left to a person.
+Only the mistake is edited, so comments and layout stay as they are. (A TOML library that keeps
+comments would write the whole file again, by its own rules.) A merely likely correction, such as
+that of a misspelt name, is left to a person.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ def fix_text(file: ConfigFile) -> tuple[str, tuple[ConfigFix, ...]]:
     except ValueError:
         return file.text, ()
     fixes = sorted(
-        {*_headers(file.text, data), *_values(file, data), *_commands(file.text, data)}, key=lambda f: f.start
+        {*_headers(file.text, data), *_values(file, data), *_commands(file.text, data)},
+        key=lambda f: f.start,
     )
     text = file.text
     for fix in reversed(fixes):
@@ -63,12 +65,16 @@ def _headers(text: str, data: dict[str, Any]) -> Iterator[ConfigFix]:
         if isinstance(data.get(key), dict) and header is not None:
             yield _fix(text, f"[{key}] is a list of tables", *header.span(1), f"[[{key}]]")
     inner = {declared.table for declared in keys_of(Bundle).values()}
-    for header in re.finditer(r"^[ \t]*\[[ \t]*bundles\.([a-z0-9_-]+(?:\.[a-z0-9_-]+)+)[ \t]*\]", text, re.MULTILINE):
+    for header in re.finditer(
+        r"^[ \t]*\[[ \t]*bundles\.([a-z0-9_-]+(?:\.[a-z0-9_-]+)+)[ \t]*\]", text, re.MULTILINE
+    ):
         words = header[1].split(".")
         tail = words[-1:] if words[-1] in inner else []
         id_ = ".".join(words[: len(words) - len(tail)])
         if "." in id_:
-            yield _fix(text, "an id with dots needs quotes", *header.span(1), ".".join([f'"{id_}"', *tail]))
+            yield _fix(
+                text, "an id with dots needs quotes", *header.span(1), ".".join([f'"{id_}"', *tail])
+            )
 
 
 def _values(file: ConfigFile, data: dict[str, Any]) -> Iterator[ConfigFix]:
@@ -83,12 +89,16 @@ def _values(file: ConfigFile, data: dict[str, Any]) -> Iterator[ConfigFix]:
                 continue
             if detail["type"] in ("list_type", "tuple_type") and isinstance(detail["input"], str):
                 written = file.text[span[0] : span[1]]
-                yield _fix(file.text, f"{detail['loc'][-1]} is a list: [{written}]", *span, f"[{written}]")
+                yield _fix(
+                    file.text, f"{detail['loc'][-1]} is a list: [{written}]", *span, f"[{written}]"
+                )
             elif detail["type"] == "repeated":
                 yield from _repeated_tables(file.text, positions, detail["loc"], detail["input"])
 
 
-def _repeated_tables(text: str, positions: Positions, path: Path, items: list[Any]) -> Iterator[ConfigFix]:
+def _repeated_tables(
+    text: str, positions: Positions, path: Path, items: list[Any]
+) -> Iterator[ConfigFix]:
     for index, item in enumerate(items):
         span, before = positions.span((*path, index)), positions.span((*path, index - 1))
         if item in items[:index] and span is not None and before is not None:
@@ -108,7 +118,10 @@ def _commands(text: str, data: dict[str, Any]) -> Iterator[ConfigFix]:
         if len(words) < 2:
             continue
         positions = locate(text)
-        span, args = positions.span(("servers", name, "command")), positions.span(("servers", name, "args"))
+        span, args = (
+            positions.span(("servers", name, "command")),
+            positions.span(("servers", name, "args")),
+        )
         arguments = ", ".join(json.dumps(word) for word in words[1:])
         if span is None:
             continue
@@ -118,5 +131,9 @@ def _commands(text: str, data: dict[str, Any]) -> Iterator[ConfigFix]:
         elif isinstance(server["args"], list):
             yield _fix(text, what, *span, json.dumps(words[0]))
             yield _fix(
-                text, "its arguments are in args", args[0], args[0] + 1, f"[{arguments}{', ' if server['args'] else ''}"
+                text,
+                "its arguments are in args",
+                args[0],
+                args[0] + 1,
+                f"[{arguments}{', ' if server['args'] else ''}",
             )

@@ -1,12 +1,13 @@
-"""Lays the project's files over the shipped ones: decides which entries count, before they are checked against each
-other.
+"""Lays the project's files over the shipped ones: decides which entries count, before they are
+checked against each other.
 
 Rules:
-1. `servers.toml` and `bundles.toml` merge by id. A project's entry replaces the shipped one whole: half an entry from
-   each would be something nobody wrote.
+1. `servers.toml` and `bundles.toml` merge by id. A project's entry replaces the shipped one whole:
+   half an entry from each would be something nobody wrote.
 2. `router.toml` merges key by key.
-3. `routes.toml` and `policy.toml` of the project replace the shipped files whole. Routes are an order, and policies
-   unite; rows from another file would change the meaning of a file that does not show them.
+3. `routes.toml` and `policy.toml` of the project replace the shipped files whole. Routes are an
+   order, and policies unite; rows from another file would change the meaning of a file that does
+   not show them.
 4. The shipped file replaces one that the project does not have, but not one that can't be read.
 """
 
@@ -29,8 +30,11 @@ _REPLACED_WHOLE = ("routes.toml", "policy.toml")
 
 @dataclass(slots=True)
 class WrittenConfig:
-    """All that the config says. `broken` has the names of wrong entries, by key; `unread` the names of files of unknown
-    content, so that nothing can be called missing from them."""
+    """All that the config says.
+
+    `broken` has the names of wrong entries, by key; `unread` the names of files of unknown content,
+    so that nothing can be called missing from them.
+    """
 
     servers: dict[str, WrittenEntry[Server]] = field(default_factory=dict)
     broken_servers: list[WrittenEntry[Server]] = field(default_factory=list)
@@ -56,23 +60,40 @@ class WrittenConfig:
 
 
 def in_order(files: Sequence[ConfigFile]) -> list[ConfigFile]:
-    """Return the files that count, shipped before project, in the order in which problems are reported."""
+    """Return the files that count, shipped before project, in the order in which problems are
+    reported.
+    """
     owned = {file.name for file in files if file.layer == "project"}
     kept = [
-        file for file in files if file.layer == "project" or file.name not in _REPLACED_WHOLE or file.name not in owned
+        file
+        for file in files
+        if file.layer == "project" or file.name not in _REPLACED_WHOLE or file.name not in owned
     ]
     order = {name: index for index, name in enumerate(FILE_NAMES)}
-    return sorted(kept, key=lambda file: (order.get(file.name, len(order)), file.layer == "project"))
+    return sorted(
+        kept, key=lambda file: (order.get(file.name, len(order)), file.layer == "project")
+    )
 
 
 def merge_files(files: Sequence[ConfigFile], report: Report) -> WrittenConfig:
-    """Return the contents of all files, laid over each other. `files` are in the order of `in_order`."""
+    """Return the contents of all files, laid over each other.
+
+    `files` are in the order of `in_order`.
+    """
     written = WrittenConfig()
     for file in files:
         if file.name not in FILE_NAMES:
-            hint = report.suggester.did_you_mean(file.name, FILE_NAMES) or f"known files: {', '.join(FILE_NAMES)}"
+            hint = (
+                report.suggester.did_you_mean(file.name, FILE_NAMES)
+                or f"known files: {', '.join(FILE_NAMES)}"
+            )
             report.add(
-                file, (), "is not a file of the config and is not read", hint, level="warning", rule="stray-file"
+                file,
+                (),
+                "is not a file of the config and is not read",
+                hint,
+                level="warning",
+                rule="stray-file",
             )
             continue
         content = read(file, report)
@@ -90,7 +111,9 @@ def _lay_over(written: WrittenConfig, content: FileContent) -> None:
         written.servers.pop(name, None)
     for name in content.broken.get("bundles", ()):
         written.bundles.pop(name, None)
-    written.servers.update((entry.name, entry) for entry in found.get("servers", ()) if entry.complete)
+    written.servers.update(
+        (entry.name, entry) for entry in found.get("servers", ()) if entry.complete
+    )
     written.broken_servers += (entry for entry in found.get("servers", ()) if not entry.complete)
     written.bundles.update((entry.name, entry) for entry in found.get("bundles", ()))
     written.routes += found.get("routes", ())

@@ -1,9 +1,9 @@
 """Finds the place of each key of a TOML text: key path → line.
 
 Rules:
-1. The standard parser has accepted the text. This is no second parser: it reads only as much of TOML as shows where
-   keys and array elements begin, and is wrong nowhere the parser is right (a property test compares the set of paths
-   with the parser's result).
+1. The standard parser has accepted the text. This is no second parser: it reads only as much of
+   TOML as shows where keys and array elements begin, and is wrong nowhere the parser is right (a
+   property test compares the set of paths with the parser's result).
 2. It runs only when there is something to report, so valid config does not pay for it.
 """
 
@@ -21,20 +21,28 @@ Path = tuple[str | int, ...]
 """`("routes", 3, "bundles", 0)`. A table of an array of tables is an element like any other."""
 
 _GAP: Final = re.compile(r"(?:[ \t\n\r]++|\#[^\n]*+)*+")
-_KEY: Final = re.compile(r'[ \t]*+([A-Za-z0-9_-]++|"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"|\'[^\'\n]*+\')[ \t]*+')
+_KEY: Final = re.compile(
+    r'[ \t]*+([A-Za-z0-9_-]++|"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"|\'[^\'\n]*+\')[ \t]*+'
+)
 _STRING: Final = re.compile(r'"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"|\'[^\'\n]*+\'')
 _SCALAR: Final = re.compile(r"[^,\]}#\n]++")
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def show(path: Sequence[str | int]) -> str:
-    """Return the path as people write it: `routes[3].bundles[0]`, `bundles."repo.readonly".tools`."""
+    """Return the path as people write it: `routes[3].bundles[0]`,
+    `bundles."repo.readonly".tools`.
+    """
     shown = ""
     for part in path:
         if isinstance(part, int):
             shown += f"[{part}]"
         else:
-            quoted = part if _PLAIN_KEY.fullmatch(part) else '"' + part.replace("\\", "\\\\").replace('"', '\\"') + '"'
+            quoted = (
+                part
+                if _PLAIN_KEY.fullmatch(part)
+                else '"' + part.replace("\\", "\\\\").replace('"', '\\"') + '"'
+            )
             shown += f".{quoted}" if shown else quoted
     return shown
 
@@ -42,7 +50,9 @@ def show(path: Sequence[str | int]) -> str:
 class Positions:
     """The places of every key and element of one text, and of their values."""
 
-    def __init__(self, text: str, offsets: dict[Path, int], spans: dict[Path, tuple[int, int]]) -> None:
+    def __init__(
+        self, text: str, offsets: dict[Path, int], spans: dict[Path, tuple[int, int]]
+    ) -> None:
         self._starts = [0, *(found.end() for found in re.finditer("\n", text))]
         self._offsets = offsets
         self._spans = spans
@@ -51,7 +61,9 @@ class Positions:
         return path in self._offsets
 
     def line(self, path: Path) -> int:
-        """Return the line of the key or element, or of its nearest parent in the text (0: none is)."""
+        """Return the line of the key or element, or of its nearest parent in the text (0: none
+        is).
+        """
         return self.place(path)[0]
 
     def place(self, path: Path) -> tuple[int, int]:
@@ -73,7 +85,10 @@ class Positions:
 
 
 def locate(text: str) -> Positions:
-    """Return the positions in a text that the standard parser accepts. `\\r\\n` counts as one line end."""
+    """Return the positions in a text that the standard parser accepts.
+
+    `\\r\\n` counts as one line end.
+    """
     scanner = _Scanner(text)
     scanner.scan()
     return Positions(text, scanner.offsets, scanner.spans)
@@ -106,7 +121,9 @@ class _Scanner:
         self.offsets.setdefault(path, offset)
 
     def _header(self) -> Path:
-        """Read `[a.b]` or `[[a.b]]`: record its parents where they are new, and return the path of the table."""
+        """Read `[a.b]` or `[[a.b]]`: record its parents where they are new, and return the path of
+        the table.
+        """
         is_element = self._text.startswith("[[", self._at)
         self._at += 2 if is_element else 1
         keys = self._keys()

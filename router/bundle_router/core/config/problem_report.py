@@ -1,8 +1,8 @@
 """Collects problems, and finds their places once all are known.
 
 Rules:
-1. Everything is collected; nothing stops at the first problem. At most `MAX_PER_FILE` are kept a file; the others are
-   counted.
+1. Everything is collected; nothing stops at the first problem. At most `MAX_PER_FILE` are kept a
+   file; the others are counted.
 2. Lines are looked up only in files with problems.
 """
 
@@ -43,7 +43,14 @@ class Report:
         self.has_errors = False
 
     def add(
-        self, file: ConfigFile, path: Path, message: str, suggestion: str = "", *, level: str = "error", rule: str = ""
+        self,
+        file: ConfigFile,
+        path: Path,
+        message: str,
+        suggestion: str = "",
+        *,
+        level: str = "error",
+        rule: str = "",
     ) -> None:
         """Add one problem at `path`: a path that is not in the text gets its parent's line."""
         self.has_errors = self.has_errors or level == "error"
@@ -51,21 +58,30 @@ class Report:
         if self.counts[file.display_path] > MAX_PER_FILE:
             return
         if not path:
-            self._problems.append(Problem(file.display_path, 0, "", message, suggestion, level, rule))
+            self._problems.append(
+                Problem(file.display_path, 0, "", message, suggestion, level, rule)
+            )
             return
         positions = self._positions.get(file.display_path)
         if positions is None:
             positions = self._positions[file.display_path] = locate(file.text)
-        # `role = "x"` may be written for `role = ["x"]`: the element that was found wrong is then the key itself.
+        # `role = "x"` may be written for `role = ["x"]`: the element that was found wrong is then
+        # the key itself.
         while path and isinstance(path[-1], int) and path not in positions:
             path = path[:-1]
         line, column = positions.place(path) if file.has_lines else (0, 0)
         self._problems.append(
-            Problem(file.display_path, line, show(path), message, suggestion, level, rule, column=column)
+            Problem(
+                file.display_path, line, show(path), message, suggestion, level, rule, column=column
+            )
         )
 
-    def add_about(self, entry: FilePlace, where: str | Path, message: str, suggestion: str = "") -> None:
-        """Add an error about an entry: about all of it (`""`), one of its keys, or a path beneath it."""
+    def add_about(
+        self, entry: FilePlace, where: str | Path, message: str, suggestion: str = ""
+    ) -> None:
+        """Add an error about an entry: about all of it (`""`), one of its keys, or a path beneath
+        it.
+        """
         inner = ((where,) if where else ()) if isinstance(where, str) else where
         self.add(entry.file, (*entry.path, *inner), message, suggestion)
 
@@ -81,13 +97,21 @@ class Report:
         for path, count in self.counts.items():
             if count > MAX_PER_FILE:
                 level = "error" if self.has_errors else "warning"
-                found.append(Problem(path, 0, "", f"and {count - MAX_PER_FILE} further problems", level=level))
+                found.append(
+                    Problem(
+                        path, 0, "", f"and {count - MAX_PER_FILE} further problems", level=level
+                    )
+                )
         unnumbered = len(self._order)
-        return sorted(found, key=lambda item: (self._order.get(item.file, unnumbered), item.line or 1 << 62))
+        return sorted(
+            found, key=lambda item: (self._order.get(item.file, unnumbered), item.line or 1 << 62)
+        )
 
 
 def excerpt_lines(problem: Problem, lines: Sequence[str]) -> Iterator[str]:
-    """Yield the line, numbered, with carets under the problem; nothing where the problem has no column."""
+    """Yield the line, numbered, with carets under the problem; nothing where the problem has no
+    column.
+    """
     if not problem.column or not 0 < problem.line <= len(lines):
         return
     text = lines[problem.line - 1]

@@ -12,7 +12,12 @@ from bundle_router.core.config.entries import WrittenEntry
 from bundle_router.core.config.overlay import WrittenConfig, in_order, merge_files
 from bundle_router.core.config.positions import Path
 from bundle_router.core.config.problem_report import Report
-from bundle_router.core.config.router_settings import CheckBinary, no_check, resolve_local, resolve_settings
+from bundle_router.core.config.router_settings import (
+    CheckBinary,
+    no_check,
+    resolve_local,
+    resolve_settings,
+)
 from bundle_router.core.config.servers import check_globs, check_prefixes, resolve_server
 from bundle_router.core.models import EFFECTS
 from bundle_router.core.models.patterns import is_glob, matches
@@ -22,7 +27,9 @@ MAX_ADDRESSES: Final = 1_000
 """Combinations of workflow, role and step that one row may list."""
 
 
-def resolve_routes(written: WrittenConfig, resolver: BundleResolver, report: Report) -> tuple[Route, ...]:
+def resolve_routes(
+    written: WrittenConfig, resolver: BundleResolver, report: Report
+) -> tuple[Route, ...]:
     _check_names(written.routes, "route", report)
     routes = []
     for entry in written.routes:
@@ -34,13 +41,18 @@ def resolve_routes(written: WrittenConfig, resolver: BundleResolver, report: Rep
         ids = resolver.check_ids(entry, "bundles", value.bundles)
         ask = None
         if value.ask is not None:
-            ask = tuple(_ask(entry, index, pattern, resolver, report) for index, pattern in enumerate(value.ask))
+            ask = tuple(
+                _ask(entry, index, pattern, resolver, report)
+                for index, pattern in enumerate(value.ask)
+            )
         _check_address(entry, report)
         routes.append(replace(value, bundles=tuple(dict.fromkeys(ids)), ask=ask))
     return tuple(routes)
 
 
-def _ask(entry: WrittenEntry[Route], index: int, pattern: str, resolver: BundleResolver, report: Report) -> str:
+def _ask(
+    entry: WrittenEntry[Route], index: int, pattern: str, resolver: BundleResolver, report: Report
+) -> str:
     if pattern in resolver.ids:
         return resolver.ids[pattern]
     if not is_glob(pattern):
@@ -48,12 +60,17 @@ def _ask(entry: WrittenEntry[Route], index: int, pattern: str, resolver: BundleR
             hint = report.suggester.did_you_mean(pattern, resolver.ids)
             report.add_about(entry, ("ask", index), f"unknown bundle {pattern!r}", hint)
     elif resolver.complete and not any(matches(pattern, id_) for id_ in resolver.ids):
-        report.add_about(entry, ("ask", index), f"{pattern!r} matches no bundle", _list_some(resolver.ids))
+        report.add_about(
+            entry, ("ask", index), f"{pattern!r} matches no bundle", _list_some(resolver.ids)
+        )
     return pattern
 
 
 def resolve_policies(
-    written: WrittenConfig, resolver: BundleResolver, local_tools: Mapping[str, Set[str]], report: Report
+    written: WrittenConfig,
+    resolver: BundleResolver,
+    local_tools: Mapping[str, Set[str]],
+    report: Report,
 ) -> tuple[Policy, ...]:
     _check_names(written.policies, "policy", report)
     policies = []
@@ -62,7 +79,11 @@ def resolve_policies(
         if value.allow == ():
             hint = "say what you mean with deny = ['*'], or leave 'allow' out"
             report.add_about(entry, "allow", "an empty list allows nothing", hint)
-        if entry.complete and (value.allow, value.min_trust, value.effects) == (None, None, None) and not value.deny:
+        if (
+            entry.complete
+            and (value.allow, value.min_trust, value.effects) == (None, None, None)
+            and not value.deny
+        ):
             report.add_about(entry, "", "says nothing", "add allow, deny, min_trust or effects")
         check_globs(entry, "allow", value.allow or (), report)
         check_globs(entry, "deny", value.deny, report)
@@ -73,14 +94,19 @@ def resolve_policies(
                 value,
                 allow=None if value.allow is None else targets.check("allow", value.allow),
                 deny=targets.check("deny", value.deny),
-                effects=None if value.effects is None else tuple(e for e in EFFECTS if e in value.effects),
+                effects=None
+                if value.effects is None
+                else tuple(e for e in EFFECTS if e in value.effects),
             )
         )
     return tuple(policies)
 
 
 class _Targets:
-    """Checks the patterns of one policy row. A misspelt denial protects nothing, so names must exist."""
+    """Checks the patterns of one policy row.
+
+    A misspelt denial protects nothing, so names must exist.
+    """
 
     def __init__(
         self,
@@ -97,7 +123,9 @@ class _Targets:
         self._report = report
 
     def check(self, key: str, patterns: Sequence[str]) -> tuple[str, ...]:
-        return tuple(self._check_pattern((key, index), pattern) for index, pattern in enumerate(patterns))
+        return tuple(
+            self._check_pattern((key, index), pattern) for index, pattern in enumerate(patterns)
+        )
 
     def _check_pattern(self, where: Path, pattern: str) -> str:
         kind, colon, rest = pattern.partition(":")
@@ -129,17 +157,29 @@ class _Targets:
         if is_glob(server):
             return
         if not dot:
-            self._report.add_about(self._entry, where, f"{name!r} is not a tool's name", "write 'tool:server.tool'")
+            self._report.add_about(
+                self._entry, where, f"{name!r} is not a tool's name", "write 'tool:server.tool'"
+            )
             return
         known = self._written.known_servers()
         if server not in known and "servers.toml" not in self._written.unread:
             hint = self._report.suggester.did_you_mean(server, known)
-            self._report.add_about(self._entry, where, f"unknown server {server!r} in {name!r}", hint)
+            self._report.add_about(
+                self._entry, where, f"unknown server {server!r} in {name!r}", hint
+            )
         entry = self._written.servers.get(server)
-        tools = self._local_tools.get(server) if entry is not None and not entry.value.traits.is_remote else None
+        tools = (
+            self._local_tools.get(server)
+            if entry is not None and not entry.value.traits.is_remote
+            else None
+        )
         if tools is not None and not is_glob(tool) and tool not in tools:
             nearest = self._report.suggester.nearest(tool, tools)
-            hint = f"did you mean '{server}.{nearest}'?" if nearest else f"it has {', '.join(sorted(tools))}"
+            hint = (
+                f"did you mean '{server}.{nearest}'?"
+                if nearest
+                else f"it has {', '.join(sorted(tools))}"
+            )
             self._report.add_about(self._entry, where, f"unknown tool {name!r}", hint)
 
 
@@ -155,7 +195,9 @@ def _check_address(entry: WrittenEntry[Route] | WrittenEntry[Policy], report: Re
 
 
 def _check_names(
-    entries: Iterable[WrittenEntry[Route]] | Iterable[WrittenEntry[Policy]], noun: str, report: Report
+    entries: Iterable[WrittenEntry[Route]] | Iterable[WrittenEntry[Policy]],
+    noun: str,
+    report: Report,
 ) -> None:
     seen: set[str] = set()
     for entry in entries:
@@ -168,7 +210,11 @@ def _check_names(
 
 def _list_some(names: Iterable[str]) -> str:
     shown = sorted(names)
-    return f"there are {', '.join(shown[:6])}{' …' if len(shown) > 6 else ''}" if shown else "there are none"
+    return (
+        f"there are {', '.join(shown[:6])}{' …' if len(shown) > 6 else ''}"
+        if shown
+        else "there are none"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,12 +230,17 @@ class ResolvedConfig:
 def resolve(
     files: Sequence[ConfigFile], cards: Mapping[str, Card], check_binary: CheckBinary = no_check
 ) -> ResolvedConfig:
-    """Read the files, lay them over each other, check them. `cards`: the local tools', by canonical name."""
+    """Read the files, lay them over each other, check them.
+
+    `cards`: the local tools', by canonical name.
+    """
     ordered = in_order(files)
     report = Report(ordered)
     written = merge_files(ordered, report)
     local_tools = tools_by_server(cards.values())
-    servers = {name: resolve_server(entry, local_tools, report) for name, entry in written.servers.items()}
+    servers = {
+        name: resolve_server(entry, local_tools, report) for name, entry in written.servers.items()
+    }
     for entry in written.broken_servers:
         # Its transport may be what was wrong: reported, and what is meant is clear.
         is_process = entry.keys.isdisjoint(("transport", "url")) and not entry.keys.isdisjoint(

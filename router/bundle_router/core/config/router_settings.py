@@ -1,4 +1,6 @@
-"""Stage 2 for `router.toml` and for the limits of local tools: lays the sections over each other, and checks them."""
+"""Stage 2 for `router.toml` and for the limits of local tools: lays the sections over each other,
+and checks them.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from bundle_router.core.models import BinaryRule, LocalSettings
 
 CheckBinary = Callable[[BinaryRule], Sequence[str]]
 
-_HOST: Final = re.compile(r"(?=.{1,253}\Z)(?:\*\.)?(?:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.)+(?!\d+\Z)[a-z0-9-]{2,63}")
+_HOST: Final = re.compile(
+    r"(?=.{1,253}\Z)(?:\*\.)?(?:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.)+(?!\d+\Z)[a-z0-9-]{2,63}"
+)
 _ADVICE: Final = "keep it in the environment and name the variable in key_env"
 
 
@@ -65,7 +69,9 @@ def _check_search(entry: WrittenEntry[SearchSettings], report: Report) -> None:
     _check_base_url(entry, ("embeddings",), embeddings, report)
 
 
-def _check_model(entry: WrittenEntry[ModelSettings], settings: ModelSettings, report: Report) -> None:
+def _check_model(
+    entry: WrittenEntry[ModelSettings], settings: ModelSettings, report: Report
+) -> None:
     _check_base_url(entry, (), entry.value, report)
     for index, name in enumerate(entry.value.names):
         if looks_secret(name):
@@ -78,13 +84,24 @@ def _check_model(entry: WrittenEntry[ModelSettings], settings: ModelSettings, re
             report.add_about(entry, ("options", options.name), message, hint or "add it there")
 
 
-def _check_base_url(entry: WrittenEntry[Any], where: Path, settings: EmbeddingSettings | Any, report: Report) -> None:
+def _check_base_url(
+    entry: WrittenEntry[Any], where: Path, settings: EmbeddingSettings | Any, report: Report
+) -> None:
     if settings.base_url is not None:
         place = (*where, "base_url")
-        check_url(entry, place, settings.base_url, report, example="http://127.0.0.1:11434/v1", instead=_ADVICE)
+        check_url(
+            entry,
+            place,
+            settings.base_url,
+            report,
+            example="http://127.0.0.1:11434/v1",
+            instead=_ADVICE,
+        )
 
 
-def resolve_local(written: WrittenConfig, report: Report, check_binary: CheckBinary) -> LocalSettings:
+def resolve_local(
+    written: WrittenConfig, report: Report, check_binary: CheckBinary
+) -> LocalSettings:
     """Return the settings of the first-party tools in the policy file."""
     hosts: tuple[str, ...] = ()
     if written.docs is not None:
@@ -92,7 +109,9 @@ def resolve_local(written: WrittenConfig, report: Report, check_binary: CheckBin
         for index, host in enumerate(written.docs.value.hosts):
             if not _HOST.fullmatch(host):
                 hint = "a name only, in lower case: 'docs.python.org'"
-                report.add_about(written.docs, ("hosts", index), f"{host[:80]!r} is not the name of a host", hint)
+                report.add_about(
+                    written.docs, ("hosts", index), f"{host[:80]!r} is not the name of a host", hint
+                )
     seen: set[str] = set()
     for entry in written.binaries:
         rule = entry.value
@@ -103,6 +122,8 @@ def resolve_local(written: WrittenConfig, report: Report, check_binary: CheckBin
             report.add_about(entry, "", sentence)
     return LocalSettings(
         docs_hosts=hosts,
-        binaries=tuple(sorted((entry.value for entry in written.binaries), key=lambda rule: rule.name)),
+        binaries=tuple(
+            sorted((entry.value for entry in written.binaries), key=lambda rule: rule.name)
+        ),
         hard_links=written.repo.value.hard_links if written.repo is not None else "allow",
     )

@@ -1,4 +1,6 @@
-"""Stage 2 for servers: which keys fit which transport, where a server may listen, and how it gets secrets."""
+"""Stage 2 for servers: which keys fit which transport, where a server may listen, and how it gets
+secrets.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,19 @@ ServerEntry = WrittenEntry[Server]
 
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _ADVICE: Final = "keep it in the environment and write '${NAME}' here"
-_STARTERS: Final = ("npx", "uvx", "uv", "node", "python", "python3", "pipx", "bunx", "deno", "docker", "podman")
+_STARTERS: Final = (
+    "npx",
+    "uvx",
+    "uv",
+    "node",
+    "python",
+    "python3",
+    "pipx",
+    "bunx",
+    "deno",
+    "docker",
+    "podman",
+)
 _GLOBS_ELSEWHERE: Final = {
     "{": "write each out: ['a', 'b']",
     "}": "write each out: ['a', 'b']",
@@ -37,25 +51,43 @@ _GLOBS_ELSEWHERE: Final = {
     "|": "write each out: ['a', 'b']",
     "!": "there is no negation: say it with deny, or with an earlier row",
 }
-"""Glob syntax of other programs, and what to write instead. Here it would be taken literally and match nothing; a
-denial with it would protect nothing."""
+"""Glob syntax of other programs, and what to write instead.
+
+Here it would be taken literally and match nothing; a denial with it would protect nothing.
+"""
 
 
-def check_globs(entry: WrittenEntry[Any], where: str | Path, patterns: Sequence[str], report: Report) -> None:
+def check_globs(
+    entry: WrittenEntry[Any], where: str | Path, patterns: Sequence[str], report: Report
+) -> None:
     """Report each of the patterns at `where` that means something elsewhere and nothing here."""
     for index, pattern in enumerate(patterns):
-        mark = "!" if pattern.startswith("!") else next((char for char in pattern if char in "{}[]|"), "")
+        mark = (
+            "!"
+            if pattern.startswith("!")
+            else next((char for char in pattern if char in "{}[]|"), "")
+        )
         if mark:
             message = f"{pattern[:80]!r} uses {mark!r}, and patterns know only '*' and '?'"
             path = (where,) if isinstance(where, str) else where
             report.add_about(entry, (*path, index), message, _GLOBS_ELSEWHERE[mark])
 
 
-def resolve_server(entry: ServerEntry, local_tools: Mapping[str, Set[str]], report: Report) -> Server:
-    """Return the catalog's value of the server. Problems go to the report; the server must then not be used."""
+def resolve_server(
+    entry: ServerEntry, local_tools: Mapping[str, Set[str]], report: Report
+) -> Server:
+    """Return the catalog's value of the server.
+
+    Problems go to the report; the server must then not be used.
+    """
     server = entry.value
     if server.name == META_SERVER:
-        report.add_about(entry, "", f"{META_SERVER!r} is the router itself, in records of its own tools", "rename it")
+        report.add_about(
+            entry,
+            "",
+            f"{META_SERVER!r} is the router itself, in records of its own tools",
+            "rename it",
+        )
     _check_keys(entry, report)
     check_globs(entry, "include", server.include or (), report)
     check_globs(entry, "exclude", server.exclude, report)
@@ -87,7 +119,11 @@ def resolve_server(entry: ServerEntry, local_tools: Mapping[str, Set[str]], repo
         volatile=tuple(sorted(server.volatile)),
         idempotent=tuple(sorted(server.idempotent)),
         pass_through=tuple(sorted(server.pass_through)),
-        env_names=tuple(sorted({name for _, value in (*server.headers, *server.env) for name in references(value)})),
+        env_names=tuple(
+            sorted(
+                {name for _, value in (*server.headers, *server.env) for name in references(value)}
+            )
+        ),
     )
 
 
@@ -97,14 +133,22 @@ def _check_keys(entry: ServerEntry, report: Report) -> None:
     for key in TRANSPORT_KEYS:
         if key in entry.keys and key not in fitting:
             takes = f"it takes {', '.join(fitting) or 'neither url nor command'}"
-            hint = f"{takes}; stdio takes command, args and env" if server.traits.speaks_http else takes
+            hint = (
+                f"{takes}; stdio takes command, args and env"
+                if server.traits.speaks_http
+                else takes
+            )
             report.add_about(entry, key, f"does not fit transport {server.transport!r}", hint)
     needed = server.traits.needs
     if needed is not None and needed not in entry.keys and entry.complete:
-        report.add_about(entry, "", f"transport {server.transport!r} needs {needed!r}", f"add {needed} = ...")
+        report.add_about(
+            entry, "", f"transport {server.transport!r} needs {needed!r}", f"add {needed} = ..."
+        )
     if server.traits.legacy and not server.legacy:
         hint = "use 'streamable-http', or add legacy = true"
-        report.add_about(entry, "transport", f"transport {server.transport!r} has been given up by MCP", hint)
+        report.add_about(
+            entry, "transport", f"transport {server.transport!r} has been given up by MCP", hint
+        )
     if server.legacy and not server.traits.legacy:
         report.add_about(entry, "legacy", "is only for transport 'sse'", "remove it")
 
@@ -114,22 +158,30 @@ def _check_trust(entry: ServerEntry, report: Report) -> None:
     server = entry.value
     hint = "remove it, or add trust = 'trusted'"
     if server.pass_through and not server.traits.is_remote:
-        report.add_about(entry, "pass_through", "a local server has tools, and nothing else", "remove it")
+        report.add_about(
+            entry, "pass_through", "a local server has tools, and nothing else", "remove it"
+        )
     elif server.pass_through and server.trust != "trusted":
-        report.add_about(entry, "pass_through", "what an untrusted server says is not passed on unaltered", hint)
+        report.add_about(
+            entry, "pass_through", "what an untrusted server says is not passed on unaltered", hint
+        )
     asking = sorted({"input", "logging"} & {*server.pass_through})
     if server.shared and asking:
         message = f"a process that several runs share can't be told whose {asking[0]} this is"
         report.add_about(entry, "shared", message, f"remove it, or {asking[0]!r} from pass_through")
     if not server.prefix and server.trust != "trusted":
-        report.add_about(entry, "prefix", "the names of an untrusted server keep its name before them", hint)
+        report.add_about(
+            entry, "prefix", "the names of an untrusted server keep its name before them", hint
+        )
     if server.reuse and server.trust != "trusted":
         message = "is for trusted servers: what a stranger said once would be said again"
         report.add_about(entry, "reuse", message, "remove it")
 
 
 def check_prefixes(entries: Iterable[ServerEntry], report: Report) -> None:
-    """Report a second server without a prefix: its tools' names would depend on what the first lists today."""
+    """Report a second server without a prefix: its tools' names would depend on what the first
+    lists today.
+    """
     bare = [entry for entry in entries if not entry.value.prefix]
     for entry in bare[1:]:
         message = f"server {bare[0].name!r} has no prefix already, and names have to be unique"
@@ -152,7 +204,9 @@ def is_plain_http(url: str) -> bool:
 
 
 def _split(url: str) -> SplitResult | None:
-    """Return the parts of an http(s) URL, or None: `urlsplit` raises on bad brackets, and `.port` on a bad port."""
+    """Return the parts of an http(s) URL, or None: `urlsplit` raises on bad brackets, and `.port`
+    on a bad port.
+    """
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -164,19 +218,34 @@ def _split(url: str) -> SplitResult | None:
 def _check_url(entry: ServerEntry, report: Report) -> None:
     url = entry.value.url
     if url is not None and "$" in url:
-        report.add_about(entry, "url", "${NAME} is for headers and env only", "write the address out")
+        report.add_about(
+            entry, "url", "${NAME} is for headers and env only", "write the address out"
+        )
     elif url is not None:
-        check_url(entry, ("url",), url, report, example="https://host/mcp", instead="use a header: " + _ADVICE)
+        check_url(
+            entry,
+            ("url",),
+            url,
+            report,
+            example="https://host/mcp",
+            instead="use a header: " + _ADVICE,
+        )
 
 
-def check_url(entry: WrittenEntry[Any], where: Path, url: str, report: Report, *, example: str, instead: str) -> None:
+def check_url(
+    entry: WrittenEntry[Any], where: Path, url: str, report: Report, *, example: str, instead: str
+) -> None:
     """Report an invalid address, one that others can listen to, and one with a credential in it."""
     parts = _split(url) if url.isascii() and url.isprintable() and " " not in url else None
     if parts is None or parts.hostname is None:
-        report.add_about(entry, where, f"{url[:80]!r} is not an http or https address", f"such as {example!r}")
+        report.add_about(
+            entry, where, f"{url[:80]!r} is not an http or https address", f"such as {example!r}"
+        )
         return
     if parts.scheme == "http" and not is_loopback(parts.hostname):
-        report.add_about(entry, where, "plain http would send calls and tokens in the clear", "use https")
+        report.add_about(
+            entry, where, "plain http would send calls and tokens in the clear", "use https"
+        )
     if parts.username is not None or parts.password is not None:
         report.add_about(entry, where, "holds a user name or password", instead)
     if parts.fragment:
@@ -185,7 +254,9 @@ def check_url(entry: WrittenEntry[Any], where: Path, url: str, report: Report, *
         report.add_about(entry, where, "holds what looks like a credential", instead)
 
 
-def _check_values(entry: ServerEntry, key: str, pairs: Sequence[tuple[str, str]], report: Report) -> None:
+def _check_values(
+    entry: ServerEntry, key: str, pairs: Sequence[tuple[str, str]], report: Report
+) -> None:
     for name, value in pairs:
         where: Path = (key, name)
         if key == "headers" and not _HEADER_NAME.fullmatch(name):
@@ -197,21 +268,29 @@ def _check_values(entry: ServerEntry, key: str, pairs: Sequence[tuple[str, str]]
         elif literal_secret(name, value):
             report.add_about(entry, where, "looks like a secret written out", _ADVICE)
         elif not references(value) and not is_plain_setting(value):
-            message = "is written out, and nothing shows that it is no secret: only references may be"
+            message = (
+                "is written out, and nothing shows that it is no secret: only references may be"
+            )
             report.add_about(entry, where, message, _ADVICE)
 
 
 def _check_auth(entry: ServerEntry, report: Report) -> None:
     server = entry.value
-    if server.auth is not None and any(name.lower() == "authorization" for name, _ in server.headers):
+    if server.auth is not None and any(
+        name.lower() == "authorization" for name, _ in server.headers
+    ):
         message = "can't be used with a header 'Authorization': a request carries one credential"
         report.add_about(entry, "auth", message, "remove one of them")
     if server.client_id is None:
         return
     if server.auth is None:
-        report.add_about(entry, "client_id", "is for auth = 'oauth' only", "add auth = 'oauth', or remove it")
+        report.add_about(
+            entry, "client_id", "is for auth = 'oauth' only", "add auth = 'oauth', or remove it"
+        )
     if not server.client_id.isascii() or not server.client_id.isprintable():
-        report.add_about(entry, "client_id", f"{server.client_id[:80]!r} is no client id: it is printable ASCII")
+        report.add_about(
+            entry, "client_id", f"{server.client_id[:80]!r} is no client id: it is printable ASCII"
+        )
 
 
 def _check_command(entry: ServerEntry, report: Report) -> None:
@@ -220,19 +299,29 @@ def _check_command(entry: ServerEntry, report: Report) -> None:
         words.insert(0, (("command",), entry.value.command))
     for where, word in words:
         if references(word):
-            message = "${NAME} is for headers and env only: arguments are visible to other users of the machine"
+            message = (
+                "${NAME} is for headers and env only: arguments are visible to other users of the"
+                " machine"
+            )
             report.add_about(entry, where, message, "pass it in env")
         elif looks_secret(word):
-            report.add_about(entry, where, "looks like a secret written out", "pass it in env: " + _ADVICE)
+            report.add_about(
+                entry, where, "looks like a secret written out", "pass it in env: " + _ADVICE
+            )
         if "\0" in word:
             report.add_about(entry, where, "holds a null character", "remove it")
 
 
 def command_words(command: str) -> list[str]:
-    """Return the words of a `command`: more than one if it is a command line. A path may have spaces, so only what
-    looks like an option, or like an argument of a well-known starter, counts as a further word."""
+    """Return the words of a `command`: more than one if it is a command line.
+
+    A path may have spaces, so only what looks like an option, or like an argument of a well-known
+    starter, counts as a further word.
+    """
     words = command.split()
-    is_line = len(words) > 1 and (words[0] in _STARTERS or any(word.startswith("-") for word in words[1:]))
+    is_line = len(words) > 1 and (
+        words[0] in _STARTERS or any(word.startswith("-") for word in words[1:])
+    )
     return words if is_line else [command]
 
 
@@ -240,13 +329,27 @@ def _check_local(entry: ServerEntry, local_tools: Mapping[str, Set[str]], report
     tools = local_tools.get(entry.name)
     if tools is None:
         hint = report.suggester.did_you_mean(entry.name, local_tools)
-        known = f"there are {', '.join(sorted(local_tools))}" if local_tools else "none come with this installation"
-        add = f"your own come by Router.open(local=...), on the command line by --local {entry.name}=module:TOOLS"
+        known = (
+            f"there are {', '.join(sorted(local_tools))}"
+            if local_tools
+            else "none come with this installation"
+        )
+        add = (
+            "your own come by Router.open(local=...), on the command line by --local"
+            f" {entry.name}=module:TOOLS"
+        )
         if SERVER_NAME.fullmatch(entry.name):  # what else it is called was reported before
-            report.add_about(entry, "", f"no local tools are called {entry.name!r}", hint or f"{known}; {add}")
+            report.add_about(
+                entry, "", f"no local tools are called {entry.name!r}", hint or f"{known}; {add}"
+            )
         return
     for key, patterns in (("include", entry.value.include or ()), ("exclude", entry.value.exclude)):
         for index, pattern in enumerate(patterns):
             if not is_glob(pattern) and pattern not in tools:
-                hint = report.suggester.did_you_mean(pattern, tools) or f"it has {', '.join(sorted(tools))}"
-                report.add_about(entry, (key, index), f"server {entry.name!r} has no tool {pattern!r}", hint)
+                hint = (
+                    report.suggester.did_you_mean(pattern, tools)
+                    or f"it has {', '.join(sorted(tools))}"
+                )
+                report.add_about(
+                    entry, (key, index), f"server {entry.name!r} has no tool {pattern!r}", hint
+                )

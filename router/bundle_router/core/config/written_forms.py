@@ -1,12 +1,13 @@
-"""The written form: exactly what each config file may say, made from the keys that the catalog declares.
+"""The written form: exactly what each config file may say, made from the keys that the catalog
+declares.
 
 Rules:
 1. Unknown keys are refused, and nothing is coerced: `"yes"` is not true, `"5"` is not a number.
-2. A form is a pydantic model; `value_of` turns a valid one into the catalog's value. An absent key has the default of
-   the catalog's field, or is settled in stage 2.
-3. The JSON Schemas that editors read (completion, hover text, red lines) are made from the forms. They are draft 7, the
-   newest that the editors' TOML servers read in full. They can't know which ids exist; they accept all that stage 1
-   accepts.
+2. A form is a pydantic model; `value_of` turns a valid one into the catalog's value. An absent key
+   has the default of the catalog's field, or is settled in stage 2.
+3. The JSON Schemas that editors read (completion, hover text, red lines) are made from the forms.
+   They are draft 7, the newest that the editors' TOML servers read in full. They can't know which
+   ids exist; they accept all that stage 1 accepts.
 """
 
 from __future__ import annotations
@@ -63,7 +64,11 @@ def form_of(table: type) -> type[Form]:
         row = (
             annotation,
             Field(
-                ... if default is MISSING else list(default) if isinstance(default, tuple) else default,
+                ...
+                if default is MISSING
+                else list(default)
+                if isinstance(default, tuple)
+                else default,
                 description=declared.description,
                 **bounds,
             ),
@@ -78,7 +83,11 @@ def form_of(table: type) -> type[Form]:
         written[name] = (form, Field(None, description=table.TABLES[name]))  # type: ignore[attr-defined]  # by contract
     extra = getattr(table, "JSON_SCHEMA", None)
     made: type[Form] = create_model(
-        table.__name__, __base__=Form, __doc__=table.__doc__, __cls_kwargs__={"json_schema_extra": extra}, **written
+        table.__name__,
+        __base__=Form,
+        __doc__=table.__doc__,
+        __cls_kwargs__={"json_schema_extra": extra},
+        **written,
     )
     made.declares = table
     return made
@@ -101,15 +110,19 @@ def _written_type(annotation: Any) -> Any:
 
 
 def value_of(written: Any, name: str = "") -> Any:
-    """Return the catalog's value of a valid form: tables as its values (named `name`, where their name is no key),
-    lists as tuples, other tables as sorted pairs."""
+    """Return the catalog's value of a valid form: tables as its values (named `name`, where their
+    name is no key), lists as tuples, other tables as sorted pairs.
+    """
     if isinstance(written, Form):
         table = written.declares
         values: dict[str, Any] = {}
         for key in written.model_fields_set:
             part = getattr(written, key)
             if isinstance(part, Form) and part.declares is None:
-                values |= {f"{key}_{inner}": value_of(getattr(part, inner)) for inner in part.model_fields_set}
+                values |= {
+                    f"{key}_{inner}": value_of(getattr(part, inner))
+                    for inner in part.model_fields_set
+                }
             else:
                 values[key] = value_of(part)
         first = fields(table)[0].name
@@ -123,13 +136,15 @@ def value_of(written: Any, name: str = "") -> Any:
     return written
 
 
-# --- JSON Schema ---------------------------------------------------------------------------------------------------
+# --- JSON Schema ----------------------------------------------------------------------------------
 
 
 def schema_texts() -> dict[str, str]:
     """Return the schema of every config file, by its path relative to the config folder."""
     return {
-        f"schema/{file.removesuffix('.toml')}.schema.json": json.dumps(schema(file), indent=2, ensure_ascii=False)
+        f"schema/{file.removesuffix('.toml')}.schema.json": json.dumps(
+            schema(file), indent=2, ensure_ascii=False
+        )
         + "\n"
         for file in FILES
     }
@@ -137,22 +152,33 @@ def schema_texts() -> dict[str, str]:
 
 def schema(file: str) -> dict[str, Any]:
     """Return the schema of one config file."""
-    cleaned: dict[str, Any] = _clean(form_of(FILES[file]).model_json_schema(ref_template="#/definitions/{model}"))
+    cleaned: dict[str, Any] = _clean(
+        form_of(FILES[file]).model_json_schema(ref_template="#/definitions/{model}")
+    )
     if "$defs" in cleaned:
         cleaned["definitions"] = cleaned.pop("$defs")
-    return {"$schema": "http://json-schema.org/draft-07/schema#", "title": f"Bundle Router: {file}", **cleaned}
+    return {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": f"Bundle Router: {file}",
+        **cleaned,
+    }
 
 
 def _clean(node: Any) -> Any:
-    """Return the schema without null, which TOML has no word for, without made-up titles and draft-7 traps."""
+    """Return the schema without null, which TOML has no word for, without made-up titles and
+    draft-7 traps.
+    """
     if isinstance(node, list):
         return [_clean(item) for item in node]
     if not isinstance(node, dict):
         return node
     cleaned = {
-        key: {name: _clean(item) for name, item in value.items()} if key == "properties" else _clean(value)
+        key: {name: _clean(item) for name, item in value.items()}
+        if key == "properties"
+        else _clean(value)
         for key, value in node.items()
-        if not (key == "title" and isinstance(value, str)) and not (key == "default" and value is None)
+        if not (key == "title" and isinstance(value, str))
+        and not (key == "default" and value is None)
     }
     choices = cleaned.get("anyOf")
     if isinstance(choices, list):

@@ -2,19 +2,21 @@
 
 Rules:
 1. Only `apply` changes an activation, once a step, between steps. Nothing is evicted within a step.
-2. The cap counts distinct tools: those that bundles show, and those that were asked for. Only what a step itself needs
-   may exceed it: the tools visible at the step, and those that stay after it, number at most
-   max(cap, what the step needs).
-3. Entries that text may have influenced (`UNTRUSTED`) never displace entries of the operator's mapping. They are
-   evicted first, however recently they were used, and being picked is no use of a trusted entry. So the trusted part of
-   a set depends only on the mapping and on what was called and asked for.
-4. Within one kind the least recently used entry is evicted first; ties go by id. A bundle is used when a step needs it
-   and when one of its tools is called.
+2. The cap counts distinct tools: those that bundles show, and those that were asked for. Only what
+   a step itself needs may exceed it: the tools visible at the step, and those that stay after it,
+   number at most max(cap, what the step needs).
+3. Entries that text may have influenced (`UNTRUSTED`) never displace entries of the operator's
+   mapping. They are evicted first, however recently they were used, and being picked is no use of a
+   trusted entry. So the trusted part of a set depends only on the mapping and on what was called
+   and asked for.
+4. Within one kind the least recently used entry is evicted first; ties go by id. A bundle is used
+   when a step needs it and when one of its tools is called.
 5. Time is logical: `used` counts up from the highest in the set. There is no clock.
-6. A bundle that was only offered (`shortlist`) is in the set with use 0, so that a call of it counts. It leaves at the
-   next step unless one of its tools was called or asked for. Offering a present entry does not use it.
-7. A tool that was asked for stays until its bundle leaves, or, between steps, until more than `cap` were asked for
-   after it. `place` is given once, counting up, and kept: entries keep their order.
+6. A bundle that was only offered (`shortlist`) is in the set with use 0, so that a call of it
+   counts. It leaves at the next step unless one of its tools was called or asked for. Offering a
+   present entry does not use it.
+7. A tool that was asked for stays until its bundle leaves, or, between steps, until more than `cap`
+   were asked for after it. `place` is given once, counting up, and kept: entries keep their order.
 """
 
 from __future__ import annotations
@@ -33,21 +35,28 @@ from bundle_router.core.tools.exposure.names import names_in
 from bundle_router.dataclass import dataclass, replace
 
 MAX_ASKED: Final = 128
-"""Tools that one run may have asked for at a time. Further ones are found and called, but don't join the array; the
-answer that names them says so."""
+"""Tools that one run may have asked for at a time.
 
-UNTRUSTED: Final[frozenset[Reason]] = frozenset(("search", "model", "model_cached", "union", "shortlist", "default"))
-"""Origins that text in an intent may have influenced. The declared default is one: it is shown when an answer was
-sought and not found, which text can bring about."""
+Further ones are found and called, but don't join the array; the answer that names them says so.
+"""
+
+UNTRUSTED: Final[frozenset[Reason]] = frozenset(
+    ("search", "model", "model_cached", "union", "shortlist", "default")
+)
+"""Origins that text in an intent may have influenced.
+
+The declared default is one: it is shown when an answer was sought and not found, which text can
+bring about.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
     """The activation after a step, and what left it (`evicted`, in that order).
 
-    Entries in `aside` stay, but are not visible at this step: a pick of search or a model takes their room once. A pick
-    without room even then is visible now and does not stay. `evicted_tools` were asked for and left, each after its
-    bundle, which stays.
+    Entries in `aside` stay, but are not visible at this step: a pick of search or a model takes
+    their room once. A pick without room even then is visible now and does not stay. `evicted_tools`
+    were asked for and left, each after its bundle, which stays.
     """
 
     after: Activation
@@ -65,11 +74,16 @@ def _next_tick(activation: Activation) -> int:
 
 
 def touch(activation: Activation, id_: str) -> Activation:
-    """Return the activation after a tool of bundle `id_` was called. An id that is not in the set changes nothing."""
+    """Return the activation after a tool of bundle `id_` was called.
+
+    An id that is not in the set changes nothing.
+    """
     tick = _next_tick(activation)
     if all(entry.id != id_ for entry in activation.entries):
         return activation
-    return Activation(tuple(replace(e, used=tick) if e.id == id_ else e for e in activation.entries))
+    return Activation(
+        tuple(replace(e, used=tick) if e.id == id_ else e for e in activation.entries)
+    )
 
 
 def room_in(activation: Activation) -> int:
@@ -85,7 +99,10 @@ class Room:
     tokens: float = inf
 
     def fitting(self, cards: Iterable[Card]) -> list[Card]:
-        """Return the cards that fit, in the given order. One that is too large does not keep out smaller ones."""
+        """Return the cards that fit, in the given order.
+
+        One that is too large does not keep out smaller ones.
+        """
         kept: list[Card] = []
         tokens = self.tokens
         for card in cards:
@@ -101,17 +118,24 @@ def room_of(step: Step, tools: int = 0, tokens: int = 0) -> Room:
     return Room(next(bounds) - tools, next(bounds) - tokens)
 
 
-def room_left(step: Step, decision: Decision, activation: Activation, cards: Mapping[str, Card]) -> Room:
+def room_left(
+    step: Step, decision: Decision, activation: Activation, cards: Mapping[str, Card]
+) -> Room:
     """Return the room in the step's array after what the activation holds."""
     before = {tool.name for entry in decision.after.entries for tool in entry.tools}
     now = {tool.name for entry in activation.entries for tool in entry.tools}
     joined, shown = [cards[tool] for tool in now - before if tool in cards], decision.exposure
-    room = room_of(step, shown.tools + len(joined), shown.tokens + sum(card.tokens for card in joined))
+    room = room_of(
+        step, shown.tools + len(joined), shown.tokens + sum(card.tokens for card in joined)
+    )
     return Room(min(room.tools, room_in(activation)), room.tokens)
 
 
 def ask_for(activation: Activation, id_: str, tools: Iterable[str]) -> Activation:
-    """Return the activation after tools of bundle `id_` were asked for. A bundle outside the set changes nothing."""
+    """Return the activation after tools of bundle `id_` were asked for.
+
+    A bundle outside the set changes nothing.
+    """
     entry = next((entry for entry in activation.entries if entry.id == id_), None)
     if entry is None:
         return activation
@@ -122,15 +146,20 @@ def ask_for(activation: Activation, id_: str, tools: Iterable[str]) -> Activatio
             known[name] = replace(known[name], used=tick)
         elif room > 0:
             room -= 1
-            known[name] = AskedTool(name, _next_place(activation) + len(known) - len(entry.tools), tick)
+            known[name] = AskedTool(
+                name, _next_place(activation) + len(known) - len(entry.tools), tick
+            )
     changed = replace(entry, used=tick, tools=tuple(known.values()))
     return Activation(tuple(changed if other is entry else other for other in activation.entries))
 
 
 @dataclass(frozen=True, slots=True)
 class CallEffect:
-    """The effect of a call on an activation. `tool`, by its canonical name, was called; `joined` are tools that were
-    asked for, each after its bundle."""
+    """The effect of a call on an activation.
+
+    `tool`, by its canonical name, was called; `joined` are tools that were asked for, each after
+    its bundle.
+    """
 
     bundle: str = ""
     tool: str = ""
@@ -138,12 +167,16 @@ class CallEffect:
 
 
 def resume_activation(after: Activation, calls: Iterable[CallEffect]) -> Activation:
-    """Return a continued run's activation: the one its last decision left, with the effects of its calls since."""
+    """Return a continued run's activation: the one its last decision left, with the effects of its
+    calls since.
+    """
     activation = after
     for call in calls:
         if call.tool:
             activation = touch(activation, call.bundle)
-            if any(call.tool == asked.name for entry in activation.entries for asked in entry.tools):
+            if any(
+                call.tool == asked.name for entry in activation.entries for asked in entry.tools
+            ):
                 activation = ask_for(activation, call.bundle, (call.tool,))
         groups: dict[str, list[str]] = {}
         for bundle, tool in call.joined:
@@ -154,7 +187,9 @@ def resume_activation(after: Activation, calls: Iterable[CallEffect]) -> Activat
 
 
 def _next_place(activation: Activation) -> int:
-    places = [place for e in activation.entries for place in (e.place, *(tool.place for tool in e.tools))]
+    places = [
+        place for e in activation.entries for place in (e.place, *(tool.place for tool in e.tools))
+    ]
     return max(places, default=-1) + 1
 
 
@@ -164,8 +199,11 @@ def inherit(parent: Activation) -> Activation:
 
 
 def rename_bundles(activation: Activation, today: Callable[[str], str]) -> Activation:
-    """Return the activation with every bundle under its present id. Entries of one bundle are joined: used at the
-    latest use, placed at the earliest place, trusted if one is, inherited if all are."""
+    """Return the activation with every bundle under its present id.
+
+    Entries of one bundle are joined: used at the latest use, placed at the earliest place, trusted
+    if one is, inherited if all are.
+    """
     if all(today(entry.id) == entry.id for entry in activation.entries):
         return activation
     merged: dict[str, Entry] = {}
@@ -178,7 +216,9 @@ def rename_bundles(activation: Activation, today: Callable[[str], str]) -> Activ
 
 def _merge_entries(one: Entry, other: Entry) -> Entry:
     better = one.origin in UNTRUSTED and other.origin not in UNTRUSTED
-    tools = {tool.name: tool for tool in sorted((*one.tools, *other.tools), key=lambda tool: tool.used)}
+    tools = {
+        tool.name: tool for tool in sorted((*one.tools, *other.tools), key=lambda tool: tool.used)
+    }
     return Entry(
         one.id,
         other.origin if better else one.origin,
@@ -190,13 +230,19 @@ def _merge_entries(one: Entry, other: Entry) -> Entry:
 
 
 ToolsOf = Callable[[str], Sequence[str] | None]
-"""Returns the tools that a bundle shows without being asked; None for a bundle that the catalog does not have."""
+"""Returns the tools that a bundle shows without being asked; None for a bundle that the catalog
+does not have.
+"""
 
 
-def apply(activation: Activation, needed: Sequence[tuple[str, Reason]], tools_of: ToolsOf, cap: int) -> Applied:
-    """Return the activation after a step that needs the given bundles, and what was evicted to keep within the cap.
+def apply(
+    activation: Activation, needed: Sequence[tuple[str, Reason]], tools_of: ToolsOf, cap: int
+) -> Applied:
+    """Return the activation after a step that needs the given bundles, and what was evicted to keep
+    within the cap.
 
-    A bundle that the catalog does not have any more is dropped silently, since there is nothing left to show.
+    A bundle that the catalog does not have any more is dropped silently, since there is nothing
+    left to show.
     """
     tick, place = _next_tick(activation), _next_place(activation)
     entries = {
@@ -207,7 +253,11 @@ def apply(activation: Activation, needed: Sequence[tuple[str, Reason]], tools_of
     for id_, reason in needed:
         known = entries.get(id_)
         used = 0 if reason == "shortlist" else tick
-        entries[id_] = Entry(id_, reason, used, False, place) if known is None else _use_again(known, reason, tick)
+        entries[id_] = (
+            Entry(id_, reason, used, False, place)
+            if known is None
+            else _use_again(known, reason, tick)
+        )
         place += known is None
 
     needs = {id_ for id_, _ in needed}
@@ -218,19 +268,28 @@ def apply(activation: Activation, needed: Sequence[tuple[str, Reason]], tools_of
         unmoved = _kept_ids(entries, mapped, tools_of, cap)
         staying = visible if visible & trusted == unmoved & trusted else unmoved
     if len(staying) == len(entries):
-        return Applied(_order_entries(entries.values()), (), evicted_tools=_evicted_tools(activation, entries.values()))
+        return Applied(
+            _order_entries(entries.values()),
+            (),
+            evicted_tools=_evicted_tools(activation, entries.values()),
+        )
     before = {entry.id for entry in activation.entries}
     return Applied(
         _order_entries(entry for entry in entries.values() if entry.id in staying),
-        tuple(entry.id for entry in _eviction_order(entries) if entry.id in before and entry.id not in staying),
+        tuple(
+            entry.id
+            for entry in _eviction_order(entries)
+            if entry.id in before and entry.id not in staying
+        ),
         frozenset(staying - visible),
         _evicted_tools(activation, (entry for entry in entries.values() if entry.id in staying)),
     )
 
 
 def _evicted_tools(before: Activation, staying: Iterable[Entry]) -> tuple[tuple[str, str], ...]:
-    """Return (bundle, tool) for the asked-for tools that left bundles which stay; meta-tools, whose names have no
-    server, are not reported."""
+    """Return (bundle, tool) for the asked-for tools that left bundles which stay; meta-tools, whose
+    names have no server, are not reported.
+    """
     if not any(entry.tools for entry in before.entries):
         return ()
     kept = {entry.id: {tool.name for tool in entry.tools} for entry in staying}
@@ -262,13 +321,22 @@ def _use_again(entry: Entry, reason: Reason, tick: int) -> Entry:
 
 def _eviction_order(entries: Mapping[str, Entry]) -> list[Entry]:
     """Return the entries in the order of their eviction."""
-    return sorted(entries.values(), key=lambda entry: (entry.origin not in UNTRUSTED, entry.used, entry.id))
+    return sorted(
+        entries.values(), key=lambda entry: (entry.origin not in UNTRUSTED, entry.used, entry.id)
+    )
 
 
-def _kept_ids(entries: Mapping[str, Entry], fixed: Set[str], tools_of: ToolsOf, cap: int) -> set[str]:
-    """Return the ids that stay when entries are evicted until at most `cap` tools are left. Those in `fixed` stay."""
+def _kept_ids(
+    entries: Mapping[str, Entry], fixed: Set[str], tools_of: ToolsOf, cap: int
+) -> set[str]:
+    """Return the ids that stay when entries are evicted until at most `cap` tools are left.
+
+    Those in `fixed` stay.
+    """
     kept = set(entries)
-    counts = Counter(chain.from_iterable(_counted_tools(entry, tools_of) for entry in entries.values()))
+    counts = Counter(
+        chain.from_iterable(_counted_tools(entry, tools_of) for entry in entries.values())
+    )
     if len(counts) <= cap:
         return kept
     for entry in _eviction_order(entries):
@@ -282,7 +350,9 @@ def _kept_ids(entries: Mapping[str, Entry], fixed: Set[str], tools_of: ToolsOf, 
 
 
 def _counted_tools(entry: Entry, tools_of: ToolsOf) -> Set[str]:
-    """Return the entry's tools that count towards the cap: not meta-tools, whose names have no server."""
+    """Return the entry's tools that count towards the cap: not meta-tools, whose names have no
+    server.
+    """
     return {*(tools_of(entry.id) or ()), *(tool.name for tool in entry.tools if "." in tool.name)}
 
 
@@ -291,28 +361,36 @@ def _cap_asked_tools(activation: Activation, cap: int) -> Iterator[Entry]:
     if not any(entry.tools for entry in activation.entries):
         yield from activation.entries
         return
-    asked = sorted(((tool.used, tool.place) for e in activation.entries for tool in e.tools), reverse=True)
+    asked = sorted(
+        ((tool.used, tool.place) for e in activation.entries for tool in e.tools), reverse=True
+    )
     kept = frozenset(asked[: max(cap, 0)])
     for entry in activation.entries:
         tools = tuple(tool for tool in entry.tools if (tool.used, tool.place) in kept)
         yield entry if tools == entry.tools else replace(entry, tools=tools)
 
 
-# --- the active set of an agent that keeps its own history, derived from that: nothing needs to be stored -------------
-# 1. Only calls count, and what `search_tools` answered to one of them: text of any other result activates nothing.
-# 2. What is derived is a wish, like every activation: policy and the step's route say what is shown.
-# 3. Messages may be OpenAI's (chat completions or Responses items) or Anthropic's, and may be cut off anywhere. What is
-#    not understood is passed over.
+# --- the active set of an agent that keeps its own history, derived from that: nothing needs to be
+# 1. Only calls count, and what `search_tools` answered to one of them: text of any other result
+#    activates nothing.
+# 2. What is derived is a wish, like every activation: policy and the step's route say what is
+#    shown.
+# 3. Messages may be OpenAI's (chat completions or Responses items) or Anthropic's, and may be cut
+#    off anywhere. What is not understood is passed over.
 
 MAX_MESSAGES: Final = 2_000
 """Messages that are read, the latest ones."""
-_FOUND: Final = re.compile(r"(?m)^([A-Za-z0-9_-]{1,64})(?:\(|: (?:already in your tool list|shown earlier)$)")
+_FOUND: Final = re.compile(
+    r"(?m)^([A-Za-z0-9_-]{1,64})(?:\(|: (?:already in your tool list|shown earlier)$)"
+)
 _SELECT: Final = "select:"
 
 
 def from_messages(messages: Sequence[Mapping[str, Any]], catalog: Catalog) -> Activation:
-    """Return what the calls in the messages asked for: the bundles of the tools called, found or selected, in that
-    order, and the tools themselves. Tools that the catalog does not have are skipped."""
+    """Return what the calls in the messages asked for: the bundles of the tools called, found or
+    selected, in that order, and the tools themselves. Tools that the catalog does not have are
+    skipped.
+    """
     canonical = _names(catalog)
     homes = _homes(catalog)
     entries: dict[str, Entry] = {}
@@ -330,15 +408,21 @@ def from_messages(messages: Sequence[Mapping[str, Any]], catalog: Catalog) -> Ac
         at = known[tool].place if tool in known else place
         place += tool not in known
         known[tool] = AskedTool(tool, at, tick)
-        entries[home] = Entry(home, entry.origin, tick, place=entry.place, tools=tuple(known.values()))
+        entries[home] = Entry(
+            home, entry.origin, tick, place=entry.place, tools=tuple(known.values())
+        )
     return Activation(tuple(entries[id_] for id_ in sorted(entries)))
 
 
 def _names(catalog: Catalog) -> Mapping[str, str]:
     known = catalog.memo.get("canonical")
     if not isinstance(known, dict):
-        tools = {tool for bundle in catalog.bundles.values() for tool in bundle.tools} | set(catalog.cards)
-        known = catalog.memo["canonical"] = {short: name for name, short in names_in(catalog, tools).items()}
+        tools = {tool for bundle in catalog.bundles.values() for tool in bundle.tools} | set(
+            catalog.cards
+        )
+        known = catalog.memo["canonical"] = {
+            short: name for name, short in names_in(catalog, tools).items()
+        }
     return known
 
 
@@ -405,7 +489,11 @@ def _results(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _items(value: Any) -> list[Mapping[str, Any]]:
-    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list | tuple) else []
+    return (
+        [item for item in value if isinstance(item, Mapping)]
+        if isinstance(value, list | tuple)
+        else []
+    )
 
 
 def _text(value: Any) -> str:

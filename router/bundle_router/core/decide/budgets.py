@@ -1,15 +1,17 @@
 """Budgets of calls, for a step, a run and a tree of runs; and loops of repeated calls.
 
 Rules:
-1. A step's budget belongs to its branch, workflow, role, step and key: routing the step again does not renew it. Other
-   budgets belong to the whole run, and to the tree of runs that begins with it.
-2. Every answered call counts, refused ones too: they cost the model as many tokens. A call that a budget refused does
-   not count, so that the recorded totals stay as they were when the budget ran out.
-3. Budgets are checked when a call begins; a tree's once more when the start is recorded, as its runs have separate
-   records. Concurrent calls may exceed bytes and time together, each by the limits of one call.
-4. A call repeats when one of the last `WINDOW` different calls asked the same and got the same answer. Repetitions in a
-   row count until a call asks or gets something else. So polling is no loop while the answer changes, and a loop is
-   found up to a length of `WINDOW` calls.
+1. A step's budget belongs to its branch, workflow, role, step and key: routing the step again does
+   not renew it. Other budgets belong to the whole run, and to the tree of runs that begins with it.
+2. Every answered call counts, refused ones too: they cost the model as many tokens. A call that a
+   budget refused does not count, so that the recorded totals stay as they were when the budget ran
+   out.
+3. Budgets are checked when a call begins; a tree's once more when the start is recorded, as its
+   runs have separate records. Concurrent calls may exceed bytes and time together, each by the
+   limits of one call.
+4. A call repeats when one of the last `WINDOW` different calls asked the same and got the same
+   answer. Repetitions in a row count until a call asks or gets something else. So polling is no
+   loop while the answer changes, and a loop is found up to a length of `WINDOW` calls.
 5. In a loop only the loop's own calls are refused: any other call leads out of it.
 """
 
@@ -28,8 +30,11 @@ WINDOW: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """The totals of a step's calls. `result_bytes` counts unshaped results, `elapsed_ms` adds up the calls' own times.
-    `recent` has a hash of each of the last calls' questions and answers, latest last; it is valid in this process only.
+    """The totals of a step's calls.
+
+    `result_bytes` counts unshaped results, `elapsed_ms` adds up the calls' own times. `recent` has
+    a hash of each of the last calls' questions and answers, latest last; it is valid in this
+    process only.
     """
 
     calls: int = 0
@@ -49,21 +54,30 @@ class Totals:
 
 
 def over_budget(limits: CallLimits, spent: Totals, question: int) -> tuple[str, str] | None:
-    """Return why no further call may begin: the key of `[limits]`, and the text for the agent; None where one may.
-    `question` is the hash of the call's question."""
+    """Return why no further call may begin: the key of `[limits]`, and the text for the agent; None
+    where one may. `question` is the hash of the call's question.
+    """
     bounds = limits.calls_per_step, limits.result_bytes_per_step, limits.call_seconds_per_step
     if (over := _exceeded_bound("step", "This step", spent, bounds)) is not None:
         return over
-    if spent.repeats >= limits.repeated_calls and any(question == earlier for earlier, _ in spent.recent):
-        return "repeated_calls", (
-            f"This call was made before and gave the same answer, and so did the last {spent.repeats} calls. "
-            "Making it again won't change that: do something else, or go on with what you have."
+    if spent.repeats >= limits.repeated_calls and any(
+        question == earlier for earlier, _ in spent.recent
+    ):
+        return (
+            "repeated_calls",
+            (
+                "This call was made before and gave the same answer, and so did the last"
+                f" {spent.repeats} calls. Making it again won't change that: do something else, or"
+                " go on with what you have."
+            ),
         )
     return None
 
 
 def over_total(limits: CallLimits, run: Totals, tree: Totals | None) -> tuple[str, str] | None:
-    """Return why no further call may begin in a run or its tree of runs (None: it has none), as `over_budget` does."""
+    """Return why no further call may begin in a run or its tree of runs (None: it has none), as
+    `over_budget` does.
+    """
     bounds = limits.calls_per_run, limits.result_bytes_per_run, limits.call_seconds_per_run
     over = _exceeded_bound("run", "This run", run, bounds)
     if over is not None or tree is None:
@@ -80,9 +94,17 @@ def _exceeded_bound(
     if calls is not None and spent.calls >= calls:
         key, spent_words, limit = "calls", f"{spent.calls:,} calls", f"{calls:,}"
     elif size is not None and spent.result_bytes >= size:
-        key, spent_words, limit = "result_bytes", f"results of {spent.result_bytes:,} bytes", f"{size:,}"
+        key, spent_words, limit = (
+            "result_bytes",
+            f"results of {spent.result_bytes:,} bytes",
+            f"{size:,}",
+        )
     elif seconds is not None and elapsed >= seconds:
-        key, spent_words, limit = "call_seconds", f"{elapsed:,.0f} seconds of calls", f"{seconds:,g}"
+        key, spent_words, limit = (
+            "call_seconds",
+            f"{elapsed:,.0f} seconds of calls",
+            f"{seconds:,g}",
+        )
     else:
         return None
     message = f"{who} has had {spent_words}, of at most {limit}: it gets no more."
@@ -102,13 +124,21 @@ def sum_totals(parts: Iterable[Totals]) -> Totals:
 
 
 HEAD: Final = 1_000
-"""Characters that are kept of arguments that are too large, or that are longer than `KEPT` and were refused."""
+"""Characters that are kept of arguments that are too large, or that are longer than `KEPT` and were
+refused.
+"""
 KEPT: Final = 4_000
 
 
 def shorten_arguments(text: str) -> str:
-    """Shorten the arguments of a refused call for the record: nothing acted on them, and there may be many."""
-    return text if len(text) <= KEPT else encode({"length": len(text), "digest": digest(text), "head": text[:HEAD]})
+    """Shorten the arguments of a refused call for the record: nothing acted on them, and there may
+    be many.
+    """
+    return (
+        text
+        if len(text) <= KEPT
+        else encode({"length": len(text), "digest": digest(text), "head": text[:HEAD]})
+    )
 
 
 def asked_hash(name: str, arguments: str | None) -> int:
@@ -119,16 +149,24 @@ def asked_hash(name: str, arguments: str | None) -> int:
 def add_call(spent: Totals, result_bytes: int, elapsed_ms: float) -> Totals:
     """Return the totals after a call ended, which counts once however many attempts it took."""
     return Totals(
-        spent.calls, spent.result_bytes + result_bytes, spent.elapsed_ms + elapsed_ms, spent.repeats, spent.recent
+        spent.calls,
+        spent.result_bytes + result_bytes,
+        spent.elapsed_ms + elapsed_ms,
+        spent.repeats,
+        spent.recent,
     )
 
 
 def count_start(spent: Totals) -> Totals:
     """Return the totals after a call was admitted."""
-    return Totals(spent.calls + 1, spent.result_bytes, spent.elapsed_ms, spent.repeats, spent.recent)
+    return Totals(
+        spent.calls + 1, spent.result_bytes, spent.elapsed_ms, spent.repeats, spent.recent
+    )
 
 
-def count_end(spent: Totals, question: int, answered: int, result_bytes: int, elapsed_ms: float) -> Totals:
+def count_end(
+    spent: Totals, question: int, answered: int, result_bytes: int, elapsed_ms: float
+) -> Totals:
     """Return the totals after an admitted call ended."""
     pair, before = (question, answered), spent.recent
     is_again = pair in before

@@ -1,11 +1,13 @@
-"""The ceiling of a step: every policy, step policy and ancestor's limit that applies to it, as layers.
+"""The ceiling of a step: every policy, step policy and ancestor's limit that applies to it, as
+layers.
 
 Rules:
-1. A layer can only narrow. The policies that cover the address, the step's own policy, and those of every ancestor are
-   layers of one kind; no layer grants what another refuses.
-2. An address that no policy with an `allow` covers is granted nothing, and neither are its sub-agents.
-3. A renamed bundle is also meant by its old ids: `bundle:old-id` means its present id, and a glob in a `deny` covers
-   it by any of its ids. A glob in an `allow` has to cover the present id.
+1. A layer can only narrow. The policies that cover the address, the step's own policy, and those of
+   every ancestor are layers of one kind; no layer grants what another refuses.
+2. An address that no policy with an `allow` covers is granted nothing, and neither are its
+   sub-agents.
+3. A renamed bundle is also meant by its old ids: `bundle:old-id` means its present id, and a glob
+   in a `deny` covers it by any of its ids. A glob in an `allow` has to cover the present id.
 """
 
 from __future__ import annotations
@@ -43,20 +45,33 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class StepCeiling:
-    """The most that a step may have. `ungranted`: addresses (its own, its ancestors') without a grant."""
+    """The most that a step may have.
+
+    `ungranted`: addresses (its own, its ancestors') without a grant.
+    """
 
     layers: tuple[Layer, ...]
     ungranted: tuple[str, ...]
 
 
-def ceiling_of(catalog: Catalog, address: Address, policy: StepPolicy | None, grants: tuple[Grant, ...]) -> StepCeiling:
-    """Return the layers that judge a step at this address: policies, its own policy, and its ancestors'."""
+def ceiling_of(
+    catalog: Catalog, address: Address, policy: StepPolicy | None, grants: tuple[Grant, ...]
+) -> StepCeiling:
+    """Return the layers that judge a step at this address: policies, its own policy, and its
+    ancestors'.
+    """
     layers, ungranted = _address_layers(catalog, address, "")
     if policy is not None:
         layers.append(_step_layer(catalog, policy, "the step's own policy"))
     for generation, grant in enumerate(grants, start=1):
-        whose = " of the parent run" if generation == 1 else f" of the ancestor run {generation} levels up"
-        grant_layers, missing = _address_layers(catalog, (grant.workflow, grant.role, grant.step), whose)
+        whose = (
+            " of the parent run"
+            if generation == 1
+            else f" of the ancestor run {generation} levels up"
+        )
+        grant_layers, missing = _address_layers(
+            catalog, (grant.workflow, grant.role, grant.step), whose
+        )
         layers += grant_layers
         ungranted += missing
         if grant.policy is not None:
@@ -64,7 +79,9 @@ def ceiling_of(catalog: Catalog, address: Address, policy: StepPolicy | None, gr
     return StepCeiling(tuple(layers), tuple(ungranted))
 
 
-def _address_layers(catalog: Catalog, address: Address, whose: str) -> tuple[list[Layer], list[str]]:
+def _address_layers(
+    catalog: Catalog, address: Address, whose: str
+) -> tuple[list[Layer], list[str]]:
     rows = rows_covering(catalog.policies, address)
     layers = [
         Layer(
@@ -79,11 +96,17 @@ def _address_layers(catalog: Catalog, address: Address, whose: str) -> tuple[lis
     return layers, [] if any(row.allow is not None for row in rows) else ["/".join(address) + whose]
 
 
-def may_call_untrusted_in_code(catalog: Catalog, address: Address, grants: tuple[Grant, ...]) -> bool:
-    """Return whether a program at this address may call tools of untrusted servers: here and for every ancestor some
-    policy row permits it and none forbids it."""
+def may_call_untrusted_in_code(
+    catalog: Catalog, address: Address, grants: tuple[Grant, ...]
+) -> bool:
+    """Return whether a program at this address may call tools of untrusted servers: here and for
+    every ancestor some policy row permits it and none forbids it.
+    """
     addresses = [address, *((grant.workflow, grant.role, grant.step) for grant in grants)]
-    permissions = [[row.untrusted_in_code for row in rows_covering(catalog.policies, each)] for each in addresses]
+    permissions = [
+        [row.untrusted_in_code for row in rows_covering(catalog.policies, each)]
+        for each in addresses
+    ]
     return all(True in row and False not in row for row in permissions)
 
 

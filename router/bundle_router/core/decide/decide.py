@@ -2,22 +2,23 @@
 
     decide(catalog, facts, activation, step) ─► Decision
                                             └─► Question ─► settle(question, answer) ─► Decision
-                                                         └─► decide_without_answer(question, failure) ─► Decision
+                                                         └─► decide_without_answer(question,
+                                                         failure) ─► Decision
 
 Rules:
 1. No clock, disk, network or randomness. Equal inputs give equal bytes.
-2. The permitted set is computed before any answer and never widened after it: `settle` keeps only ids that were
-   candidates, whoever sent them.
-3. A matching route without `ask` is decided without a question, and ignores sticky bundles that search, a model or the
-   fallback brought in. So text in the intent can't influence what it shows.
-4. A step without an answer (no route, nothing found, no default) gets only `always` bundles, and no sticky ones. So
-   does a step whose route says that it has none (`bundles = []`, no `ask`).
-5. With fewer than two candidates no question is asked: one candidate is no choice, and is never picked automatically.
-   Where a shortlist may be offered, it is the shortlist.
-6. Bundles of the operator's rows come before picked ones, in the order shown and in the step's budgets. The declared
-   default is shown beside a shortlist, since that is no answer.
-7. `left_out` explains every bundle a reader would ask about, including all that were there before; a bundle that merely
-   had no mapping is not in it (see `explain`).
+2. The permitted set is computed before any answer and never widened after it: `settle` keeps only
+   ids that were candidates, whoever sent them.
+3. A matching route without `ask` is decided without a question, and ignores sticky bundles that
+   search, a model or the fallback brought in. So text in the intent can't influence what it shows.
+4. A step without an answer (no route, nothing found, no default) gets only `always` bundles, and no
+   sticky ones. So does a step whose route says that it has none (`bundles = []`, no `ask`).
+5. With fewer than two candidates no question is asked: one candidate is no choice, and is never
+   picked automatically. Where a shortlist may be offered, it is the shortlist.
+6. Bundles of the operator's rows come before picked ones, in the order shown and in the step's
+   budgets. The declared default is shown beside a shortlist, since that is no answer.
+7. `left_out` explains every bundle a reader would ask about, including all that were there before;
+   a bundle that merely had no mapping is not in it (see `explain`).
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ from bundle_router.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question for search or a model: which of the candidates the step needs besides its mapped bundles.
+    """A question for search or a model: which of the candidates the step needs besides its mapped
+    bundles.
 
     `candidates` are permitted bundle ids in id order, at least two of them.
     """
@@ -71,35 +73,54 @@ class Question:
 
     @property
     def key(self) -> str:
-        """A digest that is equal for equal choices, without the step's own texts, which are recorded with it."""
+        """A digest that is equal for equal choices, without the step's own texts, which are
+        recorded with it.
+        """
         return self.permitted.key
 
 
-def decide(catalog: Catalog, facts: Facts, activation: Activation, step: Step) -> Decision | Question:
-    """Return the decision; or the question to ask, where the mapping has no answer or only a part of one."""
+def decide(
+    catalog: Catalog, facts: Facts, activation: Activation, step: Step
+) -> Decision | Question:
+    """Return the decision; or the question to ask, where the mapping has no answer or only a part
+    of one.
+    """
     plan = plan_for(catalog, step, facts.grants)
     route = plan.route
     if route is not None and route.ask is None:
         return _build_decision(catalog, facts, activation, step, _Settling(route, "mapping"))
     order, permitted = catalog.settings.fallback.order, Candidates(())
     if order != ("default",):
-        excluded = tuple(bundle.id for id_ in route.bundles if (bundle := catalog.bundle(id_))) if route else ()
+        excluded = (
+            tuple(bundle.id for id_ in route.bundles if (bundle := catalog.bundle(id_)))
+            if route
+            else ()
+        )
         permitted = plan.verdicts.candidates(facts, route.ask if route else None, excluded)
     question = Question(catalog, facts, activation, step, route, permitted)
     if len(permitted.ids) >= 2:
         return question
     only = tuple(id_ for id_ in permitted.ids if may_be_offered(catalog, catalog.bundles[id_]))
     if only and "shortlist" in order:
-        return settle(question, Answer(only, "shortlist", "shortlist", "it is the only bundle that may be picked"))
+        return settle(
+            question,
+            Answer(only, "shortlist", "shortlist", "it is the only bundle that may be picked"),
+        )
     return _unanswered(question, _UNASKED)
 
 
 def settle(
-    question: Question, answer: Answer, failure: Failure | None = None, search: SearchUse | None = None
+    question: Question,
+    answer: Answer,
+    failure: Failure | None = None,
+    search: SearchUse | None = None,
 ) -> Decision:
-    """Return the decision for an answer. Ids that are not candidates are dropped and recorded, never shown.
+    """Return the decision for an answer.
 
-    `failure`: a model was asked first and failed, so the answer replaces the model's and the decision is degraded.
+    Ids that are not candidates are dropped and recorded, never shown.
+
+    `failure`: a model was asked first and failed, so the answer replaces the model's and the
+    decision is degraded.
     """
     candidates = set(question.candidates)
     ids = [id_ for id_ in dict.fromkeys(answer.ids) if id_ in candidates]
@@ -113,21 +134,27 @@ def settle(
     doubt = "the model may be wrong" if answer.source == "model" else "the step has several wishes"
     picks += tuple(_Need(id_, "shortlist", f"search ranks it, and {doubt}") for id_ in offered)
     settling = _Settling(question.route, answer.source, picks, selection)
-    return _build_decision(question.catalog, question.facts, question.activation, question.step, settling)
+    return _build_decision(
+        question.catalog, question.facts, question.activation, question.step, settling
+    )
 
 
 def decide_without_answer(
-    question: Question, failure: Failure | None, model: ModelUse | None = None, search: SearchUse | None = None
+    question: Question,
+    failure: Failure | None,
+    model: ModelUse | None = None,
+    search: SearchUse | None = None,
 ) -> Decision:
-    """Return the decision when there is no answer: what the route maps, or the declared default, or nothing.
+    """Return the decision when there is no answer: what the route maps, or the declared default, or
+    nothing.
 
-    `failure=None`: there was nobody to ask (no model, and search was not sure). That is declared behaviour, not
-    degraded.
+    `failure=None`: there was nobody to ask (no model, and search was not sure). That is declared
+    behaviour, not degraded.
     """
     return _unanswered(question, _Selection(None, failure, model, search))
 
 
-# --- what was heard, and what it comes to ---------------------------------------------------------------------------
+# --- what was heard, and what it comes to ---------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +182,9 @@ class _Selection:
         """The reasons of search, the model and the answer, in that order, each once."""
         reasons = (
             self.search.why if self.search else "",
-            f"{'the model was not' if self.model else 'nobody was'} heard ({self.failure})" if self.failure else "",
+            f"{'the model was not' if self.model else 'nobody was'} heard ({self.failure})"
+            if self.failure
+            else "",
             self.answer.justification if self.answer else "",
             "nothing was selected" if self.nothing else "",
         )
@@ -169,7 +198,9 @@ class _Selection:
         return rank_candidates(self.search.ranked) if self.search is not None else ()
 
     def evidence(self, id_: str) -> str:
-        """Return the evidence of a pick: its own score, where search picked it; else the answer's."""
+        """Return the evidence of a pick: its own score, where search picked it; else the
+        answer's.
+        """
         if self.answer is None:
             return ""
         ranks = self.answer.source in ("search", "shortlist")
@@ -197,13 +228,25 @@ class _Settling:
     def needs(self, catalog: Catalog) -> list[_Need]:
         """Return what the step asks for, in the order of rule 6."""
         route = self.route
-        mapped = [_Need(id_, "mapped", f"route {route.name!r}") for id_ in route.bundles] if route else []
-        return [*mapped, *(_Need(bundle.id, "always", "always = true") for bundle in catalog.always), *self.extra]
+        mapped = (
+            [_Need(id_, "mapped", f"route {route.name!r}") for id_ in route.bundles]
+            if route
+            else []
+        )
+        return [
+            *mapped,
+            *(_Need(bundle.id, "always", "always = true") for bundle in catalog.always),
+            *self.extra,
+        ]
 
     def why_nothing_stays(self, source: Source) -> str:
         """Return why this step keeps no bundle from before; empty where it may."""
         if source == "none":
-            name = f"route {self.route.name!r} maps nothing" if self.route is not None else "no route covers this step"
+            name = (
+                f"route {self.route.name!r} maps nothing"
+                if self.route is not None
+                else "no route covers this step"
+            )
             return f"{name} and nothing was selected" if self.selection is not _UNASKED else name
         if self.closed is not None and not self.closed.bundles:
             return f"route {self.closed.name!r} says that this step has none"
@@ -223,7 +266,11 @@ def _unanswered(question: Question, selection: _Selection) -> Decision:
 
 def _default_needs(catalog: Catalog) -> tuple[_Need, ...]:
     fallback = catalog.settings.fallback
-    return tuple(_Need(id_, "default", "[fallback] default") for id_ in fallback.default if "default" in fallback.order)
+    return tuple(
+        _Need(id_, "default", "[fallback] default")
+        for id_ in fallback.default
+        if "default" in fallback.order
+    )
 
 
 def _build_decision(
@@ -231,8 +278,14 @@ def _build_decision(
 ) -> Decision:
     plan = plan_for(catalog, step, facts.grants)
     settings = catalog.settings.activation
-    before = sticky_set.rename_bundles(activation, catalog.id_today) if catalog.aliases else activation
-    stays = {entry.id for entry in before.entries if entry.origin != "shortlist"} if settings.sticky else set()
+    before = (
+        sticky_set.rename_bundles(activation, catalog.id_today) if catalog.aliases else activation
+    )
+    stays = (
+        {entry.id for entry in before.entries if entry.origin != "shortlist"}
+        if settings.sticky
+        else set()
+    )
     shown = StepBundles(catalog, step)
     for need in settling.needs(catalog):
         offered = need.reason == "shortlist"
@@ -240,10 +293,14 @@ def _build_decision(
             shown.add(plan.verdicts.of(need.id, facts), need.reason, need.evidence, offered=offered)
     needed = [(chosen.id, chosen.reason) for chosen in shown.bundles]
     source = _source_of(
-        settling, {reason for _, reason in needed}, any(plan.verdicts.of(i, facts).permitted for i in stays)
+        settling,
+        {reason for _, reason in needed},
+        any(plan.verdicts.of(i, facts).permitted for i in stays),
     )
 
-    only_offered = {entry.id for entry in before.entries if entry.origin == "shortlist"} - {id_ for id_, _ in needed}
+    only_offered = {entry.id for entry in before.entries if entry.origin == "shortlist"} - {
+        id_ for id_, _ in needed
+    }
     only_offered |= {id_ for id_, reason in needed if reason == "shortlist"}
 
     @cache
@@ -262,7 +319,8 @@ def _build_decision(
         bundles=tuple(shown.bundles),
         left_out=tuple(shown.left_out),
         source=source,
-        degraded=settling.selection.failure is not None or _lacks_pending(catalog, facts, shown.left_out),
+        degraded=settling.selection.failure is not None
+        or _lacks_pending(catalog, facts, shown.left_out),
         justification=_justification(settling, source, shown),
         route=settling.route.name if settling.route else None,
         candidates=settling.selection.ranked,
@@ -279,19 +337,27 @@ def _lacks_pending(catalog: Catalog, facts: Facts, left_out: Sequence[LeftOut]) 
     """Return whether something is left out because a server's first list had not come yet."""
     missed = [row for row in left_out if row.code == "server_unavailable"] if facts.pending else []
     bundles = [(row.tool, catalog.bundle(row.id)) for row in missed]
-    targets = (((tool,) if tool else (*found.tools, *found.patterns)) for tool, found in bundles if found is not None)
+    targets = (
+        ((tool,) if tool else (*found.tools, *found.patterns))
+        for tool, found in bundles
+        if found is not None
+    )
     return any(target.partition(".")[0] in facts.pending for names in targets for target in names)
 
 
 def _source_of(settling: _Settling, reasons: set[Reason], stays: bool) -> Source:
-    """Return the source of the decision: `none` where every bundle of a shortlist or the default was refused."""
+    """Return the source of the decision: `none` where every bundle of a shortlist or the default
+    was refused.
+    """
     if settling.source == "shortlist" and "shortlist" not in reasons and not stays:
         return "default" if "default" in reasons else "none"
     return "none" if settling.source == "default" and "default" not in reasons else settling.source
 
 
 def _tools_of(catalog: Catalog, id_: str) -> tuple[str, ...] | None:
-    """Return what the bundle shows without being asked, each glob over unknown tools counted as one; else None."""
+    """Return what the bundle shows without being asked, each glob over unknown tools counted as
+    one; else None.
+    """
     bundle = catalog.bundle(id_)
     if bundle is None:
         return None
@@ -300,7 +366,7 @@ def _tools_of(catalog: Catalog, id_: str) -> tuple[str, ...] | None:
     return (*bundle.tools, *bundle.patterns) if bundle.patterns else bundle.tools
 
 
-# --- what stays from before, and what goes --------------------------------------------------------------------------
+# --- what stays from before, and what goes --------------------------------------------------------
 
 
 def _add_sticky(
@@ -312,8 +378,9 @@ def _add_sticky(
     settling: _Settling,
     source: Source,
 ) -> None:
-    """Show the bundles of earlier steps, most recently used first, where this step's verdict permits them; leave out
-    every other one with the reason."""
+    """Show the bundles of earlier steps, most recently used first, where this step's verdict
+    permits them; leave out every other one with the reason.
+    """
     dropped = {*applied.evicted, *applied.aside}
     why_none = settling.why_nothing_stays(source)
     for entry in sorted(before.entries, key=lambda e: (-e.used, e.id)):
@@ -324,7 +391,10 @@ def _add_sticky(
             why = "it was offered at an earlier step, and nothing of it was used"
             bundles.withhold(verdict, LeftOut(entry.id, "not_selected", why))
         elif why_none:
-            bundles.withhold(verdict, LeftOut(entry.id, "not_mapped", f"{why_none}, so nothing stays {_origin(entry)}"))
+            bundles.withhold(
+                verdict,
+                LeftOut(entry.id, "not_mapped", f"{why_none}, so nothing stays {_origin(entry)}"),
+            )
         elif settling.closed is not None and entry.origin in sticky_set.UNTRUSTED:
             why = f"brought in by {entry.origin}; a route that does not ask ignores that"
             bundles.withhold(verdict, LeftOut(entry.id, "not_mapped", why))
@@ -338,11 +408,14 @@ def _origin(entry: Entry) -> str:
     return "from the parent run" if entry.inherited else "from an earlier step"
 
 
-def _note_going(bundles: StepBundles, plan: Plan, facts: Facts, applied: sticky_set.Applied, cap: int) -> None:
+def _note_going(
+    bundles: StepBundles, plan: Plan, facts: Facts, applied: sticky_set.Applied, cap: int
+) -> None:
     """Record what left the activation, and what made room for this step's picks."""
     for id_ in applied.evicted:
         bundles.withhold(
-            plan.verdicts.of(id_, facts), LeftOut(id_, "evicted", f"least recently used, over {cap} tools")
+            plan.verdicts.of(id_, facts),
+            LeftOut(id_, "evicted", f"least recently used, over {cap} tools"),
         )
     for id_ in sorted(applied.aside):
         reason = f"with what was picked for this step over {cap} tools; it stays for later steps"
@@ -350,10 +423,12 @@ def _note_going(bundles: StepBundles, plan: Plan, facts: Facts, applied: sticky_
     for id_, tool in applied.evicted_tools:
         if tool not in bundles.direct:
             still = "; search still finds it" if id_ in bundles.ids else ""
-            bundles.left_out.append(LeftOut(id_, "evicted", f"asked for before the last {cap} that were{still}", tool))
+            bundles.left_out.append(
+                LeftOut(id_, "evicted", f"asked for before the last {cap} that were{still}", tool)
+            )
 
 
-# --- what is said of it ----------------------------------------------------------------------------------------------
+# --- what is said of it ---------------------------------------------------------------------------
 
 
 def _note_unpicked(bundles: StepBundles, plan: Plan, facts: Facts, selection: _Selection) -> None:
@@ -363,7 +438,10 @@ def _note_unpicked(bundles: StepBundles, plan: Plan, facts: Facts, selection: _S
         bundles.leave_out(LeftOut(id_, code))
     for id_ in dict.fromkeys(answer.ids if answer is not None else ()):
         if id_ not in bundles.ids:
-            bundles.withhold(plan.verdicts.of(id_, facts), LeftOut(id_, "not_selected", "not a candidate at this step"))
+            bundles.withhold(
+                plan.verdicts.of(id_, facts),
+                LeftOut(id_, "not_selected", "not a candidate at this step"),
+            )
     for row in selection.ranked:
         if row.id not in bundles.ids:
             bundles.leave_out(_ranked_out(row, selection))
@@ -371,13 +449,21 @@ def _note_unpicked(bundles: StepBundles, plan: Plan, facts: Facts, selection: _S
 
 def _ranked_out(row: Candidate, selection: _Selection) -> LeftOut:
     search, answer = selection.search, selection.answer
-    offers = answer is None or answer.source == "shortlist" or (answer.source == "search" and answer.offered)
+    offers = (
+        answer is None
+        or answer.source == "shortlist"
+        or (answer.source == "search" and answer.offered)
+    )
     if search is not None and row.id in search.withheld and offers:
         return LeftOut(row.id, "not_offered", "[search] offer keeps it out of a shortlist")
     if search is not None and search.verdict == "novel":
         return LeftOut(row.id, "below_floor", "nothing fits the step well enough")
     if search is not None and (row.score or 0.0) < search.cut:
-        return LeftOut(row.id, "below_floor", f"score {row.score or 0.0:.2f}, under {search.cut:.2f} is not plausible")
+        return LeftOut(
+            row.id,
+            "below_floor",
+            f"score {row.score or 0.0:.2f}, under {search.cut:.2f} is not plausible",
+        )
     return LeftOut(row.id, "not_selected", "ranked and not taken")
 
 

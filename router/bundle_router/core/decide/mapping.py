@@ -1,10 +1,11 @@
 """The mapping: ordered rows, first match wins.
 
 Rules:
-1. A row matches a step when each of its `workflow`, `role` and `step` is empty or has a name or glob that covers the
-   step's. Rows are tried in file order; the first match is the answer.
-2. The index never changes which row wins. It only skips rows that can't match: rows without globs are found by at most
-   eight look-ups, rows with globs are tried in order until they come after the best row found so far.
+1. A row matches a step when each of its `workflow`, `role` and `step` is empty or has a name or
+   glob that covers the step's. Rows are tried in file order; the first match is the answer.
+2. The index never changes which row wins. It only skips rows that can't match: rows without globs
+   are found by at most eight look-ups, rows with globs are tried in order until they come after the
+   best row found so far.
 """
 
 from __future__ import annotations
@@ -57,7 +58,10 @@ def _keys(row: AddressedRow) -> list[_Key] | None:
 
 
 class RouteLookup:
-    """An index over routes. Building it is linear in the rows; a match costs eight look-ups plus the earlier globs."""
+    """An index over routes.
+
+    Building it is linear in the rows; a match costs eight look-ups plus the earlier globs.
+    """
 
     def __init__(self, routes: Sequence[Route]) -> None:
         self._routes = tuple(routes)
@@ -86,5 +90,7 @@ class RouteLookup:
 
 
 def rows_covering(rows: Sequence[RowT], address: Address) -> tuple[RowT, ...]:
-    """Return all rows that cover the address, in file order (policies unite; they do not compete)."""
+    """Return all rows that cover the address, in file order (policies unite; they do not
+    compete).
+    """
     return tuple(row for row in rows if applies(row, address))

@@ -1,8 +1,10 @@
-"""Caches what depends on the catalog and an address alone: the route, and the ceiling's verdicts on the bundles.
+"""Caches what depends on the catalog and an address alone: the route, and the ceiling's verdicts on
+the bundles.
 
-Everything here can be computed again from the catalog; it is kept with the catalog, but outside its value. The cache is
-bounded by its contents, so that steps whose names or policies never repeat can't fill memory: addresses, verdicts and
-the characters of step policies weigh at most `_MAX_WEIGHT` together; then the cache is emptied.
+Everything here can be computed again from the catalog; it is kept with the catalog, but outside its
+value. The cache is bounded by its contents, so that steps whose names or policies never repeat
+can't fill memory: addresses, verdicts and the characters of step policies weigh at most
+`_MAX_WEIGHT` together; then the cache is emptied.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ _ADDRESS: Final = 1_000
 _PATTERN: Final = 50
 _VERDICT: Final = 20
 _MAX_CANDIDATES: Final = 16
-"""Sets of candidates that are kept for one ceiling: one for each route that asks, times the facts that were seen."""
+"""Sets of candidates that are kept for one ceiling: one for each route that asks, times the facts
+that were seen.
+"""
 
 
 @dataclass(slots=True)
@@ -39,10 +43,20 @@ class _Meter:
 class Verdicts:
     """One ceiling's verdicts on the catalog's bundles, computed when asked for.
 
-    All addresses under the same policies share them, so that steps with new names don't each pay for them.
+    All addresses under the same policies share them, so that steps with new names don't each pay
+    for them.
     """
 
-    __slots__ = ("_candidates", "_catalog", "_judged", "_meter", "_selectable", "_static", "_tools", "ceiling")
+    __slots__ = (
+        "_candidates",
+        "_catalog",
+        "_judged",
+        "_meter",
+        "_selectable",
+        "_static",
+        "_tools",
+        "ceiling",
+    )
 
     def __init__(self, catalog: Catalog, ceiling: StepCeiling, meter: _Meter) -> None:
         self._catalog = catalog
@@ -60,7 +74,9 @@ class Verdicts:
 
     def _judge(self, bundle: Bundle, facts: Facts) -> BundleVerdict:
         judged = self._judged.get(bundle.id)
-        if judged is not None and judged[0] is facts:  # facts are one object for as long as nothing changes
+        if (
+            judged is not None and judged[0] is facts
+        ):  # facts are one object for as long as nothing changes
             return judged[1]
         known = self._static.get(bundle.id)
         if known is None:
@@ -72,7 +88,10 @@ class Verdicts:
 
     def tools(self, bundle_ids: tuple[str, ...], facts: Facts) -> Mapping[str, str]:
         """Return the permitted tools of the bundles, each with the first bundle that holds it."""
-        key = bundle_ids, id(facts)  # a call asks with those of its decision and with those of now, in turn
+        key = (
+            bundle_ids,
+            id(facts),
+        )  # a call asks with those of its decision and with those of now, in turn
         known = self._tools.get(key)
         if known is None:
             tools: dict[str, str] = {}
@@ -81,24 +100,39 @@ class Verdicts:
                     tools.setdefault(tool, id_)
             if len(self._tools) >= _MAX_CANDIDATES:
                 self._tools.clear()
-            known = self._tools[key] = (facts, tools)  # held with them, so that no other facts have their id
+            known = self._tools[key] = (
+                facts,
+                tools,
+            )  # held with them, so that no other facts have their id
         return known[1]
 
-    def candidates(self, facts: Facts, ask: tuple[str, ...] | None, without: tuple[str, ...]) -> Candidates:
-        """Return the permitted bundles that `ask` covers (None: all), except `without`: a selector may pick them."""
+    def candidates(
+        self, facts: Facts, ask: tuple[str, ...] | None, without: tuple[str, ...]
+    ) -> Candidates:
+        """Return the permitted bundles that `ask` covers (None: all), except `without`: a selector
+        may pick them.
+        """
         key = (facts.capabilities, facts.unavailable, facts.drifted, ask, without)
         found = self._candidates.get(key)
         if found is None:
             if len(self._candidates) >= _MAX_CANDIDATES:
                 self._candidates.clear()
-            found = self._candidates[key] = Candidates(tuple(self._pickable(facts, ask, frozenset(without))))
+            found = self._candidates[key] = Candidates(
+                tuple(self._pickable(facts, ask, frozenset(without)))
+            )
         return found
 
-    def _pickable(self, facts: Facts, ask: tuple[str, ...] | None, without: frozenset[str]) -> Iterator[str]:
+    def _pickable(
+        self, facts: Facts, ask: tuple[str, ...] | None, without: frozenset[str]
+    ) -> Iterator[str]:
         if self._selectable is None:
-            self._selectable = tuple(b for b in self._catalog.bundles.values() if b.selectable and not b.always)
+            self._selectable = tuple(
+                b for b in self._catalog.bundles.values() if b.selectable and not b.always
+            )
         for bundle in self._selectable:
-            is_asked = bundle.id not in without and (ask is None or first_match(ask, bundle.id) is not None)
+            is_asked = bundle.id not in without and (
+                ask is None or first_match(ask, bundle.id) is not None
+            )
             if is_asked and self._judge(bundle, facts).permitted:
                 yield bundle.id
 
@@ -128,7 +162,10 @@ _Key = tuple[Address, StepPolicy | None, tuple[Grant, ...]]
 
 
 class Indexes:
-    """Look-ups of one catalog. `all_tools` and `all_tokens` are the totals of showing everything."""
+    """Look-ups of one catalog.
+
+    `all_tools` and `all_tokens` are the totals of showing everything.
+    """
 
     def __init__(self, catalog: Catalog) -> None:
         self.all_tools = len(catalog.tool_names)
@@ -151,7 +188,9 @@ class Indexes:
             self._meter.weight += weight
             address, policy, grants = key
             ceiling = ceiling_of(self._catalog, address, policy, grants)
-            verdicts = self._verdicts.setdefault(ceiling, Verdicts(self._catalog, ceiling, self._meter))
+            verdicts = self._verdicts.setdefault(
+                ceiling, Verdicts(self._catalog, ceiling, self._meter)
+            )
             known = self._plans[key] = Plan(self._mapping.match(address), verdicts)
         return known
 
@@ -177,9 +216,13 @@ def plan_for(catalog: Catalog, step: Step, grants: tuple[Grant, ...]) -> Plan:
     return indexes_of(catalog).plan(((step.workflow, step.role, step.step), step.policy, grants))
 
 
-def permitted_tools(catalog: Catalog, facts: Facts, step: Step, bundle_ids: Sequence[str]) -> Mapping[str, str]:
-    """Return the tools of the given bundles that this step permits, each with the first bundle that holds it.
+def permitted_tools(
+    catalog: Catalog, facts: Facts, step: Step, bundle_ids: Sequence[str]
+) -> Mapping[str, str]:
+    """Return the tools of the given bundles that this step permits, each with the first bundle that
+    holds it.
 
-    The verdict is that of `decide`: with fresh facts, at call time, it refuses what was revoked since.
+    The verdict is that of `decide`: with fresh facts, at call time, it refuses what was revoked
+    since.
     """
     return plan_for(catalog, step, facts.grants).verdicts.tools(tuple(bundle_ids), facts)

@@ -1,16 +1,22 @@
-"""Policy: who may see what. The same function judges a step when it is decided and a tool when it is called.
+"""Policy: who may see what.
+
+The same function judges a step when it is decided and a tool when it is called.
 
 Rules:
 1. Absence is deny. An address that no policy with an `allow` covers may see nothing.
-2. All policies that cover the address apply together: denials unite, allowances intersect, effects intersect, and
-   the highest `min_trust` counts. So adding a denial, an effect list or a trust floor never widens anything.
-3. The step's own policy, and every ancestor's ceiling, are further layers of the same kind (see `core.decide.ceiling`).
+2. All policies that cover the address apply together: denials unite, allowances intersect, effects
+   intersect, and the highest `min_trust` counts. So adding a denial, an effect list or a trust
+   floor never widens anything.
+3. The step's own policy, and every ancestor's ceiling, are further layers of the same kind (see
+   `core.decide.ceiling`).
 4. Deny beats allow. Denying a bundle also takes its tools out of every bundle composed of it.
-5. An `allow` is a set of tools: `bundle:x` means all tools of x, `tool:s.t` one. A bundle may be seen when at least one
-   of its tools may; the tools that may not are refused one by one.
-6. A glob over a server that was not asked yet (`patterns`) is judged like a tool. It is permitted only if everything
-   that it may cover is, so a `tool:` name allows no part of it; each tool is judged again once it is known.
-7. The tests are made in the order of `CODES`; the first that fails is the reason. `explain` shows them all.
+5. An `allow` is a set of tools: `bundle:x` means all tools of x, `tool:s.t` one. A bundle may be
+   seen when at least one of its tools may; the tools that may not are refused one by one.
+6. A glob over a server that was not asked yet (`patterns`) is judged like a tool. It is permitted
+   only if everything that it may cover is, so a `tool:` name allows no part of it; each tool is
+   judged again once it is known.
+7. The tests are made in the order of `CODES`; the first that fails is the reason. `explain` shows
+   them all.
 """
 
 from __future__ import annotations
@@ -41,8 +47,9 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class BundleVerdict:
-    """The verdict on a bundle: the tools (and globs over unknown tools) that may be seen, those that may not, or why
-    none may (`code`)."""
+    """The verdict on a bundle: the tools (and globs over unknown tools) that may be seen, those
+    that may not, or why none may (`code`).
+    """
 
     id: str
     tools: tuple[str, ...] = ()
@@ -66,7 +73,10 @@ def unknown(id_: str) -> BundleVerdict:
 
 
 def constituents(catalog: Catalog, bundle: Bundle) -> tuple[Bundle, ...]:
-    """Return the bundles that a bundle is composed of, at any depth, without itself. The catalog has no cycles."""
+    """Return the bundles that a bundle is composed of, at any depth, without itself.
+
+    The catalog has no cycles.
+    """
     found: dict[str, Bundle] = {}
     waiting = list(bundle.bundles)
     while waiting:
@@ -78,12 +88,14 @@ def constituents(catalog: Catalog, bundle: Bundle) -> tuple[Bundle, ...]:
     return tuple(found.values())
 
 
-# --- the tests that rest on config alone -----------------------------------------------------------------------------
+# --- the tests that rest on config alone ----------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Denials:
-    """What one layer denies of a bundle: all of it (`whole`), or the tools of a denied constituent (`through`)."""
+    """What one layer denies of a bundle: all of it (`whole`), or the tools of a denied constituent
+    (`through`).
+    """
 
     layer: Layer
     whole: str | None
@@ -97,7 +109,9 @@ class _Denials:
 
 
 class ConfigChecks:
-    """The tests of one bundle that depend on config alone. What all its tools share is computed once.
+    """The tests of one bundle that depend on config alone.
+
+    What all its tools share is computed once.
 
     A target is a tool, a glob over a server that was not asked yet, or None: the bundle as a whole.
     """
@@ -112,12 +126,17 @@ class ConfigChecks:
             for layer in ceiling.layers
             if layer.allow is not None and layer.allow.bundle(bundle.id) is None
         ]
-        self._floors = [(layer.name, layer.min_trust) for layer in ceiling.layers if layer.min_trust is not None]
+        self._floors = [
+            (layer.name, layer.min_trust) for layer in ceiling.layers if layer.min_trust is not None
+        ]
         self._effect = _effect(ceiling, bundle)
 
     def on(self, target: str | None) -> CheckResults:
         yield "disabled", self._why_disabled(target)
-        yield "policy_denied", next((reason for denials in self._denials if (reason := denials.of(target))), None)
+        yield (
+            "policy_denied",
+            next((reason for denials in self._denials if (reason := denials.of(target))), None),
+        )
         yield "not_allowed", self._lack_of_allowance(target)
         yield "trust_too_low", self._low_trust(target)
         yield "effect_not_allowed", self._effect
@@ -148,7 +167,9 @@ class ConfigChecks:
         return self._bundle.trust if server is None else server.trust
 
     def _why_unlisted(self, target: str | None) -> str | None:
-        """Return why a glob is refused: the config had its server as trusted, and it is not any more."""
+        """Return why a glob is refused: the config had its server as trusted, and it is not any
+        more.
+        """
         if target is None or not is_glob(target) or self._trust(target) == "trusted":
             return None
         return "an untrusted server's tools must be named in the bundle one by one"
@@ -167,7 +188,9 @@ def _denials(catalog: Catalog, ceiling: StepCeiling, bundle: Bundle) -> list[_De
             if denied is not None:
                 reason = f"{layer.name} denies {denied!r}, which {bundle.id!r} is composed of"
                 through |= dict.fromkeys((*part.tools, *part.patterns), reason)
-        made.append(_Denials(layer, None if hit is None else f"{layer.name} denies {hit!r}", through))
+        made.append(
+            _Denials(layer, None if hit is None else f"{layer.name} denies {hit!r}", through)
+        )
     return made
 
 
@@ -187,13 +210,17 @@ def _server_disabled(catalog: Catalog, target: str) -> str | None:
         return f"server {name!r} is not configured"
     if not server.enabled:
         return f"server {name!r} is disabled"
-    if server.include is not None and not is_glob(short) and first_cover(server.include, short) is None:
+    if (
+        server.include is not None
+        and not is_glob(short)
+        and first_cover(server.include, short) is None
+    ):
         return f"server {name!r} does not include it"
     excluded = first_cover(server.exclude, short)
     return None if excluded is None else f"server {name!r} excludes {excluded!r}"
 
 
-# --- the tests that rest on what the shell looked up -----------------------------------------------------------------
+# --- the tests that rest on what the shell looked up ----------------------------------------------
 
 
 def _missing_capability(facts: Facts, bundle: Bundle) -> str | None:
@@ -220,14 +247,21 @@ def _why_drifted(facts: Facts, target: str) -> tuple[Code, str] | None:
     if not isinstance(drifted, dict):
         drifted = facts.memo["drifted"] = {(row.server, row.tool): row for row in facts.drifted}
     if (server, WHOLE_SERVER) in drifted:
-        why = f"server {server!r} has no pins, or differs from them as a whole: review it with `bundle-router pin`"
+        why = (
+            f"server {server!r} has no pins, or differs from them as a whole: review it with"
+            " `bundle-router pin`"
+        )
         return "pin_drift", why
     row = drifted.get((server, short))
     if row is None:
         return None
     if row.code == "pin_drift":
         return row.code, f"{target} differs from its pin, or has none"
-    what = "does not list it now" if row.code == "not_listed" else "lists it in a form that is not admitted"
+    what = (
+        "does not list it now"
+        if row.code == "not_listed"
+        else "lists it in a form that is not admitted"
+    )
     return row.code, f"server {server!r} {what}{f': {row.why}' if row.why else ''}"
 
 
@@ -239,15 +273,19 @@ def _fact_checks(facts: Facts, bundle: Bundle, target: str | None) -> CheckResul
     yield "server_unavailable", None if target is None else _why_unavailable(facts, target)
 
 
-# --- verdicts --------------------------------------------------------------------------------------------------------
+# --- verdicts -------------------------------------------------------------------------------------
 
 
 def checks(
     catalog: Catalog, ceiling: StepCeiling, facts: Facts, bundle: Bundle, target: str | None = None
 ) -> tuple[Check, ...]:
-    """Return every test of one tool (or glob) of a bundle, or of the whole bundle, in order, passed or not: the chain
-    that `explain` prints."""
-    tests = (*ConfigChecks(catalog, ceiling, bundle).on(target), *_fact_checks(facts, bundle, target))
+    """Return every test of one tool (or glob) of a bundle, or of the whole bundle, in order, passed
+    or not: the chain that `explain` prints.
+    """
+    tests = (
+        *ConfigChecks(catalog, ceiling, bundle).on(target),
+        *_fact_checks(facts, bundle, target),
+    )
     return tuple(Check(code, wrong is None, wrong or "") for code, wrong in tests)
 
 
@@ -257,14 +295,20 @@ def static_verdict(catalog: Catalog, ceiling: StepCeiling, bundle: Bundle) -> Bu
     if bundle.tools or bundle.patterns:
         return _judge_tools(bundle, bundle.tools, bundle.patterns, (), tests.on)
     failure = _first_failure(tests.on(None))
-    return BundleVerdict(bundle.id) if failure is None else BundleVerdict(bundle.id, (), (), *failure)
+    return (
+        BundleVerdict(bundle.id) if failure is None else BundleVerdict(bundle.id, (), (), *failure)
+    )
 
 
 def with_facts(verdict: BundleVerdict, facts: Facts, bundle: Bundle) -> BundleVerdict:
-    """Return the verdict after the tests of `_fact_checks`, in their order. Never permits what config refused."""
+    """Return the verdict after the tests of `_fact_checks`, in their order.
+
+    Never permits what config refused.
+    """
     if not verdict.permitted:
         return verdict
-    # What this returns at once is what those checks come to: a new one of them has to be looked for here, too.
+    # What this returns at once is what those checks come to: a new one of them has to be looked for
+    # here, too.
     if bundle.requires_env or bundle.requires_binary:
         missing = _missing_capability(facts, bundle)
         if missing is not None:
@@ -272,7 +316,11 @@ def with_facts(verdict: BundleVerdict, facts: Facts, bundle: Bundle) -> BundleVe
     if not (facts.unavailable or facts.drifted) or not (verdict.tools or verdict.patterns):
         return verdict
     judged = _judge_tools(
-        bundle, verdict.tools, verdict.patterns, verdict.refused, lambda target: _fact_checks(facts, bundle, target)
+        bundle,
+        verdict.tools,
+        verdict.patterns,
+        verdict.refused,
+        lambda target: _fact_checks(facts, bundle, target),
     )
     return verdict if len(judged.refused) == len(verdict.refused) else judged
 
@@ -280,7 +328,11 @@ def with_facts(verdict: BundleVerdict, facts: Facts, bundle: Bundle) -> BundleVe
 def verdict(catalog: Catalog, ceiling: StepCeiling, facts: Facts, id_: str) -> BundleVerdict:
     """Return the verdict on the bundle of that id, under the ceiling and the facts."""
     bundle = catalog.bundle(id_)
-    return unknown(id_) if bundle is None else with_facts(static_verdict(catalog, ceiling, bundle), facts, bundle)
+    return (
+        unknown(id_)
+        if bundle is None
+        else with_facts(static_verdict(catalog, ceiling, bundle), facts, bundle)
+    )
 
 
 def _first_failure(tests: Iterable[tuple[Code, str | None]]) -> tuple[Code, str] | None:
@@ -294,7 +346,8 @@ def _judge_tools(
     before: tuple[LeftOut, ...],
     tests: Callable[[str], CheckResults],
 ) -> BundleVerdict:
-    """Return the verdict on a bundle after testing each of its tools and globs; `before` was refused earlier.
+    """Return the verdict on a bundle after testing each of its tools and globs; `before` was
+    refused earlier.
 
     Where no tool is left, the bundle's reason is the test that its first tool failed.
     """

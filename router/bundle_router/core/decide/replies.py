@@ -1,12 +1,12 @@
 """Admits a selector's reply before it is used, or turns it into a failure.
 
 Rules:
-1. A selector speaks for search or a model only. A reply that claims to be the operator's mapping would make its picks
-   trusted, so it becomes the failure `internal`; so does any reply that can't be recorded (a score that is no number,
-   an id that is no text, a word from no closed list).
+1. A selector speaks for search or a model only. A reply that claims to be the operator's mapping
+   would make its picks trusted, so it becomes the failure `internal`; so does any reply that can't
+   be recorded (a score that is no number, an id that is no text, a word from no closed list).
 2. Each id and each score occurs once: the first mention of an id, the best score of a bundle.
-3. Secrets are removed before the reply is used, not when it is written: the record holds what was decided on, and its
-   digest can be computed again from there.
+3. Secrets are removed before the reply is used, not when it is written: the record holds what was
+   decided on, and its digest can be computed again from there.
 
 Admitting twice changes nothing, so a recorded reply is used as it was.
 """
@@ -17,17 +17,31 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Final
 
-from bundle_router.core.models import CODES, FAILURES, Answer, Candidate, ModelUse, Reason, Reply, SearchUse, Source
+from bundle_router.core.models import (
+    CODES,
+    FAILURES,
+    Answer,
+    Candidate,
+    ModelUse,
+    Reason,
+    Reply,
+    SearchUse,
+    Source,
+)
 from bundle_router.core.models.canonical import encode
 
-PICKED: Final[frozenset[Reason]] = frozenset(("search", "model", "model_cached", "union", "shortlist"))
+PICKED: Final[frozenset[Reason]] = frozenset(
+    ("search", "model", "model_cached", "union", "shortlist")
+)
 """Reasons that a selector may give."""
 _SOURCES: Final[frozenset[Source]] = frozenset(("search", "model", "shortlist"))
 _MAX_SCORE: Final = 1e300
 
 
 def admit_reply(reply: Reply, redact: Callable[[str], str] | None = None) -> Reply:
-    """Return the reply without secrets and repetitions; or failure `internal`, with its cost, for an unusable one."""
+    """Return the reply without secrets and repetitions; or failure `internal`, with its cost, for
+    an unusable one.
+    """
     if not _is_sound(reply):
         failed = Reply(failure="internal", model=reply.model)
         reply = failed if _is_sound(failed) else Reply(failure="internal")
@@ -37,9 +51,14 @@ def admit_reply(reply: Reply, redact: Callable[[str], str] | None = None) -> Rep
 
 
 def _is_sound(reply: Reply) -> bool:
-    """Return whether the reply keeps rule 1. What can be encoded can be recorded, and read again unchanged."""
+    """Return whether the reply keeps rule 1.
+
+    What can be encoded can be recorded, and read again unchanged.
+    """
     try:
-        encode([asdict(part) for part in (reply.answer, reply.model, reply.search) if part is not None])
+        encode(
+            [asdict(part) for part in (reply.answer, reply.model, reply.search) if part is not None]
+        )
     except (TypeError, ValueError, RecursionError):
         return False
     return (
@@ -63,14 +82,23 @@ def _is_sound_answer(answer: Answer) -> bool:
 
 
 def _is_sound_search(search: SearchUse) -> bool:
-    return isinstance(search.why, str) and isinstance(search.cut, int | float) and _are_scored(search.ranked)
+    return (
+        isinstance(search.why, str)
+        and isinstance(search.cut, int | float)
+        and _are_scored(search.ranked)
+    )
 
 
 def _are_scored(rows: Sequence[Candidate]) -> bool:
-    """Return whether every row names a bundle, with a score that can be compared and printed or with none."""
+    """Return whether every row names a bundle, with a score that can be compared and printed or
+    with none.
+    """
     return all(
         isinstance(row.id, str)
-        and (row.score is None or (isinstance(row.score, int | float) and abs(row.score) <= _MAX_SCORE))
+        and (
+            row.score is None
+            or (isinstance(row.score, int | float) and abs(row.score) <= _MAX_SCORE)
+        )
         for row in rows
     )
 
@@ -82,12 +110,16 @@ def _each_once(answer: Answer) -> Answer:
         answer,
         ids=tuple(dict.fromkeys(answer.ids)),
         scores=scores,
-        dropped=tuple((id_, dropped[id_]) for id_ in dict.fromkeys(id_ for id_, _ in answer.dropped)),
+        dropped=tuple(
+            (id_, dropped[id_]) for id_ in dict.fromkeys(id_ for id_, _ in answer.dropped)
+        ),
     )
 
 
 def rank_candidates(rows: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    """Return each bundle once with its best score, best first, ties by id: the order of records and replays."""
+    """Return each bundle once with its best score, best first, ties by id: the order of records and
+    replays.
+    """
     best: dict[str, Candidate] = {}
     for row in sorted(rows, key=lambda row: (-(row.score or 0.0), row.id)):
         best.setdefault(row.id, row)
@@ -122,4 +154,8 @@ def _redacted_model(model: ModelUse | None, redact: Callable[[str], str]) -> Mod
 
 
 def _redacted_search(search: SearchUse, redact: Callable[[str], str]) -> SearchUse:
-    return replace(search, why=redact(search.why), ranked=tuple(replace(r, id=redact(r.id)) for r in search.ranked))
+    return replace(
+        search,
+        why=redact(search.why),
+        ranked=tuple(replace(r, id=redact(r.id)) for r in search.ranked),
+    )

@@ -1,15 +1,17 @@
 """Checks a step's own policy before anything is decided or written.
 
 Rules:
-1. A name without globs is a bundle's id or old id, or (`tool:`) a tool of the catalog. Anything else is refused, since
-   a denial with a typo would silently permit.
-2. A bare name that is a tool's and no bundle's is refused too, with the form to write. So a bundle that is added under
-   that name later changes nothing.
-3. A glob may match nothing: denying the tools of a server that is not configured here is normal, and allowing what does
-   not exist permits nothing.
-4. A pattern has at most `MAX_PATTERN` characters: matching is linear in them, and every plan keeps them.
+1. A name without globs is a bundle's id or old id, or (`tool:`) a tool of the catalog. Anything
+   else is refused, since a denial with a typo would silently permit.
+2. A bare name that is a tool's and no bundle's is refused too, with the form to write. So a bundle
+   that is added under that name later changes nothing.
+3. A glob may match nothing: denying the tools of a server that is not configured here is normal,
+   and allowing what does not exist permits nothing.
+4. A pattern has at most `MAX_PATTERN` characters: matching is linear in them, and every plan keeps
+   them.
 
-Decisions don't check this: under an edited config a recorded step may name what is gone, and still replays.
+Decisions don't check this: under an edited config a recorded step may name what is gone, and still
+replays.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ _FORMS: Final = "write 'bundle:repo.*', 'tool:repo.read_file' or 'repo.*'"
 
 
 def check_step_policy(catalog: Catalog, policy: StepPolicy) -> list[str]:
-    """Return what is wrong with the policy, a sentence for each pattern; empty when all of it is understood."""
+    """Return what is wrong with the policy, a sentence for each pattern; empty when all of it is
+    understood.
+    """
     reader = _Reader(catalog)
     problems = []
     for key, patterns in (("allow", policy.allow or ()), ("deny", policy.deny)):
@@ -42,11 +46,17 @@ def check_step_policy(catalog: Catalog, policy: StepPolicy) -> list[str]:
     return problems
 
 
-def refuse_unknown(catalog: Catalog, policy: StepPolicy | None, whose: str = "the step's policy") -> None:
+def refuse_unknown(
+    catalog: Catalog, policy: StepPolicy | None, whose: str = "the step's policy"
+) -> None:
     """Raise RequestError when the policy names something that the catalog doesn't have."""
     problems = check_step_policy(catalog, policy) if policy is not None else []
     if problems:
-        rest_text = f"; and {len(problems) - _MAX_NAMED_PROBLEMS} more" if len(problems) > _MAX_NAMED_PROBLEMS else ""
+        rest_text = (
+            f"; and {len(problems) - _MAX_NAMED_PROBLEMS} more"
+            if len(problems) > _MAX_NAMED_PROBLEMS
+            else ""
+        )
         raise RequestError(
             f"{whose} is not understood: {'; '.join(problems[:_MAX_NAMED_PROBLEMS])}{rest_text}",
             advice="name bundles and tools of the config; only globs may match nothing",
@@ -54,7 +64,10 @@ def refuse_unknown(catalog: Catalog, policy: StepPolicy | None, whose: str = "th
 
 
 class _Reader:
-    """Reads patterns against one catalog. Suggests a right name for the first few wrong ones only."""
+    """Reads patterns against one catalog.
+
+    Suggests a right name for the first few wrong ones only.
+    """
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -63,7 +76,10 @@ class _Reader:
 
     def wrong(self, pattern: str) -> str | None:
         if len(pattern) > MAX_PATTERN:
-            return f"a pattern of {len(pattern):,} characters ({pattern[:40]!r}…), at most {MAX_PATTERN} are taken"
+            return (
+                f"a pattern of {len(pattern):,} characters ({pattern[:40]!r}…), at most"
+                f" {MAX_PATTERN} are taken"
+            )
         kind, colon, name = pattern.partition(":")
         if not colon:
             kind, name = "", pattern
@@ -72,12 +88,18 @@ class _Reader:
         if is_glob(name):
             return None
         if kind == "tool":
-            return None if self._is_tool(name) else self._unknown_sentence("tool", name, self._catalog.tool_names)
+            return (
+                None
+                if self._is_tool(name)
+                else self._unknown_sentence("tool", name, self._catalog.tool_names)
+            )
         if self._catalog.bundle(name) is not None:
             return None
         if self._is_tool(name):
             return f"{pattern!r} is a tool, not a bundle: write 'tool:{name}'"
-        return self._unknown_sentence("bundle", name, {*self._catalog.bundles, *self._catalog.aliases})
+        return self._unknown_sentence(
+            "bundle", name, {*self._catalog.bundles, *self._catalog.aliases}
+        )
 
     def _is_tool(self, name: str) -> bool:
         """Return whether the catalog has the tool, or a glob of a bundle covers it."""
@@ -85,7 +107,9 @@ class _Reader:
 
     @cached_property
     def _open(self) -> tuple[str, ...]:
-        return tuple({glob for bundle in self._catalog.bundles.values() for glob in bundle.patterns})
+        return tuple(
+            {glob for bundle in self._catalog.bundles.values() for glob in bundle.patterns}
+        )
 
     def _unknown_sentence(self, noun: str, name: str, known: Set[str]) -> str:
         self._suggestions -= 1

@@ -16,9 +16,12 @@ _WHERE_KNOWN: Final = ("claimed_type", "name", "width", "height", "duration_s")
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A stored artifact. `uri` is `artifact:sha256:<hex>`; `mime_type` is sniffed; pixels and seconds where cheap.
+    """A stored artifact.
 
-    `claimed_type` and `name` are the tool's words. `role` in a result: `media`, `embedded`, `full_result`, `program`.
+    `uri` is `artifact:sha256:<hex>`; `mime_type` is sniffed; pixels and seconds where cheap.
+
+    `claimed_type` and `name` are the tool's words. `role` in a result: `media`, `embedded`,
+    `full_result`, `program`.
     """
 
     uri: str
@@ -35,13 +38,20 @@ class Artifact:
     def to_json(self) -> dict[str, Any]:
         """Return the row of a record. Unknown values have no field."""
         row = {name: getattr(self, name) for name in _ALWAYS}
-        return row | {name: found for name in _WHERE_KNOWN if (found := getattr(self, name)) not in ("", None)}
+        return row | {
+            name: found for name in _WHERE_KNOWN if (found := getattr(self, name)) not in ("", None)
+        }
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Artifact:
-        """Return the artifact that a row describes. Raises KeyError for a row without its digest."""
+        """Return the artifact that a row describes.
+
+        Raises KeyError for a row without its digest.
+        """
         known = {name: row[name] for name in (*_ALWAYS, *_WHERE_KNOWN) if name in row}
-        return cls(**{"uri": f"artifact:sha256:{row['sha256']}", "mime_type": "", "bytes": 0, **known})
+        return cls(
+            **{"uri": f"artifact:sha256:{row['sha256']}", "mime_type": "", "bytes": 0, **known}
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,18 +1,21 @@
 """A circuit breaker as a pure state machine over monotonic nanoseconds.
 
     closed ──(one grave failure, or `errors_in_a_row`)──► open ──(its time is over)──► half open
-       ▲                                                   ▲                              │ one probe
+       ▲                                                   ▲                              │ one
+                                                                                          probe
        └───────────────(the probe was answered)────────────┴──────(the probe failed)──────┘
 
 Rules:
-1. An open breaker lets nothing through; a half open one lets exactly one probe through until the probe is settled.
-2. Every ticket belongs to an epoch, which ends whenever the breaker opens or closes. The end of a call of an earlier
-   epoch is ignored: a slow success from before the outage does not end the outage.
-3. It stays open for `base_s`, times `growth` after every failed probe, at most `max_open_s`; for `grave_s` after a
-   grave failure; longer where the other side asked for it, but at most `max_asked_s`: one absurd header must not switch
-   it off for good.
-4. A blameless end (the caller's own mistake) says nothing about health. A probe that ends so was answered, and closes
-   the breaker.
+1. An open breaker lets nothing through; a half open one lets exactly one probe through until the
+   probe is settled.
+2. Every ticket belongs to an epoch, which ends whenever the breaker opens or closes. The end of a
+   call of an earlier epoch is ignored: a slow success from before the outage does not end the
+   outage.
+3. It stays open for `base_s`, times `growth` after every failed probe, at most `max_open_s`; for
+   `grave_s` after a grave failure; longer where the other side asked for it, but at most
+   `max_asked_s`: one absurd header must not switch it off for good.
+4. A blameless end (the caller's own mistake) says nothing about health. A probe that ends so was
+   answered, and closes the breaker.
 """
 
 from __future__ import annotations
@@ -49,7 +52,10 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class Breaker:
-    """The state of a breaker. `open_until_ns` is None while closed; `openings` counts openings since then."""
+    """The state of a breaker.
+
+    `open_until_ns` is None while closed; `openings` counts openings since then.
+    """
 
     terms: BreakerTerms = DEFAULT_TERMS
     epoch: int = 0
@@ -66,7 +72,9 @@ class Breaker:
             return self, None
         return replace(self, probing=True), Ticket(self.epoch, probe=True)
 
-    def settle(self, ticket: Ticket, end: End, now_ns: int, retry_after_s: float | None = None) -> Breaker:
+    def settle(
+        self, ticket: Ticket, end: End, now_ns: int, retry_after_s: float | None = None
+    ) -> Breaker:
         """Return the breaker after a call ended."""
         if ticket.epoch != self.epoch:
             return self
@@ -75,11 +83,15 @@ class Breaker:
                 return Breaker(self.terms, epoch=self.epoch + 1)
             return replace(self, errors=0) if end == "answered" and self.errors else self
         if end == "grave" or ticket.probe or self.errors + 1 >= self.terms.errors_in_a_row:
-            return self._open_breaker(now_ns, max(retry_after_s or 0.0, self.terms.grave_s if end == "grave" else 0.0))
+            return self._open_breaker(
+                now_ns, max(retry_after_s or 0.0, self.terms.grave_s if end == "grave" else 0.0)
+            )
         return replace(self, errors=self.errors + 1)
 
     def release(self, ticket: Ticket) -> Breaker:
-        """Return the breaker after a call whose end is unknown: nothing is learnt, and another probe may be made."""
+        """Return the breaker after a call whose end is unknown: nothing is learnt, and another
+        probe may be made.
+        """
         return replace(self, probing=False) if ticket.probe and ticket.epoch == self.epoch else self
 
     def opens_again_in_s(self, now_ns: int) -> float:

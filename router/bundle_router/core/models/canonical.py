@@ -1,7 +1,7 @@
 """One canonical JSON for everything that is hashed or compared: sorted keys, no spaces, ASCII.
 
-ASCII output keeps one record on one line for every reader (U+2028 and U+0085 end a line for some of them) and keeps
-control and bidirectional characters from reaching a terminal raw.
+ASCII output keeps one record on one line for every reader (U+2028 and U+0085 end a line for some of
+them) and keeps control and bidirectional characters from reaching a terminal raw.
 """
 
 from __future__ import annotations
@@ -15,14 +15,21 @@ from functools import lru_cache
 from json.encoder import c_make_encoder, encode_basestring_ascii  # type: ignore[attr-defined]  # typeshed lacks it
 from typing import Any, Final
 
-_CHECKED: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+_CHECKED: Final = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
+)
 # `json` makes one of these anew for each value.
-_PIECES: Final = c_make_encoder(None, _CHECKED.default, encode_basestring_ascii, None, ":", ",", True, False, False)
+_PIECES: Final = c_make_encoder(
+    None, _CHECKED.default, encode_basestring_ascii, None, ":", ",", True, False, False
+)
 
 
 def encode(value: Any) -> str:
-    """Return the canonical JSON text of a JSON value. Raises ValueError on NaN, infinities and cycles, TypeError on
-    other types, RecursionError for a value that is nested too deep."""
+    """Return the canonical JSON text of a JSON value.
+
+    Raises ValueError on NaN, infinities and cycles, TypeError on other types, RecursionError for a
+    value that is nested too deep.
+    """
     try:
         return "".join(_PIECES(value, 0))
     except RecursionError:  # too deep, or a cycle
@@ -30,13 +37,17 @@ def encode(value: Any) -> str:
 
 
 PIECE: Final = 32 * 1024
-"""Characters that are encoded in one go, in about a millisecond: the codec holds the GIL until it has finished."""
+"""Characters that are encoded in one go, in about a millisecond: the codec holds the GIL until it
+has finished.
+"""
 EACH: Final = 16
 """Weight of a value besides its characters: an array of a thousand numbers is not small."""
 
 
 def budget_left(value: Any, left: int) -> int:
-    """Return the rest of a budget of characters after a JSON value; negative as soon as it is exceeded."""
+    """Return the rest of a budget of characters after a JSON value; negative as soon as it is
+    exceeded.
+    """
     todo = [value]
     while todo and left >= 0:
         value = todo.pop()
@@ -65,16 +76,23 @@ def holds_more_than(most: int, value: object) -> bool:
 
 
 def encode_large(
-    value: Any, write: Callable[[Any], str] = encode, order: Callable[..., list[Any]] = sorted, level: int = 0
+    value: Any,
+    write: Callable[[Any], str] = encode,
+    order: Callable[..., list[Any]] = sorted,
+    level: int = 0,
 ) -> str:
-    """Return what `encode` does, or another `write`, in pieces (deeper than 20 levels: in one). Raises as it."""
+    """Return what `encode` does, or another `write`, in pieces (deeper than 20 levels: in one).
+
+    Raises as it.
+    """
     if not isinstance(value, dict | list | tuple) or level >= 20 or budget_left(value, PIECE) >= 0:
         return write(value)
     half = len(value) // 2
     if isinstance(value, dict):
         names = order(value)
         if not half:
-            return f"{write({names[0]: 0})[:-2]}{encode_large(value[names[0]], write, order, level + 1)}}}"
+            only = encode_large(value[names[0]], write, order, level + 1)
+            return f"{write({names[0]: 0})[:-2]}{only}}}"
         parts: Any = [{name: value[name] for name in part} for part in (names[:half], names[half:])]
     elif not half:
         return f"[{encode_large(value[0], write, order, level + 1)}]"
@@ -91,11 +109,16 @@ def _finite(text: str) -> float:
 
 
 decode: Final = json.JSONDecoder(parse_float=_finite, parse_constant=_finite).decode
-"""Returns the value of a JSON text that `encode` can write again. Raises ValueError, RecursionError."""
+"""Returns the value of a JSON text that `encode` can write again.
+
+Raises ValueError, RecursionError.
+"""
 
 
 def flat_json(value: Any, names: tuple[str, ...] | None = None) -> dict[str, Any]:
-    """Return the fields of a frozen dataclass (with slots) of plain values as JSON, or those that are named."""
+    """Return the fields of a frozen dataclass (with slots) of plain values as JSON, or those that
+    are named.
+    """
     names = names or value.__slots__
     return {name: getattr(value, name) for name in names}
 
@@ -126,7 +149,9 @@ def text_of(value: Any) -> str:
 
 
 def encode_object(value: Mapping[str, Any]) -> str:
-    """Return what `encode` does for an object; the text of encoded values in it is used unchanged."""
+    """Return what `encode` does for an object; the text of encoded values in it is used
+    unchanged.
+    """
     kinds = set(map(type, value.values()))
     if EncodedObject not in kinds and EncodedRows not in kinds:
         return encode(value)
@@ -152,7 +177,9 @@ def _second(seconds: int) -> str:
 
 
 def time_text(time_ns: int) -> str:
-    """Return a time in nanoseconds since 1970 as RFC 3339 UTC with microseconds: `2026-11-21T08:02:00.123456Z`."""
+    """Return a time in nanoseconds since 1970 as RFC 3339 UTC with microseconds:
+    `2026-11-21T08:02:00.123456Z`.
+    """
     seconds, ns = divmod(time_ns, 1_000_000_000)
     return f"{_second(seconds)}.{ns // 1_000:06d}Z"
 
@@ -160,7 +187,10 @@ def time_text(time_ns: int) -> str:
 def digest(data: str | bytes) -> str:
     """Return `sha256:<64 hex digits>` of the text (as UTF-8) or bytes."""
     return (
-        "sha256:" + hashlib.sha256(data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data).hexdigest()
+        "sha256:"
+        + hashlib.sha256(
+            data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
+        ).hexdigest()
     )
 
 

@@ -9,7 +9,16 @@ from typing import Any, Final
 from pydantic import TypeAdapter
 
 from bundle_router.core.models.evidence import Evidence
-from bundle_router.core.models.words import Code, EmbeddingUse, Failure, Mode, Reason, Recall, Source, Verdict
+from bundle_router.core.models.words import (
+    Code,
+    EmbeddingUse,
+    Failure,
+    Mode,
+    Reason,
+    Recall,
+    Source,
+    Verdict,
+)
 from bundle_router.dataclass import dataclass
 
 
@@ -24,12 +33,15 @@ class AskedTool:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One bundle of a run's activation. `used` is the sequence number of its last use, for least-recently-used order.
+    """One bundle of a run's activation.
 
-    `origin` is the first reason that brought it in, or the first that text in an intent did not influence. `inherited`
-    marks a bundle of the parent run that no step of this run brought in (for a trusted one: no mapping of this run).
-    `place` numbers bundles and asked-for tools (`tools`, in their order) as the run came upon them: the array has this
-    order, so that later ones are appended.
+    `used` is the sequence number of its last use, for least-recently-used order.
+
+    `origin` is the first reason that brought it in, or the first that text in an intent did not
+    influence. `inherited` marks a bundle of the parent run that no step of this run brought in (for
+    a trusted one: no mapping of this run). `place` numbers bundles and asked-for tools (`tools`, in
+    their order) as the run came upon them: the array has this order, so that later ones are
+    appended.
     """
 
     id: str
@@ -53,8 +65,11 @@ class Activation:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A bundle that the step may see. `evidence` says in words what the reason rests on. `mode` is set where the bundle
-    is presented in another mode than its own: a bundle of a shortlist stays behind search."""
+    """A bundle that the step may see.
+
+    `evidence` says in words what the reason rests on. `mode` is set where the bundle is presented
+    in another mode than its own: a bundle of a shortlist stays behind search.
+    """
 
     id: str
     rank: int
@@ -65,7 +80,8 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A bundle (with `tool`: one tool of a shown bundle) that the step may not see, and the first test it failed.
+    """A bundle (with `tool`: one tool of a shown bundle) that the step may not see, and the first
+    test it failed.
 
     An `evicted` tool left the array, and may still be found and called.
     """
@@ -86,7 +102,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class ModelUse:
-    """The cost and the answer of one question to a model. Contains the raw answer, so that a replay needs no model."""
+    """The cost and the answer of one question to a model.
+
+    Contains the raw answer, so that a replay needs no model.
+    """
 
     name: str
     prompt_version: str = ""
@@ -106,13 +125,16 @@ NO_EVIDENCE: Final = Evidence()
 
 @dataclass(frozen=True, slots=True)
 class SearchUse:
-    """What search found for one question, and what followed from it. Recorded whoever answered in the end.
+    """What search found for one question, and what followed from it.
 
-    `thresholds` is the version of what `verdict` rests on. `probability` is that of the best bundle being right (None:
-    no calibration), `threshold` what it was compared with (None: search alone never shows such a bundle). `ranked` has
-    the best candidates with their scores; those under `cut` are not plausible. `embeddings`: whether an embedder was
-    `used`, or why words alone were ranked by (None: none is configured). `recall`: the same for remembered steps (None:
-    none are). `withheld`: those of `ranked` that `[search] offer` keeps out of a shortlist.
+    Recorded whoever answered in the end.
+
+    `thresholds` is the version of what `verdict` rests on. `probability` is that of the best bundle
+    being right (None: no calibration), `threshold` what it was compared with (None: search alone
+    never shows such a bundle). `ranked` has the best candidates with their scores; those under
+    `cut` are not plausible. `embeddings`: whether an embedder was `used`, or why words alone were
+    ranked by (None: none is configured). `recall`: the same for remembered steps (None: none are).
+    `withheld`: those of `ranked` that `[search] offer` keeps out of a shortlist.
     """
 
     verdict: Verdict
@@ -142,18 +164,22 @@ class Answer:
     scores: tuple[Candidate, ...] = ()
     model: ModelUse | None = None
     dropped: tuple[tuple[str, Code], ...] = ()
-    """Ids that the selector itself left out, each with the code to record (`below_floor`, `over_budget`)."""
+    """Ids that the selector itself left out, each with the code to record (`below_floor`,
+    `over_budget`).
+    """
     offered: tuple[str, ...] = ()
     """Ids to offer behind search beside the picked ones, since a pick may be wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The outcome of a question: answered (`answer`), failed (`failure`), or nobody to ask (neither).
+    """The outcome of a question: answered (`answer`), failed (`failure`), or nobody to ask
+    (neither).
 
-    Both: a model failed and search replaced it, so the decision is degraded. `key` is the key of the asked question, by
-    which a replay knows whether it would be asked again. `search` is what search found, if it was asked; `revisions`
-    are those of the learned artifacts that it used (see `Facts`).
+    Both: a model failed and search replaced it, so the decision is degraded. `key` is the key of
+    the asked question, by which a replay knows whether it would be asked again. `search` is what
+    search found, if it was asked; `revisions` are those of the learned artifacts that it used (see
+    `Facts`).
     """
 
     key: str = ""
@@ -166,9 +192,10 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """How much the step is shown: tools in the array and their tokens (cl100k_base where counted), besides meta-tools,
-    beside all known tools. A deferred tool counts from the step after the one that asked for it (see
-    `core.tools.exposure`)."""
+    """How much the step is shown: tools in the array and their tokens (cl100k_base where counted),
+    besides meta-tools, beside all known tools. A deferred tool counts from the step after the one
+    that asked for it (see `core.tools.exposure`).
+    """
 
     tools: int
     tokens: int
@@ -178,8 +205,11 @@ class Exposure:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a step may see, why, and why not the rest. The run directory has it before you do. `bundle_ids` is ordered:
-    what the step asked for first, sticky bundles last."""
+    """What a step may see, why, and why not the rest.
+
+    The run directory has it before you do. `bundle_ids` is ordered: what the step asked for first,
+    sticky bundles last.
+    """
 
     bundles: tuple[Chosen, ...]
     """The bundles shown, each with its rank, its reason and the evidence."""
@@ -224,9 +254,12 @@ class Decision:
 
     @property
     def evicted_tools(self) -> tuple[str, ...]:
-        """The tools that an earlier step asked for and that left the array, because too many were asked for later or
-        this step has no room for them. They are in `left_out`."""
-        return tuple(row.tool for row in self.left_out if row.tool and row.code in ("evicted", "over_budget"))
+        """The tools that an earlier step asked for and that left the array, because too many were
+        asked for later or this step has no room for them. They are in `left_out`.
+        """
+        return tuple(
+            row.tool for row in self.left_out if row.tool and row.code in ("evicted", "over_budget")
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return this as JSON values."""
@@ -234,7 +267,10 @@ class Decision:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Decision:
-        """Return the decision that `to_json` wrote. Raises pydantic's ValidationError for anything else."""
+        """Return the decision that `to_json` wrote.
+
+        Raises pydantic's ValidationError for anything else.
+        """
         return TypeAdapter(cls).validate_python(dict(value))
 
 

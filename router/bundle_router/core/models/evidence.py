@@ -1,7 +1,8 @@
 """The features of a ranking of bundles, by which others judge whether search is enough.
 
-Nothing is decided here. `Evidence` is recorded with the decision. `relevance` is the probability that any bundle fits
-at all, from weights fitted on labelled requests (see `RELEVANCE`), and is compared with a floor.
+Nothing is decided here. `Evidence` is recorded with the decision. `relevance` is the probability
+that any bundle fits at all, from weights fitted on labelled requests (see `RELEVANCE`), and is
+compared with a floor.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ from bundle_router.dataclass import dataclass
 _WISH: Final = re.compile(
     r"\b(?:can|could|would|will) you\b|\bi(?:'d| would)? (?:want|need|like|am looking|am trying)\b"
     r"|\bi'?m (?:looking|trying|interested|planning|having|not|searching|curious)\b"
-    r"|\b(?:please|help me|assist|assistance|show me|find me|give me|tell me about|provide me|let me know)\b"
+    r"|\b(?:please|help me|assist|assistance|show me|find me|give me|tell me about|provide me|let"
+    r" me know)\b"
     r"|\blooking for\b"
     r"|\bis there (?:a|any)\b|\bare there any\b|\bhow (?:can|do) i\b|\bwhere can i\b"
     r"|\bwhat(?:'s| is| are) the (?:latest|current|best|top|recent)\b",
     re.IGNORECASE,
 )
 _FRESH: Final = re.compile(
-    r"\b(?:latest|current|currently|today|tonight|now|recent|recently|upcoming|nearby|near me|available|live|real-?time"
+    r"\b(?:latest|current|currently|today|tonight|now|recent|recently|upcoming|nearby|near"
+    r" me|available|live|real-?time"
     r"|this (?:week|weekend|month|year|season)|tomorrow|updates?|up-to-date)\b",
     re.IGNORECASE,
 )
@@ -37,15 +40,19 @@ _ROUNDS: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The features of one ranking. All values lie in 0..1 unless said otherwise; all are 0 when nothing was found.
+    """The features of one ranking.
 
-    `strength`: the best bundle's raw score, in fully matched rarest words (0 and up, rarely over 6). `known`: share of
-    the request's words (by rarity) that any bundle has, permitted or not; low means a novel request. `coverage`: share
-    of the known words that the best bundle (its text or its best tool) has. `margin`: how far the second is behind the
-    first. `entropy`: how evenly the score is spread (1: all alike). `agreement`: share of the scorers (own text, best
-    tool, meaning, and all together with memory) that rank the same bundle first. `remembered`: the most that memory
-    adds to a permitted bundle (0 and up). `relevance`: probability that any bundle fits. `likeness`: the cosine of the
-    request and the nearest bundle, where an embedder was used (0: words alone).
+    All values lie in 0..1 unless said otherwise; all are 0 when nothing was found.
+
+    `strength`: the best bundle's raw score, in fully matched rarest words (0 and up, rarely over
+    6). `known`: share of the request's words (by rarity) that any bundle has, permitted or not; low
+    means a novel request. `coverage`: share of the known words that the best bundle (its text or
+    its best tool) has. `margin`: how far the second is behind the first. `entropy`: how evenly the
+    score is spread (1: all alike). `agreement`: share of the scorers (own text, best tool, meaning,
+    and all together with memory) that rank the same bundle first. `remembered`: the most that
+    memory adds to a permitted bundle (0 and up). `relevance`: probability that any bundle fits.
+    `likeness`: the cosine of the request and the nearest bundle, where an embedder was used (0:
+    words alone).
     """
 
     strength: float = 0.0
@@ -78,7 +85,9 @@ def relevance_features(evidence: Evidence, text: str) -> dict[str, float]:
 
 
 def phrasing(text: str) -> dict[str, float]:
-    """Return a text's phrasing: wishes, questions about the present or itself, and number of sentences."""
+    """Return a text's phrasing: wishes, questions about the present or itself, and number of
+    sentences.
+    """
     head = text[:_LOOKED_AT]
     wishes = len(_WISH.findall(head))
     return {
@@ -96,7 +105,9 @@ def spread(scores: Sequence[float]) -> float:
     total = sum(top)
     if len(top) < 2 or total <= 0.0:
         return 0.0
-    return -sum(value / total * math.log(value / total) for value in top if value > 0.0) / math.log(len(top))
+    return -sum(value / total * math.log(value / total) for value in top if value > 0.0) / math.log(
+        len(top)
+    )
 
 
 def fit_logistic(
@@ -106,7 +117,9 @@ def fit_logistic(
     *,
     weights: Sequence[float] | None = None,
 ) -> Logistic:
-    """Fit a logistic regression by Newton's method on standardised features, with slopes slightly regularised."""
+    """Fit a logistic regression by Newton's method on standardised features, with slopes slightly
+    regularised.
+    """
     n = len(rows)
     if n == 0:
         return Logistic(0.0, tuple((name, 0.0) for name in names))
@@ -119,17 +132,29 @@ def fit_logistic(
         for column, mean in zip(columns, means, strict=True)
     ]
     table = [
-        [1.0, *((row.get(name, 0.0) - mean) / scale for name, mean, scale in zip(names, means, scales, strict=True))]
+        [
+            1.0,
+            *(
+                (row.get(name, 0.0) - mean) / scale
+                for name, mean, scale in zip(names, means, scales, strict=True)
+            ),
+        ]
         for row in rows
     ]
     fitted, penalties = [0.0] * (len(names) + 1), [1e-6, *[0.01] * len(names)]
     for _ in range(_ROUNDS):
         slope = [penalty * value for penalty, value in zip(penalties, fitted, strict=True)]
-        bend = [[one if at == place else 0.0 for place in range(len(fitted))] for at, one in enumerate(penalties)]
+        bend = [
+            [one if at == place else 0.0 for place in range(len(fitted))]
+            for at, one in enumerate(penalties)
+        ]
         for row, truth, part in zip(table, truths, mass, strict=True):
             z = sum(map(mul, fitted, row))
             chance = 1.0 / (1.0 + math.exp(-max(-30.0, min(30.0, z))))
-            error, curve = part * (chance - float(truth)) / total, part * chance * (1.0 - chance) / total
+            error, curve = (
+                part * (chance - float(truth)) / total,
+                part * chance * (1.0 - chance) / total,
+            )
             for at, value in enumerate(row):
                 slope[at] += error * value
                 bent, scaled = bend[at], curve * value
@@ -138,7 +163,10 @@ def fit_logistic(
         fitted = list(map(sub, fitted, _solve_positive(bend, slope)))
     plain = [value / scale for value, scale in zip(fitted[1:], scales, strict=True)]
     bias = fitted[0] - sum(map(mul, plain, means))
-    return Logistic(round(bias, 4), tuple((name, round(slope, 4)) for name, slope in zip(names, plain, strict=True)))
+    return Logistic(
+        round(bias, 4),
+        tuple((name, round(slope, 4)) for name, slope in zip(names, plain, strict=True)),
+    )
 
 
 def _solve_positive(lower: Sequence[Sequence[float]], right: Sequence[float]) -> list[float]:
@@ -152,7 +180,9 @@ def _solve_positive(lower: Sequence[Sequence[float]], right: Sequence[float]) ->
         root.append([*solved, math.sqrt(row[at] - sum(map(mul, solved, solved)))])
         half.append((right[at] - sum(map(mul, solved, half))) / root[at][at])
     for at in reversed(range(len(half))):
-        half[at] = (half[at] - sum(root[on][at] * half[on] for on in range(at + 1, len(half)))) / root[at][at]
+        half[at] = (
+            half[at] - sum(root[on][at] * half[on] for on in range(at + 1, len(half)))
+        ) / root[at][at]
     return half
 
 
@@ -169,10 +199,13 @@ RELEVANCE: Final = Logistic(
         ("sentences", -4.4057),
     ),
 )
-"""Fitted on MetaTool's awareness queries (511; half of them need no tool) and 345 requests of six other sets, which all
-need one and weigh double. Phrasing separates the two: without it the area under the curve is 0.81, with it 0.95. An
-engine whose goals are written by a program should fit its own (`fit_logistic`)."""
+"""Fitted on MetaTool's awareness queries (511; half of them need no tool) and 345 requests of six
+other sets, which all need one and weigh double. Phrasing separates the two: without it the area
+under the curve is 0.81, with it 0.95. An engine whose goals are written by a program should fit its
+own (`fit_logistic`).
+"""
 
 FLOOR: Final = 0.25
-"""Relevance below which nothing fits: 1 % of the requests that need a tool are below it, and 60 % of those that need
-none (MetaTool awareness)."""
+"""Relevance below which nothing fits: 1 % of the requests that need a tool are below it, and 60 %
+of those that need none (MetaTool awareness).
+"""

@@ -1,7 +1,9 @@
-"""Folders beneath the router's workspace, as relative paths: `.` is the workspace itself, `a/b` a folder in it.
+"""Folders beneath the router's workspace, as relative paths: `.` is the workspace itself, `a/b` a
+folder in it.
 
-They are relative because a record must mean the same folder to whoever opens the run next, and must never lead out of
-their workspace. Whether a folder exists, and is no link, is checked when it is opened.
+They are relative because a record must mean the same folder to whoever opens the run next, and must
+never lead out of their workspace. Whether a folder exists, and is no link, is checked when it is
+opened.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ def is_beneath(folder: str, ceiling: str) -> bool:
 
 
 def relative_folder(root: str, recorded: str | None) -> str | None:
-    """Return the folder that a step names, relative to `root`: `.` where it names none, None where it is outside.
+    """Return the folder that a step names, relative to `root`: `.` where it names none, None where
+    it is outside.
 
     Takes absolute paths too, which older records have.
     """
@@ -33,8 +36,10 @@ def relative_folder(root: str, recorded: str | None) -> str | None:
 
 
 def folder_seen_from(root: str, other: str, recorded: str | None) -> str | None:
-    """Return the folder that a step names in the workspace `other`, as seen from the workspace `root`: relative to it,
-    or `.` where that folder contains all of `root`. None elsewhere: nothing is permitted there."""
+    """Return the folder that a step names in the workspace `other`, as seen from the workspace
+    `root`: relative to it, or `.` where that folder contains all of `root`. None elsewhere: nothing
+    is permitted there.
+    """
     folder = relative_folder(other, recorded)
     if folder is None or other == root:
         return folder

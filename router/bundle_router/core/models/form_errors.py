@@ -38,7 +38,8 @@ def describe(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
-        # A hexadecimal number of any length is legal TOML, and Python refuses to print it in decimal.
+        # A hexadecimal number of any length is legal TOML, and Python refuses to print it in
+        # decimal.
         return f"the number {value}" if abs(value) < 10**18 else "a very large number"
     if isinstance(value, float):
         return f"the number {value!r}"
@@ -56,12 +57,17 @@ def sentences(wrong: ValidationError, form: type[BaseModel]) -> str:
         row["input"] = row["input"] if isinstance(row["input"], int | float) else type(row["input"])
     found = [explain(row, form, Suggester()) for row in rows]
     text = "; ".join(
-        f"{'.'.join(map(str, path))}: {message}{f' ({hint})' if hint else ''}" for path, message, hint in found
+        f"{'.'.join(map(str, path))}: {message}{f' ({hint})' if hint else ''}"
+        for path, message, hint in found
     )
-    return text.replace("must be text in quotes", "must be text").replace("must be a table", "must be a mapping")
+    return text.replace("must be text in quotes", "must be text").replace(
+        "must be a table", "must be a mapping"
+    )
 
 
-def explain(error: ErrorDetails, form: type[BaseModel], suggester: Suggester) -> tuple[tuple[str | int, ...], str, str]:
+def explain(
+    error: ErrorDetails, form: type[BaseModel], suggester: Suggester
+) -> tuple[tuple[str | int, ...], str, str]:
     """Return the key path, message and suggestion for one validation error of a form."""
     path = error["loc"]
     if path and path[-1] == "[key]":
@@ -74,19 +80,35 @@ def explain(error: ErrorDetails, form: type[BaseModel], suggester: Suggester) ->
         if not hint and len(path) == 2:
             right = [key for key in known_keys(form, ()) if name in known_keys(form, (key,))]
             hint = f"it is a key of [{right[0]}]" if right else ""
-        return path, f"unknown key {name[:80]!r}", hint or (f"known keys: {', '.join(known)}" if known else "")
+        return (
+            path,
+            f"unknown key {name[:80]!r}",
+            hint or (f"known keys: {', '.join(known)}" if known else ""),
+        )
     if kind == "missing":
         return path, "is missing", f"add {path[-1]!s} = ..."
     if kind == "literal_error":
-        choices = [part.strip(" '") for part in str(context["expected"]).replace(" or ", ",").split(",")]
+        choices = [
+            part.strip(" '") for part in str(context["expected"]).replace(" or ", ",").split(",")
+        ]
         hint = suggester.did_you_mean(value, choices) if isinstance(value, str) else ""
-        parts = [one for one in choices if isinstance(value, str) and len(value) > 2 and value.lower() in one]
+        parts = [
+            one
+            for one in choices
+            if isinstance(value, str) and len(value) > 2 and value.lower() in one
+        ]
         hint = hint or (f"did you mean {parts[0]!r}?" if len(parts) == 1 else "")
         return path, f"must be one of {context['expected']}, not {describe(value)}", hint
     if kind == "repeated":
         return (*path, int(context["index"])), f"{context['item']} is listed twice", ""
     if kind in _WANTED:
-        one = "..." if value is str else repr(value) if isinstance(value, str) and len(value) < 60 else ""
+        one = (
+            "..."
+            if value is str
+            else repr(value)
+            if isinstance(value, str) and len(value) < 60
+            else ""
+        )
         hint = f"write [{one}]" if _WANTED[kind] == "a list" and one else ""
         if _WANTED[kind] == "a table" and len(path) == 1 and isinstance(value, str):
             hint = f"write [{path[0]}] on a line of its own, and its keys below"
@@ -96,7 +118,11 @@ def explain(error: ErrorDetails, form: type[BaseModel], suggester: Suggester) ->
 
 
 def _bound(kind: str, value: Any, context: dict[str, Any]) -> str:
-    sides = {"greater_than": "more than", "greater_than_equal": "at least", "less_than": "less than"}
+    sides = {
+        "greater_than": "more than",
+        "greater_than_equal": "at least",
+        "less_than": "less than",
+    }
     sides["less_than_equal"] = "at most"
     if kind in sides:
         limit = next(context[key] for key in ("gt", "ge", "lt", "le") if key in context)
@@ -114,7 +140,9 @@ def _bound(kind: str, value: Any, context: dict[str, Any]) -> str:
 
 
 def _unquoted_hint(path: tuple[str | int, ...], value: Any, known: tuple[str, ...]) -> str:
-    """Return what to write for an unquoted bundle id, whose dots TOML reads as tables inside tables."""
+    """Return what to write for an unquoted bundle id, whose dots TOML reads as tables inside
+    tables.
+    """
     if len(path) != 3 or path[0] != "bundles":
         return ""
     words = list(map(str, path[1:]))
@@ -145,7 +173,11 @@ def known_keys(form: type[BaseModel], path: tuple[str | int, ...]) -> tuple[str,
 
 
 def _is_form(annotation: Any) -> bool:
-    return isinstance(annotation, type) and not get_args(annotation) and issubclass(annotation, BaseModel)
+    return (
+        isinstance(annotation, type)
+        and not get_args(annotation)
+        and issubclass(annotation, BaseModel)
+    )
 
 
 def _bare_annotation(annotation: Any) -> Any:

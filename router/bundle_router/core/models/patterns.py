@@ -1,7 +1,8 @@
 """Names and globs, and what they match: only this module knows what `repo.*` means.
 
-`*` matches any characters (dots included), `?` one. Nothing else is special, and case counts. Matching is linear in the
-name: `fnmatch` translates to atomic groups, so `a*a*a*b` can't be made to backtrack.
+`*` matches any characters (dots included), `?` one. Nothing else is special, and case counts.
+Matching is linear in the name: `fnmatch` translates to atomic groups, so `a*a*a*b` can't be made to
+backtrack.
 """
 
 from __future__ import annotations
@@ -39,9 +40,12 @@ def first_match(patterns: Iterable[str], name: str) -> str | None:
 
 
 def covers(pattern: str, glob: str) -> bool:
-    """Return whether `pattern` covers every name that `glob` does. A plain name is a glob that covers itself.
+    """Return whether `pattern` covers every name that `glob` does.
 
-    True only when certain: a `*` of the glob has to be matched by a `*` of the pattern, and a `?` is taken literally.
+    A plain name is a glob that covers itself.
+
+    True only when certain: a `*` of the glob has to be matched by a `*` of the pattern, and a `?`
+    is taken literally.
     """
     if not is_glob(glob):
         return matches(pattern, glob)
@@ -54,7 +58,9 @@ def first_cover(patterns: Iterable[str], glob: str) -> str | None:
 
 
 def is_selected(name: str, include: Iterable[str] | None, exclude: Iterable[str]) -> bool:
-    """Return whether two lists select the name: it is in `include`, where there is one, and not in `exclude`."""
+    """Return whether two lists select the name: it is in `include`, where there is one, and not in
+    `exclude`.
+    """
     if include is not None and first_match(include, name) is None:
         return False
     return first_match(exclude, name) is None
@@ -62,7 +68,9 @@ def is_selected(name: str, include: Iterable[str] | None, exclude: Iterable[str]
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """The bundles and tools that lists like `["bundle:docs.*", "tool:docs.fetch"]` name; a bare glob is a bundle's."""
+    """The bundles and tools that lists like `["bundle:docs.*", "tool:docs.fetch"]` name; a bare
+    glob is a bundle's.
+    """
 
     bundles: tuple[str, ...]
     tools: tuple[str, ...]
@@ -83,5 +91,7 @@ class Targets:
         return first_match(self.bundles, id_)
 
     def tool(self, name: str) -> str | None:
-        """Return the pattern that covers the tool (`server.tool`), or all tools of a glob, if any."""
+        """Return the pattern that covers the tool (`server.tool`), or all tools of a glob, if
+        any.
+        """
         return first_cover(self.tools, name)

@@ -1,8 +1,9 @@
 """“Did you mean”: the nearest right name to a wrong one.
 
-A comparison of short names costs some ten microseconds, and one of long names that are alike milliseconds. A broken
-file of ten thousand entries would make millions of them, and a server may have thousands of long names, so a
-`Suggester` makes at most `budget` comparisons (a long one counts as several) and suggests nothing after that.
+A comparison of short names costs some ten microseconds, and one of long names that are alike
+milliseconds. A broken file of ten thousand entries would make millions of them, and a server may
+have thousands of long names, so a `Suggester` makes at most `budget` comparisons (a long one counts
+as several) and suggests nothing after that.
 """
 
 from __future__ import annotations
@@ -18,13 +19,17 @@ class Suggester:
         self._left = budget
 
     def nearest(self, word: str, known: Iterable[str]) -> str | None:
-        """Return the known name most like `word`, if one is similar. Ties: the first of the alphabet."""
+        """Return the known name most like `word`, if one is similar.
+
+        Ties: the first of the alphabet.
+        """
         if len(word) > 200 or self._left <= 0:
             return None
         best, best_ratio = None, _CUTOFF
         matcher = SequenceMatcher(a="", b=word.lower(), autojunk=False)
         for name in known:
-            # Two names of very different length can't reach the cut-off: 2·min/(sum) bounds the ratio.
+            # Two names of very different length can't reach the cut-off: 2·min/(sum) bounds the
+            # ratio.
             if 2 * min(len(name), len(word)) < _CUTOFF * (len(name) + len(word)):
                 continue
             if self._left <= 0:

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    ValidationError,
+    field_validator,
+)
 from pydantic_core import PydanticKnownError
 
 from bundle_router.core.models.words import RUN_ID, DriftCode, Trust
@@ -29,14 +37,22 @@ Count = Annotated[int, Field(ge=0), BeforeValidator(_refuse_coercion)]
 
 
 class Frozen(BaseModel):
-    """Base of the pydantic values: immutable, and unknown keys are refused. Errors don't repeat the input, which may
-    hold secrets, since errors are logged. The validator is built with the first value."""
+    """Base of the pydantic values: immutable, and unknown keys are refused.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=False, hide_input_in_errors=True, defer_build=True)
+    Errors don't repeat the input, which may hold secrets, since errors are logged. The validator is
+    built with the first value.
+    """
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=False, hide_input_in_errors=True, defer_build=True
+    )
 
 
 MAX_GOAL: Final = 32_768
-"""Characters of a goal or of one constraint. A longer text is refused: it is a document, not an intent."""
+"""Characters of a goal or of one constraint.
+
+A longer text is refused: it is a document, not an intent.
+"""
 MAX_ITEMS: Final = 100
 MAX_LABEL: Final = 200
 MAX_LABEL_TEXT: Final = 4_096
@@ -51,34 +67,45 @@ class _FieldSignature:
 
 
 class StepInput(Frozen):
-    """Base of values that an engine's code makes. Errors are sentences; JSON is read as by `Frozen`."""
+    """Base of values that an engine's code makes.
+
+    Errors are sentences; JSON is read as by `Frozen`.
+    """
 
     if not TYPE_CHECKING:
 
         def __init__(self, *unnamed: object, **values: Any) -> None:
             if unnamed:
                 raise InvalidStep(
-                    f"{type(self).__name__}(…) takes keyword arguments only", advice="write run_id=…, step=…"
+                    f"{type(self).__name__}(…) takes keyword arguments only",
+                    advice="write run_id=…, step=…",
                 )
             try:
                 super().__init__(**values)
             except ValidationError as wrong:
                 from bundle_router.core.models.form_errors import sentences
 
-                raise InvalidStep(f"{type(self).__name__}(…): {sentences(wrong, type(self))}") from None
+                raise InvalidStep(
+                    f"{type(self).__name__}(…): {sentences(wrong, type(self))}"
+                ) from None
 
         __signature__ = _FieldSignature()
-        __init__.__wrapped__ = lambda self, **values: None  # for `inspect`: pydantic puts the fields in their place
-        __init__.__pydantic_base_init__ = True  # pydantic's mark of one that `model_validate` need not call
+        __init__.__wrapped__ = lambda self, **values: (
+            None
+        )  # for `inspect`: pydantic puts the fields in their place
+        __init__.__pydantic_base_init__ = (
+            True  # pydantic's mark of one that `model_validate` need not call
+        )
 
 
 class StepPolicy(StepInput):
     """The most that one step may have. It only ever narrows what `policy.toml` permits.
 
-    `allow` and `deny` hold patterns as in `policy.toml`: `bundle:docs.*`, `tool:docs.fetch`, or a bare bundle glob.
-    `allow=None` means "no narrowing"; an empty `allow` permits nothing. A name without globs has to be a bundle's (old
-    ids count) or, with `tool:`, a tool's; `route()` refuses others, since a misspelt denial would permit. A glob may
-    match nothing. At most 200 characters a pattern (see `bundle_router.core.decide.step_policy`).
+    `allow` and `deny` hold patterns as in `policy.toml`: `bundle:docs.*`, `tool:docs.fetch`, or a
+    bare bundle glob. `allow=None` means "no narrowing"; an empty `allow` permits nothing. A name
+    without globs has to be a bundle's (old ids count) or, with `tool:`, a tool's; `route()` refuses
+    others, since a misspelt denial would permit. A glob may match nothing. At most 200 characters a
+    pattern (see `bundle_router.core.decide.step_policy`).
     """
 
     allow: Words | None = Field(default=None, max_length=1000)
@@ -99,18 +126,23 @@ class StepPolicy(StepInput):
 class Step(StepInput):
     """One routing request: the position in the workflow, the intent, and the limits.
 
-    `max_bundles`, `max_tools` and `max_tokens` limit what the decision exposes; the rest is left out as `over_budget`.
-    `parent_run_id` makes this run a sub-agent of another: it never gets more than the parent's current step may have,
-    and starts from the parent's activation when `inherit` is true.
+    `max_bundles`, `max_tools` and `max_tokens` limit what the decision exposes; the rest is left
+    out as `over_budget`. `parent_run_id` makes this run a sub-agent of another: it never gets more
+    than the parent's current step may have, and starts from the parent's activation when `inherit`
+    is true.
 
-    `key` is unique in the run: the same key again returns the recorded decision, in any process. `branch` orders
-    decisions within a branch; `parent_decision_id` names the decision that a branch begins at or, in a sub-agent's run,
-    a decision of the parent that limits it besides the present one. `fixed_list`: the agent gets its list of tools
-    once, so no tool that is found or called joins it.
+    `key` is unique in the run: the same key again returns the recorded decision, in any process.
+    `branch` orders decisions within a branch; `parent_decision_id` names the decision that a branch
+    begins at or, in a sub-agent's run, a decision of the parent that limits it besides the present
+    one. `fixed_list`: the agent gets its list of tools once, so no tool that is found or called
+    joins it.
     """
 
     run_id: str
-    """The step's run: `[A-Za-z0-9][A-Za-z0-9._-]{0,127}`. The first step of an id begins the run."""
+    """The step's run: `[A-Za-z0-9][A-Za-z0-9._-]{0,127}`.
+
+    The first step of an id begins the run.
+    """
     workflow: str = Field(min_length=1, max_length=200)
     """The kind of work; routes and policies match by it."""
     role: str = Field(min_length=1, max_length=200)
@@ -118,13 +150,17 @@ class Step(StepInput):
     step: str = Field(min_length=1, max_length=200)
     """The position in the workflow; routes and policies match by it."""
     goal: str = Field(default="", max_length=MAX_GOAL)
-    """What the step is to do, in words, for search and the model; a route that does not ask ignores it."""
+    """What the step is to do, in words, for search and the model; a route that does not ask ignores
+    it.
+    """
     constraints: Words = Field(default=(), max_length=MAX_ITEMS)
     """What the step must keep to, one sentence each; used like the goal."""
     policy: StepPolicy | None = None
     """The most that this step may have; it only narrows what the config permits."""
     principal: str = Field(default="", max_length=200)
-    """The person or service that the step is for: sessions, tokens and reused results are separate for each."""
+    """The person or service that the step is for: sessions, tokens and reused results are separate
+    for each.
+    """
     parent_run_id: str | None = None
     """The run that this one is a sub-agent of; this one never gets more than that one may have."""
     inherit: StrictBool = True
@@ -144,7 +180,9 @@ class Step(StepInput):
     branch: str = Field(default="", max_length=200)
     """The branch of the run that this decision belongs to (empty: the default one)."""
     parent_decision_id: str | None = Field(default=None, max_length=300)
-    """The decision that a branch begins at or, in a sub-agent's run, a decision of the parent that limits it."""
+    """The decision that a branch begins at or, in a sub-agent's run, a decision of the parent that
+    limits it.
+    """
     fixed_list: StrictBool = False
     """Whether the agent reads its list of tools once, so that none joins it."""
 
@@ -152,7 +190,9 @@ class Step(StepInput):
     @classmethod
     def _run_id(cls, value: str | None) -> str | None:
         if value is not None and not RUN_ID.fullmatch(value):
-            raise ValueError(f"{shorten(value, 200)!r} is not a run id: it must match {RUN_ID.pattern}")
+            raise ValueError(
+                f"{shorten(value, 200)!r} is not a run id: it must match {RUN_ID.pattern}"
+            )
         return value
 
     @field_validator("constraints")
@@ -175,13 +215,19 @@ class Step(StepInput):
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Step:
-        """Return the step that `to_json` wrote. Raises pydantic's ValidationError for anything else."""
+        """Return the step that `to_json` wrote.
+
+        Raises pydantic's ValidationError for anything else.
+        """
         return cls.model_validate(value)
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """One ancestor's ceiling: its address and its step policy. A child is judged under all of them."""
+    """One ancestor's ceiling: its address and its step policy.
+
+    A child is judged under all of them.
+    """
 
     workflow: str
     role: str
@@ -201,13 +247,15 @@ class Drift:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The facts that the shell looked up for one decision, recorded with it so that the decision can be replayed.
+    """The facts that the shell looked up for one decision, recorded with it so that the decision
+    can be replayed.
 
-    `capabilities` names the present ones (`env:GITHUB_TOKEN`, `binary:git`); others are missing. `unavailable` has
-    `(server, why)` for servers that can't be used now; `drifted` has the tools that are not as reviewed, or not
-    there. `pending` names the unavailable servers whose first list is still awaited: a decision without them is
-    degraded. `grants` are the ancestors' ceilings, nearest first. `revisions` has `(name, revision)` of the learned
-    artifacts (index, memory, thresholds) that the decision rests on. `memo` is a cache, and no part of the value.
+    `capabilities` names the present ones (`env:GITHUB_TOKEN`, `binary:git`); others are missing.
+    `unavailable` has `(server, why)` for servers that can't be used now; `drifted` has the tools
+    that are not as reviewed, or not there. `pending` names the unavailable servers whose first list
+    is still awaited: a decision without them is degraded. `grants` are the ancestors' ceilings,
+    nearest first. `revisions` has `(name, revision)` of the learned artifacts (index, memory,
+    thresholds) that the decision rests on. `memo` is a cache, and no part of the value.
     """
 
     capabilities: frozenset[str] = frozenset()

@@ -1,4 +1,7 @@
-"""The closed lists and the forms of names: a contract. Log, command line, errors and pages use the same words."""
+"""The closed lists and the forms of names: a contract.
+
+Log, command line, errors and pages use the same words.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,16 @@ from bundle_router.dataclass import dataclass
 
 Source = Literal["mapping", "search", "model", "shortlist", "default", "none"]
 Reason = Literal[
-    "mapped", "always", "sticky", "inherited", "search", "model", "model_cached", "union", "shortlist", "default"
+    "mapped",
+    "always",
+    "sticky",
+    "inherited",
+    "search",
+    "model",
+    "model_cached",
+    "union",
+    "shortlist",
+    "default",
 ]
 DriftCode = Literal["pin_drift", "not_admitted", "not_listed"]
 Code = Literal[
@@ -46,11 +58,16 @@ Failure = Literal[
     "internal",
 ]
 EmbeddingUse = Literal["used", "not_ranking"] | Failure
-"""The outcome of asking an embedder: its vector was used, or why there is none. `not_ranking`: by `learn` or the config
-it ranks nothing (it may recall past steps)."""
+"""The outcome of asking an embedder: its vector was used, or why there is none.
+
+`not_ranking`: by `learn` or the config it ranks nothing (it may recall past steps).
+"""
 Recall = Literal["used", "not_heard", "no_embedder", "other_embedder"]
-"""The outcome of recalling past steps by their meaning: compared, or why not. `not_heard`: the embedder had no vector
-(see `EmbeddingUse`); the others: the config names no embedder, or not the one they were learned with."""
+"""The outcome of recalling past steps by their meaning: compared, or why not.
+
+`not_heard`: the embedder had no vector (see `EmbeddingUse`); the others: the config names no
+embedder, or not the one they were learned with.
+"""
 Verdict = Literal["enough", "union", "ambiguous", "novel"]
 Outcome = Literal[
     "ok",
@@ -67,16 +84,24 @@ Outcome = Literal[
 Trust = Literal["untrusted", "trusted"]
 Effect = Literal["read", "write", "exec", "network"]
 Offer = Literal["direct", "deferred", "meta", "none"]
-"""How search may present an uncertain bundle. `direct`: with its tools, where that is harmless; `none`: never."""
+"""How search may present an uncertain bundle.
+
+`direct`: with its tools, where that is harmless; `none`: never.
+"""
 
 SOURCES: Final[tuple[Source, ...]] = get_args(Source)
 REASONS: Final[tuple[Reason, ...]] = get_args(Reason)
 CODES: Final[tuple[Code, ...]] = get_args(Code)
-"""Why a bundle or tool is not shown, in the order of the tests: the first that fails is reported."""
+"""Why a bundle or tool is not shown, in the order of the tests: the first that fails is
+reported.
+"""
 DRIFT_CODES: Final[tuple[DriftCode, ...]] = get_args(DriftCode)
 """Why a tool is not as it was reviewed, or not there."""
 GAP_CODES: Final[tuple[Code, ...]] = CODES[CODES.index("not_mapped") :]
-"""Refusals of tools that policy permits but that were not shown. Other refusals are no gap: policy refused."""
+"""Refusals of tools that policy permits but that were not shown.
+
+Other refusals are no gap: policy refused.
+"""
 FAILURES: Final[tuple[Failure, ...]] = get_args(Failure)
 OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
 EFFECTS: Final[tuple[Effect, ...]] = get_args(Effect)
@@ -94,9 +119,13 @@ Mode = Literal["direct", "deferred", "meta", "code"]
 
 @dataclass(frozen=True, slots=True)
 class ModeTraits:
-    """The traits of a mode. `in_array`: definitions are in the array as far as there is room; `may_join`: they may join
-    it later; `by_program`: only programs call the tools; `for_untrusted`: tools of untrusted servers may be shown
-    so. `meaning` is for the reference of the config; `how` tells an agent to call what its search found."""
+    """The traits of a mode.
+
+    `in_array`: definitions are in the array as far as there is room; `may_join`: they may join it
+    later; `by_program`: only programs call the tools; `for_untrusted`: tools of untrusted servers
+    may be shown so. `meaning` is for the reference of the config; `how` tells an agent to call what
+    its search found.
+    """
 
     meaning: str
     how: str = ""
@@ -108,7 +137,9 @@ class ModeTraits:
 
 MODES: Final[Mapping[Mode, ModeTraits]] = {
     "direct": ModeTraits("each one", in_array=True, may_join=True),
-    "deferred": ModeTraits("by name only until asked for", "They are in your tool list from now on.", may_join=True),
+    "deferred": ModeTraits(
+        "by name only until asked for", "They are in your tool list from now on.", may_join=True
+    ),
     "meta": ModeTraits(
         "behind meta-tools, which untrusted servers need and get by default",
         "Call them by name with call_tool.",
@@ -120,5 +151,7 @@ MODES: Final[Mapping[Mode, ModeTraits]] = {
         by_program=True,
     ),
 }
-"""How agents see a bundle's tools, from the most open mode to the least. Code asks a mode's row for its traits: a new
-mode is a row, and what no trait says yet."""
+"""How agents see a bundle's tools, from the most open mode to the least.
+
+Code asks a mode's row for its traits: a new mode is a row, and what no trait says yet.
+"""

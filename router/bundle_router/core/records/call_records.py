@@ -18,26 +18,54 @@ from bundle_router.dataclass import dataclass
 
 CALL_SCHEMA: Final = "bundle-router.call/1"
 _SHARED: Final = (
-    "run_id", "call_id", "decision_id", "server", "arguments", "tool", "bundle", "via", "key", "branch", "attempt",
-)  # fmt: skip
+    "run_id",
+    "call_id",
+    "decision_id",
+    "server",
+    "arguments",
+    "tool",
+    "bundle",
+    "via",
+    "key",
+    "branch",
+    "attempt",
+)
 """The fields that the start and the end of a call have with one value."""
 _ENDING: Final = ("outcome", "code", "result")
-_EMPTY_AS_NULL: Final = ("arguments", "bundle", "via", "key", "branch", "writer", "arguments_digest", "cached_from")
+_EMPTY_AS_NULL: Final = (
+    "arguments",
+    "bundle",
+    "via",
+    "key",
+    "branch",
+    "writer",
+    "arguments_digest",
+    "cached_from",
+)
 
 JoinedTool = tuple[str, str]
 """A tool that joined the array, after the bundle that it was asked for through."""
 
 
 def _forms() -> Mapping[str, Any]:
-    """Return the forms of the fields of any line (see `field_types`). A name has one type in all of them."""
+    """Return the forms of the fields of any line (see `field_types`).
+
+    A name has one type in all of them.
+    """
     kinds = (CallStarted, CallFinished, RequestPassed, SubRunOpened)
     hints = {name: hint for kind in kinds for name, hint in get_type_hints(kind).items()}
-    return hints | dict.fromkeys(_EMPTY_AS_NULL, str | None) | {"joined": [{"bundle": str, "tool": str}]}
+    return (
+        hints
+        | dict.fromkeys(_EMPTY_AS_NULL, str | None)
+        | {"joined": [{"bundle": str, "tool": str}]}
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class ShapedSize:
-    """How a result was shortened: its bytes before and after, the rule, and observations about it."""
+    """How a result was shortened: its bytes before and after, the rule, and observations about
+    it.
+    """
 
     original_bytes: int
     kept_bytes: int
@@ -49,7 +77,9 @@ class ShapedSize:
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> ShapedSize:
-        return cls(row["original_bytes"], row["kept_bytes"], row["rule"], tuple(row.get("flags", ())))
+        return cls(
+            row["original_bytes"], row["kept_bytes"], row["rule"], tuple(row.get("flags", ()))
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +99,16 @@ class _CallLine:
 
     def _line(self) -> Json:
         return {
-            "schema": CALL_SCHEMA, "type": self.type, "time": self.time, "monotonic_ns": self.monotonic_ns,
-            "run_id": self.run_id, "call_id": self.call_id, "decision_id": self.decision_id, "server": self.server,
+            "schema": CALL_SCHEMA,
+            "type": self.type,
+            "time": self.time,
+            "monotonic_ns": self.monotonic_ns,
+            "run_id": self.run_id,
+            "call_id": self.call_id,
+            "decision_id": self.decision_id,
+            "server": self.server,
             "arguments": self.arguments,
-        }  # fmt: skip
+        }
 
     @staticmethod
     def _line_from(record: Mapping[str, Any]) -> Json:
@@ -87,8 +123,11 @@ class _CallLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ToolCall(_CallLine):
-    """The fields of both records of a tool call. `via` is the meta-tool it came through; `key` and `branch` are empty
-    where the engine gave none; `attempt` counts from 1."""
+    """The fields of both records of a tool call.
+
+    `via` is the meta-tool it came through; `key` and `branch` are empty where the engine gave none;
+    `attempt` counts from 1.
+    """
 
     tool: str
     bundle: str = ""
@@ -105,7 +144,11 @@ class _ToolCall(_CallLine):
     def _call(self) -> Json:
         record = {**self._line(), "tool": self.tool, "bundle": self.bundle, "via": self.via}
         if self.key or self.branch or self.attempt != 1:
-            record |= {name: value for name, value in flat_json(self, _SHARED[-3:]).items() if value not in ("", 1)}
+            record |= {
+                name: value
+                for name, value in flat_json(self, _SHARED[-3:]).items()
+                if value not in ("", 1)
+            }
         return record
 
     def shared(self) -> Json:
@@ -124,8 +167,11 @@ class _ToolCall(_CallLine):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallStarted(_ToolCall):
-    """A call that passed every check and is about to be made. With a key, `writer` is the token of the process that
-    makes it, and `arguments_digest` is of the raw arguments, keyed with the run's nonce."""
+    """A call that passed every check and is about to be made.
+
+    With a key, `writer` is the token of the process that makes it, and `arguments_digest` is of the
+    raw arguments, keyed with the run's nonce.
+    """
 
     type: ClassVar[str] = "call.started"
 
@@ -150,8 +196,11 @@ class CallStarted(_ToolCall):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallFinished(_ToolCall):
-    """The end of a call, or a refused call. `spent` are the totals of the step's calls; `cached_from` names the call
-    whose result was reused."""
+    """The end of a call, or a refused call.
+
+    `spent` are the totals of the step's calls; `cached_from` names the call whose result was
+    reused.
+    """
 
     type: ClassVar[str] = "call.finished"
 
@@ -175,11 +224,15 @@ class CallFinished(_ToolCall):
         """Return the record as JSON, without the chain's fields."""
         record = self._call()
         record |= {
-            "outcome": self.outcome, "code": self.code, "result": self.result, "elapsed_ms": self.elapsed_ms,
+            "outcome": self.outcome,
+            "code": self.code,
+            "result": self.result,
+            "elapsed_ms": self.elapsed_ms,
             "artifacts": [artifact.to_json() for artifact in self.artifacts],
             "joined": [{"bundle": bundle, "tool": tool} for bundle, tool in self.joined],
-            "cached": self.cached_from != "", "cached_from": self.cached_from or None,
-        }  # fmt: skip
+            "cached": self.cached_from != "",
+            "cached_from": self.cached_from or None,
+        }
         record |= {"shaped": self.shaped.to_json()} if self.shaped is not None else {}
         record |= {"ready_ms": self.ready_ms} if self.ready_ms is not None else {}
         return record | ({"spent": self.spent.to_json()} if self.spent is not None else {})
@@ -201,7 +254,9 @@ class CallFinished(_ToolCall):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestPassed(_CallLine):
-    """A request for a resource, a prompt or a completion that was passed on to a server, and its outcome."""
+    """A request for a resource, a prompt or a completion that was passed on to a server, and its
+    outcome.
+    """
 
     type: ClassVar[str] = "request.passed"
 
@@ -239,7 +294,9 @@ class RequestPassed(_CallLine):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubRunOpened:
-    """A run that began below this one, which is the root of their tree: its calls count for the tree."""
+    """A run that began below this one, which is the root of their tree: its calls count for the
+    tree.
+    """
 
     type: ClassVar[str] = "sub_run.opened"
 
@@ -268,15 +325,20 @@ def _ending_fields(record: Mapping[str, Any]) -> Json:
         **{name: record[name] for name in _ENDING},
         "artifacts": tuple(Artifact.from_json(row) for row in record.get("artifacts", ())),
         "elapsed_ms": record.get("elapsed_ms", 0.0),
-        "spent": Totals(row["calls"], row["result_bytes"], row["elapsed_ms"], row.get("repeats", 0)) if row else None,
+        "spent": Totals(row["calls"], row["result_bytes"], row["elapsed_ms"], row.get("repeats", 0))
+        if row
+        else None,
     }
 
 
 CallRecord = CallStarted | CallFinished | RequestPassed | SubRunOpened
 Record = DecisionRecord | CallRecord
 
-_KINDS: Final[Mapping[str, type[DecisionRecord | CallStarted | CallFinished | RequestPassed | SubRunOpened]]] = {
-    kind.type: kind for kind in (DecisionRecord, CallStarted, CallFinished, RequestPassed, SubRunOpened)
+_KINDS: Final[
+    Mapping[str, type[DecisionRecord | CallStarted | CallFinished | RequestPassed | SubRunOpened]]
+] = {
+    kind.type: kind
+    for kind in (DecisionRecord, CallStarted, CallFinished, RequestPassed, SubRunOpened)
 }
 
 

@@ -2,15 +2,19 @@
 
 Rules:
 1. One record is one line of ASCII JSON that ends in `\\n`; it has no other line break.
-2. A line is `BODY` without its closing brace, then `,"hash":"sha256:<64 hex digits>"}`. The hash is of the bytes of
-   `BODY`, which holds `seq` and `prev`. So a line is checked from its own bytes and never encoded again.
-3. `seq` counts 0, 1, 2 … over *all* files of a run; `prev` is the hash of record `seq - 1`, in either file. Record 0
-   follows `genesis(run_id)`, so that records of one run can't replace another's.
-4. The first record has the digest of the header (`run.json`) as it was when the run began (see `run_header`).
-5. None of these has a key. They find accidents and careless edits; whoever can rewrite the whole run can forge it.
+2. A line is `BODY` without its closing brace, then `,"hash":"sha256:<64 hex digits>"}`. The hash is
+   of the bytes of `BODY`, which holds `seq` and `prev`. So a line is checked from its own bytes and
+   never encoded again.
+3. `seq` counts 0, 1, 2 … over *all* files of a run; `prev` is the hash of record `seq - 1`, in
+   either file. Record 0 follows `genesis(run_id)`, so that records of one run can't replace
+   another's.
+4. The first record has the digest of the header (`run.json`) as it was when the run began (see
+   `run_header`).
+5. None of these has a key. They find accidents and careless edits; whoever can rewrite the whole
+   run can forge it.
 
-The lines alone don't show a cut-off tail, which leaves a shorter valid chain. For a closed run, the `Head` in its
-`run.json` does.
+The lines alone don't show a cut-off tail, which leaves a shorter valid chain. For a closed run, the
+`Head` in its `run.json` does.
 """
 
 from __future__ import annotations
@@ -33,14 +37,18 @@ MAX_LINE: Final = 64 * 1024 * 1024
 """Bytes of one line. Longer lines are refused when written and reported when read."""
 
 _SUFFIX: Final = re.compile(rb',"hash":"(sha256:[0-9a-f]{64})"\}\Z')
-_LINK: Final = re.compile(rb',"seq":(\d{1,18}),"prev":"(sha256:[0-9a-f]{64})"(,"hash":"(sha256:[0-9a-f]{64})"\})\n?\Z')
+_LINK: Final = re.compile(
+    rb',"seq":(\d{1,18}),"prev":"(sha256:[0-9a-f]{64})"(,"hash":"(sha256:[0-9a-f]{64})"\})\n?\Z'
+)
 _LINK_BYTES: Final = 192
 OWN_FIELDS: Final = ("arguments_digest", "catalog_revision", "input_digest", "time", "writer")
 """Fields of records whose values no caller chooses, each in one of the forms of `_OWN_VALUE`."""
 _NUMBERS: Final = frozenset((int, float, bool))
 OWN_OBJECTS: Final = ("exposure", "shaped", "spent")
 """Objects of records that hold counts and the router's own words."""
-_OWN_VALUE: Final = re.compile(r"(?:sha256:)?[0-9a-f]{64}|[0-9a-f]{16}|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
+_OWN_VALUE: Final = re.compile(
+    r"(?:sha256:)?[0-9a-f]{64}|[0-9a-f]{16}|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z"
+)
 """These hold no secret, and the redactor's automaton grows with every new digest that it sees."""
 _OWN_IDS: Final = ("call_id", "decision_id")
 _OWN: Final = frozenset((*OWN_FIELDS, *_OWN_IDS))
@@ -63,8 +71,9 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class RepairedTail:
-    """A torn end (a record that was never acknowledged) of `bytes` bytes, which was cut off `file` when a run was
-    opened and saved in `saved` beside it."""
+    """A torn end (a record that was never acknowledged) of `bytes` bytes, which was cut off `file`
+    when a run was opened and saved in `saved` beside it.
+    """
 
     file: str
     saved: str
@@ -73,9 +82,12 @@ class RepairedTail:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """The outcome of an append. `news` are records of other processes that came before the new one and were not
-    returned yet. `seq` and `hash` are the new record's; `seq` is None where nothing was written, because other
-    processes appended first."""
+    """The outcome of an append.
+
+    `news` are records of other processes that came before the new one and were not returned yet.
+    `seq` and `hash` are the new record's; `seq` is None where nothing was written, because other
+    processes appended first.
+    """
 
     news: tuple[Record, ...]
     seq: int | None
@@ -112,7 +124,9 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The end of a closed run: its number of records, and the hash of the last (the genesis when there is none)."""
+    """The end of a closed run: its number of records, and the hash of the last (the genesis when
+    there is none).
+    """
 
     count: int
     hash: str
@@ -120,7 +134,10 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """The first record of a run that was damaged or changed. `line` starts at 1; 0 where the record is nowhere."""
+    """The first record of a run that was damaged or changed.
+
+    `line` starts at 1; 0 where the record is nowhere.
+    """
 
     kind: BreakKind
     seq: int
@@ -146,8 +163,8 @@ def genesis(run_id: str) -> str:
 def seal(record: dict[str, Any], seq: int, prev: str) -> tuple[bytes, str]:
     """Return the line of a record, newline included, and its hash.
 
-    Raises ValueError for a record that is empty, has the chain's own fields, holds NaN or is larger than `MAX_LINE`;
-    TypeError for one that is not JSON.
+    Raises ValueError for a record that is empty, has the chain's own fields, holds NaN or is larger
+    than `MAX_LINE`; TypeError for one that is not JSON.
     """
     return seal_text(encode_record(record), seq, prev)
 
@@ -164,11 +181,16 @@ class _Redactor(Protocol):
 
 
 def encode_clean(record: dict[str, Any], redactor: _Redactor | None) -> str:
-    """Return the canonical JSON of a record that is not sealed yet, redacted. The engine has redacted most of it, so
-    texts that were not checked before are checked in one pass; only where that finds something suspicious, value by
-    value. Digests and times that the router itself made are not checked (`_OWN_VALUE`). Raises as `seal` does."""
+    """Return the canonical JSON of a record that is not sealed yet, redacted.
+
+    The engine has redacted most of it, so texts that were not checked before are checked in one
+    pass; only where that finds something suspicious, value by value. Digests and times that the
+    router itself made are not checked (`_OWN_VALUE`). Raises as `seal` does.
+    """
     if not record or "seq" in record or "prev" in record or "hash" in record:
-        raise ValueError("a record has at least one field, and none called seq, prev or hash: the log adds those")
+        raise ValueError(
+            "a record has at least one field, and none called seq, prev or hash: the log adds those"
+        )
     text = encode_object(record)
     if redactor is None:
         return text
@@ -176,14 +198,22 @@ def encode_clean(record: dict[str, Any], redactor: _Redactor | None) -> str:
     if redactor.are_clean(encoded) and redactor.redact_many(texts) is texts:
         return text
     rest_of = {
-        name: value for name, value in record.items() if name not in OWN_FIELDS or not _OWN_VALUE.fullmatch(str(value))
+        name: value
+        for name, value in record.items()
+        if name not in OWN_FIELDS or not _OWN_VALUE.fullmatch(str(value))
     }
-    return text if redactor.redact_value(rest_of) is rest_of else encode_record(redactor.redact_value(record))
+    return (
+        text
+        if redactor.redact_value(rest_of) is rest_of
+        else encode_record(redactor.redact_value(record))
+    )
 
 
 def _texts_of(record: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Return a record's texts (unescaped: a quote that JSON escapes would have all of them checked one by one) and the
-    JSON of its other values, without the router's own: what is left recurs, and what recurs is checked once."""
+    """Return a record's texts (unescaped: a quote that JSON escapes would have all of them checked
+    one by one) and the JSON of its other values, without the router's own: what is left recurs, and
+    what recurs is checked once.
+    """
     texts: list[str] = []
     encoded: list[str] = []
     for name, value in record.items():
@@ -197,26 +227,38 @@ def _texts_of(record: Mapping[str, Any]) -> tuple[list[str], list[str]]:
             elif not _OWN_VALUE.fullmatch(value):
                 texts.append(value)
         elif type(value) not in _NUMBERS and name not in OWN_OBJECTS:
-            encoded.append(_COUNT.sub("", text_of(value)) if name == "activation" else text_of(value))
+            encoded.append(
+                _COUNT.sub("", text_of(value)) if name == "activation" else text_of(value)
+            )
     return texts, encoded
 
 
 def with_opening(text: str, opening: str) -> str:
-    """Return the text of a run's first record with the digest of the run's header (see `run_header`)."""
+    """Return the text of a run's first record with the digest of the run's header (see
+    `run_header`).
+    """
     return f'{text[:-1]},"run_json":"{opening}"}}'
 
 
 def seal_text(text: str, seq: int, prev: str) -> tuple[bytes, str]:
-    """Seal the text that `encode_record` returned. Every decision passes here: one sha256 and two copies."""
+    """Seal the text that `encode_record` returned.
+
+    Every decision passes here: one sha256 and two copies.
+    """
     open_body = f'{text[:-1]},"seq":{seq},"prev":"{prev}"'.encode("ascii")
     if len(open_body) > MAX_LINE - _SUFFIX_BYTES - 1:
-        raise ValueError(f"a record of {len(open_body)} bytes is over the {MAX_LINE} a line may have")
+        raise ValueError(
+            f"a record of {len(open_body)} bytes is over the {MAX_LINE} a line may have"
+        )
     hash_ = "sha256:" + hashlib.sha256(open_body + b"}").hexdigest()
     return b'%b,"hash":"%b"}\n' % (open_body, hash_.encode("ascii")), hash_
 
 
 def unseal(line: bytes) -> SealedLine:
-    """Return the record of a line (with or without its newline), checked against its hash. Raises BadLine."""
+    """Return the record of a line (with or without its newline), checked against its hash.
+
+    Raises BadLine.
+    """
     line = line.removesuffix(b"\n")
     found = _SUFFIX.match(line, max(0, len(line) - _SUFFIX_BYTES))
     if found is None:
@@ -241,7 +283,10 @@ def link(line: bytes) -> Link:
 
 
 def parse(line: bytes) -> dict[str, Any]:
-    """Return a line's record without checking its hash. Raises BadLine unless it is a JSON object with a `seq`."""
+    """Return a line's record without checking its hash.
+
+    Raises BadLine unless it is a JSON object with a `seq`.
+    """
     try:
         record = decode(line.decode("utf-8", "surrogatepass"))
     except (ValueError, RecursionError) as error:
@@ -254,11 +299,13 @@ def parse(line: bytes) -> dict[str, Any]:
     return record
 
 
-# --- tails ---------------------------------------------------------------------------------------------------------
+# --- tails ----------------------------------------------------------------------------------------
 
 
 def boundary(read: Read, size: int, *, block: int = 65_536) -> int:
-    """Return the offset after the last newline of a file of `size` bytes: any bytes behind it are a torn line."""
+    """Return the offset after the last newline of a file of `size` bytes: any bytes behind it are a
+    torn line.
+    """
     end = size
     while end > 0:
         start = max(0, end - block)
@@ -277,7 +324,7 @@ def lines_forward(read: Read, end: int, *, block: int = 1024 * 1024) -> Iterator
         yield from (line + b"\n" for line in complete)
 
 
-# --- the walk ------------------------------------------------------------------------------------------------------
+# --- the walk -------------------------------------------------------------------------------------
 
 
 class _Cursor:
@@ -313,18 +360,21 @@ class _Cursor:
 def check(
     files: Mapping[str, Iterable[bytes]], run_id: str, head: Head | None, least: Head | None = None
 ) -> ChainCheck:
-    """Check the complete lines of a run's files along the chain up to the first break, with one line of each in memory.
+    """Check the complete lines of a run's files along the chain up to the first break, with one
+    line of each in memory.
 
-    `head` is None for a run that was not closed: a cut-off end, or a last record that was rewritten with its hash, then
-    looks like an honest end. `least` is a head that was kept elsewhere: the run had at least these records, and may
-    have more.
+    `head` is None for a run that was not closed: a cut-off end, or a last record that was rewritten
+    with its hash, then looks like an honest end. `least` is a head that was kept elsewhere: the run
+    had at least these records, and may have more.
     """
     cursors = [_Cursor(name, lines) for name, lines in files.items()]
     seq, prev = 0, genesis(run_id)
     while live := [cursor for cursor in cursors if not cursor.done]:
         if head is not None and seq >= head.count:
             detail = f"the run was closed with {head.count} records; this one was added later"
-            return ChainCheck(seq, prev, _compare(seq, prev, head) or live[0].break_at("added", seq, detail))
+            return ChainCheck(
+                seq, prev, _compare(seq, prev, head) or live[0].break_at("added", seq, detail)
+            )
         cursor = next((c for c in cursors if c.at is not None and c.at.seq == seq), None)
         if cursor is None or cursor.at is None:
             return ChainCheck(seq, prev, _explain(cursors, seq))
@@ -334,7 +384,9 @@ def check(
             return ChainCheck(seq, prev, cursor.break_at("changed", seq, detail))
         if least is not None and seq == least.count - 1 and cursor.at.hash != least.hash:
             return ChainCheck(
-                seq, prev, cursor.break_at("changed", seq, "it is not the record that the kept head names")
+                seq,
+                prev,
+                cursor.break_at("changed", seq, "it is not the record that the kept head names"),
             )
         seq, prev = seq + 1, cursor.at.hash
         cursor.advance()
@@ -352,14 +404,24 @@ def _explain(cursors: list[_Cursor], seq: int) -> Break:
     ahead = [(cursor.at.seq, cursor) for cursor in cursors if cursor.at is not None]
     lowest, ahead_of_all = min(ahead, key=lambda pair: pair[0])
     if lowest < seq:
-        return ahead_of_all.break_at("repeated", lowest, f"record {lowest} stands here a second time")
+        return ahead_of_all.break_at(
+            "repeated", lowest, f"record {lowest} stands here a second time"
+        )
     file, line = ahead_of_all.file, ahead_of_all.line
     for cursor in cursors:
         while not cursor.done:
             if cursor.at is not None and cursor.at.seq == seq:
-                return cursor.break_at("reordered", seq, f"it belongs before record {lowest} ({file}:{line})")
+                return cursor.break_at(
+                    "reordered", seq, f"it belongs before record {lowest} ({file}:{line})"
+                )
             cursor.advance()
-    return Break("dropped", seq, file, line, f"it is missing: record {lowest} stands where it or a later one should")
+    return Break(
+        "dropped",
+        seq,
+        file,
+        line,
+        f"it is missing: record {lowest} stands where it or a later one should",
+    )
 
 
 def _compare(count: int, hash_: str, head: Head | None) -> Break | None:
@@ -367,5 +429,17 @@ def _compare(count: int, hash_: str, head: Head | None) -> Break | None:
     if head is None or (count, hash_) == (head.count, head.hash):
         return None
     if count < head.count:
-        return Break("cut_off", count, "", 0, f"the run was closed with {head.count} records; {count} are left")
-    return Break("changed", max(0, count - 1), "", 0, "the last record is not the one the run was closed with")
+        return Break(
+            "cut_off",
+            count,
+            "",
+            0,
+            f"the run was closed with {head.count} records; {count} are left",
+        )
+    return Break(
+        "changed",
+        max(0, count - 1),
+        "",
+        0,
+        "the last record is not the one the run was closed with",
+    )

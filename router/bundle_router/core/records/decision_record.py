@@ -1,10 +1,12 @@
 """The decision record: a line of `routing.jsonl` as a value and as JSON.
 
 Rules:
-1. No object is keyed by data: lists of `{id, …}` throughout, so that columns stay columns for every reader.
+1. No object is keyed by data: lists of `{id, …}` throughout, so that columns stay columns for every
+   reader.
 2. The record holds everything that a replay needs: step, facts, activation before, and the reply.
-3. Readers ignore fields that they do not know. Fields are added, never renamed; one that came after the first layout is
-   written only where it holds something, so that every line ever written has one JSON.
+3. Readers ignore fields that they do not know. Fields are added, never renamed; one that came after
+   the first layout is written only where it holds something, so that every line ever written has
+   one JSON.
 """
 
 from __future__ import annotations
@@ -33,7 +35,14 @@ from bundle_router.core.models import (
     Step,
     StepPolicy,
 )
-from bundle_router.core.models.canonical import EncodedObject, EncodedRows, digest, encode, flat_json, text_of
+from bundle_router.core.models.canonical import (
+    EncodedObject,
+    EncodedRows,
+    digest,
+    encode,
+    flat_json,
+    text_of,
+)
 from bundle_router.core.models.evidence import Evidence
 from bundle_router.core.records.field_types import checked
 from bundle_router.dataclass import dataclass, field
@@ -46,15 +55,25 @@ BudgetKey = tuple[str, str, str, str, str]
 V = TypeVar("V")
 
 _STEP_FIELDS: Final = (
-    "workflow", "role", "step", "goal", "constraints", "parent_run_id", "inherit", "max_bundles", "max_tools",
-    "max_tokens", "workspace",
-)  # fmt: skip
+    "workflow",
+    "role",
+    "step",
+    "goal",
+    "constraints",
+    "parent_run_id",
+    "inherit",
+    "max_bundles",
+    "max_tools",
+    "max_tokens",
+    "workspace",
+)
 _IDS: Final = ("run_id", "decision_id", "catalog_revision", "input_digest")
 _LATER: Final = ("key", "branch", "parent_decision_id", "root", "fixed_list")
 _OUTCOME: Final = ("source", "degraded", "justification", "route")
 _ANSWERED: Final = ("source", "reason", "justification")
 _PENDING: Final = "it is still being asked for its tools"
-"""How reasons begin that concern a pending server, in records that do not name it: those are as degraded as they say.
+"""How reasons begin that concern a pending server, in records that do not name it: those are as
+degraded as they say.
 """
 
 
@@ -62,24 +81,32 @@ def _forms() -> Mapping[str, Any]:
     """Return the forms of a line's fields (see `field_types`)."""
     reply = {**get_type_hints(Answer), "heard": str, "key": str, "failure": str | None}
     return {
-        **get_type_hints(Decision), **dict.fromkeys(("time", "principal"), str), "fixed_list": bool,
+        **get_type_hints(Decision),
+        **dict.fromkeys(("time", "principal"), str),
+        "fixed_list": bool,
         **dict.fromkeys(("elapsed_us", "monotonic_ns"), int),
         **dict.fromkeys(("key", "branch", "parent_decision_id", "root"), str | None),
         "step": {**get_type_hints(Step), "labels": [{"name": str, "value": str}]},
-        "facts": {"pending": list[str], "capabilities": list[str], "unavailable": [{"server": str, "why": str}],
-                  "drifted": list[Drift], "grants": list[Grant],
-                  "revisions": [{"name": str, "revision": str}]},
+        "facts": {
+            "pending": list[str],
+            "capabilities": list[str],
+            "unavailable": [{"server": str, "why": str}],
+            "drifted": list[Drift],
+            "grants": list[Grant],
+            "revisions": [{"name": str, "revision": str}],
+        },
         "reply": (reply | {"dropped": [{"id": str, "code": str}]}, None),
         "activation": {"before": list[Entry], "after": list[Entry], "evicted": list[str]},
-    }  # fmt: skip
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionRecord:
-    """One `route.decided`: the decision (with the ids it was recorded under) and everything that it was computed from.
+    """One `route.decided`: the decision (with the ids it was recorded under) and everything that it
+    was computed from.
 
-    `key`, `branch` and `parent_decision_id` are empty where the engine gave none; `root` is the workspace where that
-    differs from the one that the run began in.
+    `key`, `branch` and `parent_decision_id` are empty where the engine gave none; `root` is the
+    workspace where that differs from the one that the run began in.
     """
 
     type: ClassVar[str] = "route.decided"
@@ -129,15 +156,21 @@ class DecisionRecord:
             time=record.get("time", ""),
             elapsed_us=record.get("elapsed_us", 0),
             monotonic_ns=record.get("monotonic_ns", 0),
-            **{name: record.get(name) or "" for name in ("key", "branch", "parent_decision_id", "root")},
+            **{
+                name: record.get(name) or ""
+                for name in ("key", "branch", "parent_decision_id", "root")
+            },
             fixed_list=bool(record.get("fixed_list")),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionLine:
-    """The parts of a decision that the fold of a run needs. The rest is made from `line` on demand: most decisions are
-    only passed over, and the value of one is large."""
+    """The parts of a decision that the fold of a run needs.
+
+    The rest is made from `line` on demand: most decisions are only passed over, and the value of
+    one is large.
+    """
 
     seq: int
     decision_id: str
@@ -151,7 +184,9 @@ class DecisionLine:
         """Return the parts of a record that exists as a value, without a line to parse."""
         decision, step = record.decision, record.step
         address = (record.branch, step.workflow, step.role, step.step, record.key)
-        recent = RecentStep(step.role, step.step, step.goal, tuple([row.id for row in decision.bundles]))
+        recent = RecentStep(
+            step.role, step.step, step.goal, tuple([row.id for row in decision.bundles])
+        )
         return cls(decision.seq, decision.decision_id, step.principal, address, recent)
 
     @classmethod
@@ -159,9 +194,19 @@ class DecisionLine:
     def from_json(cls, line: Mapping[str, Any]) -> DecisionLine:
         """Return the parts of a line. Raises CorruptRun for a line that is no decision."""
         step = line["step"]
-        address = (line.get("branch") or "", step["workflow"], step["role"], step["step"], line.get("key") or "")
-        recent = RecentStep(*address[2:4], step.get("goal", ""), tuple(row["id"] for row in line["bundles"]))
-        return cls(line["seq"], line["decision_id"], line.get("principal", ""), address, recent, line)
+        address = (
+            line.get("branch") or "",
+            step["workflow"],
+            step["role"],
+            step["step"],
+            line.get("key") or "",
+        )
+        recent = RecentStep(
+            *address[2:4], step.get("goal", ""), tuple(row["id"] for row in line["bundles"])
+        )
+        return cls(
+            line["seq"], line["decision_id"], line.get("principal", ""), address, recent, line
+        )
 
     def record(self) -> DecisionRecord:
         return DecisionRecord.from_json(self.line)
@@ -174,16 +219,23 @@ class DecisionLine:
 def decided_inputs_digest(
     catalog_revision: str, step: Json, facts: Facts, before: Activation, reply: Reply | None
 ) -> str:
-    """Return the digest of everything the decision was computed from. Equal digests mean equal decisions."""
-    return input_digest(catalog_revision, step, encoded_facts(facts), activation_json(before), reply_json(reply))
+    """Return the digest of everything the decision was computed from.
+
+    Equal digests mean equal decisions.
+    """
+    return input_digest(
+        catalog_revision, step, encoded_facts(facts), activation_json(before), reply_json(reply)
+    )
 
 
-def input_digest(catalog_revision: str, step: Json, facts: Json, before: list[Json], reply: Json | None) -> str:
+def input_digest(
+    catalog_revision: str, step: Json, facts: Json, before: list[Json], reply: Json | None
+) -> str:
     """Return the digest of everything the decision was computed from, given as JSON."""
     return digest(f"[{','.join(map(text_of, (catalog_revision, step, facts, before, reply)))}]")
 
 
-# --- flat values ---------------------------------------------------------------------------------------------------
+# --- flat values ----------------------------------------------------------------------------------
 
 
 def _flat_from(kind: Callable[..., V], row: Mapping[str, Any]) -> V:
@@ -192,7 +244,7 @@ def _flat_from(kind: Callable[..., V], row: Mapping[str, Any]) -> V:
     return kind(**{name: row[name] for name in names if name in row})
 
 
-# --- what was asked, and what was known ------------------------------------------------------------------------------
+# --- what was asked, and what was known -----------------------------------------------------------
 
 
 def policy_json(policy: StepPolicy | None) -> Json | None:
@@ -205,11 +257,16 @@ def policy_json(policy: StepPolicy | None) -> Json | None:
 def _policy_from(row: Mapping[str, Any] | None) -> StepPolicy | None:
     if row is None:
         return None
-    return StepPolicy.model_validate({name: row[name] for name in StepPolicy.model_fields if name in row})
+    return StepPolicy.model_validate(
+        {name: row[name] for name in StepPolicy.model_fields if name in row}
+    )
 
 
 def step_json(step: Step) -> Json:
-    """Return the step as recorded: every field, labels as a list. The run's id and the principal are beside it."""
+    """Return the step as recorded: every field, labels as a list.
+
+    The run's id and the principal are beside it.
+    """
     return {
         **flat_json(step, _STEP_FIELDS),
         "policy": policy_json(step.policy),
@@ -218,7 +275,10 @@ def step_json(step: Step) -> Json:
 
 
 def step_from(record: Mapping[str, Any]) -> Step:
-    """Return the step that a record was decided on. Raises pydantic's ValidationError, KeyError or TypeError."""
+    """Return the step that a record was decided on.
+
+    Raises pydantic's ValidationError, KeyError or TypeError.
+    """
     row = record["step"]
     values = {name: row[name] for name in _STEP_FIELDS if name in row}
     values |= {"run_id": record["run_id"], "principal": record.get("principal", "")}
@@ -236,13 +296,17 @@ def facts_json(facts: Facts) -> Json:
             | ({} if row.code == "pin_drift" else {"code": row.code, "why": row.why})
             for row in facts.drifted
         ],
-        "grants": [{**flat_json(grant), "policy": policy_json(grant.policy)} for grant in facts.grants],
+        "grants": [
+            {**flat_json(grant), "policy": policy_json(grant.policy)} for grant in facts.grants
+        ],
         "revisions": [{"name": name, "revision": revision} for name, revision in facts.revisions],
     }
 
 
 def encoded_facts(facts: Facts) -> EncodedObject:
-    """Return the facts as recorded, with their text: computed once for the many decisions on equal facts."""
+    """Return the facts as recorded, with their text: computed once for the many decisions on equal
+    facts.
+    """
     found = facts.memo.get("encoded")
     if not isinstance(found, EncodedObject):
         found = facts.memo["encoded"] = EncodedObject(facts_json(facts))
@@ -253,12 +317,15 @@ def facts_from(record: Mapping[str, Any]) -> Facts:
     value = record["facts"]
     rows = value.get("unavailable", ()) if record.get("degraded") else ()
     return Facts(
-        pending=tuple(value.get("pending", [row["server"] for row in rows if _PENDING in row["why"]])),
+        pending=tuple(
+            value.get("pending", [row["server"] for row in rows if _PENDING in row["why"]])
+        ),
         capabilities=frozenset(value.get("capabilities", ())),
         unavailable=tuple((row["server"], row["why"]) for row in value.get("unavailable", ())),
         drifted=tuple(_flat_from(Drift, row) for row in value.get("drifted", ())),
         grants=tuple(
-            _flat_from(Grant, {**row, "policy": _policy_from(row.get("policy"))}) for row in value.get("grants", ())
+            _flat_from(Grant, {**row, "policy": _policy_from(row.get("policy"))})
+            for row in value.get("grants", ())
         ),
         revisions=tuple((row["name"], row["revision"]) for row in value.get("revisions", ())),
     )
@@ -266,7 +333,9 @@ def facts_from(record: Mapping[str, Any]) -> Facts:
 
 @lru_cache(256)
 def activation_json(activation: Activation) -> list[Json]:
-    """Return the activation as recorded, with its text: two decisions write it, and a digest needs it."""
+    """Return the activation as recorded, with its text: two decisions write it, and a digest needs
+    it.
+    """
     return EncodedRows(
         [
             {  # spelled out: a set of a dozen bundles is written three times with every decision
@@ -285,24 +354,36 @@ def activation_json(activation: Activation) -> list[Json]:
 def activation_from(rows: list[Mapping[str, Any]]) -> Activation:
     return Activation(
         tuple(
-            _flat_from(Entry, {**row, "tools": tuple(_flat_from(AskedTool, tool) for tool in row.get("tools", ()))})
+            _flat_from(
+                Entry,
+                {
+                    **row,
+                    "tools": tuple(_flat_from(AskedTool, tool) for tool in row.get("tools", ())),
+                },
+            )
             for row in rows
         )
     )
 
 
-# --- what search and the model said ----------------------------------------------------------------------------------
+# --- what search and the model said ---------------------------------------------------------------
 
 
 def reply_json(reply: Reply | None) -> Json | None:
-    """Return the outcome of the question, or null when none was asked. `heard` is `answered`, `failed` or `nobody`.
+    """Return the outcome of the question, or null when none was asked.
+
+    `heard` is `answered`, `failed` or `nobody`.
 
     `answered` with a `failure`: a model failed, and search replaced it.
     """
     if reply is None:
         return None
     if reply.answer is None:
-        return {"heard": "failed" if reply.failure else "nobody", "key": reply.key, "failure": reply.failure}
+        return {
+            "heard": "failed" if reply.failure else "nobody",
+            "key": reply.key,
+            "failure": reply.failure,
+        }
     answer = reply.answer
     return {
         "heard": "answered",
@@ -351,7 +432,12 @@ def search_from(record: Mapping[str, Any]) -> SearchUse | None:
         return None
     evidence = _flat_from(Evidence, value["evidence"])
     withheld = tuple(value.get("withheld", ()))
-    found = {**value, "evidence": evidence, "ranked": _candidates_from(record), "withheld": withheld}
+    found = {
+        **value,
+        "evidence": evidence,
+        "ranked": _candidates_from(record),
+        "withheld": withheld,
+    }
     return _flat_from(SearchUse, found)
 
 
@@ -364,7 +450,7 @@ def _candidates_from(record: Mapping[str, Any]) -> tuple[Candidate, ...]:
     return tuple(_flat_from(Candidate, row) for row in record.get("candidates", ()))
 
 
-# --- what was decided --------------------------------------------------------------------------------------------
+# --- what was decided -----------------------------------------------------------------------------
 
 
 def _row_json(row: Chosen | LeftOut) -> Json:
@@ -396,7 +482,11 @@ def outcome_json(decision: Decision) -> Json:
 
 
 def _sets_json(decision: Decision) -> EncodedObject:
-    before, after, evicted = activation_json(decision.before), activation_json(decision.after), list(decision.evicted)
+    before, after, evicted = (
+        activation_json(decision.before),
+        activation_json(decision.after),
+        list(decision.evicted),
+    )
     text = f'{{"after":{text_of(after)},"before":{text_of(before)},"evicted":{encode(evicted)}}}'
     return EncodedObject({"before": before, "after": after, "evicted": evicted}, text)
 

@@ -1,7 +1,9 @@
-"""The types of a line's fields: a chain says that a line is as it was sealed, not that this program wrote it.
+"""The types of a line's fields: a chain says that a line is as it was sealed, not that this program
+wrote it.
 
-They are those of the value that a line is read into; what is written in another form, its reader names. Types alone are
-checked: an unknown field is nobody's concern, and a word of a closed list may be one of a later version.
+They are those of the value that a line is read into; what is written in another form, its reader
+names. Types alone are checked: an unknown field is nobody's concern, and a word of a closed list
+may be one of a later version.
 """
 
 from __future__ import annotations
@@ -21,8 +23,9 @@ Read = Callable[[type[V], Mapping[str, Any]], V]
 
 
 def checked(forms: Callable[[], Mapping[str, Any]]) -> Callable[[Read[V]], Read[V]]:
-    """Decorate what reads a line whose fields have these forms (see `_schema`): it raises CorruptRun, which names the
-    record and the field, for a line that does not fit."""
+    """Decorate what reads a line whose fields have these forms (see `_schema`): it raises
+    CorruptRun, which names the record and the field, for a line that does not fit.
+    """
     validator = cache(lambda: SchemaValidator(_schema(forms())))
 
     def decorate(read: Read[V]) -> Read[V]:
@@ -31,8 +34,13 @@ def checked(forms: Callable[[], Mapping[str, Any]]) -> Callable[[Read[V]], Read[
                 validator().validate_python(line, strict=True)
                 return read(cls, line)
             except (KeyError, TypeError, ValueError, AttributeError) as error:
-                why = f"record {line.get('seq')} of run {line.get('run_id')!r} does not fit its type: {_reason(error)}"
-                raise CorruptRun(why, advice="bundle-router did not write it, whatever its chain says") from None
+                why = (
+                    f"record {line.get('seq')} of run {line.get('run_id')!r} does not fit its type:"
+                    f" {_reason(error)}"
+                )
+                raise CorruptRun(
+                    why, advice="bundle-router did not write it, whatever its chain says"
+                ) from None
 
         return wraps(read)(read_checked)
 
@@ -48,11 +56,15 @@ def _reason(error: Exception) -> str:
 
 
 def _schema(form: Any) -> Any:
-    """Return pydantic's schema of a type, of `[form]` (a list), `(form, None)`, or `{name: form}` (an object)."""
+    """Return pydantic's schema of a type, of `[form]` (a list), `(form, None)`, or `{name: form}`
+    (an object).
+    """
     if isinstance(form, type) and (is_dataclass(form) or issubclass(form, BaseModel)):
         form = get_type_hints(form)
     if isinstance(form, dict):
-        fields = {name: {"type": "typed-dict-field", "schema": _schema(of)} for name, of in form.items()}
+        fields = {
+            name: {"type": "typed-dict-field", "schema": _schema(of)} for name, of in form.items()
+        }
         return {"type": "typed-dict", "fields": fields, "total": False}
     parts = form if isinstance(form, list | tuple) else get_args(form)
     if isinstance(form, list) or get_origin(form) in (list, tuple):

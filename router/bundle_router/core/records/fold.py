@@ -1,12 +1,16 @@
 """The state of a run: the fold over its records, the same for every reader.
 
 Rules:
-1. The state follows from the records alone, in their order. Nothing else that a process knows is in it.
-2. A run has branches; a decision belongs to one (`""`: the default one) and is open until its branch decides again. A
-   call belongs to the branch of the decision that it names, and changes that branch's activation alone.
-3. The totals of calls belong to an address (branch, workflow, role, step, key): routing it again does not reset them.
-   Calls that a budget refused, and names that were only asked for, do not count.
-4. A key is bound by the decision that has it, or by the call that began with it. A refused call binds none.
+1. The state follows from the records alone, in their order. Nothing else that a process knows is in
+   it.
+2. A run has branches; a decision belongs to one (`""`: the default one) and is open until its
+   branch decides again. A call belongs to the branch of the decision that it names, and changes
+   that branch's activation alone.
+3. The totals of calls belong to an address (branch, workflow, role, step, key): routing it again
+   does not reset them. Calls that a budget refused, and names that were only asked for, do not
+   count.
+4. A key is bound by the decision that has it, or by the call that began with it. A refused call
+   binds none.
 5. Records are read as values. The value of a decision, the largest, is made on demand.
 """
 
@@ -33,15 +37,20 @@ from bundle_router.core.records.decision_record import BudgetKey, DecisionLine, 
 from bundle_router.dataclass import dataclass, field, replace
 
 DEFAULT_BRANCH: Final = ""
-MANY_EFFECTS: Final = 256  # calls after which an activation is worked out, whether or not it is asked for
+MANY_EFFECTS: Final = (
+    256  # calls after which an activation is worked out, whether or not it is asked for
+)
 NOT_COUNTED: Final = frozenset(("search_tools", "get_tool_details", "missed"))
 """The `via` of refusals that mean a name that was only asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyedCall:
-    """The last attempt at a call with a key. `started` and `finished` are the `seq` of its records; `finished` is None
-    while it has no end."""
+    """The last attempt at a call with a key.
+
+    `started` and `finished` are the `seq` of its records; `finished` is None while it has no
+    end.
+    """
 
     started: int
     call_id: str
@@ -55,9 +64,12 @@ class KeyedCall:
 
 @dataclass(slots=True)
 class _Branch:
-    """One branch of a run. `decided` is made from `line` on demand; `calls` are not in `activation` yet.
+    """One branch of a run.
 
-    Equal `effects` are one object: one of its own for each call, kept among a burst's objects, would hold their memory.
+    `decided` is made from `line` on demand; `calls` are not in `activation` yet.
+
+    Equal `effects` are one object: one of its own for each call, kept among a burst's objects,
+    would hold their memory.
     """
 
     line: DecisionLine
@@ -89,10 +101,13 @@ class RunFold:
         self.sub_runs: tuple[str, ...] = ()
         """The runs below this one, where it is the root of a tree with a budget."""
 
-    # --- records ---------------------------------------------------------------------------------------------------
+    # --- records ----------------------------------------------------------------------------------
 
     def take_all(self, lines: Iterable[Mapping[str, Any]]) -> bool:
-        """Take in the lines that follow. Return whether there were any. A line of an unknown type changes nothing."""
+        """Take in the lines that follow.
+
+        Return whether there were any. A line of an unknown type changes nothing.
+        """
         has_new = False
         for line in lines:
             has_new = True
@@ -103,7 +118,9 @@ class RunFold:
         return has_new
 
     def take(self, record: Record, seq: int, spent: Totals | None = None) -> None:
-        """Take in the record that follows, written at `seq`; `spent` is what `spent_after` said of it just now."""
+        """Take in the record that follows, written at `seq`; `spent` is what `spent_after` said of
+        it just now.
+        """
         if isinstance(record, CallStarted):
             self._take_start(record, seq)
         elif isinstance(record, CallFinished):
@@ -120,7 +137,9 @@ class RunFold:
         """Open a decision in its branch, in place of the one before it."""
         name, key = made.address[0], made.address[-1]
         before = self._branches.get(name)
-        steps = before.recent if before is not None else deque[RecentStep](maxlen=self._recent_steps)
+        steps = (
+            before.recent if before is not None else deque[RecentStep](maxlen=self._recent_steps)
+        )
         steps.append(made.recent)
         self._branches[name] = branch = _Branch(made, steps)
         self._newest = name
@@ -137,7 +156,12 @@ class RunFold:
         self._count_begin(record.decision_id)
         if record.key:
             self._calls[record.key] = KeyedCall(
-                seq, record.call_id, record.name, record.attempt, record.writer, record.arguments_digest
+                seq,
+                record.call_id,
+                record.name,
+                record.attempt,
+                record.writer,
+                record.arguments_digest,
             )
             self._key_of_call[record.call_id] = record.key
 
@@ -157,7 +181,9 @@ class RunFold:
         branch_name = self.branch_of(decision_id) or DEFAULT_BRANCH
         branch = self._branches.get(branch_name)
         if branch is not None:
-            branch.calls.append(branch.effects.setdefault((effect.bundle, effect.tool, effect.joined), effect))
+            branch.calls.append(
+                branch.effects.setdefault((effect.bundle, effect.tool, effect.joined), effect)
+            )
             if len(branch.calls) >= MANY_EFFECTS:
                 self.activation(branch_name)
 
@@ -167,7 +193,9 @@ class RunFold:
             self._spent[address] = budgets.count_start(self._spent.get(address, _NOTHING))
         self._run_calls += 1
 
-    def _count(self, record: CallFinished | RequestPassed, spent: Totals | None, *, began: bool) -> None:
+    def _count(
+        self, record: CallFinished | RequestPassed, spent: Totals | None, *, began: bool
+    ) -> None:
         """Count the end of a call; `began`: count its start too, which has no record."""
         if began:
             self._count_begin(record.decision_id)
@@ -182,15 +210,19 @@ class RunFold:
         spent = self.spent(record.decision_id)
         if not _is_counted(record):
             return spent
-        return _add_end(spent if record.call_id in self.open_calls else budgets.count_start(spent), record)
+        return _add_end(
+            spent if record.call_id in self.open_calls else budgets.count_start(spent), record
+        )
 
-    # --- where it stands -------------------------------------------------------------------------------------------
+    # --- where it stands --------------------------------------------------------------------------
 
     def has_branch(self, name: str) -> bool:
         return name in self._branches
 
     def branch_of(self, decision_id: str) -> str | None:
-        """Return the branch of a decision of this run, open or not; None where the run has no such decision."""
+        """Return the branch of a decision of this run, open or not; None where the run has no such
+        decision.
+        """
         address = self._addresses.get(decision_id)
         return address[0] if address is not None else None
 
@@ -200,7 +232,9 @@ class RunFold:
 
     @property
     def current_branch(self) -> str:
-        """The branch to use where none is named: the default one, or the last that decided if that never did."""
+        """The branch to use where none is named: the default one, or the last that decided if that
+        never did.
+        """
         return DEFAULT_BRANCH if DEFAULT_BRANCH in self._branches else self._newest
 
     def decided(self, branch: str) -> DecisionRecord | None:
@@ -213,7 +247,9 @@ class RunFold:
         return at.decided
 
     def activation(self, branch: str) -> Activation:
-        """Return the activation of a branch: the one that its last decision left, with its calls' effects since."""
+        """Return the activation of a branch: the one that its last decision left, with its calls'
+        effects since.
+        """
         at = self._branches.get(branch)
         if at is None:
             return Activation()
@@ -261,7 +297,9 @@ def _is_counted(record: CallFinished | RequestPassed) -> bool:
 def _add_end(spent: Totals, record: CallFinished | RequestPassed) -> Totals:
     """Return the totals after the end of a call that began earlier."""
     if isinstance(record, RequestPassed) and record.method.endswith("/list"):
-        return budgets.add_call(spent, record.original_bytes, record.elapsed_ms)  # a client asks again as it comes back
+        return budgets.add_call(
+            spent, record.original_bytes, record.elapsed_ms
+        )  # a client asks again as it comes back
     call_hash = budgets.asked_hash(record.name, record.arguments)
     answered = hash((record.outcome, record.code, record.result))
     return budgets.count_end(spent, call_hash, answered, record.original_bytes, record.elapsed_ms)

@@ -1,13 +1,18 @@
-"""Heads of runs, written beside them after each record, so that a cut-off end or a missing run is found.
+"""Heads of runs, written beside them after each record, so that a cut-off end or a missing run is
+found.
 
 Rules:
-1. A head says that a run had at least `count` records, the last of which had `hash`. It is written before the append
-   is acknowledged. A crash between the two leaves a run that is longer than its head, which is no fault.
-2. With a key, a head is signed (HMAC-SHA256): without the key nobody can rewrite the head or the records under it.
-   Without a key it protects only if whoever changes the runs can't reach the heads: keep them in a second place.
-3. Heads are numbered in the order in which runs begin. A missing number is a run that was removed together with its
-   head. Removing the newest ones, or restoring an older state of everything, is found only by heads in a second place.
-4. A pruned run leaves its head behind, marked. A run that begins anew under its id goes on with that head's number.
+1. A head says that a run had at least `count` records, the last of which had `hash`. It is written
+   before the append is acknowledged. A crash between the two leaves a run that is longer than its
+   head, which is no fault.
+2. With a key, a head is signed (HMAC-SHA256): without the key nobody can rewrite the head or the
+   records under it. Without a key it protects only if whoever changes the runs can't reach the
+   heads: keep them in a second place.
+3. Heads are numbered in the order in which runs begin. A missing number is a run that was removed
+   together with its head. Removing the newest ones, or restoring an older state of everything, is
+   found only by heads in a second place.
+4. A pruned run leaves its head behind, marked. A run that begins anew under its id goes on with
+   that head's number.
 5. Nothing signs over a head that was not signed with the key, so a forged one stays recognizable.
 """
 
@@ -23,7 +28,9 @@ from typing import Final
 
 from bundle_router.core.models.canonical import encode
 
-NO_HEAD: Final = "no head was kept for it, although heads are kept: it was taken away, or is older than that"
+NO_HEAD: Final = (
+    "no head was kept for it, although heads are kept: it was taken away, or is older than that"
+)
 _TYPES: Final = [str, int, int, str, bool, str]
 
 
@@ -56,7 +63,10 @@ class StoredHead:
 
     @classmethod
     def from_line(cls, line: bytes) -> StoredHead:
-        """Return the head in a line. Raises ValueError, KeyError, TypeError or RecursionError for another line."""
+        """Return the head in a line.
+
+        Raises ValueError, KeyError, TypeError or RecursionError for another line.
+        """
         row = json.loads(line)
         names = ("run_id", "number", "count", "hash", "pruned", "signature")
         head = cls(**{name: row[name] for name in names})
@@ -76,7 +86,8 @@ def missing_runs(heads: Mapping[str, StoredHead], run_ids: Iterable[str]) -> lis
     numbers = {head.number for head in heads.values()}
     holes = (number for number in range(1, max(numbers, default=0) + 1) if number not in numbers)
     return missing + [
-        f"the run that was begun as number {number} is gone, and its head with it, or that head was changed"
+        f"the run that was begun as number {number} is gone, and its head with it, or that head was"
+        " changed"
         for number in islice(holes, 100)
     ]
 
@@ -86,5 +97,8 @@ def faults_of_head(head: StoredHead, run_id: str, key: bytes | None) -> list[str
     if head.run_id != run_id:
         return [f"the head that is kept for it is that of run {head.run_id!r}"]
     if key is not None and not head.is_signed_by(key):
-        return ["its kept head does not bear the key's signature: it was changed, or written with another key"]
+        return [
+            "its kept head does not bear the key's signature: it was changed, or written with"
+            " another key"
+        ]
     return []

@@ -1,4 +1,6 @@
-"""The read model: queries over many runs, and the values that answer them. Pages and verbs share it.
+"""The read model: queries over many runs, and the values that answer them.
+
+Pages and verbs share it.
 
 Times are RFC 3339 in UTC, as in the records.
 """
@@ -10,45 +12,89 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal, get_args
 
 Facet = Literal[
-    "workflow", "role", "step", "principal", "source", "bundle", "tool", "mark", "code", "reason", "outcome", "model",
+    "workflow",
+    "role",
+    "step",
+    "principal",
+    "source",
+    "bundle",
+    "tool",
+    "mark",
+    "code",
+    "reason",
+    "outcome",
+    "model",
     "missing",
-]  # fmt: skip
+]
 FACETS: Final[tuple[Facet, ...]] = get_args(Facet)
-"""The facets that filter runs. `bundle`: was shown; `tool`: was called, or asked for; `missing`: asked for, and unknown
-or not shown; `code`: why a call was refused; `reason`: why a step was degraded; `mark`: see `MARKS`."""
+"""The facets that filter runs.
+
+`bundle`: was shown; `tool`: was called, or asked for; `missing`: asked for, and unknown or not
+shown; `code`: why a call was refused; `reason`: why a step was degraded; `mark`: see `MARKS`.
+"""
 NOBODY: Final = "(nobody named)"
 """The principal, in tables and as a facet, of runs whose steps named none."""
 MARKS: Final = (
-    "denied", "failed", "degraded", "media", "model failed", "searched at every step", "labelled", "sub-run", "open",
+    "denied",
+    "failed",
+    "degraded",
+    "media",
+    "model failed",
+    "searched at every step",
+    "labelled",
+    "sub-run",
+    "open",
     "unreadable",
-)  # fmt: skip
+)
 FILTERS: Final[Mapping[str, tuple[str, ...]]] = {
-    "steps": ("workflow", "role", "step", "principal", "source", "route", "bundle", "reason", "model", "degraded"),
+    "steps": (
+        "workflow",
+        "role",
+        "step",
+        "principal",
+        "source",
+        "route",
+        "bundle",
+        "reason",
+        "model",
+        "degraded",
+    ),
     "calls": ("tool", "bundle", "outcome", "code", "failed", "principal", "workflow", "role"),
 }
 """The filters of lists of steps and of calls."""
-Sort = Literal["started", "took", "steps", "calls", "tokens", "saved", "cost", "denied", "failed", "run"]
+Sort = Literal[
+    "started", "took", "steps", "calls", "tokens", "saved", "cost", "denied", "failed", "run"
+]
 SORTS: Final[tuple[Sort, ...]] = get_args(Sort)
 
 
 @dataclass(frozen=True, slots=True)
 class RunStamp:
-    """A cheap fingerprint of a run. `length` grows with its records; `records` changes with them, also where they were
-    edited in place; `rest` changes with anything else (its header, its labels)."""
+    """A cheap fingerprint of a run.
+
+    `length` grows with its records; `records` changes with them, also where they were edited in
+    place; `rest` changes with anything else (its header, its labels).
+    """
 
     length: int
     records: str
     rest: str
 
     def follows(self, length: int, records: str) -> bool:
-        """Return whether the records may be those of an earlier stamp with more appended, rather than others."""
+        """Return whether the records may be those of an earlier stamp with more appended, rather
+        than others.
+        """
         return self.length > length or (self.length, self.records) == (length, records)
 
 
 @dataclass(frozen=True, slots=True)
 class RunQuery:
-    """A query for runs. Values of one facet are alternatives, except marks, which must all be present; facets narrow
-    each other. `text` is searched in goals, arguments and artifacts; `since` and `until` bound the run's beginning."""
+    """A query for runs.
+
+    Values of one facet are alternatives, except marks, which must all be present; facets narrow
+    each other. `text` is searched in goals, arguments and artifacts; `since` and `until` bound the
+    run's beginning.
+    """
 
     facets: tuple[tuple[Facet, str], ...] = ()
     text: str = ""
@@ -62,8 +108,11 @@ class RunQuery:
 
 @dataclass(frozen=True, slots=True)
 class RecordQuery:
-    """A query for steps or calls of runs. `equal` filters by their own columns; `sort` is `started` or `slow`, for
-    steps also `tokens` or `cost`."""
+    """A query for steps or calls of runs.
+
+    `equal` filters by their own columns; `sort` is `started` or `slow`, for steps also `tokens` or
+    `cost`.
+    """
 
     of: Literal["steps", "calls"]
     runs: RunQuery = RunQuery()
@@ -75,8 +124,12 @@ class RecordQuery:
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """One run of a list. Counts are of its records; `tokens` sums what its steps were shown, `all_tokens` what showing
-    every tool of the catalog at each step would have cost. `problem` says why a run can't be read."""
+    """One run of a list.
+
+    Counts are of its records; `tokens` sums what its steps were shown, `all_tokens` what showing
+    every tool of the catalog at each step would have cost. `problem` says why a run can't be
+    read.
+    """
 
     run_id: str
     state: str
@@ -135,13 +188,17 @@ class RunPage:
 
     def to_json(self) -> dict[str, Any]:
         """Return this as JSON values."""
-        facets = {facet: [asdict(value) for value in values] for facet, values in self.facets.items()}
+        facets = {
+            facet: [asdict(value) for value in values] for facet, values in self.facets.items()
+        }
         return {"total": self.total, "runs": [run.to_json() for run in self.runs], "facets": facets}
 
 
 @dataclass(frozen=True, slots=True)
 class TextHit:
-    """One place where the words occur: `field` is `goal`, `arguments` or `artifact`; `excerpt` has no markup."""
+    """One place where the words occur: `field` is `goal`, `arguments` or `artifact`; `excerpt` has
+    no markup.
+    """
 
     run_id: str
     seq: int
@@ -193,12 +250,18 @@ class Stats:
     def to_json(self) -> dict[str, Any]:
         """Return this as JSON values."""
         names = ("day", "decisions", "tokens", "all_tokens")
-        return {**asdict(self), "by_day": [dict(zip(names, row, strict=True)) for row in self.by_day]}
+        return {
+            **asdict(self),
+            "by_day": [dict(zip(names, row, strict=True)) for row in self.by_day],
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """A part of a run's records as rows of the index, in order. `next_seq` is where the next part begins, if any."""
+    """A part of a run's records as rows of the index, in order.
+
+    `next_seq` is where the next part begins, if any.
+    """
 
     decisions: tuple[Mapping[str, Any], ...]
     bundles: Mapping[int, tuple[Mapping[str, Any], ...]]

@@ -2,11 +2,13 @@
 
 Rules:
 1. The record is its line, byte for byte: its hash is checked from the line, as in the run.
-2. A decision comes with the catalog that it was made under. The catalog is checked against the revision in the record,
-   and the decision is replayed: the result has to equal the line.
-3. `later` has the lines that follow, up to the end of the run at the time: they connect the record with the run's
-   `head`. A reader who got that head in another way knows that the record was in that run.
-4. `run` is the opening of the run, beside the record that states its digest. Schema 1 had all of `run.json`, always.
+2. A decision comes with the catalog that it was made under. The catalog is checked against the
+   revision in the record, and the decision is replayed: the result has to equal the line.
+3. `later` has the lines that follow, up to the end of the run at the time: they connect the record
+   with the run's `head`. A reader who got that head in another way knows that the record was in
+   that run.
+4. `run` is the opening of the run, beside the record that states its digest. Schema 1 had all of
+   `run.json`, always.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ _FORMER: Final = "bundle-router.receipt/1"
 def make_receipt(
     header: RunHeader, lines: Sequence[str], catalog: Mapping[str, Any] | None, head: str
 ) -> dict[str, Any]:
-    """Return the receipt of the first of the lines; the others are those that follow it in the run."""
+    """Return the receipt of the first of the lines; the others are those that follow it in the
+    run.
+    """
     record = unseal(lines[0].encode("ascii"))
     return {
         "schema": RECEIPT_SCHEMA,
@@ -69,7 +73,11 @@ def _check(receipt: Mapping[str, Any]) -> list[str]:
         wrong.append("the line is that of another record")
     if found[0].seq == 0 and found[0].prev != genesis(str(run_id)):
         wrong.append("the first record is that of another run")
-    run, catalog, is_former = receipt.get("run"), receipt.get("catalog"), receipt.get("schema") == _FORMER
+    run, catalog, is_former = (
+        receipt.get("run"),
+        receipt.get("catalog"),
+        receipt.get("schema") == _FORMER,
+    )
     if not is_former and receipt.get("schema") != RECEIPT_SCHEMA:
         wrong.append("its schema is not known")
     stated = record.get("run_json")
@@ -92,5 +100,8 @@ def _check_decision(record: Mapping[str, Any], catalog: Any) -> list[str]:
     except (KeyError, TypeError, ValueError, CorruptRun) as error:
         return [f"the decision can't be taken again: {type(error).__name__}"]
     if replayed.outcome != "identical":
-        return [f"taken again, the decision comes out otherwise in {', '.join(replayed.differs) or 'its question'}"]
+        return [
+            "taken again, the decision comes out otherwise in"
+            f" {', '.join(replayed.differs) or 'its question'}"
+        ]
     return []

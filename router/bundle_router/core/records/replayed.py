@@ -1,13 +1,15 @@
 """Replays a recorded decision, under its own catalog or another.
 
 Rules:
-1. Nothing is looked up and no model is asked: the record has the step, the facts, the activation and the reply.
-2. Under its own catalog a decision is reproduced byte for byte; anything else is a defect, and `differs` names the
-   parts of the record that differ. Values that an early version did not record are not compared. Of a run before the
-   first kept layout (`RunHeader.is_early`) only what a step was shown has to be equal: that version settled the details
-   otherwise.
-3. Under another catalog the recorded reply is used only where the same question would be asked. Where the candidates
-   differ, the decision "would ask anew", and shows what the reply still permits.
+1. Nothing is looked up and no model is asked: the record has the step, the facts, the activation
+   and the reply.
+2. Under its own catalog a decision is reproduced byte for byte; anything else is a defect, and
+   `differs` names the parts of the record that differ. Values that an early version did not record
+   are not compared. Of a run before the first kept layout (`RunHeader.is_early`) only what a step
+   was shown has to be equal: that version settled the details otherwise.
+3. Under another catalog the recorded reply is used only where the same question would be asked.
+   Where the candidates differ, the decision "would ask anew", and shows what the reply still
+   permits.
 """
 
 from __future__ import annotations
@@ -35,8 +37,11 @@ Decide = Callable[[Catalog, Facts, Activation, Step], Decision | Question]
 
 @dataclass(frozen=True, slots=True)
 class ReplayedDecision:
-    """A replayed decision. `identical`: byte for byte; `same_bundles`: other reasons or details, same bundles and
-    tools. `differs` names the parts of the record that differ."""
+    """A replayed decision.
+
+    `identical`: byte for byte; `same_bundles`: other reasons or details, same bundles and tools.
+    `differs` names the parts of the record that differ.
+    """
 
     run_id: str
     seq: int
@@ -68,18 +73,24 @@ def replay(
     old_catalog: Catalog | None = None,
     decide: Decide = decide,
 ) -> ReplayedDecision:
-    """Replay the recorded decision under `catalog`. With `old_catalog`, its own, tools are compared too: an edit may
-    give a bundle other tools without changing who sees the bundle. `decide` may keep decisions.
+    """Replay the recorded decision under `catalog`.
+
+    With `old_catalog`, its own, tools are compared too: an edit may give a bundle other tools
+    without changing who sees the bundle. `decide` may keep decisions.
 
     Raises CorruptRun on a record that is not a decision.
     """
-    record = recorded if isinstance(recorded, DecisionRecord) else DecisionRecord.from_json(recorded)
+    record = (
+        recorded if isinstance(recorded, DecisionRecord) else DecisionRecord.from_json(recorded)
+    )
     step, facts, reply, past = record.step, record.facts, record.reply, record.decision
     decision_or_question = decide(catalog, facts, past.before, step)
     asks_anew = False
     if isinstance(decision_or_question, Question):
         is_other = reply is not None and reply.key != decision_or_question.key
-        asks_anew = reply is None or (is_other and (reply.answer is not None or reply.failure is not None))
+        asks_anew = reply is None or (
+            is_other and (reply.answer is not None or reply.failure is not None)
+        )
         decision = conclude(decision_or_question, reply)
     else:
         decision = decision_or_question
@@ -87,8 +98,16 @@ def replay(
     outcome: Outcome = "same_bundles" if past.bundle_ids == decision.bundle_ids else "changed"
     if asks_anew or not differs:
         outcome = "asks_anew" if asks_anew else "identical"
-    tools_then = set(permitted_tools(old_catalog, facts, step, past.bundle_ids)) if old_catalog is not None else set()
-    tools_now = set(permitted_tools(catalog, facts, step, decision.bundle_ids)) if old_catalog is not None else set()
+    tools_then = (
+        set(permitted_tools(old_catalog, facts, step, past.bundle_ids))
+        if old_catalog is not None
+        else set()
+    )
+    tools_now = (
+        set(permitted_tools(catalog, facts, step, decision.bundle_ids))
+        if old_catalog is not None
+        else set()
+    )
     if tools_then != tools_now and outcome in ("identical", "same_bundles"):
         outcome = "changed"
     return ReplayedDecision(
@@ -108,8 +127,12 @@ def replay(
 
 
 def _as_recorded(decision: Decision, past: Decision) -> Decision:
-    """Return the decision without what early versions did not record of asked-for tools: eviction and exposure."""
-    if decision.exposure.tools > past.exposure.tools and any(entry.tools for entry in decision.after.entries):
+    """Return the decision without what early versions did not record of asked-for tools: eviction
+    and exposure.
+    """
+    if decision.exposure.tools > past.exposure.tools and any(
+        entry.tools for entry in decision.after.entries
+    ):
         decision = replace(decision, exposure=past.exposure)
     evicted = () if past.evicted_tools else decision.evicted_tools
     rows = tuple(row for row in decision.left_out if row.tool not in evicted)
@@ -120,7 +143,9 @@ def _differing_parts(recorded: dict[str, Any], now: dict[str, Any]) -> tuple[str
     """Return the names of the parts whose canonical JSON differs, sorted."""
     if encode(recorded) == encode(now):
         return ()
-    return tuple(sorted(name for name, value in recorded.items() if encode(value) != encode(now[name])))
+    return tuple(
+        sorted(name for name, value in recorded.items() if encode(value) != encode(now[name]))
+    )
 
 
 def catalog_from(value: Mapping[str, Any]) -> Catalog:
@@ -142,7 +167,9 @@ def catalog_from(value: Mapping[str, Any]) -> Catalog:
             skills={skill.path: skill for skill in each(Skill, "skills")},
         )
     except ValidationError as error:
-        raise CorruptRun(f"a catalog does not fit its type: {error.title}: {error.errors()[0]['msg']}") from None
+        raise CorruptRun(
+            f"a catalog does not fit its type: {error.title}: {error.errors()[0]['msg']}"
+        ) from None
 
 
 @cache

@@ -1,10 +1,12 @@
 """The header of a run (`run.json`): the one place that knows the names of its fields.
 
 Rules:
-1. `fields` are all fields of the file, also those that this version does not know: digests are of all of them.
-2. The fields written when the run began (all but `CHANGING`) never change: their digest is in the first record as
-   `run_json`. `seal` is the digest of the rest of the file at each writing.
-3. A field of a wrong type reads as absent, since reviewers look at damaged runs too. Writers refuse such a file first.
+1. `fields` are all fields of the file, also those that this version does not know: digests are of
+   all of them.
+2. The fields written when the run began (all but `CHANGING`) never change: their digest is in the
+   first record as `run_json`. `seal` is the digest of the rest of the file at each writing.
+3. A field of a wrong type reads as absent, since reviewers look at damaged runs too. Writers refuse
+   such a file first.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ class StoredCatalog:
 class RunHeader:
     fields: Mapping[str, Any]
 
-    # --- what it says -----------------------------------------------------------------------------------------------
+    # --- what it says -----------------------------------------------------------------------------
 
     @property
     def run_id(self) -> str:
@@ -51,7 +53,9 @@ class RunHeader:
 
     @property
     def nonce(self) -> str:
-        """A text that makes the ids of this run's decisions unique over machines; empty for an early run."""
+        """A text that makes the ids of this run's decisions unique over machines; empty for an
+        early run.
+        """
         return self._value("nonce", str) or ""
 
     @property
@@ -67,7 +71,11 @@ class RunHeader:
     def head(self) -> Head | None:
         """The end of a closed run; None where it was not closed, or its end is not recorded."""
         count, hash_ = self._value("count", int), self._value("head", str)
-        return Head(count, hash_) if "closed" in self.fields and count is not None and hash_ is not None else None
+        return (
+            Head(count, hash_)
+            if "closed" in self.fields and count is not None and hash_ is not None
+            else None
+        )
 
     @property
     def catalog_revision(self) -> str:
@@ -75,7 +83,9 @@ class RunHeader:
 
     @property
     def names_parent(self) -> bool:
-        """Whether the header names the run's parent, or says that it has none: a restored header says neither."""
+        """Whether the header names the run's parent, or says that it has none: a restored header
+        says neither.
+        """
         return "parent_run_id" in self.fields
 
     @property
@@ -100,16 +110,24 @@ class RunHeader:
     def last_workspace(self) -> str | None:
         """The workspace that the run was last opened in."""
         again = [one.get("workspace") for one in self._objects("reopened")]
-        return next((place for place in reversed([self.workspace, *again]) if isinstance(place, str)), None)
+        return next(
+            (place for place in reversed([self.workspace, *again]) if isinstance(place, str)), None
+        )
 
     @property
     def catalogs(self) -> tuple[StoredCatalog, ...]:
-        return tuple(StoredCatalog(str(one.get("revision")), str(one.get("file"))) for one in self._objects("catalogs"))
+        return tuple(
+            StoredCatalog(str(one.get("revision")), str(one.get("file")))
+            for one in self._objects("catalogs")
+        )
 
     @property
     def healed(self) -> tuple[RepairedTail, ...]:
         rows = self._objects("healed")
-        return tuple(RepairedTail(str(one.get("file")), str(one.get("saved")), one.get("bytes", 0)) for one in rows)
+        return tuple(
+            RepairedTail(str(one.get("file")), str(one.get("saved")), one.get("bytes", 0))
+            for one in rows
+        )
 
     @property
     def is_early(self) -> bool:
@@ -131,12 +149,18 @@ class RunHeader:
         return "seal" in self.fields and self.sealed().fields["seal"] != self.fields["seal"]
 
     def faults(self, run_id: str, first: Mapping[str, Any] | None) -> list[str]:
-        """Return what is wrong with the run's header, a clause each; `first` is the run's first record, if any."""
+        """Return what is wrong with the run's header, a clause each; `first` is the run's first
+        record, if any.
+        """
         found = ["was changed after it was written"] if self.is_edited else []
         stated = (first or {}).get("run_json")
         step = (first or {}).get("step")
         parent = step.get("parent_run_id") if isinstance(step, Mapping) else self.parent_run_id
-        is_rebuilt = "restored" in self.fields and self.opening.keys() <= _REBUILT and self.parent_run_id == parent
+        is_rebuilt = (
+            "restored" in self.fields
+            and self.opening.keys() <= _REBUILT
+            and self.parent_run_id == parent
+        )
         if stated is not None and stated != self.opening_digest and not is_rebuilt:
             found.append("does not say of the opening of the run what the first record says")
         if self.run_id != run_id:
@@ -145,20 +169,26 @@ class RunHeader:
             found.append("says the run was closed, and not with how many records")
         return found
 
-    # --- how it changes ---------------------------------------------------------------------------------------------
+    # --- how it changes ---------------------------------------------------------------------------
 
     def begin(self, run_id: str, *, opened: str, nonce: str, durability: str) -> RunHeader:
         """Return the header of a run that begins, with the engine's fields."""
         lists: dict[str, list[object]] = {name: [] for name in LISTS}
         stated = {"opened": opened, "nonce": nonce, "durability": durability}
-        begun = RunHeader({"schema": RUN_SCHEMA, "run_id": run_id, **self.fields, **stated, **lists})
+        begun = RunHeader(
+            {"schema": RUN_SCHEMA, "run_id": run_id, **self.fields, **stated, **lists}
+        )
         return begun.with_catalogs([self.catalog_revision])
 
     def with_catalogs(self, revisions: Iterable[str]) -> RunHeader:
         """Return the header with these revisions' catalogs after its own."""
         known = [*self.catalogs]
         for revision in revisions:
-            known.append(StoredCatalog(revision, catalog_file(revision) if known or self.restored else FIRST_CATALOG))
+            known.append(
+                StoredCatalog(
+                    revision, catalog_file(revision) if known or self.restored else FIRST_CATALOG
+                )
+            )
         return self._with(catalogs=[{"revision": one.revision, "file": one.file} for one in known])
 
     def with_healed(self, tails: Iterable[RepairedTail]) -> RunHeader:
@@ -197,7 +227,11 @@ class RunHeader:
 
 def lost_header(run_id: str, restored: str, records: Iterable[Mapping[str, Any]]) -> RunHeader:
     """Return a header for a run that has lost it, from the run's records."""
-    fields: dict[str, Any] = {"schema": RUN_SCHEMA, "run_id": run_id, **{name: [] for name in LISTS}}
+    fields: dict[str, Any] = {
+        "schema": RUN_SCHEMA,
+        "run_id": run_id,
+        **{name: [] for name in LISTS},
+    }
     for record in records:
         if record.get("type") == "route.decided" and "step" in record:
             fields["catalog_revision"] = record["catalog_revision"]
@@ -208,5 +242,7 @@ def lost_header(run_id: str, restored: str, records: Iterable[Mapping[str, Any]]
 
 
 def catalog_file(revision: str) -> str:
-    """Return the name of a catalog's file in a run's folder, for any but the run's first catalog."""
+    """Return the name of a catalog's file in a run's folder, for any but the run's first
+    catalog.
+    """
     return f"catalog-{revision.rpartition(':')[2][:16]}.json"

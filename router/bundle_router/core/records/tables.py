@@ -1,8 +1,10 @@
-"""Records as rows, for databases, spreadsheets and pages: one table for each kind of thing, no nesting.
+"""Records as rows, for databases, spreadsheets and pages: one table for each kind of thing, no
+nesting.
 
-runs one row a run, with its totals labels one row a bundle that a reviewer labelled decisions one row a decision calls
-one row a call or a request passed on bundles one row a bundle shown or left out artifacts one row a reference to stored
-bytes exposures one row a tool that decisions showed, by digest: many decisions show the same
+runs one row a run, with its totals labels one row a bundle that a reviewer labelled decisions one
+row a decision calls one row a call or a request passed on bundles one row a bundle shown or left
+out artifacts one row a reference to stored bytes exposures one row a tool that decisions showed, by
+digest: many decisions show the same
 """
 
 from __future__ import annotations
@@ -17,56 +19,164 @@ Kind = Literal["text", "integer", "real", "boolean", "timestamp"]
 
 COLUMNS: Final[Mapping[Table, Mapping[str, Kind]]] = {
     "runs": {
-        "run_id": "text", "state": "text", "opened": "timestamp", "closed": "timestamp", "began": "timestamp",
-        "ended": "timestamp", "took_ms": "real", "parent_run_id": "text", "parent_decision_id": "text",
-        "workspace": "text", "catalog_revision": "text", "workflow": "text", "principal": "text", "records": "integer",
-        "bytes": "integer", "problem": "text", "decisions": "integer", "calls": "integer", "denied": "integer",
-        "failed": "integer", "degraded": "integer", "model_failures": "integer", "searches": "integer",
-        "media": "integer", "labels": "integer", "tokens": "integer", "all_tokens": "integer", "cost_usd": "real",
+        "run_id": "text",
+        "state": "text",
+        "opened": "timestamp",
+        "closed": "timestamp",
+        "began": "timestamp",
+        "ended": "timestamp",
+        "took_ms": "real",
+        "parent_run_id": "text",
+        "parent_decision_id": "text",
+        "workspace": "text",
+        "catalog_revision": "text",
+        "workflow": "text",
+        "principal": "text",
+        "records": "integer",
+        "bytes": "integer",
+        "problem": "text",
+        "decisions": "integer",
+        "calls": "integer",
+        "denied": "integer",
+        "failed": "integer",
+        "degraded": "integer",
+        "model_failures": "integer",
+        "searches": "integer",
+        "media": "integer",
+        "labels": "integer",
+        "tokens": "integer",
+        "all_tokens": "integer",
+        "cost_usd": "real",
     },
     "decisions": {
-        "run_id": "text", "seq": "integer", "time": "timestamp", "decision_id": "text", "catalog_revision": "text",
-        "input_digest": "text", "principal": "text", "workflow": "text", "role": "text", "step": "text", "goal": "text",
-        "constraints": "text", "parent_run_id": "text", "parent_decision_id": "text", "branch": "text", "key": "text",
-        "policy": "text", "labels": "text", "source": "text", "degraded": "boolean", "degraded_code": "text",
-        "route": "text", "justification": "text", "shown": "integer", "left_out": "integer", "evicted": "integer",
-        "tools": "integer", "tokens": "integer", "all_tools": "integer", "all_tokens": "integer", "exposure": "text",
-        "model": "text", "model_failure": "text", "attempts": "integer", "input_tokens": "integer",
-        "output_tokens": "integer", "cost_usd": "real", "model_ms": "real", "embeddings": "text",
-        "elapsed_us": "integer", "used": "integer", "calls": "integer",
+        "run_id": "text",
+        "seq": "integer",
+        "time": "timestamp",
+        "decision_id": "text",
+        "catalog_revision": "text",
+        "input_digest": "text",
+        "principal": "text",
+        "workflow": "text",
+        "role": "text",
+        "step": "text",
+        "goal": "text",
+        "constraints": "text",
+        "parent_run_id": "text",
+        "parent_decision_id": "text",
+        "branch": "text",
+        "key": "text",
+        "policy": "text",
+        "labels": "text",
+        "source": "text",
+        "degraded": "boolean",
+        "degraded_code": "text",
+        "route": "text",
+        "justification": "text",
+        "shown": "integer",
+        "left_out": "integer",
+        "evicted": "integer",
+        "tools": "integer",
+        "tokens": "integer",
+        "all_tools": "integer",
+        "all_tokens": "integer",
+        "exposure": "text",
+        "model": "text",
+        "model_failure": "text",
+        "attempts": "integer",
+        "input_tokens": "integer",
+        "output_tokens": "integer",
+        "cost_usd": "real",
+        "model_ms": "real",
+        "embeddings": "text",
+        "elapsed_us": "integer",
+        "used": "integer",
+        "calls": "integer",
     },
     "bundles": {
-        "run_id": "text", "seq": "integer", "position": "integer", "bundle": "text", "tool": "text", "shown": "boolean",
-        "rank": "integer", "reason": "text", "code": "text", "detail": "text", "mode": "text", "calls": "integer",
+        "run_id": "text",
+        "seq": "integer",
+        "position": "integer",
+        "bundle": "text",
+        "tool": "text",
+        "shown": "boolean",
+        "rank": "integer",
+        "reason": "text",
+        "code": "text",
+        "detail": "text",
+        "mode": "text",
+        "calls": "integer",
     },
     "exposures": {
-        "exposure": "text", "position": "integer", "tool": "text", "bundle": "text", "place": "text",
+        "exposure": "text",
+        "position": "integer",
+        "tool": "text",
+        "bundle": "text",
+        "place": "text",
         "tokens": "integer",
     },
     "calls": {
-        "run_id": "text", "seq": "integer", "time": "timestamp", "kind": "text", "call_id": "text",
-        "decision_id": "text", "decision_seq": "integer", "server": "text", "tool": "text", "bundle": "text",
-        "via": "text", "key": "text", "branch": "text", "attempt": "integer", "outcome": "text", "code": "text",
-        "arguments": "text", "result": "text", "original_bytes": "integer", "kept_bytes": "integer", "rule": "text",
-        "flags": "text", "cached": "boolean", "cached_from": "text", "elapsed_ms": "real", "ready_ms": "real",
+        "run_id": "text",
+        "seq": "integer",
+        "time": "timestamp",
+        "kind": "text",
+        "call_id": "text",
+        "decision_id": "text",
+        "decision_seq": "integer",
+        "server": "text",
+        "tool": "text",
+        "bundle": "text",
+        "via": "text",
+        "key": "text",
+        "branch": "text",
+        "attempt": "integer",
+        "outcome": "text",
+        "code": "text",
+        "arguments": "text",
+        "result": "text",
+        "original_bytes": "integer",
+        "kept_bytes": "integer",
+        "rule": "text",
+        "flags": "text",
+        "cached": "boolean",
+        "cached_from": "text",
+        "elapsed_ms": "real",
+        "ready_ms": "real",
     },
     "artifacts": {
-        "run_id": "text", "seq": "integer", "position": "integer", "uri": "text", "sha256": "text", "mime_type": "text",
-        "bytes": "integer", "role": "text", "name": "text", "width": "integer", "height": "integer",
+        "run_id": "text",
+        "seq": "integer",
+        "position": "integer",
+        "uri": "text",
+        "sha256": "text",
+        "mime_type": "text",
+        "bytes": "integer",
+        "role": "text",
+        "name": "text",
+        "width": "integer",
+        "height": "integer",
         "duration_s": "real",
     },
     "labels": {
-        "run_id": "text", "seq": "integer", "position": "integer", "decision_id": "text", "bundle": "text",
-        "needed": "boolean", "by": "text", "time": "timestamp",
+        "run_id": "text",
+        "seq": "integer",
+        "position": "integer",
+        "decision_id": "text",
+        "bundle": "text",
+        "needed": "boolean",
+        "by": "text",
+        "time": "timestamp",
     },
-}  # fmt: skip
+}
 """Every table's columns in order. `KEYS` identify a row.
 
-`used` and `calls` of decisions and bundles connect them with what followed: called bundles, and calls. A call's `kind`
-is `call` or `request`; one without an end has no `outcome`, and its `seq` is that of its start.
+`used` and `calls` of decisions and bundles connect them with what followed: called bundles, and
+calls. A call's `kind` is `call` or `request`; one without an end has no `outcome`, and its `seq` is
+that of its start.
 """
 KEYS: Final = frozenset(("run_id", "seq", "position"))
-_OWN_KEYS: Final[Mapping[Table, frozenset[str]]] = {"exposures": frozenset(("exposure", "position"))}
+_OWN_KEYS: Final[Mapping[Table, frozenset[str]]] = {
+    "exposures": frozenset(("exposure", "position"))
+}
 
 Row = dict[str, Any]
 
@@ -82,8 +192,8 @@ def keys_of(table: Table) -> frozenset[str]:
 class RunRows:
     """Makes the rows of one run, record by record, in the order of their `seq`.
 
-    `seqs` maps decision ids of an earlier reading to their `seq`. After the last record, `unfinished_calls` returns the
-    calls without an end.
+    `seqs` maps decision ids of an earlier reading to their `seq`. After the last record,
+    `unfinished_calls` returns the calls without an end.
     """
 
     def __init__(self, run_id: str, seqs: Mapping[str, int] | None = None) -> None:
@@ -94,7 +204,8 @@ class RunRows:
     def of(self, record: Mapping[str, Any]) -> Iterator[tuple[Table, Row]]:
         """Yield the rows of one record; none for types that this version doesn't know.
 
-        Every value fits its column, whatever the record holds (see `fit_value`). An absent value is None.
+        Every value fits its column, whatever the record holds (see `fit_value`). An absent value is
+        None.
         """
         kind = record.get("type")
         if kind == "route.decided":
@@ -117,12 +228,23 @@ class RunRows:
         self._started |= {str(row.get("call_id")): row for row in begun}
 
     def label(self, position: int, label: Mapping[str, Any]) -> Iterator[tuple[Table, Row]]:
-        """Yield the rows of a reviewer's label, one a bundle. `position` is that of the label's first row."""
+        """Yield the rows of a reviewer's label, one a bundle.
+
+        `position` is that of the label's first row.
+        """
         decision_id = label.get("decision_id")
         seq = self._seqs.get(str(decision_id), -1)
-        votes = [(id_, True) for id_ in label.get("needed", ())] + [(id_, False) for id_ in label.get("not_needed", ())]
+        votes = [(id_, True) for id_ in label.get("needed", ())] + [
+            (id_, False) for id_ in label.get("not_needed", ())
+        ]
         for at, (bundle, needed) in enumerate(votes, position):
-            key = {"run_id": self._run_id, "seq": seq, "position": at, "bundle": bundle, "needed": needed}
+            key = {
+                "run_id": self._run_id,
+                "seq": seq,
+                "position": at,
+                "bundle": bundle,
+                "needed": needed,
+            }
             yield "labels", _pick_columns("labels", key, label)
 
     def _note_decision(self, record: Mapping[str, Any]) -> None:
@@ -139,7 +261,9 @@ class RunRows:
             "attempt": record.get("attempt", 1),
             "tool": record.get("method") if record.get("type") == "request.passed" else None,
             "arguments": record.get("arguments") or started.get("arguments"),
-            "flags": " ".join(map(str, flags)) if isinstance(flags, list | tuple) and flags else None,
+            "flags": " ".join(map(str, flags))
+            if isinstance(flags, list | tuple) and flags
+            else None,
         }
         return _pick_columns("calls", added, record, shaped)
 
@@ -150,10 +274,11 @@ def rows(record: Mapping[str, Any]) -> Iterator[tuple[Table, Row]]:
 
 
 def fit_value(value: Any, kind: Kind) -> Any:
-    """Return a value as its column can hold it, in every database and file format; None where that is impossible.
+    """Return a value as its column can hold it, in every database and file format; None where that
+    is impossible.
 
-    Text: NUL and lone surrogates become U+FFFD; other values become their JSON. Numbers: within 64 bits. Timestamps:
-    RFC 3339 in UTC, as in the records.
+    Text: NUL and lone surrogates become U+FFFD; other values become their JSON. Numbers: within 64
+    bits. Timestamps: RFC 3339 in UTC, as in the records.
     """
     if value is None:
         return None
@@ -172,7 +297,12 @@ def fit_value(value: Any, kind: Kind) -> Any:
 
 def _pick_columns(table: Table, *sources: Mapping[str, Any]) -> Row:
     """Return the table's columns from the first source that has them."""
-    known = {name: value for source in reversed(sources) for name, value in source.items() if value is not None}
+    known = {
+        name: value
+        for source in reversed(sources)
+        for name, value in source.items()
+        if value is not None
+    }
     return {name: fit_value(known.get(name), kind) for name, kind in COLUMNS[table].items()}
 
 
@@ -193,7 +323,11 @@ def _object(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 def _objects(record: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
     found = record.get(name)
-    return [row for row in found if isinstance(row, Mapping)] if isinstance(found, list | tuple) else []
+    return (
+        [row for row in found if isinstance(row, Mapping)]
+        if isinstance(found, list | tuple)
+        else []
+    )
 
 
 def _decision(record: Mapping[str, Any]) -> Row:
@@ -217,7 +351,9 @@ def _decision(record: Mapping[str, Any]) -> Row:
         "labels": labels or None,
         "constraints": "\n".join(map(str, step.get("constraints") or ())) or None,
     }
-    plain = {name: value for name, value in record.items() if name not in ("step", "exposure", *counted)}
+    plain = {
+        name: value for name, value in record.items() if name not in ("step", "exposure", *counted)
+    }
     step = {name: value for name, value in step.items() if name not in ("labels", "constraints")}
     return _pick_columns("decisions", counted, plain, step, _object(record, "exposure"))
 
@@ -228,7 +364,9 @@ def _bundles(record: Mapping[str, Any]) -> Iterator[Row]:
         {**row, "bundle": row.get("id"), "shown": True, "detail": row.get("evidence")}
         for row in _objects(record, "bundles")
     ]
-    left_out = [{**row, "bundle": row.get("id"), "shown": False} for row in _objects(record, "left_out")]
+    left_out = [
+        {**row, "bundle": row.get("id"), "shown": False} for row in _objects(record, "left_out")
+    ]
     for position, row in enumerate([*shown, *left_out]):
         yield _pick_columns("bundles", {**key, "position": position}, row)
 

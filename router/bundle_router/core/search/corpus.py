@@ -1,15 +1,16 @@
 """The texts that search uses, of a catalog and of a step.
 
 Rules:
-1. A bundle is ranked by the operator's words: its id, description, examples, and the names of the tools it lists.
-   `avoid` says what it is not for, and is not indexed.
-2. A tool's definition counts for its bundles only if its server is trusted, and it is the operator's own code (local)
-   or pinned by a person (`reviewed`).
-3. A pinned definition of an untrusted server ranks only its tool, among the tools of permitted bundles. Unpinned ones
-   are in a collection of their own, `unread`, with a quota for each server.
+1. A bundle is ranked by the operator's words: its id, description, examples, and the names of the
+   tools it lists. `avoid` says what it is not for, and is not indexed.
+2. A tool's definition counts for its bundles only if its server is trusted, and it is the
+   operator's own code (local) or pinned by a person (`reviewed`).
+3. A pinned definition of an untrusted server ranks only its tool, among the tools of permitted
+   bundles. Unpinned ones are in a collection of their own, `unread`, with a quota for each server.
 4. Disabled bundles, and bundles and tools of disabled servers, are not indexed.
 5. The searched text of a step is bounded first, so no step is slower to search than a page of text.
-6. `INDEX_RULES` changes with every change to how texts become terms, so that no index of other rules is used.
+6. `INDEX_RULES` changes with every change to how texts become terms, so that no index of other
+   rules is used.
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ MAX_GOAL: Final = 8_000
 MAX_CONSTRAINTS: Final = 30
 MAX_CONSTRAINT: Final = 500
 MAX_RECENT_GOAL: Final = 300
-"""Maximum characters of a step that are searched, as many as a model is sent. For constraints, the number."""
+"""Maximum characters of a step that are searched, as many as a model is sent.
+
+For constraints, the number.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,20 +61,28 @@ class Texts:
     tools: tuple[ToolText, ...]
 
     def revision(self, *made_with: str) -> str:
-        """Return the revision of an index over these texts. `made_with` names the libraries, with their versions."""
+        """Return the revision of an index over these texts.
+
+        `made_with` names the libraries, with their versions.
+        """
         rows = [[asdict(row) for row in self.bundles], [asdict(row) for row in self.tools]]
         return digest_of([INDEX_RULES, sorted(made_with), rows])
 
 
 def texts_of(catalog: Catalog, reviewed: Collection[str] = frozenset()) -> Texts:
-    """Return the texts of a catalog. `reviewed` are the canonical names of tools whose pinned text was read."""
+    """Return the texts of a catalog.
+
+    `reviewed` are the canonical names of tools whose pinned text was read.
+    """
     tools = {
         name: _tool(card, _standing_of(catalog, card, name in reviewed))
         for name, card in catalog.cards.items()
         if card.server in catalog.servers and catalog.servers[card.server].enabled
     }
     trusted = {name for name, tool in tools.items() if tool.standing == "trusted"}
-    bundles = tuple(_bundle(bundle, trusted) for bundle in catalog.bundles.values() if bundle.enabled)
+    bundles = tuple(
+        _bundle(bundle, trusted) for bundle in catalog.bundles.values() if bundle.enabled
+    )
     return Texts(bundles, tuple(tools.values()))
 
 
@@ -92,11 +104,22 @@ class Changes:
 
 def changes_between(before: Texts, after: Texts, analyzer: Analyzer) -> Changes:
     """Analyse only new and changed texts: tools, bundles, and bundles with such tools."""
-    old_tools, new_tools = {tool.id: tool for tool in before.tools}, {tool.id: tool for tool in after.tools}
+    old_tools, new_tools = (
+        {tool.id: tool for tool in before.tools},
+        {tool.id: tool for tool in after.tools},
+    )
     old, new = _place_documents(before), _place_documents(after)
-    touched = {id_ for id_ in old_tools.keys() | new_tools.keys() if old_tools.get(id_) != new_tools.get(id_)}
+    touched = {
+        id_
+        for id_ in old_tools.keys() | new_tools.keys()
+        if old_tools.get(id_) != new_tools.get(id_)
+    }
     bundles = {bundle.id: bundle for bundle in before.bundles}
-    stale = [row for row in after.bundles if bundles.get(row.id) != row or not touched.isdisjoint(row.tools)]
+    stale = [
+        row
+        for row in after.bundles
+        if bundles.get(row.id) != row or not touched.isdisjoint(row.tools)
+    ]
     removed = sorted(bundles.keys() - {row.id for row in after.bundles})
     add = [
         replace(tool_document(new_tools[id_], analyzer), collection=name)
@@ -139,18 +162,27 @@ def _bundle(bundle: Bundle, trusted: Collection[str]) -> BundleText:
 
 
 def request_of(step: Step, recent: Sequence[RecentStep]) -> Request:
-    """Return the searched part of a step: bounded, white space normalised, the latest recent step first."""
+    """Return the searched part of a step: bounded, white space normalised, the latest recent step
+    first.
+    """
     short = step.model_copy(
         update={
             "goal": _plain_text(step.goal, MAX_GOAL),
-            "constraints": tuple(_plain_text(text, MAX_CONSTRAINT) for text in step.constraints[:MAX_CONSTRAINTS]),
+            "constraints": tuple(
+                _plain_text(text, MAX_CONSTRAINT) for text in step.constraints[:MAX_CONSTRAINTS]
+            ),
         }
     )
-    recent_steps = tuple(replace(item, goal=_plain_text(item.goal, MAX_RECENT_GOAL)) for item in reversed(recent))
+    recent_steps = tuple(
+        replace(item, goal=_plain_text(item.goal, MAX_RECENT_GOAL)) for item in reversed(recent)
+    )
     return Request.of(short, recent_steps)
 
 
 def _plain_text(text: str, limit: int) -> str:
-    """Normalise before the second cut, because one character can become eighteen. Line ends separate wishes."""
+    """Normalise before the second cut, because one character can become eighteen.
+
+    Line ends separate wishes.
+    """
     short = unicodedata.normalize("NFKC", text[:limit])[:limit]
     return "\n".join(" ".join(line.split()) for line in short.splitlines())

@@ -1,13 +1,15 @@
 """The indexed documents: fields of bundles and tools, their weights, and which text may rank what.
 
 Rules:
-1. A bundle is ranked by the operator's words and by the cards of trusted servers. The collections `bundles` and `tools`
-   hold nothing else, so no other text can change a bundle's score, not even by changing how rare a word is.
-2. A pinned tool of an untrusted server is ranked as a tool, beside the trusted ones: the collection `reviewed` has
-   both. A person has read its text, but did not vouch for the purpose of its server.
+1. A bundle is ranked by the operator's words and by the cards of trusted servers. The collections
+   `bundles` and `tools` hold nothing else, so no other text can change a bundle's score, not even
+   by changing how rare a word is.
+2. A pinned tool of an untrusted server is ranked as a tool, beside the trusted ones: the collection
+   `reviewed` has both. A person has read its text, but did not vouch for the purpose of its server.
 3. Every other tool is in the collection `unread`, with its description cut to `MAX_UNREAD_CHARS`.
-4. A field's weight is a whole number: how often its terms occur in the document. So a word in a name outweighs one in a
-   description, and repetition has a diminishing effect (BM25 saturates over all fields together).
+4. A field's weight is a whole number: how often its terms occur in the document. So a word in a
+   name outweighs one in a description, and repetition has a diminishing effect (BM25 saturates over
+   all fields together).
 """
 
 from __future__ import annotations
@@ -23,13 +25,17 @@ from bundle_router.core.search.index import Collection, Document
 from bundle_router.core.search.text import GENERIC, STOP_WORDS, Analyzer, pair_term, words
 
 Standing = Literal["trusted", "pinned", "unread"]
-"""Who vouches for a tool's text: its server is trusted; or a person has read and pinned it; or nobody."""
+"""Who vouches for a tool's text: its server is trusted; or a person has read and pinned it; or
+nobody.
+"""
 
 MAX_UNREAD_CHARS: Final = 300
 MIN_WORDS: Final = 3
 """Minimum different words of a bundle, besides those of its id, for search to find it."""
 MAX_FIELD_WORDS: Final = 2_000
-"""Maximum words of one field that are indexed, so that a bundle of 600 tools stays a short document."""
+"""Maximum words of one field that are indexed, so that a bundle of 600 tools stays a short
+document.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +51,12 @@ class ToolText:
     standing: Standing = "trusted"
 
     @classmethod
-    def from_schema(cls, id_: str, server: str, name: str, description: str, schema: Mapping[str, Any]) -> ToolText:
-        """Read parameter names, descriptions and enum texts from the top level of an input schema."""
+    def from_schema(
+        cls, id_: str, server: str, name: str, description: str, schema: Mapping[str, Any]
+    ) -> ToolText:
+        """Read parameter names, descriptions and enum texts from the top level of an input
+        schema.
+        """
         properties = schema.get("properties")
         names: list[str] = []
         texts: list[str] = []
@@ -88,9 +98,18 @@ class FieldWeights:
     pairs: int = 1
 
 
-TOOL_WEIGHTS: Final = FieldWeights(name=6, server=4, description=2, parameters=2, parameter_text=1, pairs=2)
+TOOL_WEIGHTS: Final = FieldWeights(
+    name=6, server=4, description=2, parameters=2, parameter_text=1, pairs=2
+)
 BUNDLE_WEIGHTS: Final = FieldWeights(
-    name=6, description=4, examples=4, tool_names=3, tool_descriptions=2, parameters=1, parameter_text=1, pairs=1
+    name=6,
+    description=4,
+    examples=4,
+    tool_names=3,
+    tool_descriptions=2,
+    parameters=1,
+    parameter_text=1,
+    pairs=1,
 )
 
 
@@ -125,7 +144,9 @@ def outline(bundles: Iterable[BundleText], tools: Iterable[ToolText]) -> Corpus:
     read = {id_ for id_, tool in by_id.items() if tool.standing != "unread"}
     return Corpus(
         (),
-        MappingProxyType({bundle.id: tuple(sorted(read.intersection(bundle.tools))) for bundle in named}),
+        MappingProxyType(
+            {bundle.id: tuple(sorted(read.intersection(bundle.tools))) for bundle in named}
+        ),
         MappingProxyType({tool.id: tool.server for tool in by_id.values()}),
         frozenset(tool.id for tool in by_id.values() if tool.standing == "pinned"),
         frozenset(by_id.keys() - read),
@@ -134,7 +155,9 @@ def outline(bundles: Iterable[BundleText], tools: Iterable[ToolText]) -> Corpus:
 
 
 def _is_silent(bundle: BundleText, by_id: Mapping[str, ToolText]) -> bool:
-    of_tools = (text for tool in trusted_tools(bundle, by_id) for text in (tool.name, tool.description))
+    of_tools = (
+        text for tool in trusted_tools(bundle, by_id) for text in (tool.name, tool.description)
+    )
     known = {*words(bundle.id), *STOP_WORDS, *GENERIC}
     left = MIN_WORDS
     for text in (bundle.description, *bundle.examples, *of_tools):
@@ -146,14 +169,21 @@ def _is_silent(bundle: BundleText, by_id: Mapping[str, ToolText]) -> bool:
     return True
 
 
-def make_corpus(bundles: Iterable[BundleText], tools: Iterable[ToolText], analyzer: Analyzer) -> Corpus:
-    """Return the documents of a catalog. Ids of bundles must be unique, and so must ids of tools."""
+def make_corpus(
+    bundles: Iterable[BundleText], tools: Iterable[ToolText], analyzer: Analyzer
+) -> Corpus:
+    """Return the documents of a catalog.
+
+    Ids of bundles must be unique, and so must ids of tools.
+    """
     named, texts = tuple(bundles), {tool.id: tool for tool in tools}
     corpus = outline(named, texts.values())
     documents = [bundle_document(row, trusted_tools(row, texts), analyzer) for row in named]
     for tool in texts.values():
         document = tool_document(tool, analyzer)
-        documents += [replace(document, collection=name) for name in collections_of(tool, corpus.ranks_tools)]
+        documents += [
+            replace(document, collection=name) for name in collections_of(tool, corpus.ranks_tools)
+        ]
     documents.sort(key=lambda document: (document.collection, document.id))
     return replace(corpus, documents=tuple(documents))
 
@@ -185,7 +215,11 @@ def tool_document(tool: ToolText, analyzer: Analyzer) -> Document:
         (parameter_text, weights.parameter_text),
     )
     paired = (tool.server, tool.name, description)
-    return Document(tool.id, collections_of(tool, "reviewed")[0], _terms(fields, paired, weights.pairs, analyzer))
+    return Document(
+        tool.id,
+        collections_of(tool, "reviewed")[0],
+        _terms(fields, paired, weights.pairs, analyzer),
+    )
 
 
 def bundle_document(bundle: BundleText, tools: Iterable[ToolText], analyzer: Analyzer) -> Document:
@@ -199,7 +233,12 @@ def bundle_document(bundle: BundleText, tools: Iterable[ToolText], analyzer: Ana
         (" ".join(name for tool in own for name in tool.parameters), weights.parameters),
         ("\n".join(tool.parameter_text for tool in own), weights.parameter_text),
     )
-    paired = (bundle.id, bundle.description, *bundle.examples, *(part for t in own for part in (t.name, t.description)))
+    paired = (
+        bundle.id,
+        bundle.description,
+        *bundle.examples,
+        *(part for t in own for part in (t.name, t.description)),
+    )
     return Document(bundle.id, "bundles", _terms(fields, paired, weights.pairs, analyzer))
 
 
@@ -209,7 +248,9 @@ def parameters_of(schema: str) -> tuple[tuple[str, ...], str]:
     return tool.parameters, tool.parameter_text
 
 
-def _terms(fields: Iterable[tuple[str, int]], paired: Iterable[str], pairs: int, analyzer: Analyzer) -> tuple[str, ...]:
+def _terms(
+    fields: Iterable[tuple[str, int]], paired: Iterable[str], pairs: int, analyzer: Analyzer
+) -> tuple[str, ...]:
     terms: list[str] = []
     for text, weight in fields:
         if weight and text:

@@ -4,15 +4,16 @@ Rules:
 1. Replay is leave-run-out: a step is ranked with what was learned from other runs only.
 2. "No memory" is one of the candidates, so the chosen one never replays worse than none.
 3. A gain must be more than luck, and must not depend on a single id (see `trials`).
-4. It must not lose where tomorrow's ids are new. So steps are also replayed with what was learned from steps that
-   needed none of their ids ("held out"), where the quality, one standard error below the measured one, may fall by at
-   most `MOST_LOST`. New ids keep as much of their lexical score (`novelty`) as that takes. If none of `NOVELTIES`
-   suffices, a more careful `trust` is taken, or no memory.
-5. Recall of past steps by meaning is chosen last, and only if it gains by rule 3 over the choice without it, which may
-   be a memory of words or none, and does not lose by rule 4, for which new ids get a share of its weight, too. So
-   without an embedder that choice remains.
-6. A way of ranking that learns nothing replaces another by the same rules. For rule 4 each step is ranked as the steps
-   decide that need none of its ids.
+4. It must not lose where tomorrow's ids are new. So steps are also replayed with what was learned
+   from steps that needed none of their ids ("held out"), where the quality, one standard error
+   below the measured one, may fall by at most `MOST_LOST`. New ids keep as much of their lexical
+   score (`novelty`) as that takes. If none of `NOVELTIES` suffices, a more careful `trust` is
+   taken, or no memory.
+5. Recall of past steps by meaning is chosen last, and only if it gains by rule 3 over the choice
+   without it, which may be a memory of words or none, and does not lose by rule 4, for which new
+   ids get a share of its weight, too. So without an embedder that choice remains.
+6. A way of ranking that learns nothing replaces another by the same rules. For rule 4 each step is
+   ranked as the steps decide that need none of its ids.
 """
 
 from __future__ import annotations
@@ -34,7 +35,13 @@ from bundle_router.core.search.memory import (
     make_examples,
     past_texts,
 )
-from bundle_router.core.search.recall import MAX_REMEMBERED, NEW_SHARES, PULLS, PastText, Recollection
+from bundle_router.core.search.recall import (
+    MAX_REMEMBERED,
+    NEW_SHARES,
+    PULLS,
+    PastText,
+    Recollection,
+)
 from bundle_router.core.search.text import Analyzer
 from bundle_router.core.search.trials import (
     MIN_SIGMAS,
@@ -59,13 +66,18 @@ MAX_REPLAYED: Final = 600
 
 _Past = Example | Label | PastText
 _Votes = tuple[Mapping[str, float], Mapping[str, float]]
-"""Votes of remembered steps for a label's ids, and what the ids get then that none of these needed."""
+"""Votes of remembered steps for a label's ids, and what the ids get then that none of these
+needed.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Recalling:
-    """How past steps are compared while fitting. `votes` returns a recollection's votes for the ids that search ranked
-    for a label; none without a vector."""
+    """How past steps are compared while fitting.
+
+    `votes` returns a recollection's votes for the ids that search ranked for a label; none without
+    a vector.
+    """
 
     embedder: str
     votes: Callable[[Label, Recollection], Mapping[str, float]]
@@ -73,8 +85,11 @@ class Recalling:
 
 @dataclass(frozen=True, slots=True)
 class RecallFit:
-    """The result of replaying recall. `memory` is the memory of words with recall; None if recall did not gain, or lost
-    on steps whose ids were held out (`new`: the gain there over no memory)."""
+    """The result of replaying recall.
+
+    `memory` is the memory of words with recall; None if recall did not gain, or lost on steps whose
+    ids were held out (`new`: the gain there over no memory).
+    """
 
     memory: Memory | None
     before: float
@@ -94,14 +109,19 @@ class _Replayed:
         return replace(self, memory=replace(self.memory, novelty=novelty))
 
     def quality(self, votes: Mapping[str, float] = NO_VOTES) -> float:
-        return quality_of(self.memory.add_to(self.example.base, self.example.features, votes), self.example.ids)
+        return quality_of(
+            self.memory.add_to(self.example.base, self.example.features, votes), self.example.ids
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The result of replay. `memory` is None if none gained; `before` and `after` are the replayed quality, `new` the
-    gain (or loss) on steps whose ids were held out. `recall` is the result for recalling steps by meaning, if there was
-    an embedder."""
+    """The result of replay.
+
+    `memory` is None if none gained; `before` and `after` are the replayed quality, `new` the gain
+    (or loss) on steps whose ids were held out. `recall` is the result for recalling steps by
+    meaning, if there was an embedder.
+    """
 
     memory: Memory | None
     before: float
@@ -120,7 +140,10 @@ def fit_memory(
     trusts: Sequence[float] = TRUSTS,
     recalling: Recalling | None = None,
 ) -> Fit:
-    """Learn from `labels`. `base` returns search's own scores of a label's permitted ids (best is 1)."""
+    """Learn from `labels`.
+
+    `base` returns search's own scores of a label's permitted ids (best is 1).
+    """
     fitted, known, new = _fit_words(labels, analyzer, base, trusts)
     if recalling is None or not fitted.trials:
         return fitted
@@ -128,10 +151,15 @@ def fit_memory(
 
 
 def _fit_words(
-    labels: Sequence[Label], analyzer: Analyzer, base: Callable[[Label], Mapping[str, float]], trusts: Sequence[float]
+    labels: Sequence[Label],
+    analyzer: Analyzer,
+    base: Callable[[Label], Mapping[str, float]],
+    trusts: Sequence[float],
 ) -> tuple[Fit, list[_Replayed], list[_Replayed]]:
-    """Return the fit of the memory of words, and each step as ranked with the chosen memory (perhaps none), as learned
-    from other runs, and as learned from steps that needed none of its ids."""
+    """Return the fit of the memory of words, and each step as ranked with the chosen memory
+    (perhaps none), as learned from other runs, and as learned from steps that needed none of its
+    ids.
+    """
     kept = bound_labels(labels)
     examples, rarity = make_examples(kept, analyzer, base)
     replayed = examples[:MAX_REPLAYED]
@@ -141,20 +169,28 @@ def _fit_words(
         return Fit(None, before, before, (), len(kept)), [], []
     careful = sorted(trusts, reverse=True)
     ranked = {
-        trust: [step.keeping(NOVELTIES[0]) for step in _replay(replayed, rarity, trust, _fold_of_run)]
+        trust: [
+            step.keeping(NOVELTIES[0]) for step in _replay(replayed, rarity, trust, _fold_of_run)
+        ]
         for trust in careful
     }
     replays = {trust: [step.quality() for step in steps] for trust, steps in ranked.items()}
     witnesses = [Witness(example.ids, example.run) for example in replayed]
     trials = tuple(
-        Trial.of(trust, qualities, difference(qualities, none, witnesses)) for trust, qualities in replays.items()
+        Trial.of(trust, qualities, difference(qualities, none, witnesses))
+        for trust, qualities in replays.items()
     )
     best = choose_trial(trials, list(replays.values()), witnesses)
     lost = 0.0
-    for trial in [t for t in reversed(trials) if best is not None and t.trust >= best.trust and t.pays]:
+    for trial in [
+        t for t in reversed(trials) if best is not None and t.trust >= best.trust and t.pays
+    ]:
         held = _replay(replayed, rarity, trial.trust, _fold_of_ids)
         for novelty in NOVELTIES:
-            first, fair = novelty == NOVELTIES[0], [step.keeping(novelty) for step in ranked[trial.trust]]
+            first, fair = (
+                novelty == NOVELTIES[0],
+                [step.keeping(novelty) for step in ranked[trial.trust]],
+            )
             qualities = replays[trial.trust] if first else [step.quality() for step in fair]
             if not Trial.of(trial.trust, qualities, difference(qualities, none, witnesses)).pays:
                 break
@@ -163,20 +199,30 @@ def _fit_words(
             lost = new.mean
             if _spares_new(new):
                 memory = learn(examples, rarity, trust=trial.trust, novelty=novelty)
-                return Fit(memory, before, mean(qualities), trials, len(kept), new=lost), fair, fair_held
+                return (
+                    Fit(memory, before, mean(qualities), trials, len(kept), new=lost),
+                    fair,
+                    fair_held,
+                )
     alone = [_Replayed(step, Memory()) for step in replayed]
     return Fit(None, before, before, trials, len(kept), new=lost), alone, alone
 
 
-def replaces(after: Sequence[float], before: Sequence[float], labels: Sequence[Label]) -> tuple[bool, float]:
-    """Return whether one way of ranking replaces another (rule 6), from their qualities, and the gain for new ids."""
+def replaces(
+    after: Sequence[float], before: Sequence[float], labels: Sequence[Label]
+) -> tuple[bool, float]:
+    """Return whether one way of ranking replaces another (rule 6), from their qualities, and the
+    gain for new ids.
+    """
     witnesses = [Witness(frozenset(label.ids), label.run) for label in labels]
     folds = [_fold_of_ids(label) for label in labels]
     every = range(len(labels))
 
     def pays(rows: Sequence[int]) -> bool:
         qualities = [after[row] for row in rows]
-        over = difference(qualities, [before[row] for row in rows], [witnesses[row] for row in rows])
+        over = difference(
+            qualities, [before[row] for row in rows], [witnesses[row] for row in rows]
+        )
         return Trial.of(1.0, qualities, over).pays
 
     chosen = [pays([row for row in every if fold not in folds[row]]) for fold in range(FOLDS)]
@@ -191,7 +237,11 @@ def _spares_new(new: Difference) -> bool:
 
 
 def _fit_recall(
-    kept: Sequence[Label], replayed: Sequence[_Replayed], held: Sequence[_Replayed], words: Fit, recalling: Recalling
+    kept: Sequence[Label],
+    replayed: Sequence[_Replayed],
+    held: Sequence[_Replayed],
+    words: Fit,
+    recalling: Recalling,
 ) -> RecallFit | None:
     """Fit recall (rule 5). None if no step has a vector."""
     trust = words.memory.trust if words.memory is not None else 1.0
@@ -204,7 +254,8 @@ def _fit_recall(
     before = [step.quality() for step in replayed]
     after = {pull: _qualities(replayed, votes, pull) for pull in PULLS}
     trials = tuple(
-        Trial.of(trust, qualities, difference(qualities, before, witnesses), pull) for pull, qualities in after.items()
+        Trial.of(trust, qualities, difference(qualities, before, witnesses), pull)
+        for pull, qualities in after.items()
     )
     best = choose_trial(trials, list(after.values()), witnesses)
     lost = 0.0
@@ -220,7 +271,9 @@ def _fit_recall(
             lost = new.mean
             if _spares_new(new):
                 memory = words.memory or Memory(trust=trust, labels=words.labels)
-                memory = replace(memory, recollection=replace(remembered, pull=pull, novelty=novelty))
+                memory = replace(
+                    memory, recollection=replace(remembered, pull=pull, novelty=novelty)
+                )
                 return RecallFit(memory, mean(before), mean(qualities), trials, lost)
     return RecallFit(None, mean(before), mean(before), trials, lost)
 
@@ -233,36 +286,54 @@ def _votes(
 ) -> list[_Votes]:
     """Return the votes for every label of the steps in other folds."""
     others = [
-        replace(remembered, steps=tuple(step for step in remembered.steps if fold not in places(step)))
+        replace(
+            remembered, steps=tuple(step for step in remembered.steps if fold not in places(step))
+        )
         for fold in range(FOLDS)
     ]
     own = [(label, step.example.base, others[min(places(label))]) for label, step in asked]
     return [
-        (pulled, other.for_new(base)) if (pulled := recalling.votes(label, other)) else (pulled, pulled)
+        (pulled, other.for_new(base))
+        if (pulled := recalling.votes(label, other))
+        else (pulled, pulled)
         for label, base, other in own
     ]
 
 
-def _qualities(steps: Sequence[_Replayed], votes: Sequence[_Votes], pull: float, novelty: float = 0.0) -> list[float]:
+def _qualities(
+    steps: Sequence[_Replayed], votes: Sequence[_Votes], pull: float, novelty: float = 0.0
+) -> list[float]:
     extra = pull * novelty
     weighed = (
-        {id_: pull * vote for id_, vote in pulled.items()} | {id_: extra * share for id_, share in new.items()}
+        {id_: pull * vote for id_, vote in pulled.items()}
+        | {id_: extra * share for id_, share in new.items()}
         for pulled, new in votes
     )
     return [step.quality(one) for step, one in zip(steps, weighed, strict=True)]
 
 
 def _replay(
-    examples: Sequence[Example], rarity: Mapping[str, float], trust: float, places: Callable[[Example], frozenset[int]]
+    examples: Sequence[Example],
+    rarity: Mapping[str, float],
+    trust: float,
+    places: Callable[[Example], frozenset[int]],
 ) -> list[_Replayed]:
-    """Return every step with a memory learned from examples of other folds. `places` returns an example's folds; the
-    first one ranks it."""
+    """Return every step with a memory learned from examples of other folds.
+
+    `places` returns an example's folds; the first one ranks it.
+    """
     where = [places(example) for example in examples]
     memories = [
-        learn([example for example, own in zip(examples, where, strict=True) if fold not in own], rarity, trust=trust)
+        learn(
+            [example for example, own in zip(examples, where, strict=True) if fold not in own],
+            rarity,
+            trust=trust,
+        )
         for fold in range(FOLDS)
     ]
-    return [_Replayed(example, memories[min(own)]) for example, own in zip(examples, where, strict=True)]
+    return [
+        _Replayed(example, memories[min(own)]) for example, own in zip(examples, where, strict=True)
+    ]
 
 
 def _fold_of_run(step: _Past) -> frozenset[int]:

@@ -1,13 +1,15 @@
 """The protocol of the search library, and the documents that it indexes.
 
-The library ranks; everything it lacks (fields, synonyms, clauses, fusion, history, memory, floors) is on this side.
+The library ranks; everything it lacks (fields, synonyms, clauses, fusion, history, memory, floors)
+is on this side.
 
 Rules of an index:
-1. The same documents and query give the same hits, in whatever order documents were added or removed.
+1. The same documents and query give the same hits, in whatever order documents were added or
+   removed.
 2. An updated index answers exactly as one built anew from the same documents.
 3. Hits come best first, equal scores by id; only documents with a score above zero are hits.
-4. Statistics (how rare a term is) cover the whole collection, not `within`: a caller's permissions do not change how
-   words are weighed.
+4. Statistics (how rare a term is) cover the whole collection, not `within`: a caller's permissions
+   do not change how words are weighed.
 """
 
 from __future__ import annotations
@@ -19,11 +21,15 @@ from bundle_router.core.models import Failure
 from bundle_router.dataclass import dataclass
 
 Collection = Literal["bundles", "tools", "reviewed", "unread"]
-"""`bundles` and `tools` hold the operator's words and the cards of trusted servers, and rank bundles. `reviewed` holds
-trusted tools and pinned ones of other servers, if there are such, and ranks tools. `unread`: all others."""
+"""`bundles` and `tools` hold the operator's words and the cards of trusted servers, and rank
+bundles. `reviewed` holds trusted tools and pinned ones of other servers, if there are such, and
+ranks tools. `unread`: all others.
+"""
 
 Space = Literal["bundles", "tools", "pinned", "steps"]
-"""Collections of vectors: bundles, trusted tools, pinned tools of other servers, and remembered steps."""
+"""Collections of vectors: bundles, trusted tools, pinned tools of other servers, and remembered
+steps.
+"""
 
 MIN_RESPELT: Final = 5
 """Minimum letters of an unknown word that is corrected."""
@@ -40,8 +46,9 @@ class Document:
 
 
 class Hits(NamedTuple):
-    """The found documents by id, best first: the library's scores, and for each the sum of weight × rarity of the query
-    terms it contains (empty unless requested)."""
+    """The found documents by id, best first: the library's scores, and for each the sum of weight ×
+    rarity of the query terms it contains (empty unless requested).
+    """
 
     scores: Mapping[str, float]
     matched: Mapping[str, float]
@@ -55,7 +62,10 @@ class NearDocument(NamedTuple):
 
 
 class Vectors(Protocol):
-    """An embedder's vectors of one catalog's texts. Immutable, so many threads may search it at once."""
+    """An embedder's vectors of one catalog's texts.
+
+    Immutable, so many threads may search it at once.
+    """
 
     @property
     def revision(self) -> str:
@@ -66,13 +76,23 @@ class Vectors(Protocol):
         """Length of a vector."""
 
     def nearest(
-        self, collection: Space, vector: Sequence[float], *, k: int, within: frozenset[str] | None = None
+        self,
+        collection: Space,
+        vector: Sequence[float],
+        *,
+        k: int,
+        within: frozenset[str] | None = None,
     ) -> Sequence[NearDocument]:
-        """Return the `k` nearest documents (among `within`, if given), best first, equal ones by id."""
+        """Return the `k` nearest documents (among `within`, if given), best first, equal ones by
+        id.
+        """
 
 
 class Index(Protocol):
-    """A ranked text index over one catalog revision. Immutable, so many threads may search it at once."""
+    """A ranked text index over one catalog revision.
+
+    Immutable, so many threads may search it at once.
+    """
 
     @property
     def revision(self) -> str:
@@ -87,15 +107,17 @@ class Index(Protocol):
         within: frozenset[str] | None = None,
         counting: bool = True,
     ) -> Sequence[Hits]:
-        """Return the best `k` documents (among `within`, if given) for the weighted terms of each query; `counting`:
-        with the weight that they matched."""
+        """Return the best `k` documents (among `within`, if given) for the weighted terms of each
+        query; `counting`: with the weight that they matched.
+        """
 
     def rarity(self, collection: Collection, terms: Iterable[str]) -> Sequence[float]:
         """Return how rare each term is in the collection (an idf, ≥ 0); unseen terms are rarest."""
 
     def like(self, collection: Collection, term: str) -> Sequence[str]:
-        """Return at most two words of the collection that a misspelt one may mean, the commonest first: one letter
-        apart (missing, added, replaced, or two swapped)."""
+        """Return at most two words of the collection that a misspelt one may mean, the commonest
+        first: one letter apart (missing, added, replaced, or two swapped).
+        """
 
     def known(self, collection: Collection, terms: Iterable[str]) -> Sequence[str]:
         """Return the terms that any document of the collection contains, in their order."""
@@ -103,8 +125,11 @@ class Index(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """An embedder's output: a vector for each text, in order; or why there are none. `detail` is for the operator, in
-    the adapter's own words, and contains nothing that was embedded."""
+    """An embedder's output: a vector for each text, in order; or why there are none.
+
+    `detail` is for the operator, in the adapter's own words, and contains nothing that was
+    embedded.
+    """
 
     vectors: tuple[tuple[float, ...], ...] = ()
     failure: Failure | None = None

@@ -1,11 +1,14 @@
-"""Similarity of meaning beside similarity of words: the embedder's input, the checks of its output, and its weight.
+"""Similarity of meaning beside similarity of words: the embedder's input, the checks of its output,
+and its weight.
 
 Rules:
-1. Embedded are the operator's words, the cards of trusted servers and, in a space that ranks only tools, pinned cards
-   of other servers. Unread text is sent to no embedder: it neither ranks nor leaves the machine.
+1. Embedded are the operator's words, the cards of trusted servers and, in a space that ranks only
+   tools, pinned cards of other servers. Unread text is sent to no embedder: it neither ranks nor
+   leaves the machine.
 2. Vectors are accepted all or none: as many as texts, all of one length, finite, none of them zero.
-3. Fusing keeps scores. Similarity is the cosine relative to the best permitted one, squared: the cosines of unrelated
-   texts are so close together that, unsquared, they would outweigh the differences between words.
+3. Fusing keeps scores. Similarity is the cosine relative to the best permitted one, squared: the
+   cosines of unrelated texts are so close together that, unsquared, they would outweigh the
+   differences between words.
 4. If a request has no vector, words alone rank, exactly as if no embedder were configured.
 """
 
@@ -20,7 +23,10 @@ from bundle_router.core.search.documents import BundleText, ToolText
 from bundle_router.core.search.index import NearDocument, Space
 
 MAX_PASSAGE: Final = 1_000
-"""Maximum characters of a text that are embedded. Small models read the first 256 word pieces or so."""
+"""Maximum characters of a text that are embedded.
+
+Small models read the first 256 word pieces or so.
+"""
 MAX_DIMENSION: Final = 8_192
 
 
@@ -48,13 +54,16 @@ def passages_of(bundles: Iterable[BundleText], tools: Iterable[ToolText]) -> tup
     for bundle in bundles:
         names = ", ".join(trusted[id_].name for id_ in bundle.tools if id_ in trusted)
         lines = (f"{bundle.id}: {bundle.description}", *bundle.examples, names)
-        found.append(Passage(bundle.id, "bundles", passage("\n".join(line for line in lines if line))))
+        found.append(
+            Passage(bundle.id, "bundles", passage("\n".join(line for line in lines if line)))
+        )
     return tuple(sorted(found, key=lambda row: (row.collection, row.id)))
 
 
 def passage(text: str) -> str:
-    """Return the embedded part of a text: its beginning, as valid Unicode (tokenizers and JSON take no lone
-    surrogates)."""
+    """Return the embedded part of a text: its beginning, as valid Unicode (tokenizers and JSON take
+    no lone surrogates).
+    """
     return text[:MAX_PASSAGE].encode("utf-8", "replace").decode("utf-8")
 
 
@@ -69,7 +78,11 @@ def fault_in(vectors: Sequence[Sequence[float]], count: int, dimension: int | No
         dimension = len(vector) if dimension is None else dimension
         if len(vector) != dimension or not 0 < dimension <= MAX_DIMENSION:
             return f"a vector of {len(vector)} numbers, not {dimension}"
-        length = math.fsum(value * value for value in vector) if all(map(math.isfinite, vector)) else math.nan
+        length = (
+            math.fsum(value * value for value in vector)
+            if all(map(math.isfinite, vector))
+            else math.nan
+        )
         if not 0.0 < length < math.inf:
             return "a vector that points nowhere"
     return ""
@@ -81,7 +94,9 @@ def similarities(cosines: Mapping[str, float]) -> dict[str, float]:
     return {id_: (cosine / best) ** 2 for id_, cosine in cosines.items() if cosine > 0.0}
 
 
-def best_of_tools(near: Iterable[NearDocument], owners: Mapping[str, Sequence[str]]) -> dict[str, float]:
+def best_of_tools(
+    near: Iterable[NearDocument], owners: Mapping[str, Sequence[str]]
+) -> dict[str, float]:
     """Return each bundle's nearest tool, by cosine."""
     best: dict[str, float] = {}
     for id_, cosine in near:

@@ -1,20 +1,25 @@
 """Memory of past steps: which words of a request indicated which bundle, beyond the texts.
 
-A memory is a table of weights (feature of a request → bundle or tool), learned as a *correction* to the lexical score.
-A past step that the texts alone ranked right, by a margin, teaches nothing; one that they ranked wrong moves the
-weights of its own words, by no more than needed. So few steps change little, and nothing is learned twice.
+A memory is a table of weights (feature of a request → bundle or tool), learned as a *correction* to
+the lexical score. A past step that the texts alone ranked right, by a margin, teaches nothing; one
+that they ranked wrong moves the weights of its own words, by no more than needed. So few steps
+change little, and nothing is learned twice.
 
 Rules:
-1. A memory only changes scores of ids that are permitted anyway. It can't name, permit or add an id.
-2. No run can dominate: at most `PER_RUN` labels of a run count for one bundle, one label moves a weight by at most
-   `AGGRESSIVENESS` × `RIVALS` a pass, and memory's addition is kept within ±`LIMIT` (the best lexical score being
-   `trust`).
-3. Learning is deterministic: it depends neither on the order of the labels, nor on a clock or random number.
+1. A memory only changes scores of ids that are permitted anyway. It can't name, permit or add an
+   id.
+2. No run can dominate: at most `PER_RUN` labels of a run count for one bundle, one label moves a
+   weight by at most `AGGRESSIVENESS` × `RIVALS` a pass, and memory's addition is kept within
+   ±`LIMIT` (the best lexical score being `trust`).
+3. Learning is deterministic: it depends neither on the order of the labels, nor on a clock or
+   random number.
 4. Weights of ids that the config no longer has are dropped (`keeping`).
-5. Past steps are no evidence against ids that did not exist then. An id that no label needed keeps more of its lexical
-   score (`novelty`): as much as it takes for steps that need such ids not to be ranked worse (see `fit`).
-6. If replay gained by it, past steps of similar meaning count too (`recall`), within the same ±`LIMIT`. Without a
-   vector for the request, or with another embedder, words alone count, as if there were no recall.
+5. Past steps are no evidence against ids that did not exist then. An id that no label needed keeps
+   more of its lexical score (`novelty`): as much as it takes for steps that need such ids not to be
+   ranked worse (see `fit`).
+6. If replay gained by it, past steps of similar meaning count too (`recall`), within the same
+   ±`LIMIT`. Without a vector for the request, or with another embedder, words alone count, as if
+   there were no recall.
 
 The learner is the passive-aggressive ranker (Crammer et al., 2006, PA-I), averaged over its passes.
 """
@@ -44,7 +49,10 @@ CONSIDERED: Final = 40
 """Number of learned ids up to which each counts as a rival."""
 LIMIT: Final = 4.0
 MAX_LABELS: Final = 20_000
-"""Maximum labels that a memory is learned from, the newest ones. Learning takes under 2 ms a label."""
+"""Maximum labels that a memory is learned from, the newest ones.
+
+Learning takes under 2 ms a label.
+"""
 NOBODY: Final = ""
 """The rival of a label without one: its id must still reach the margin."""
 SCHEMA: Final = "bundle-router.memory/3"
@@ -53,8 +61,11 @@ NO_VOTES: Final[Mapping[str, float]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A past step and the ids it needed. `run` groups the steps of one run. `marks` are facts about the step besides
-    its text (`step:edit`, `previous:repo.readonly`)."""
+    """A past step and the ids it needed.
+
+    `run` groups the steps of one run. `marks` are facts about the step besides its text
+    (`step:edit`, `previous:repo.readonly`).
+    """
 
     text: str
     ids: tuple[str, ...]
@@ -84,13 +95,23 @@ class Memory:
     seen: frozenset[str] = frozenset()
     """Ids that any label needed. Of others it knows only that no step needed them."""
     novelty: float = 0.0
-    """Share of its lexical score that an unseen id keeps besides `trust`, so that new ids have a chance."""
+    """Share of its lexical score that an unseen id keeps besides `trust`, so that new ids have a
+    chance.
+    """
 
     def features(self, counts: Mapping[str, float]) -> dict[str, float]:
         """Return the counts of known features weighed by rarity, scaled to length 1."""
-        return _unit({name: count * self.rarity[name] for name, count in counts.items() if name in self.rarity})
+        return _unit(
+            {
+                name: count * self.rarity[name]
+                for name, count in counts.items()
+                if name in self.rarity
+            }
+        )
 
-    def scores(self, features: Mapping[str, float], votes: Mapping[str, float] = NO_VOTES) -> dict[str, float]:
+    def scores(
+        self, features: Mapping[str, float], votes: Mapping[str, float] = NO_VOTES
+    ) -> dict[str, float]:
         """Return the memory's score of each id it knows. `votes`: its recollection's votes."""
         total: dict[str, float] = {}
         weights = self.weights
@@ -102,11 +123,18 @@ class Memory:
         return {id_: max(-LIMIT, min(LIMIT, score)) for id_, score in total.items()}
 
     def add_to(
-        self, base: Mapping[str, float], features: Mapping[str, float], votes: Mapping[str, float] = NO_VOTES
+        self,
+        base: Mapping[str, float],
+        features: Mapping[str, float],
+        votes: Mapping[str, float] = NO_VOTES,
     ) -> dict[str, float]:
-        """Return `trust` times the lexical scores (best is 1) plus the memory's, for ids that either scores."""
+        """Return `trust` times the lexical scores (best is 1) plus the memory's, for ids that
+        either scores.
+        """
         new = self.trust + self.novelty
-        scores = {id_: (self.trust if id_ in self.seen else new) * score for id_, score in base.items()}
+        scores = {
+            id_: (self.trust if id_ in self.seen else new) * score for id_, score in base.items()
+        }
         if votes and self.recollection is not None:
             votes = {**votes, **self.recollection.for_new(base)}
         for id_, score in self.scores(features, votes).items():
@@ -117,7 +145,8 @@ class Memory:
         """Return the memory without knowledge of any other id."""
         known = frozenset(ids)
         kept = {
-            name: {id_: weight for id_, weight in row.items() if id_ in known} for name, row in self.weights.items()
+            name: {id_: weight for id_, weight in row.items() if id_ in known}
+            for name, row in self.weights.items()
         }
         recollection = self.recollection.keeping(known) if self.recollection is not None else None
         weights = {name: row for name, row in kept.items() if row}
@@ -135,7 +164,9 @@ class Memory:
 
     def to_json(self) -> dict[str, Any]:
         """Return the memory as JSON: rows, never objects keyed by data."""
-        recalling = {"recollection": self.recollection.to_json()} if self.recollection is not None else {}
+        recalling = (
+            {"recollection": self.recollection.to_json()} if self.recollection is not None else {}
+        )
         return {
             "schema": SCHEMA,
             **recalling,
@@ -147,7 +178,10 @@ class Memory:
                 {
                     "name": name,
                     "rarity": rarity,
-                    "weights": [{"id": id_, "weight": w} for id_, w in sorted(self.weights.get(name, {}).items())],
+                    "weights": [
+                        {"id": id_, "weight": w}
+                        for id_, w in sorted(self.weights.get(name, {}).items())
+                    ],
                 }
                 for name, rarity in sorted(self.rarity.items())
             ],
@@ -157,10 +191,17 @@ class Memory:
     def from_json(cls, value: Mapping[str, Any]) -> Memory:
         """Return the memory. Raises ValueError if the value has another version."""
         if value.get("schema") != SCHEMA:
-            raise ValueError(f"not a memory of version {SCHEMA}, and has to be learned again: {value.get('schema')!r}")
+            raise ValueError(
+                f"not a memory of version {SCHEMA}, and has to be learned again:"
+                f" {value.get('schema')!r}"
+            )
         rows = value["features"]
         return cls(
-            {row["name"]: {w["id"]: float(w["weight"]) for w in row["weights"]} for row in rows if row["weights"]},
+            {
+                row["name"]: {w["id"]: float(w["weight"]) for w in row["weights"]}
+                for row in rows
+                if row["weights"]
+            },
             {row["name"]: float(row["rarity"]) for row in rows},
             float(value["trust"]),
             int(value["labels"]),
@@ -179,7 +220,9 @@ def count_features(text: str, marks: Iterable[str], analyzer: Analyzer) -> dict[
 
 
 def bound_labels(labels: Sequence[Label]) -> list[Label]:
-    """Return the labels that count: each text once per run, and at most `PER_RUN` of a run for any one id."""
+    """Return the labels that count: each text once per run, and at most `PER_RUN` of a run for any
+    one id.
+    """
     seen: set[tuple[str, str, tuple[str, ...]]] = set()
     used: Counter[tuple[str, str]] = Counter()
     kept: list[Label] = []
@@ -196,7 +239,9 @@ def bound_labels(labels: Sequence[Label]) -> list[Label]:
 
 def in_order(labels: Iterable[Label]) -> list[Label]:
     """Return the labels in a canonical order, which does not depend on theirs."""
-    return sorted(labels, key=lambda label: (_salted_digest(0, label.run + "\0" + label.text), label.ids))
+    return sorted(
+        labels, key=lambda label: (_salted_digest(0, label.run + "\0" + label.text), label.ids)
+    )
 
 
 def past_texts(labels: Sequence[Label]) -> list[PastText]:
@@ -213,15 +258,25 @@ def make_examples(
     holders = Counter(name for row in counts for name in row)
     rare = {name: math.log1p(len(counts) / number) for name, number in sorted(holders.items())}
     examples = [
-        Example(_unit({name: n * rare[name] for name, n in row.items()}), base(label), frozenset(label.ids), label.run)
+        Example(
+            _unit({name: n * rare[name] for name, n in row.items()}),
+            base(label),
+            frozenset(label.ids),
+            label.run,
+        )
         for label, row in zip(ordered, counts, strict=True)
     ]
     return examples, rare
 
 
-def learn(examples: Sequence[Example], rarity: Mapping[str, float], *, trust: float, novelty: float = 0.0) -> Memory:
-    """Return the weights learned from examples, on top of `trust` times their lexical scores. The rivals of a label's
-    ids are those that search ranked for it; also all ids with weights, as long as they are few."""
+def learn(
+    examples: Sequence[Example], rarity: Mapping[str, float], *, trust: float, novelty: float = 0.0
+) -> Memory:
+    """Return the weights learned from examples, on top of `trust` times their lexical scores.
+
+    The rivals of a label's ids are those that search ranked for it; also all ids with weights, as
+    long as they are few.
+    """
     weights: dict[str, dict[str, float]] = {}
     sums: dict[str, dict[str, float]] = {}
     known: set[str] = set()
@@ -234,15 +289,24 @@ def learn(examples: Sequence[Example], rarity: Mapping[str, float], *, trust: fl
                 total[id_] = total.get(id_, 0.0) + weight
     by_name: dict[str, dict[str, float]] = {}
     for name, total in sorted(sums.items()):
-        means = {id_: mean for id_ in sorted(total) if abs(mean := round(total[id_] / PASSES, 6)) > MIN_WEIGHT}
+        means = {
+            id_: mean
+            for id_ in sorted(total)
+            if abs(mean := round(total[id_] / PASSES, 6)) > MIN_WEIGHT
+        }
         if means:
             by_name[name] = means
     seen = frozenset(id_ for example in examples for id_ in example.ids)
     return Memory(by_name, dict(rarity), trust, len(examples), seen=seen, novelty=novelty)
 
 
-def _learn_one(example: Example, weights: dict[str, dict[str, float]], known: set[str], trust: float) -> None:
-    """Take one step of the ranker. `weights`: feature to id to weight; `known`: the ids that have weights."""
+def _learn_one(
+    example: Example, weights: dict[str, dict[str, float]], known: set[str], trust: float
+) -> None:
+    """Take one step of the ranker.
+
+    `weights`: feature to id to weight; `known`: the ids that have weights.
+    """
     if not example.ids:
         return
     features, base, ids = example.features, example.base, example.ids
@@ -250,7 +314,9 @@ def _learn_one(example: Example, weights: dict[str, dict[str, float]], known: se
     learned = dict.fromkeys(ids.union(others), 0.0)
     for name, value in features.items():
         row = weights.get(name, {})
-        for id_ in row.keys() & learned.keys():  # of hundreds of ids in a common word's row, these alone compete
+        for id_ in (
+            row.keys() & learned.keys()
+        ):  # of hundreds of ids in a common word's row, these alone compete
             learned[id_] += row[id_] * value
     scores = {id_: trust * base.get(id_, 0.0) + score for id_, score in learned.items()}
     worst = min(sorted(ids), key=scores.__getitem__)

@@ -1,4 +1,6 @@
-"""One ranking of one text over the index: bundles by their own text and by their best tool, and tools by themselves."""
+"""One ranking of one text over the index: bundles by their own text and by their best tool, and
+tools by themselves.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,13 @@ class SearchScope:
 
 @dataclass(frozen=True, slots=True)
 class RankingPass:
-    """One ranking of one text. Scores are relative (best is 1), `strength` is the best raw one of each kind. For a
-    whole request also `matched`, the weight that its best documents match, and `known` and `asked`: the sums of weight
-    × rarity of the request's words that any bundle contains, and of all its words."""
+    """One ranking of one text.
+
+    Scores are relative (best is 1), `strength` is the best raw one of each kind. For a whole
+    request also `matched`, the weight that its best documents match, and `known` and `asked`:
+    the sums of weight × rarity of the request's words that any bundle contains, and of all its
+    words.
+    """
 
     bundles: Mapping[str, float]
     tools: Mapping[str, float]
@@ -38,8 +44,12 @@ class RankingPass:
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """Ranks texts over an index. `bundles_of` names the bundles of a tool. Bundles are ranked by the collection
-    `tools`, of trusted servers only; tools, with their share of bundles' scores, are ranked by `ranks_tools`."""
+    """Ranks texts over an index.
+
+    `bundles_of` names the bundles of a tool. Bundles are ranked by the collection `tools`, of
+    trusted servers only; tools, with their share of bundles' scores, are ranked by
+    `ranks_tools`.
+    """
 
     index: Index
     analyzer: Analyzer
@@ -49,17 +59,29 @@ class Passes:
 
     def weight_of(self, terms: Terms) -> float:
         """Return the weight of a text: the sum of weight × rarity of its words."""
-        return self._mass("bundles", terms.stems, self.analyzer.query_weights(terms, self.weights.bundle_scale))
+        return self._mass(
+            "bundles", terms.stems, self.analyzer.query_weights(terms, self.weights.bundle_scale)
+        )
 
-    def of(self, terms: Terms, scope: SearchScope, tools: bool, hints: Terms, need: float) -> RankingPass:
-        """Return the ranking of a whole request, with the weight that its best documents match. `need` (an exponent)
-        says how much of the request they have to cover."""
+    def of(
+        self, terms: Terms, scope: SearchScope, tools: bool, hints: Terms, need: float
+    ) -> RankingPass:
+        """Return the ranking of a whole request, with the weight that its best documents match.
+
+        `need` (an exponent) says how much of the request they have to cover.
+        """
         w, analyzer = self.weights, self.analyzer
         among: Collection = self.ranks_tools if tools else "tools"
         for_bundles = analyzer.query_weights(terms, w.bundle_scale)
         asked_mass = self._mass("bundles", terms.stems, for_bundles)
-        own, own_tools = self.index.known("bundles", terms.stems), self.index.known(among, terms.stems)
-        known, known_tools = self._mass("bundles", own, for_bundles), self._mass(among, own_tools, for_bundles)
+        own, own_tools = (
+            self.index.known("bundles", terms.stems),
+            self.index.known(among, terms.stems),
+        )
+        known, known_tools = (
+            self._mass("bundles", own, for_bundles),
+            self._mass(among, own_tools, for_bundles),
+        )
         for hint, weight in analyzer.query_weights(hints, w.bundle_scale).items():
             for_bundles.setdefault(hint, weight * w.context)
         texts = self._covering("bundles", for_bundles, known, need, scope.bundles)
@@ -70,10 +92,14 @@ class Passes:
             known_tools = self._mass(among, own_tools, for_tools)
             found = self._covering(among, for_tools, known_tools, need, scope.tools).scores
         return replace(
-            self._fused(texts, hits, found, (len(own), len(own_tools)), scope), known=known, asked=asked_mass
+            self._fused(texts, hits, found, (len(own), len(own_tools)), scope),
+            known=known,
+            asked=asked_mass,
         )
 
-    def wish_rankings(self, wishes: Sequence[Terms], scope: SearchScope, tools: bool) -> list[RankingPass]:
+    def wish_rankings(
+        self, wishes: Sequence[Terms], scope: SearchScope, tools: bool
+    ) -> list[RankingPass]:
         """Return the rankings of a request's wishes, each on its own."""
         w, index, k = self.weights, self.index, self.weights.clause_depth
         among: Collection = self.ranks_tools if tools else "tools"
@@ -83,50 +109,85 @@ class Passes:
         found: Sequence[Mapping[str, float] | None] = [None] * len(wishes)
         if tools:
             queries = [self.analyzer.query_weights(terms, w.tool_scale) for terms in wishes]
-            found = [row.scores for row in index.search(among, queries, k=k, within=scope.tools, counting=False)]
-        known_stems = [(len(index.known("bundles", one.stems)), len(index.known(among, one.stems))) for one in wishes]
-        return [self._fused(*row, scope) for row in zip(texts, hits, found, known_stems, strict=True)]
+            found = [
+                row.scores
+                for row in index.search(among, queries, k=k, within=scope.tools, counting=False)
+            ]
+        known_stems = [
+            (len(index.known("bundles", one.stems)), len(index.known(among, one.stems)))
+            for one in wishes
+        ]
+        return [
+            self._fused(*row, scope) for row in zip(texts, hits, found, known_stems, strict=True)
+        ]
 
     def _fused(
-        self, texts: Hits, hits: Hits, found: Mapping[str, float] | None, held: tuple[int, int], scope: SearchScope
+        self,
+        texts: Hits,
+        hits: Hits,
+        found: Mapping[str, float] | None,
+        held: tuple[int, int],
+        scope: SearchScope,
     ) -> RankingPass:
-        """Return the bundles ranked by their own text and by their best tool, each weighted by how many of the
-        request's words it knows (`held`: of the texts, and of the tools), and the tools."""
+        """Return the bundles ranked by their own text and by their best tool, each weighted by how
+        many of the request's words it knows (`held`: of the texts, and of the tools), and the
+        tools.
+        """
         best: dict[str, float] = {}
         matched = {**texts.matched}
         for tool, score in hits.scores.items():
             for bundle in self.bundles_of.get(tool, ()):
-                if score > best.get(bundle, 0.0) and (scope.bundles is None or bundle in scope.bundles):
+                if score > best.get(bundle, 0.0) and (
+                    scope.bundles is None or bundle in scope.bundles
+                ):
                     best[bundle] = score
                     if hits.matched:
                         matched[bundle] = max(matched.get(bundle, 0.0), hits.matched[tool])
         by_text, by_tool = best_is_one(texts.scores), best_is_one(best)
         share = self.weights.text_share
         of_text, of_tool = share * held[0], (1.0 - share) * held[1]
-        both = blend(by_text, by_tool, of_text / (of_text + of_tool) if of_text + of_tool > 0.0 else share)
+        both = blend(
+            by_text, by_tool, of_text / (of_text + of_tool) if of_text + of_tool > 0.0 else share
+        )
         strength = max(texts.scores.values(), default=0.0)
         of_tools = max((best if found is None else found).values(), default=0.0)
-        return RankingPass(both, best_is_one(found or {}), by_text, by_tool, strength, of_tools, matched)
+        return RankingPass(
+            both, best_is_one(found or {}), by_text, by_tool, strength, of_tools, matched
+        )
 
-    def _mass(self, collection: Collection, stems: Sequence[str], weights: Mapping[str, float]) -> float:
+    def _mass(
+        self, collection: Collection, stems: Sequence[str], weights: Mapping[str, float]
+    ) -> float:
         """Return the sum of the words' weight × rarity."""
         rarity = self.index.rarity(collection, stems)
         return sum(weights[term] * rare for term, rare in zip(stems, rarity, strict=True))
 
     def _covering(
-        self, of: Collection, weights: Mapping[str, float], known: float, need: float, within: frozenset[str] | None
+        self,
+        of: Collection,
+        weights: Mapping[str, float],
+        known: float,
+        need: float,
+        within: frozenset[str] | None,
     ) -> Hits:
-        """Return the hits, with scores lowered for documents that do not cover the `known` part of the request."""
+        """Return the hits, with scores lowered for documents that do not cover the `known` part of
+        the request.
+        """
         hits = self.index.search(of, [weights], k=self.weights.depth, within=within)[0]
         if not need or known <= 0.0:
             return hits
         pairs = zip(hits.scores.items(), hits.matched.values(), strict=True)
-        cut = {id_: score * (part / known) ** need if part < known else score for (id_, score), part in pairs}
+        cut = {
+            id_: score * (part / known) ** need if part < known else score
+            for (id_, score), part in pairs
+        }
         return Hits(cut, hits.matched)
 
 
 def coherence_of(clauses: Sequence[RankingPass]) -> float:
-    """Return the share of the clauses' best scores that one bundle reaches: 1 if one bundle is best for all of them."""
+    """Return the share of the clauses' best scores that one bundle reaches: 1 if one bundle is best
+    for all of them.
+    """
     possible = sum(part.tool_strength for part in clauses)
     if possible <= 0.0:
         return 1.0
@@ -137,7 +198,7 @@ def coherence_of(clauses: Sequence[RankingPass]) -> float:
     return max(total.values(), default=0.0) / possible
 
 
-# --- arithmetic of scores --------------------------------------------------------------------------------------------
+# --- arithmetic of scores -------------------------------------------------------------------------
 
 LEAST: Final = 1e-6
 """Share of its score that an id keeps at least, if memory speaks against it."""
@@ -145,8 +206,11 @@ LEAST: Final = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class ScoredId:
-    """One ranked id. `score` is comparable within one ranking, not between two. `own` is a tool's own match relative to
-    the best one's (1), without its bundle's share; of a bundle 1."""
+    """One ranked id.
+
+    `score` is comparable within one ranking, not between two. `own` is a tool's own match relative
+    to the best one's (1), without its bundle's share; of a bundle 1.
+    """
 
     id: str
     score: float
@@ -160,12 +224,19 @@ def with_memory(
     permitted: frozenset[str],
     votes: Mapping[str, float] = NO_VOTES,
 ) -> dict[str, float]:
-    """Return the scores of permitted ids plus memory's. Memory can lower an id, but never remove it."""
+    """Return the scores of permitted ids plus memory's.
+
+    Memory can lower an id, but never remove it.
+    """
     base = best_is_one(scores)
     if memory is None:
         return base
     fused = memory.add_to(base, features, votes)
-    return {id_: max(score, LEAST * base.get(id_, 0.0)) for id_, score in fused.items() if id_ in permitted}
+    return {
+        id_: max(score, LEAST * base.get(id_, 0.0))
+        for id_, score in fused.items()
+        if id_ in permitted
+    }
 
 
 def best_is_one(scores: Mapping[str, float], best: int | None = None) -> dict[str, float]:
@@ -186,7 +257,9 @@ def add_up(parts: Iterable[tuple[Mapping[str, float], float]], power: float) -> 
     return best_is_one(total)
 
 
-def blend(first: Mapping[str, float], second: Mapping[str, float], share: float) -> dict[str, float]:
+def blend(
+    first: Mapping[str, float], second: Mapping[str, float], share: float
+) -> dict[str, float]:
     total, rest = {id_: share * score for id_, score in first.items()}, 1.0 - share
     for id_, score in second.items():
         total[id_] = total.get(id_, 0.0) + rest * score
@@ -201,7 +274,7 @@ def order(scores: Mapping[str, float], k: int | None = None) -> list[ScoredId]:
     return [ScoredId(id_, -negative) for negative, id_ in ranked[:k] if negative < 0.0]
 
 
-# --- parameters ------------------------------------------------------------------------------------------------------
+# --- parameters -----------------------------------------------------------------------------------
 
 TOOL_SCALE: Final = Scale(generic=0.9, conversation=0.7, synonym=0.35, pair=0.3)
 BUNDLE_SCALE: Final = Scale(generic=0.5, conversation=0.6, synonym=0.35, pair=0.15)
@@ -209,17 +282,21 @@ BUNDLE_SCALE: Final = Scale(generic=0.5, conversation=0.6, synonym=0.35, pair=0.
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The parameters of the ranking. One set for every catalog; `fit` may change `history` and `memory` by own logs.
+    """The parameters of the ranking.
 
-    `text_share` is the share of a bundle's own text against its best tool; `whole` that of the whole request against
-    its clauses; `sharpness` the power that a clause's scores are raised to; `bundle_pull` the share of its bundle's
-    score that a tool gets at full coherence; `action` the factor for a tool whose name says that it does what the
-    request asks to be done; `coverage` how much a short request must be covered (an exponent). `meaning` is the weight
-    of an embedder's similarity beside words that match like one rarest word in full: of 0.8 to 1.2 each gains in the
-    mean of six labelled sets. `depth` is the number of documents in a pass over the whole request, `clause_depth` in
-    one over a clause. `pinned_quota` of the `first_places` are for a server that is not trusted, while tools of others
-    score `alike` of its next one: of a flood that takes all places, 42 % of the needed tools are back among five, for
-    0.002 to 0.010 of them elsewhere (four labelled sets).
+    One set for every catalog; `fit` may change `history` and `memory` by own logs.
+
+    `text_share` is the share of a bundle's own text against its best tool; `whole` that of the
+    whole request against its clauses; `sharpness` the power that a clause's scores are raised to;
+    `bundle_pull` the share of its bundle's score that a tool gets at full coherence; `action` the
+    factor for a tool whose name says that it does what the request asks to be done; `coverage` how
+    much a short request must be covered (an exponent). `meaning` is the weight of an embedder's
+    similarity beside words that match like one rarest word in full: of 0.8 to 1.2 each gains in the
+    mean of six labelled sets. `depth` is the number of documents in a pass over the whole request,
+    `clause_depth` in one over a clause. `pinned_quota` of the `first_places` are for a server that
+    is not trusted, while tools of others score `alike` of its next one: of a flood that takes all
+    places, 42 % of the needed tools are back among five, for 0.002 to 0.010 of them elsewhere (four
+    labelled sets).
     """
 
     tool_scale: Scale = TOOL_SCALE

@@ -1,19 +1,26 @@
-"""Ranks bundles for a step and tools for a query, over an `Index`. Pure; equal inputs give equal bytes.
+"""Ranks bundles for a step and tools for a query, over an `Index`.
+
+Pure; equal inputs give equal bytes.
 
 Rules:
 1. Only permitted ids are ranked. Others can't be named, and can't push anything out of the result.
-2. A bundle's score is the sum of its own text's score and its best tool's, each relative to the best of the request.
-   Scores are kept, never only ranks: fusing ranks forgets how much better the first was. Texts and tools count by how
-   many of the request's words they know: else a tool that matches half a request could outweigh a whole match.
-3. A request with several wishes is also ranked clause by clause. Clauses are added as powers of their scores, so that
-   one clause's clear winner counts more than a document that half fits them all.
-4. A tool gains from its bundle's score only as far as one bundle covers the request ("coherence"): in a request about
-   several subjects a tool must stand for itself.
-5. If the request has a vector, similarity of meaning is blended in (see `meaning`) before history and memory. It counts
-   less the more the words match, and the less coherent the request is: one vector of several wishes points at none.
-6. A tool whose name says what the request asks to be done (read, create, update, delete) counts a little more.
-7. Trusted and pinned cards both rank tools; no card of an untrusted server ranks bundles. Of the first places such a
-   server's pinned tools get `pinned_quota`. Unread tools come after all others, at most `unread_quota` of each server.
+2. A bundle's score is the sum of its own text's score and its best tool's, each relative to the
+   best of the request. Scores are kept, never only ranks: fusing ranks forgets how much better the
+   first was. Texts and tools count by how many of the request's words they know: else a tool that
+   matches half a request could outweigh a whole match.
+3. A request with several wishes is also ranked clause by clause. Clauses are added as powers of
+   their scores, so that one clause's clear winner counts more than a document that half fits them
+   all.
+4. A tool gains from its bundle's score only as far as one bundle covers the request ("coherence"):
+   in a request about several subjects a tool must stand for itself.
+5. If the request has a vector, similarity of meaning is blended in (see `meaning`) before history
+   and memory. It counts less the more the words match, and the less coherent the request is: one
+   vector of several wishes points at none.
+6. A tool whose name says what the request asks to be done (read, create, update, delete) counts a
+   little more.
+7. Trusted and pinned cards both rank tools; no card of an untrusted server ranks bundles. Of the
+   first places such a server's pinned tools get `pinned_quota`. Unread tools come after all others,
+   at most `unread_quota` of each server.
 8. Equal scores are ordered by id.
 """
 
@@ -26,7 +33,13 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
 from typing import Final
 
-from bundle_router.core.models.evidence import RELEVANCE, Evidence, Logistic, relevance_features, spread
+from bundle_router.core.models.evidence import (
+    RELEVANCE,
+    Evidence,
+    Logistic,
+    relevance_features,
+    spread,
+)
 from bundle_router.core.search.documents import Corpus
 from bundle_router.core.search.index import MIN_RESPELT, Collection, Index, Vectors
 from bundle_router.core.search.meaning import best_of_tools, similarities
@@ -73,8 +86,9 @@ NO_MEMORIES: Final = Memories()
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Bundles best first, the evidence for the ranking, and whether the request has `several` wishes. An empty ranking
-    is an answer: nothing fits."""
+    """Bundles best first, the evidence for the ranking, and whether the request has `several`
+    wishes. An empty ranking is an answer: nothing fits.
+    """
 
     scored: tuple[ScoredId, ...]
     evidence: Evidence
@@ -83,7 +97,10 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True)
 class _MeaningScores:
-    """Similarities to the request's vector (best is 1), and the best bundle's cosine. Empty without a vector."""
+    """Similarities to the request's vector (best is 1), and the best bundle's cosine.
+
+    Empty without a vector.
+    """
 
     bundles: Mapping[str, float] = field(default_factory=dict)
     tools: Mapping[str, float] = field(default_factory=dict)
@@ -119,8 +136,13 @@ class Search:
     by_meaning: bool = True
     """Whether vectors rank bundles and tools. Without it they only recall past steps."""
 
-    def rank_bundles(self, request: Request, permitted: frozenset[str], memory: Memory | None = None) -> Ranking:
-        """Return the best 50 permitted bundles, best first. Bundles without any score are left out."""
+    def rank_bundles(
+        self, request: Request, permitted: frozenset[str], memory: Memory | None = None
+    ) -> Ranking:
+        """Return the best 50 permitted bundles, best first.
+
+        Bundles without any score are left out.
+        """
         scope = self._scope(permitted)
         found = self._find(request, scope, tools=False)
         features = self._features(request, memory)
@@ -129,26 +151,44 @@ class Search:
         learned = memory.scores(features, votes) if memory is not None else {}
         remembered = {id_: score for id_, score in learned.items() if id_ in permitted}
         scored = tuple(order(fused, 50))
-        return Ranking(scored, self._evidence(request, found, fused, scored, remembered), found.several)
+        return Ranking(
+            scored, self._evidence(request, found, fused, scored, remembered), found.several
+        )
 
     def rank_tools(
-        self, request: Request, permitted: frozenset[str], memories: Memories = NO_MEMORIES, *, k: int = 50
+        self,
+        request: Request,
+        permitted: frozenset[str],
+        memories: Memories = NO_MEMORIES,
+        *,
+        k: int = 50,
     ) -> tuple[ScoredId, ...]:
-        """Return the permitted tools, best first: read ones, then at most `unread_quota` unread ones a server."""
+        """Return the permitted tools, best first: read ones, then at most `unread_quota` unread
+        ones a server.
+        """
         read, bundles = self._read(permitted)
         found = self._find(request, self._scope(bundles, read), tools=True)
         scores = self._pull(request, found, bundles, memories)
-        features, votes = self._features(request, memories.tools), self._votes(request, read, memories.tools)
+        features, votes = (
+            self._features(request, memories.tools),
+            self._votes(request, read, memories.tools),
+        )
         own = best_is_one({tool: score for tool, score in found.tools.items() if tool in read})
-        for tool, learned in (memories.tools.scores(features, votes) if memories.tools is not None else {}).items():
+        for tool, learned in (
+            memories.tools.scores(features, votes) if memories.tools is not None else {}
+        ).items():
             own[tool] = max(own.get(tool, 0.0), min(1.0, learned))
-        ranked = order(with_memory(scores, memories.tools, features, read, votes), max(k, self.weights.depth))
+        ranked = order(
+            with_memory(scores, memories.tools, features, read, votes), max(k, self.weights.depth)
+        )
         first = (replace(row, own=own.get(row.id, 0.0)) for row in self._share_places(ranked))
         return (*first, *self._unread_ids(request, permitted & self.corpus.unread))[:k]
 
     def _share_places(self, ranked: Sequence[ScoredId]) -> Sequence[ScoredId]:
-        """Give a server that is not trusted at most `pinned_quota` of the first places while tools of others match
-        `alike` as well: its many tools, or a text made of what people ask, must not push all others out."""
+        """Give a server that is not trusted at most `pinned_quota` of the first places while tools
+        of others match `alike` as well: its many tools, or a text made of what people ask, must not
+        push all others out.
+        """
         pinned, servers, w = self.corpus.pinned, self.corpus.servers, self.weights
         first, beyond, counts = list[ScoredId](), list[ScoredId](), Counter[str]()
         if pinned.isdisjoint(row.id for row in ranked):
@@ -164,29 +204,45 @@ class Search:
         return (*first, *(row for row in ranked if row not in first))
 
     def base_scores(self, request: Request, bundles: frozenset[str]) -> dict[str, float]:
-        """Return the relative scores of bundles without a memory, on top of which one is learned."""
+        """Return the relative scores of bundles without a memory, on top of which one is
+        learned.
+        """
         return best_is_one(self._find(request, self._scope(bundles), tools=False).bundles, KEPT)
 
     def base_tool_scores(self, request: Request, bundles: frozenset[str]) -> dict[str, float]:
-        """Return the relative scores of the bundles' tools without a memory, on top of which one is learned."""
+        """Return the relative scores of the bundles' tools without a memory, on top of which one is
+        learned.
+        """
         found = self._find(request, self._scope(bundles), tools=True)
         return best_is_one(self._pull(request, found, bundles, NO_MEMORIES), KEPT)
 
-    def _votes(self, request: Request, permitted: frozenset[str], memory: Memory | None) -> Mapping[str, float]:
+    def _votes(
+        self, request: Request, permitted: frozenset[str], memory: Memory | None
+    ) -> Mapping[str, float]:
         recollection = memory.recollection if memory is not None else None
-        return self.recall(request, permitted, recollection) if recollection is not None else NO_VOTES
+        return (
+            self.recall(request, permitted, recollection) if recollection is not None else NO_VOTES
+        )
 
-    def recall(self, request: Request, permitted: frozenset[str], recollection: Recollection) -> dict[str, float]:
-        """Return the votes of past steps of similar meaning for the permitted ids; none without vectors."""
+    def recall(
+        self, request: Request, permitted: frozenset[str], recollection: Recollection
+    ) -> dict[str, float]:
+        """Return the votes of past steps of similar meaning for the permitted ids; none without
+        vectors.
+        """
         vector = request.vector or self.understood.get(request.text)
         if vector is None or self.vectors is None or self.vectors.revision != recollection.embedder:
             return {}
         speaking = recollection.speaking(permitted)
-        return recollection.votes(self.vectors.nearest("steps", vector, k=NEIGHBOURS, within=speaking), permitted)
+        return recollection.votes(
+            self.vectors.nearest("steps", vector, k=NEIGHBOURS, within=speaking), permitted
+        )
 
     @cached_property
     def _passes(self) -> Passes:
-        return Passes(self.index, self.analyzer, self.weights, self._bundles_of, self.corpus.ranks_tools)
+        return Passes(
+            self.index, self.analyzer, self.weights, self._bundles_of, self.corpus.ranks_tools
+        )
 
     @cached_property
     def _bundles_of(self) -> Mapping[str, tuple[str, ...]]:
@@ -198,8 +254,10 @@ class Search:
 
     @cached_property
     def _read(self) -> Callable[[frozenset[str]], tuple[frozenset[str], frozenset[str]]]:
-        """Returns those of some tools that a person has read, and their bundles. Cached, because steps use the same few
-        sets."""
+        """Returns those of some tools that a person has read, and their bundles.
+
+        Cached, because steps use the same few sets.
+        """
         unread, owners = self.corpus.unread, self._bundles_of
 
         @lru_cache(MAX_SCOPES)
@@ -213,13 +271,16 @@ class Search:
     def tools_of(self) -> Callable[[frozenset[str]], frozenset[str]]:
         """The tools of some bundles."""
         members = self.corpus.members
-        return lru_cache(MAX_SCOPES)(lambda ids: frozenset(tool for id_ in ids for tool in members.get(id_, ())))
+        return lru_cache(MAX_SCOPES)(
+            lambda ids: frozenset(tool for id_ in ids for tool in members.get(id_, ()))
+        )
 
     def _scope(self, bundles: frozenset[str], tools: frozenset[str] | None = None) -> SearchScope:
         tools = self.tools_of(bundles) if tools is None else tools
         everyone = len(bundles) == len(self.corpus.members)
         return SearchScope(
-            None if everyone else bundles, None if len(tools) == self.corpus.count("reviewed") else tools
+            None if everyone else bundles,
+            None if len(tools) == self.corpus.count("reviewed") else tools,
         )
 
     def _find(self, request: Request, scope: SearchScope, *, tools: bool) -> _Found:
@@ -234,28 +295,66 @@ class Search:
         wishes = [self._respell(clause, tools) for clause in self.analyzer.clauses(wish)]
         parts = passes.wish_rankings(wishes, scope, tools) if wishes else []
         if parts:
-            bundles = blend(full.bundles, add_up(((p.bundles, p.strength) for p in parts), w.bundle_sharpness), w.whole)
-            of_tools = blend(full.tools, add_up(((p.tools, p.tool_strength) for p in parts), w.tool_sharpness), w.whole)
+            bundles = blend(
+                full.bundles,
+                add_up(((p.bundles, p.strength) for p in parts), w.bundle_sharpness),
+                w.whole,
+            )
+            of_tools = blend(
+                full.tools,
+                add_up(((p.tools, p.tool_strength) for p in parts), w.tool_sharpness),
+                w.whole,
+            )
         else:
             bundles, of_tools = dict(full.bundles), dict(full.tools)
         meaning, coherence = self._meaning_scores(request, scope, tools), coherence_of(parts)
         if meaning.bundles:
-            words = (full.strength + full.tool_strength) / 2.0 / (self.index.rarity("bundles", ("\0",))[0] or 1.0)
+            words = (
+                (full.strength + full.tool_strength)
+                / 2.0
+                / (self.index.rarity("bundles", ("\0",))[0] or 1.0)
+            )
             share = coherence * w.meaning / (w.meaning + words)
             bundles = blend(meaning.bundles, best_is_one(bundles), share)
             of_tools = blend(meaning.tools, best_is_one(of_tools), share) if tools else of_tools
         self._add_history(bundles, request, scope)
-        return _Found(bundles, of_tools, full, coherence, meaning, wish == request.text and not tools, bool(parts))
+        return _Found(
+            bundles,
+            of_tools,
+            full,
+            coherence,
+            meaning,
+            wish == request.text and not tools,
+            bool(parts),
+        )
 
     def _respell(self, terms: Terms, tools: bool = False) -> Terms:
-        """Return the terms with unknown words corrected, except names and words of the word lists (lunch is no launch).
-        Which are known depends on the collections that rank bundles; with `tools` also on those that rank tools."""
-        among: tuple[Collection, ...] = ("bundles", "tools", self.corpus.ranks_tools) if tools else ("bundles", "tools")
-        unknown = [stem for stem in terms.stems if len(stem) >= MIN_RESPELT - 1 and stem.isascii() and stem.isalpha()]
+        """Return the terms with unknown words corrected, except names and words of the word lists
+        (lunch is no launch). Which are known depends on the collections that rank bundles; with
+        `tools` also on those that rank tools.
+        """
+        among: tuple[Collection, ...] = (
+            ("bundles", "tools", self.corpus.ranks_tools) if tools else ("bundles", "tools")
+        )
+        unknown = [
+            stem
+            for stem in terms.stems
+            if len(stem) >= MIN_RESPELT - 1 and stem.isascii() and stem.isalpha()
+        ]
         for of in among:
             unknown = [*{*unknown}.difference(self.index.known(of, unknown))]
-        sound = (terms.named, terms.proper, self.analyzer.generic, self.analyzer.conversation, self.analyzer.synonyms)
-        like = {stem: self.index.like("bundles", stem) for stem in unknown if not any(stem in known for known in sound)}
+        sound = (
+            terms.named,
+            terms.proper,
+            self.analyzer.generic,
+            self.analyzer.conversation,
+            self.analyzer.synonyms,
+        )
+        like = {
+            stem: self.index.like("bundles", stem)
+            for stem in unknown
+            if not any(stem in known for known in sound)
+        }
         guessed = frozenset(itertools.chain.from_iterable(like.values())).difference(terms.stems)
         if not guessed:
             return terms
@@ -268,7 +367,9 @@ class Search:
             return _MeaningScores()
         depth = self.weights.depth
         near_tools = self.vectors.nearest("tools", vector, k=depth, within=scope.tools)
-        near_pinned = self.vectors.nearest("pinned", vector, k=depth, within=scope.tools) if tools else ()
+        near_pinned = (
+            self.vectors.nearest("pinned", vector, k=depth, within=scope.tools) if tools else ()
+        )
         by_tool = best_of_tools((*near_tools, *near_pinned), self._bundles_of)
         by_text = dict(self.vectors.nearest("bundles", vector, k=depth, within=scope.bundles))
         share = self.weights.text_share if near_tools else 1.0  # tools may not be embedded (yet)
@@ -278,11 +379,15 @@ class Search:
             if scope.bundles is None or id_ in scope.bundles
         }
         return _MeaningScores(
-            similarities(both), similarities(dict((*near_tools, *near_pinned))), max(both.values(), default=0.0)
+            similarities(both),
+            similarities(dict((*near_tools, *near_pinned))),
+            max(both.values(), default=0.0),
         )
 
     def _add_history(self, scores: dict[str, float], request: Request, scope: SearchScope) -> None:
-        """Raise the scores of the run's last bundles, which are likely needed again: the latest step counts most."""
+        """Raise the scores of the run's last bundles, which are likely needed again: the latest
+        step counts most.
+        """
         weight = self.weights.history * (max(scores.values(), default=0.0) or 1.0)
         for step in request.recent:
             for id_ in step.bundle_ids:
@@ -290,7 +395,9 @@ class Search:
                     scores[id_] = scores.get(id_, 0.0) + weight / len(step.bundle_ids)
             weight *= self.weights.history_decay
 
-    def _pull(self, request: Request, found: _Found, bundles: frozenset[str], memories: Memories) -> dict[str, float]:
+    def _pull(
+        self, request: Request, found: _Found, bundles: frozenset[str], memories: Memories
+    ) -> dict[str, float]:
         """Return the tools' scores with the share they gain from their bundles' own ranking."""
         memory = memories.bundles
         votes = self._votes(request, bundles, memory)
@@ -299,7 +406,10 @@ class Search:
         pull = self.weights.bundle_pull * found.coherence**self.weights.coherence_power
         owners, action = self._bundles_of, self.analyzer.action_asked(request.text)
         return {
-            tool: (score + pull * max((of_bundle.get(id_, 0.0) for id_ in owners.get(tool, ())), default=0.0))
+            tool: (
+                score
+                + pull * max((of_bundle.get(id_, 0.0) for id_ in owners.get(tool, ())), default=0.0)
+            )
             * (self.weights.action if action and action in self._actions_of(tool) else 1.0)
             for tool, score in found.tools.items()
         }
@@ -313,10 +423,14 @@ class Search:
     def _unread_ids(self, request: Request, permitted: frozenset[str]) -> list[ScoredId]:
         if not permitted:
             return []
-        weights = self.analyzer.query_weights(self.analyzer.terms(request.text), self.weights.tool_scale)
+        weights = self.analyzer.query_weights(
+            self.analyzer.terms(request.text), self.weights.tool_scale
+        )
         counts: dict[str, int] = {}
         kept: list[ScoredId] = []
-        for tool in self.index.search("unread", [weights], k=self.weights.depth, within=permitted)[0].scores:
+        for tool in self.index.search("unread", [weights], k=self.weights.depth, within=permitted)[
+            0
+        ].scores:
             server = self.corpus.servers[tool]
             counts[server] = counts.get(server, 0) + 1
             if counts[server] <= self.weights.unread_quota:
@@ -341,18 +455,30 @@ class Search:
         first = scored[0]
         second = scored[1].score if len(scored) > 1 else 0.0
         full = found.full
-        total = full.asked if found.whole else self._passes.weight_of(self._respell(self.analyzer.terms(request.text)))
+        total = (
+            full.asked
+            if found.whole
+            else self._passes.weight_of(self._respell(self.analyzer.terms(request.text)))
+        )
         unseen = self.index.rarity("bundles", ("\0",))[0] or 1.0
-        votes = [scores for scores in (found.full.by_text, found.full.by_tool, found.meaning.bundles, fused) if scores]
+        votes = [
+            scores
+            for scores in (found.full.by_text, found.full.by_tool, found.meaning.bundles, fused)
+            if scores
+        ]
         agreeing = sum(votes_of.get(first.id, 0.0) >= max(votes_of.values()) for votes_of in votes)
         evidence = Evidence(
             strength=round(full.strength / unseen, 6),
             known=round(full.known / total, 6) if total > 0.0 else 0.0,
-            coverage=round(min(1.0, full.matched.get(first.id, 0.0) / full.known), 6) if full.known > 0.0 else 0.0,
+            coverage=round(min(1.0, full.matched.get(first.id, 0.0) / full.known), 6)
+            if full.known > 0.0
+            else 0.0,
             margin=round(max(0.0, first.score - max(second, 0.0)) / first.score, 6),
             entropy=round(spread(list(fused.values())), 6),
             agreement=round(agreeing / len(votes), 6) if votes else 0.0,
             remembered=round(max(0.0, *remembered.values(), 0.0), 6),
             likeness=round(found.meaning.cosine, 6),
         )
-        return replace(evidence, relevance=round(self.relevance(relevance_features(evidence, request.text)), 6))
+        return replace(
+            evidence, relevance=round(self.relevance(relevance_features(evidence, request.text)), 6)
+        )

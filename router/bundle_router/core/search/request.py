@@ -10,7 +10,10 @@ from bundle_router.core.models import RecentStep, Step
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The input of a search. `context` is text that gives hints (workflow, role, step, constraints) and counts less."""
+    """The input of a search.
+
+    `context` is text that gives hints (workflow, role, step, constraints) and counts less.
+    """
 
     text: str
     context: str = ""
@@ -22,7 +25,9 @@ class Request:
 
     @classmethod
     def of(cls, step: Step, recent: Sequence[RecentStep] = ()) -> Request:
-        """Return the request of a step: its goal, its address and constraints as hints, and recent steps."""
+        """Return the request of a step: its goal, its address and constraints as hints, and recent
+        steps.
+        """
         context = "\n".join((step.workflow, step.role, step.step, *step.constraints))
         address = (f"workflow:{step.workflow}", f"role:{step.role}", f"step:{step.step}")
         return cls(step.goal or context, context if step.goal else "", tuple(recent), address)

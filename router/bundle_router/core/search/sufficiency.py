@@ -1,23 +1,27 @@
 """Decides whether search suffices for a step, and what follows from its ranking.
 
 Rules:
-1. Novel: nothing was ranked, the relevance is below the floor, or the best bundle covers little of the request both as
-   a share and in all (of a long request a small share may be a whole wish). Then search shows nothing, however far
-   ahead its first bundle is. A request that past steps of this deployment support (`REMEMBERED`) is not novel, whatever
-   its words.
-2. Enough: the probability that the best bundle is right suffices for its effects. Reading, here or over the network,
-   needs `read_threshold`, writing `write_threshold`. Search alone never shows bundles that execute or whose effects are
-   undeclared.
-3. Without a calibration (or with one from fewer than `MIN_LABELS` labels) the probability is that of `SHIPPED`, fitted
-   on other people's catalogs: enough only for reading, where a wrong bundle costs tokens.
-4. Union: not enough, but every plausible bundle is harmless, they are few, their tools' definitions are known to be
-   cheap, and one of them is right with the probability that a single one would need.
-5. Harmless bundles only read, here or over the network, and have only trusted servers. Policy permits the step the
-   network anyway; untrusted text is never added on a guess.
-6. Ambiguous: everything else. `stand_in` is the harmless bundle to show if the model fails, and `shortlist` the best
-   bundles to offer behind search, whatever their effects: exposure is not execution. There is a shortlist even if
-   nothing seems to fit, because that may be wrong and would leave the step empty-handed.
-7. If there are several wishes, the right bundle may answer only one: the shortlist is added to what is enough for it.
+1. Novel: nothing was ranked, the relevance is below the floor, or the best bundle covers little of
+   the request both as a share and in all (of a long request a small share may be a whole wish).
+   Then search shows nothing, however far ahead its first bundle is. A request that past steps of
+   this deployment support (`REMEMBERED`) is not novel, whatever its words.
+2. Enough: the probability that the best bundle is right suffices for its effects. Reading, here or
+   over the network, needs `read_threshold`, writing `write_threshold`. Search alone never shows
+   bundles that execute or whose effects are undeclared.
+3. Without a calibration (or with one from fewer than `MIN_LABELS` labels) the probability is that
+   of `SHIPPED`, fitted on other people's catalogs: enough only for reading, where a wrong bundle
+   costs tokens.
+4. Union: not enough, but every plausible bundle is harmless, they are few, their tools' definitions
+   are known to be cheap, and one of them is right with the probability that a single one would
+   need.
+5. Harmless bundles only read, here or over the network, and have only trusted servers. Policy
+   permits the step the network anyway; untrusted text is never added on a guess.
+6. Ambiguous: everything else. `stand_in` is the harmless bundle to show if the model fails, and
+   `shortlist` the best bundles to offer behind search, whatever their effects: exposure is not
+   execution. There is a shortlist even if nothing seems to fit, because that may be wrong and would
+   leave the step empty-handed.
+7. If there are several wishes, the right bundle may answer only one: the shortlist is added to what
+   is enough for it.
 8. `[search] offer` bounds all of this by a bundle's effects: with `none`, search never names it.
 """
 
@@ -35,34 +39,53 @@ from bundle_router.core.search.ranking import Ranking
 from bundle_router.core.tools.exposure.placing import may_be_offered, offer_of
 
 SHIPPED: Final = Calibration(
-    "shipped/2", 8_584, -1.7286, (("matched", 1.2112), ("distinct", 1.2105), ("clear", 1.7086), ("agreement", 0.53))
+    "shipped/2",
+    8_584,
+    -1.7286,
+    (("matched", 1.2112), ("distinct", 1.2105), ("clear", 1.7086), ("agreement", 0.53)),
 )
-"""The calibration used until a deployment has enough labels of its own. Made by `tests/benchmarks/routing/doubt.py
---fit --queries 600`, over mcp_mix, MetaTool single and several, Seal-Tools, BFCL, StableToolBench, LiveMCPBench and
-goals over 53 real servers, each query with every bundle permitted, a dozen, and none that is right. When fitted without
-a set, at most 7 % of what it shows there is wrong (the same program; RESULTS.md)."""
+"""The calibration used until a deployment has enough labels of its own.
+
+Made by `tests/benchmarks/routing/doubt.py --fit --queries 600`, over mcp_mix, MetaTool single and
+several, Seal-Tools, BFCL, StableToolBench, LiveMCPBench and goals over 53 real servers, each query
+with every bundle permitted, a dozen, and none that is right. When fitted without a set, at most 7 %
+of what it shows there is wrong (the same program; RESULTS.md).
+"""
 NOVEL_COVERAGE: Final = 0.3
 NOVEL_STRENGTH: Final = 0.6
-"""Minimum that the best bundle must reach in one way: a share of the request's known words, or so many fully matched
-rarest words. Of requests whose right bundle was removed 7 to 88 % reach neither, of those that search ranks right 0 to
-5 %, and 18 % of those for several tools (MetaTool). The share alone stopped 0 to 15 %, and 43 %."""
+"""Minimum that the best bundle must reach in one way: a share of the request's known words, or so
+many fully matched rarest words. Of requests whose right bundle was removed 7 to 88 % reach neither,
+of those that search ranks right 0 to 5 %, and 18 % of those for several tools (MetaTool). The share
+alone stopped 0 to 15 %, and 43 %.
+"""
 REMEMBERED: Final = 0.7
-"""Minimum that memory must add to a permitted bundle for a request to count as known. Of held-back requests of the
-catalog that a memory was learned on, 5 to 44 % reach it, and there memory's first bundle is right in 84 to 90 %; of
-requests of other catalogs 0 to 7 % do (MetaTool, StableToolBench, Seal-Tools)."""
+"""Minimum that memory must add to a permitted bundle for a request to count as known.
+
+Of held-back requests of the catalog that a memory was learned on, 5 to 44 % reach it, and there
+memory's first bundle is right in 84 to 90 %; of requests of other catalogs 0 to 7 % do (MetaTool,
+StableToolBench, Seal-Tools).
+"""
 PLAUSIBLE: Final = 0.5
 """Minimum share of the best score for a bundle to be plausible."""
 NOT_RANKED: Final = 0.3
-"""Share of the doubt about the best bundle that goes to no other one. The rest goes to the others by squared scores."""
+"""Share of the doubt about the best bundle that goes to no other one.
+
+The rest goes to the others by squared scores.
+"""
 KEPT: Final = 10
 """Maximum ranked candidates that are recorded."""
-_NEVER: Final = "what executes, writes without a calibration of its own, or is withheld is never shown by search alone"
+_NEVER: Final = (
+    "what executes, writes without a calibration of its own, or is withheld is never shown by"
+    " search alone"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What search may do with a question: show `ids` (verdicts `enough` and `union`), or pass it on. `stand_in` is
-    shown in place of a model that fails, `shortlist` is offered behind search, best first."""
+    """What search may do with a question: show `ids` (verdicts `enough` and `union`), or pass it
+    on. `stand_in` is shown in place of a model that fails, `shortlist` is offered behind search,
+    best first.
+    """
 
     use: SearchUse
     ids: tuple[str, ...] = ()
@@ -71,8 +94,9 @@ class Judgement:
 
 
 def features_of(evidence: Evidence) -> dict[str, float]:
-    """Return what a calibration may weigh: the evidence, and products of it, which tell right from wrong on sets that a
-    calibration was not fitted on better than their factors do."""
+    """Return what a calibration may weigh: the evidence, and products of it, which tell right from
+    wrong on sets that a calibration was not fitted on better than their factors do.
+    """
     return {
         **asdict(evidence),
         "matched": evidence.strength * evidence.coverage,
@@ -91,11 +115,15 @@ def judge(catalog: Catalog, step: Step, ranking: Ranking) -> Judgement:
     settings, evidence = catalog.settings.search, ranking.evidence
     ranked = tuple(Candidate(row.id, round(row.score, 6)) for row in ranking.scored[:KEPT])
     cut = round(PLAUSIBLE * ranking.scored[0].score, 6) if ranking.scored else 0.0
-    use = SearchUse("novel", "", thresholds_version(settings), cut=cut, evidence=evidence, ranked=ranked)
+    use = SearchUse(
+        "novel", "", thresholds_version(settings), cut=cut, evidence=evidence, ranked=ranked
+    )
     may = (row.id for row in ranking.scored if may_be_offered(catalog, catalog.bundles[row.id]))
     shortlist = tuple(itertools.islice(may, settings.max_shortlist))
     if "shortlist" in catalog.settings.fallback.order:
-        withheld = tuple(row.id for row in ranked if not may_be_offered(catalog, catalog.bundles[row.id]))
+        withheld = tuple(
+            row.id for row in ranked if not may_be_offered(catalog, catalog.bundles[row.id])
+        )
         use = replace(use, withheld=withheld)
     why = _why_novel(evidence, settings, ranking)
     if why:
@@ -109,11 +137,17 @@ def judge(catalog: Catalog, step: Step, ranking: Ranking) -> Judgement:
     why = f"search: {first.id} is right with probability {probability:.2f}"
     if threshold is not None and probability >= threshold:
         return Judgement(
-            replace(use, verdict="enough", why=f"{why}, {threshold:.2f} is needed"), (first.id,), None, also_offered
+            replace(use, verdict="enough", why=f"{why}, {threshold:.2f} is needed"),
+            (first.id,),
+            None,
+            also_offered,
         )
     why += f", {threshold:.2f} is needed" if threshold is not None else f", and {_NEVER}"
     refused = _no_union(catalog, step, plausible, settings)
-    if not refused and (one := _one_of(ranking, len(plausible), probability)) < settings.read_threshold:
+    if (
+        not refused
+        and (one := _one_of(ranking, len(plausible), probability)) < settings.read_threshold
+    ):
         refused = f"one of {len(plausible)} is right with probability {one:.2f}"
     if not refused:
         ids, tokens = tuple(bundle.id for bundle in plausible), _tokens(catalog, plausible)
@@ -121,14 +155,24 @@ def judge(catalog: Catalog, step: Step, ranking: Ranking) -> Judgement:
         return Judgement(replace(use, verdict="union", why=why), ids, None, also_offered)
     directly = (bundle for bundle in plausible if offer_of(catalog, bundle) == "direct")
     stand_in = next((bundle.id for bundle in directly if is_harmless(bundle)), None)
-    why += f"; not shown on a guess, since {refused}" if is_harmless(first) and len(plausible) > 1 else ""
+    why += (
+        f"; not shown on a guess, since {refused}"
+        if is_harmless(first) and len(plausible) > 1
+        else ""
+    )
     return Judgement(replace(use, verdict="ambiguous", why=why), (), stand_in, shortlist)
 
 
 def is_harmless(bundle: Bundle) -> bool:
-    """Return whether it only reads, here or over the network, from trusted servers. Undeclared effects are not
-    harmless."""
-    return bool(bundle.effects) and set(bundle.effects) <= {"read", "network"} and bundle.trust == "trusted"
+    """Return whether it only reads, here or over the network, from trusted servers.
+
+    Undeclared effects are not harmless.
+    """
+    return (
+        bool(bundle.effects)
+        and set(bundle.effects) <= {"read", "network"}
+        and bundle.trust == "trusted"
+    )
 
 
 def _in_force(settings: SearchSettings) -> Calibration:
@@ -142,19 +186,35 @@ def _why_novel(evidence: Evidence, settings: SearchSettings, ranking: Ranking) -
     if evidence.remembered >= REMEMBERED:
         return ""
     if evidence.relevance < settings.floor:
-        return f"search found nothing that fits: relevance {evidence.relevance:.2f} is under {settings.floor:.2f}"
+        return (
+            f"search found nothing that fits: relevance {evidence.relevance:.2f} is under"
+            f" {settings.floor:.2f}"
+        )
     if evidence.coverage < NOVEL_COVERAGE and evidence.strength < NOVEL_STRENGTH:
         best = ranking.scored[0].id
         return (
-            f"search found nothing that fits: {best} covers {evidence.coverage:.2f} of it, under {NOVEL_COVERAGE:.2f}"
+            f"search found nothing that fits: {best} covers {evidence.coverage:.2f} of it, under"
+            f" {NOVEL_COVERAGE:.2f}"
         )
     return ""
 
 
 def _threshold(catalog: Catalog, bundle: Bundle, *, own: bool) -> float | None:
-    """Return the probability of being right that the bundle needs. None: search alone never shows it."""
-    effects, settings, offer = set(bundle.effects), catalog.settings.search, offer_of(catalog, bundle)
-    if not effects or "exec" in effects or offer == "none" or (offer != "direct" and "write" not in effects):
+    """Return the probability of being right that the bundle needs.
+
+    None: search alone never shows it.
+    """
+    effects, settings, offer = (
+        set(bundle.effects),
+        catalog.settings.search,
+        offer_of(catalog, bundle),
+    )
+    if (
+        not effects
+        or "exec" in effects
+        or offer == "none"
+        or (offer != "direct" and "write" not in effects)
+    ):
         return None
     if "write" in effects:
         return settings.write_threshold if own else None
@@ -168,9 +228,15 @@ def _one_of(ranking: Ranking, number: int, probability: float) -> float:
     return probability + (1.0 - probability) * (1.0 - NOT_RANKED) * share
 
 
-def _no_union(catalog: Catalog, step: Step, plausible: list[Bundle], settings: SearchSettings) -> str:
+def _no_union(
+    catalog: Catalog, step: Step, plausible: list[Bundle], settings: SearchSettings
+) -> str:
     """Return why the plausible bundles can't all be shown; empty if they can."""
-    max_bundles = settings.max_union if step.max_bundles is None else min(settings.max_union, step.max_bundles)
+    max_bundles = (
+        settings.max_union
+        if step.max_bundles is None
+        else min(settings.max_union, step.max_bundles)
+    )
     if len(plausible) > max_bundles:
         return f"{len(plausible)} bundles are plausible, at most {max_bundles} may be"
     withheld = next((bundle for bundle in plausible if offer_of(catalog, bundle) != "direct"), None)
@@ -178,16 +244,24 @@ def _no_union(catalog: Catalog, step: Step, plausible: list[Bundle], settings: S
         return f"[search] offer does not show {withheld.id} directly"
     other = next((bundle for bundle in plausible if not is_harmless(bundle)), None)
     if other is not None:
-        return f"{other.id} {'does more than read' if other.trust == 'trusted' else 'is not trusted'}"
+        return (
+            f"{other.id} {'does more than read' if other.trust == 'trusted' else 'is not trusted'}"
+        )
     tokens = _tokens(catalog, plausible)
     if tokens is None:
         return "what their tools cost is not known"
-    budget = settings.max_union_tokens if step.max_tokens is None else min(settings.max_union_tokens, step.max_tokens)
+    budget = (
+        settings.max_union_tokens
+        if step.max_tokens is None
+        else min(settings.max_union_tokens, step.max_tokens)
+    )
     return f"they cost {tokens:,} tokens, at most {budget:,} may be" if tokens > budget else ""
 
 
 def _tokens(catalog: Catalog, bundles: Sequence[Bundle]) -> int | None:
-    """Return the tokens of the bundles' tools, each counted once; None if one of them is unknown."""
+    """Return the tokens of the bundles' tools, each counted once; None if one of them is
+    unknown.
+    """
     tools = {tool for bundle in bundles for tool in bundle.tools}
     if any(bundle.patterns for bundle in bundles) or not tools <= catalog.cards.keys():
         return None

@@ -1,17 +1,22 @@
 """Turns text into weighted terms, by the same rules for indexed texts and for requests.
 
 Rules:
-1. Words are Unicode letters and digits after NFKC, in lower case; scripts without spaces give one term a character.
-2. An identifier is kept whole and split: `createPullRequest`, `create_pull_request` and `create-pull-request` all give
-   `create`, `pull`, `request`, and a camelCase one its joined form as well. Single letters and bare numbers are no
-   terms, and a word that would split into such (`GmbH`, `7c9f`) stays whole.
-3. Stop words are dropped. Words that every request uses (`find`, `show`, `latest`) stay, but weigh less: dropping them
-   would make "list" and "delete" the same, and counting them in full would let them decide.
+1. Words are Unicode letters and digits after NFKC, in lower case; scripts without spaces give one
+   term a character.
+2. An identifier is kept whole and split: `createPullRequest`, `create_pull_request` and
+   `create-pull-request` all give `create`, `pull`, `request`, and a camelCase one its joined form
+   as well. Single letters and bare numbers are no terms, and a word that would split into such
+   (`GmbH`, `7c9f`) stays whole.
+3. Stop words are dropped. Words that every request uses (`find`, `show`, `latest`) stay, but weigh
+   less: dropping them would make "list" and "delete" the same, and counting them in full would let
+   them decide.
 4. Stemming is a port (`Stem`): the same stemmer must have made the index.
 5. Neighbouring words also give one joined term ("resource group"), which can only add to a match.
-6. In a request, words inside names (`acme/billing-api`, `new-checkout-ui`, addresses) weigh less: they say what is
-   touched, not what is wanted. A file's extension names its kind (`.docx`: Word document), an address a page.
-7. A request in another language loses that language's stop words, if it has more of these than English ones.
+6. In a request, words inside names (`acme/billing-api`, `new-checkout-ui`, addresses) weigh less:
+   they say what is touched, not what is wanted. A file's extension names its kind (`.docx`: Word
+   document), an address a page.
+7. A request in another language loses that language's stop words, if it has more of these than
+   English ones.
 8. No string makes this fail: lone surrogates, controls and 32,768 characters are just text.
 """
 
@@ -28,7 +33,7 @@ from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, Final
 
-# --- the word lists ---------------------------------------------------------------------------------------------------
+# --- the word lists -------------------------------------------------------------------------------
 
 _LISTS: Final[dict[str, Any]] = tomllib.loads(
     files("bundle_router.core.search").joinpath("word_lists.toml").read_text(encoding="utf-8")
@@ -48,7 +53,9 @@ def _synonyms() -> tuple[tuple[str, tuple[str, ...]], ...]:
     for group in _LISTS["alike"].replace("\n", " | ").split("|"):
         members = group.split()
         for word in members:
-            table.setdefault(word, {}).update(dict.fromkeys(other for other in members if other != word))
+            table.setdefault(word, {}).update(
+                dict.fromkeys(other for other in members if other != word)
+            )
     for row in _LISTS["broader"].split("|"):
         broader, _, narrower = row.partition(":")
         for word in narrower.split():
@@ -69,7 +76,7 @@ FILE_KINDS: Final = MappingProxyType(
 SYNONYMS: Final = _synonyms()
 """`(word, words it may stand for)`, by word."""
 
-# --- terms -----------------------------------------------------------------------------------------------------------
+# --- terms ----------------------------------------------------------------------------------------
 
 Stem = Callable[[str], str]
 """Stems one lower-case word. Must be a function of the word alone."""
@@ -81,7 +88,9 @@ MAX_NAME: Final = 200
 """Maximum characters of a word that are examined to see whether it is a name."""
 
 _WORD: Final = re.compile(r"[^\W_]+(?:['’][^\W_]+)?")
-_PART: Final = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+|[\u3040-\u30ff\u3400-\u9fff]|[^\W_A-Za-z\d]+")
+_PART: Final = re.compile(
+    r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+|[\u3040-\u30ff\u3400-\u9fff]|[^\W_A-Za-z\d]+"
+)
 _UNSPACED: Final = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]")
 """Scripts written without spaces between words."""
 _SENTENCE: Final = re.compile(r"(?<=[.!?;。！？])\s+|\n+")
@@ -99,7 +108,9 @@ MIN_QUOTED_WORDS: Final = 3
 
 
 def split_quotes(text: str) -> tuple[str, str]:
-    """Return the text without its quotations, and the quotations. Short ones stay: they are names, not content.
+    """Return the text without its quotations, and the quotations.
+
+    Short ones stay: they are names, not content.
 
     Text to be *sent* ("the stock rose") says little about what is to be *done*.
     """
@@ -117,33 +128,49 @@ def split_quotes(text: str) -> tuple[str, str]:
 
 
 def words(text: str) -> list[str]:
-    """Return the words of a text in order, lower case, identifiers split and camelCase kept whole too. Unstemmed."""
+    """Return the words of a text in order, lower case, identifiers split and camelCase kept whole
+    too. Unstemmed.
+    """
     found = _WORD.findall(text if text.isascii() else unicodedata.normalize("NFKC", text))
-    return [word for name in found for word in (_words_of if len(name) <= MAX_NAME else _words_of.__wrapped__)(name)]
+    return [
+        word
+        for name in found
+        for word in (_words_of if len(name) <= MAX_NAME else _words_of.__wrapped__)(name)
+    ]
 
 
 @lru_cache(maxsize=8192)
 def _words_of(whole: str) -> tuple[str, ...]:
     word = whole if whole.isalnum() else re.split("['’]", whole, maxsplit=1)[0]
     parts = _PART.findall(word)
-    if word.isalpha() and (word[1:].islower() or word.isupper()) and (word.isascii() or not _UNSPACED.search(word)):
+    if (
+        word.isalpha()
+        and (word[1:].islower() or word.isupper())
+        and (word.isascii() or not _UNSPACED.search(word))
+    ):
         found = [word]
     elif any(part.isalpha() and len(part) == 1 and part.isascii() for part in parts):
         found = [word] if len(parts) > 1 else []
     else:
         found = [word, *parts] if len(parts) > 1 else parts
     lower = (word.lower() for word in found)
-    return tuple(word for word in lower if (len(word) > 1 and not word.isdigit()) or not word.isascii())
+    return tuple(
+        word for word in lower if (len(word) > 1 and not word.isdigit()) or not word.isascii()
+    )
 
 
-_NAME: Final = re.compile(r"[\w)][/_:@=]\w|\w\.\w|[a-z]\d|\d[a-z]|\w-\w+-\w|[#@]\w|://", re.IGNORECASE)
+_NAME: Final = re.compile(
+    r"[\w)][/_:@=]\w|\w\.\w|[a-z]\d|\d[a-z]|\w-\w+-\w|[#@]\w|://", re.IGNORECASE
+)
 """Matches characters that occur in names, paths, addresses, ids and versions, but not in words."""
 _PROPER: Final = re.compile(r"(?<=[\w,] )[A-Z]\w+")
 _ENDING: Final = re.compile(r"\.([A-Za-z][A-Za-z0-9]{1,5})\b")
 
 
 def kinds_in(text: str) -> str:
-    """Return words for the things that a text names: the kinds of its files, a page if it has an address."""
+    """Return words for the things that a text names: the kinds of its files, a page if it has an
+    address.
+    """
     kinds = [FILE_KINDS.get(ending.lower(), "") for ending in dict.fromkeys(_ENDING.findall(text))]
     return " ".join((*kinds, "url web page" if "://" in text else ""))
 
@@ -151,7 +178,9 @@ def kinds_in(text: str) -> str:
 def foreign_stop_words(found: Collection[str]) -> frozenset[str]:
     """Return the stop words of the language of the words, unless that is English."""
     words = frozenset(found)
-    count, _, stop = max((len(words & stop), name, stop) for name, stop in FOREIGN_STOP_WORDS.items())
+    count, _, stop = max(
+        (len(words & stop), name, stop) for name, stop in FOREIGN_STOP_WORDS.items()
+    )
     return stop if count >= 2 and count > len(words & STOP_WORDS) else frozenset()
 
 
@@ -176,13 +205,19 @@ NO_TERMS: Final = Terms(())
 
 
 def pair_term(pair: tuple[str, str]) -> str:
-    """Return the index term of two neighbours. Its space distinguishes it from every single word."""
+    """Return the index term of two neighbours.
+
+    Its space distinguishes it from every single word.
+    """
     return f"{pair[0]} {pair[1]}"
 
 
 @dataclass(frozen=True)
 class Analyzer:
-    """Applies the rules above with one stemmer. Make one and keep it: its tables are stemmed once."""
+    """Applies the rules above with one stemmer.
+
+    Make one and keep it: its tables are stemmed once.
+    """
 
     stem: Stem = _identity
     stop: frozenset[str] = STOP_WORDS
@@ -207,7 +242,9 @@ class Analyzer:
         for word, row in table.items():
             row.pop(word, None)
         object.__setattr__(
-            self, "synonyms", MappingProxyType({word: tuple(sorted(row)) for word, row in sorted(table.items())})
+            self,
+            "synonyms",
+            MappingProxyType({word: tuple(sorted(row)) for word, row in sorted(table.items())}),
         )
 
     def stems(self, text: str, *, limit: int | None = None) -> list[str]:
@@ -226,15 +263,27 @@ class Analyzer:
         parts = text.split()
         names = {part for part in parts if not part.isalpha() and _NAME.search(part[:MAX_NAME])}
         proper = frozenset(map(stem, words(" ".join(_PROPER.findall(text)))))
-        named = frozenset(self.stems(" ".join([one for one in parts if one in names]), limit=limit) if names else ())
+        named = frozenset(
+            self.stems(" ".join([one for one in parts if one in names]), limit=limit)
+            if names
+            else ()
+        )
         if named:
-            named -= {*self.stems(" ".join([one for one in parts if one not in names]), limit=limit)}
+            named -= {
+                *self.stems(" ".join([one for one in parts if one not in names]), limit=limit)
+            }
         kinds = [one for one in self.stems(kinds_in(text)) if one not in foreign]
-        return Terms(tuple(dict.fromkeys((*stems, *kinds))), tuple(pairs), named.difference(kinds), proper)
+        return Terms(
+            tuple(dict.fromkeys((*stems, *kinds))), tuple(pairs), named.difference(kinds), proper
+        )
 
     def action_asked(self, text: str) -> str:
-        """Return the action that a request asks for, by its first word after polite ones; empty if that names none."""
-        first = next((stem for stem in self.stems(text[:MAX_NAME]) if stem not in self._preface), "")
+        """Return the action that a request asks for, by its first word after polite ones; empty if
+        that names none.
+        """
+        first = next(
+            (stem for stem in self.stems(text[:MAX_NAME]) if stem not in self._preface), ""
+        )
         return self._actions.get(first, "")
 
     def actions_in(self, name: str) -> frozenset[str]:
@@ -242,9 +291,13 @@ class Analyzer:
         return frozenset(self._actions[stem] for stem in self.stems(name) if stem in self._actions)
 
     def clauses(self, text: str) -> list[Terms]:
-        """Return the wishes of a request with several, each of at least two terms; the first `MAX_CLAUSES`."""
+        """Return the wishes of a request with several, each of at least two terms; the first
+        `MAX_CLAUSES`.
+        """
         found: list[Terms] = []
-        clauses = [clause for sentence in _SENTENCE.split(text) for clause in _CONJUNCTION.split(sentence)]
+        clauses = [
+            clause for sentence in _SENTENCE.split(text) for clause in _CONJUNCTION.split(sentence)
+        ]
         for clause in clauses if len(clauses) > 1 else ():
             terms = self.terms(clause)
             if len(terms.stems) >= 2:
@@ -254,25 +307,37 @@ class Analyzer:
         return found if len(found) > 1 else []
 
     def query_weights(self, terms: Terms, scale: Scale) -> dict[str, float]:
-        """Return query weights by index term: the words, their synonyms, and pairs of neighbours."""
+        """Return query weights by index term: the words, their synonyms, and pairs of
+        neighbours.
+        """
         weights: dict[str, float] = {}
         own: dict[str, float] = {}
         for stem in terms.stems:
-            weight = scale.generic if stem in self.generic else scale.conversation if stem in self.conversation else 1.0
+            weight = (
+                scale.generic
+                if stem in self.generic
+                else scale.conversation
+                if stem in self.conversation
+                else 1.0
+            )
             weight *= scale.named if stem in terms.named else 1.0
             own[stem] = weight
             weights[stem] = max(weights.get(stem, 0.0), weight)
             for other in self.synonyms.get(stem, ()):
                 weights[other] = max(weights.get(other, 0.0), weight * scale.synonym)
         for pair in terms.pairs:
-            weights[pair_term(pair)] = scale.pair * min(own.get(pair[0], 1.0), own.get(pair[1], 1.0))
+            weights[pair_term(pair)] = scale.pair * min(
+                own.get(pair[0], 1.0), own.get(pair[1], 1.0)
+            )
         return weights
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Weights of kinds of query terms, an ordinary word being 1: words that every request uses, words of conversation,
-    synonyms (times the weight of the original word), pairs of neighbours, and words inside names."""
+    """Weights of kinds of query terms, an ordinary word being 1: words that every request uses,
+    words of conversation, synonyms (times the weight of the original word), pairs of neighbours,
+    and words inside names.
+    """
 
     generic: float
     conversation: float

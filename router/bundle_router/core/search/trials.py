@@ -1,13 +1,16 @@
-"""Measures how well past steps were ranked, and whether one way is better than another by more than luck.
+"""Measures how well past steps were ranked, and whether one way is better than another by more than
+luck.
 
 Rules:
-1. The quality of a ranking is its nDCG@10: whether the needed ids come first, and whether all of them come early.
-2. A gain must be more than luck: its mean over the steps is at least `MIN_GAIN`, and `MIN_SIGMAS` standard errors. The
-   steps of a run count as one witness.
-3. No single id decides: `least` is the smallest difference that remains when the steps of any one id are left out (of
-   ids that at most half of the steps needed). It may not turn a gain into a loss. Of the candidates that gain, the most
-   careful one is taken that is not clearly worse, by that measure, than the best. Otherwise somebody could play steps
-   for one bundle, and so decide how much past steps count.
+1. The quality of a ranking is its nDCG@10: whether the needed ids come first, and whether all of
+   them come early.
+2. A gain must be more than luck: its mean over the steps is at least `MIN_GAIN`, and `MIN_SIGMAS`
+   standard errors. The steps of a run count as one witness.
+3. No single id decides: `least` is the smallest difference that remains when the steps of any one
+   id are left out (of ids that at most half of the steps needed). It may not turn a gain into a
+   loss. Of the candidates that gain, the most careful one is taken that is not clearly worse, by
+   that measure, than the best. Otherwise somebody could play steps for one bundle, and so decide
+   how much past steps count.
 """
 
 from __future__ import annotations
@@ -32,7 +35,9 @@ class Witness:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """`mean` over steps, its standard error `sigma`, and the `least` mean without the steps of any one id."""
+    """`mean` over steps, its standard error `sigma`, and the `least` mean without the steps of any
+    one id.
+    """
 
     mean: float
     sigma: float
@@ -41,8 +46,9 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One candidate in the replay: mean quality, its gain over no memory (with a `pull` above 0: over the choice
-    without recall), and the gain's standard error. `least`: the gain by rule 3."""
+    """One candidate in the replay: mean quality, its gain over no memory (with a `pull` above 0:
+    over the choice without recall), and the gain's standard error. `least`: the gain by rule 3.
+    """
 
     trust: float
     quality: float
@@ -62,17 +68,26 @@ class Trial:
 
 def quality_of(scores: Mapping[str, float], ids: frozenset[str]) -> float:
     """Return the ranking's nDCG@10, equal scores by id."""
-    return ndcg([id_ for id_, _ in sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:DEPTH]], ids)
+    return ndcg(
+        [id_ for id_, _ in sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:DEPTH]],
+        ids,
+    )
 
 
 def ndcg(ranked: Sequence[str], gold: Collection[str]) -> float:
-    """Return the normalised discounted cumulative gain of the first ten, with all needed ids of equal value."""
-    found = math.fsum(1.0 / math.log2(rank + 2) for rank, id_ in enumerate(ranked[:DEPTH]) if id_ in gold)
+    """Return the normalised discounted cumulative gain of the first ten, with all needed ids of
+    equal value.
+    """
+    found = math.fsum(
+        1.0 / math.log2(rank + 2) for rank, id_ in enumerate(ranked[:DEPTH]) if id_ in gold
+    )
     ideal = math.fsum(1.0 / math.log2(rank + 2) for rank in range(min(DEPTH, len({*gold}))))
     return found / ideal if ideal > 0.0 else 0.0
 
 
-def difference(after: Sequence[float], before: Sequence[float], steps: Sequence[Witness]) -> Difference:
+def difference(
+    after: Sequence[float], before: Sequence[float], steps: Sequence[Witness]
+) -> Difference:
     """Return the difference between two rankings of the same steps, from their qualities."""
     number = len(steps)
     if not number:
@@ -85,7 +100,11 @@ def difference(after: Sequence[float], before: Sequence[float], steps: Sequence[
         by_run[step.run] = by_run.get(step.run, 0.0) + one - total / number
         for id_ in step.ids:
             by_id.setdefault(id_, []).append(one)
-    spared = [(total - math.fsum(own)) / (number - len(own)) for own in by_id.values() if len(own) * 2 <= number]
+    spared = [
+        (total - math.fsum(own)) / (number - len(own))
+        for own in by_id.values()
+        if len(own) * 2 <= number
+    ]
     sigma = math.sqrt(math.fsum(value * value for value in by_run.values())) / number
     return Difference(total / number, sigma, min((total / number, *spared)))
 

@@ -1,1 +1,4 @@
-"""Rules and values for servers' tools: admission, pins, exposure, calls, shaping of results. No effects."""
+"""Rules and values for servers' tools: admission, pins, exposure, calls, shaping of results.
+
+No effects.
+"""

@@ -1,14 +1,16 @@
-"""Artifact handles as arguments: `artifact:sha256:…` is the artifact if the tool's schema wants bytes or a file there.
+"""Artifact handles as arguments: `artifact:sha256:…` is the artifact if the tool's schema wants
+bytes or a file there.
 
 Rules:
 1. Only a string that consists of a handle is replaced, at a place whose schema says that it holds
-   - bytes: base64 by `contentEncoding` or `format` (`byte`, `binary`, `base64`), or a data URL by `format` (`data-url`,
-     `data-uri`);
-   - or the path of a file to read: by `format` (`path`, `file-path`, `file`), or by a name that ends in path, file or
-     filename (`file_path`, `inputFile`, `paths`) and does not mention output.
+   - bytes: base64 by `contentEncoding` or `format` (`byte`, `binary`, `base64`), or a data URL by
+     `format` (`data-url`, `data-uri`);
+   - or the path of a file to read: by `format` (`path`, `file-path`, `file`), or by a name that
+     ends in path, file or filename (`file_path`, `inputFile`, `paths`) and does not mention output.
    Everywhere else a handle is ordinary text.
 2. The record of the call has the handle.
-3. A file's name consists of the digest and the type of its bytes; nothing in it comes from a tool or a server.
+3. A file's name consists of the digest and the type of its bytes; nothing in it comes from a tool
+   or a server.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ _BYTES: Final = frozenset(("byte", "binary", "base64"))
 _URLS: Final = frozenset(("data-url", "data-uri"))
 _PATHS: Final = frozenset(("path", "file-path", "filepath", "file_path", "file"))
 _PATH_NAMES: Final = frozenset(("path", "file", "filename", "filepath"))
-_OUTPUT: Final = frozenset(("output", "out", "dest", "destination", "target", "save", "to", "new", "write", "export"))
+_OUTPUT: Final = frozenset(
+    ("output", "out", "dest", "destination", "target", "save", "to", "new", "write", "export")
+)
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _SUFFIXES: Final = {
     "image/png": ".png",
@@ -80,7 +84,9 @@ def handles_in(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> tuple
     return tuple(found)
 
 
-def fill_arguments(arguments: Mapping[str, Any], texts: Mapping[tuple[str | int, ...], str]) -> dict[str, Any]:
+def fill_arguments(
+    arguments: Mapping[str, Any], texts: Mapping[tuple[str | int, ...], str]
+) -> dict[str, Any]:
     """Return a copy of the arguments with the texts at these places replaced."""
     copy: dict[str, Any] = _replace_handles(arguments, (), texts)
     return copy
@@ -97,7 +103,9 @@ def file_name(sha256: str, mime_type: str) -> str:
     return f"artifact-{sha256[:32]}{_SUFFIXES.get(mime_type.partition(';')[0], '.bin')}"
 
 
-def _walk(value: Any, schema: Any, root: Mapping[str, Any], place: tuple[str | int, ...]) -> Iterator[Handle]:
+def _walk(
+    value: Any, schema: Any, root: Mapping[str, Any], place: tuple[str | int, ...]
+) -> Iterator[Handle]:
     if len(place) > MAX_DEPTH:
         return
     shapes = list(_shapes(schema, root, 0))
@@ -110,7 +118,12 @@ def _walk(value: Any, schema: Any, root: Mapping[str, Any], place: tuple[str | i
             yield Handle(place, found[1], want)
     elif isinstance(value, Mapping):
         for key, inner in value.items():
-            yield from _walk(inner, _join_alternatives(_property(shape, key) for shape in shapes), root, (*place, key))
+            yield from _walk(
+                inner,
+                _join_alternatives(_property(shape, key) for shape in shapes),
+                root,
+                (*place, key),
+            )
     elif isinstance(value, list):
         items = _join_alternatives(shape.get("items") for shape in shapes)
         for index, inner in enumerate(value):
@@ -147,7 +160,13 @@ def _shapes(schema: Any, root: Mapping[str, Any], depth: int) -> Iterator[Mappin
 def _want(shape: Mapping[str, Any]) -> Want | None:
     if str(shape.get("contentEncoding", "")).lower() == "base64" or shape.get("format") in _BYTES:
         return "base64"
-    return "path" if shape.get("format") in _PATHS else "data_url" if shape.get("format") in _URLS else None
+    return (
+        "path"
+        if shape.get("format") in _PATHS
+        else "data_url"
+        if shape.get("format") in _URLS
+        else None
+    )
 
 
 def _names_a_file(place: tuple[str | int, ...]) -> bool:
@@ -162,11 +181,15 @@ def _may_be_text(shape: Mapping[str, Any]) -> bool:
     return types == "string" or (isinstance(types, list) and "string" in types)
 
 
-def _replace_handles(value: Any, place: tuple[str | int, ...], texts: Mapping[tuple[str | int, ...], str]) -> Any:
+def _replace_handles(
+    value: Any, place: tuple[str | int, ...], texts: Mapping[tuple[str | int, ...], str]
+) -> Any:
     if place in texts:
         return texts[place]
     if isinstance(value, Mapping):
         return {key: _replace_handles(inner, (*place, key), texts) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_replace_handles(inner, (*place, index), texts) for index, inner in enumerate(value)]
+        return [
+            _replace_handles(inner, (*place, index), texts) for index, inner in enumerate(value)
+        ]
     return value

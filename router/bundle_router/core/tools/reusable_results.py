@@ -1,12 +1,14 @@
 """Which results may be reused, under what key, for how long, and what invalidates them. Pure.
 
 Rules:
-1. Only if the operator set a lifetime (`reuse` of a server), only for trusted servers, and only for tools that our
-   bundles declare read-only: a server's own claims do not count.
-2. A result belongs to the exact tool, by its card's digest, and to the exact arguments. It belongs to one principal,
-   and to one run unless the operator sets `across_runs`; a local tool's also to the folder it worked in.
-3. A call that may change something invalidates the results of its place, at its beginning and at its end: those of its
-   server and, for processes and local tools, those of all of them, because they share this machine's files.
+1. Only if the operator set a lifetime (`reuse` of a server), only for trusted servers, and only for
+   tools that our bundles declare read-only: a server's own claims do not count.
+2. A result belongs to the exact tool, by its card's digest, and to the exact arguments. It belongs
+   to one principal, and to one run unless the operator sets `across_runs`; a local tool's also to
+   the folder it worked in.
+3. A call that may change something invalidates the results of its place, at its beginning and at
+   its end: those of its server and, for processes and local tools, those of all of them, because
+   they share this machine's files.
 4. Bounded in entries and in bytes; the least recently used is dropped first.
 """
 
@@ -33,8 +35,10 @@ _CHANGES: Final = frozenset(("write", "exec"))
 
 @dataclass(frozen=True, slots=True)
 class ReusableCall:
-    """The parts of a call that determine its result. `arguments` are as requested, with artifact handles; `where` is
-    the folder of a local tool."""
+    """The parts of a call that determine its result.
+
+    `arguments` are as requested, with artifact handles; `where` is the folder of a local tool.
+    """
 
     tool: str
     arguments: Mapping[str, Any]
@@ -53,26 +57,38 @@ class CachedResult:
 
     @property
     def bytes(self) -> int:
-        """The memory that it takes at most: four bytes a character, where one of them is no ASCII."""
+        """The memory that it takes at most: four bytes a character, where one of them is no
+        ASCII.
+        """
         text = self.shaped.text
-        return len(text) * (1 if text.isascii() else 4) + sum(len(blob.data) for blob in self.shaped.blobs)
+        return len(text) * (1 if text.isascii() else 4) + sum(
+            len(blob.data) for blob in self.shaped.blobs
+        )
 
 
 def may_repeat(catalog: Catalog, tool: str) -> bool:
-    """Return whether repeating a call is harmless: the operator says so, or the reviewed definition of a trusted server
-    (`idempotentHint`), or the tool can only read."""
+    """Return whether repeating a call is harmless: the operator says so, or the reviewed definition
+    of a trusted server (`idempotentHint`), or the tool can only read.
+    """
     name, _, short = tool.partition(".")
     server = catalog.servers.get(name)
     if server is None:
         return False
     card = catalog.cards.get(tool)
     hinted = card is not None and card.idempotent
-    return hinted or any(matches(pattern, short) for pattern in server.idempotent) or is_read_only(catalog, tool)
+    return (
+        hinted
+        or any(matches(pattern, short) for pattern in server.idempotent)
+        or is_read_only(catalog, tool)
+    )
 
 
 def is_read_only(catalog: Catalog, tool: str) -> bool:
-    """Return whether the tool can only read. Its effects are those that all bundles with it declare; a tool in no
-    bundle counts as changing things."""
+    """Return whether the tool can only read.
+
+    Its effects are those that all bundles with it declare; a tool in no bundle counts as changing
+    things.
+    """
     known = catalog.memo.setdefault("read_only", {})
     assert isinstance(known, dict)  # noqa: S101 - nobody else writes it
     found: bool | None = known.get(tool)
@@ -97,7 +113,9 @@ def reuse_of(catalog: Catalog, tool: str) -> Reuse | None:
     server = catalog.servers.get(name)
     if server is None or server.trust != "trusted" or tool not in catalog.cards:
         return None
-    row = next((row for row in server.reuse if any(matches(pattern, short) for pattern in row.tools)), None)
+    row = next(
+        (row for row in server.reuse if any(matches(pattern, short) for pattern in row.tools)), None
+    )
     return row if row is not None and row.ttl_s > 0 and is_read_only(catalog, tool) else None
 
 
@@ -110,11 +128,15 @@ def place_of(catalog: Catalog, tool: str) -> str:
 def key_of(catalog: Catalog, call: ReusableCall, reuse: Reuse) -> str:
     """Return the cache key of a call's result."""
     owners = [call.principal, *([] if reuse.across_runs else [call.run_id])]
-    return digest_of([call.tool, catalog.cards[call.tool].sha256, call.arguments, owners, list(call.where)])
+    return digest_of(
+        [call.tool, catalog.cards[call.tool].sha256, call.arguments, owners, list(call.where)]
+    )
 
 
 def may_keep(shaped: ShapedResult, call_id: str, until_ns: int) -> CachedResult | None:
-    """Return the entry of a successful call; None for a result that is too large or looks like a failure."""
+    """Return the entry of a successful call; None for a result that is too large or looks like a
+    failure.
+    """
     kept = CachedResult(shaped, call_id, until_ns)
     return kept if not shaped.flags and kept.bytes <= MAX_ENTRY_BYTES else None
 

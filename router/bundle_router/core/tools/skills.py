@@ -1,11 +1,13 @@
 """Skills: a bundle's instructions, and the tools they name. Pure.
 
-A skill is a Markdown file in the project's or the package's `bundles/` folder, so it is an operator's text. Its head is
-a block between two lines of `---` with `name:`, `description:` and `tools:` (on one line with commas, in brackets, or
-one a line after a dash). Other keys are ignored. The head is not parsed as YAML, so it can't be a YAML bomb.
+A skill is a Markdown file in the project's or the package's `bundles/` folder, so it is an
+operator's text. Its head is a block between two lines of `---` with `name:`, `description:` and
+`tools:` (on one line with commas, in brackets, or one a line after a dash). Other keys are ignored.
+The head is not parsed as YAML, so it can't be a YAML bomb.
 
 Rules:
-1. A skill grants nothing. The tools it names are shown with it if the bundle holds them and policy permits them.
+1. A skill grants nothing. The tools it names are shown with it if the bundle holds them and policy
+   permits them.
 2. Its text is bounded, and cleaned of invisible characters.
 """
 
@@ -28,7 +30,10 @@ _ITEM: Final = re.compile(r"[ \t]*-[ \t]+(?P<value>.*)")
 
 
 def parse_skill(path: str, text: str) -> Skill:
-    """Parse a skill from a file's text. Never fails: a file without a head consists of instructions."""
+    """Parse a skill from a file's text.
+
+    Never fails: a file without a head consists of instructions.
+    """
     text = cleaned(text.replace("\r\n", "\n").lstrip("\ufeff"))
     head = _HEAD.match(text)
     keys = _keys(head["head"]) if head is not None else {}

@@ -1,8 +1,10 @@
-"""Programs that an agent writes against permitted tools: the stubs that they are checked against, and their gaps.
+"""Programs that an agent writes against permitted tools: the stubs that they are checked against,
+and their gaps.
 
 Rules:
-1. A tool is an async function of keyword arguments, with its name in search made a valid identifier. Its stub is made
-   from the schema alone, so no text of a server reaches the type checker as code.
+1. A tool is an async function of keyword arguments, with its name in search made a valid
+   identifier. Its stub is made from the schema alone, so no text of a server reaches the type
+   checker as code.
 2. An undefined function that a program calls is recorded as a gap, as a call of that name would be.
 """
 
@@ -23,12 +25,21 @@ MAX_PROGRAM: Final = 64_000
 """Maximum characters of a program."""
 MAX_MISSED: Final = 10
 """Maximum names of one program that are recorded as gaps."""
-_WORDS: Final = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
+_WORDS: Final = {
+    "string": "str",
+    "integer": "int",
+    "number": "float",
+    "boolean": "bool",
+    "null": "None",
+}
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_]")
 
 
 def functions(exposed: Mapping[str, str]) -> dict[str, str]:
-    """Return canonical tools by function name. Of two tools with one function name, the second gets a number."""
+    """Return canonical tools by function name.
+
+    Of two tools with one function name, the second gets a number.
+    """
     made: dict[str, str] = {}
     numbers: dict[str, int] = {}
     for tool, short in sorted(exposed.items()):
@@ -47,7 +58,10 @@ def stubs(named: Mapping[str, str], cards: Mapping[str, Card]) -> str:
     rows = ["from typing import Any, Literal"]
     for name, tool in named.items():
         card = cards.get(tool)
-        rows.append(f"async def {name}({_parameters(card.input_schema()) if card else '**more: Any'}) -> Any: ...")
+        rows.append(
+            f"async def {name}({_parameters(card.input_schema()) if card else '**more: Any'}) ->"
+            " Any: ..."
+        )
     return "\n".join(rows) + "\n"
 
 
@@ -56,13 +70,27 @@ def _parameters(schema: Mapping[str, Any]) -> str:
     properties = properties if isinstance(properties, Mapping) else {}
     required = schema.get("required")
     needed = (
-        frozenset(name for name in required if isinstance(name, str)) if isinstance(required, list) else frozenset()
+        frozenset(name for name in required if isinstance(name, str))
+        if isinstance(required, list)
+        else frozenset()
     )
-    plain = [name for name in properties if name.isidentifier() and not keyword.iskeyword(name) and name.isascii()]
+    plain = [
+        name
+        for name in properties
+        if name.isidentifier() and not keyword.iskeyword(name) and name.isascii()
+    ]
     parts = [f"{name}: {_type(properties[name])}" for name in plain if name in needed]
     parts += [f"{name}: {_type(properties[name])} = ..." for name in plain if name not in needed]
-    is_open = len(plain) < len(properties) or not properties or schema.get("additionalProperties") not in (None, False)
-    open_part = ["**more: Any"] if is_open and (properties or schema.get("additionalProperties") is not False) else []
+    is_open = (
+        len(plain) < len(properties)
+        or not properties
+        or schema.get("additionalProperties") not in (None, False)
+    )
+    open_part = (
+        ["**more: Any"]
+        if is_open and (properties or schema.get("additionalProperties") is not False)
+        else []
+    )
     return ", ".join((["*", *parts] if parts else []) + open_part)
 
 
@@ -71,14 +99,27 @@ def _type(schema: Any, depth: int = 0) -> str:
     if not isinstance(schema, Mapping) or depth > 3:
         return "Any"
     values = schema.get("enum")
-    if isinstance(values, list) and 0 < len(values) <= 20 and all(type(value) in (str, int, bool) for value in values):
+    if (
+        isinstance(values, list)
+        and 0 < len(values) <= 20
+        and all(type(value) in (str, int, bool) for value in values)
+    ):
         return f"Literal[{', '.join(map(repr, values))}]"
     kind = schema.get("type")
     if isinstance(kind, list):
-        return " | ".join(dict.fromkeys(_type({**schema, "type": one}, depth + 1) for one in kind[:6])) or "Any"
+        return (
+            " | ".join(dict.fromkeys(_type({**schema, "type": one}, depth + 1) for one in kind[:6]))
+            or "Any"
+        )
     if kind == "array":
         return f"list[{_type(schema.get('items'), depth + 1)}]"
-    return "dict[str, Any]" if kind == "object" else _WORDS.get(kind, "Any") if isinstance(kind, str) else "Any"
+    return (
+        "dict[str, Any]"
+        if kind == "object"
+        else _WORDS.get(kind, "Any")
+        if isinstance(kind, str)
+        else "Any"
+    )
 
 
 def called_and_undefined(program: str, named: Iterable[str]) -> Sequence[str]:
@@ -105,8 +146,10 @@ def called_and_undefined(program: str, named: Iterable[str]) -> Sequence[str]:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """An agent's program, with its functions' names and stubs. Its computing seconds, memory, calls and printed
-    characters are bounded."""
+    """An agent's program, with its functions' names and stubs.
+
+    Its computing seconds, memory, calls and printed characters are bounded.
+    """
 
     text: str
     stubs: str

@@ -1,4 +1,7 @@
-"""Asking a model: one question, one deadline, at most two upstream calls. `ModelSelector` implements `Selector`."""
+"""Asking a model: one question, one deadline, at most two upstream calls.
+
+`ModelSelector` implements `Selector`.
+"""
 
 from bundle_router.engine.asking.selector import ModelSelector
 

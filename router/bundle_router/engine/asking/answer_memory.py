@@ -1,6 +1,8 @@
-"""Answers that were given before: in memory, bounded in number and in age, and beneath it a store that may outlive us.
+"""Answers that were given before: in memory, bounded in number and in age, and beneath it a store
+that may outlive us.
 
-Only successes are kept. Age is measured on the monotonic clock here, and by the store as it sees fit.
+Only successes are kept. Age is measured on the monotonic clock here, and by the store as it sees
+fit.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ MAX_ANSWERS = 4_096
 
 @dataclass(frozen=True, slots=True)
 class CachedAnswer:
-    """An answer worth hearing again: what was picked, what was over the cap, and which model said it in what words."""
+    """An answer worth hearing again: what was picked, what was over the cap, and which model said
+    it in what words.
+    """
 
     ids: tuple[str, ...]
     dropped: tuple[tuple[str, Code], ...]

@@ -1,9 +1,12 @@
-"""Single flight: callers with the same question share one answer, whatever threads and loops they are on.
+"""Single flight: callers with the same question share one answer, whatever threads and loops they
+are on.
 
 Rules:
-1. The work runs on the background loop and belongs to none of those who wait: cancelling one leaves it to the others.
+1. The work runs on the background loop and belongs to none of those who wait: cancelling one leaves
+   it to the others.
 2. When the last waiter has gone it is cancelled: nobody pays for an answer that nobody hears.
-3. A flight that has landed is gone. Who comes later starts a new one (or finds the answer in the cache).
+3. A flight that has landed is gone. Who comes later starts a new one (or finds the answer in the
+   cache).
 4. What landed is heard, also by a waiter whose own loop was held up until its time was over.
 """
 
@@ -37,7 +40,9 @@ class Flights(Generic[T]):
         self._flying: dict[str, _Flight[T]] = {}
 
     async def join(self, key: str, work: Work[T], *, within_s: float) -> T | None:
-        """Return what `work` gives, started now or by whoever asked before. None when it was stopped or raised.
+        """Return what `work` gives, started now or by whoever asked before.
+
+        None when it was stopped or raised.
 
         Raises TimeoutError when it is not there `within_s` seconds from now.
         """

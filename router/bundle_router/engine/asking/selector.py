@@ -1,12 +1,14 @@
 """The `Selector` that asks a model.
 
 Rules:
-1. One deadline over everything a question waits for, at most two upstream calls in it. The second is a re-ask when the
-   first answer can't be read, or a failover to the next model. Nothing is ever tried a third time.
+1. One deadline over everything a question waits for, at most two upstream calls in it. The second
+   is a re-ask when the first answer can't be read, or a failover to the next model. Nothing is ever
+   tried a third time.
 2. What comes back is a wish. Ids are checked against the candidates here, and again by the core.
-3. Whatever goes wrong is a word of the closed list of failures, in the reply. Nothing is raised but cancellation.
-4. A client that is still loading is not waited for: `not_ready` is an answer too, and loading begins with the first
-   question. Who would rather wait calls `warm_up`.
+3. Whatever goes wrong is a word of the closed list of failures, in the reply. Nothing is raised but
+   cancellation.
+4. A client that is still loading is not waited for: `not_ready` is an answer too, and loading
+   begins with the first question. Who would rather wait calls `warm_up`.
 5. Only successes are kept. A question that is being asked is not asked a second time.
 """
 
@@ -23,13 +25,26 @@ from bundle_router.core.catalog import Catalog, ModelChoice, ModelSettings
 from bundle_router.core.decide.asking.model_breaker import TERMS, RetryBudget, end_of
 from bundle_router.core.decide.asking.model_exchange import Correction, ModelReply, ModelRequest
 from bundle_router.core.decide.asking.picks import ParsedPicks, parse_picks, shape_for
-from bundle_router.core.decide.asking.prompt import PROMPT_VERSION, Prompt, question_key, system_part, user_part
+from bundle_router.core.decide.asking.prompt import (
+    PROMPT_VERSION,
+    Prompt,
+    question_key,
+    system_part,
+    user_part,
+)
 from bundle_router.core.decide.decide import Question
 from bundle_router.core.models import Answer, Failure, ModelUse, RecentStep, Reply
 from bundle_router.core.models.breaker import Breaker, Ticket
 from bundle_router.engine.asking.answer_memory import AnswerMemory, CachedAnswer
 from bundle_router.engine.asking.flights import Flights
-from bundle_router.ports import AnswerStore, BackgroundLoop, Clock, Diagnostics, ModelClient, Readiness
+from bundle_router.ports import (
+    AnswerStore,
+    BackgroundLoop,
+    Clock,
+    Diagnostics,
+    ModelClient,
+    Readiness,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +59,9 @@ class Turn:
 class Turns:
     """The state of all breakers."""
 
-    def __init__(self, models: Sequence[ModelChoice], clock: Clock, diagnostics: Diagnostics) -> None:
+    def __init__(
+        self, models: Sequence[ModelChoice], clock: Clock, diagnostics: Diagnostics
+    ) -> None:
         self._models = tuple(models)
         self._breakers = [Breaker(TERMS) for _ in self._models]
         self._budget = RetryBudget()
@@ -52,15 +69,23 @@ class Turns:
         self._diagnostics = diagnostics
 
     def begin(self) -> Turn | None:
-        """Return the first call of a question: the best model whose breaker lets it through, or None."""
+        """Return the first call of a question: the best model whose breaker lets it through, or
+        None.
+        """
         self._budget = self._budget.deposit()
         return self._turn_from(0)
 
     def again(self, after: Turn, *, same_model: bool) -> Turn | None:
-        """Return the second call: the same model if it may (a re-ask), else the next one. None when there is none, or
-        when second calls have been too many lately."""
+        """Return the second call: the same model if it may (a re-ask), else the next one.
+
+        None when there is none, or when second calls have been too many lately.
+        """
         budget = self._budget.take()
-        turn = self._turn_from(after.place if same_model else after.place + 1) if budget is not None else None
+        turn = (
+            self._turn_from(after.place if same_model else after.place + 1)
+            if budget is not None
+            else None
+        )
         if turn is not None and budget is not None:
             self._budget = budget
         return turn
@@ -86,7 +111,11 @@ class Turns:
         else:
             seconds = round((after.open_until_ns - self._clock.monotonic_ns()) / 1e9, 1)
             self._diagnostics.event(
-                "warning", "model.suspended", model=turn.model.name, failure=reply.failure, seconds=seconds
+                "warning",
+                "model.suspended",
+                model=turn.model.name,
+                failure=reply.failure,
+                seconds=seconds,
             )
 
     def release(self, turn: Turn) -> None:
@@ -99,7 +128,8 @@ CLOSE_S: Final = 5.0
 """How long the client may take to let go of its connections."""
 """How much longer than the deadline a caller waits for the loop thread to say that it passed."""
 COMPLAINT: Final = (
-    "That could not be read. Answer with the JSON object described above and nothing else, with ids from the list only."
+    "That could not be read. Answer with the JSON object described above and nothing else, with ids"
+    " from the list only."
 )
 _MAX_SYSTEMS: Final = 128
 
@@ -115,10 +145,12 @@ class _Put:
 
 
 class ModelSelector:
-    """Asks the models of `settings`, best first. May be used from many threads and event loops at once.
+    """Asks the models of `settings`, best first.
 
-    Questions are put on `loop`, which is closed with this. `answers_ttl_s` is how long an answer is used again (0:
-    never), `store` where answers may outlive the process.
+    May be used from many threads and event loops at once.
+
+    Questions are put on `loop`, which is closed with this. `answers_ttl_s` is how long an answer is
+    used again (0: never), `store` where answers may outlive the process.
     """
 
     def __init__(
@@ -185,7 +217,7 @@ class ModelSelector:
             self._diagnostics.event("warning", "model.close_timed_out")
         self._loop.close()
 
-    # --- putting a question ----------------------------------------------------------------------------------------
+    # --- putting a question -----------------------------------------------------------------------
 
     async def _select(self, question: Question, recent: Sequence[RecentStep]) -> Reply:
         prepared = self._put(question, recent)
@@ -199,23 +231,33 @@ class ModelSelector:
             return self._failed_reply("not_ready", prepared.key)
         try:
             within_s = self._settings.deadline_s + GRACE_S
-            reply = await self._flights.join(prepared.key, lambda: self._ask_in_turn(prepared), within_s=within_s)
+            reply = await self._flights.join(
+                prepared.key, lambda: self._ask_in_turn(prepared), within_s=within_s
+            )
         except TimeoutError:
             return self._failed_reply("timeout", prepared.key)
         return reply if reply is not None else self._failed_reply("internal", prepared.key)
 
     def _put(self, question: Question, recent: Sequence[RecentStep]) -> _Put:
         step = question.step
-        allowed = min(self._settings.max_picks, max(step.max_bundles or self._settings.max_picks, 1))
-        prompt = Prompt(self._system(question.catalog, question.candidates), user_part(step, recent))
-        return _Put(prompt, question.candidates, allowed, question_key(prompt, self._models, allowed))
+        allowed = min(
+            self._settings.max_picks, max(step.max_bundles or self._settings.max_picks, 1)
+        )
+        prompt = Prompt(
+            self._system(question.catalog, question.candidates), user_part(step, recent)
+        )
+        return _Put(
+            prompt, question.candidates, allowed, question_key(prompt, self._models, allowed)
+        )
 
     def _system(self, catalog: Catalog, candidates: tuple[str, ...]) -> str:
         """Return the constant part, made once for each set of permitted bundles."""
         key = (catalog.revision, candidates)
         known = self._systems.get(key)
         if known is None:
-            bundles = [catalog.bundles[id_] for id_ in candidates]  # each at its place: answers name it by that
+            bundles = [
+                catalog.bundles[id_] for id_ in candidates
+            ]  # each at its place: answers name it by that
             known = self._systems[key] = system_part(bundles, self._settings.max_picks)
             while len(self._systems) > _MAX_SYSTEMS:
                 self._systems.popitem(last=False)
@@ -229,11 +271,17 @@ class ModelSelector:
     async def _warm_up(self) -> Readiness:
         readiness = await self._client.warm_up()
         if readiness != "ready":
-            advice = "pip install 'bundle-router[model]'" if readiness == "missing" else "see the error before this one"
-            self._diagnostics.event("error", "model.unavailable", readiness=readiness, advice=advice)
+            advice = (
+                "pip install 'bundle-router[model]'"
+                if readiness == "missing"
+                else "see the error before this one"
+            )
+            self._diagnostics.event(
+                "error", "model.unavailable", readiness=readiness, advice=advice
+            )
         return readiness
 
-    # --- on the loop thread ----------------------------------------------------------------------------------------
+    # --- on the loop thread -----------------------------------------------------------------------
 
     async def _ask_in_turn(self, prepared: _Put) -> Reply:
         try:
@@ -255,7 +303,9 @@ class ModelSelector:
             use = _add_use(use, turn, reply)
             if choice is not None:
                 return await self._succeed(prepared, use, choice)
-            self._diagnostics.event("info", "model.failed", model=turn.model.name, failure=reply.failure)
+            self._diagnostics.event(
+                "info", "model.failed", model=turn.model.name, failure=reply.failure
+            )
             if use.attempts >= 2 or reply.failure == "timeout":
                 return Reply(failure=reply.failure, model=use)
             unreadable = reply.failure == "invalid_output"
@@ -271,7 +321,11 @@ class ModelSelector:
     ) -> tuple[ModelReply, ParsedPicks | None]:
         """Make one upstream call; the breaker hears of it however it ends."""
         request = ModelRequest(
-            turn.model, prepared.prompt.system, prepared.prompt.user, shape_for(prepared.candidates), correction
+            turn.model,
+            prepared.prompt.system,
+            prepared.prompt.user,
+            shape_for(prepared.candidates),
+            correction,
         )
         settled = False
         try:
@@ -281,9 +335,13 @@ class ModelSelector:
             except TimeoutError:
                 reply = ModelReply(failure="timeout")
             if scope.expired() and reply.failure is not None:
-                reply = replace(reply, failure="timeout")  # libraries wrap the cancellation in errors of their own
+                reply = replace(
+                    reply, failure="timeout"
+                )  # libraries wrap the cancellation in errors of their own
             choice = (
-                parse_picks(reply.answer, prepared.candidates, prepared.max_picks) if reply.answer is not None else None
+                parse_picks(reply.answer, prepared.candidates, prepared.max_picks)
+                if reply.answer is not None
+                else None
             )
             if choice is None and reply.failure is None:
                 reply = replace(reply, answer=None, failure="invalid_output")
@@ -291,26 +349,45 @@ class ModelSelector:
             settled = True
         finally:
             if not settled and asyncio.get_running_loop().time() >= deadline:
-                self._turns.settle(turn, ModelReply(failure="timeout"))  # everyone left because this loop was held up
+                self._turns.settle(
+                    turn, ModelReply(failure="timeout")
+                )  # everyone left because this loop was held up
             elif not settled:
                 self._turns.release(turn)
         return reply, choice
 
     async def _succeed(self, prepared: _Put, use: ModelUse, choice: ParsedPicks) -> Reply:
-        kept = CachedAnswer(choice.ids, choice.dropped, choice.justification, use.name, use.prompt_version, use.answer)
+        kept = CachedAnswer(
+            choice.ids,
+            choice.dropped,
+            choice.justification,
+            use.name,
+            use.prompt_version,
+            use.answer,
+        )
         self._memory.put(prepared.key, kept)
         if self._memory.has_store:
             # Nobody waits for it: an answer that is not kept is asked for again.
-            storing = asyncio.get_running_loop().run_in_executor(None, self._memory.store, prepared.key, kept)
+            storing = asyncio.get_running_loop().run_in_executor(
+                None, self._memory.store, prepared.key, kept
+            )
             self._storing.add(storing)
             storing.add_done_callback(self._storing.discard)
         answer = Answer(
-            choice.ids, "model", "model", choice.justification, model=replace(use, failure=None), dropped=choice.dropped
+            choice.ids,
+            "model",
+            "model",
+            choice.justification,
+            model=replace(use, failure=None),
+            dropped=choice.dropped,
         )
         return Reply(answer=answer, model=answer.model)
 
     def _failed_reply(self, failure: Failure, key: str) -> Reply:
-        return Reply(failure=failure, model=ModelUse(self._models[0].name, PROMPT_VERSION, key, failure=failure))
+        return Reply(
+            failure=failure,
+            model=ModelUse(self._models[0].name, PROMPT_VERSION, key, failure=failure),
+        )
 
 
 def _add_use(use: ModelUse, turn: Turn, reply: ModelReply) -> ModelUse:
@@ -329,7 +406,9 @@ def _add_use(use: ModelUse, turn: Turn, reply: ModelReply) -> ModelUse:
 
 def _from_kept(cached: CachedAnswer, key: str) -> Reply:
     use = ModelUse(cached.model, cached.prompt_version, key, cached=True, answer=cached.raw)
-    answer = Answer(cached.ids, "model", "model_cached", cached.justification, model=use, dropped=cached.dropped)
+    answer = Answer(
+        cached.ids, "model", "model_cached", cached.justification, model=use, dropped=cached.dropped
+    )
     return Reply(answer=answer, model=use)
 
 

@@ -1,4 +1,6 @@
-"""Who settles what the mapping can't: search, then a model, then nobody, in the order of `[fallback]`."""
+"""Who settles what the mapping can't: search, then a model, then nobody, in the order of
+`[fallback]`.
+"""
 
 from bundle_router.engine.selecting.goal_embedding import Meanings
 from bundle_router.engine.selecting.search import RankedTools, SearchSelector

@@ -1,11 +1,13 @@
 """Embeddings for search: of a catalog in the background, of a step's goal under a deadline.
 
 Rules:
-1. Optional at every moment. What is not there in time, or is not sound, is not used: the step is ranked by words alone,
-   and the reply says why.
-2. A catalog's vectors are made once, in a daemon thread that the first question begins: of bundles first, which are
-   used while those of tools are made. Until then embedders are `not_ready`. `warm_up` waits for all of them.
-3. A step waits no longer than the deadline. A breaker keeps steps from waiting for an embedder that is down.
+1. Optional at every moment. What is not there in time, or is not sound, is not used: the step is
+   ranked by words alone, and the reply says why.
+2. A catalog's vectors are made once, in a daemon thread that the first question begins: of bundles
+   first, which are used while those of tools are made. Until then embedders are `not_ready`.
+   `warm_up` waits for all of them.
+3. A step waits no longer than the deadline. A breaker keeps steps from waiting for an embedder that
+   is down.
 4. Only successes are remembered, the last `KEPT_GOALS` of them.
 """
 
@@ -43,8 +45,10 @@ class GoalVector:
 
 @dataclass
 class _Making:
-    """The vectors of one catalog: being made until `done` is set. `made` is what there is of them until now, `whole`
-    whether that is all."""
+    """The vectors of one catalog: being made until `done` is set.
+
+    `made` is what there is of them until now, `whole` whether that is all.
+    """
 
     made: Vectors | None = None
     whole: bool = False
@@ -54,12 +58,18 @@ class _Making:
 class Meanings:
     """Asks one embedder. May be used from many threads at once.
 
-    `make` gives the vectors of a catalog, more of them each time, or the failure in place of them; it blocks for as
-    long as that takes.
+    `make` gives the vectors of a catalog, more of them each time, or the failure in place of them;
+    it blocks for as long as that takes.
     """
 
     def __init__(
-        self, embedder: Embedder, make: MakeVectors, clock: Clock, diagnostics: Diagnostics, *, deadline_s: float
+        self,
+        embedder: Embedder,
+        make: MakeVectors,
+        clock: Clock,
+        diagnostics: Diagnostics,
+        *,
+        deadline_s: float,
     ) -> None:
         self._embedder = embedder
         self._make = make
@@ -88,7 +98,10 @@ class Meanings:
         return self._embed_goal(text, vectors)
 
     def warm_up(self, catalog: Catalog) -> bool:
-        """Wait until the catalog's vectors are made, or could not be. Return whether all of them are."""
+        """Wait until the catalog's vectors are made, or could not be.
+
+        Return whether all of them are.
+        """
         making = self._begin_vectors(catalog)
         making.done.wait()
         return making.whole
@@ -97,7 +110,7 @@ class Meanings:
         """Let go of the embedder. Blocks for a moment; idempotent."""
         self._embedder.close()
 
-    # --- goals -----------------------------------------------------------------------------------------------------
+    # --- goals ------------------------------------------------------------------------------------
 
     def _embed_goal(self, text: str, vectors: Vectors) -> GoalVector:
         from bundle_router.core.search.meaning import fault_in
@@ -106,12 +119,16 @@ class Meanings:
         if ticket is None:
             return GoalVector("circuit_open")
         embedder = self._embedder
-        reply = self._ask_safely(lambda: embedder.embed((embedder.prompts[0] + text,), timeout_s=self._deadline_s))
+        reply = self._ask_safely(
+            lambda: embedder.embed((embedder.prompts[0] + text,), timeout_s=self._deadline_s)
+        )
         if reply.failure is None and (fault := fault_in(reply.vectors, 1, vectors.dimension)):
             reply = Embedding(failure="invalid_output", detail=fault)
         self._settle(ticket, reply)
         if reply.failure is not None:
-            self._diagnostics.event("warning", "embedding.failed", failure=reply.failure, detail=reply.detail)
+            self._diagnostics.event(
+                "warning", "embedding.failed", failure=reply.failure, detail=reply.detail
+            )
             return GoalVector(reply.failure)
         with self._lock:
             self._goals[text] = reply.vectors[0]
@@ -126,10 +143,12 @@ class Meanings:
             self._diagnostics.event("error", "embedding.broke", error=error)
             return Embedding(failure="internal")
 
-    # --- catalogs --------------------------------------------------------------------------------------------------
+    # --- catalogs ---------------------------------------------------------------------------------
 
     def _begin_vectors(self, catalog: Catalog) -> _Making:
-        """Return the catalog's vectors, begun if need be; begun anew when the breaker lets a failed one try again."""
+        """Return the catalog's vectors, begun if need be; begun anew when the breaker lets a failed
+        one try again.
+        """
         with self._lock:
             known = self._catalogs.get(catalog.revision)
             if known is not None and (not known.done.is_set() or known.whole):
@@ -149,7 +168,10 @@ class Meanings:
             while len(self._catalogs) > KEPT_REVISIONS:
                 self._catalogs.popitem(last=False)
         threading.Thread(
-            target=self._fill, args=(making, catalog, ticket), name="bundle-router-vectors", daemon=True
+            target=self._fill,
+            args=(making, catalog, ticket),
+            name="bundle-router-vectors",
+            daemon=True,
         ).start()
         return making
 
@@ -163,15 +185,20 @@ class Meanings:
             made = Embedding(failure="internal")
         if isinstance(made, Embedding):
             failure = made.failure or "internal"
-            self._diagnostics.event("warning", "embeddings.unavailable", failure=failure, detail=made.detail)
-            # Whatever it was, the same texts would fail again: no new attempt before the breaker's time.
-            self._settle(ticket, Embedding(failure=failure, retry_after_s=made.retry_after_s), end="grave")
+            self._diagnostics.event(
+                "warning", "embeddings.unavailable", failure=failure, detail=made.detail
+            )
+            # Whatever it was, the same texts would fail again: no new attempt before the breaker's
+            # time.
+            self._settle(
+                ticket, Embedding(failure=failure, retry_after_s=made.retry_after_s), end="grave"
+            )
         else:
             making.whole = True
             self._settle(ticket, Embedding())
         making.done.set()
 
-    # --- the breaker -----------------------------------------------------------------------------------------------
+    # --- the breaker ------------------------------------------------------------------------------
 
     def _admit_request(self) -> Ticket | None:
         with self._lock:
@@ -182,7 +209,9 @@ class Meanings:
         if end is None:
             end = _end_of(reply.failure)
         with self._lock:
-            self._breaker = self._breaker.settle(ticket, end, self._clock.monotonic_ns(), reply.retry_after_s)
+            self._breaker = self._breaker.settle(
+                ticket, end, self._clock.monotonic_ns(), reply.retry_after_s
+            )
 
 
 def _end_of(failure: Failure | None) -> End:

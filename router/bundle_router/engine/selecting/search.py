@@ -1,13 +1,14 @@
 """The `Selector` that searches, and the `ToolSearch` over the same index.
 
 Rules:
-1. The index is made once for each catalog revision, when the first question comes, in a thread: making it takes what
-   importing the library takes, and milliseconds for every hundred tools.
+1. The index is made once for each catalog revision, when the first question comes, in a thread:
+   making it takes what importing the library takes, and milliseconds for every hundred tools.
 2. What of a step is searched is bounded first, so that no step is slower than a page of text.
 3. Same catalog, question, recent steps and memory: same reply, byte for byte. No times in it.
-4. An embedder, where one is configured, is asked before the ranking, and never stands in its way (see `meaning`).
-5. Whatever goes wrong in here is no exception: search was then not heard. Where the library is not installed nobody is
-   there to ask, which is said once.
+4. An embedder, where one is configured, is asked before the ranking, and never stands in its way
+   (see `meaning`).
+5. Whatever goes wrong in here is no exception: search was then not heard. Where the library is not
+   installed nobody is there to ask, which is said once.
 """
 
 from __future__ import annotations
@@ -32,23 +33,34 @@ if TYPE_CHECKING:
     from bundle_router.core.search.sufficiency import Judgement
 
 MAX_INLINE: Final = 500
-"""Characters that are searched on the caller's thread (some milliseconds among 500 bundles). More are in another."""
+"""Characters that are searched on the caller's thread (some milliseconds among 500 bundles).
+
+More are in another.
+"""
 KEPT_REVISIONS: Final = 2
 MAX_ASKED: Final = 20
-"""Candidates that a model is asked about, of those that search ranks; and of those it knows nothing of."""
+"""Candidates that a model is asked about, of those that search ranks; and of those it knows nothing
+of.
+"""
 
 NOISE: Final = 0.15
-"""Of the best tool's own match, what a tool behind it needs to be told to an agent. This leaves out one in eight of all
-tools, and of those that are needed 0 to 1.7 points on five labelled sets (see tests/benchmarks/RESULTS.md)."""
+"""Of the best tool's own match, what a tool behind it needs to be told to an agent.
+
+This leaves out one in eight of all tools, and of those that are needed 0 to 1.7 points on five
+labelled sets (see tests/benchmarks/RESULTS.md).
+"""
 
 MakeSearch = Callable[[Catalog], "Search"]
 
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """What search made of a question. `reply` says so in full; `stand_in` is its answer in place of a failing model,
-    `shortlist` what it would offer behind search. `for_model`: the candidates that a model is to choose from, best
-    first (none: all of them)."""
+    """What search made of a question.
+
+    `reply` says so in full; `stand_in` is its answer in place of a failing model, `shortlist` what
+    it would offer behind search. `for_model`: the candidates that a model is to choose from, best
+    first (none: all of them).
+    """
 
     reply: Reply
     stand_in: Answer | None = None
@@ -63,8 +75,8 @@ BROKEN: Final = SearchResult(Reply(failure="internal"))
 class SearchSelector:
     """Searches the candidates of a question. May be used from many threads and event loops at once.
 
-    `make` gives the search of a catalog and raises NotInstalled where there can be none. `memory` is what was
-    learned from past steps, `meanings` what asks an embedder.
+    `make` gives the search of a catalog and raises NotInstalled where there can be none. `memory`
+    is what was learned from past steps, `meanings` what asks an embedder.
     """
 
     def __init__(
@@ -89,8 +101,13 @@ class SearchSelector:
     def has_embedder(self) -> bool:
         return self._meanings is not None
 
-    def understand(self, catalog: Catalog, text: str) -> tuple[Search | None, tuple[float, ...] | None]:
-        """Return the search of a catalog, and the text's vector where there is one in time. Blocks."""
+    def understand(
+        self, catalog: Catalog, text: str
+    ) -> tuple[Search | None, tuple[float, ...] | None]:
+        """Return the search of a catalog, and the text's vector where there is one in time.
+
+        Blocks.
+        """
         search = self.search_for(catalog)
         understood = self._understand_goal(catalog, text) if search is not None else None
         if search is None or understood is None or understood.vector is None:
@@ -98,18 +115,27 @@ class SearchSelector:
         return self._with_vectors(catalog, search, understood.vectors), understood.vector
 
     async def select(self, question: Question, recent: Sequence[RecentStep]) -> Reply:
-        """See `Selector`. Where search is not enough the reply has no answer, and says what was found."""
+        """See `Selector`.
+
+        Where search is not enough the reply has no answer, and says what was found.
+        """
         return (await self.find(question, recent)).reply
 
     async def find(self, question: Question, recent: Sequence[RecentStep]) -> SearchResult:
         """As `consider`, without holding the event loop for longer than a short step takes."""
         ready = self._meanings is None and question.catalog.revision in self._made
-        if ready and len(question.step.goal) + sum(map(len, question.step.constraints)) <= MAX_INLINE:
+        if (
+            ready
+            and len(question.step.goal) + sum(map(len, question.step.constraints)) <= MAX_INLINE
+        ):
             return self.consider(question, recent)
         return await asyncio.to_thread(self.consider, question, recent)
 
     def consider(self, question: Question, recent: Sequence[RecentStep]) -> SearchResult:
-        """Rank the candidates and judge the ranking. Blocks; the first time for as long as the index takes."""
+        """Rank the candidates and judge the ranking.
+
+        Blocks; the first time for as long as the index takes.
+        """
         # Loaded when something is asked: a step that the mapping settles needs none of it.
         from bundle_router.core.search.corpus import request_of
         from bundle_router.core.search.sufficiency import judge
@@ -128,14 +154,18 @@ class SearchSelector:
             found = self._build_result(judged, search, understood)
             if found.reply.answer is not None and not judged.shortlist:
                 return found
-            for_model = _for_model(question, [row.id for row in ranking.scored], search.corpus.silent)
+            for_model = _for_model(
+                question, [row.id for row in ranking.scored], search.corpus.silent
+            )
             return replace(found, shortlist=_shortlist(question, judged), for_model=for_model)
         except Exception as error:  # noqa: BLE001 - rule 5: the caller's step goes on, whatever is wrong in here
             self._diagnostics.event("error", "search.broke", error=error)
             return BROKEN
 
     def search_for(self, catalog: Catalog) -> Search | None:
-        """Return the search of this catalog, made if need be; None where the library is not installed."""
+        """Return the search of this catalog, made if need be; None where the library is not
+        installed.
+        """
         with self._lock:
             if catalog.revision not in self._made:
                 self._made[catalog.revision] = self._try_to_make(catalog)
@@ -147,7 +177,9 @@ class SearchSelector:
         return self._meanings.vector_of(catalog, goal) if self._meanings is not None else None
 
     def _with_vectors(self, catalog: Catalog, search: Search, vectors: Vectors | None) -> Search:
-        """Return the search over these vectors, kept: what it has worked out about the catalog goes with it."""
+        """Return the search over these vectors, kept: what it has worked out about the catalog goes
+        with it.
+        """
         if search.vectors is vectors:
             return search
         found = replace(search, vectors=vectors)
@@ -157,7 +189,10 @@ class SearchSelector:
         return found
 
     def warm_up(self, catalog: Catalog) -> None:
-        """Make the index, and wait until the catalog's texts are embedded, or could not be. Blocks."""
+        """Make the index, and wait until the catalog's texts are embedded, or could not be.
+
+        Blocks.
+        """
         if self.search_for(catalog) is not None and self._meanings is not None:
             self._meanings.warm_up(catalog)
 
@@ -170,21 +205,38 @@ class SearchSelector:
         try:
             return self._make(catalog)
         except NotInstalled as error:
-            self._diagnostics.event("warning", "search.unavailable", cause=error.message, advice=error.advice)
+            self._diagnostics.event(
+                "warning", "search.unavailable", cause=error.message, advice=error.advice
+            )
             return None
 
-    def _build_result(self, judged: Judgement, search: Search, understood: GoalVector | None) -> SearchResult:
+    def _build_result(
+        self, judged: Judgement, search: Search, understood: GoalVector | None
+    ) -> SearchResult:
         meaning = understood.use if understood is not None else None
         meaning = meaning if search.by_meaning else "not_ranking"
         use = replace(judged.use, embeddings=meaning, recall=self._recall(understood))
-        made_by = understood.vectors.revision if understood is not None and understood.vectors is not None else None
+        made_by = (
+            understood.vectors.revision
+            if understood is not None and understood.vectors is not None
+            else None
+        )
         embeddings = (("embeddings", made_by),) if made_by is not None else ()
-        revisions = (("index", search.index.revision), *embeddings, *self._revisions, ("thresholds", use.thresholds))
+        revisions = (
+            ("index", search.index.revision),
+            *embeddings,
+            *self._revisions,
+            ("thresholds", use.thresholds),
+        )
         reply = Reply(search=use, revisions=revisions)
         if judged.ids:
             reason: Reason = "union" if use.verdict == "union" else "search"
-            return SearchResult(replace(reply, answer=Answer(judged.ids, "search", reason, use.why, use.ranked)))
-        return SearchResult(reply, _stand_in(use, judged.stand_in) if judged.stand_in is not None else None)
+            return SearchResult(
+                replace(reply, answer=Answer(judged.ids, "search", reason, use.why, use.ranked))
+            )
+        return SearchResult(
+            reply, _stand_in(use, judged.stand_in) if judged.stand_in is not None else None
+        )
 
     def _recall(self, understood: GoalVector | None) -> Recall | None:
         recollection = self._memory.recollection if self._memory is not None else None
@@ -199,12 +251,18 @@ class SearchSelector:
 
 def _stand_in(use: SearchUse, id_: str) -> Answer:
     return Answer(
-        (id_,), "search", "search", f"in its place the best that search found and that only reads: {id_}", use.ranked
+        (id_,),
+        "search",
+        "search",
+        f"in its place the best that search found and that only reads: {id_}",
+        use.ranked,
     )
 
 
 def _shortlist(question: Question, judged: Judgement) -> Answer | None:
-    """Return what search would offer behind search: the best that it ranked; where all fit, the others too."""
+    """Return what search would offer behind search: the best that it ranked; where all fit, the
+    others too.
+    """
     from bundle_router.core.tools.exposure.placing import may_be_offered
 
     catalog, ids = question.catalog, judged.shortlist
@@ -214,8 +272,13 @@ def _shortlist(question: Question, judged: Judgement) -> Answer | None:
     return Answer(ids, "shortlist", "shortlist", judged.use.why, judged.use.ranked) if ids else None
 
 
-def _for_model(question: Question, ranked: Sequence[str], silent: frozenset[str]) -> tuple[str, ...]:
-    """Return the best ranked candidates, and those that search knows nothing of. Few candidates are all asked about."""
+def _for_model(
+    question: Question, ranked: Sequence[str], silent: frozenset[str]
+) -> tuple[str, ...]:
+    """Return the best ranked candidates, and those that search knows nothing of.
+
+    Few candidates are all asked about.
+    """
     order = [*ranked, *(id_ for id_ in question.candidates if id_ not in {*ranked})]
     if len(order) <= MAX_ASKED:
         return tuple(order)
@@ -223,16 +286,24 @@ def _for_model(question: Question, ranked: Sequence[str], silent: frozenset[str]
 
 
 class RankedTools:
-    """Ranks tools inside what is permitted, those that nobody has read apart and with a quota for each server. A tool
-    gains from its bundle as that is ranked with what was learned, and by what was learned of itself. An agent's query
-    is understood by the embedder too, where one is configured and heard in time."""
+    """Ranks tools inside what is permitted, those that nobody has read apart and with a quota for
+    each server. A tool gains from its bundle as that is ranked with what was learned, and by what
+    was learned of itself. An agent's query is understood by the embedder too, where one is
+    configured and heard in time.
+    """
 
     def __init__(self, search: SearchSelector, diagnostics: Diagnostics) -> None:
         self._search = search
         self._diagnostics = diagnostics
 
     def rank_tools(
-        self, catalog: Catalog, query: str, permitted: frozenset[str], k: int, *, answering: bool = False
+        self,
+        catalog: Catalog,
+        query: str,
+        permitted: frozenset[str],
+        k: int,
+        *,
+        answering: bool = False,
     ) -> Sequence[str] | None:
         """See `ToolSearch`."""
         from bundle_router.core.search.ranking import NO_MEMORIES

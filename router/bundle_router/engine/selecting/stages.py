@@ -1,16 +1,20 @@
 """The `Selector` of a whole router: the stages of `[fallback] order`, one after the other.
 
 Rules:
-1. A stage that answers ends it. `default` ends it too: the core shows the declared default, or nothing.
+1. A stage that answers ends it. `default` ends it too: the core shows the declared default, or
+   nothing.
 2. What search found is in the reply whoever answers, and if nobody does.
-3. A model that fails is never followed by more than search found: what search settles by itself; else the shortlist,
-   behind search, where `[fallback] order` has one after the model; else the best plausible bundle that only reads. All
-   are marked degraded. With none of them, the core falls back to the default.
-4. A model that answered is not overruled, even when it says that nothing fits. Where it picked, and a shortlist has a
-   turn after it, that is offered behind search beside the picks: one that is wrong one time in five would else leave
-   more steps without what they need than no model at all.
-5. After search a model is asked about the best that search ranked and what search knows nothing of, in that order.
-6. Where search settles a step of several wishes, its shortlist (where it has a turn) stands beside that, too.
+3. A model that fails is never followed by more than search found: what search settles by itself;
+   else the shortlist, behind search, where `[fallback] order` has one after the model; else the
+   best plausible bundle that only reads. All are marked degraded. With none of them, the core falls
+   back to the default.
+4. A model that answered is not overruled, even when it says that nothing fits. Where it picked, and
+   a shortlist has a turn after it, that is offered behind search beside the picks: one that is
+   wrong one time in five would else leave more steps without what they need than no model at all.
+5. After search a model is asked about the best that search ranked and what search knows nothing of,
+   in that order.
+6. Where search settles a step of several wishes, its shortlist (where it has a turn) stands beside
+   that, too.
 """
 
 from __future__ import annotations
@@ -37,10 +41,17 @@ class Model(Selector, Protocol):
 
 
 class StagedSelector:
-    """Search and a model in order; either may be absent. May be used from many threads and event loops at once."""
+    """Search and a model in order; either may be absent.
+
+    May be used from many threads and event loops at once.
+    """
 
     def __init__(
-        self, order: Sequence[FallbackStage], *, search: SearchSelector | None = None, model: Model | None = None
+        self,
+        order: Sequence[FallbackStage],
+        *,
+        search: SearchSelector | None = None,
+        model: Model | None = None,
     ) -> None:
         before_default = order[: order.index("default")] if "default" in order else order
         self._order = tuple(before_default)
@@ -56,7 +67,9 @@ class StagedSelector:
             if stage == "search" and self.search is not None:
                 found = await self.search.find(question, recent)
                 if found.reply.answer is not None:
-                    return self._offer_shortlist(_in_place_of(failed, found, found.reply.answer), found)
+                    return self._offer_shortlist(
+                        _in_place_of(failed, found, found.reply.answer), found
+                    )
             elif stage == "model" and self.model is not None:
                 reply = await self.model.select(_narrow_question(question, found), recent)
                 if reply.answer is not None:
@@ -66,20 +79,38 @@ class StagedSelector:
                 found = found or await self.search.find(question, recent)
                 if found.shortlist is not None:
                     return _in_place_of(failed, found, found.shortlist)
-        if failed is not None and failed.failure is not None and found is not None and found.stand_in is not None:
+        if (
+            failed is not None
+            and failed.failure is not None
+            and found is not None
+            and found.stand_in is not None
+        ):
             return _in_place_of(failed, found, found.stand_in)
-        return _with_search(failed, found) if failed is not None else found.reply if found is not None else Reply()
+        return (
+            _with_search(failed, found)
+            if failed is not None
+            else found.reply
+            if found is not None
+            else Reply()
+        )
 
     def _offer_shortlist(self, reply: Reply, result: SearchResult | None) -> Reply:
         """Return the reply with the shortlist beside what was picked (rules 4 and 6)."""
-        answer, listed = reply.answer, result.shortlist.ids if result is not None and result.shortlist else ()
+        answer, listed = (
+            reply.answer,
+            result.shortlist.ids if result is not None and result.shortlist else (),
+        )
         if answer is None or not answer.ids or "shortlist" not in self._order:
             return reply
-        return replace(reply, answer=replace(answer, offered=tuple(id_ for id_ in listed if id_ not in answer.ids)))
+        return replace(
+            reply,
+            answer=replace(answer, offered=tuple(id_ for id_ in listed if id_ not in answer.ids)),
+        )
 
     def preview(self, question: Question) -> Reply | None:
-        """Return what search says before any model is asked, without a run's recent steps; None where a model is
-        first."""
+        """Return what search says before any model is asked, without a run's recent steps; None
+        where a model is first.
+        """
         if self.search is None or self._order[:1] != ("search",):
             return None
         found = self.search.consider(question, ())
@@ -89,7 +120,10 @@ class StagedSelector:
         return found.reply if offered is None else _in_place_of(None, found, offered)
 
     async def warm_up(self, catalog: Catalog) -> Readiness:
-        """Make the index, load what models need, and return whether they can be asked. Contacts only an embedder."""
+        """Make the index, load what models need, and return whether they can be asked.
+
+        Contacts only an embedder.
+        """
         readiness, _ = await asyncio.gather(self._warm_model(), self._warm_search(catalog))
         return readiness
 
@@ -120,7 +154,11 @@ def _narrow_question(question: Question, result: SearchResult | None) -> Questio
 
 
 def _with_search(reply: Reply, result: SearchResult | None) -> Reply:
-    return reply if result is None else replace(reply, search=result.reply.search, revisions=result.reply.revisions)
+    return (
+        reply
+        if result is None
+        else replace(reply, search=result.reply.search, revisions=result.reply.revisions)
+    )
 
 
 def _in_place_of(failed: Reply | None, result: SearchResult, answer: Answer) -> Reply:

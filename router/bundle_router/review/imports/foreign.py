@@ -27,8 +27,11 @@ class ImportProblem(RequestError):
 
 @dataclass(frozen=True, slots=True)
 class ForeignServer:
-    """One server of another program. `path` is its place there; `tools` are the names that it lists as allowed;
-    `unsupported` are its settings without an equivalent here."""
+    """One server of another program.
+
+    `path` is its place there; `tools` are the names that it lists as allowed; `unsupported` are its
+    settings without an equivalent here.
+    """
 
     name: str
     path: str
@@ -46,7 +49,8 @@ class ForeignServer:
 
 
 def read_clients(text: str, name: str) -> tuple[ForeignServer, ...]:
-    """Return the servers in the text; `name` (a file's name) tells TOML from JSON, and is used in messages.
+    """Return the servers in the text; `name` (a file's name) tells TOML from JSON, and is used in
+    messages.
 
     Raises ImportProblem if the text is neither, is too large, or holds no servers in a known form.
     """
@@ -57,7 +61,10 @@ def read_clients(text: str, name: str) -> tuple[ForeignServer, ...]:
     if not found:
         raise ImportProblem(
             f"{name}: holds no MCP servers in a known form",
-            advice="known are 'mcpServers' (.mcp.json, Claude, Cursor), 'servers' (VS Code) and [mcp_servers] (Codex)",
+            advice=(
+                "known are 'mcpServers' (.mcp.json, Claude, Cursor), 'servers' (VS Code) and"
+                " [mcp_servers] (Codex)"
+            ),
         )
     if len(found) > MAX_SERVERS:
         raise ImportProblem(f"{name}: holds more than {MAX_SERVERS} servers")
@@ -98,21 +105,53 @@ def _servers(value: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any
             places.append((f"projects.{path}.mcpServers", project.get("mcpServers")))
     for path, table in places:
         if isinstance(table, dict):
-            yield from ((f"{path}.{key}", key, entry) for key, entry in table.items() if isinstance(entry, dict))
+            yield from (
+                (f"{path}.{key}", key, entry)
+                for key, entry in table.items()
+                if isinstance(entry, dict)
+            )
 
 
 _KNOWN: Final = frozenset(
     (
-        "type", "transport", "command", "args", "url", "serverUrl", "httpUrl", "headers", "http_headers",
-        "env_http_headers", "bearer_token_env_var", "env", "env_vars", "disabled", "enabled", "tools", "includeTools",
-        "enabled_tools", "alwaysAllow", "autoApprove", "excludeTools", "disabled_tools", "disabledTools", "timeout",
-        "tool_timeout_sec", "description", "name", "gallery", "version",
+        "type",
+        "transport",
+        "command",
+        "args",
+        "url",
+        "serverUrl",
+        "httpUrl",
+        "headers",
+        "http_headers",
+        "env_http_headers",
+        "bearer_token_env_var",
+        "env",
+        "env_vars",
+        "disabled",
+        "enabled",
+        "tools",
+        "includeTools",
+        "enabled_tools",
+        "alwaysAllow",
+        "autoApprove",
+        "excludeTools",
+        "disabled_tools",
+        "disabledTools",
+        "timeout",
+        "tool_timeout_sec",
+        "description",
+        "name",
+        "gallery",
+        "version",
     )
-)  # fmt: skip
+)
 
 
 def _server(path: str, name: str, entry: Mapping[str, Any]) -> ForeignServer:
-    url = next((entry[key] for key in ("url", "serverUrl", "httpUrl") if isinstance(entry.get(key), str)), None)
+    url = next(
+        (entry[key] for key in ("url", "serverUrl", "httpUrl") if isinstance(entry.get(key), str)),
+        None,
+    )
     kind = entry.get("type", entry.get("transport"))
     disabled = entry.get("disabled") is True or entry.get("enabled") is False
     return ForeignServer(
@@ -140,14 +179,18 @@ def _names(entry: Mapping[str, Any], *keys: str) -> tuple[str, ...]:
 
 def _list(value: Any) -> list[Any]:
     return (
-        [item for item in value if isinstance(item, str | int | float)][:MAX_ITEMS] if isinstance(value, list) else []
+        [item for item in value if isinstance(item, str | int | float)][:MAX_ITEMS]
+        if isinstance(value, list)
+        else []
     )
 
 
 def _pairs(value: Any) -> list[tuple[str, str]]:
     if not isinstance(value, dict):
         return []
-    return [(key, str(item)) for key, item in value.items() if isinstance(item, str | int | float)][:MAX_ITEMS]
+    return [(key, str(item)) for key, item in value.items() if isinstance(item, str | int | float)][
+        :MAX_ITEMS
+    ]
 
 
 def _headers(entry: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
@@ -168,6 +211,10 @@ def _seconds(entry: Mapping[str, Any]) -> float | None:
     """Return a timeout in seconds: Codex writes seconds, the others milliseconds."""
     for key, unit in (("tool_timeout_sec", 1.0), ("timeout", 0.001)):
         value = entry.get(key)
-        if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 3600 / unit:
+        if (
+            isinstance(value, int | float)
+            and not isinstance(value, bool)
+            and 0 < value <= 3600 / unit
+        ):
             return round(value * unit, 3)
     return None

@@ -8,7 +8,12 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
-from bundle_router.core.config.secrets import is_credential_name, literal_secret, looks_secret, malformed_reference
+from bundle_router.core.config.secrets import (
+    is_credential_name,
+    literal_secret,
+    looks_secret,
+    malformed_reference,
+)
 from bundle_router.core.config.servers import is_loopback
 from bundle_router.core.models import SERVER_NAME, TOOL_NAME
 from bundle_router.review.imports.foreign import ForeignServer, read_clients
@@ -20,12 +25,18 @@ _SCHEME: Final = re.compile(r"(?i)((?:bearer|basic|token|apikey)\s+)(.+)", re.DO
 _USER_INFO: Final = re.compile(r"[a-z][a-z0-9+.-]{1,20}://[^/\s:@]{0,200}:[^/\s@]{1,200}@")
 _OPTION: Final = re.compile(r"--?([A-Za-z][\w-]{0,60})(?:=(.*))?", re.DOTALL)
 _DENSE: Final = re.compile(r"(?=[^a-zA-Z]{0,200}[a-zA-Z])(?=[^0-9]{0,200}[0-9])[\w+=.~-]{20,}")
-"""A long value of letters and digits without spaces or slashes. Replacing one that is no secret does no harm."""
+"""A long value of letters and digits without spaces or slashes.
+
+Replacing one that is no secret does no harm.
+"""
 
 
 @dataclass(slots=True)
 class MovedValues:
-    """The variables of one import, and the values moved into them. One variable never holds two values."""
+    """The variables of one import, and the values moved into them.
+
+    One variable never holds two values.
+    """
 
     values: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -63,7 +74,9 @@ class MovedValues:
 
 
 def at_home(text: str) -> str:
-    """Return the text with an editor's variable for the project folder replaced by the folder that servers start in."""
+    """Return the text with an editor's variable for the project folder replaced by the folder that
+    servers start in.
+    """
     return _HERE.sub(".", text).replace("${userHome}", "${HOME}")
 
 
@@ -82,20 +95,35 @@ def is_path(text: str) -> bool:
 
 
 def secret_arguments(args: tuple[str, ...]) -> tuple[int, ...]:
-    """Return the positions of arguments with a secret, or with a reference, which arguments can't have."""
+    """Return the positions of arguments with a secret, or with a reference, which arguments can't
+    have.
+    """
     found = []
     for index, arg in enumerate(args):
         option = _OPTION.fullmatch(arg)
         named = option is not None and option[2] and is_credential_name(option[1])
         before = _OPTION.fullmatch(args[index - 1]) if index else None
-        follows = before is not None and before[2] is None and is_credential_name(before[1]) and not option
-        if named or follows or looks_secret(arg) or _USER_INFO.search(arg) or "${" in arg or "\0" in arg:
+        follows = (
+            before is not None
+            and before[2] is None
+            and is_credential_name(before[1])
+            and not option
+        )
+        if (
+            named
+            or follows
+            or looks_secret(arg)
+            or _USER_INFO.search(arg)
+            or "${" in arg
+            or "\0" in arg
+        ):
             found.append(index)
     return tuple(found)
 
 
 def without_credentials(url: str) -> tuple[str, bool]:
-    """Return the address without user, password, fragment and credential parameters; and whether it had any.
+    """Return the address without user, password, fragment and credential parameters; and whether it
+    had any.
 
     Raises ValueError if it is no http or https address.
     """
@@ -117,7 +145,11 @@ def without_credentials(url: str) -> tuple[str, bool]:
     )
     host = parts.netloc.rpartition("@")[2]
     clean = urlunsplit((parts.scheme, host, parts.path, kept, ""))
-    if looks_secret(clean) or "$" in clean or any(_DENSE.fullmatch(part) for part in parts.path.split("/")):
+    if (
+        looks_secret(clean)
+        or "$" in clean
+        or any(_DENSE.fullmatch(part) for part in parts.path.split("/"))
+    ):
         raise ValueError("holds a credential in its path")
     return clean, clean != url
 
@@ -130,8 +162,9 @@ _SSE: Final = frozenset(("sse", "http+sse", "http-sse"))
 
 @dataclass(frozen=True, slots=True)
 class ImportedServers:
-    """Text to append to `servers.toml` and `bundles.toml` (empty: nothing), notes for a person, and the environment
-    variables that must be set."""
+    """Text to append to `servers.toml` and `bundles.toml` (empty: nothing), notes for a person, and
+    the environment variables that must be set.
+    """
 
     servers: str
     bundles: str
@@ -150,7 +183,8 @@ def import_clients(
 ) -> ImportedServers:
     """Return config text for the settings of another program. Raises ImportProblem.
 
-    `servers` and `bundles` are the existing names, `tools` the known tools of servers (by their names here).
+    `servers` and `bundles` are the existing names, `tools` the known tools of servers (by their
+    names here).
     """
     writing = _Writing(name, set(servers), set(bundles), tools or {})
     for foreign in read_clients(text, name):
@@ -177,7 +211,9 @@ class _Writing:
     def add(self, foreign: ForeignServer) -> None:
         name = server_name(foreign.name)
         if name is None or not SERVER_NAME.fullmatch(name):
-            return self.note(ascii(foreign.name[:80]), "has a name that no server can have here: left out")
+            return self.note(
+                ascii(foreign.name[:80]), "has a name that no server can have here: left out"
+            )
         if name in self.servers:
             return self.note(name, f"exists already: {self.source} {foreign.path} was left out")
         lines = self._http(name, foreign) if foreign.url is not None else self._stdio(name, foreign)
@@ -188,12 +224,16 @@ class _Writing:
         if name != foreign.name:
             self.note(name, f"was called {foreign.name[:80]!a}")
         if foreign.unsupported:
-            self.note(name, f"settings that mean nothing here were left out: {', '.join(foreign.unsupported)[:200]}")
+            self.note(
+                name,
+                "settings that mean nothing here were left out:"
+                f" {', '.join(foreign.unsupported)[:200]}",
+            )
         self.server_texts.append("\n".join([f"[servers.{name}]", *lines]))
         self._bundle(name, foreign)
         return None
 
-    # --- servers ----------------------------------------------------------------------------------------------------
+    # --- servers ----------------------------------------------------------------------------------
 
     def _http(self, name: str, foreign: ForeignServer) -> list[str] | None:
         try:
@@ -202,7 +242,10 @@ class _Writing:
             self.note(name, f"its address {wrong}: left out")
             return None
         if url.startswith("http:") and not is_loopback(urlsplit(url).hostname or ""):
-            self.note(name, "its address is plain http to another machine, which is refused here: left out")
+            self.note(
+                name,
+                "its address is plain http to another machine, which is refused here: left out",
+            )
             return None
         sse = foreign.kind in _SSE or (not foreign.kind and url.rstrip("/").endswith("/sse"))
         lines = ['transport = "sse"', "legacy = true"] if sse else ['transport = "streamable-http"']
@@ -211,7 +254,11 @@ class _Writing:
             advice = "give it in a header, then switch it on"
             self.note(name, f"its address held a credential, which was taken out: {advice}")
         pairs = self._pairs(name, foreign, foreign.headers, "headers", _HEADER)
-        return [*lines, *self._common_lines(foreign, off=bool(cut)), *_table(f"servers.{name}.headers", pairs)]
+        return [
+            *lines,
+            *self._common_lines(foreign, off=bool(cut)),
+            *_table(f"servers.{name}.headers", pairs),
+        ]
 
     def _stdio(self, name: str, foreign: ForeignServer) -> list[str] | None:
         command, arguments = at_home(foreign.command or ""), tuple(map(at_home, foreign.args))
@@ -228,7 +275,10 @@ class _Writing:
             lines.append(f"args = [{', '.join(toml_string(arg) for arg in args)}]")
         if secret:
             where = ", ".join(str(index + 1) for index in secret)
-            what = f"argument {where} held a secret or a reference, which other users could read: it was taken out"
+            what = (
+                f"argument {where} held a secret or a reference, which other users could read: it"
+                " was taken out"
+            )
             advice = "pass it in env where the server can read it from there"
             self.note(name, f"{what} and the server is switched off; {advice}")
         if (command, *arguments) != (foreign.command, *foreign.args):
@@ -236,7 +286,11 @@ class _Writing:
             self.note(name, f"the project's folder is '.' here, {where}")
         self.note(name, "is started as a child process, which needs --development")
         pairs = self._pairs(name, foreign, foreign.env, "env", _VARIABLE)
-        return [*lines, *self._common_lines(foreign, off=bool(secret)), *_table(f"servers.{name}.env", pairs)]
+        return [
+            *lines,
+            *self._common_lines(foreign, off=bool(secret)),
+            *_table(f"servers.{name}.env", pairs),
+        ]
 
     def _common_lines(self, foreign: ForeignServer, *, off: bool) -> list[str]:
         lines = ['trust = "untrusted"']
@@ -250,7 +304,12 @@ class _Writing:
         return lines
 
     def _pairs(
-        self, name: str, foreign: ForeignServer, pairs: Sequence[tuple[str, str]], key: str, form: re.Pattern[str]
+        self,
+        name: str,
+        foreign: ForeignServer,
+        pairs: Sequence[tuple[str, str]],
+        key: str,
+        form: re.Pattern[str],
     ) -> list[tuple[str, str]]:
         rows = []
         for label, value in pairs:
@@ -262,7 +321,7 @@ class _Writing:
                 rows.append((label, self.moving.reference_secrets(name, label, value, path)))
         return rows
 
-    # --- bundles ----------------------------------------------------------------------------------------------------
+    # --- bundles ----------------------------------------------------------------------------------
 
     def _bundle(self, name: str, foreign: ForeignServer) -> None:
         id_ = f"thirdparty.{name}"
@@ -273,17 +332,25 @@ class _Writing:
         self.bundles.add(id_)
         self.bundle_texts.append(bundle_text(name, named))
         if not named:
-            self.unknown.setdefault(f"bundle-router pin{'' if foreign.url else ' --development'}", []).append(name)
+            self.unknown.setdefault(
+                f"bundle-router pin{'' if foreign.url else ' --development'}", []
+            ).append(name)
         return None
 
     def done(self) -> ImportedServers:
-        head = f"# Imported from {self.source!a}. Everything is untrusted until you say otherwise.\n"
+        head = (
+            f"# Imported from {self.source!a}. Everything is untrusted until you say otherwise.\n"
+        )
         for command, names in self.unknown.items():
             why = "no tools are known, so the bundle is a comment"
             self.note(", ".join(names), f"{why}: `{command} {' '.join(names)}` lists them")
         return ImportedServers(
-            servers=f"\n{head}\n" + "\n\n".join(self.server_texts) + "\n" if self.server_texts else "",
-            bundles=f"\n{head}\n" + "\n\n".join(self.bundle_texts) + "\n" if self.bundle_texts else "",
+            servers=(
+                f"\n{head}\n" + "\n\n".join(self.server_texts) + "\n" if self.server_texts else ""
+            ),
+            bundles=(
+                f"\n{head}\n" + "\n\n".join(self.bundle_texts) + "\n" if self.bundle_texts else ""
+            ),
             notes=tuple(dict.fromkeys(self.moving.notes)),
             variables=tuple(sorted({*self.moving.values, *self.moving.referred})),
             names=tuple(self.names),
@@ -291,7 +358,9 @@ class _Writing:
 
 
 def bundle_text(server: str, tools: Sequence[str]) -> str:
-    """Return a first bundle for an untrusted server: its tools behind meta-tools; without tools, a comment."""
+    """Return a first bundle for an untrusted server: its tools behind meta-tools; without tools, a
+    comment.
+    """
     lines = [
         f'[bundles."thirdparty.{server}"]',
         "# Say in your own words what it is for, and narrow what its tools can do.",
@@ -302,7 +371,9 @@ def bundle_text(server: str, tools: Sequence[str]) -> str:
         'effects = ["read", "write", "exec", "network"]',
         'mode = "meta"',
     ]
-    return "\n".join(lines if tools else [f"#{line}" if not line.startswith("#") else line for line in lines])
+    return "\n".join(
+        lines if tools else [f"#{line}" if not line.startswith("#") else line for line in lines]
+    )
 
 
 def server_name(foreign: str) -> str | None:
@@ -311,7 +382,11 @@ def server_name(foreign: str) -> str | None:
 
 
 def _table(name: str, pairs: Sequence[tuple[str, str]]) -> list[str]:
-    return ["", f"[{name}]", *(f"{_key(key)} = {toml_string(value)}" for key, value in pairs)] if pairs else []
+    return (
+        ["", f"[{name}]", *(f"{_key(key)} = {toml_string(value)}" for key, value in pairs)]
+        if pairs
+        else []
+    )
 
 
 def _key(text: str) -> str:
@@ -326,4 +401,10 @@ def toml_string(text: str) -> str:
 
 def _code(character: str) -> str:
     code = ord(character)
-    return "\\uFFFD" if 0xD800 <= code <= 0xDFFF else f"\\u{code:04X}" if code <= 0xFFFF else f"\\U{code:08X}"
+    return (
+        "\\uFFFD"
+        if 0xD800 <= code <= 0xDFFF
+        else f"\\u{code:04X}"
+        if code <= 0xFFFF
+        else f"\\U{code:08X}"
+    )

@@ -1,11 +1,15 @@
-"""Calibrates search's confidence: the probability that the best-ranked bundle is right, fitted on past steps.
+"""Calibrates search's confidence: the probability that the best-ranked bundle is right, fitted on
+past steps.
 
 Rules:
-1. A row is a labelled step, ranked today with what other runs taught. It is true if its best bundle is a needed one.
-2. One run weighs at most `RUN_WEIGHT` rows, in the fit and in the count that has to reach `MIN_LABELS`.
-3. Every judged probability comes from a fit on other runs. `judge` itself is asked what it would settle.
-4. A calibration is proposed only if the decisions it settles are wrong no more often than its thresholds allow: reading
-   0.90, writing 0.97 (or as `[search]` says), executing never.
+1. A row is a labelled step, ranked today with what other runs taught. It is true if its best bundle
+   is a needed one.
+2. One run weighs at most `RUN_WEIGHT` rows, in the fit and in the count that has to reach
+   `MIN_LABELS`.
+3. Every judged probability comes from a fit on other runs. `judge` itself is asked what it would
+   settle.
+4. A calibration is proposed only if the decisions it settles are wrong no more often than its
+   thresholds allow: reading 0.90, writing 0.97 (or as `[search]` says), executing never.
 """
 
 from __future__ import annotations
@@ -30,7 +34,9 @@ FEATURES: Final = ("matched", "distinct", "clear", "agreement", "remembered", "l
 FOLDS: Final = 5
 RUN_WEIGHT: Final = 5.0
 MIN_WRONG: Final = 10
-"""Minimum rows with a wrong best bundle for a fit: right ones alone do not show what a wrong one looks like."""
+"""Minimum rows with a wrong best bundle for a fit: right ones alone do not show what a wrong one
+looks like.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +51,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class SettledShare:
-    """How search would settle some steps by itself: with one bundle, and how many of these are wrong; with a union, and
-    how many of these lack every needed bundle."""
+    """How search would settle some steps by itself: with one bundle, and how many of these are
+    wrong; with a union, and how many of these lack every needed bundle.
+    """
 
     steps: int = 0
     enough: int = 0
@@ -65,10 +72,13 @@ class SettledShare:
 
 @dataclass(frozen=True, slots=True)
 class CalibrationFit:
-    """`calibration` is None if none is proposed; `why` says so in words. `labels` counts rows by rule 2, `missing`
-    those that are lacking; without `enough` rows, the present values stay in force. `before` is measured with those,
-    `after` with the calibration, both on steps it has not seen; `by_effect` splits `after` by the best bundle's
-    effects. `auroc`: how well the probability tells right from wrong."""
+    """`calibration` is None if none is proposed; `why` says so in words.
+
+    `labels` counts rows by rule 2, `missing` those that are lacking; without `enough` rows, the
+    present values stay in force. `before` is measured with those, `after` with the calibration,
+    both on steps it has not seen; `by_effect` splits `after` by the best bundle's effects. `auroc`:
+    how well the probability tells right from wrong.
+    """
 
     calibration: Calibration | None
     why: str
@@ -81,35 +91,56 @@ class CalibrationFit:
     auroc: float | None = None
 
 
-def calibrate(steps: Sequence[LabelledStep], search: Search, memory: Memory | None, catalog: Catalog) -> CalibrationFit:
-    """Fit the probability that the best bundle is right. `memory`: the one to be in force beside it."""
+def calibrate(
+    steps: Sequence[LabelledStep], search: Search, memory: Memory | None, catalog: Catalog
+) -> CalibrationFit:
+    """Fit the probability that the best bundle is right.
+
+    `memory`: the one to be in force beside it.
+    """
     labels = int(sum(_weights(steps)))
     rows = _rows(steps, search, memory) if labels >= MIN_LABELS else []
     labels = int(sum(row.weight for row in rows)) if rows else labels
     missing = max(0, MIN_LABELS - labels)
     if missing:
-        return CalibrationFit(None, f"{missing} more labels are needed ({labels} of {MIN_LABELS})", labels, missing)
+        return CalibrationFit(
+            None, f"{missing} more labels are needed ({labels} of {MIN_LABELS})", labels, missing
+        )
     wrong = sum(not row.right for row in rows)
     if wrong < MIN_WRONG:
-        why = f"search was wrong {wrong} times, too seldom to learn what that looks like ({MIN_WRONG} are needed)"
+        why = (
+            f"search was wrong {wrong} times, too seldom to learn what that looks like ({MIN_WRONG}"
+            " are needed)"
+        )
         return CalibrationFit(None, why, labels, 0)
     before = _settled_share(rows, [catalog] * len(rows))
-    folds = [_with_calibration(catalog, fit_rows([row for row in rows if _fold(row) != fold])) for fold in range(FOLDS)]
+    folds = [
+        _with_calibration(catalog, fit_rows([row for row in rows if _fold(row) != fold]))
+        for fold in range(FOLDS)
+    ]
     under = [folds[_fold(row)] for row in rows]
     after = _settled_share(rows, under)
     by_effect = tuple(
-        (effect, _settled_share(*_only(rows, under, catalog, writes=effect == "write"))) for effect in ("read", "write")
+        (effect, _settled_share(*_only(rows, under, catalog, writes=effect == "write")))
+        for effect in ("read", "write")
     )
-    area = auroc([row.right for row in rows], [_probability(row, c) for row, c in zip(rows, under, strict=True)])
+    area = auroc(
+        [row.right for row in rows],
+        [_probability(row, c) for row, c in zip(rows, under, strict=True)],
+    )
     fitted = CalibrationFit(fit_rows(rows), "", labels, 0, True, before, after, by_effect, area)
     for effect, settled in by_effect:
         allowed = 1.0 - _threshold(catalog, effect)
         if settled.error > allowed:
             why = (
-                f"of what it would settle for bundles that {effect}, {settled.error:.1%} are wrong, over {allowed:.1%}"
+                f"of what it would settle for bundles that {effect}, {settled.error:.1%} are wrong,"
+                f" over {allowed:.1%}"
             )
             return replace(fitted, calibration=None, why=why)
-    why = f"settles {after.share:.0%} of the steps ({before.share:.0%} now), {after.error:.1%} of them wrong"
+    why = (
+        f"settles {after.share:.0%} of the steps ({before.share:.0%} now), {after.error:.1%} of"
+        " them wrong"
+    )
     return replace(fitted, why=why)
 
 
@@ -123,7 +154,9 @@ def fit_rows(rows: Sequence[Row]) -> Calibration:
     )
     weights = tuple(sorted(logistic.weights))
     labels = int(sum(row.weight for row in rows))
-    return Calibration(calibration_version(logistic.bias, weights, labels), labels, logistic.bias, weights)
+    return Calibration(
+        calibration_version(logistic.bias, weights, labels), labels, logistic.bias, weights
+    )
 
 
 def calibration_version(bias: float, weights: Sequence[tuple[str, float]], labels: int) -> str:
@@ -131,7 +164,9 @@ def calibration_version(bias: float, weights: Sequence[tuple[str, float]], label
 
 
 def _rows(steps: Sequence[LabelledStep], search: Search, memory: Memory | None) -> list[Row]:
-    """Return the steps ranked with what other folds' runs taught, but those whose best bundle is over its quota."""
+    """Return the steps ranked with what other folds' runs taught, but those whose best bundle is
+    over its quota.
+    """
     memories = _fold_memories(steps, search, memory)
     rows = []
     for step, weight in zip(steps, _weights(steps), strict=True):
@@ -143,7 +178,9 @@ def _rows(steps: Sequence[LabelledStep], search: Search, memory: Memory | None) 
     return rows
 
 
-def _fold_memories(steps: Sequence[LabelledStep], search: Search, memory: Memory | None) -> list[Memory | None]:
+def _fold_memories(
+    steps: Sequence[LabelledStep], search: Search, memory: Memory | None
+) -> list[Memory | None]:
     if memory is None:
         return [None] * FOLDS
     base = base_scores(steps, search)
@@ -179,7 +216,8 @@ def _only(
     kept = [
         (row, one)
         for row, one in zip(rows, under, strict=True)
-        if row.ranking.scored and ("write" in catalog.bundles[row.ranking.scored[0].id].effects) == writes
+        if row.ranking.scored
+        and ("write" in catalog.bundles[row.ranking.scored[0].id].effects) == writes
     ]
     return [row for row, _ in kept], [one for _, one in kept]
 
@@ -195,10 +233,14 @@ def _threshold(catalog: Catalog, effect: str) -> float:
 
 
 def _with_calibration(catalog: Catalog, calibration: Calibration) -> Catalog:
-    """Return the catalog with this calibration in force, even if a fold has fewer labels than a proposal needs."""
+    """Return the catalog with this calibration in force, even if a fold has fewer labels than a
+    proposal needs.
+    """
     settings = catalog.settings
     counted = replace(calibration, labels=max(calibration.labels, MIN_LABELS))
-    return replace(catalog, settings=replace(settings, search=replace(settings.search, calibration=counted)))
+    return replace(
+        catalog, settings=replace(settings, search=replace(settings.search, calibration=counted))
+    )
 
 
 def _fold(row: Row) -> int:

@@ -1,16 +1,18 @@
 """Measures memories learned from past steps, and decides whether to propose them.
 
 Rules:
-1. Nothing is measured on the steps it was learned from. There are two measurements: every step replayed with what the
-   other runs taught (`fit_memory`), and the newest quarter of the runs with what the older ones taught.
-2. A memory is proposed only if the first gains, by more than luck, and neither the second loses nor a replay of steps
-   whose bundles were held out. So a memory never makes the replay of the logs it was learned from worse.
+1. Nothing is measured on the steps it was learned from. There are two measurements: every step
+   replayed with what the other runs taught (`fit_memory`), and the newest quarter of the runs with
+   what the older ones taught.
+2. A memory is proposed only if the first gains, by more than luck, and neither the second loses nor
+   a replay of steps whose bundles were held out. So a memory never makes the replay of the logs it
+   was learned from worse.
 3. The proposed memory is learned from all the steps, in the way that was measured.
-4. With an embedder, recall of past steps by meaning is also proposed by the same two measurements, each against the
-   memory that is proposed without it. If it can't be measured, does not gain, or loses where ids are new, words
-   alone are used.
-5. An embedder that the config names ranks, unless words alone replace it in a replay by the rules of a memory. Memories
-   are fitted on top of the ranking that is so chosen.
+4. With an embedder, recall of past steps by meaning is also proposed by the same two measurements,
+   each against the memory that is proposed without it. If it can't be measured, does not gain, or
+   loses where ids are new, words alone are used.
+5. An embedder that the config names ranks, unless words alone replace it in a replay by the rules
+   of a memory. Memories are fitted on top of the ranking that is so chosen.
 """
 
 from __future__ import annotations
@@ -19,7 +21,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from bundle_router.core.search.fit import FOLDS, MAX_REPLAYED, MIN_LABELS, Fit, Recalling, fit_memory, replaces
+from bundle_router.core.search.fit import (
+    FOLDS,
+    MAX_REPLAYED,
+    MIN_LABELS,
+    Fit,
+    Recalling,
+    fit_memory,
+    replaces,
+)
 from bundle_router.core.search.memory import (
     NO_VOTES,
     Label,
@@ -46,7 +56,9 @@ ROUNDING: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """Rankings of some steps: how often a needed bundle comes first, the mean reciprocal rank, and their mean."""
+    """Rankings of some steps: how often a needed bundle comes first, the mean reciprocal rank, and
+    their mean.
+    """
 
     steps: int = 0
     first: float = 0.0
@@ -59,9 +71,12 @@ class Quality:
 
 @dataclass(frozen=True, slots=True)
 class MemoryFit:
-    """`memory` is None if none is proposed; `why` says so in words. `enough` is false if there are too few labels: then
-    the present memory stays. `replay` is the leave-run-out replay, `before` and `after` are the held-back runs without
-    and with what the older runs taught."""
+    """`memory` is None if none is proposed; `why` says so in words.
+
+    `enough` is false if there are too few labels: then the present memory stays. `replay` is the
+    leave-run-out replay, `before` and `after` are the held-back runs without and with what the
+    older runs taught.
+    """
 
     memory: Memory | None
     why: str
@@ -75,8 +90,11 @@ class MemoryFit:
 
 @dataclass(frozen=True)
 class EmbeddingFit:
-    """How steps rank with embeddings, beside words alone (`trial`), and whether they are to rank. `enough` is false if
-    there are too few labels: then what is in force stays. `new`: what words alone gain where ids are new (rule 5)."""
+    """How steps rank with embeddings, beside words alone (`trial`), and whether they are to rank.
+
+    `enough` is false if there are too few labels: then what is in force stays. `new`: what words
+    alone gain where ids are new (rule 5).
+    """
 
     trial: Trial
     ranks: bool
@@ -86,22 +104,28 @@ class EmbeddingFit:
 
 
 def fit_embeddings(steps: Sequence[LabelledStep], search: Search) -> EmbeddingFit | None:
-    """Measure whether embeddings rank the steps better than words alone. None without vectors, or without a step."""
+    """Measure whether embeddings rank the steps better than words alone.
+
+    None without vectors, or without a step.
+    """
     by_label = {step.label: step for step in steps}
     labels = in_order(bound_labels([*by_label]))[:MAX_REPLAYED]
     if search.vectors is None or not search.by_meaning or not labels:
         return None
     asked = [by_label[label] for label in labels]
     ways = [base_scores(asked, one) for one in (replace(search, by_meaning=False), search)]
-    words, both = ([quality_of(scores[label], frozenset(label.ids)) for label in labels] for scores in ways)
+    words, both = (
+        [quality_of(scores[label], frozenset(label.ids)) for label in labels] for scores in ways
+    )
     witnesses = [Witness(frozenset(label.ids), label.run) for label in labels]
     trial = Trial.of(1.0, both, difference(both, words, witnesses))
     enough = len(labels) >= MIN_LABELS and len({label.run for label in labels}) >= FOLDS
     alone, new = replaces(words, both, labels)
     ranks, margin = not (enough and alone), 1.96 * trial.sigma
     why = (
-        f"quality {mean(words):.3f} by words alone, {trial.quality:.3f} with them "
-        f"({trial.gain:+.3f}, 95 % {trial.gain - margin:+.3f} to {trial.gain + margin:+.3f}; {len(labels)} steps)"
+        f"quality {mean(words):.3f} by words alone, {trial.quality:.3f} with them"
+        f" ({trial.gain:+.3f}, 95 % {trial.gain - margin:+.3f} to {trial.gain + margin:+.3f};"
+        f" {len(labels)} steps)"
     )
     return EmbeddingFit(trial, ranks, enough, new, why)
 
@@ -124,7 +148,10 @@ def base_scores(steps: Sequence[LabelledStep], search: Search) -> dict[Label, Ma
 
 
 def fit(steps: Sequence[LabelledStep], search: Search) -> MemoryFit:
-    """Learn a memory from the steps, measure it, and propose it if it gains. `steps`: oldest run first."""
+    """Learn a memory from the steps, measure it, and propose it if it gains.
+
+    `steps`: oldest run first.
+    """
     by_label = {step.label: step for step in steps}
 
     def votes(label: Label, recollection: Recollection) -> Mapping[str, float]:
@@ -136,21 +163,29 @@ def fit(steps: Sequence[LabelledStep], search: Search) -> MemoryFit:
 
 
 def fit_tools(steps: Sequence[LabelledStep], search: Search) -> MemoryFit:
-    """Return a memory of the tools that steps called, learned and measured like one of bundles, on top of how an
-    agent's search for the step's words ranks tools."""
-    older, newest = ([one for step in part if (one := step.tool_label)] for part in split_by_age(steps))
+    """Return a memory of the tools that steps called, learned and measured like one of bundles, on
+    top of how an agent's search for the step's words ranks tools.
+    """
+    older, newest = (
+        [one for step in part if (one := step.tool_label)] for part in split_by_age(steps)
+    )
     permitted = {label: step.permitted for step in steps if (label := step.tool_label)}
 
     def votes(label: Label, recollection: Recollection) -> Mapping[str, float]:
         return search.recall(Request(label.text), search.tools_of(permitted[label]), recollection)
 
-    base = {label: search.base_tool_scores(Request(label.text), bundles) for label, bundles in permitted.items()}
+    base = {
+        label: search.base_tool_scores(Request(label.text), bundles)
+        for label, bundles in permitted.items()
+    }
     return _Fitting(older, newest, search, base, votes).propose()
 
 
 @dataclass(frozen=True)
 class _Fitting:
-    """Labels of the older and of the newest runs, the scores of search alone, and the votes of recalled steps."""
+    """Labels of the older and of the newest runs, the scores of search alone, and the votes of
+    recalled steps.
+    """
 
     older: Sequence[Label]
     newest: Sequence[Label]
@@ -159,9 +194,13 @@ class _Fitting:
     votes: Callable[[Label, Recollection], Mapping[str, float]]
 
     def propose(self) -> MemoryFit:
-        """Return replay's choice, if what the older runs teach in that way does not make the newest worse."""
+        """Return replay's choice, if what the older runs teach in that way does not make the newest
+        worse.
+        """
         search, labels, base = self.search, [*self.older, *self.newest], self.base
-        recalling = Recalling(search.vectors.revision, self.votes) if search.vectors is not None else None
+        recalling = (
+            Recalling(search.vectors.revision, self.votes) if search.vectors is not None else None
+        )
         replay = fit_memory(labels, search.analyzer, base.__getitem__, recalling=recalling)
         before = self._measure(None)
         if replay.memory is None:
@@ -169,25 +208,38 @@ class _Fitting:
             return self._with_recall(MemoryFit(None, why, enough, replay, before, before))
         after = self._measure(replay.memory)
         if after.mean < before.mean - ROUNDING:
-            why = f"what the older runs taught makes the newest worse ({before.mean:.3f} → {after.mean:.3f})"
+            why = (
+                f"what the older runs taught makes the newest worse ({before.mean:.3f} →"
+                f" {after.mean:.3f})"
+            )
             return self._with_recall(MemoryFit(None, why, True, replay, before, after))
-        why = f"replay gains {replay.after - replay.before:+.3f}, where what is needed is new {replay.new:+.3f}"
+        why = (
+            f"replay gains {replay.after - replay.before:+.3f}, where what is needed is new"
+            f" {replay.new:+.3f}"
+        )
         return self._with_recall(MemoryFit(replay.memory, why, True, replay, before, after))
 
     def _with_recall(self, words: MemoryFit) -> MemoryFit:
-        """Fit recall (rule 4). If the newest runs reject the memory of words, a recall on top of it can't be judged."""
+        """Fit recall (rule 4).
+
+        If the newest runs reject the memory of words, a recall on top of it can't be judged.
+        """
         recall = words.replay.recall
         if recall is None:
             return words
         if recall.memory is None or (words.replay.memory is not None and words.memory is None):
             best = max(recall.trials, key=lambda trial: trial.quality)
             new = f", where what is needed is new {recall.new:+.3f}" if recall.new < 0.0 else ""
-            why = f"by words alone; by meaning too: {best.gain:+.3f} ± {best.sigma:.3f} in replay{new}"
+            why = (
+                f"by words alone; by meaning too: {best.gain:+.3f} ± {best.sigma:.3f} in"
+                f" replay{new}"
+            )
             return replace(words, recall=why)
         after = self._measure(recall.memory)
         if after.mean < words.after.mean - ROUNDING:
             why = (
-                f"by words alone; by meaning too the newest runs get worse ({words.after.mean:.3f} → {after.mean:.3f})"
+                f"by words alone; by meaning too the newest runs get worse ({words.after.mean:.3f}"
+                f" → {after.mean:.3f})"
             )
             return replace(words, recall=why)
         why = f"by meaning too: replay gains {recall.after - recall.before:+.3f} over words alone"
@@ -195,11 +247,16 @@ class _Fitting:
         return replace(words, memory=recall.memory, enough=True, after=after, recall=why)
 
     def _measure(self, memory: Memory | None) -> Quality:
-        """Return how well the newest runs are ranked with what the older ones teach, learned as `memory` was. Too few
-        newest runs are not measured."""
+        """Return how well the newest runs are ranked with what the older ones teach, learned as
+        `memory` was. Too few newest runs are not measured.
+        """
         if len(self.newest) < MIN_HELD_BACK:
             return Quality()
-        earlier = relearn(memory, bound_labels(self.older), self.search, self.base) if memory is not None else Memory()
+        earlier = (
+            relearn(memory, bound_labels(self.older), self.search, self.base)
+            if memory is not None
+            else Memory()
+        )
         ranked = [(self._rank(label, earlier), label.ids) for label in self.newest]
         return Quality(
             len(ranked),
@@ -209,12 +266,17 @@ class _Fitting:
 
     def _rank(self, label: Label, memory: Memory) -> list[str]:
         features = memory.features(count_features(label.text, label.marks, self.search.analyzer))
-        votes = self.votes(label, memory.recollection) if memory.recollection is not None else NO_VOTES
+        votes = (
+            self.votes(label, memory.recollection) if memory.recollection is not None else NO_VOTES
+        )
         return [row.id for row in order(memory.add_to(self.base[label], features, votes))]
 
 
 def relearn(
-    memory: Memory, labels: Sequence[Label], search: Search, base: Mapping[Label, Mapping[str, float]]
+    memory: Memory,
+    labels: Sequence[Label],
+    search: Search,
+    base: Mapping[Label, Mapping[str, float]],
 ) -> Memory:
     """Return a memory of these labels only, learned as `memory` was."""
     examples, rarity = make_examples(labels, search.analyzer, lambda label: base[label])
@@ -231,8 +293,21 @@ def _why_not(replay: Fit, labels: Sequence[Label]) -> tuple[str, bool]:
     if replay.trials:
         best = max(replay.trials, key=lambda trial: trial.quality)
         if best.pays and replay.new < 0.0:
-            return f"replay gains {best.gain:+.3f}, but with bundles that are new it loses {replay.new:+.3f}", True
-        return f"replay gains too little to be more than luck ({best.gain:+.3f} ± {best.sigma:.3f})", True
+            return (
+                (
+                    f"replay gains {best.gain:+.3f}, but with bundles that are new it loses"
+                    f" {replay.new:+.3f}"
+                ),
+                True,
+            )
+        return (
+            f"replay gains too little to be more than luck ({best.gain:+.3f} ± {best.sigma:.3f})",
+            True,
+        )
     missing = max(0, MIN_LABELS - replay.labels)
-    need = f"{missing} more labels" if missing else f"more than the {runs} runs (of different ids) there are"
+    need = (
+        f"{missing} more labels"
+        if missing
+        else f"more than the {runs} runs (of different ids) there are"
+    )
     return f"too little to go by: {need} are needed", False

@@ -1,17 +1,21 @@
 """Derives labels from past steps: which bundles a step needed, and how much that may count.
 
 Rules:
-1. A bundle was needed if it was shown and one of its tools was called; if one of its tools was asked for and was merely
-   not shown (a gap); or if a reviewer says so. A reviewer's "not needed" overrides the first two.
-2. Only bundles that today's policy permits the step, and that search may pick, become labels: others can't be ranked,
-   so there is nothing to learn about them.
-3. A label is dropped when the config has made it obsolete: the bundle is gone, its description has changed, or the tool
-   that the label is based on has left it. (A reviewer's label is based on all of its tools.)
-4. In one run, a bundle counts at most `PER_RUN` times, and at most `QUOTAS[kind]` times for each kind. Bundles that
-   were shown anyway (mapped, sticky, inherited), or only asked for, count once, because an agent that calls one tool at
-   every step easily produces both. A bundle called at more than half of a run's steps counts once in all, unless a
-   reviewer says more. A bundle over its quota is no negative evidence either (`neutral`).
-5. Of one run at most `RUN_STEPS` steps count, spread over it; of all runs the newest `MAX_STEPS` steps.
+1. A bundle was needed if it was shown and one of its tools was called; if one of its tools was
+   asked for and was merely not shown (a gap); or if a reviewer says so. A reviewer's "not needed"
+   overrides the first two.
+2. Only bundles that today's policy permits the step, and that search may pick, become labels:
+   others can't be ranked, so there is nothing to learn about them.
+3. A label is dropped when the config has made it obsolete: the bundle is gone, its description has
+   changed, or the tool that the label is based on has left it. (A reviewer's label is based on all
+   of its tools.)
+4. In one run, a bundle counts at most `PER_RUN` times, and at most `QUOTAS[kind]` times for each
+   kind. Bundles that were shown anyway (mapped, sticky, inherited), or only asked for, count once,
+   because an agent that calls one tool at every step easily produces both. A bundle called at more
+   than half of a run's steps counts once in all, unless a reviewer says more. A bundle over its
+   quota is no negative evidence either (`neutral`).
+5. Of one run at most `RUN_STEPS` steps count, spread over it; of all runs the newest `MAX_STEPS`
+   steps.
 """
 
 from __future__ import annotations
@@ -31,20 +35,27 @@ from bundle_router.review.learning.recorded_steps import PastStep
 T = TypeVar("T")
 Kind = Literal["corrected", "used", "routine", "gap"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
-"""Kinds of labels: a reviewer's; shown by search, a model or the default, and used; shown anyway and used; a gap."""
+"""Kinds of labels: a reviewer's; shown by search, a model or the default, and used; shown anyway
+and used; a gap.
+"""
 QUOTAS: Final[Mapping[Kind, int]] = {"corrected": 3, "used": 3, "routine": 1, "gap": 1}
 ROUTINE: Final = frozenset(("mapped", "sticky", "inherited"))
 EVERYWHERE: Final = 0.5
 MIN_EVERYWHERE: Final = 4
-"""Minimum steps of a run for a bundle called at more than `EVERYWHERE` of them to count as a habit."""
+"""Minimum steps of a run for a bundle called at more than `EVERYWHERE` of them to count as a
+habit.
+"""
 RUN_STEPS: Final = 20
 MAX_STEPS: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class LabelledStep:
-    """A past step with its needed bundles. `counted` are the needed ids within their quota; `permitted` are those
-    ranked for the step under today's policy, at least two."""
+    """A past step with its needed bundles.
+
+    `counted` are the needed ids within their quota; `permitted` are those ranked for the step under
+    today's policy, at least two.
+    """
 
     past: PastStep
     needed: Mapping[str, Kind]
@@ -64,16 +75,20 @@ class LabelledStep:
 
     @property
     def tool_label(self) -> Label | None:
-        """The label for a memory of tools: the called tools of counted bundles, with words alone, as agents ask for
-        tools. None if none was called."""
+        """The label for a memory of tools: the called tools of counted bundles, with words alone,
+        as agents ask for tools. None if none was called.
+        """
         tools = {tool for id_, tool in self.past.called if id_ in self.counted}
-        return Label(self.past.request.text, tuple(sorted(tools)), self.past.run_id) if tools else None
+        return (
+            Label(self.past.request.text, tuple(sorted(tools)), self.past.run_id) if tools else None
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """Labelled steps, oldest run first, with counts: `by_kind` of the labels that count, `obsolete` labels dropped by
-    rule 3, `unrankable` by rule 2, `over_quota` by rules 4 and 5."""
+    """Labelled steps, oldest run first, with counts: `by_kind` of the labels that count, `obsolete`
+    labels dropped by rule 3, `unrankable` by rule 2, `over_quota` by rules 4 and 5.
+    """
 
     steps: tuple[LabelledStep, ...]
     by_kind: tuple[tuple[Kind, int], ...] = ()
@@ -92,12 +107,19 @@ class _Claim:
 
 
 def fingerprint(bundle: Bundle) -> str:
-    """Return the digest of what labels of a bundle depend on: its description and its tools, but not its examples."""
+    """Return the digest of what labels of a bundle depend on: its description and its tools, but
+    not its examples.
+    """
     return digest_of([" ".join(bundle.description.split()), bundle.tools, bundle.patterns])
 
 
-def label_steps(past: Iterable[PastStep], catalogs: Mapping[str, Catalog], current: Catalog) -> Labelled:
-    """Return past steps' labels under the config `current`. `catalogs`: those that the steps were decided under."""
+def label_steps(
+    past: Iterable[PastStep], catalogs: Mapping[str, Catalog], current: Catalog
+) -> Labelled:
+    """Return past steps' labels under the config `current`.
+
+    `catalogs`: those that the steps were decided under.
+    """
     counts: Counter[str] = Counter()
     by_run: defaultdict[str, list[LabelledStep]] = defaultdict(list)
     for step in past:
@@ -123,7 +145,11 @@ def _label_step(
     claims = list(_claims(past, old_catalog))
     if not claims:
         return None
-    permitted = frozenset(plan_for(catalog, past.step, past.facts.grants).verdicts.candidates(past.facts, None, ()).ids)
+    permitted = frozenset(
+        plan_for(catalog, past.step, past.facts.grants)
+        .verdicts.candidates(past.facts, None, ())
+        .ids
+    )
     needed: dict[str, Kind] = {}
     for claim in claims:
         bundle = catalog.bundle(claim.id)
@@ -156,7 +182,9 @@ def _claims(past: PastStep, old_catalog: Catalog | None) -> Iterator[_Claim]:
 
 
 def _most_specific(tool: str, past: PastStep, old_catalog: Catalog | None) -> str | None:
-    """Return, of the bundles with the tool that were not shown, the one with the fewest tools; ties by id."""
+    """Return, of the bundles with the tool that were not shown, the one with the fewest tools; ties
+    by id.
+    """
     if old_catalog is None:
         return None
     holders = [
@@ -174,7 +202,9 @@ def _still_holds(claim: _Claim, old: Bundle | None, new: Bundle) -> bool:
         return True
     if " ".join(old.description.split()) != " ".join(new.description.split()):
         return False
-    return old.tools == new.tools if claim.kind == "corrected" else set(claim.tools) <= set(new.tools)
+    return (
+        old.tools == new.tools if claim.kind == "corrected" else set(claim.tools) <= set(new.tools)
+    )
 
 
 def _within_quotas(steps: Sequence[LabelledStep]) -> list[LabelledStep]:
@@ -188,7 +218,9 @@ def _within_quotas(steps: Sequence[LabelledStep]) -> list[LabelledStep]:
         for at in _counted_steps(by_kind, len(steps)):
             counted[at].add(id_)
     kept = [
-        LabelledStep(s.past, s.needed, frozenset(counted[at]), s.permitted) for at, s in enumerate(steps) if counted[at]
+        LabelledStep(s.past, s.needed, frozenset(counted[at]), s.permitted)
+        for at, s in enumerate(steps)
+        if counted[at]
     ]
     return _spread_evenly(kept, RUN_STEPS)
 
@@ -207,4 +239,8 @@ def _counted_steps(by_kind: Mapping[Kind, list[int]], steps: int) -> list[int]:
 
 def _spread_evenly(items: Sequence[T], number: int) -> list[T]:
     """Return at most `number` of the items, spread evenly over all of them."""
-    return [items[at * len(items) // number] for at in range(number)] if len(items) > number else list(items)
+    return (
+        [items[at * len(items) // number] for at in range(number)]
+        if len(items) > number
+        else list(items)
+    )

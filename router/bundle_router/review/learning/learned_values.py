@@ -1,12 +1,12 @@
 """Learned and accepted values, and the JSON of their files.
 
 Rules:
-1. A file states its version, which is the digest of its content: a file that was edited by hand or cut off no longer
-   matches its version, and is refused.
-2. What was learned about a bundle is valid as long as its description and tools are unchanged, about a tool as long as
-   its definition is. `fitted_to` drops the rest.
-3. What the config itself says takes precedence over what was learned: `[search.calibration]`, and a `rank` of
-   `[search.embeddings]`. What was learned about an embedder is valid for that one.
+1. A file states its version, which is the digest of its content: a file that was edited by hand or
+   cut off no longer matches its version, and is refused.
+2. What was learned about a bundle is valid as long as its description and tools are unchanged,
+   about a tool as long as its definition is. `fitted_to` drops the rest.
+3. What the config itself says takes precedence over what was learned: `[search.calibration]`, and a
+   `rank` of `[search.embeddings]`. What was learned about an embedder is valid for that one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ EMBEDDINGS_SCHEMA: Final = "bundle-router.learned-embeddings/1"
 
 @dataclass(frozen=True, slots=True)
 class WordsAlone:
-    """The decision that an embedder, by its name in the config, does not rank; `why` holds the figures."""
+    """The decision that an embedder, by its name in the config, does not rank; `why` holds the
+    figures.
+    """
 
     embedder: str
     why: str
@@ -60,24 +62,42 @@ class LearnedValues:
         """The versions of the values, for `Facts.revisions`."""
         thresholds = self.calibration.version if self.calibration is not None else None
         others = {"memory": self.memory, "tools": self.tools, "words alone": self.words_alone}
-        found = {name: value.revision if value is not None else None for name, value in others.items()}
-        return tuple((name, version) for name, version in {**found, "thresholds": thresholds}.items() if version)
+        found = {
+            name: value.revision if value is not None else None for name, value in others.items()
+        }
+        return tuple(
+            (name, version)
+            for name, version in {**found, "thresholds": thresholds}.items()
+            if version
+        )
 
     def fitted_to(self, catalog: Catalog) -> LearnedValues:
-        """Return the values without what the memories know about bundles and tools that are gone or have changed."""
-        memory, known = _keep(self.memory, self.known, {id_: fingerprint(b) for id_, b in catalog.bundles.items()})
-        tools, known_tools = _keep(self.tools, self.known_tools, {n: card.sha256 for n, card in catalog.cards.items()})
+        """Return the values without what the memories know about bundles and tools that are gone or
+        have changed.
+        """
+        memory, known = _keep(
+            self.memory, self.known, {id_: fingerprint(b) for id_, b in catalog.bundles.items()}
+        )
+        tools, known_tools = _keep(
+            self.tools, self.known_tools, {n: card.sha256 for n, card in catalog.cards.items()}
+        )
         if memory is self.memory and tools is self.tools:
             return self
         return replace(self, memory=memory, known=known, tools=tools, known_tools=known_tools)
 
     def applied_to(self, catalog: Catalog) -> Catalog:
-        """Return the catalog with the learned calibration and rank of embeddings in force, unless its config says them.
-        It has its own revision, so decisions under it replay from the run directory alone."""
+        """Return the catalog with the learned calibration and rank of embeddings in force, unless
+        its config says them. It has its own revision, so decisions under it replay from the run
+        directory alone.
+        """
         search = catalog.settings.search
         search = replace(search, calibration=search.calibration or self.calibration)
         chosen = search.embeddings
-        if chosen is not None and self.words_alone is not None and self.words_alone.embedder == chosen.name:
+        if (
+            chosen is not None
+            and self.words_alone is not None
+            and self.words_alone.embedder == chosen.name
+        ):
             rank = "never" if chosen.rank == "learned" else chosen.rank
             search = replace(search, embeddings=replace(chosen, rank=rank))
         if search == catalog.settings.search:
@@ -89,7 +109,9 @@ NOTHING: Final = LearnedValues()
 Known = tuple[tuple[str, str], ...]
 
 
-def _keep(memory: Memory | None, known: Known, now: Mapping[str, str]) -> tuple[Memory | None, Known]:
+def _keep(
+    memory: Memory | None, known: Known, now: Mapping[str, str]
+) -> tuple[Memory | None, Known]:
     """Return the memory without ids that have changed."""
     same = tuple((id_, mark) for id_, mark in known if now.get(id_) == mark)
     if memory is None or len(same) == len(known):
@@ -99,22 +121,33 @@ def _keep(memory: Memory | None, known: Known, now: Mapping[str, str]) -> tuple[
 
 def known_tools_of(memory: Memory, catalog: Catalog) -> Known:
     """Return the memory's tools with their present digests."""
-    return tuple((name, catalog.cards[name].sha256) for name in sorted(memory.ids) if name in catalog.cards)
+    return tuple(
+        (name, catalog.cards[name].sha256) for name in sorted(memory.ids) if name in catalog.cards
+    )
 
 
 def known_of(memory: Memory, catalog: Catalog) -> tuple[tuple[str, str], ...]:
     """Return the memory's bundles with their present fingerprints."""
-    return tuple((id_, fingerprint(catalog.bundles[id_])) for id_ in sorted(memory.ids) if id_ in catalog.bundles)
+    return tuple(
+        (id_, fingerprint(catalog.bundles[id_]))
+        for id_ in sorted(memory.ids)
+        if id_ in catalog.bundles
+    )
 
 
-def memory_json(memory: Memory, known: Iterable[tuple[str, str]], form: MemoryForm) -> dict[str, Any]:
+def memory_json(
+    memory: Memory, known: Iterable[tuple[str, str]], form: MemoryForm
+) -> dict[str, Any]:
     schema, rows, id_, mark = form
     found = [{id_: name, mark: digest} for name, digest in known]
     return {"schema": schema, "version": memory.revision, rows: found, "memory": memory.to_json()}
 
 
 def memory_from(value: Mapping[str, Any], form: MemoryForm) -> tuple[Memory, Known]:
-    """Return a memory file's values. Raises ValueError, with the reason, for another file or version."""
+    """Return a memory file's values.
+
+    Raises ValueError, with the reason, for another file or version.
+    """
     schema, rows, id_, mark = form
     try:
         _check_schema(value, schema)
@@ -122,7 +155,9 @@ def memory_from(value: Mapping[str, Any], form: MemoryForm) -> tuple[Memory, Kno
         known = tuple((str(row[id_]), str(row[mark])) for row in value[rows])
         _check_version(value, memory.revision)
     except (KeyError, TypeError, AttributeError, OverflowError) as wrong:
-        raise ValueError(f"not a learned memory of {rows}: {type(wrong).__name__}: {wrong}") from None
+        raise ValueError(
+            f"not a learned memory of {rows}: {type(wrong).__name__}: {wrong}"
+        ) from None
     return memory, known
 
 
@@ -137,28 +172,45 @@ def calibration_json(calibration: Calibration) -> dict[str, Any]:
 
 
 def calibration_from(value: Mapping[str, Any]) -> Calibration:
-    """Return a file's calibration. Raises ValueError, with the reason, for another file or version."""
+    """Return a file's calibration.
+
+    Raises ValueError, with the reason, for another file or version.
+    """
     try:
         _check_schema(value, CALIBRATION_SCHEMA)
-        weights = tuple(sorted((str(row["feature"]), float(row["weight"])) for row in value["weights"]))
-        found = Calibration(str(value["version"]), int(value["labels"]), float(value["bias"]), weights)
+        weights = tuple(
+            sorted((str(row["feature"]), float(row["weight"])) for row in value["weights"])
+        )
+        found = Calibration(
+            str(value["version"]), int(value["labels"]), float(value["bias"]), weights
+        )
         _check_version(value, calibration_version(found.bias, weights, found.labels))
     except (KeyError, TypeError, AttributeError, OverflowError) as wrong:
         raise ValueError(f"not a learned calibration: {type(wrong).__name__}: {wrong}") from None
     if {name for name, _ in weights} - features_of(Evidence()).keys():
         raise ValueError("it weighs features that this version does not know")
     if found.labels < MIN_LABELS:
-        raise ValueError(f"it was fitted on {found.labels} labels, fewer than the {MIN_LABELS} it takes")
+        raise ValueError(
+            f"it was fitted on {found.labels} labels, fewer than the {MIN_LABELS} it takes"
+        )
     return found
 
 
 def words_alone_json(value: WordsAlone) -> dict[str, Any]:
-    return {"schema": EMBEDDINGS_SCHEMA, "version": value.revision, "embedder": value.embedder, "rank": "never",
-            "why": value.why}  # fmt: skip
+    return {
+        "schema": EMBEDDINGS_SCHEMA,
+        "version": value.revision,
+        "embedder": value.embedder,
+        "rank": "never",
+        "why": value.why,
+    }
 
 
 def words_alone_from(value: Mapping[str, Any]) -> WordsAlone:
-    """Return a file's decision about an embedder. Raises ValueError, with the reason, for another file or version."""
+    """Return a file's decision about an embedder.
+
+    Raises ValueError, with the reason, for another file or version.
+    """
     try:
         _check_schema(value, EMBEDDINGS_SCHEMA)
         found = WordsAlone(str(value["embedder"]), str(value["why"]))
@@ -175,4 +227,6 @@ def _check_schema(value: Mapping[str, Any], schema: str) -> None:
 
 def _check_version(value: Mapping[str, Any], version: str) -> None:
     if value["version"] != version:
-        raise ValueError("it was changed after it was learned: its contents are not of the version it states")
+        raise ValueError(
+            "it was changed after it was learned: its contents are not of the version it states"
+        )

@@ -1,14 +1,16 @@
 """Proposed config changes from the logs, each with its evidence. Nothing here is ever applied.
 
 Rules:
-1. A route is proposed if search or a model gave the same answer at the same address: at least `after` times, in at
-   least `MIN_RUNS` runs (a run counting at most `PER_RUN` times), as `SAME` of all answers there; and if `USED` of
-   these were used (unless the engine calls no tools through the router at all).
-2. An example is proposed for a bundle if search alone fails to rank it for past steps that needed it, in at least
-   `MIN_RUNS` runs and for `SAME` of those with similar texts. It is a recorded text: read it before you adopt it,
-   because the router's model will read it too.
-3. A trim is proposed for tools that were shown at `MIN_SHOWN` steps of `MIN_RUNS` runs, and never called nor asked for.
-   A step for which a reviewer says that the bundle was needed counts only if one of its tools was called.
+1. A route is proposed if search or a model gave the same answer at the same address: at least
+   `after` times, in at least `MIN_RUNS` runs (a run counting at most `PER_RUN` times), as `SAME` of
+   all answers there; and if `USED` of these were used (unless the engine calls no tools through the
+   router at all).
+2. An example is proposed for a bundle if search alone fails to rank it for past steps that needed
+   it, in at least `MIN_RUNS` runs and for `SAME` of those with similar texts. It is a recorded
+   text: read it before you adopt it, because the router's model will read it too.
+3. A trim is proposed for tools that were shown at `MIN_SHOWN` steps of `MIN_RUNS` runs, and never
+   called nor asked for. A step for which a reviewer says that the bundle was needed counts only if
+   one of its tools was called.
 4. Only what policy permits today is proposed, and only for bundles that have not changed.
 """
 
@@ -44,7 +46,10 @@ REDACTED: Final = "[redacted"
 
 @dataclass(frozen=True, slots=True)
 class RouteProposal:
-    """A row for `routes.toml`. `same` of `answers` were this one, in `runs` runs; the models took `cost_usd` for it."""
+    """A row for `routes.toml`.
+
+    `same` of `answers` were this one, in `runs` runs; the models took `cost_usd` for it.
+    """
 
     workflow: str
     role: str
@@ -59,7 +64,9 @@ class RouteProposal:
 
 @dataclass(frozen=True, slots=True)
 class ExampleProposal:
-    """An example for a bundle: found in `runs` runs; search alone ranks the bundle `rank`th (None: not at all)."""
+    """An example for a bundle: found in `runs` runs; search alone ranks the bundle `rank`th (None:
+    not at all).
+    """
 
     bundle: str
     text: str
@@ -69,8 +76,9 @@ class ExampleProposal:
 
 @dataclass(frozen=True, slots=True)
 class TrimProposal:
-    """Tools of a bundle that were shown at `steps` steps of `runs` runs and never called (`whole`: all of the
-    bundle's). They cost `tokens` at each of these steps."""
+    """Tools of a bundle that were shown at `steps` steps of `runs` runs and never called (`whole`:
+    all of the bundle's). They cost `tokens` at each of these steps.
+    """
 
     bundle: str
     tools: tuple[str, ...]
@@ -108,14 +116,21 @@ def propose(
     )
 
 
-# --- routes --------------------------------------------------------------------------------------------------------
+# --- routes ---------------------------------------------------------------------------------------
 
 
-def _propose_routes(past: Sequence[PastStep], current: Catalog, after: int) -> Iterator[RouteProposal]:
+def _propose_routes(
+    past: Sequence[PastStep], current: Catalog, after: int
+) -> Iterator[RouteProposal]:
     answered: defaultdict[Address, list[PastStep]] = defaultdict(list)
     calls = any(step.called for step in past)
     for step in past:
-        if step.picks and not step.degraded and not step.step.parent_run_id and step.step.policy is None:
+        if (
+            step.picks
+            and not step.degraded
+            and not step.step.parent_run_id
+            and step.step.policy is None
+        ):
             answered[step.address].append(step)
     for address, steps in sorted(answered.items()):
         if any(is_glob(name) or not name.isprintable() for name in address):
@@ -145,35 +160,44 @@ def _cap_steps(steps: Iterable[PastStep]) -> list[PastStep]:
 
 
 def _row(settled: Sequence[PastStep], current: Catalog) -> tuple[str, ...]:
-    """Return the bundles of the row: those that the asking route maps already, then the answer in its most frequent
-    order. Empty if today's config settles the address itself, or does not permit it."""
+    """Return the bundles of the row: those that the asking route maps already, then the answer in
+    its most frequent order. Empty if today's config settles the address itself, or does not permit
+    it.
+    """
     last = settled[-1]
     plan = plan_for(current, last.step, last.facts.grants)
     route: Route | None = plan.route
     if route is not None and route.ask is None:
         return ()
-    order, _ = min(Counter(step.picks or () for step in settled).items(), key=lambda item: (-item[1], item[0]))
+    order, _ = min(
+        Counter(step.picks or () for step in settled).items(), key=lambda item: (-item[1], item[0])
+    )
     ids = (*(route.bundles if route is not None else ()), *order)
     named = [(id_, current.bundle(id_)) for id_ in ids]
-    if any(bundle is None or not plan.verdicts.of(id_, last.facts).permitted for id_, bundle in named):
+    if any(
+        bundle is None or not plan.verdicts.of(id_, last.facts).permitted for id_, bundle in named
+    ):
         return ()
     return tuple(dict.fromkeys(bundle.id for _, bundle in named if bundle is not None))
 
 
-# --- examples ------------------------------------------------------------------------------------------------------
+# --- examples -------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class _Kind:
-    """Similar texts: the runs in which each bundle was needed for them, and for each bundle the texts that search alone
-    fails to rank to it, with the rank."""
+    """Similar texts: the runs in which each bundle was needed for them, and for each bundle the
+    texts that search alone fails to rank to it, with the rank.
+    """
 
     stems: frozenset[str]
     runs: defaultdict[str, set[str]]
     missed: defaultdict[str, dict[str, int | None]]
 
 
-def _propose_examples(labelled: Sequence[LabelledStep], search: Search) -> Iterator[ExampleProposal]:
+def _propose_examples(
+    labelled: Sequence[LabelledStep], search: Search
+) -> Iterator[ExampleProposal]:
     found: defaultdict[str, list[ExampleProposal]] = defaultdict(list)
     for kind in _kinds(labelled, search):
         total = len(set().union(*kind.runs.values()))
@@ -202,17 +226,23 @@ def _kinds(labelled: Sequence[LabelledStep], search: Search) -> list[_Kind]:
             for stem in stems:
                 holding[stem].append(kind)
         (needed,) = step.needed
-        ranked = [scored.id for scored in search.rank_bundles(step.past.request, step.permitted).scored]
+        ranked = [
+            scored.id for scored in search.rank_bundles(step.past.request, step.permitted).scored
+        ]
         kind.runs[needed].add(step.past.run_id)
         if ranked[:1] != [needed]:
-            kind.missed[needed].setdefault(text, ranked.index(needed) + 1 if needed in ranked else None)
+            kind.missed[needed].setdefault(
+                text, ranked.index(needed) + 1 if needed in ranked else None
+            )
     return kinds
 
 
-# --- trims ---------------------------------------------------------------------------------------------------------
+# --- trims ----------------------------------------------------------------------------------------
 
 
-def _trims(past: Sequence[PastStep], catalogs: Mapping[str, Catalog], current: Catalog) -> Iterator[TrimProposal]:
+def _trims(
+    past: Sequence[PastStep], catalogs: Mapping[str, Catalog], current: Catalog
+) -> Iterator[TrimProposal]:
     steps: Counter[str] = Counter()
     runs: defaultdict[str, set[str]] = defaultdict(set)
     used: defaultdict[str, set[str]] = defaultdict(set)
@@ -241,6 +271,6 @@ def _trims(past: Sequence[PastStep], catalogs: Mapping[str, Catalog], current: C
 def _is_unchanged(id_: str, old_catalog: Catalog | None, catalog: Catalog) -> bool:
     if old_catalog is None or id_ not in old_catalog.bundles or id_ not in catalog.bundles:
         return False
-    return old_catalog.revision == catalog.revision or fingerprint(old_catalog.bundles[id_]) == fingerprint(
-        catalog.bundles[id_]
-    )
+    return old_catalog.revision == catalog.revision or fingerprint(
+        old_catalog.bundles[id_]
+    ) == fingerprint(catalog.bundles[id_])

@@ -29,7 +29,10 @@ RECENT: Final = 5
 
 
 class StepLabel(Frozen):
-    """A line of `labels.jsonl`: a reviewer's label of one decision. `needed` and `not_needed` hold bundle ids."""
+    """A line of `labels.jsonl`: a reviewer's label of one decision.
+
+    `needed` and `not_needed` hold bundle ids.
+    """
 
     schema_: str = Field(default=LABEL_SCHEMA, alias="schema", pattern=r"^bundle-router\.label/1$")
     decision_id: str = Field(min_length=1, max_length=300)
@@ -47,10 +50,15 @@ def label_of(
     by: str,
     time_ns: int,
 ) -> StepLabel:
-    """Return a reviewer's label of a decision. Raises RequestError where it names no bundle, one as both, or one that
-    the decision's config (`catalog`) does not have."""
+    """Return a reviewer's label of a decision.
+
+    Raises RequestError where it names no bundle, one as both, or one that the decision's config
+    (`catalog`) does not have.
+    """
     if not needed and not not_needed:
-        raise RequestError("the label names no bundle", advice="name a bundle that it needed or did not need")
+        raise RequestError(
+            "the label names no bundle", advice="name a bundle that it needed or did not need"
+        )
     if both := sorted({*needed} & {*not_needed}):
         raise RequestError(f"{both[0]!r} can't be both needed and not needed")
     for id_ in (*needed, *not_needed):
@@ -59,16 +67,19 @@ def label_of(
             raise RequestError(f"the decision's config has no bundle {id_[:200]!r}", advice=hint)
     id_ = record.decision.decision_id
     at = time_text(time_ns)
-    return StepLabel(decision_id=id_, needed=tuple(needed), not_needed=tuple(not_needed), by=by[:200], time=at)
+    return StepLabel(
+        decision_id=id_, needed=tuple(needed), not_needed=tuple(not_needed), by=by[:200], time=at
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class PastStep:
     """One recorded decision and what followed until the next one.
 
-    `shown`: bundle id to the reason it was shown for. `called`: (bundle, tool) of every call that reached its tool.
-    `missed`: tools that were asked for and merely not shown. `picks`: the answer of search or a model, in order; None
-    if neither answered. `needed` and `not_needed` are a reviewer's labels.
+    `shown`: bundle id to the reason it was shown for. `called`: (bundle, tool) of every call that
+    reached its tool. `missed`: tools that were asked for and merely not shown. `picks`: the answer
+    of search or a model, in order; None if neither answered. `needed` and `not_needed` are a
+    reviewer's labels.
     """
 
     run_id: str
@@ -95,7 +106,9 @@ class PastStep:
     @property
     def request(self) -> Request:
         """The search request of this step, as at routing time."""
-        from bundle_router.core.search.corpus import request_of  # imports search, which labels do not need
+        from bundle_router.core.search.corpus import (
+            request_of,
+        )  # imports search, which labels do not need
 
         return request_of(self.step, self.recent)
 
@@ -110,9 +123,12 @@ class _Open:
     missed: dict[str, None] = field(default_factory=dict)
 
 
-def past_steps(records: Iterable[Mapping[str, Any]], corrections: Sequence[StepLabel] = ()) -> list[PastStep]:
-    """Return the steps of one run, from its records in the order of their `seq`. Later corrections override earlier
-    ones.
+def past_steps(
+    records: Iterable[Mapping[str, Any]], corrections: Sequence[StepLabel] = ()
+) -> list[PastStep]:
+    """Return the steps of one run, from its records in the order of their `seq`.
+
+    Later corrections override earlier ones.
 
     Raises CorruptRun for a malformed record.
     """
@@ -123,11 +139,15 @@ def past_steps(records: Iterable[Mapping[str, Any]], corrections: Sequence[StepL
         if isinstance(record, DecisionRecord):
             opened[record.decision.decision_id] = _Open(record, tuple(recent))
             step = record.step
-            recent.append(RecentStep(step.role, step.step, step.goal, tuple(record.decision.bundle_ids)))
+            recent.append(
+                RecentStep(step.role, step.step, step.goal, tuple(record.decision.bundle_ids))
+            )
         elif isinstance(record, CallFinished) and record.decision_id in opened:
             _add_call(opened[record.decision_id], record)
     labels = _spoken_labels(corrections)
-    return [_close(entry, *labels.get(id_, (frozenset(), frozenset()))) for id_, entry in opened.items()]
+    return [
+        _close(entry, *labels.get(id_, (frozenset(), frozenset()))) for id_, entry in opened.items()
+    ]
 
 
 def _add_call(entry: _Open, record: CallFinished) -> None:
@@ -137,14 +157,19 @@ def _add_call(entry: _Open, record: CallFinished) -> None:
         entry.missed[record.name] = None
 
 
-def _spoken_labels(corrections: Sequence[StepLabel]) -> dict[str, tuple[frozenset[str], frozenset[str]]]:
+def _spoken_labels(
+    corrections: Sequence[StepLabel],
+) -> dict[str, tuple[frozenset[str], frozenset[str]]]:
     votes: dict[str, dict[str, bool]] = {}
     for correction in corrections:
         row = votes.setdefault(correction.decision_id, {})
         row.update(dict.fromkeys(correction.needed, True))
         row.update(dict.fromkeys(correction.not_needed, False))
     return {
-        id_: (frozenset(b for b, yes in row.items() if yes), frozenset(b for b, yes in row.items() if not yes))
+        id_: (
+            frozenset(b for b, yes in row.items() if yes),
+            frozenset(b for b, yes in row.items() if not yes),
+        )
         for id_, row in votes.items()
     }
 

@@ -1,4 +1,6 @@
-"""The report of `learn`: what the logs teach, what that would change, and its effect on a held-back part of them."""
+"""The report of `learn`: what the logs teach, what that would change, and its effect on a held-back
+part of them.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,20 @@ from bundle_router.core.catalog import Catalog
 from bundle_router.core.models.canonical import digest_of
 from bundle_router.core.search.ranking import Search
 from bundle_router.review.learning.calibration import CalibrationFit, calibrate
-from bundle_router.review.learning.fitting import EmbeddingFit, MemoryFit, fit, fit_embeddings, fit_tools
+from bundle_router.review.learning.fitting import (
+    EmbeddingFit,
+    MemoryFit,
+    fit,
+    fit_embeddings,
+    fit_tools,
+)
 from bundle_router.review.learning.labels import Labelled, label_steps
-from bundle_router.review.learning.learned_values import LearnedValues, WordsAlone, known_of, known_tools_of
+from bundle_router.review.learning.learned_values import (
+    LearnedValues,
+    WordsAlone,
+    known_of,
+    known_tools_of,
+)
 from bundle_router.review.learning.proposals import AFTER, Proposals, propose
 from bundle_router.review.learning.recorded_steps import PastStep
 
@@ -21,8 +34,11 @@ VERSION_DIGITS: Final = 12
 
 @dataclass(frozen=True)
 class Learning:
-    """The result of `learn`. `memory` (of bundles), `tools` and `calibration` are None if they were not requested, or
-    without search."""
+    """The result of `learn`.
+
+    `memory` (of bundles), `tools` and `calibration` are None if they were not requested, or without
+    search.
+    """
 
     runs: int
     steps: int
@@ -39,7 +55,9 @@ class Learning:
     @property
     def version(self) -> str:
         """Version of the values that would be in force: state it to accept exactly these."""
-        return digest_of([list(pair) for pair in self.proposed.revisions]).removeprefix("sha256:")[:VERSION_DIGITS]
+        return digest_of([list(pair) for pair in self.proposed.revisions]).removeprefix("sha256:")[
+            :VERSION_DIGITS
+        ]
 
     @property
     def changes(self) -> bool:
@@ -51,13 +69,19 @@ class Learning:
             "schema": "bundle-router.learning/1",
             "version": self.version,
             "changes": self.changes,
-            "in_force": [{"name": name, "version": version} for name, version in self.now.revisions],
-            "proposed": [{"name": name, "version": version} for name, version in self.proposed.revisions],
+            "in_force": [
+                {"name": name, "version": version} for name, version in self.now.revisions
+            ],
+            "proposed": [
+                {"name": name, "version": version} for name, version in self.proposed.revisions
+            ],
             "runs": self.runs,
             "steps": self.steps,
             "labels": {
                 "steps": len(self.labelled.steps),
-                "by_kind": [{"kind": kind, "labels": number} for kind, number in self.labelled.by_kind],
+                "by_kind": [
+                    {"kind": kind, "labels": number} for kind, number in self.labelled.by_kind
+                ],
                 "obsolete": self.labelled.obsolete,
                 "unrankable": self.labelled.unrankable,
                 "over_quota": self.labelled.over_quota,
@@ -84,25 +108,42 @@ def learn(
     calibrating: bool = False,
     after: int = AFTER,
 ) -> Learning:
-    """Learn from past steps under the config `current`, over whose texts `search` ranks. `now` are the values in force.
-    Takes about 40 ms a label."""
+    """Learn from past steps under the config `current`, over whose texts `search` ranks.
+
+    `now` are the values in force. Takes about 40 ms a label.
+    """
     chosen, current = current.settings.search.embeddings, now.applied_to(current)
     labelled = label_steps(past, catalogs, current)
     embeddings = fit_embeddings(labelled.steps, search) if search is not None else None
     proposed = now
-    if embeddings is not None and embeddings.enough and chosen is not None and chosen.rank == "learned":
-        proposed = replace(now, words_alone=None if embeddings.ranks else WordsAlone(chosen.name, embeddings.why))
+    if (
+        embeddings is not None
+        and embeddings.enough
+        and chosen is not None
+        and chosen.rank == "learned"
+    ):
+        proposed = replace(
+            now, words_alone=None if embeddings.ranks else WordsAlone(chosen.name, embeddings.why)
+        )
     if embeddings is not None and chosen is not None and chosen.rank == "always":
         embeddings = replace(embeddings, ranks=True, why=f"as the config says; {embeddings.why}")
     current = proposed.applied_to(current)
-    search = replace(search, by_meaning=current.settings.search.ranks_by_meaning) if search is not None else None
+    search = (
+        replace(search, by_meaning=current.settings.search.ranks_by_meaning)
+        if search is not None
+        else None
+    )
     memory = fit(labelled.steps, search) if search is not None else None
     tools = fit_tools(labelled.steps, search) if search is not None else None
     proposed = _with_memories(proposed, memory, tools, current)
     calibration = None
     if calibrating and search is not None:
         calibration = calibrate(labelled.steps, search, proposed.memory, current)
-        proposed = replace(proposed, calibration=calibration.calibration) if calibration.enough else proposed
+        proposed = (
+            replace(proposed, calibration=calibration.calibration)
+            if calibration.enough
+            else proposed
+        )
     return Learning(
         runs=len({step.run_id for step in past}),
         steps=len(past),
@@ -120,13 +161,21 @@ def learn(
 def _with_memories(
     now: LearnedValues, bundles: MemoryFit | None, tools: MemoryFit | None, current: Catalog
 ) -> LearnedValues:
-    """Return the values with the fitted memories; too few labels keep the present one, contrary ones remove it."""
+    """Return the values with the fitted memories; too few labels keep the present one, contrary
+    ones remove it.
+    """
     if bundles is not None and bundles.enough:
         memory = bundles.memory
-        now = replace(now, memory=memory, known=known_of(memory, current) if memory is not None else ())
+        now = replace(
+            now, memory=memory, known=known_of(memory, current) if memory is not None else ()
+        )
     if tools is not None and tools.enough:
         memory = tools.memory
-        now = replace(now, tools=memory, known_tools=known_tools_of(memory, current) if memory is not None else ())
+        now = replace(
+            now,
+            tools=memory,
+            known_tools=known_tools_of(memory, current) if memory is not None else (),
+        )
     return now
 
 
@@ -162,8 +211,14 @@ def _recall_json(fitted: MemoryFit) -> dict[str, Any] | None:
         return None
     on = fitted.memory is not None and fitted.memory.recollection is not None
     trials = [asdict(trial) for trial in recall.trials]
-    return {"on": on, "why": fitted.recall, "before": recall.before, "after": recall.after, "new": recall.new,
-            "trials": trials}  # fmt: skip
+    return {
+        "on": on,
+        "why": fitted.recall,
+        "before": recall.before,
+        "after": recall.after,
+        "new": recall.new,
+        "trials": trials,
+    }
 
 
 def _calibration_json(fitted: CalibrationFit | None) -> dict[str, Any] | None:
@@ -175,6 +230,8 @@ def _calibration_json(fitted: CalibrationFit | None) -> dict[str, Any] | None:
         "labels": fitted.labels,
         "missing": fitted.missing,
         "held_back": {"before": asdict(fitted.before), "after": asdict(fitted.after)},
-        "by_effect": [{"effect": effect, **asdict(settled)} for effect, settled in fitted.by_effect],
+        "by_effect": [
+            {"effect": effect, **asdict(settled)} for effect, settled in fitted.by_effect
+        ],
         "auroc": fitted.auroc,
     }

@@ -9,14 +9,24 @@ from collections.abc import Iterator, Sequence
 
 from bundle_router.core.catalog import Catalog
 from bundle_router.review.imports.written import toml_string
-from bundle_router.review.learning.proposals import ExampleProposal, Proposals, RouteProposal, TrimProposal
+from bundle_router.review.learning.proposals import (
+    ExampleProposal,
+    Proposals,
+    RouteProposal,
+    TrimProposal,
+)
 
-HEAD = "# Proposed by `bundle-router learn`. Nothing reads this file: copy what you agree with into the config."
+HEAD = (
+    "# Proposed by `bundle-router learn`. Nothing reads this file: copy what you agree with into"
+    " the config."
+)
 
 
 def proposals_toml(proposals: Proposals, catalog: Catalog) -> str:
     """Return the proposals as TOML text."""
-    return "\n".join([HEAD, *_routes(proposals.routes, catalog), *_bundles(proposals, catalog)]) + "\n"
+    return (
+        "\n".join([HEAD, *_routes(proposals.routes, catalog), *_bundles(proposals, catalog)]) + "\n"
+    )
 
 
 def _routes(routes: Sequence[RouteProposal], catalog: Catalog) -> Iterator[str]:
@@ -25,7 +35,10 @@ def _routes(routes: Sequence[RouteProposal], catalog: Catalog) -> Iterator[str]:
         yield "\n# --- routes.toml: put these rows first; each covers one address only"
     for row in routes:
         yield ""
-        yield f"# {row.same} of {row.answers} answers in {row.runs} runs were this one; {row.used} of them were used."
+        yield (
+            f"# {row.same} of {row.answers} answers in {row.runs} runs were this one; {row.used} of"
+            " them were used."
+        )
         if row.cost_usd:
             yield f"# The models took {row.cost_usd:.4f} USD for them."
         yield "[[routes]]"
@@ -46,9 +59,14 @@ def _free_name(row: RouteProposal, names: set[str]) -> str:
 
 
 def _bundles(proposals: Proposals, catalog: Catalog) -> Iterator[str]:
-    ids = sorted({row.bundle for row in proposals.examples} | {row.bundle for row in proposals.trims})
+    ids = sorted(
+        {row.bundle for row in proposals.examples} | {row.bundle for row in proposals.trims}
+    )
     if ids:
-        yield "\n# --- bundles.toml: change these keys of the bundles' entries and leave the others as they are"
+        yield (
+            "\n# --- bundles.toml: change these keys of the bundles' entries and leave the others"
+            " as they are"
+        )
     for id_ in ids:
         yield f"\n[bundles.{toml_string(id_)}]"
         yield from _example_lines([row for row in proposals.examples if row.bundle == id_], catalog)
@@ -62,12 +80,16 @@ def _example_lines(examples: Sequence[ExampleProposal], catalog: Catalog) -> Ite
         rank = f"ranks it {row.rank}." if row.rank is not None else "does not find it"
         yield f"# {toml_string(row.text)}: in {row.runs} runs, and search alone {rank}"
     if examples:
-        yield f"examples = {_list((*catalog.bundles[examples[0].bundle].examples, *(row.text for row in examples)))}"
+        bundle = catalog.bundles[examples[0].bundle]
+        yield f"examples = {_list((*bundle.examples, *(row.text for row in examples)))}"
 
 
 def _trim_lines(row: TrimProposal, catalog: Catalog) -> Iterator[str]:
     bundle = catalog.bundles[row.bundle]
-    words = f"shown at {row.steps} steps of {row.runs} runs and never called, {row.tokens:,} tokens each time"
+    words = (
+        f"shown at {row.steps} steps of {row.runs} runs and never called, {row.tokens:,} tokens"
+        " each time"
+    )
     if row.whole:
         yield f"# All of it was {words}: take it out of the routes that name it."
         return

@@ -2,10 +2,11 @@
 
 Each lint rule is one function, with a stable word in the output. Rules for the rules:
 1. They run on config without errors, and never make config invalid.
-2. They report only the project's own entries, or the shipped ones if there are no others. Rules `ACROSS` files also
-   report a shipped entry that a file of the project has made dead or risky: their findings in the shipped files, less
-   those when these stand alone.
-3. `warning`: it does not do what it appears to do. `risk`: it does, and someone should have checked.
+2. They report only the project's own entries, or the shipped ones if there are no others. Rules
+   `ACROSS` files also report a shipped entry that a file of the project has made dead or risky:
+   their findings in the shipped files, less those when these stand alone.
+3. `warning`: it does not do what it appears to do. `risk`: it does, and someone should have
+   checked.
 4. Each takes about linear time; those that compare pairs compare only pairs that could be alike.
 """
 
@@ -43,10 +44,11 @@ def check(
     check_binary: CheckBinary = no_check,
     has_content: HasContent | None = None,
 ) -> list[Problem]:
-    """Return every error or, without errors, what is dead (`warning`) or dangerous (`risk`) in the project's own files.
+    """Return every error or, without errors, what is dead (`warning`) or dangerous (`risk`) in the
+    project's own files.
 
-    The shipped files are linted if there are no project files. `has_content` tells whether a skill's file exists (None:
-    not checked, and none is reported as missing).
+    The shipped files are linted if there are no project files. `has_content` tells whether a
+    skill's file exists (None: not checked, and none is reported as missing).
     """
     resolved = resolve(files, cards, check_binary)
     if not resolved.report.has_errors:
@@ -56,10 +58,13 @@ def check(
 
 
 def unused_local(local: Iterable[str], catalog: Catalog) -> Iterator[Problem]:
-    """Yield a warning for each server name of the given local tools that the config does not have, so that no bundle
-    can hold them, or of whose tools no bundle holds any."""
+    """Yield a warning for each server name of the given local tools that the config does not have,
+    so that no bundle can hold them, or of whose tools no bundle holds any.
+    """
     bundled = {
-        tool.partition(".")[0] for bundle in catalog.bundles.values() for tool in (*bundle.tools, *bundle.patterns)
+        tool.partition(".")[0]
+        for bundle in catalog.bundles.values()
+        for tool in (*bundle.tools, *bundle.patterns)
     }
     servers = [server.name for server in catalog.servers.values() if not server.traits.is_remote]
     for name in local:
@@ -109,17 +114,32 @@ RULES: Final[dict[str, tuple[str, _Rule]]] = {
     "risky-default": ("risk", rows.risky_default),
     "disabled-default": ("warning", rows.disabled_default),
 }
-"""Every rule: its word, its level, its function. `stray-file` is reported while reading (see `overlay`)."""
+"""Every rule: its word, its level, its function.
+
+`stray-file` is reported while reading (see `overlay`).
+"""
 
 ACROSS: Final = frozenset(
-    {"denied-route", "disabled-in-route", "denied-elsewhere", "effects-differ", "exec-everywhere", "disabled-part"}
+    {
+        "denied-route",
+        "disabled-in-route",
+        "denied-elsewhere",
+        "effects-differ",
+        "exec-everywhere",
+        "disabled-part",
+    }
 )
 
 
 def lint(
-    resolved: ResolvedConfig, shipped: Callable[[], ResolvedConfig], has_content: HasContent | None = None
+    resolved: ResolvedConfig,
+    shipped: Callable[[], ResolvedConfig],
+    has_content: HasContent | None = None,
 ) -> None:
-    """Add all rules' findings to the report. `shipped` resolves the shipped files alone, when needed."""
+    """Add all rules' findings to the report.
+
+    `shipped` resolves the shipped files alone, when needed.
+    """
     alone = all(file.layer == "shipped" for file in resolved.files)
     before: set[tuple[str, str, Path]] | None = None
     for word, finding in _findings(resolved, has_content):
@@ -136,7 +156,9 @@ def lint(
         resolved.report.add(file, where, finding.message, hint, level=RULES[word][0], rule=word)
 
 
-def _findings(resolved: ResolvedConfig, has_content: HasContent | None) -> Iterator[tuple[str, LintFinding]]:
+def _findings(
+    resolved: ResolvedConfig, has_content: HasContent | None
+) -> Iterator[tuple[str, LintFinding]]:
     subject = Subject(resolved, Reach(resolved.catalog), has_content)
     for word, (_, rule) in RULES.items():
         yield from ((word, finding) for finding in rule(subject))
@@ -147,18 +169,27 @@ def _place(word: str, finding: LintFinding) -> tuple[str, str, Path]:
 
 
 def unpinned_servers(catalog: Catalog, pins: Mapping[str, Pins]) -> tuple[str, ...]:
-    """Return the servers that bundles use and nobody has reviewed: none of their tools can be used."""
+    """Return the servers that bundles use and nobody has reviewed: none of their tools can be
+    used.
+    """
     used = {name for bundle in catalog.bundles.values() for name in bundle.servers}
     return tuple(
         server.name
         for server in catalog.servers.values()
-        if server.enabled and server.traits.is_remote and server.name in used and server.name not in pins
+        if server.enabled
+        and server.traits.is_remote
+        and server.name in used
+        and server.name not in pins
     )
 
 
-def pin_problems(catalog: Catalog, pins: Mapping[str, Pins], folder: str, written: WrittenConfig) -> Iterator[Problem]:
-    """Yield warnings and risks, by server. `folder` is the folder of pin files as messages name it; `written` is the
-    parsed config."""
+def pin_problems(
+    catalog: Catalog, pins: Mapping[str, Pins], folder: str, written: WrittenConfig
+) -> Iterator[Problem]:
+    """Yield warnings and risks, by server.
+
+    `folder` is the folder of pin files as messages name it; `written` is the parsed config.
+    """
     everyone = Neighbourhood(catalog.cards.values())
     for name, known in pins.items():
         server = catalog.servers.get(name)
@@ -168,7 +199,8 @@ def pin_problems(catalog: Catalog, pins: Mapping[str, Pins], folder: str, writte
         file, again = f"{folder}/{name}.json", f"review it: bundle-router pin {development}{name}"
         for row in server_differences(known, None, server, ()):
             message = (
-                f"server {name!r} was reviewed with another {row.path.rpartition('/')[2]}: no tool of it can be used"
+                f"server {name!r} was reviewed with another {row.path.rpartition('/')[2]}: no tool"
+                " of it can be used"
             )
             yield Problem(file, 0, "origin", message, again, "warning", "pin-origin")
         yield from _unpinned(written, known, again)
@@ -180,9 +212,14 @@ def _unpinned(written: WrittenConfig, known: Pins, again: str) -> Iterator[Probl
     report, names = Report(()), [f"{known.server}.{tool}" for tool in known.names]
     for entry in written.bundles.values():
         for index, tool in enumerate(entry.value.tools):
-            if tool.startswith(f"{known.server}.") and not any(matches(tool, name) for name in names):
+            if tool.startswith(f"{known.server}.") and not any(
+                matches(tool, name) for name in names
+            ):
                 message = f"{tool!r} is none of the {len(names)} pinned tools"
-                hint, place = report.suggester.did_you_mean(tool, names) or again, (*entry.path, "tools", index)
+                hint, place = (
+                    report.suggester.did_you_mean(tool, names) or again,
+                    (*entry.path, "tools", index),
+                )
                 report.add(entry.file, place, message, hint, level="warning", rule="unpinned-tool")
     yield from report.problems()
 
@@ -190,7 +227,10 @@ def _unpinned(written: WrittenConfig, known: Pins, again: str) -> Iterator[Probl
 def _lights(known: Pins, file: str, everyone: Neighbourhood) -> Iterator[Problem]:
     for pin in known.pins:
         verdict = inspect(
-            json.loads(pin.definition), server=known.server, instructions=known.instructions, neighbours=everyone
+            json.loads(pin.definition),
+            server=known.server,
+            instructions=known.instructions,
+            neighbours=everyone,
         )
         if verdict.warns:
             seen = "; ".join(f"{f.rule}: {f.seen!r}" for f in verdict.findings[:3])

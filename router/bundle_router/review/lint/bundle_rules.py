@@ -34,9 +34,14 @@ def alike_pairs(bundles: Sequence[Bundle]) -> Iterator[tuple[Bundle, Bundle, str
 
 
 def _alike_in_words(bundles: Sequence[Bundle]) -> Iterator[tuple[Bundle, Bundle]]:
-    """Yield similar pairs. Prefix filter: such sets share one of the rarest words of each, so only those are
-    compared."""
-    words = [frozenset(_WORD.findall(f"{bundle.description} {bundle.avoid}".lower())) for bundle in bundles]
+    """Yield similar pairs.
+
+    Prefix filter: such sets share one of the rarest words of each, so only those are compared.
+    """
+    words = [
+        frozenset(_WORD.findall(f"{bundle.description} {bundle.avoid}".lower()))
+        for bundle in bundles
+    ]
     frequency = Counter(word for word_set in words for word in word_set)
     holders: defaultdict[str, list[int]] = defaultdict(list)
     left = MAX_COMPARISONS
@@ -57,14 +62,21 @@ def _alike_in_words(bundles: Sequence[Bundle]) -> Iterator[tuple[Bundle, Bundle]
 
 def never_permitted(subject: Subject) -> Iterator[LintFinding]:
     for entry, bundle in subject.bundles():
-        if not subject.is_off(bundle) and subject.reach.complete and not subject.reach.permitted_anywhere(bundle):
+        if (
+            not subject.is_off(bundle)
+            and subject.reach.complete
+            and not subject.reach.permitted_anywhere(bundle)
+        ):
             yield LintFinding(entry, *no_policy(bundle.id))
 
 
 def no_policy(bundle_id: str) -> tuple[str, str]:
     """Return what is wrong with a bundle that no step may see, and the rows that show it."""
     policy = f"name, role and allow = ['bundle:{bundle_id}'] in policy.toml permits it"
-    hint = f"a row [[policies]] with {policy}, one of [[routes]] with bundles = ['{bundle_id}'] shows it"
+    hint = (
+        f"a row [[policies]] with {policy}, one of [[routes]] with bundles = ['{bundle_id}']"
+        " shows it"
+    )
     return f"no policy lets any step see bundle {bundle_id!r}", hint
 
 
@@ -76,7 +88,9 @@ def disabled_server(subject: Subject) -> Iterator[LintFinding]:
             if name not in reported and not subject.catalog.servers[name].enabled:
                 reported.add(name)
                 message = f"server {name!r} is disabled, so none of its tools is shown"
-                yield LintFinding(entry, message, "enable it, or take its tools out", ("tools", index))
+                yield LintFinding(
+                    entry, message, "enable it, or take its tools out", ("tools", index)
+                )
 
 
 def disabled_part(subject: Subject) -> Iterator[LintFinding]:
@@ -85,7 +99,9 @@ def disabled_part(subject: Subject) -> Iterator[LintFinding]:
             part = subject.catalog.bundle(id_)
             if part is not None and not part.enabled:
                 message = f"bundle {id_!r} is disabled, and its tools come along here all the same"
-                yield LintFinding(entry, message, "take it out, or deny its tools", ("bundles", index))
+                yield LintFinding(
+                    entry, message, "take it out, or deny its tools", ("bundles", index)
+                )
 
 
 def excluded_tool(subject: Subject) -> Iterator[LintFinding]:
@@ -102,14 +118,18 @@ def over_budget(subject: Subject) -> Iterator[LintFinding]:
     for entry, bundle in subject.bundles():
         tokens = sum(cards[tool].tokens for tool in bundle.tools if tool in cards)
         if bundle.max_tokens is not None and tokens > bundle.max_tokens:
-            message = f"its tools' definitions take {tokens:,} tokens, more than {bundle.max_tokens:,}"
+            message = (
+                f"its tools' definitions take {tokens:,} tokens, more than {bundle.max_tokens:,}"
+            )
             yield LintFinding(entry, message, "split it, or raise max_tokens", ("max_tokens",))
 
 
 def missing_companion(subject: Subject) -> Iterator[LintFinding]:
     for entry, bundle in subject.bundles():
         for index, tool in enumerate(entry.value.companions):
-            if tool not in bundle.tools and not any(matches(pattern, tool) for pattern in bundle.patterns):
+            if tool not in bundle.tools and not any(
+                matches(pattern, tool) for pattern in bundle.patterns
+            ):
                 yield LintFinding(
                     entry,
                     f"{tool!r} is not in the bundle, so it does not come along",
@@ -124,7 +144,11 @@ def missing_skill(subject: Subject) -> Iterator[LintFinding]:
     for entry, bundle in subject.bundles():
         if bundle.skill is not None and not subject.has_content(bundle.skill):
             message, file = f"there is no file bundles/{bundle.skill}", f"{bundle.skill}/SKILL.md"
-            advice = f"did you mean {file!r}?" if subject.has_content(file) else "write it, or take the key out"
+            advice = (
+                f"did you mean {file!r}?"
+                if subject.has_content(file)
+                else "write it, or take the key out"
+            )
             yield LintFinding(entry, message, advice, ("skill",))
 
 
@@ -138,16 +162,26 @@ def hidden_tool(subject: Subject) -> Iterator[LintFinding]:
             for other in by_server[shown.server]:
                 hidden = f"{shown.server}.{other}"
                 if hidden not in bundle.tools and _mentions(shown.description, other, hidden):
-                    message = f"the text of {shown.name!r} tells agents of {hidden!r}, which the bundle hides"
-                    yield LintFinding(entry, message, "add it, or agents will call what they can't", ("tools",))
+                    message = (
+                        f"the text of {shown.name!r} tells agents of {hidden!r}, which the bundle"
+                        " hides"
+                    )
+                    yield LintFinding(
+                        entry, message, "add it, or agents will call what they can't", ("tools",)
+                    )
 
 
 def _mentions(text: str, tool: str, canonical: str) -> bool:
-    """Return whether the text names the tool. A one-word name (`search`) counts only in code marks."""
+    """Return whether the text names the tool.
+
+    A one-word name (`search`) counts only in code marks.
+    """
     if tool not in text:  # of hundreds of tools: no pattern is compiled for each pair
         return False
     marked = canonical in text or f"`{tool}`" in text
-    return marked or ("_" in tool and re.search(rf"(?<![\w.]){re.escape(tool)}(?!\w)", text) is not None)
+    return marked or (
+        "_" in tool and re.search(rf"(?<![\w.]){re.escape(tool)}(?!\w)", text) is not None
+    )
 
 
 def alike_bundles(subject: Subject) -> Iterator[LintFinding]:
@@ -159,12 +193,16 @@ def alike_bundles(subject: Subject) -> Iterator[LintFinding]:
 
 
 def effects_differ(subject: Subject) -> Iterator[LintFinding]:
-    """Yield a bundle that declares an effect which, by other bundles' declarations, none of its tools can have.
+    """Yield a bundle that declares an effect which, by other bundles' declarations, none of its
+    tools can have.
 
-    A bundle's effects are those of all its tools together, so a tool can only have effects that every bundle with it
-    declares. One of the two is wrong; if it is the other one, policies by effect let the tool through.
+    A bundle's effects are those of all its tools together, so a tool can only have effects that
+    every bundle with it declares. One of the two is wrong; if it is the other one, policies by
+    effect let the tool through.
     """
-    listed_in = {bundle.id: _own_tools(entry.value.tools, bundle) for entry, bundle in subject.bundles()}
+    listed_in = {
+        bundle.id: _own_tools(entry.value.tools, bundle) for entry, bundle in subject.bundles()
+    }
     listed: dict[str, list[Bundle]] = {}
     for bundle in subject.catalog.bundles.values():
         for tool in listed_in[bundle.id]:
@@ -173,26 +211,38 @@ def effects_differ(subject: Subject) -> Iterator[LintFinding]:
         if bundle.patterns:
             continue  # unknown tools may have any effect
         for effect in entry.value.effects if listed_in[bundle.id] else ():
-            lacking = [next((o for o in listed[t] if effect not in o.effects), None) for t in listed_in[bundle.id]]
+            lacking = [
+                next((o for o in listed[t] if effect not in o.effects), None)
+                for t in listed_in[bundle.id]
+            ]
             if None not in lacking and (other := lacking[0]) is not None:
                 tool = listed_in[bundle.id][0]
                 yield _at_the_newer(subject, entry, effect, tool, other.id)
                 break
 
 
-def _at_the_newer(subject: Subject, entry: WrittenEntry[Any], effect: str, tool: str, other_id: str) -> LintFinding:
+def _at_the_newer(
+    subject: Subject, entry: WrittenEntry[Any], effect: str, tool: str, other_id: str
+) -> LintFinding:
     """Return the finding for the project's entry, if the other one is a shipped one."""
-    hint, other = "one of the two is wrong, and policies rest on it", subject.resolved.written.bundles[other_id]
+    hint, other = (
+        "one of the two is wrong, and policies rest on it",
+        subject.resolved.written.bundles[other_id],
+    )
     if entry.file.layer == "shipped" and other.file.layer == "project":
         message = f"does not say that {tool!r} can {effect!r}, as bundle {entry.name!r} does"
         return LintFinding(other, message, hint, ("effects",))
-    message = f"says that {tool!r} can {effect!r}, and bundle {other_id!r}, which holds it too, does not"
+    message = (
+        f"says that {tool!r} can {effect!r}, and bundle {other_id!r}, which holds it too, does not"
+    )
     return LintFinding(entry, message, hint, ("effects",))
 
 
 def _own_tools(refs: list[str], bundle: Bundle) -> list[str]:
     """Return the bundle's tools without those of the bundles it is composed of."""
-    return [tool for tool in bundle.tools if any(matches(ref, tool) for ref in refs)] if refs else []
+    return (
+        [tool for tool in bundle.tools if any(matches(ref, tool) for ref in refs)] if refs else []
+    )
 
 
 def always_effects(subject: Subject) -> Iterator[LintFinding]:

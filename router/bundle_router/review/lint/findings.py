@@ -13,7 +13,10 @@ from bundle_router.core.config.resolve import ResolvedConfig
 from bundle_router.review.lint.reach import Reach
 
 HasContent = Callable[[str], bool]
-"""Whether a file of reviewed content (`repo/SKILL.md`) exists. The core reads no disk: the caller provides it."""
+"""Whether a file of reviewed content (`repo/SKILL.md`) exists.
+
+The core reads no disk: the caller provides it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +42,28 @@ class Subject:
         return self.resolved.catalog
 
     def bundles(self) -> Iterator[tuple[WrittenEntry[Any], Bundle]]:
-        yield from ((entry, self.catalog.bundles[id_]) for id_, entry in self.resolved.written.bundles.items())
+        yield from (
+            (entry, self.catalog.bundles[id_])
+            for id_, entry in self.resolved.written.bundles.items()
+        )
 
     def is_never_permitted(self, bundle: Bundle) -> bool:
-        """Return whether `never-permitted` reports the project's own bundle, so that other rules need not."""
+        """Return whether `never-permitted` reports the project's own bundle, so that other rules
+        need not.
+        """
         is_own = self.resolved.written.bundles[bundle.id].file.layer == "project"
         return is_own and not self.reach.permitted_anywhere(bundle)
 
     def is_off(self, bundle: Bundle) -> str:
-        """Return why nothing of the bundle can ever be shown: it, or all of its servers, are disabled."""
+        """Return why nothing of the bundle can ever be shown: it, or all of its servers, are
+        disabled.
+        """
         if not bundle.enabled:
             return f"bundle {bundle.id!r} is disabled"
         servers = [self.catalog.servers[name] for name in bundle.servers]
         if servers and not any(server.enabled for server in servers):
-            return f"bundle {bundle.id!r} has only tools of server {servers[0].name!r}, which is disabled"
+            return (
+                f"bundle {bundle.id!r} has only tools of server {servers[0].name!r}, which is"
+                " disabled"
+            )
         return ""

@@ -1,4 +1,6 @@
-"""Lint: routes that never win, policies that say too little or too much, unsafe fallbacks and servers."""
+"""Lint: routes that never win, policies that say too little or too much, unsafe fallbacks and
+servers.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def unreachable_route(subject: Subject) -> Iterator[LintFinding]:
     entries = subject.resolved.written.routes
     for index, earlier in shadowing_routes(subject.catalog.routes).items():
         name = subject.catalog.routes[earlier].name
-        message = f"never matches: route {name!r} (routes[{earlier}]) matches all of its steps first"
+        message = (
+            f"never matches: route {name!r} (routes[{earlier}]) matches all of its steps first"
+        )
         yield LintFinding(entries[index], message, "move it up, or remove it")
 
 
@@ -36,7 +40,12 @@ def denied_route(subject: Subject) -> Iterator[LintFinding]:
                 continue
             if not subject.reach.permitted_on(route, bundle):
                 message = f"policy denies {id_!r} to every step that this route matches"
-                yield LintFinding(entry, message, "allow it there, or take it out of the route", ("bundles", index))
+                yield LintFinding(
+                    entry,
+                    message,
+                    "allow it there, or take it out of the route",
+                    ("bundles", index),
+                )
 
 
 def disabled_in_route(subject: Subject) -> Iterator[LintFinding]:
@@ -49,18 +58,27 @@ def disabled_in_route(subject: Subject) -> Iterator[LintFinding]:
                     yield LintFinding(entry, why, "enable it, or take it out", (key, index))
 
 
-# --- policies ------------------------------------------------------------------------------------------------------
+# --- policies -------------------------------------------------------------------------------------
 
 
 def grantless_policy(subject: Subject) -> Iterator[LintFinding]:
-    for entry, policy in zip(subject.resolved.written.policies, subject.catalog.policies, strict=True):
+    for entry, policy in zip(
+        subject.resolved.written.policies, subject.catalog.policies, strict=True
+    ):
         if policy.allow is None and not subject.reach.granted_on(policy):
-            message = "only narrows, and no policy with 'allow' covers any of its steps: nothing is allowed there"
-            yield LintFinding(entry, message, "add allow = [...] to it or to another policy for these steps")
+            message = (
+                "only narrows, and no policy with 'allow' covers any of its steps: nothing is"
+                " allowed there"
+            )
+            yield LintFinding(
+                entry, message, "add allow = [...] to it or to another policy for these steps"
+            )
 
 
 def unrouted_name(subject: Subject) -> Iterator[LintFinding]:
-    """Yield a workflow, role or step in a policy that no route covers, and that is similar to one in a route."""
+    """Yield a workflow, role or step in a policy that no route covers, and that is similar to one
+    in a route.
+    """
     suggester = subject.resolved.report.suggester
     for field in ("workflow", "role", "step"):
         routes = [getattr(route, field) for route in subject.catalog.routes]
@@ -73,12 +91,17 @@ def unrouted_name(subject: Subject) -> Iterator[LintFinding]:
                 if not is_glob(name) and name not in routed and first_match(globs, name) is None:
                     hint = suggester.did_you_mean(name, routed)
                     if hint:
-                        yield LintFinding(entry, f"no route has the {field} {name!r}", hint, (field, index))
+                        yield LintFinding(
+                            entry, f"no route has the {field} {name!r}", hint, (field, index)
+                        )
 
 
 def unmatched_pattern(subject: Subject) -> Iterator[LintFinding]:
     catalog = subject.catalog
-    tools = {*catalog.cards, *(tool for bundle in catalog.bundles.values() for tool in bundle.tools)}
+    tools = {
+        *catalog.cards,
+        *(tool for bundle in catalog.bundles.values() for tool in bundle.tools),
+    }
     open_ended = any(bundle.patterns for bundle in catalog.bundles.values())
     for entry in subject.resolved.written.policies:
         for key in ("allow", "deny"):
@@ -91,7 +114,9 @@ def unmatched_pattern(subject: Subject) -> Iterator[LintFinding]:
                     and not any(matches(glob, name) for name in names)
                     and not (targets.tools and open_ended)
                 ):
-                    yield LintFinding(entry, f"{pattern!r} matches nothing", "check its spelling", (key, index))
+                    yield LintFinding(
+                        entry, f"{pattern!r} matches nothing", "check its spelling", (key, index)
+                    )
 
 
 def allow_everything(subject: Subject) -> Iterator[LintFinding]:
@@ -103,35 +128,60 @@ def allow_everything(subject: Subject) -> Iterator[LintFinding]:
 
 
 def exec_everywhere(subject: Subject) -> Iterator[LintFinding]:
-    """Yield a policy without role (and workflow, and step) that permits any step a bundle that executes."""
-    execs = [bundle for bundle in subject.catalog.bundles.values() if "exec" in bundle.effects and bundle.enabled]
+    """Yield a policy without role (and workflow, and step) that permits any step a bundle that
+    executes.
+    """
+    execs = [
+        bundle
+        for bundle in subject.catalog.bundles.values()
+        if "exec" in bundle.effects and bundle.enabled
+    ]
     everywhere = [bundle for bundle in execs if subject.reach.permitted_to_strangers(bundle)]
-    for entry, policy in zip(subject.resolved.written.policies, subject.catalog.policies, strict=True):
-        is_for_all = all(not names or "*" in names for names in (policy.workflow, policy.role, policy.step))
+    for entry, policy in zip(
+        subject.resolved.written.policies, subject.catalog.policies, strict=True
+    ):
+        is_for_all = all(
+            not names or "*" in names for names in (policy.workflow, policy.role, policy.step)
+        )
         if is_for_all and policy.allow is not None:
             allowed = Targets.parse(policy.allow)
-            hit = [b.id for b in everywhere if allowed.bundle(b.id) or any(map(allowed.tool, b.tools))]
+            hit = [
+                b.id for b in everywhere if allowed.bundle(b.id) or any(map(allowed.tool, b.tools))
+            ]
             if hit:
                 message = f"every role may run programs through {hit[0]!r}"
-                yield LintFinding(entry, message, "name the roles that need it, or deny it to the others", ("allow",))
+                yield LintFinding(
+                    entry,
+                    message,
+                    "name the roles that need it, or deny it to the others",
+                    ("allow",),
+                )
 
 
 def denied_elsewhere(subject: Subject) -> Iterator[LintFinding]:
-    """Yield a denied bundle whose tools stay callable through another bundle: the first such tool of each. (A bundle
-    that is composed of the denied one loses its tools, because that is the meaning of denying a bundle.)"""
+    """Yield a denied bundle whose tools stay callable through another bundle: the first such tool
+    of each. (A bundle that is composed of the denied one loses its tools, because that is the
+    meaning of denying a bundle.)
+    """
     reported: set[tuple[int, str]] = set()
     for policy, index, bundle, tool, other in islice(_ways_round(subject.catalog), MAX_WAYS):
         if (policy, bundle.id) in reported:
             continue
         if tool in subject.reach.tools_on(subject.catalog.policies[policy], other):
             reported.add((policy, bundle.id))
-            message = f"denies bundle {bundle.id!r}, but {tool!r} stays callable through {other.id!r}"
+            message = (
+                f"denies bundle {bundle.id!r}, but {tool!r} stays callable through {other.id!r}"
+            )
             hint = f"deny 'tool:{tool}' as well"
-            yield LintFinding(subject.resolved.written.policies[policy], message, hint, ("deny", index))
+            yield LintFinding(
+                subject.resolved.written.policies[policy], message, hint, ("deny", index)
+            )
 
 
 def _ways_round(catalog: Catalog) -> Iterator[tuple[int, int, Bundle, str, Bundle]]:
-    """Yield (policy, index of its denial, denied bundle, one of its tools, another bundle with that tool)."""
+    """Yield (policy, index of its denial, denied bundle, one of its tools, another bundle with that
+    tool).
+    """
     holders: dict[str, list[Bundle]] = {}
     for bundle in catalog.bundles.values():
         for tool in bundle.tools:
@@ -142,7 +192,9 @@ def _ways_round(catalog: Catalog) -> Iterator[tuple[int, int, Bundle, str, Bundl
                 for bundle in _covered_bundles(catalog, glob):
                     for tool in bundle.tools:
                         yield from (
-                            (number, index, bundle, tool, other) for other in holders[tool] if other is not bundle
+                            (number, index, bundle, tool, other)
+                            for other in holders[tool]
+                            if other is not bundle
                         )
 
 
@@ -153,7 +205,7 @@ def _covered_bundles(catalog: Catalog, glob: str) -> Iterable[Bundle]:
     return () if bundle is None else (bundle,)
 
 
-# --- the router ----------------------------------------------------------------------------------------------------
+# --- the router -----------------------------------------------------------------------------------
 
 
 def disabled_default(subject: Subject) -> Iterator[LintFinding]:
@@ -176,30 +228,47 @@ def risky_default(subject: Subject) -> Iterator[LintFinding]:
     for entry in subject.resolved.written.sections.get("fallback", ()):
         for index, id_ in enumerate(entry.value.default):
             bundle = subject.catalog.bundle(id_)
-            strong = [effect for effect in bundle.effects if effect in ("exec", "write")] if bundle is not None else []
+            strong = (
+                [effect for effect in bundle.effects if effect in ("exec", "write")]
+                if bundle is not None
+                else []
+            )
             if strong:
-                message = f"the set for when nothing else answers holds {id_!r}, which can {' and '.join(strong)}"
-                yield LintFinding(entry, message, "fall back to what only reads", ("default", index))
+                message = (
+                    f"the set for when nothing else answers holds {id_!r}, which can"
+                    f" {' and '.join(strong)}"
+                )
+                yield LintFinding(
+                    entry, message, "fall back to what only reads", ("default", index)
+                )
 
 
 def unused_server(subject: Subject) -> Iterator[LintFinding]:
     used = {name for bundle in subject.catalog.bundles.values() for name in bundle.servers}
     for name, entry in subject.resolved.written.servers.items():
         if name not in used:
-            yield LintFinding(entry, f"no bundle uses server {name!r}", "name its tools in a bundle, or remove it")
+            yield LintFinding(
+                entry, f"no bundle uses server {name!r}", "name its tools in a bundle, or remove it"
+            )
 
 
 def plain_http(subject: Subject) -> Iterator[LintFinding]:
     for entry in subject.resolved.written.servers.values():
         if entry.value.url is not None and is_plain_http(entry.value.url):
-            message = "plain http: every program on this machine can answer in its place, and read its tokens"
+            message = (
+                "plain http: every program on this machine can answer in its place, and read its"
+                " tokens"
+            )
             yield LintFinding(entry, message, path=("url",))
 
 
 def stdio_server(subject: Subject) -> Iterator[LintFinding]:
     for entry in subject.resolved.written.servers.values():
         if entry.value.traits.starts_process and entry.value.enabled:
-            message = f"{entry.value.transport} runs a program with the router's own rights, so in development only"
+            message = (
+                f"{entry.value.transport} runs a program with the router's own rights, so in"
+                " development only"
+            )
             hint = "serve it over http, or open the router with development on"
             yield LintFinding(entry, message, hint, ("transport",))
 
@@ -208,20 +277,37 @@ def command_line(subject: Subject) -> Iterator[LintFinding]:
     for entry in subject.resolved.written.servers.values():
         words = command_words(entry.value.command or "")
         if len(words) > 1:
-            message = f"{entry.value.command!r} is a command line, and the name of one program is meant"
+            message = (
+                f"{entry.value.command!r} is a command line, and the name of one program is meant"
+            )
             arguments = json.dumps([*words[1:], *entry.value.args])
-            yield LintFinding(entry, message, f'command = "{words[0]}", args = {arguments}', ("command",))
+            yield LintFinding(
+                entry, message, f'command = "{words[0]}", args = {arguments}', ("command",)
+            )
 
 
 def dead_reuse(subject: Subject) -> Iterator[LintFinding]:
-    """Yield rows of `reuse` under which, by the bundles' declarations, no result can ever be reused."""
+    """Yield rows of `reuse` under which, by the bundles' declarations, no result can ever be
+    reused.
+    """
     for name, entry in subject.resolved.written.servers.items():
         holders = [bundle for bundle in subject.catalog.bundles.values() if name in bundle.servers]
         tools = {tool for bundle in holders for tool in bundle.tools if tool.startswith(f"{name}.")}
         unknown = any(bundle.patterns and "read" in bundle.effects for bundle in holders)
         for index, row in enumerate(entry.value.reuse):
-            covered = (t for t in tools if any(matches(pattern, t.partition(".")[2]) for pattern in row.tools))
-            if row.ttl_s and not unknown and not any(is_read_only(subject.catalog, tool) for tool in covered):
-                message = "no bundle says of any of these tools that it only reads, so nothing is used again"
+            covered = (
+                t
+                for t in tools
+                if any(matches(pattern, t.partition(".")[2]) for pattern in row.tools)
+            )
+            if (
+                row.ttl_s
+                and not unknown
+                and not any(is_read_only(subject.catalog, tool) for tool in covered)
+            ):
+                message = (
+                    "no bundle says of any of these tools that it only reads, so nothing is used"
+                    " again"
+                )
                 hint = "remove it, or give the tools that only read a bundle of their own"
                 yield LintFinding(entry, message, hint, ("reuse", index))

@@ -1,4 +1,7 @@
-"""The privilege diff of two catalogs: who may see and call what, and what an edit widens. See `differences`."""
+"""The privilege diff of two catalogs: who may see and call what, and what an edit widens.
+
+See `differences`.
+"""
 
 from bundle_router.review.privileges.differences import privilege_diff
 from bundle_router.review.privileges.privilege_rows import (
@@ -12,5 +15,12 @@ from bundle_router.review.privileges.privilege_rows import (
 )
 
 __all__ = [
-    "EFFECT_SIGNS", "Addresses", "Kind", "PrivilegeDiff", "PrivilegeRow", "privilege_diff", "row_json", "sentence",
-]  # fmt: skip
+    "EFFECT_SIGNS",
+    "Addresses",
+    "Kind",
+    "PrivilegeDiff",
+    "PrivilegeRow",
+    "privilege_diff",
+    "row_json",
+    "sentence",
+]

@@ -1,15 +1,17 @@
 """The privilege diff: what a config edit newly allows, whether or not a past step met it.
 
 Rules:
-1. Every workflow × role × step that either config tells apart is checked, including names that it never spells.
-2. Privileges are a set of grants: this tool, in this bundle, brought in this way. Widening is what the new catalog
-   grants and the old one does not; narrowing is the reverse. So exchanging the two exchanges widening and narrowing,
-   and a catalog does not differ from itself.
-3. Sound for any step: if the permitted tools grow, whatever its own policy, its ancestors and the facts are, a widening
-   row names its bundle or its server, at its address or an ancestor's. One exception: a bundle that was renamed and
-   kept its old id counts as the same, so a glob of a step's `allow` may cover only its new name.
-4. Another way in which a bundle comes in is wider if nothing of the step itself brought it before. Which bundles search
-   picks is behaviour, and shown by replay.
+1. Every workflow × role × step that either config tells apart is checked, including names that it
+   never spells.
+2. Privileges are a set of grants: this tool, in this bundle, brought in this way. Widening is what
+   the new catalog grants and the old one does not; narrowing is the reverse. So exchanging the two
+   exchanges widening and narrowing, and a catalog does not differ from itself.
+3. Sound for any step: if the permitted tools grow, whatever its own policy, its ancestors and the
+   facts are, a widening row names its bundle or its server, at its address or an ancestor's. One
+   exception: a bundle that was renamed and kept its old id counts as the same, so a glob of a
+   step's `allow` may cover only its new name.
+4. Another way in which a bundle comes in is wider if nothing of the step itself brought it before.
+   Which bundles search picks is behaviour, and shown by replay.
 """
 
 from __future__ import annotations
@@ -25,7 +27,12 @@ from bundle_router.core.decide.policy import constituents
 from bundle_router.core.tools.exposure.placing import mode_of
 from bundle_router.review.config_edits import ConfigEdit, config_edits
 from bundle_router.review.privileges.everywhere import differences_everywhere
-from bundle_router.review.privileges.granted import GrantedTools, Permitted, tool_examples, with_examples
+from bundle_router.review.privileges.granted import (
+    GrantedTools,
+    Permitted,
+    tool_examples,
+    with_examples,
+)
 from bundle_router.review.privileges.name_classes import ANY, NameClass, name_classes
 from bundle_router.review.privileges.privilege_rows import (
     REACH_RANK,
@@ -47,8 +54,11 @@ _Masks = tuple[int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class NameGroup:
-    """Names of one field that the rows of both catalogs treat alike. `masks`: the rows that cover them, as bits: the
-    old routes and policies, the new routes and policies."""
+    """Names of one field that the rows of both catalogs treat alike.
+
+    `masks`: the rows that cover them, as bits: the old routes and policies, the new routes and
+    policies.
+    """
 
     labels: tuple[str, ...]
     example: str
@@ -88,7 +98,9 @@ class _BundleSide:
 
 
 def privilege_diff(old: Catalog, new: Catalog) -> PrivilegeDiff:
-    """Return what the new catalog allows that the old one does not, the reverse, and other differences."""
+    """Return what the new catalog allows that the old one does not, the reverse, and other
+    differences.
+    """
     examples, knows_tools = tool_examples((old, new))
     fields = [_name_groups(old, new, name) for name in _FIELDS]
     groups = [found for found, _, _ in fields]
@@ -101,7 +113,9 @@ def privilege_diff(old: Catalog, new: Catalog) -> PrivilegeDiff:
         for masks, triples in _kinds_of_address(groups).items():
             for row in comparison.rows(masks, _example(groups, triples[0])):
                 rows.setdefault(row, set()).update(triples)
-    found = [replace(row, addresses=_merge_addresses(triples, groups)) for row, triples in rows.items()]
+    found = [
+        replace(row, addresses=_merge_addresses(triples, groups)) for row, triples in rows.items()
+    ]
     found += differences_everywhere(old, new, comparison.edits)
     return PrivilegeDiff(
         old_revision=old.revision,
@@ -117,33 +131,53 @@ def privilege_diff(old: Catalog, new: Catalog) -> PrivilegeDiff:
 def _order(row: PrivilegeRow) -> tuple[object, ...]:
     """Return the sort key: rows that execute or write first, then by name."""
     harm = ("exec" not in row.effects, "write" not in row.effects)
-    return (_KINDS.index(row.kind), not row.addresses, harm, row.subject, row.aspect, row.tools, str(row.addresses))
+    return (
+        _KINDS.index(row.kind),
+        not row.addresses,
+        harm,
+        row.subject,
+        row.aspect,
+        row.tools,
+        str(row.addresses),
+    )
 
 
-# --- addresses -------------------------------------------------------------------------------------------------------
+# --- addresses ------------------------------------------------------------------------------------
 
 
-def _name_groups(old: Catalog, new: Catalog, field: str) -> tuple[list[NameGroup], tuple[NameClass, ...], bool]:
+def _name_groups(
+    old: Catalog, new: Catalog, field: str
+) -> tuple[list[NameGroup], tuple[NameClass, ...], bool]:
     tables: tuple[Sequence[object], ...] = (old.routes, old.policies, new.routes, new.policies)
     written = [[frozenset(getattr(row, field)) for row in table] for table in tables]
-    classes, complete = name_classes({name for table in written for names in table for name in names})
+    classes, complete = name_classes(
+        {name for table in written for names in table for name in names}
+    )
     groups: dict[_Masks, NameGroup] = {}
     for one in classes:
         bits = [
-            sum(1 << index for index, names in enumerate(table) if not names or not names.isdisjoint(one.patterns))
+            sum(
+                1 << index
+                for index, names in enumerate(table)
+                if not names or not names.isdisjoint(one.patterns)
+            )
             for table in written
         ]
         masks: _Masks = (bits[0], bits[1], bits[2], bits[3])
         known = groups.get(masks)
         labels = (*known.labels, one.label) if known is not None else (one.label,)
-        groups[masks] = NameGroup(labels, known.example if known is not None else one.example, masks)
+        groups[masks] = NameGroup(
+            labels, known.example if known is not None else one.example, masks
+        )
     if len(groups) == 1:
         return [replace(next(iter(groups.values())), labels=(ANY,))], classes, complete
     return list(groups.values()), classes, complete
 
 
 def _kinds_of_address(groups: Sequence[Sequence[NameGroup]]) -> dict[_Masks, list[_Triple]]:
-    """Return the addresses by what covers them: each catalog's first route (as a bit), and all policies."""
+    """Return the addresses by what covers them: each catalog's first route (as a bit), and all
+    policies.
+    """
     workflows, roles, steps = groups
     pairs: dict[_Masks, list[tuple[int, int]]] = {}
     for (w, workflow), (r, role) in product(enumerate(workflows), enumerate(roles)):
@@ -166,8 +200,12 @@ def _example(groups: Sequence[Sequence[NameGroup]], triple: _Triple) -> Address:
     return groups[0][w].example, groups[1][r].example, groups[2][s].example
 
 
-def _merge_addresses(triples: set[_Triple], groups: Sequence[Sequence[NameGroup]]) -> tuple[Addresses, ...]:
-    """Return the addresses as few products: merges steps of one workflow and role, then roles, then workflows."""
+def _merge_addresses(
+    triples: set[_Triple], groups: Sequence[Sequence[NameGroup]]
+) -> tuple[Addresses, ...]:
+    """Return the addresses as few products: merges steps of one workflow and role, then roles, then
+    workflows.
+    """
     steps: dict[tuple[int, int], set[int]] = {}
     for w, r, s in triples:
         steps.setdefault((w, r), set()).add(s)
@@ -190,7 +228,7 @@ def _labels(indexes: set[int] | frozenset[int], groups: Sequence[NameGroup]) -> 
     return tuple(label for index in sorted(indexes) for label in groups[index].labels)
 
 
-# --- what is granted at one of them ----------------------------------------------------------------------------------
+# --- what is granted at one of them ---------------------------------------------------------------
 
 
 class _Comparison:
@@ -203,7 +241,9 @@ class _Comparison:
         self.edits = config_edits(old, new)
         self._edited = {edit.place: edit for edit in self.edits}
         self._carried = {id_: edit for edit in self.edits for id_ in edit.carries}
-        self._unstable = frozenset(number for number in range(len(self._pairs)) if not self._is_stable(number))
+        self._unstable = frozenset(
+            number for number in range(len(self._pairs)) if not self._is_stable(number)
+        )
         self._met: dict[tuple[int, int], tuple[frozenset[int], frozenset[int]]] = {}
 
     def rows(self, masks: _Masks, address: Address) -> Iterator[PrivilegeRow]:
@@ -211,24 +251,38 @@ class _Comparison:
         old = self._side(self._old, masks[0], masks[1], address)
         new = self._side(self._new, masks[2], masks[3], address)
         permitted, differing = self._permitted_bundles(old, new)
-        for number in sorted(differing | (permitted & self._unstable) if _same_route(old, new) else permitted):
-            before, after = (_BundleSide(*pair) for pair in zip((old, new), self._pairs[number], strict=True))
+        for number in sorted(
+            differing | (permitted & self._unstable) if _same_route(old, new) else permitted
+        ):
+            before, after = (
+                _BundleSide(*pair) for pair in zip((old, new), self._pairs[number], strict=True)
+            )
             yield from self._one_way("widening", before, after)
             yield from self._one_way("narrowing", after, before)
             yield from self._other_rows(before, after)
 
     def _permitted_bundles(self, old: _Side, new: _Side) -> tuple[frozenset[int], frozenset[int]]:
-        """Return the bundles of which either side permits any tool, and those of which they permit different tools."""
+        """Return the bundles of which either side permits any tool, and those of which they permit
+        different tools.
+        """
         key = (old.policies, new.policies)
         found = self._met.get(key)
         if found is None:
-            tools = [(old.tools(old_bundle), new.tools(new_bundle)) for old_bundle, new_bundle in self._pairs]
+            tools = [
+                (old.tools(old_bundle), new.tools(new_bundle))
+                for old_bundle, new_bundle in self._pairs
+            ]
             permitted = frozenset(number for number, (had, has) in enumerate(tools) if had or has)
-            found = self._met[key] = permitted, frozenset(n for n in permitted if tools[n][0] != tools[n][1])
+            found = self._met[key] = (
+                permitted,
+                frozenset(n for n in permitted if tools[n][0] != tools[n][1]),
+            )
         return found
 
     def _is_stable(self, number: int) -> bool:
-        """Return whether a bundle is the same on both sides, and comes in the same way by the same route."""
+        """Return whether a bundle is the same on both sides, and comes in the same way by the same
+        route.
+        """
         old_bundle, new_bundle = self._pairs[number]
         old, new = self._old, self._new
         settings, others = old.catalog.settings, new.catalog.settings
@@ -240,14 +294,19 @@ class _Comparison:
             == [part.aliases for part in constituents(new.catalog, new_bundle)]
             and [part.tools for part in constituents(old.catalog, old_bundle)]
             == [part.tools for part in constituents(new.catalog, new_bundle)]
-            and (settings.fallback, settings.activation.sticky) == (others.fallback, others.activation.sticky)
+            and (settings.fallback, settings.activation.sticky)
+            == (others.fallback, others.activation.sticky)
             and (old_bundle.id in old.brought_somewhere) == (new_bundle.id in new.brought_somewhere)
         )
 
     def _side(self, granted: GrantedTools, route: int, policies: int, address: Address) -> _Side:
-        return _Side(granted, route.bit_length() - 1, policies, granted.permitted(policies, address))
+        return _Side(
+            granted, route.bit_length() - 1, policies, granted.permitted(policies, address)
+        )
 
-    def _one_way(self, kind: Kind, narrow: _BundleSide, wide: _BundleSide) -> Iterator[PrivilegeRow]:
+    def _one_way(
+        self, kind: Kind, narrow: _BundleSide, wide: _BundleSide
+    ) -> Iterator[PrivilegeRow]:
         """Yield what the wide side grants of the bundle, and the narrow side does not."""
         bundle = wide.bundle
         if not wide.tools or bundle is None:
@@ -262,7 +321,9 @@ class _Comparison:
         if not _needs_of(narrow.bundle) <= _needs_of(bundle):
             yield self._row(kind, "requires", kept, bundle, narrow, wide)
         narrow_handles, wide_handles = narrow.side.granted.handles, wide.side.granted.handles
-        looser = frozenset(t for t in kept if not narrow_handles(narrow.bundle, t) <= wide_handles(bundle, t))
+        looser = frozenset(
+            t for t in kept if not narrow_handles(narrow.bundle, t) <= wide_handles(bundle, t)
+        )
         if looser:
             yield self._row(kind, "can be denied as", looser, bundle, narrow, wide)
 
@@ -274,7 +335,13 @@ class _Comparison:
             yield self._row("neutral", "comes in", kept, new.bundle, old, new)
 
     def _row(
-        self, kind: Kind, aspect: Aspect, tools: frozenset[str], bundle: Bundle, narrow: _BundleSide, wide: _BundleSide
+        self,
+        kind: Kind,
+        aspect: Aspect,
+        tools: frozenset[str],
+        bundle: Bundle,
+        narrow: _BundleSide,
+        wide: _BundleSide,
     ) -> PrivilegeRow:
         """Return a row about the wide side's form of a bundle."""
         old, new = (wide, narrow) if kind == "narrowing" else (narrow, wide)
@@ -282,37 +349,64 @@ class _Comparison:
             kind=kind,
             aspect=aspect,
             subject=bundle.id,
-            tools=tuple(sorted(dict.fromkeys(self._labels.get(tool, tool) for tool in sorted(tools)))),
+            tools=tuple(
+                sorted(dict.fromkeys(self._labels.get(tool, tool) for tool in sorted(tools)))
+            ),
             before=_side_words(aspect, old, tools),
             after=_side_words(aspect, new, tools),
             effects=bundle.effects,
             servers=tuple(sorted({tool.partition(".")[0] for tool in tools})),
-            shown=tuple(sorted({mode_of(wide.side.granted.catalog, bundle, tool) for tool in tools})),
+            shown=tuple(
+                sorted({mode_of(wide.side.granted.catalog, bundle, tool) for tool in tools})
+            ),
             edits=tuple(self._blame_edits(aspect, old, new)),
-            note="" if narrow.bundle is None or narrow.bundle.id == bundle.id else f"renamed from {narrow.bundle.id!r}",
+            note=""
+            if narrow.bundle is None or narrow.bundle.id == bundle.id
+            else f"renamed from {narrow.bundle.id!r}",
         )
 
-    def _blame_edits(self, aspect: Aspect, old: _BundleSide, new: _BundleSide) -> Iterator[ConfigEdit]:
+    def _blame_edits(
+        self, aspect: Aspect, old: _BundleSide, new: _BundleSide
+    ) -> Iterator[ConfigEdit]:
         """Yield the edits that concern a bundle at an address."""
-        sides, bundles = (old.side, new.side), [one.bundle for one in (old, new) if one.bundle is not None]
+        sides, bundles = (
+            (old.side, new.side),
+            [one.bundle for one in (old, new) if one.bundle is not None],
+        )
         for id_ in dict.fromkeys(bundle.id for bundle in bundles):
-            yield from (edit for edit in (self._edited.get(("bundle", id_)), self._carried.get(id_)) if edit)
+            yield from (
+                edit for edit in (self._edited.get(("bundle", id_)), self._carried.get(id_)) if edit
+            )
         if aspect == "may call":
             names = dict.fromkeys(name for side in sides for name in _covering_rows(side))
-            yield from (edit for name in names if (edit := self._edited.get(("policy", name))) is not None)
+            yield from (
+                edit for name in names if (edit := self._edited.get(("policy", name))) is not None
+            )
             servers = dict.fromkeys(name for bundle in bundles for name in bundle.servers)
-            yield from (edit for name in servers if (edit := self._edited.get(("server", name))) is not None)
+            yield from (
+                edit for name in servers if (edit := self._edited.get(("server", name))) is not None
+            )
         if aspect in ("may call", "comes in"):
-            routes = dict.fromkeys(side.granted.catalog.routes[side.route].name for side in sides if side.route >= 0)
+            routes = dict.fromkeys(
+                side.granted.catalog.routes[side.route].name for side in sides if side.route >= 0
+            )
             if aspect == "comes in" or len(bundles) < 2:
-                yield from (edit for name in routes if (edit := self._edited.get(("route", name))) is not None)
+                yield from (
+                    edit
+                    for name in routes
+                    if (edit := self._edited.get(("route", name))) is not None
+                )
         if aspect == "comes in":
             wanted = ("fallback.order", "fallback.default", "activation.sticky")
-            yield from (edit for name in wanted if (edit := self._edited.get(("setting", name))) is not None)
+            yield from (
+                edit for name in wanted if (edit := self._edited.get(("setting", name))) is not None
+            )
 
 
 def _same_route(old: _Side, new: _Side) -> bool:
-    routes = [side.granted.catalog.routes[side.route] if side.route >= 0 else None for side in (old, new)]
+    routes = [
+        side.granted.catalog.routes[side.route] if side.route >= 0 else None for side in (old, new)
+    ]
     return routes[0] == routes[1]
 
 
@@ -332,10 +426,15 @@ def _side_words(aspect: Aspect, one: _BundleSide, tools: frozenset[str]) -> str:
     if bundle is None:
         return ""
     if aspect == "requires":
-        needs = [*(f"env {name}" for name in bundle.requires_env), *(f"binary {n}" for n in bundle.requires_binary)]
+        needs = [
+            *(f"env {name}" for name in bundle.requires_env),
+            *(f"binary {n}" for n in bundle.requires_binary),
+        ]
         return ", ".join(needs) or "nothing"
     if aspect == "can be denied as":
-        return ", ".join(sorted({name for tool in tools for name in one.side.granted.handles(bundle, tool)}))
+        return ", ".join(
+            sorted({name for tool in tools for name in one.side.granted.handles(bundle, tool)})
+        )
     return one.reach if tools & one.tools else ""
 
 
@@ -347,7 +446,9 @@ def _pair_bundles(old: Catalog, new: Catalog) -> Iterator[tuple[Bundle | None, B
             yield old.bundles[id_], bundle
             continue
         names = {id_, *bundle.aliases}
-        old_bundle = next((one for one in left.values() if not names.isdisjoint((one.id, *one.aliases))), None)
+        old_bundle = next(
+            (one for one in left.values() if not names.isdisjoint((one.id, *one.aliases))), None
+        )
         if old_bundle is not None:
             del left[old_bundle.id]
         yield old_bundle, bundle

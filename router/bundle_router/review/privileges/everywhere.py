@@ -1,8 +1,9 @@
-"""The differences for all addresses: servers, limits, local tools, how bundles are shown, pinned definitions.
+"""The differences for all addresses: servers, limits, local tools, how bundles are shown, pinned
+definitions.
 
 Rules:
-1. Each key says which direction is wider (`_SETTINGS`, `_SERVER`, `_BINARY`, `_BUNDLE`). A key that is not listed
-   counts as replaced, with a loss and a gain, so a new key is never overlooked.
+1. Each key says which direction is wider (`_SETTINGS`, `_SERVER`, `_BINARY`, `_BUNDLE`). A key that
+   is not listed counts as replaced, with a loss and a gain, so a new key is never overlooked.
 2. Sets of patterns are compared by what they cover: a name that an old glob covered is nothing new.
 """
 
@@ -21,8 +22,9 @@ from bundle_router.review.config_edits import ConfigEdit, setting_leaves
 from bundle_router.review.privileges.privilege_rows import Kind, PrivilegeRow
 
 Wider = Literal["more", "less", "gain", "loss", "replace", "neutral"] | tuple[str, ...]
-"""Which values are wider: a larger number (None: unbounded), a smaller one, a larger set, a smaller one, any other
-value, none; or words from the narrowest to the widest."""
+"""Which values are wider: a larger number (None: unbounded), a smaller one, a larger set, a smaller
+one, any other value, none; or words from the narrowest to the widest.
+"""
 
 _MAX_SAID: Final = 300
 _OFFERS: Final = ("none", "meta", "deferred", "direct")
@@ -94,7 +96,9 @@ _BUNDLE: Final[Mapping[str, Wider]] = {
 """Keys that are not listed are compared address by address, or follow from these."""
 
 
-def differences_everywhere(old: Catalog, new: Catalog, edits: Iterable[ConfigEdit]) -> Iterator[PrivilegeRow]:
+def differences_everywhere(
+    old: Catalog, new: Catalog, edits: Iterable[ConfigEdit]
+) -> Iterator[PrivilegeRow]:
     """Yield a row for each difference that does not depend on the address."""
     by_place = {edit.place: edit for edit in edits}
     yield from _servers(old, new, by_place)
@@ -125,47 +129,67 @@ def _servers(old: Catalog, new: Catalog, by_place: _Places) -> Iterator[Privileg
         for item in fields(Server):
             before, after = getattr(old_server, item.name), getattr(new_server, item.name)
             if item.name == "reuse":
-                shared = [tuple(tool for row in rows if row.across_runs for tool in row.tools)
-                          for rows in (before, after)]  # fmt: skip
-                yield from _compare(f"{path}.reuse across runs", shared[0], shared[1], "gain", edits)
+                shared = [
+                    tuple(tool for row in rows if row.across_runs for tool in row.tools)
+                    for rows in (before, after)
+                ]
+                yield from _compare(
+                    f"{path}.reuse across runs", shared[0], shared[1], "gain", edits
+                )
                 yield from _compare(f"{path}.reuse", before, after, "neutral", edits)
             elif item.name == "include":
                 every = [("*",) if names is None else names for names in (before, after)]
                 yield from _compare(f"{path}.include", every[0], every[1], "gain", edits)
             elif item.name not in ("name", "env_names"):
-                yield from _compare(f"{path}.{item.name}", before, after, _SERVER.get(item.name, "replace"), edits)
+                yield from _compare(
+                    f"{path}.{item.name}", before, after, _SERVER.get(item.name, "replace"), edits
+                )
 
 
 def _origin(server: Server | None) -> str:
     if server is None:
         return ""
-    return f"{server.trust} {server.transport} {server.url or ' '.join((server.command or '', *server.args))}".strip()
+    return (
+        f"{server.trust} {server.transport}"
+        f" {server.url or ' '.join((server.command or '', *server.args))}".strip()
+    )
 
 
 def _settings(old: Catalog, new: Catalog, by_place: _Places) -> Iterator[PrivilegeRow]:
     before, after = setting_leaves(old.settings), setting_leaves(new.settings)
     for path in before:
         wider = _SETTINGS.get(path, "more" if path.startswith("limits.") else "replace")
-        yield from _compare(path, before[path], after[path], wider, _edits(by_place, "setting", path))
+        yield from _compare(
+            path, before[path], after[path], wider, _edits(by_place, "setting", path)
+        )
 
 
 def _local(old: Catalog, new: Catalog, by_place: _Places) -> Iterator[PrivilegeRow]:
     edits = _edits(by_place, "local", "docs_hosts")
     yield from _compare("docs.hosts", old.local.docs_hosts, new.local.docs_hosts, "gain", edits)
     edits = _edits(by_place, "local", "hard_links")
-    yield from _compare("repo.hard_links", old.local.hard_links, new.local.hard_links, ("refuse", "allow"), edits)
+    yield from _compare(
+        "repo.hard_links", old.local.hard_links, new.local.hard_links, ("refuse", "allow"), edits
+    )
     before, after = ({rule.name: rule for rule in catalog.local.binaries} for catalog in (old, new))
     edits = _edits(by_place, "local", "binaries")
     for name in sorted({*before, *after}):
         old_rule, new_rule, path = before.get(name), after.get(name), f"binaries.{name}"
         if old_rule is None or new_rule is None:
-            yield from _one_sided(path, old_rule.path if old_rule else "", new_rule.path if new_rule else "", edits)
+            yield from _one_sided(
+                path, old_rule.path if old_rule else "", new_rule.path if new_rule else "", edits
+            )
             continue
         for key in BinaryRule.model_fields:
             values = [getattr(rule, key) for rule in (old_rule, new_rule)]
             if key == "forms":
-                values = [tuple(encode(f.model_dump(mode="json", exclude_defaults=True)) for f in v) for v in values]
-            yield from _compare(f"{path}.{key}", values[0], values[1], _BINARY.get(key, "replace"), edits)
+                values = [
+                    tuple(encode(f.model_dump(mode="json", exclude_defaults=True)) for f in v)
+                    for v in values
+                ]
+            yield from _compare(
+                f"{path}.{key}", values[0], values[1], _BINARY.get(key, "replace"), edits
+            )
 
 
 def _bundle(
@@ -173,7 +197,9 @@ def _bundle(
 ) -> Iterator[PrivilegeRow]:
     for name, wider in _BUNDLE.items():
         path = f'bundles."{old_bundle.id}".{name}'
-        yield from _compare(path, getattr(old_bundle, name), getattr(new_bundle, name), wider, edits, new_bundle)
+        yield from _compare(
+            path, getattr(old_bundle, name), getattr(new_bundle, name), wider, edits, new_bundle
+        )
     shown = {
         tool: (mode_of(old, old_bundle, tool), mode_of(new, new_bundle, tool))
         for tool in old_bundle.tools
@@ -194,10 +220,17 @@ def _bundle(
             (),
             edits,
         )
-    before_text, after_text = (_skill(catalog, bundle) for catalog, bundle in ((old, old_bundle), (new, new_bundle)))
+    before_text, after_text = (
+        _skill(catalog, bundle) for catalog, bundle in ((old, old_bundle), (new, new_bundle))
+    )
     if before_text != after_text and old_bundle.skill == new_bundle.skill:
         yield from _compare(
-            f'bundles."{old_bundle.id}".skill text', before_text, after_text, "neutral", edits, new_bundle
+            f'bundles."{old_bundle.id}".skill text',
+            before_text,
+            after_text,
+            "neutral",
+            edits,
+            new_bundle,
         )
 
 
@@ -232,7 +265,7 @@ def _definitions(old: Catalog, new: Catalog, by_place: _Places) -> Iterator[Priv
             )
 
 
-# --- comparing two values --------------------------------------------------------------------------------------------
+# --- comparing two values -------------------------------------------------------------------------
 
 
 def _one_sided(path: str, before: str, after: str, edits: _Edits) -> Iterator[PrivilegeRow]:
@@ -248,7 +281,16 @@ def _compare(
         return
     effects = bundle.effects if bundle is not None else ()
     yield from (
-        PrivilegeRow(kind, "holds everywhere", path, (), _text(old_value), _text(new_value), effects, edits=edits)
+        PrivilegeRow(
+            kind,
+            "holds everywhere",
+            path,
+            (),
+            _text(old_value),
+            _text(new_value),
+            effects,
+            edits=edits,
+        )
         for kind, old_value, new_value in _ways(before, after, wider)
     )
 
@@ -261,7 +303,9 @@ def _ways(before: Any, after: Any, wider: Wider) -> Iterator[_Way]:
         yield "widening", "", after
         yield "narrowing", before, ""
     elif wider in ("gain", "loss"):
-        yield from _sets(_items(before), _items(after), "widening" if wider == "gain" else "narrowing")
+        yield from _sets(
+            _items(before), _items(after), "widening" if wider == "gain" else "narrowing"
+        )
     elif wider == "neutral":
         yield "neutral", before, after
     else:
@@ -298,7 +342,13 @@ def _rank(wider: Wider) -> Callable[[Any], float]:
 def _text(value: Any) -> str:
     if value is None:
         return "not set"
-    plain = value if isinstance(value, str) else ", ".join(value) if _is_words(value) else encode(_plain_json(value))
+    plain = (
+        value
+        if isinstance(value, str)
+        else ", ".join(value)
+        if _is_words(value)
+        else encode(_plain_json(value))
+    )
     return plain if len(plain) <= _MAX_SAID else f"{plain[:_MAX_SAID]}… ({len(plain):,} characters)"
 
 
@@ -311,4 +361,6 @@ def _plain_json(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain_json(item) for item in value]
     names = getattr(type(value), "__dataclass_fields__", None)
-    return {name: _plain_json(getattr(value, name)) for name in names} if names is not None else value
+    return (
+        {name: _plain_json(getattr(value, name)) for name in names} if names is not None else value
+    )

@@ -1,8 +1,9 @@
-"""What one catalog grants a step at most: the tools of each bundle that policy permits, and how the bundle comes in.
+"""What one catalog grants a step at most: the tools of each bundle that policy permits, and how the
+bundle comes in.
 
-Judged by the function that decides and calls (`core.decide.policy`), for steps without a policy of their own, with
-every variable and program present and every server available. What a step, an ancestor or a fact removes, it removes
-from both catalogs.
+Judged by the function that decides and calls (`core.decide.policy`), for steps without a policy of
+their own, with every variable and program present and every server available. What a step, an
+ancestor or a fact removes, it removes from both catalogs.
 """
 
 from __future__ import annotations
@@ -32,12 +33,17 @@ class GrantedTools:
         self._reaches: dict[tuple[int, str], Reach] = {}
 
     def permitted(self, rows: int, address: Address) -> Permitted:
-        """Return what policy permits at an address. `rows`: the policies that cover it, as bits; equal rows give equal
-        answers."""
+        """Return what policy permits at an address.
+
+        `rows`: the policies that cover it, as bits; equal rows give equal answers.
+        """
         found = self._permitted.get(rows)
         if found is None:
             ceiling = ceiling_of(self.catalog, address, None, ())
-            verdicts = (static_verdict(self.catalog, ceiling, bundle) for bundle in self.catalog.bundles.values())
+            verdicts = (
+                static_verdict(self.catalog, ceiling, bundle)
+                for bundle in self.catalog.bundles.values()
+            )
             found = {one.id: frozenset(one.tools) for one in verdicts if one.tools}
             self._permitted[rows] = found
         return found
@@ -52,7 +58,11 @@ class GrantedTools:
 
     def _reach(self, route: Route | None, bundle: Bundle) -> Reach:
         brought = self._brought_by_address(route, bundle)
-        if brought != "permitted" or not self.catalog.settings.activation.sticky or self._holds_back(route):
+        if (
+            brought != "permitted"
+            or not self.catalog.settings.activation.sticky
+            or self._holds_back(route)
+        ):
             return brought
         return "stays" if bundle.id in self.brought_somewhere else "permitted"
 
@@ -64,13 +74,21 @@ class GrantedTools:
         if route is not None and route.ask is None:
             return "permitted"
         fallback = self.catalog.settings.fallback
-        is_asked = bundle.selectable and (route is None or route.ask is None or first_match(route.ask, bundle.id))
+        is_asked = bundle.selectable and (
+            route is None or route.ask is None or first_match(route.ask, bundle.id)
+        )
         if is_asked and fallback.order != ("default",):
             return "picked"
-        return "picked" if "default" in fallback.order and not names.isdisjoint(fallback.default) else "permitted"
+        return (
+            "picked"
+            if "default" in fallback.order and not names.isdisjoint(fallback.default)
+            else "permitted"
+        )
 
     def _holds_back(self, route: Route | None) -> bool:
-        """Return whether no bundle stays at such an address: its route gives none, or nothing would answer."""
+        """Return whether no bundle stays at such an address: its route gives none, or nothing would
+        answer.
+        """
         if route is not None and (route.bundles or route.ask is None):
             return not route.bundles
         fallback = self.catalog.settings.fallback
@@ -79,24 +97,33 @@ class GrantedTools:
     @cached_property
     def brought_somewhere(self) -> frozenset[str]:
         """The bundles that some step brings in, so that they may stay at another."""
-        mapped = {self.catalog.id_today(id_) for route in self.catalog.routes for id_ in route.bundles}
+        mapped = {
+            self.catalog.id_today(id_) for route in self.catalog.routes for id_ in route.bundles
+        }
         asking = (None, *(route for route in self.catalog.routes if route.ask is not None))
         return frozenset(
             bundle.id
             for bundle in self.catalog.bundles.values()
-            if bundle.id in mapped or any(REACH_RANK[self._brought_by_address(route, bundle)] for route in asking)
+            if bundle.id in mapped
+            or any(REACH_RANK[self._brought_by_address(route, bundle)] for route in asking)
         )
 
     def handles(self, bundle: Bundle, tool: str) -> frozenset[str]:
-        """Return the names by which a step's own policy can deny the tool in this bundle: the bundle's, also old ones,
-        and those of the bundles it is composed of."""
-        parts = [bundle, *(part for part in constituents(self.catalog, bundle) if tool in part.tools)]
+        """Return the names by which a step's own policy can deny the tool in this bundle: the
+        bundle's, also old ones, and those of the bundles it is composed of.
+        """
+        parts = [
+            bundle,
+            *(part for part in constituents(self.catalog, bundle) if tool in part.tools),
+        ]
         return frozenset(name for part in parts for name in (part.id, *part.aliases))
 
 
 def tool_examples(catalogs: Iterable[Catalog]) -> tuple[dict[str, str], bool]:
-    """Return an example of each class of tools that bundles' globs may come to cover, with its label, and whether these
-    are all classes. Policies, servers and bundles distinguish tools that nobody has listed yet."""
+    """Return an example of each class of tools that bundles' globs may come to cover, with its
+    label, and whether these are all classes. Policies, servers and bundles distinguish tools that
+    nobody has listed yet.
+    """
     every = tuple(catalogs)
     patterns: dict[str, set[str]] = {}
     for catalog in every:
@@ -108,7 +135,9 @@ def tool_examples(catalogs: Iterable[Catalog]) -> tuple[dict[str, str], bool]:
     for server, globs in patterns.items():
         classes, is_complete = name_classes({*globs, *_told_apart(every, server)}, f"{server}.")
         complete = complete and is_complete
-        examples |= {one.example: one.label for one in classes if not one.patterns.isdisjoint(globs)}
+        examples |= {
+            one.example: one.label for one in classes if not one.patterns.isdisjoint(globs)
+        }
     return examples, complete
 
 
@@ -127,11 +156,16 @@ def _told_apart(catalogs: Iterable[Catalog], server: str) -> Iterable[str]:
 
 
 def with_examples(catalog: Catalog, examples: Iterable[str]) -> Catalog:
-    """Return the catalog with the example tools added to servers, so that the globs of bundles cover them."""
+    """Return the catalog with the example tools added to servers, so that the globs of bundles
+    cover them.
+    """
     tools = tuple(examples)
     bundles = {
         bundle.id: replace(
-            bundle, tools=tuple(sorted({*bundle.tools, *(t for t in tools if first_match(bundle.patterns, t))}))
+            bundle,
+            tools=tuple(
+                sorted({*bundle.tools, *(t for t in tools if first_match(bundle.patterns, t))})
+            ),
         )
         for bundle in catalog.bundles.values()
         if bundle.patterns

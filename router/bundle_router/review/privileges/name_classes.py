@@ -1,10 +1,13 @@
 """The classes of names that a set of patterns tells apart, with an example of each.
 
 Rules:
-1. Two names are in one class if the same patterns cover both. Every non-empty class is found, also that of names which
-   no pattern covers: a config's statement about unspelled names is a statement about a class.
-2. All patterns are walked as automata over every name at once. An example is the shortest name of its class.
-3. The walk is bounded. If it hits the bound, the result says that it is incomplete, and must not be relied on.
+1. Two names are in one class if the same patterns cover both. Every non-empty class is found, also
+   that of names which no pattern covers: a config's statement about unspelled names is a statement
+   about a class.
+2. All patterns are walked as automata over every name at once. An example is the shortest name of
+   its class.
+3. The walk is bounded. If it hits the bound, the result says that it is incomplete, and must not be
+   relied on.
 """
 
 from __future__ import annotations
@@ -35,10 +38,11 @@ class NameClass:
 
 
 def name_classes(patterns: Iterable[str], prefix: str = "") -> tuple[tuple[NameClass, ...], bool]:
-    """Return the classes of names that begin with `prefix` and are longer, and whether these are all.
+    """Return the classes of names that begin with `prefix` and are longer, and whether these are
+    all.
 
-    Plain names are patterns that cover only themselves. The class of each plain name comes first, the uncovered one
-    last.
+    Plain names are patterns that cover only themselves. The class of each plain name comes first,
+    the uncovered one last.
     """
     every = sorted(set(patterns))
     exact = [pattern for pattern in every if not is_glob(pattern)]
@@ -47,7 +51,9 @@ def name_classes(patterns: Iterable[str], prefix: str = "") -> tuple[tuple[NameC
     named = set(exact)
     classes = [
         NameClass(_label(example, covered, example in named), example, covered)
-        for covered, example in sorted(found.items(), key=lambda item: (item[1] not in named, not item[0], item[1]))
+        for covered, example in sorted(
+            found.items(), key=lambda item: (item[1] not in named, not item[0], item[1])
+        )
     ]
     if len(classes) == 1 and classes[0].label == OTHER:
         classes = [NameClass(ANY, classes[0].example, classes[0].patterns)]
@@ -65,14 +71,22 @@ def _label(example: str, covered: frozenset[str], is_named: bool) -> str:
     return example if is_named else " & ".join(sorted(covered - {"*"})) or OTHER
 
 
-def _walk(exact: Sequence[str], globs: Sequence[str], prefix: str) -> tuple[dict[frozenset[str], str], bool]:
-    """Walk breadth first over possible names. A state is the position in the plain names and in each glob."""
+def _walk(
+    exact: Sequence[str], globs: Sequence[str], prefix: str
+) -> tuple[dict[frozenset[str], str], bool]:
+    """Walk breadth first over possible names.
+
+    A state is the position in the plain names and in each glob.
+    """
     trie, ends = _trie_of(exact)
     literals = sorted({char for glob in globs for char in glob if char not in "*?"})
     free = _free_char({char for name in exact for char in name} | set(literals))
     node, states = 0, tuple(_close_stars(1, glob) for glob in globs)
     for char in prefix:
-        node, states = trie[node].get(char, -1) if node >= 0 else -1, _move_states(states, globs, char)
+        node, states = (
+            trie[node].get(char, -1) if node >= 0 else -1,
+            _move_states(states, globs, char),
+        )
     found: dict[frozenset[str], str] = {}
     seen = {(node, states)}
     layer = [(prefix, node, states)]
@@ -86,7 +100,9 @@ def _walk(exact: Sequence[str], globs: Sequence[str], prefix: str) -> tuple[dict
                 to = trie[node].get(char, -1) if node >= 0 else -1
                 moved = _move_states(states, globs, char)
                 name = text + char
-                covered = {glob for glob, state in zip(globs, moved, strict=True) if state >> len(glob) & 1}
+                covered = {
+                    glob for glob, state in zip(globs, moved, strict=True) if state >> len(glob) & 1
+                }
                 if to in ends:
                     covered.add(name)
                 found.setdefault(frozenset(covered), name)
@@ -139,4 +155,6 @@ def _move_states(states: tuple[int, ...], globs: Sequence[str], char: str) -> tu
 
 def _free_char(used: set[str]) -> str:
     """Return a character that no pattern spells, to represent all of them."""
-    return next(char for char in chain("xyzqwv", map(chr, range(0x61, 0x10000))) if char not in used)
+    return next(
+        char for char in chain("xyzqwv", map(chr, range(0x61, 0x10000))) if char not in used
+    )

@@ -14,14 +14,29 @@ from bundle_router.review.privileges.name_classes import ANY, NameClass, label_o
 
 Kind = Literal["widening", "narrowing", "neutral"]
 Reach = Literal["permitted", "stays", "picked", "given"]
-"""How a permitted bundle comes to an address: not at all (`permitted`); it may stay from another step of the run or
-from the parent (`stays`); search, a model, a shortlist or the default may pick it (`picked`); it is always shown
-(`given`)."""
-Aspect = Literal["may call", "comes in", "requires", "can be denied as", "under the id", "shown", "holds everywhere"]
-"""The subject of a row. `holds everywhere`: independent of the address; its `subject` is a config key."""
+"""How a permitted bundle comes to an address: not at all (`permitted`); it may stay from another
+step of the run or from the parent (`stays`); search, a model, a shortlist or the default may pick
+it (`picked`); it is always shown (`given`).
+"""
+Aspect = Literal[
+    "may call",
+    "comes in",
+    "requires",
+    "can be denied as",
+    "under the id",
+    "shown",
+    "holds everywhere",
+]
+"""The subject of a row.
+
+`holds everywhere`: independent of the address; its `subject` is a config key.
+"""
 
 REACH_RANK: Final[Mapping[Reach, int]] = {"permitted": 0, "stays": 1, "picked": 2, "given": 2}
-"""Rank of each reach. Picked and given rank alike, because the difference is behaviour, not privilege."""
+"""Rank of each reach.
+
+Picked and given rank alike, because the difference is behaviour, not privilege.
+"""
 
 
 REACH_WORDS: Final[Mapping[str, str]] = {
@@ -30,7 +45,11 @@ REACH_WORDS: Final[Mapping[str, str]] = {
     "picked": "can be chosen by search, the model or the default",
     "given": "is always shown at these steps",
 }
-EFFECT_SIGNS: Final[Mapping[Effect, str]] = {"exec": "EXECUTES", "write": "WRITES", "network": "NETWORK"}
+EFFECT_SIGNS: Final[Mapping[Effect, str]] = {
+    "exec": "EXECUTES",
+    "write": "WRITES",
+    "network": "NETWORK",
+}
 """Signs of the effects that must be seen at a glance."""
 
 
@@ -48,11 +67,13 @@ class Addresses:
 
 @dataclass(frozen=True, slots=True)
 class PrivilegeRow:
-    """One thing that one of two catalogs allows and the other does not, or (`neutral`) allows differently.
+    """One thing that one of two catalogs allows and the other does not, or (`neutral`) allows
+    differently.
 
-    `subject`: the id of a bundle, or the path of a config key. `tools`: the tools concerned, or globs over unlisted
-    ones. `before` and `after`: the reach of the bundle, or the value of the key. `shown`: how the tools are presented.
-    `addresses`: empty if it holds everywhere. `edits`: the edits behind it, if they are known.
+    `subject`: the id of a bundle, or the path of a config key. `tools`: the tools concerned, or
+    globs over unlisted ones. `before` and `after`: the reach of the bundle, or the value of the
+    key. `shown`: how the tools are presented. `addresses`: empty if it holds everywhere. `edits`:
+    the edits behind it, if they are known.
     """
 
     kind: Kind
@@ -76,29 +97,40 @@ def sentence(row: PrivilegeRow) -> str:
         case "may call":
             how = REACH_WORDS.get(row.before if is_narrowing else row.after, "")
             words = f"before, it {how}" if is_narrowing else f"{how}; shown {', '.join(row.shown)}"
-            change_words = f"may {'no longer ' if is_narrowing else ''}call {tools} of {row.subject} ({words})"
+            change_words = (
+                f"may {'no longer ' if is_narrowing else ''}call {tools} of {row.subject} ({words})"
+            )
         case "comes in":
-            change_words = f"{row.subject} {REACH_WORDS[row.after]}; before, it {REACH_WORDS[row.before]}"
+            change_words = (
+                f"{row.subject} {REACH_WORDS[row.after]}; before, it {REACH_WORDS[row.before]}"
+            )
         case "requires":
             change_words = f"{row.subject} requires {row.after}; before, {row.before}"
         case "can be denied as":
-            change_words = f"{row.subject} can be denied by a step as {row.after}; before, as {row.before}"
+            change_words = (
+                f"{row.subject} can be denied by a step as {row.after}; before, as {row.before}"
+            )
         case "shown":
             change_words = f"{tools} of {row.subject}: shown {row.after}; before, {row.before}"
         case _:
             both = f"{row.before} → {row.after}" if row.before and row.after else ""
             change = both or row.after or f"no longer {row.before}"
             change_words = f"{row.subject}: {f'{row.note}: {tools}' if tools else change}"
-    return change_words if not row.note or row.aspect == "holds everywhere" else f"{change_words} ({row.note})"
+    return (
+        change_words
+        if not row.note or row.aspect == "holds everywhere"
+        else f"{change_words} ({row.note})"
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class PrivilegeDiff:
     """What the new catalog allows that the old one does not, and the reverse.
 
-    `address_count`: combinations of workflow, role and step that were checked; `class_counts`: the number of classes of
-    each; `classes`: the classes that patterns make. `complete` is false if there were too many names to check all: then
-    nobody may say that nothing widened, and `widens` is true.
+    `address_count`: combinations of workflow, role and step that were checked; `class_counts`: the
+    number of classes of each; `classes`: the classes that patterns make. `complete` is false if
+    there were too many names to check all: then nobody may say that nothing widened, and `widens`
+    is true.
     """
 
     old_revision: str
@@ -114,12 +146,20 @@ class PrivilegeDiff:
         return tuple(row for row in self.rows if row.kind == kind)
 
     def at(self, workflow: str, role: str, step: str) -> tuple[PrivilegeRow, ...]:
-        """Return the rows that concern a step at the address, without those that hold everywhere."""
-        labels = [label_of(name, classes) for name, classes in zip((workflow, role, step), self.classes, strict=True)]
+        """Return the rows that concern a step at the address, without those that hold
+        everywhere.
+        """
+        labels = [
+            label_of(name, classes)
+            for name, classes in zip((workflow, role, step), self.classes, strict=True)
+        ]
 
         def has(address: Addresses) -> bool:
             parts = (address.workflow, address.role, address.step)
-            return all(known == (ANY,) or label in known for label, known in zip(labels, parts, strict=True))
+            return all(
+                known == (ANY,) or label in known
+                for label, known in zip(labels, parts, strict=True)
+            )
 
         return tuple(row for row in self.rows if any(map(has, row.addresses)))
 
@@ -134,14 +174,19 @@ class PrivilegeDiff:
         return digest_of([self.complete, [row_json(row) for row in self.of("widening")]])
 
     def to_json(self, places: Mapping[tuple[str, str], str] = {}) -> dict[str, Any]:
-        """Return the diff as JSON values. `places`: file and line of each entry, by `ConfigEdit.place`."""
+        """Return the diff as JSON values.
+
+        `places`: file and line of each entry, by `ConfigEdit.place`.
+        """
         return {
             "old_revision": self.old_revision,
             "new_revision": self.new_revision,
             "widens": self.widens,
             "complete": self.complete,
             "addresses": self.address_count,
-            "names_told_apart": dict(zip(("workflow", "role", "step"), self.class_counts, strict=True)),
+            "names_told_apart": dict(
+                zip(("workflow", "role", "step"), self.class_counts, strict=True)
+            ),
             "rows": [row_json(row, places) for row in self.rows],
         }
 
@@ -159,7 +204,8 @@ def row_json(row: PrivilegeRow, places: Mapping[tuple[str, str], str] = {}) -> d
         "servers": list(row.servers),
         "shown": list(row.shown),
         "addresses": [
-            {"workflow": list(one.workflow), "role": list(one.role), "step": list(one.step)} for one in row.addresses
+            {"workflow": list(one.workflow), "role": list(one.role), "step": list(one.step)}
+            for one in row.addresses
         ],
         "edits": [{"edit": str(edit), "place": places.get(edit.place)} for edit in row.edits],
         "note": row.note,

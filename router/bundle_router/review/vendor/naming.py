@@ -11,16 +11,42 @@ from typing import Final
 from pydantic import BaseModel
 
 LONGEST: Final = 40
-"""Maximum characters of an identifier. Longer ones are cut, so that no line has to be broken inside a type."""
+"""Maximum characters of an identifier.
+
+Longer ones are cut, so that no line has to be broken inside a type.
+"""
 WIDTH: Final = 110
 """Maximum characters of a docstring's line."""
 _IN_USE: Final = frozenset(dir(BaseModel)) | frozenset(
     (
-        "Any", "Awaitable", "BaseModel", "Callable", "ConfigDict", "Field", "Final", "Literal", "PINS", "R",
-        "TypeAlias", "TypeVar", "Union", "arguments", "bool", "bytes", "call", "dict", "float", "int", "list",
-        "object", "set", "str", "tuple", "type",
+        "Any",
+        "Awaitable",
+        "BaseModel",
+        "Callable",
+        "ConfigDict",
+        "Field",
+        "Final",
+        "Literal",
+        "PINS",
+        "R",
+        "TypeAlias",
+        "TypeVar",
+        "Union",
+        "arguments",
+        "bool",
+        "bytes",
+        "call",
+        "dict",
+        "float",
+        "int",
+        "list",
+        "object",
+        "set",
+        "str",
+        "tuple",
+        "type",
     )
-)  # fmt: skip
+)
 
 
 class Names:
@@ -43,8 +69,16 @@ class Names:
 
 
 def is_name(text: str) -> bool:
-    """Return whether the text can be a public name: ASCII, no keyword, no name that models or annotations use."""
-    if not text.isascii() or not text.isidentifier() or text.startswith("_") or text in _IN_USE or len(text) > LONGEST:
+    """Return whether the text can be a public name: ASCII, no keyword, no name that models or
+    annotations use.
+    """
+    if (
+        not text.isascii()
+        or not text.isidentifier()
+        or text.startswith("_")
+        or text in _IN_USE
+        or len(text) > LONGEST
+    ):
         return False
     try:
         ast.parse(f"{text} = 0")
@@ -59,7 +93,9 @@ def pascal(text: str) -> str:
 
 
 def literal(text: str) -> str:
-    """Return a string literal with the quotes that the formatter would choose: those that need fewer escapes."""
+    """Return a string literal with the quotes that the formatter would choose: those that need
+    fewer escapes.
+    """
     double = json.dumps(text, ensure_ascii=False).replace("\x7f", "\\x7f")
     if text.count('"') <= text.count("'"):
         return double
@@ -69,7 +105,9 @@ def literal(text: str) -> str:
 def docstring(text: str, indent: str) -> list[str]:
     """Return a docstring's lines. The text is re-wrapped, and can't end the docstring."""
     words = " ".join(text.replace("\\", "/").replace('"', "'").split()) or "No description."
-    lines = textwrap.wrap(words, WIDTH - len(indent), break_long_words=False, break_on_hyphens=False)
+    lines = textwrap.wrap(
+        words, WIDTH - len(indent), break_long_words=False, break_on_hyphens=False
+    )
     if len(lines) == 1:
         return [f'{indent}"""{lines[0]}"""']
     return [f'{indent}"""{lines[0]}', *(f"{indent}{line}" for line in lines[1:]), f'{indent}"""']

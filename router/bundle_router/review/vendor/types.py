@@ -1,4 +1,6 @@
-"""Converts JSON Schema to Python types: models for objects with known properties, aliases for long types."""
+"""Converts JSON Schema to Python types: models for objects with known properties, aliases for long
+types.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,13 @@ from typing import Any, Final
 
 from bundle_router.review.vendor.naming import Names, literal, pascal
 
-_PLAIN: Final = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
+_PLAIN: Final = {
+    "string": "str",
+    "integer": "int",
+    "number": "float",
+    "boolean": "bool",
+    "null": "None",
+}
 _LONG: Final = 48
 """Minimum characters of a type that gets its own name."""
 _MAX_CHOICES: Final = 400
@@ -17,7 +25,9 @@ _TEXT_CHARS: Final = 600
 
 @dataclass(frozen=True, slots=True)
 class ModelField:
-    """One property: its Python name, the server's name if that differs, its type, and its description."""
+    """One property: its Python name, the server's name if that differs, its type, and its
+    description.
+    """
 
     name: str
     alias: str | None
@@ -42,17 +52,29 @@ class Types:
     models: list[WrapperModel] = field(default_factory=list)
     aliases: list[tuple[str, str]] = field(default_factory=list)
 
-    def model(self, wish: str, schema: Mapping[str, Any], root: Mapping[str, Any], refs: dict[str, str]) -> str:
-        """Return the name of a model for an object schema. `refs` are the models made for references so far."""
+    def model(
+        self, wish: str, schema: Mapping[str, Any], root: Mapping[str, Any], refs: dict[str, str]
+    ) -> str:
+        """Return the name of a model for an object schema.
+
+        `refs` are the models made for references so far.
+        """
         made = WrapperModel(
-            self.names.claim(wish), str(schema.get("description") or ""), bool(schema.get("additionalProperties"))
+            self.names.claim(wish),
+            str(schema.get("description") or ""),
+            bool(schema.get("additionalProperties")),
         )
         self.models.append(made)
         self._fill(made, wish, schema, root, refs)
         return made.name
 
     def _fill(
-        self, made: WrapperModel, wish: str, schema: Mapping[str, Any], root: Mapping[str, Any], refs: dict[str, str]
+        self,
+        made: WrapperModel,
+        wish: str,
+        schema: Mapping[str, Any],
+        root: Mapping[str, Any],
+        refs: dict[str, str],
     ) -> None:
         required = schema.get("required") or []
         names = Names()
@@ -63,14 +85,29 @@ class Types:
                 ModelField(
                     name=name,
                     alias=None if name == key else key,
-                    type=self.name_type(f"{wish}{pascal(key)}", self.of(f"{wish}{pascal(key)}", inner, root, refs, ())),
+                    type=self.name_type(
+                        f"{wish}{pascal(key)}",
+                        self.of(f"{wish}{pascal(key)}", inner, root, refs, ()),
+                    ),
                     required=key in required,
-                    description=" ".join(text.split())[:_TEXT_CHARS] if isinstance(text, str) else "",
+                    description=" ".join(text.split())[:_TEXT_CHARS]
+                    if isinstance(text, str)
+                    else "",
                 )
             )
 
-    def of(self, wish: str, schema: Any, root: Mapping[str, Any], refs: dict[str, str], trail: tuple[str, ...]) -> str:
-        """Return the type of a schema. `trail` are the references that led here, so that a circular one ends."""
+    def of(
+        self,
+        wish: str,
+        schema: Any,
+        root: Mapping[str, Any],
+        refs: dict[str, str],
+        trail: tuple[str, ...],
+    ) -> str:
+        """Return the type of a schema.
+
+        `trail` are the references that led here, so that a circular one ends.
+        """
         if not isinstance(schema, dict):
             return "Any"
         if isinstance(schema.get("$ref"), str):
@@ -79,7 +116,10 @@ class Types:
             return self._choice(schema["enum"] if "enum" in schema else [schema["const"]])
         for key in ("anyOf", "oneOf"):
             if key in schema and not schema.get("properties"):
-                parts = [self.of(f"{wish}{n}", inner, root, refs, trail) for n, inner in enumerate(schema[key], 1)]
+                parts = [
+                    self.of(f"{wish}{n}", inner, root, refs, trail)
+                    for n, inner in enumerate(schema[key], 1)
+                ]
                 return self.union(wish, parts)
         if isinstance(schema.get("type"), list):
             parts = [
@@ -103,14 +143,18 @@ class Types:
         if kind == "array":
             item = self.of(f"{wish}Item", schema.get("items"), root, refs, trail)
             return f"list[{self.name_type(f'{wish}Item', item)}]"
-        if schema.get("properties") and not any(key in schema for key in ("allOf", "anyOf", "oneOf", "$ref")):
+        if schema.get("properties") and not any(
+            key in schema for key in ("allOf", "anyOf", "oneOf", "$ref")
+        ):
             return self.model(wish, schema, root, refs)
         if kind == "object":
             value = self.of(f"{wish}Value", schema.get("additionalProperties"), root, refs, trail)
             return f"dict[str, {self.name_type(f'{wish}Value', value)}]"
         return "Any"
 
-    def _referenced(self, ref: str, root: Mapping[str, Any], refs: dict[str, str], trail: tuple[str, ...]) -> str:
+    def _referenced(
+        self, ref: str, root: Mapping[str, Any], refs: dict[str, str], trail: tuple[str, ...]
+    ) -> str:
         if ref in refs:
             return refs[ref]
         target = _target(ref, root)
@@ -119,7 +163,9 @@ class Types:
         wish = pascal(ref.rsplit("/", 1)[-1]) or "Root"
         if target.get("properties") and target.get("type", "object") == "object":
             made = WrapperModel(
-                self.names.claim(wish), str(target.get("description") or ""), bool(target.get("additionalProperties"))
+                self.names.claim(wish),
+                str(target.get("description") or ""),
+                bool(target.get("additionalProperties")),
             )
             refs[ref] = made.name
             self.models.append(made)
@@ -128,7 +174,11 @@ class Types:
         return self.of(wish, target, root, refs, (*trail, ref))
 
     def _choice(self, values: Sequence[Any]) -> str:
-        if not values or len(values) > _MAX_CHOICES or not all(v is None or isinstance(v, str | int) for v in values):
+        if (
+            not values
+            or len(values) > _MAX_CHOICES
+            or not all(v is None or isinstance(v, str | int) for v in values)
+        ):
             return "Any"
         shown = [literal(v) if isinstance(v, str) else repr(v) for v in values]
         return f"Literal[{', '.join(dict.fromkeys(shown))}]"

@@ -1,4 +1,7 @@
-"""Bodies and queries of requests under `/v1`. Unknown keys are refused, so none can name a process or an address."""
+"""Bodies and queries of requests under `/v1`.
+
+Unknown keys are refused, so none can name a process or an address.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +32,16 @@ class RouteBody(Step):
 
 
 def route_body(sent: bytes) -> type[Step]:
-    """Return the model of a body of `/v1/route`: `Step` itself if no messages are sent, which is faster."""
+    """Return the model of a body of `/v1/route`: `Step` itself if no messages are sent, which is
+    faster.
+    """
     return RouteBody if b"messages" in sent or b"\\" in sent else Step
 
 
 def step_and_messages(body: Step, key: str) -> tuple[Step, Sequence[Mapping[str, Any]] | None]:
-    """Return the step with the key of the request's header, if there is one, and the history sent with it."""
+    """Return the step with the key of the request's header, if there is one, and the history sent
+    with it.
+    """
     if not isinstance(body, RouteBody):
         return body.model_copy(update={"key": key}) if key else body, None
     fields = {name: getattr(body, name) for name in Step.model_fields}
@@ -42,8 +49,10 @@ def step_and_messages(body: Step, key: str) -> tuple[Step, Sequence[Mapping[str,
 
 
 class CallBody(Frozen):
-    """A call of a tool: its canonical (`server.tool`) or exposed name, and its arguments as an object or as JSON text.
-    `decision` is the open decision that it is judged under (null: the newest of the run's default branch)."""
+    """A call of a tool: its canonical (`server.tool`) or exposed name, and its arguments as an
+    object or as JSON text. `decision` is the open decision that it is judged under (null: the
+    newest of the run's default branch).
+    """
 
     name: ToolName
     arguments: Mapping[str, Any] | str = Field(default_factory=dict)
@@ -100,7 +109,9 @@ class FieldProblem(Frozen):
 
 
 class Problem9457(Frozen):
-    """Why a request was not carried out: problem details of RFC 9457 with our `code`, `advice` and `errors`."""
+    """Why a request was not carried out: problem details of RFC 9457 with our `code`, `advice` and
+    `errors`.
+    """
 
     type: str
     title: str

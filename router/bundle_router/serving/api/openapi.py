@@ -48,18 +48,27 @@ def _parameter(name: str, where: str, pattern: str = "", description: str = "") 
 
 _RUN: Final = _parameter("run_id", "path", RUN_ID.pattern, "The id of the run.")
 _SHA: Final = _parameter("sha256", "path", "[0-9a-f]{64}", "The digest of the artifact.")
-_ONCE: Final = "The key that makes it happen once in its run: with the same key the recorded result is returned."
+_ONCE: Final = (
+    "The key that makes it happen once in its run: with the same key the recorded result is"
+    " returned."
+)
 _KEY: Final = _parameter("Idempotency-Key", "header", f"({KEY})", _ONCE)
 _FACET: Final = "Selects runs that have this somewhere. Empty: any."
 _MEANINGS: Final = {
-    "format": "The provider whose form is returned.", "native": "Whether the provider defers tools itself.",
+    "format": "The provider whose form is returned.",
+    "native": "Whether the provider defers tools itself.",
     "decision": "The id of an open decision. Absent: the newest of the default branch.",
-    "link": "Whether MCP clients get a link instead of the bytes.", "start": "The first record to return.",
-    "q": "Words in goals, arguments and artifacts.", "since": "An RFC 3339 time or date.",
-    "until": "An RFC 3339 time or date.", "page": "The number of the page, from 1.",
-}  # fmt: skip
+    "link": "Whether MCP clients get a link instead of the bytes.",
+    "start": "The first record to return.",
+    "q": "Words in goals, arguments and artifacts.",
+    "since": "An RFC 3339 time or date.",
+    "until": "An RFC 3339 time or date.",
+    "page": "The number of the page, from 1.",
+}
 _ETAG: Final = _parameter(
-    "If-None-Match", "header", description="The ETag of the list that the agent has; 304 if it is still the same."
+    "If-None-Match",
+    "header",
+    description="The ETag of the list that the agent has; 304 if it is still the same.",
 )
 
 
@@ -72,14 +81,23 @@ def openapi_document() -> Json:
         "info": {
             "title": "Bundle Router",
             "version": __version__,
-            "description": "Which bundles of tools a workflow step may see, and why; and their calls.",
+            "description": (
+                "Which bundles of tools a workflow step may see, and why; and their calls."
+            ),
         },
         "security": [{"bearer": []}],
         "paths": _paths(schemas),
         "components": {
-            "schemas": {name: schema for name, schema in schemas.items() if not name.endswith("Query")},
+            "schemas": {
+                name: schema for name, schema in schemas.items() if not name.endswith("Query")
+            },
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
-            "responses": {"Problem": {"description": "Why not.", "content": _content("Problem9457", "problem+json")}},
+            "responses": {
+                "Problem": {
+                    "description": "Why not.",
+                    "content": _content("Problem9457", "problem+json"),
+                }
+            },
         },
     }
 
@@ -119,24 +137,32 @@ def _keep_reachable(schemas: Json) -> Json:
     """Return the schemas without those that nothing refers to."""
     roots = {value.__name__ for value, _ in _VALUES}
     kept = {name: json.dumps(schema) for name, schema in schemas.items()}
-    while unused := [name for name in kept if name not in roots and f'/{name}"' not in "".join(kept.values())]:
+    while unused := [
+        name for name in kept if name not in roots and f'/{name}"' not in "".join(kept.values())
+    ]:
         for name in unused:
             del kept[name]
     return {name: schemas[name] for name in sorted(kept)}
 
 
 def _describe(kind: type, properties: Json) -> None:
-    """Add the docstrings that stand under the fields of a class, if it was installed with its source."""
+    """Add the docstrings that stand under the fields of a class, if it was installed with its
+    source.
+    """
     for base in kind.__mro__:
         with suppress(OSError, TypeError):
             body = ast.parse(inspect.getsource(base)).body[0].body  # type: ignore[attr-defined] # a class
             for line, text in pairwise(body):
                 if isinstance(line, ast.AnnAssign) and isinstance(text, ast.Expr):
                     description = inspect.cleandoc(ast.literal_eval(text.value))
-                    properties.get(ast.unparse(line.target), {}).setdefault("description", description)
+                    properties.get(ast.unparse(line.target), {}).setdefault(
+                        "description", description
+                    )
 
 
-def _operation(name: str, summary: str, parameters: list[Json], answers: Json, body: str = "") -> Json:
+def _operation(
+    name: str, summary: str, parameters: list[Json], answers: Json, body: str = ""
+) -> Json:
     return {
         "operationId": name,
         "summary": summary,
@@ -156,7 +182,13 @@ def _answer(name: str, description: str) -> Json:
 
 def _query(schemas: Json, name: str) -> list[Json]:
     return [
-        {"name": key, "in": "query", "required": False, "schema": schema, "description": _MEANINGS.get(key, _FACET)}
+        {
+            "name": key,
+            "in": "query",
+            "required": False,
+            "schema": schema,
+            "description": _MEANINGS.get(key, _FACET),
+        }
         for key, schema in schemas[name]["properties"].items()
     ]
 
@@ -168,23 +200,44 @@ def _paths(schemas: Json) -> Json:
     toolset["200"]["headers"] = {"ETag": {"schema": {"type": "string"}}}
     toolset["304"] = {"description": "The agent has this list already."}
     result = _answer("Result", "The result; also of a call whose failure the agent should see.")
-    why, end = _answer("Result", "Why the tool is not there."), _answer("RunEnd", "Whether the run ended.")
+    why, end = (
+        _answer("Result", "Why the tool is not there."),
+        _answer("RunEnd", "Whether the run ended."),
+    )
     artifact = {"200": {"description": "The bytes.", "content": bytes_}}
     part = {"application/json": {"schema": {"type": "object"}}}
     media = {"200": {"description": "The part, in the provider's form.", "content": part}}
     answers = {"200": {"description": "The same facts as on the page for people.", "content": part}}
-    missed, timeline = "Record a name that a framework refused itself", [_RUN, *_query(schemas, "TimelineQuery")]
-    listed, shown = [_RUN, _ETAG, *_query(schemas, "ToolsQuery")], [_RUN, _SHA, *_query(schemas, "MediaQuery")]
+    missed, timeline = (
+        "Record a name that a framework refused itself",
+        [_RUN, *_query(schemas, "TimelineQuery")],
+    )
+    listed, shown = (
+        [_RUN, _ETAG, *_query(schemas, "ToolsQuery")],
+        [_RUN, _SHA, *_query(schemas, "MediaQuery")],
+    )
     return {
-        "/v1/route": {"post": _operation("route", "Decide what a step may see", [_KEY], decision, "RouteBody")},
-        "/v1/bundles": {"get": _operation("bundles", "List the bundles of the config in force", [], answers)},
-        "/v1/runs": {"get": _operation("runs", "List runs, the newest first", _query(schemas, "RunsQuery"), answers)},
+        "/v1/route": {
+            "post": _operation("route", "Decide what a step may see", [_KEY], decision, "RouteBody")
+        },
+        "/v1/bundles": {
+            "get": _operation("bundles", "List the bundles of the config in force", [], answers)
+        },
+        "/v1/runs": {
+            "get": _operation(
+                "runs", "List runs, the newest first", _query(schemas, "RunsQuery"), answers
+            )
+        },
         run: {"get": _operation("run", "Show the decisions and calls of a run", timeline, answers)},
         f"{run}/tools": {"get": _operation("tools", "List what a run shows", listed, toolset)},
-        f"{run}/call": {"post": _operation("call", "Call a tool", [_RUN, _KEY], result, "CallBody")},
+        f"{run}/call": {
+            "post": _operation("call", "Call a tool", [_RUN, _KEY], result, "CallBody")
+        },
         f"{run}/missed": {"post": _operation("missed", missed, [_RUN], why, "MissedBody")},
         f"{run}/close": {"post": _operation("close", "End a run", [_RUN], end)},
-        f"{run}/artifacts/{{sha256}}": {"get": _operation("artifact", "Read an artifact", [_RUN, _SHA], artifact)},
+        f"{run}/artifacts/{{sha256}}": {
+            "get": _operation("artifact", "Read an artifact", [_RUN, _SHA], artifact)
+        },
         f"{run}/media/{{sha256}}": {
             "get": _operation("media", "Read an artifact as a part of a message", shown, media)
         },

@@ -32,11 +32,26 @@ from bundle_router.serving.api.bodies import (
     step_and_messages,
 )
 from bundle_router.serving.api.openapi import openapi_document
-from bundle_router.serving.api.problems import GONE, INTERNAL, NO_ARTIFACT, TIMED_OUT, UNSUPPORTED, invalid, problem_of
+from bundle_router.serving.api.problems import (
+    GONE,
+    INTERNAL,
+    NO_ARTIFACT,
+    TIMED_OUT,
+    UNSUPPORTED,
+    invalid,
+    problem_of,
+)
 from bundle_router.serving.gate import is_json, values_of
 from bundle_router.serving.idling import IdleRuns
 from bundle_router.serving.keys import Caller, Scope
-from bundle_router.serving.refusals import OTHER_PRINCIPAL, Message, Receive, Refusal, Send, missing_scope
+from bundle_router.serving.refusals import (
+    OTHER_PRINCIPAL,
+    Message,
+    Receive,
+    Refusal,
+    Send,
+    missing_scope,
+)
 from bundle_router.serving.telemetry import Telemetry
 from bundle_router.wiring import Router
 
@@ -50,7 +65,10 @@ Body = TypeVar("Body", bound=BaseModel)
 Work = Callable[[Request], Coroutine[Any, Any, Response]]
 _KEY: Final = re.compile(KEY)
 _DECISION: Final = TypeAdapter(Decision)
-PRIVATE: Final = {"cross-origin-resource-policy": "same-origin", "cache-control": "private, no-store"}
+PRIVATE: Final = {
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "private, no-store",
+}
 """Additional headers of every artifact."""
 
 
@@ -63,7 +81,9 @@ class RefusedRequest(Exception):
 
 
 class GuardedRoute:
-    """One route as an ASGI application, because Starlette's wrapping of a function costs as much as the gate."""
+    """One route as an ASGI application, because Starlette's wrapping of a function costs as much as
+    the gate.
+    """
 
     def __init__(self, answer: Callable[[Request], Coroutine[Any, Any, Response]]) -> None:
         self._answer = answer
@@ -73,13 +93,18 @@ class GuardedRoute:
 
 
 class JsonBytes(Response):
-    """A response with encoded JSON and no other headers, because Starlette's own costs as much as the gate."""
+    """A response with encoded JSON and no other headers, because Starlette's own costs as much as
+    the gate.
+    """
 
     def __init__(self, body: bytes) -> None:
         self.status_code, self.body = 200, body
 
     async def __call__(self, _scope: Message, _receive: Receive, send: Send) -> None:
-        headers = [(b"content-length", b"%d" % len(self.body)), (b"content-type", b"application/json")]
+        headers = [
+            (b"content-length", b"%d" % len(self.body)),
+            (b"content-type", b"application/json"),
+        ]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": self.body})
 
@@ -87,7 +112,9 @@ class JsonBytes(Response):
 class DecisionApi:
     """The routes over one router. `request_s`: maximum seconds of one request."""
 
-    def __init__(self, router: Router, telemetry: Telemetry, idle: IdleRuns, *, request_s: float) -> None:
+    def __init__(
+        self, router: Router, telemetry: Telemetry, idle: IdleRuns, *, request_s: float
+    ) -> None:
         self._router = router
         self._access = router.endpoint
         self._telemetry = telemetry
@@ -114,12 +141,19 @@ class DecisionApi:
             ("GET", "/openapi.json", None, self._openapi),
         ]
         return [
-            Route(path, GuardedRoute(partial(self._run_guarded, path, scope, work)), methods=[method])
+            Route(
+                path, GuardedRoute(partial(self._run_guarded, path, scope, work)), methods=[method]
+            )
             for method, path, scope, work in table
         ]
 
-    async def _run_guarded(self, route: str, needed: Scope | None, work: Work, request: Request) -> Response:
-        """Check the caller, then do the work within its time while the client waits. Turns errors into problems."""
+    async def _run_guarded(
+        self, route: str, needed: Scope | None, work: Work, request: Request
+    ) -> Response:
+        """Check the caller, then do the work within its time while the client waits.
+
+        Turns errors into problems.
+        """
         began = time.perf_counter()
         caller: Caller = request.scope["user"]
         try:
@@ -136,10 +170,12 @@ class DecisionApi:
         except Exception as defect:  # noqa: BLE001 - the boundary: a defect of ours is a sentence, its text is for the log
             self._access.report("error", "request.failed", route=route, error=defect)
             response = respond(INTERNAL)
-        self._telemetry.answered(route, response.status_code, caller.name, time.perf_counter() - began)
+        self._telemetry.answered(
+            route, response.status_code, caller.name, time.perf_counter() - began
+        )
         return response
 
-    # --- what is asked ---------------------------------------------------------------------------------------------
+    # --- what is asked ----------------------------------------------------------------------------
 
     async def _route(self, request: Request) -> Response:
         body = _body(request, route_body(request.scope["body"]))
@@ -167,7 +203,9 @@ class DecisionApi:
         etag = f'"{toolset.digest}"'
         if request.headers.get("if-none-match") == etag:
             return Response(status_code=304, headers={"etag": etag})
-        return JSONResponse(toolset.to_json(), headers={"etag": etag, "cache-control": "private, no-cache"})
+        return JSONResponse(
+            toolset.to_json(), headers={"etag": etag, "cache-control": "private, no-cache"}
+        )
 
     async def _call(self, request: Request) -> Response:
         run_id = await self._run(request)
@@ -199,13 +237,17 @@ class DecisionApi:
         data, mime_type = await self._access.artifact(run_id, f"artifact:sha256:{_sha256(request)}")
         shown = mime_type in IMAGES
         headers = {**PRIVATE, "content-disposition": "inline" if shown else "attachment"}
-        return Response(data, media_type=mime_type if shown else "application/octet-stream", headers=headers)
+        return Response(
+            data, media_type=mime_type if shown else "application/octet-stream", headers=headers
+        )
 
     async def _media(self, request: Request) -> Response:
         run_id = await self._run(request)
         query = _query(request, MediaQuery)
         uri = f"artifact:sha256:{_sha256(request)}"
-        media = self._router.media(run_id, uri, format=query.format, link=query.link, decision=query.decision)
+        media = self._router.media(
+            run_id, uri, format=query.format, link=query.link, decision=query.decision
+        )
         return JSONResponse(await media)
 
     async def _bundles(self, request: Request) -> Response:
@@ -245,7 +287,7 @@ class DecisionApi:
     async def _openapi(self, request: Request) -> Response:
         return JSONResponse(self._document)
 
-    # --- whose it is -----------------------------------------------------------------------------------------------
+    # --- whose it is ------------------------------------------------------------------------------
 
     async def _run(self, request: Request) -> str:
         """Return the run in the path, if the caller may access it."""
@@ -255,7 +297,9 @@ class DecisionApi:
         await self._refuse_foreign(request.scope["user"], run_id)
         return run_id
 
-    async def _refuse_foreign(self, caller: Caller, run_id: str, *, may_be_new: bool = False) -> None:
+    async def _refuse_foreign(
+        self, caller: Caller, run_id: str, *, may_be_new: bool = False
+    ) -> None:
         """Refuse a run of another principal as if it did not exist."""
         if caller.principal:
             try:
@@ -301,7 +345,9 @@ def _query(request: Request, model: type[Body]) -> Body:
     pairs = request.query_params.multi_items()
     values = dict(pairs)
     if len(values) < len(pairs):
-        raise RefusedRequest(Refusal(422, "invalid", "The query names a parameter twice.", advice="name each once"))
+        raise RefusedRequest(
+            Refusal(422, "invalid", "The query names a parameter twice.", advice="name each once")
+        )
     try:
         return model.model_validate(values)
     except ValidationError as wrong:
@@ -332,8 +378,10 @@ def _sha256(request: Request) -> str:
 
 
 async def _while_waited_for(request: Request, work: Work, within_s: float) -> Response:
-    """Do the work, but cancel it if it takes too long or the client disconnects. Work that never waits is not
-    watched."""
+    """Do the work, but cancel it if it takes too long or the client disconnects.
+
+    Work that never waits is not watched.
+    """
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     watching: list[asyncio.Task[None]] = []
     ended: list[Refusal] = []

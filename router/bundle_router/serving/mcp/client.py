@@ -1,13 +1,13 @@
 """The agent's client during one of its requests, and the notifications it receives meanwhile.
 
 Rules:
-1. A server's notifications reach the client before the answer does, in order. If the client is too slow, those beyond
-   `MAX_HEARD` are dropped; the server is never blocked.
-2. A client of the handshake era sets the log level once, for its session; one of the modern era with each request. No
-   log lines are sent before that.
-3. A client of the handshake era can be asked for input during its request, at most `MAX_ASKED` times. It does not know
-   results that ask for input: the request is repeated with its answers, at most `MAX_ROUNDS` times. Its answers are
-   passed to the server unchanged, and are never recorded.
+1. A server's notifications reach the client before the answer does, in order. If the client is too
+   slow, those beyond `MAX_HEARD` are dropped; the server is never blocked.
+2. A client of the handshake era sets the log level once, for its session; one of the modern era
+   with each request. No log lines are sent before that.
+3. A client of the handshake era can be asked for input during its request, at most `MAX_ASKED`
+   times. It does not know results that ask for input: the request is repeated with its answers, at
+   most `MAX_ROUNDS` times. Its answers are passed to the server unchanged, and are never recorded.
 """
 
 from __future__ import annotations
@@ -62,7 +62,10 @@ def _level(context: Context) -> str:
 
 @contextlib.asynccontextmanager
 async def client_of(context: Context) -> AsyncIterator[Client]:
-    """Yield the client of a request. At the end of the block all its notifications have been sent."""
+    """Yield the client of a request.
+
+    At the end of the block all its notifications have been sent.
+    """
     loop = asyncio.get_running_loop()
     waiting: asyncio.Queue[tuple[str, Mapping[str, Any]] | None] = asyncio.Queue()
 
@@ -83,8 +86,14 @@ async def client_of(context: Context) -> AsyncIterator[Client]:
     telling = asyncio.create_task(tell(), name="mcp-telling")
     try:
         yield Client(
-            capabilities=capabilities.model_dump(by_alias=True, mode="json", exclude_none=True) if capabilities else {},
-            continuation={name: params[name] for name in ("inputResponses", "requestState") if name in params},
+            capabilities=(
+                capabilities.model_dump(by_alias=True, mode="json", exclude_none=True)
+                if capabilities
+                else {}
+            ),
+            continuation={
+                name: params[name] for name in ("inputResponses", "requestState") if name in params
+            },
             log_level=_level(context),
             progress=(context.meta or {}).get("progress_token") is not None,
             on_notification=take_notification,
@@ -104,7 +113,9 @@ async def _send_notification(context: Context, method: str, params: Mapping[str,
             types.LoggingMessageNotification(params=line), related_request_id=context.request_id
         )
     else:
-        await context.session.report_progress(params["progress"], params.get("total"), params.get("message"))
+        await context.session.report_progress(
+            params["progress"], params.get("total"), params.get("message")
+        )
 
 
 def _ask_of(context: Context, loop: asyncio.AbstractEventLoop) -> Ask:
@@ -116,9 +127,12 @@ def _ask_of(context: Context, loop: asyncio.AbstractEventLoop) -> Ask:
         question_count += 1
         if question_count > MAX_ASKED:
             raise MCPError(
-                types.INVALID_REQUEST, f"{MAX_ASKED} questions were asked in one request, which is the limit."
+                types.INVALID_REQUEST,
+                f"{MAX_ASKED} questions were asked in one request, which is the limit.",
             )
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(input_from(context, request), loop))
+        return await asyncio.wrap_future(
+            asyncio.run_coroutine_threadsafe(input_from(context, request), loop)
+        )
 
     return ask
 
@@ -147,25 +161,41 @@ async def ask_in_rounds(
     ask: Callable[[Client], Awaitable[T]],
     answer_of: Callable[[T], ServerReply | None],
 ) -> T:
-    """Ask the server until it needs no more input from the client, and return its answer. In the modern era the client
-    itself repeats the request. Raises MCPError if a round fails."""
+    """Ask the server until it needs no more input from the client, and return its answer.
+
+    In the modern era the client itself repeats the request. Raises MCPError if a round fails.
+    """
     for _ in range(MAX_ROUNDS):
         outcome = await ask(client)
         answer = answer_of(outcome)
         if answer is None or answer.result is None or not answer.wants_input or is_modern(context):
             return outcome
         client = replace(client, continuation=await _answers_of(context, answer.result))
-    raise MCPError(types.INTERNAL_ERROR, f"The server asked for more input {MAX_ROUNDS} times, which is the limit.")
+    raise MCPError(
+        types.INTERNAL_ERROR,
+        f"The server asked for more input {MAX_ROUNDS} times, which is the limit.",
+    )
 
 
 async def _answers_of(context: Context, result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the client's answers to a result that asks for input, as parameters of the repeated request."""
+    """Return the client's answers to a result that asks for input, as parameters of the repeated
+    request.
+    """
     requests = result.get("inputRequests")
     requests = requests if isinstance(requests, Mapping) else {}
     if len(requests) > MAX_AT_ONCE:
-        asked = f"The server asked {len(requests)} questions at once; at most {MAX_AT_ONCE} are passed on."
+        asked = (
+            f"The server asked {len(requests)} questions at once; at most {MAX_AT_ONCE} are"
+            " passed on."
+        )
         raise MCPError(types.INTERNAL_ERROR, asked)
     answers: dict[str, Any] = {
-        "inputResponses": {key: await input_from(context, request) for key, request in requests.items()}
+        "inputResponses": {
+            key: await input_from(context, request) for key, request in requests.items()
+        }
     }
-    return answers if result.get("requestState") is None else {**answers, "requestState": result["requestState"]}
+    return (
+        answers
+        if result.get("requestState") is None
+        else {**answers, "requestState": result["requestState"]}
+    )

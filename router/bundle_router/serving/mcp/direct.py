@@ -1,11 +1,14 @@
-"""Answers calls and lists of the modern era from ASGI, without the SDK's server, which costs three times as much.
+"""Answers calls and lists of the modern era from ASGI, without the SDK's server, which costs three
+times as much.
 
 Rules:
-1. Bytes, status and records are the same as with the SDK (`tests/serving/test_direct.py` asks both). Anything unusual
-   goes to the SDK: another method, era or header, a message that is not in the plain form, notifications to be sent
-   meanwhile.
-2. A request is checked whole before any work, so a request that is passed to the SDK has had no effect.
-3. A client that disconnects cancels its call. After `PING_S` without an answer a stream is opened and kept alive.
+1. Bytes, status and records are the same as with the SDK (`tests/serving/test_direct.py` asks
+   both). Anything unusual goes to the SDK: another method, era or header, a message that is not in
+   the plain form, notifications to be sent meanwhile.
+2. A request is checked whole before any work, so a request that is passed to the SDK has had no
+   effect.
+3. A client that disconnects cancels its call. After `PING_S` without an answer a stream is opened
+   and kept alive.
 """
 
 from __future__ import annotations
@@ -31,7 +34,9 @@ from bundle_router.serving.gate import values_of
 
 PING_S: Final = 15.0
 WATCH_S: Final = 0.25
-"""Seconds after which the client's disconnection is watched for: most answers are faster, and a watch is a task."""
+"""Seconds after which the client's disconnection is watched for: most answers are faster, and a
+watch is a task.
+"""
 MAX_KNOWN: Final = 16
 """Number of clients whose validated envelope is cached."""
 MAX_ENVELOPE: Final = 4_096
@@ -40,7 +45,11 @@ _NAMES: Final = {b"tools/call": 3, b"tools/list": 2}
 """Number of MCP headers that a request of each method has."""
 _ACCEPTED: Final = frozenset(("application/json", "text/event-stream"))
 _ENVELOPE: Final = frozenset(
-    (types.PROTOCOL_VERSION_META_KEY, types.CLIENT_CAPABILITIES_META_KEY, types.CLIENT_INFO_META_KEY)
+    (
+        types.PROTOCOL_VERSION_META_KEY,
+        types.CLIENT_CAPABILITIES_META_KEY,
+        types.CLIENT_INFO_META_KEY,
+    )
 )
 _PROGRESS: Final = "progressToken"
 _EVENTS: Final = (
@@ -69,9 +78,10 @@ class PlainRequest:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """Gives the answers, and raises MCPError: the list in the SDK's form (the same object while it is unchanged), a
-    call's result, and that result in MCP's form. `schema` returns a listed tool's; `passes`: whether servers' results
-    are passed on unchanged."""
+    """Gives the answers, and raises MCPError: the list in the SDK's form (the same object while it
+    is unchanged), a call's result, and that result in MCP's form. `schema` returns a listed tool's;
+    `passes`: whether servers' results are passed on unchanged.
+    """
 
     listed: Callable[[], Awaitable[types.ListToolsResult]]
     called: Callable[[str, Json, Client | None], Awaitable[Result]]
@@ -100,13 +110,15 @@ class DirectPath:
         before, _, after = template.partition(json.dumps(_TEXT))
         return before, after
 
-    # --- what is asked -----------------------------------------------------------------------------------------------
+    # --- what is asked ----------------------------------------------------------------------------
 
     def read(self, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> PlainRequest | None:
         """Return the request, or None if the SDK must answer it."""
         version, method, name = _head(headers)
         has_tracer = not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
-        if has_tracer or version not in MODERN_PROTOCOL_VERSIONS:  # with a tracer, the SDK must make its spans
+        if (
+            has_tracer or version not in MODERN_PROTOCOL_VERSIONS
+        ):  # with a tracer, the SDK must make its spans
             return None
         try:
             message = json.loads(body.decode())  # another encoding goes to the SDK
@@ -115,7 +127,11 @@ class DirectPath:
         if not isinstance(message, dict) or message.keys() != {"jsonrpc", "id", "method", "params"}:
             return None
         id_, params = message["id"], message["params"]
-        if message["jsonrpc"] != "2.0" or message["method"] != method or not isinstance(params, dict):
+        if (
+            message["jsonrpc"] != "2.0"
+            or message["method"] != method
+            or not isinstance(params, dict)
+        ):
             return None
         if not (type(id_) is int or (isinstance(id_, str) and id_.isascii())):
             return None
@@ -125,7 +141,11 @@ class DirectPath:
         if method == "tools/list":
             return PlainRequest(id_, method, "", {}, capabilities) if len(params) == 1 else None
         arguments = params.get("arguments", {})
-        if name is None or params.get("name") != name or not params.keys() <= {"_meta", "name", "arguments"}:
+        if (
+            name is None
+            or params.get("name") != name
+            or not params.keys() <= {"_meta", "name", "arguments"}
+        ):
             return None
         if not isinstance(arguments, dict) or not all(map(str.isascii, arguments)):
             return None
@@ -134,7 +154,9 @@ class DirectPath:
         return PlainRequest(id_, method, name, arguments, capabilities)
 
     def _capabilities(self, meta: Any, version: str) -> Json | None:
-        """Return the capabilities in a valid envelope; None if it is invalid or asks for notifications."""
+        """Return the capabilities in a valid envelope; None if it is invalid or asks for
+        notifications.
+        """
         if not isinstance(meta, dict) or meta.get(types.PROTOCOL_VERSION_META_KEY) != version:
             return None
         if _PROGRESS in meta:
@@ -148,7 +170,9 @@ class DirectPath:
             if not meta.keys() <= _ENVELOPE or len(str(meta)) > MAX_ENVELOPE:
                 return None
             methods.validate_client_request("tools/list", version, {"_meta": meta})
-            declared = types.ClientCapabilities.model_validate(meta[types.CLIENT_CAPABILITIES_META_KEY], by_name=False)
+            declared = types.ClientCapabilities.model_validate(
+                meta[types.CLIENT_CAPABILITIES_META_KEY], by_name=False
+            )
             capabilities = declared.model_dump(by_alias=True, mode="json", exclude_none=True)
         except (ValueError, RecursionError):
             return None
@@ -156,7 +180,9 @@ class DirectPath:
         return capabilities
 
     def _mirrors_arguments(self, name: str) -> bool:
-        """Return whether arguments of the tool must be repeated in headers, which the SDK compares."""
+        """Return whether arguments of the tool must be repeated in headers, which the SDK
+        compares.
+        """
         schema = self._answers.schema(name)
         if schema is None:
             return False
@@ -165,7 +191,7 @@ class DirectPath:
             known = self._mirrors[name] = (schema, X_MCP_HEADER_KEY in json.dumps(schema))
         return known[1]
 
-    # --- what is answered --------------------------------------------------------------------------------------------
+    # --- what is answered -------------------------------------------------------------------------
 
     async def answer(self, request: PlainRequest, receive: Asgi, send: Asgi) -> None:
         """Answer the request (ASGI)."""
@@ -193,27 +219,42 @@ class DirectPath:
 
     async def _answer_request(self, request: PlainRequest) -> tuple[int, bytes]:
         try:
-            result = await (self._list_tools() if request.method == "tools/list" else self._call_tool(request))
+            result = await (
+                self._list_tools() if request.method == "tools/list" else self._call_tool(request)
+            )
         except Exception as error:  # noqa: BLE001 - the boundary to the client, with the SDK's own sentence for each
-            answer = types.JSONRPCError(jsonrpc="2.0", id=request.id, error=modern_error_data(error))
+            answer = types.JSONRPCError(
+                jsonrpc="2.0", id=request.id, error=modern_error_data(error)
+            )
             status = ERROR_CODE_HTTP_STATUS.get(answer.error.code, 200)
-            return status, _dump_json(answer.model_dump(mode="json", by_alias=True, exclude_none=True)).encode()
+            return status, _dump_json(
+                answer.model_dump(mode="json", by_alias=True, exclude_none=True)
+            ).encode()
         return 200, f'{{"jsonrpc":"2.0","id":{json.dumps(request.id)},"result":{result}}}'.encode()
 
     async def _list_tools(self) -> str:
         listed = await self._answers.listed()
         if self._list is None or self._list[0] is not listed:
-            self._list = (listed, _dump_json(self._form("tools/list", MODERN_PROTOCOL_VERSIONS[-1], listed)))
+            self._list = (
+                listed,
+                _dump_json(self._form("tools/list", MODERN_PROTOCOL_VERSIONS[-1], listed)),
+            )
         return self._list[1]
 
     async def _call_tool(self, request: PlainRequest) -> str:
         client = Client(capabilities=request.capabilities) if self._answers.passes() else None
         result = await self._answers.called(request.name, request.arguments, client)
-        if result.answer is None and not (result.artifacts or result.parts) and not _SURROGATE.search(result.text):
+        if (
+            result.answer is None
+            and not (result.artifacts or result.parts)
+            and not _SURROGATE.search(result.text)
+        ):
             before, after = self._around[result.ok]
             return f"{before}{json.dumps(result.text)}{after}"
         version = MODERN_PROTOCOL_VERSIONS[-1]
-        return _dump_json(self._form("tools/call", version, await self._answers.shown(result, version)))
+        return _dump_json(
+            self._form("tools/call", version, await self._answers.shown(result, version))
+        )
 
 
 class _Stream:
@@ -226,20 +267,29 @@ class _Stream:
     async def ping(self) -> None:
         """Send a comment that keeps proxies from closing the stream."""
         if not self._begun:
-            await self._send({"type": "http.response.start", "status": 200, "headers": list(_EVENTS)})
+            await self._send(
+                {"type": "http.response.start", "status": 200, "headers": list(_EVENTS)}
+            )
             self._begun = True
-        await self._send({"type": "http.response.body", "body": b": ping\r\n\r\n", "more_body": True})
+        await self._send(
+            {"type": "http.response.body", "body": b": ping\r\n\r\n", "more_body": True}
+        )
 
     async def end(self, status: int, body: bytes) -> None:
         if self._begun:
             body = b"event: message\r\ndata: " + body + b"\r\n\r\n"
         else:
-            headers = [(b"content-length", str(len(body)).encode()), (b"content-type", b"application/json")]
+            headers = [
+                (b"content-length", str(len(body)).encode()),
+                (b"content-type", b"application/json"),
+            ]
             await self._send({"type": "http.response.start", "status": status, "headers": headers})
         await self._send({"type": "http.response.body", "body": body})
 
 
-async def _watch_stream(receive: Asgi, stream: _Stream, on_disconnect: Callable[[], object], ping_s: float) -> None:
+async def _watch_stream(
+    receive: Asgi, stream: _Stream, on_disconnect: Callable[[], object], ping_s: float
+) -> None:
     """Keep a slow answer's stream alive; return when its client has disconnected."""
     while True:
         try:
@@ -254,7 +304,9 @@ async def _watch_stream(receive: Asgi, stream: _Stream, on_disconnect: Callable[
 
 
 def _head(headers: Sequence[tuple[bytes, bytes]]) -> tuple[str, str, str | None]:
-    """Return version, method and name in the headers; empty if the headers are not in the plain form."""
+    """Return version, method and name in the headers; empty if the headers are not in the plain
+    form.
+    """
     nothing = ("", "", None)
     pairs = [pair for pair in headers if pair[0][:4] == b"mcp-"]
     accepted = values_of(headers, b"accept")
@@ -266,7 +318,11 @@ def _head(headers: Sequence[tuple[bytes, bytes]]) -> tuple[str, str, str | None]
         return nothing
     version = of_mcp.get(b"mcp-protocol-version", b"").decode("latin-1")
     name = of_mcp.get(b"mcp-name")
-    return version, method.decode("ascii"), decode_header_value(name.decode("latin-1")) if name is not None else None
+    return (
+        version,
+        method.decode("ascii"),
+        decode_header_value(name.decode("latin-1")) if name is not None else None,
+    )
 
 
 def _dump_json(value: Any) -> str:

@@ -1,9 +1,13 @@
-"""The resources that a run's clients subscribe to: one subscription at the server, however many clients there are.
+"""The resources that a run's clients subscribe to: one subscription at the server, however many
+clients there are.
 
 Rules:
-1. Every decision renews the subscriptions. Clients hear no more of a resource that the new decision does not permit.
-2. A client may subscribe to a resource that does not exist. As MCP has it, it then never hears of a change.
-3. A resource that changes without end is announced once in `ANNOUNCE_AGAIN_S`, the last change always.
+1. Every decision renews the subscriptions. Clients hear no more of a resource that the new decision
+   does not permit.
+2. A client may subscribe to a resource that does not exist. As MCP has it, it then never hears of a
+   change.
+3. A resource that changes without end is announced once in `ANNOUNCE_AGAIN_S`, the last change
+   always.
 """
 
 from __future__ import annotations
@@ -20,7 +24,10 @@ MAX_FOLLOWED: Final = 64
 """Maximum resources that one run's clients may subscribe to."""
 ANNOUNCE_AGAIN_S: Final = 0.1
 Begin = Callable[[str, Callable[[], None]], Awaitable[Callable[[], None] | ServerReply]]
-"""Subscribes to a URI; calls the callback, from any thread, on a change. Returns its end function, or a refusal."""
+"""Subscribes to a URI; calls the callback, from any thread, on a change.
+
+Returns its end function, or a refusal.
+"""
 
 
 @dataclass(slots=True)
@@ -32,7 +39,10 @@ class _Followed:
 
 
 class FollowedResources:
-    """The subscribed resources of one run. Calls `updated` with the URI of a changed one. Belongs to one event loop."""
+    """The subscribed resources of one run.
+
+    Calls `updated` with the URI of a changed one. Belongs to one event loop.
+    """
 
     def __init__(self, begin: Begin, updated: Callable[[str], Coroutine[Any, Any, None]]) -> None:
         self._begin = begin
@@ -51,7 +61,8 @@ class FollowedResources:
                 return None
             if len(self._followed) >= MAX_FOLLOWED:
                 return ServerReply(
-                    outcome="busy", text=f"{MAX_FOLLOWED} resources are followed in this run, which is the limit."
+                    outcome="busy",
+                    text=f"{MAX_FOLLOWED} resources are followed in this run, which is the limit.",
                 )
             end = await self._begin_following(uri)
             if isinstance(end, ServerReply):

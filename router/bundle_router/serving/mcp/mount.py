@@ -1,4 +1,7 @@
-"""Runs as MCP servers at `/mcp` and below: finds the run of a request. Knows neither the SDK nor the HTTP server."""
+"""Runs as MCP servers at `/mcp` and below: finds the run of a request.
+
+Knows neither the SDK nor the HTTP server.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bundle_router.core.models import Step
 from bundle_router.errors import RequestError, RouterError, UnknownRun
-from bundle_router.serving.gate import ROOT, UNAUTHORIZED, Destination, Headers, destination_of, is_json
+from bundle_router.serving.gate import (
+    ROOT,
+    UNAUTHORIZED,
+    Destination,
+    Headers,
+    destination_of,
+    is_json,
+)
 from bundle_router.serving.keys import Caller, run_tag
 from bundle_router.serving.mcp.served_runs import ServedRun, ServedRuns
 from bundle_router.serving.refusals import Refusal, missing_scope, refuse
@@ -30,13 +40,16 @@ def mcp_routes(runs: ServedRuns) -> list[BaseRoute]:
 
 
 TOGETHER: Final = 8
-"""Number of a run's requests above which a new one waits some turns of the loop before it begins, where it takes least
-memory. Open event streams do not count."""
+"""Number of a run's requests above which a new one waits some turns of the loop before it begins,
+where it takes least memory. Open event streams do not count.
+"""
 _LISTENING: Final = (b"mcp-method", b"subscriptions/listen")
 
 
 class McpMount:
-    """The ASGI application at `/mcp` for the token's run, and at `/mcp/runs` for the run in the path."""
+    """The ASGI application at `/mcp` for the token's run, and at `/mcp/runs` for the run in the
+    path.
+    """
 
     def __init__(self, runs: ServedRuns) -> None:
         self._runs = runs
@@ -46,7 +59,9 @@ class McpMount:
         to = destination_of(scope["raw_path"])
         served: ServedRun | Refusal = NO_RUN
         if to is not None or scope["raw_path"] == ROOT.encode():
-            served = _refuse_malformed(scope["method"], scope["headers"]) or await self._find_served(to, scope["user"])
+            served = _refuse_malformed(
+                scope["method"], scope["headers"]
+            ) or await self._find_served(to, scope["user"])
         if isinstance(served, Refusal):
             await refuse(served, scope, send)
             return
@@ -62,14 +77,20 @@ class McpMount:
             served.streams -= listens
 
     def _checked(self, to: Destination | None, scope: Any, send: Any) -> Any:
-        """Return a `send` that ends a stream before its first event, or ping, that a new request would not be given."""
+        """Return a `send` that ends a stream before its first event, or ping, that a new request
+        would not be given.
+        """
         is_ended = False
 
         async def sending(message: Any) -> None:
             nonlocal is_ended
             if message.get("more_body") and not is_ended:
                 caller = scope["judge"]()
-                found = caller if to is None or isinstance(caller, Refusal) else await self._find_served(to, caller)
+                found = (
+                    caller
+                    if to is None or isinstance(caller, Refusal)
+                    else await self._find_served(to, caller)
+                )
                 is_ended = isinstance(found, Refusal) or (to is None and caller != scope["user"])
                 await send({"type": message["type"]} if is_ended else message)
             elif not is_ended:
@@ -85,9 +106,15 @@ class McpMount:
         try:
             if to is None:
                 return await self._token_runs.get(caller)
-            if caller.principal and await self._runs.access.principal(to.run_id) != caller.principal:
+            if (
+                caller.principal
+                and await self._runs.access.principal(to.run_id) != caller.principal
+            ):
                 return Refusal(404, "unknown_run", f"run {to.run_id!r} has no decision yet.")
-            if caller.run_id is not None and run_tag(await self._runs.access.decision_id(to.run_id)) != caller.begun:
+            if (
+                caller.run_id is not None
+                and run_tag(await self._runs.access.decision_id(to.run_id)) != caller.begun
+            ):
                 return UNAUTHORIZED
             return await self._runs.get(to.run_id, to.decision)
         except UnknownRun as unknown:
@@ -105,25 +132,38 @@ def _refuse_malformed(method: str, headers: Headers) -> Refusal | None:
 
 _ALLOWED: Final = ", ".join(METHODS)
 _WRONG_METHOD: Final = Refusal(
-    405, "method_not_allowed", f"This path takes the methods {_ALLOWED}.", ((b"allow", _ALLOWED.encode()),)
+    405,
+    "method_not_allowed",
+    f"This path takes the methods {_ALLOWED}.",
+    ((b"allow", _ALLOWED.encode()),),
 )
-_NOT_JSON: Final = Refusal(400, "malformed", "Send one JSON-RPC message with 'Content-Type: application/json'.")
+_NOT_JSON: Final = Refusal(
+    400, "malformed", "Send one JSON-RPC message with 'Content-Type: application/json'."
+)
 _NO_ROLE: Final = replace(
-    missing_scope("route"), advice="use one that has it, or give this one a `role` in the token file"
+    missing_scope("route"),
+    advice="use one that has it, or give this one a `role` in the token file",
 )
 NO_RUN: Final = Refusal(
-    404, "not_found", f"There is nothing here: connect to {ROOT}, or to {ROOT}/runs/ and a run's id."
+    404,
+    "not_found",
+    f"There is nothing here: connect to {ROOT}, or to {ROOT}/runs/ and a run's id.",
 )
 
 
 class TokenRuns:
-    """The tokens' own runs, which agents use at `/mcp`. No engine routes their steps. Belongs to one event loop.
+    """The tokens' own runs, which agents use at `/mcp`.
 
-    1. A token has one run for all its sessions, begun with its first request. Its step is: workflow `mcp`, step
-       `session`, the token's role and principal. Policy and routes for that step decide what the run is given. Without
-       a route, all that policy permits is available through the router's own tools.
-    2. The run is routed again when the config, or the facts about servers, have changed since its decision.
-    3. After it was closed, as idle runs are, the next request begins a new one; an open session continues the old one.
+    No engine routes their steps. Belongs to one event loop.
+
+    1. A token has one run for all its sessions, begun with its first request. Its step is: workflow
+       `mcp`, step `session`, the token's role and principal. Policy and routes for that step decide
+       what the run is given. Without a route, all that policy permits is available through the
+       router's own tools.
+    2. The run is routed again when the config, or the facts about servers, have changed since its
+       decision.
+    3. After it was closed, as idle runs are, the next request begins a new one; an open session
+       continues the old one.
     """
 
     def __init__(self, access: EndpointAccess, served: ServedRuns) -> None:
@@ -133,7 +173,10 @@ class TokenRuns:
         self._lock = asyncio.Lock()
 
     async def get(self, caller: Caller) -> ServedRun:
-        """Return the token's run, served. Raises RequestError, StorageError and the errors of routing."""
+        """Return the token's run, served.
+
+        Raises RequestError, StorageError and the errors of routing.
+        """
         if not await self._is_current(self._runs.get(caller)):
             async with self._lock:
                 run_id = self._runs.get(caller)
@@ -142,12 +185,23 @@ class TokenRuns:
         return await self._find_served.get(self._runs[caller])
 
     async def _is_current(self, run_id: str | None) -> bool:
-        return run_id is not None and self._access.is_open(run_id) and await self._access.is_current(run_id)
+        return (
+            run_id is not None
+            and self._access.is_open(run_id)
+            and await self._access.is_current(run_id)
+        )
 
     async def _route(self, caller: Caller, run_id: str | None) -> None:
-        if run_id is None or not (self._access.is_open(run_id) or self._find_served.is_used(run_id)):
-            self._runs = {other: id_ for other, id_ in self._runs.items() if self._access.is_open(id_)}
-            run_id = f"mcp-{caller.name.replace('@', '-')}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+        if run_id is None or not (
+            self._access.is_open(run_id) or self._find_served.is_used(run_id)
+        ):
+            self._runs = {
+                other: id_ for other, id_ in self._runs.items() if self._access.is_open(id_)
+            }
+            began = f"{datetime.now(UTC):%Y%m%d-%H%M%S}"
+            run_id = f"mcp-{caller.name.replace('@', '-')}-{began}-{secrets.token_hex(3)}"
         place = {"workflow": "mcp", "role": caller.role or caller.name, "step": "session"}
-        await self._access.offer(Step(run_id=run_id, principal=caller.principal, fixed_list=True, **place))
+        await self._access.offer(
+            Step(run_id=run_id, principal=caller.principal, fixed_list=True, **place)
+        )
         self._runs[caller] = run_id

@@ -2,9 +2,10 @@
 
 Rules:
 1. A method is unknown if this run now passes on nothing of its kind; the capabilities agree.
-2. A server's answer is sent unchanged, except for the protocol's own fields in `_meta` (the server's name) and the
-   cache lifetime, which the endpoint sets. An answer that does not fit the protocol is an error; a tool's becomes the
-   text that a model would see; of a list only the invalid row is dropped.
+2. A server's answer is sent unchanged, except for the protocol's own fields in `_meta` (the
+   server's name) and the cache lifetime, which the endpoint sets. An answer that does not fit the
+   protocol is an error; a tool's becomes the text that a model would see; of a list only the
+   invalid row is dropped.
 3. The run's own artifacts, to which results link, can always be read. They are never listed.
 """
 
@@ -50,8 +51,10 @@ _OWN: Final = ("_meta", "inputResponses", "requestState")
 """Parameters that are not part of the request itself: they are passed separately or dropped."""
 _PROTOCOL: Final = types.SERVER_INFO_META_KEY.rpartition("/")[0] + "/"
 _FRESHNESS: Final = ("ttlMs", "cacheScope")
-"""Fields that say how long, and for whom, a client may cache an answer. The endpoint sets them, because it decides each
-time who may see the answer."""
+"""Fields that say how long, and for whom, a client may cache an answer.
+
+The endpoint sets them, because it decides each time who may see the answer.
+"""
 
 
 class ServerRun(Protocol):
@@ -64,7 +67,9 @@ class ServerRun(Protocol):
 
     def schema(self, name: str) -> Mapping[str, Any] | None: ...
 
-    async def call(self, name: str, arguments: Mapping[str, Any], *, client: Client | None) -> Result: ...
+    async def call(
+        self, name: str, arguments: Mapping[str, Any], *, client: Client | None
+    ) -> Result: ...
 
     async def content(self, result: Result, revision: str) -> list[Json]: ...
 
@@ -80,26 +85,36 @@ class ServerRun(Protocol):
 
     async def artifact(self, uri: str) -> Json: ...
 
-    async def follow(self, uri: str, updated: Callable[[], None]) -> Callable[[], None] | ServerReply: ...
+    async def follow(
+        self, uri: str, updated: Callable[[], None]
+    ) -> Callable[[], None] | ServerReply: ...
 
 
 def handlers(
     run: ServerRun, translate: ErrorTranslator, following: FollowedResources
 ) -> dict[str, tuple[type[types.RequestParams], Any]]:
-    """Return the handlers of requests for passed-on features, by method: the model of the params, and the function."""
+    """Return the handlers of requests for passed-on features, by method: the model of the params,
+    and the function.
+    """
     return {**_passed_on(run, translate), **_of_sessions(run, translate, following)}
 
 
-def _passed_on(run: ServerRun, translate: ErrorTranslator) -> dict[str, tuple[type[types.RequestParams], Any]]:
+def _passed_on(
+    run: ServerRun, translate: ErrorTranslator
+) -> dict[str, tuple[type[types.RequestParams], Any]]:
     def handler(method: str, feature: Feature) -> Any:
         async def handle(context: Context, _params: Any) -> Json:
             uri = (context.params or {}).get("uri")
             if method == "resources/read" and isinstance(uri, str) and uri.startswith(PREFIX):
                 return {"resultType": "complete", "contents": [await translate(run.artifact(uri))]}
             _require(run, feature)
-            params = {name: value for name, value in (context.params or {}).items() if name not in _OWN}
+            params = {
+                name: value for name, value in (context.params or {}).items() if name not in _OWN
+            }
             if method.endswith("/list") and params.get("cursor") is not None:
-                raise MCPError(types.INVALID_PARAMS, "This list has one page: leave the cursor out.")
+                raise MCPError(
+                    types.INVALID_PARAMS, "This list has one page: leave the cursor out."
+                )
 
             async def ask(client: Client) -> ServerReply:
                 answer: ServerReply = await translate(run.ask(method, params, client))
@@ -111,13 +126,17 @@ def _passed_on(run: ServerRun, translate: ErrorTranslator) -> dict[str, tuple[ty
 
         return handle
 
-    return {method: (model, handler(method, feature)) for method, (feature, model) in _PARAMS.items()}
+    return {
+        method: (model, handler(method, feature)) for method, (feature, model) in _PARAMS.items()
+    }
 
 
 def _of_sessions(
     run: ServerRun, translate: ErrorTranslator, following: FollowedResources
 ) -> dict[str, tuple[type[types.RequestParams], Any]]:
-    """Return the handlers that only the handshake era has: a session's log level and resource subscriptions."""
+    """Return the handlers that only the handshake era has: a session's log level and resource
+    subscriptions.
+    """
 
     async def level(context: Context, params: types.SetLevelRequestParams) -> Json:
         _require(run, "logging")
@@ -137,12 +156,16 @@ def _of_sessions(
         except BaseException:
             followed.discard(uri)
             raise
-        context.session._connection.exit_stack.callback(lambda: following.drop(dropped_uris(followed, uri)))
+        context.session._connection.exit_stack.callback(
+            lambda: following.drop(dropped_uris(followed, uri))
+        )
         return {}
 
     async def unsubscribe(context: Context, params: types.UnsubscribeRequestParams) -> Json:
         _require(run, "resources")
-        following.drop(dropped_uris(followed_resources(context.session._connection), str(params.uri)))
+        following.drop(
+            dropped_uris(followed_resources(context.session._connection), str(params.uri))
+        )
         return {}
 
     return {
@@ -189,13 +212,20 @@ def narrow_capabilities(
 
 
 def as_sent(answer: ServerReply) -> Json:
-    """Return the result to send. Raises MCPError with the server's own error, or why there is no answer."""
+    """Return the result to send.
+
+    Raises MCPError with the server's own error, or why there is no answer.
+    """
     if answer.error is not None:
         raise MCPError(answer.error.code, answer.error.message, _writable_data(answer.error.data))
     if answer.result is None:
         raise MCPError(types.INTERNAL_ERROR, answer.text)
     meta = answer.result.get("_meta")
-    extra = {k: v for k, v in meta.items() if not str(k).startswith(_PROTOCOL)} if isinstance(meta, Mapping) else {}
+    extra = (
+        {k: v for k, v in meta.items() if not str(k).startswith(_PROTOCOL)}
+        if isinstance(meta, Mapping)
+        else {}
+    )
     kept = {name: value for name, value in answer.result.items() if name not in _FRESHNESS}
     return {"resultType": "complete", **kept, "_meta": extra}
 
@@ -210,21 +240,33 @@ def _writable_data(data: Any) -> Any:
 
 
 def _well_formed(method: str, version: str, result: Json) -> Json:
-    """Return the result if it fits the protocol; of a list drop the rows that do not, as one would invalidate all.
-    Raises MCPError for any other misfit."""
+    """Return the result if it fits the protocol; of a list drop the rows that do not, as one would
+    invalidate all. Raises MCPError for any other misfit.
+    """
     if has_form(method, version, result):
         return result
     if method not in LISTS:
-        raise MCPError(types.INTERNAL_ERROR, "The server's answer does not have a form of the protocol.")
+        raise MCPError(
+            types.INTERNAL_ERROR, "The server's answer does not have a form of the protocol."
+        )
     key = LISTS[method][0]
-    return {**result, key: [row for row in result[key] if has_form(method, version, {**result, key: [row]})]}
+    return {
+        **result,
+        key: [row for row in result[key] if has_form(method, version, {**result, key: [row]})],
+    }
 
 
 def has_form(method: str, version: str, result: Mapping[str, Any]) -> bool:
     """Return whether the result fits the protocol's model of it."""
-    with_fields = {"ttlMs": 0, "cacheScope": "private", **result}  # the SDK adds these fields where they are required
+    with_fields = {
+        "ttlMs": 0,
+        "cacheScope": "private",
+        **result,
+    }  # the SDK adds these fields where they are required
     try:
-        if result.get("resultType") != "input_required":  # else a result without contents would be valid
+        if (
+            result.get("resultType") != "input_required"
+        ):  # else a result without contents would be valid
             _RESULTS[method].model_validate(with_fields, by_name=False)
         methods.serialize_server_result(method, version, with_fields)
     except ValueError:  # a ValidationError, or values that nest deeper than the SDK can write

@@ -1,12 +1,15 @@
 """The served runs, each with its MCP server and its tool list, built once per decision.
 
 Rules:
-1. A run is served from its first request on. A run that is in no directory, or has no decision, is unknown.
-2. Its list stays until the run's next decision, whatever is called meanwhile. Then it is rebuilt, and listeners are
-   told if it differs. This process's decisions are noticed at once, others' at the next listing or told change.
-3. A run may also be served under a decision in its address, for the agents of its branches. Each decision has its own
-   list; once its branch has decided again, everything under it is refused.
-4. The number of served runs is bounded. The longest unused one without a session or a request makes room.
+1. A run is served from its first request on. A run that is in no directory, or has no decision, is
+   unknown.
+2. Its list stays until the run's next decision, whatever is called meanwhile. Then it is rebuilt,
+   and listeners are told if it differs. This process's decisions are noticed at once, others' at
+   the next listing or told change.
+3. A run may also be served under a decision in its address, for the agents of its branches. Each
+   decision has its own list; once its branch has decided again, everything under it is refused.
+4. The number of served runs is bounded. The longest unused one without a session or a request makes
+   room.
 """
 
 from __future__ import annotations
@@ -53,7 +56,9 @@ class ServedRun:
         self.follow = partial(runs.follow, run_id, decision=decision)
         self._media = partial(runs.media, run_id, decision=decision)
         warn = partial(runs.report, "warning", "mcp.warned", run_id=run_id)
-        self.listen_to_log = runs.log_listener(lambda where, untold: warn(where=where, untold=untold))
+        self.listen_to_log = runs.log_listener(
+            lambda where, untold: warn(where=where, untold=untold)
+        )
         bounds = runs.catalog.settings.service
         self.server: RunServer = RunServer(self, bounds.max_sessions, bounds.idle_session_s)
 
@@ -82,7 +87,8 @@ class ServedRun:
             if decision == self._shown:
                 return
             before = self._toolset
-            # If a decision came in between, the older one is stored, so the next listing finds the list stale.
+            # If a decision came in between, the older one is stored, so the next listing finds the
+            # list stale.
             self._toolset = await self._runs.tools(self.id, self._named)
             self.features = await self._runs.passes(self.id, self._named)
             await self.server.following.renew()
@@ -99,7 +105,9 @@ class ServedRun:
 
     async def content(self, result: Result, revision: str) -> list[dict[str, Any]]:
         """Return the result as content blocks for a client of that protocol revision."""
-        return await content_of(result, self._media, self._runs.catalog.settings.limits.max_inline_bytes, revision)
+        return await content_of(
+            result, self._media, self._runs.catalog.settings.limits.max_inline_bytes, revision
+        )
 
     async def artifact(self, uri: str) -> dict[str, Any]:
         """Return an artifact of the run as contents of a resource. Raises RequestError."""
@@ -110,8 +118,10 @@ class ServedRun:
 
 
 class ServedRuns:
-    """The served runs by id and named decision. Belongs to one event loop; only the callbacks of `watch` may come from
-    other threads."""
+    """The served runs by id and named decision.
+
+    Belongs to one event loop; only the callbacks of `watch` may come from other threads.
+    """
 
     def __init__(self, runs: EndpointAccess, loaded: asyncio.Future[Any]) -> None:
         self._loaded = loaded
@@ -130,11 +140,18 @@ class ServedRuns:
             return "the service is being stopped"
         if not self._loaded.done():
             return "the MCP SDK is still being loaded"
-        return f"the MCP SDK can't be loaded: {error}" if (error := self._loaded.exception()) is not None else ""
+        return (
+            f"the MCP SDK can't be loaded: {error}"
+            if (error := self._loaded.exception()) is not None
+            else ""
+        )
 
     async def get(self, run_id: str, decision: str | None = None) -> ServedRun:
-        """Return the run, served. Raises UnknownRun, also for a decision that is not open; RequestError if too many
-        runs are in use."""
+        """Return the run, served.
+
+        Raises UnknownRun, also for a decision that is not open; RequestError if too many runs are
+        in use.
+        """
         named = run_id, decision
         known = self._served.get(named)
         if known is not None:
@@ -166,10 +183,12 @@ class ServedRuns:
             return
         unused = next((named for named, served in self._served.items() if served.idle), None)
         if unused is None:
-            raise RequestError(f"{MAX_RUNS} runs are being served, all in use", advice="end some sessions first")
+            raise RequestError(
+                f"{MAX_RUNS} runs are being served, all in use", advice="end some sessions first"
+            )
         await self._served.pop(unused).server.close()
 
-    # --- decisions -------------------------------------------------------------------------------------------------
+    # --- decisions --------------------------------------------------------------------------------
 
     def _note_decided(self, run_id: str) -> None:
         """Note that a run was routed. Any thread may call this."""
@@ -191,7 +210,7 @@ class ServedRuns:
         except RouterError as trouble:
             self.access.report("warning", "mcp.list_failed", run_id=served.id, error=trouble)
 
-    # --- its end ---------------------------------------------------------------------------------------------------
+    # --- its end ----------------------------------------------------------------------------------
 
     def end_listening(self) -> None:
         """Stop listening for decisions, and end the streams of listeners."""
@@ -213,22 +232,34 @@ class ServedRuns:
                 await served.server.close()
 
 
-# --- a result as MCP content ------------------------------------------------------------------------------------------
-# 1. The text comes first and names every artifact by its handle. So clients that drop unknown blocks lose nothing, and
-#    a model can pass the handle on.
-# 2. An image or a sound is sent inline if it is small enough and its bytes (not the server's claim) are of a type that
-#    all clients show. Other media are linked. The full text of results that were cut is only named.
-# 3. The media of one answer stay under one MiB in all (`MAX_INLINE`). A client of an older protocol revision gets no
-#    block that its revision does not have.
-# 4. A resource's text has a type that no client renders as a page or an app, whatever its server calls it.
+# --- a result as MCP content ----------------------------------------------------------------------
+# 1. The text comes first and names every artifact by its handle. So clients that drop unknown
+#    blocks lose nothing, and a model can pass the handle on.
+# 2. An image or a sound is sent inline if it is small enough and its bytes (not the server's claim)
+#    are of a type that all clients show. Other media are linked. The full text of results that were
+#    cut is only named.
+# 3. The media of one answer stay under one MiB in all (`MAX_INLINE`). A client of an older protocol
+#    revision gets no block that its revision does not have.
+# 4. A resource's text has a type that no client renders as a page or an app, whatever its server
+#    calls it.
 # 5. Unreadable media are left out of the answer.
 
 MAX_INLINE: Final = 700_000
-"""Maximum bytes of media in one answer. Base64 adds a third, and some clients take no event over 1 MiB."""
+"""Maximum bytes of media in one answer.
+
+Base64 adds a third, and some clients take no event over 1 MiB.
+"""
 MAX_BLOCKS: Final = 64
 """Maximum blocks of media in one answer. The text names the others."""
 INERT: Final = frozenset(
-    ("text/plain", "text/markdown", "text/csv", "application/json", "application/yaml", "application/toml")
+    (
+        "text/plain",
+        "text/markdown",
+        "text/csv",
+        "application/json",
+        "application/yaml",
+        "application/toml",
+    )
 )
 AUDIO_SINCE: Final = "2025-03-26"
 LINKS_SINCE: Final = "2025-06-18"
@@ -236,12 +267,16 @@ LINKS_SINCE: Final = "2025-06-18"
 
 Json = dict[str, Any]
 Media = Callable[[str, bool], Awaitable[Json]]
-"""Returns an artifact as an MCP block, by its URI; as a resource link if the second argument is true."""
+"""Returns an artifact as an MCP block, by its URI; as a resource link if the second argument is
+true.
+"""
 
 
 async def content_of(result: Result, media: Media, max_inline: int, revision: str) -> list[Json]:
-    """Return the content blocks of a result for a client of that protocol revision. At most `max_inline` bytes of one
-    artifact are sent inline."""
+    """Return the content blocks of a result for a client of that protocol revision.
+
+    At most `max_inline` bytes of one artifact are sent inline.
+    """
     blocks = [_block(part) for part in result.parts] or [{"type": "text", "text": result.text}]
     if not result.artifacts:
         return blocks
@@ -252,13 +287,20 @@ def _block(part: Part) -> Json:
     if not part.uri:
         return {"type": "text", "text": part.text}
     mime_type = part.mime_type if part.mime_type in INERT else "text/plain"
-    return {"type": "resource", "resource": {"uri": part.uri, "mimeType": mime_type, "text": part.text}}
+    return {
+        "type": "resource",
+        "resource": {"uri": part.uri, "mimeType": mime_type, "text": part.text},
+    }
 
 
-async def _shown(result: Result, media: Media, max_inline: int, revision: str) -> AsyncIterator[Json]:
+async def _shown(
+    result: Result, media: Media, max_inline: int, revision: str
+) -> AsyncIterator[Json]:
     left = MAX_INLINE
     for stored in [one for one in result.artifacts if one.role != "full_result"][:MAX_BLOCKS]:
-        is_shown = stored.mime_type in IMAGES or (stored.mime_type.startswith("audio/") and revision >= AUDIO_SINCE)
+        is_shown = stored.mime_type in IMAGES or (
+            stored.mime_type.startswith("audio/") and revision >= AUDIO_SINCE
+        )
         inline = is_shown and stored.bytes <= min(left, max_inline)
         if not inline and revision < LINKS_SINCE:
             continue
@@ -276,14 +318,18 @@ async def resource_of(uri: str, media: Media) -> Json:
     Raises RequestError if it is no artifact of the run, is empty, or is larger than one answer.
     """
     if not uri.startswith(PREFIX):
-        raise RequestError(f"{uri[:200]!r} is not an artifact", advice=f"give {PREFIX} and 64 hex digits")
+        raise RequestError(
+            f"{uri[:200]!r} is not an artifact", advice=f"give {PREFIX} and 64 hex digits"
+        )
     block = await media(uri, False)
     if block["type"] == "resource":
         resource: Json = block["resource"]
         return resource
     if block["type"] == "resource_link":
         what = f"{block['mimeType']}, {block['size']:,} bytes"
-        raise RequestError(f"{uri} is {what}: too much for one answer", advice="read_artifact reads text in pages")
+        raise RequestError(
+            f"{uri} is {what}: too much for one answer", advice="read_artifact reads text in pages"
+        )
     if "data" not in block:
         raise RequestError(block["text"].strip("[]"))
     return {"uri": uri, "mimeType": block["mimeType"], "blob": block["data"]}

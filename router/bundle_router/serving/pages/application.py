@@ -19,21 +19,30 @@ from starlette.routing import BaseRoute, Route
 from bundle_router.core.models.artifacts import SHA256
 from bundle_router.errors import CorruptRun, RequestError, RouterError, UnknownRun
 from bundle_router.serving.pages.queries import Query, fields_of, first
-from bundle_router.serving.pages.rendering import NAV, Links, PageContent, asset_bytes, error_page, json_text, render
+from bundle_router.serving.pages.rendering import (
+    NAV,
+    Links,
+    PageContent,
+    asset_bytes,
+    error_page,
+    json_text,
+    render,
+)
 from bundle_router.serving.pages.views import Away, PageViews
 from bundle_router.serving.refusals import Asgi
 from bundle_router.wiring.run_reader import RunReader
 
 Handler = Callable[[Request], Awaitable[Response]]
 POLICY: Final = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; media-src 'self'; connect-src 'self'; "
-    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; media-src 'self';"
+    " connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 HEADERS: Final = {
     "content-security-policy": POLICY,
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    "referrer-policy": "same-origin",  # with "no-referrer" browsers send "null" as the origin of our own forms
+    # with "no-referrer" browsers send "null" as the origin of our own forms
+    "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
@@ -63,10 +72,17 @@ def pages(
     first_routes: Sequence[BaseRoute] = (),
     nav: Sequence[tuple[str, str]] = NAV,
 ) -> Asgi:
-    """Return the pages of a reader. `base` is the path they are mounted at; `away` tells which servers are unavailable,
-    and why; `first_routes` are tried first, `nav` the addresses and names at the top of every page.
+    """Return the pages of a reader.
+
+    `base` is the path they are mounted at; `away` tells which servers are unavailable, and why;
+    `first_routes` are tried first, `nav` the addresses and names at the top of every page.
     """
-    app = Starlette(routes=[*first_routes, *PageRoutes(reader, Links(base, nav=tuple(nav)), reviewer, away).routes()])
+    app = Starlette(
+        routes=[
+            *first_routes,
+            *PageRoutes(reader, Links(base, nav=tuple(nav)), reviewer, away).routes(),
+        ]
+    )
     app.router.redirect_slashes = False
     return app
 
@@ -78,11 +94,21 @@ Post = Callable[[Query, str, Request], PageContent | str]
 
 
 class PageAnswers:
-    """Answers requests with pages, as HTML or JSON, and takes their forms. A form needs a `writer` (others get the
-    sentence `refusal`), a page of this origin, and its token. The value `permission` tells a page who may post."""
+    """Answers requests with pages, as HTML or JSON, and takes their forms.
+
+    A form needs a `writer` (others get the sentence `refusal`), a page of this origin, and its
+    token. The value `permission` tells a page who may post.
+    """
 
     def __init__(
-        self, links: Links, where: str, writer: Reviewer, *, permission: str, refusal: str, max_form_bytes: int
+        self,
+        links: Links,
+        where: str,
+        writer: Reviewer,
+        *,
+        permission: str,
+        refusal: str,
+        max_form_bytes: int,
     ) -> None:
         self._links = links
         self._where = where
@@ -93,7 +119,9 @@ class PageAnswers:
         self._token = secrets.token_urlsafe(24)
 
     def page(self, path: str, view: View) -> list[BaseRoute]:
-        """Return the routes of a page for people and, with `.json`, of the same facts for programs."""
+        """Return the routes of a page for people and, with `.json`, of the same facts for
+        programs.
+        """
         as_json = "/index.json" if path == "/" else f"{path}.json"
         return [Route(as_json, self._get(view, as_json=True)), self.part(path, view)]
 
@@ -114,9 +142,13 @@ class PageAnswers:
 
         return Route(path, answer, methods=["POST"])
 
-    async def refuse(self, request: Request, message: str, status: int, advice: str = "") -> Response:
+    async def refuse(
+        self, request: Request, message: str, status: int, advice: str = ""
+    ) -> Response:
         """Answer with a page that explains why not."""
-        return await self._respond(request, lambda: error_page(message, advice, self._where, status))
+        return await self._respond(
+            request, lambda: error_page(message, advice, self._where, status)
+        )
 
     def _get(self, view: View, *, as_json: bool = False) -> Handler:
         async def answer(request: Request) -> Response:
@@ -135,21 +167,32 @@ class PageAnswers:
                 page = error_page(error.message, error.advice, self._where, status)
             if isinstance(page, str):
                 return page, ""
-            return page, json_text(page.json) if as_json else render(self._complete(page, request), self._links)
+            return page, (
+                json_text(page.json)
+                if as_json
+                else render(self._complete(page, request), self._links)
+            )
 
         page, text = await asyncio.to_thread(made)
         if isinstance(page, str):
             return RedirectResponse(self._links.base + page, 303, HEADERS)
         if as_json:
             return Response(text, page.status, HEADERS, "application/json")
-        return HTMLResponse(text.encode("utf-8", "replace"), page.status, HEADERS)  # a record may hold half a character
+        return HTMLResponse(
+            text.encode("utf-8", "replace"), page.status, HEADERS
+        )  # a record may hold half a character
 
     def _complete(self, page: PageContent, request: Request) -> PageContent:
-        """Add what every page needs of its request: its address as JSON, the sign-out address of a browser that signed
-        in (empty for a caller that sends a token), what the caller may do, and why the config's files are not in force.
+        """Add what every page needs of its request: its address as JSON, the sign-out address of a
+        browser that signed in (empty for a caller that sends a token), what the caller may do, and
+        why the config's files are not in force.
         """
         path, query = request.url.path, request.url.query
-        as_json = path + ("index.json" if path.endswith("/") else ".json") + (f"?{query}" if query else "")
+        as_json = (
+            path
+            + ("index.json" if path.endswith("/") else ".json")
+            + (f"?{query}" if query else "")
+        )
         values = {
             "as_json": as_json if request.method == "GET" else "",
             "sign_out": "/sign-out" if "cookie" in request.headers else "",
@@ -164,12 +207,19 @@ class PageAnswers:
 class PageRoutes:
     """The addresses of the pages about runs."""
 
-    def __init__(self, reader: RunReader, links: Links, reviewer: Reviewer, away: Away | None = None) -> None:
+    def __init__(
+        self, reader: RunReader, links: Links, reviewer: Reviewer, away: Away | None = None
+    ) -> None:
         self._reader = reader
         self._views = PageViews(reader, away=away)
         refusal = "this token may read, and not label"
         self._answers = PageAnswers(
-            links, reader.where, reviewer, permission="may_label", refusal=refusal, max_form_bytes=MAX_FORM_BYTES
+            links,
+            reader.where,
+            reviewer,
+            permission="may_label",
+            refusal=refusal,
+            max_form_bytes=MAX_FORM_BYTES,
         )
 
     def routes(self) -> list[BaseRoute]:
@@ -197,7 +247,10 @@ class PageRoutes:
             Route("/runs/{run}/artifacts/{sha256}", self._artifact),
             self._answers.post("/runs/{run}/{seq:int}/label", self._label),
             part("/runs/{run}/{seq:int}/why", self._named_why),
-            *page("/runs/{run}/{seq:int}/why/{name}", lambda r: v.why(*_place_of(r), r.path_params["name"])),
+            *page(
+                "/runs/{run}/{seq:int}/why/{name}",
+                lambda r: v.why(*_place_of(r), r.path_params["name"]),
+            ),
             *page("/runs/{run}/{seq:int}/array", lambda r: v.array(*_place_of(r), query_of(r))),
             *page("/runs/{run}/{seq:int}", lambda r: v.record(*_place_of(r))),
             *page("/runs/{run}", lambda r: v.run(r.path_params["run"], query_of(r))),
@@ -206,10 +259,14 @@ class PageRoutes:
         ]
 
     def _refreshed(self, view: View, request: Request) -> PageContent | str:
-        """Make a page over the present runs; it says where the index could not be brought up to date."""
+        """Make a page over the present runs; it says where the index could not be brought up to
+        date.
+        """
         stale = self._reader.refresh()
         page = view(request)
-        return page if isinstance(page, str) else replace(page, values={"stale": stale, **page.values})
+        return (
+            page if isinstance(page, str) else replace(page, values={"stale": stale, **page.values})
+        )
 
     def _named_why(self, request: Request) -> PageContent | str:
         """Redirect a form to its address: the typed name becomes a part of the path, if it can."""
@@ -222,7 +279,9 @@ class PageRoutes:
     def _label(self, form: Query, by: str, request: Request) -> PageContent | str:
         run_id, seq = _place_of(request)
         try:
-            self._reader.label(run_id, seq, needed=_ids(form, "needed"), not_needed=_ids(form, "not_needed"), by=by)
+            self._reader.label(
+                run_id, seq, needed=_ids(form, "needed"), not_needed=_ids(form, "not_needed"), by=by
+            )
         except RouterError as error:
             return error_page(error.message, error.advice, self._reader.where, 400)
         return f"/runs/{run_id}/{seq}#labels"
@@ -231,7 +290,9 @@ class PageRoutes:
         return await self._answers.refuse(request, "there is nothing here", 404)
 
     async def _artifact(self, request: Request) -> Response:
-        """Return an artifact's bytes: inline if they are a raster image or sound by content, else to download."""
+        """Return an artifact's bytes: inline if they are a raster image or sound by content, else
+        to download.
+        """
         run_id, sha256 = request.path_params["run"], request.path_params["sha256"]
         try:
             if not SHA256.fullmatch(sha256):
@@ -239,21 +300,37 @@ class PageRoutes:
             found = await asyncio.to_thread(self._reader.artifact, run_id, sha256)
         except RouterError as error:
             return await self._answers.refuse(request, error.message, 404, error.advice)
-        headers = {**HEADERS, "content-security-policy": ARTIFACT_POLICY, "cache-control": "private, max-age=86400"}
-        headers["content-disposition"] = f'{"inline" if found.inline else "attachment"}; filename="{sha256[:16]}"'
-        return Response(found.data, 200, headers, found.mime_type if found.inline else "application/octet-stream")
+        headers = {
+            **HEADERS,
+            "content-security-policy": ARTIFACT_POLICY,
+            "cache-control": "private, max-age=86400",
+        }
+        headers["content-disposition"] = (
+            f'{"inline" if found.inline else "attachment"}; filename="{sha256[:16]}"'
+        )
+        return Response(
+            found.data,
+            200,
+            headers,
+            found.mime_type if found.inline else "application/octet-stream",
+        )
 
     async def _asset(self, request: Request) -> Response:
         name = request.path_params["name"]
         if name not in ASSETS:
             return await self._nothing(request)
         data = await asyncio.to_thread(asset_bytes, name)
-        return Response(data, 200, {**HEADERS, "cache-control": "private, max-age=300"}, ASSETS[name])
+        return Response(
+            data, 200, {**HEADERS, "cache-control": "private, max-age=300"}, ASSETS[name]
+        )
 
 
-async def read_form(request: Request, token: str, max_bytes: int) -> dict[str, list[str]] | tuple[str, int]:
-    """Return the fields of a form from a page of this origin with this process's token; else the reason for refusing
-    it, and the status."""
+async def read_form(
+    request: Request, token: str, max_bytes: int
+) -> dict[str, list[str]] | tuple[str, int]:
+    """Return the fields of a form from a page of this origin with this process's token; else the
+    reason for refusing it, and the status.
+    """
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
@@ -265,7 +342,9 @@ async def read_form(request: Request, token: str, max_bytes: int) -> dict[str, l
         return error.message, 413
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
     service = f"{request.url.scheme}://{request.url.netloc}"
-    is_own = site in (None, "same-origin") and origin in (None, service) and (site or origin) is not None
+    is_own = (
+        site in (None, "same-origin") and origin in (None, service) and (site or origin) is not None
+    )
     if not is_own or not hmac.compare_digest(first(form, "token").encode(), token.encode()):
         return "the form is not from a page of this service, or from an older one", 403
     return form
@@ -277,9 +356,17 @@ def query_of(request: Request) -> Query:
 
 
 def _place_of(request: Request) -> tuple[str, int]:
-    return request.path_params["run"], min(request.path_params["seq"], 2**62)  # what the index can look for
+    return request.path_params["run"], min(
+        request.path_params["seq"], 2**62
+    )  # what the index can look for
 
 
 def _ids(form: Query, name: str) -> tuple[str, ...]:
-    """Return the bundle ids of a field, from checkboxes or typed with spaces or commas between them."""
-    return tuple(dict.fromkeys(id_ for value in form.get(name, ()) for id_ in value.replace(",", " ").split()))[:100]
+    """Return the bundle ids of a field, from checkboxes or typed with spaces or commas between
+    them.
+    """
+    return tuple(
+        dict.fromkeys(
+            id_ for value in form.get(name, ()) for id_ in value.replace(",", " ").split()
+        )
+    )[:100]

@@ -1,6 +1,7 @@
 """Charts as SVG: bars, stacked shares per day, a share. No script, no style attribute.
 
-All text is escaped; sizes are numbers. Colours are classes of the stylesheet, so both colour schemes apply.
+All text is escaped; sizes are numbers. Colours are classes of the stylesheet, so both colour
+schemes apply.
 """
 
 from __future__ import annotations
@@ -25,26 +26,44 @@ def share_bar(part: float, total: float, *, title: str, width: int = 72) -> Mark
     return _svg(
         f'<rect class="track" width="{width}" height="8" rx="4"/>'
         f'<rect class="fill" width="{filled:.1f}" height="8" rx="4"/>',
-        width, 8, title, "share",
-    )  # fmt: skip
+        width,
+        8,
+        title,
+        "share",
+    )
 
 
 def tokens_over_days(days: Sequence[tuple[str, int, int, int]]) -> Markup:
-    """Return bars per day: tokens shown, and tokens of all tools. Each day is `(day, decisions, shown, all)`."""
+    """Return bars per day: tokens shown, and tokens of all tools.
+
+    Each day is `(day, decisions, shown, all)`.
+    """
     top = max((row[3] for row in days), default=0) or 1
     bars = []
     for day, decisions, shown, all_tokens in days:
         words = f"{day}: {shown:,} of {all_tokens:,} tokens, {decisions:,} decisions"
-        bars.append([(name, 0.0, value / top, words) for name, value in (("all", all_tokens), ("shown", shown))])
+        bars.append(
+            [
+                (name, 0.0, value / top, words)
+                for name, value in (("all", all_tokens), ("shown", shown))
+            ]
+        )
     lines = [_line_at(_BASE - _HIGH * fraction, round(top * fraction)) for fraction in (0.5, 1.0)]
-    title = f"Tokens of tool definitions by day: shown, and what all tools would have been; {len(days)} days"
+    title = (
+        f"Tokens of tool definitions by day: shown, and what all tools would have been; {len(days)}"
+        " days"
+    )
     return _over_days([row[0] for row in days], bars, lines, title)
 
 
 def sources_over_days(tallies: Sequence[tuple[str, int]], sources: Sequence[str]) -> Markup:
-    """Return the sources of each day's decisions as shares of a bar. `tallies` are by "day, line end, source";
-    `sources` go from the bottom up."""
-    counts = {name.partition("\n")[::2]: count for name, count in tallies}  # empty where a record has no source
+    """Return the sources of each day's decisions as shares of a bar.
+
+    `tallies` are by "day, line end, source"; `sources` go from the bottom up.
+    """
+    counts = {
+        name.partition("\n")[::2]: count for name, count in tallies
+    }  # empty where a record has no source
     days = sorted({day for day, _ in counts})
     bars = []
     for day in days:
@@ -60,10 +79,14 @@ def sources_over_days(tallies: Sequence[tuple[str, int]], sources: Sequence[str]
 
 
 _Bar = tuple[str, float, float, str]
-"""A part of a day's bar: its class, its start and height (shares of the full height), and its title."""
+"""A part of a day's bar: its class, its start and height (shares of the full height), and its
+title.
+"""
 
 
-def _over_days(days: Sequence[str], bars: Sequence[Sequence[_Bar]], lines: Sequence[str], title: str) -> Markup:
+def _over_days(
+    days: Sequence[str], bars: Sequence[Sequence[_Bar]], lines: Sequence[str], title: str
+) -> Markup:
     step = (WIDTH - _LEFT - 8) / max(len(days), 1)
     wide = min(44.0, step * 0.7)
     every = max(1, -(-len(days) // 8))
@@ -73,11 +96,14 @@ def _over_days(days: Sequence[str], bars: Sequence[Sequence[_Bar]], lines: Seque
         for name, begins, share, words in bars[at]:
             y, high = _BASE - _HIGH * (begins + share), _HIGH * share
             parts.append(
-                f'<rect class="{_text(name)}" x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{high:.1f}" rx="2">'
-                f"<title>{_text(words)}</title></rect>"
+                f'<rect class="{_text(name)}" x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}"'
+                f' height="{high:.1f}" rx="2"><title>{_text(words)}</title></rect>'
             )
         if at % every == 0:
-            parts.append(f'<text class="tick" x="{x + wide / 2:.1f}" y="{HEIGHT - 6}">{_text(day[5:])}</text>')
+            parts.append(
+                f'<text class="tick" x="{x + wide / 2:.1f}"'
+                f' y="{HEIGHT - 6}">{_text(day[5:])}</text>'
+            )
     parts.append(f'<line class="axis" x1="{_LEFT}" x2="{WIDTH}" y1="{_BASE}" y2="{_BASE}"/>')
     return _svg("".join(parts), WIDTH, HEIGHT, title, "chart")
 
@@ -101,10 +127,13 @@ def short_number(value: float) -> str:
 def _svg(body: str, width: int, height: int, title: str, kind: str) -> Markup:
     from markupsafe import Markup
 
-    ratio = ' preserveAspectRatio="none"' if kind == "share" else ""  # a narrow bar is as high as a wide one
+    ratio = (
+        ' preserveAspectRatio="none"' if kind == "share" else ""
+    )  # a narrow bar is as high as a wide one
     return Markup(  # noqa: S704 - built of numbers and escaped texts alone
-        f'<svg class="{kind}"{ratio} viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
-        f'aria-label="{_text(title)}"><title>{_text(title)}</title>{body}</svg>'
+        f'<svg class="{kind}"{ratio} viewBox="0 0 {width} {height}" width="{width}"'
+        f' height="{height}" role="img"'
+        f' aria-label="{_text(title)}"><title>{_text(title)}</title>{body}</svg>'
     )
 
 

@@ -1,4 +1,6 @@
-"""The pages of chosen runs as files to open from disk: no server, no script, links only between the files."""
+"""The pages of chosen runs as files to open from disk: no server, no script, links only between the
+files.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,23 @@ from bundle_router.wiring.run_reader import RunReader
 
 PUBLISHED_ASSETS: Final = ("style.css", "icon.svg")
 NAV: Final = (("/runs", "Runs"),)
-_EXTENSIONS: Final = {"image/png": ".png", "image/jpeg": ".jpg", "image/gif": ".gif", "image/webp": ".webp",
-                      "audio/wav": ".wav", "audio/x-wav": ".wav", "audio/mpeg": ".mp3", "audio/ogg": ".ogg",
-                      "audio/flac": ".flac"}  # fmt: skip
+_EXTENSIONS: Final = {
+    "image/png": ".png",
+    "image/jpeg": ".jpg",
+    "image/gif": ".gif",
+    "image/webp": ".webp",
+    "audio/wav": ".wav",
+    "audio/x-wav": ".wav",
+    "audio/mpeg": ".mp3",
+    "audio/ogg": ".ogg",
+    "audio/flac": ".flac",
+}
 
 
 def publish(reader: RunReader, run_ids: Sequence[str], folder: Path) -> int:
-    """Write the read-only pages of runs into a folder; return the number of files. Artifacts that a browser may show
-    inline are included; the full text of long results is not.
+    """Write the read-only pages of runs into a folder; return the number of files.
+
+    Artifacts that a browser may show inline are included; the full text of long results is not.
 
     Raises UnknownRun, RequestError for a folder with other content, StorageError.
     """
@@ -35,7 +46,8 @@ def publish(reader: RunReader, run_ids: Sequence[str], folder: Path) -> int:
     try:
         if folder.exists() and any(folder.iterdir()) and not marker.exists():
             raise RequestError(
-                f"{folder} holds other files", advice="name an empty folder, or one to publish into again"
+                f"{folder} holds other files",
+                advice="name an empty folder, or one to publish into again",
             )
         count = 0
         for name, data in chosen.files():
@@ -57,7 +69,10 @@ class PublishedPages:
         self._reader = reader
         self._views = PageViews(reader)
         self._runs = [reader.index.run(run_id) for run_id in run_ids]
-        self._files = {"/runs": "index.html", **{f"/assets/{name}": f"assets/{name}" for name in PUBLISHED_ASSETS}}
+        self._files = {
+            "/runs": "index.html",
+            **{f"/assets/{name}": f"assets/{name}" for name in PUBLISHED_ASSETS},
+        }
         for run in self._runs:
             self._files |= dict(self._addresses(run.run_id))
 
@@ -67,7 +82,10 @@ class PublishedPages:
             for row in self._reader.index.rows_of(table, run_id):
                 yield f"/runs/{run_id}/{row['seq']}", f"runs/{run_id}/{row['seq']}.html"
                 if table == "decisions":
-                    yield f"/runs/{run_id}/{row['seq']}/array", f"runs/{run_id}/{row['seq']}-array.html"
+                    yield (
+                        f"/runs/{run_id}/{row['seq']}/array",
+                        f"runs/{run_id}/{row['seq']}-array.html",
+                    )
         for row in self._reader.index.rows_of("artifacts", run_id):
             extension = _EXTENSIONS.get(row["mime_type"] or "")
             if extension is not None and SHA256.fullmatch(row["sha256"] or ""):
@@ -97,12 +115,16 @@ class PublishedPages:
             page = self._view(address)()
         except CorruptRun as error:
             texts = {"message": error.message, "advice": error.advice}
-            page = PageContent("error.html", {"title": "Not readable", "here": "", "where": "", **texts}, texts)
+            page = PageContent(
+                "error.html", {"title": "Not readable", "here": "", "where": "", **texts}, texts
+            )
         defaults = {"stale": "", "as_json": "", "token": "", "may_label": False}
         values = {**defaults, **page.values, "where": "", "sign_out": ""}
         links = Links("", self._files, file, NAV)
         yield file, render(replace(page, values=values), links).encode("utf-8")
-        json_file = "runs.json" if file == "index.html" else str(Path(file).with_suffix("")) + ".json"
+        json_file = (
+            "runs.json" if file == "index.html" else str(Path(file).with_suffix("")) + ".json"
+        )
         yield json_file, json_text(page.json).encode("ascii")
 
     def _view(self, address: str) -> Callable[[], PageContent]:
@@ -117,4 +139,6 @@ class PublishedPages:
 
     def _list(self) -> PageContent:
         runs = sorted(self._runs, key=lambda run: (run.began, run.run_id), reverse=True)
-        return self._views.run_list(RunPage(tuple(runs), len(runs)), RunQuery(limit=len(runs) or 1), {})
+        return self._views.run_list(
+            RunPage(tuple(runs), len(runs)), RunQuery(limit=len(runs) or 1), {}
+        )

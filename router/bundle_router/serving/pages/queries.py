@@ -16,11 +16,16 @@ PER_PAGE: Final = 50
 
 
 def fields_of(text: str, most: int = 500) -> dict[str, list[str]]:
-    """Return the fields of a query string or form, also empty ones. Raises RequestError if it has more than `most`."""
+    """Return the fields of a query string or form, also empty ones.
+
+    Raises RequestError if it has more than `most`.
+    """
     try:
         return parse_qs(text, keep_blank_values=True, max_num_fields=most)
     except ValueError:
-        raise RequestError(f"more than {most} fields were sent", advice="leave out what the page did not ask") from None
+        raise RequestError(
+            f"more than {most} fields were sent", advice="leave out what the page did not ask"
+        ) from None
 
 
 def first(query: Query, name: str, otherwise: str = "") -> str:
@@ -35,7 +40,9 @@ def whole_number(text: str, otherwise: int = 0) -> int:
 
 def run_query(query: Query) -> RunQuery:
     """Return the runs that an address selects. Unknown facets, orders and numbers are ignored."""
-    facets: list[tuple[Facet, str]] = [(f, value) for f in FACETS for value in query.get(f, ())[:20] if value]
+    facets: list[tuple[Facet, str]] = [
+        (f, value) for f in FACETS for value in query.get(f, ())[:20] if value
+    ]
     facets += [("mark", mark) for mark in MARKS if first(query, mark) == "1"]
     sort = first(query, "sort").removeprefix("-")
     page = whole_number(first(query, "page"), 1) or 1
@@ -52,14 +59,19 @@ def run_query(query: Query) -> RunQuery:
 
 
 def time_of(text: str, *, whole_day: bool = False) -> str:
-    """Return a typed date or time; with `whole_day`, the end of a date. Raises RequestError if it is neither."""
+    """Return a typed date or time; with `whole_day`, the end of a date.
+
+    Raises RequestError if it is neither.
+    """
     typed = text.strip()
     try:
         if typed:
             datetime.fromisoformat(typed)
         return f"{typed}T24" if whole_day and len(typed) == len("2026-01-31") else typed
     except ValueError:
-        raise RequestError(f"{text[:40]!r} is neither a date nor a time", advice="e.g. 2026-01-31") from None
+        raise RequestError(
+            f"{text[:40]!r} is neither a date nor a time", advice="e.g. 2026-01-31"
+        ) from None
 
 
 def kept_query(query: Query, names: Sequence[str]) -> dict[str, list[str]]:

@@ -1,7 +1,9 @@
-"""Templates, their filters, and the targets of links: addresses of the server, or neighbouring files.
+"""Templates, their filters, and the targets of links: addresses of the server, or neighbouring
+files.
 
 Rules:
-1. The template engine escapes everything. Only `charts` makes `Markup`, from numbers and escaped text.
+1. The template engine escapes everything. Only `charts` makes `Markup`, from numbers and escaped
+   text.
 2. Untrusted text is shown with its control and invisible characters spelled out (`visible`).
 3. A page links only to pages that `Links` knows. Files link to files.
 """
@@ -27,19 +29,27 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 NAV: Final = (
-    ("/", "Overview"), ("/runs", "Runs"), ("/steps", "Steps"), ("/calls", "Calls"), ("/matrix", "Matrix"),
+    ("/", "Overview"),
+    ("/runs", "Runs"),
+    ("/steps", "Steps"),
+    ("/calls", "Calls"),
+    ("/matrix", "Matrix"),
     ("/catalog", "Catalog"),
-)  # fmt: skip
+)
 """The navigation at the top of every page, in order: address and name."""
 GOOD: Final = frozenset(("ok", "closed", "mapping", "direct"))
-BAD: Final = frozenset(("denied", "tool_error", "timeout", "unavailable", "unreadable", "unknown", "budget"))
+BAD: Final = frozenset(
+    ("denied", "tool_error", "timeout", "unavailable", "unreadable", "unknown", "budget")
+)
 EXCERPT: Final = 600
 """Maximum characters of a text in a list; its own page shows all."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageContent:
-    """The answer of one address: a template with its values for people, the same facts as JSON for programs."""
+    """The answer of one address: a template with its values for people, the same facts as JSON for
+    programs.
+    """
 
     template: str
     values: Mapping[str, Any]
@@ -49,8 +59,11 @@ class PageContent:
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """The targets of links. `files`: published pages, address to file; None on a server. `at`: the file that contains
-    the link."""
+    """The targets of links.
+
+    `files`: published pages, address to file; None on a server. `at`: the file that contains the
+    link.
+    """
 
     base: str = ""
     files: Mapping[str, str] | None = None
@@ -89,10 +102,19 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     filters: dict[str, Callable[..., Any]] = {
-        "visible": visible_text, "excerpt": excerpt, "number": number, "short": charts.short_number, "clock": clock,
-        "took": duration_text, "moment": moment, "pretty": pretty_json, "size": size,
-        "sentence": sentence_of, "tone": tone, "percent": percent,
-    }  # fmt: skip
+        "visible": visible_text,
+        "excerpt": excerpt,
+        "number": number,
+        "short": charts.short_number,
+        "clock": clock,
+        "took": duration_text,
+        "moment": moment,
+        "pretty": pretty_json,
+        "size": size,
+        "sentence": sentence_of,
+        "tone": tone,
+        "percent": percent,
+    }
     made.filters.update(filters)
     made.globals.update(share_bar=charts.share_bar)
     return made
@@ -118,11 +140,18 @@ def _plain(value: Any) -> Any:
 def error_page(message: str, advice: str, where: str, status: int) -> PageContent:
     """Return a page that explains an error."""
     title = "Not found" if status == 404 else "Not possible"
-    values = {"title": title, "here": "", "where": where, "message": message, "advice": advice, "stale": ""}
+    values = {
+        "title": title,
+        "here": "",
+        "where": where,
+        "message": message,
+        "advice": advice,
+        "stale": "",
+    }
     return PageContent("error.html", values, {"error": message, "advice": advice}, status)
 
 
-# --- filters ---------------------------------------------------------------------------------------------------------
+# --- filters --------------------------------------------------------------------------------------
 
 
 def visible_text(text: object) -> str:
@@ -133,7 +162,9 @@ def visible_text(text: object) -> str:
 def excerpt(text: object, length: int = EXCERPT) -> str:
     """Return the beginning of a text, made visible, with the number of omitted characters."""
     full = "" if text is None else str(text)
-    return visible_text(full if len(full) <= length else f"{full[:length].rstrip()} … ({len(full):,} characters)")
+    return visible_text(
+        full if len(full) <= length else f"{full[:length].rstrip()} … ({len(full):,} characters)"
+    )
 
 
 def number(value: object) -> str:
@@ -169,7 +200,9 @@ def size(count: object) -> str:
     if not isinstance(count, int | float):
         return "–"
     units = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
-    return next((f"{count / limit:.1f} {unit}" for limit, unit in units if count >= limit), f"{count:.0f} B")
+    return next(
+        (f"{count / limit:.1f} {unit}" for limit, unit in units if count >= limit), f"{count:.0f} B"
+    )
 
 
 def tone(word: object) -> str:

@@ -1,9 +1,12 @@
-"""The pages of the service: reading runs and editing the config folder, as far as the caller's token permits.
+"""The pages of the service: reading runs and editing the config folder, as far as the caller's
+token permits.
 
-Rules for the addresses at which the config is edited (checked while typing, compared, saved, undone; pins approved):
-1. Anybody who may see the pages may read. Checking, saving and approving need the scope `edit`, and a POST from a page
-   of this origin with the token of this process.
-2. No address and no form names a path: there are the five files, and the folders that `serve` was given by name.
+Rules for the addresses at which the config is edited (checked while typing, compared, saved,
+undone; pins approved):
+1. Anybody who may see the pages may read. Checking, saving and approving need the scope `edit`, and
+   a POST from a page of this origin with the token of this process.
+2. No address and no form names a path: there are the five files, and the folders that `serve` was
+   given by name.
 3. Everything works without JavaScript; with it, the text is checked while it is typed.
 4. A refused save returns the text as it was typed, with its errors.
 """
@@ -44,8 +47,11 @@ WITH_CONFIG: Final = (*NAV, ("/config", "Config"))
 
 
 class ConfigRoutes:
-    """The routes of one config folder. `others`: folders to compare with, by name. `who`: who may edit. Pass `routes()`
-    to `pages(first_routes=…)`."""
+    """The routes of one config folder.
+
+    `others`: folders to compare with, by name. `who`: who may edit. Pass `routes()` to
+    `pages(first_routes=…)`.
+    """
 
     def __init__(
         self,
@@ -61,7 +67,12 @@ class ConfigRoutes:
         self._views = ConfigViews(editor, dict(others or {}), approval)
         links, refusal = Links(base, nav=WITH_CONFIG), "this token may read, and not edit"
         self._answers = PageAnswers(
-            links, self._views.where, who, permission="may_edit", refusal=refusal, max_form_bytes=MAX_FORM_BYTES
+            links,
+            self._views.where,
+            who,
+            permission="may_edit",
+            refusal=refusal,
+            max_form_bytes=MAX_FORM_BYTES,
         )
 
     def routes(self) -> list[BaseRoute]:
@@ -76,22 +87,33 @@ class ConfigRoutes:
             *page("/config/compare", lambda r: views.compare(first(query_of(r), "with"))),
             *page("/config/changes", lambda _: views.changes()),
             Route("/config/schema/{file}", self._schema),
-            post("/config/check", lambda form, *_: views.problems(first(form, "file"), first(form, "text"))),
+            post(
+                "/config/check",
+                lambda form, *_: views.problems(first(form, "file"), first(form, "text")),
+            ),
             post("/config/preview", lambda form, *_: views.preview(form)),
             post("/config/save", self._save),
             *page("/config/undo", lambda _: views.undo()),
             post("/config/undo", self._undo),
-            *page("/servers/{server}/pins", lambda r: views.pins(r.path_params["server"], "approved" in query_of(r))),
-            post("/servers/{server}/pins", lambda _form, _by, r: views.pins(r.path_params["server"], ask=True)),
+            *page(
+                "/servers/{server}/pins",
+                lambda r: views.pins(r.path_params["server"], "approved" in query_of(r)),
+            ),
+            post(
+                "/servers/{server}/pins",
+                lambda _form, _by, r: views.pins(r.path_params["server"], ask=True),
+            ),
             post("/servers/{server}/approve", self._approve),
         ]
 
-    # --- what is posted ----------------------------------------------------------------------------------------------
+    # --- what is posted ---------------------------------------------------------------------------
 
     def _save(self, form: Query, by: str, _request: Request) -> PageContent | str:
         name, text = first(form, "file"), first(form, "text")
         if first(form, "compared") != text_digest(text):
-            refusal = RequestError("the text was changed since it was compared", advice="compare it again")
+            refusal = RequestError(
+                "the text was changed since it was compared", advice="compare it again"
+            )
             return self._views.preview(form, refused=refusal)
         try:
             self._editor.save(
@@ -107,7 +129,9 @@ class ConfigRoutes:
 
     def _undo(self, form: Query, by: str, _request: Request) -> PageContent | str:
         try:
-            change = self._editor.undo(by=by, reason=first(form, "reason"), acknowledged=first(form, "acknowledged"))
+            change = self._editor.undo(
+                by=by, reason=first(form, "reason"), acknowledged=first(form, "acknowledged")
+            )
         except (ConfigConflict, WideningRefused, ConfigError, RequestError) as error:
             return self._views.undo(refused=error)
         return f"/config?file={change.files[0].name}&saved=undone"
@@ -119,15 +143,21 @@ class ConfigRoutes:
         try:
             listed, chosen = form.get("listed", ()), form.get("tool", ())
             if listed and not chosen:
-                raise RequestError("no tool is ticked", advice="tick what you have read and approve")
+                raise RequestError(
+                    "no tool is ticked", advice="tick what you have read and approve"
+                )
             only = None if set(listed) == set(chosen) else chosen
-            self._approval.approve(server, first(form, "digest"), by=by, reason=first(form, "reason"), only=only)
+            self._approval.approve(
+                server, first(form, "digest"), by=by, reason=first(form, "reason"), only=only
+            )
         except RequestError as error:
             return self._views.pins(server, ask=True, refused=error)
         return f"/servers/{server}/pins?approved=1"
 
     async def _schema(self, request: Request) -> Response:
-        """Return the JSON Schema of a file, for editors; the same that `init` writes beside the config."""
+        """Return the JSON Schema of a file, for editors; the same that `init` writes beside the
+        config.
+        """
         from bundle_router.core.config.written_forms import schema_texts
 
         name = request.path_params["file"]
@@ -139,9 +169,12 @@ class ConfigRoutes:
 
 @dataclass(frozen=True, slots=True)
 class PageSources:
-    """The sources of the pages. `config=None`: the shipped config, which can be read but not edited. `others`: folders
-    to compare with, by name. `development`: stdio servers may be asked for their pins. `away` tells which servers are
-    unavailable, and why."""
+    """The sources of the pages.
+
+    `config=None`: the shipped config, which can be read but not edited. `others`: folders to
+    compare with, by name. `development`: stdio servers may be asked for their pins. `away` tells
+    which servers are unavailable, and why.
+    """
 
     runs: str | Path = "runs"
     store: str | None = None
@@ -160,15 +193,24 @@ def service_pages(sources: PageSources) -> Iterator[Asgi]:
     from bundle_router.wiring.run_reader import open_reader
 
     def shown(**options: Any) -> Asgi:
-        return pages(reader, reviewer=lambda request: _caller_of(request, "review"), away=sources.away, **options)
+        return pages(
+            reader,
+            reviewer=lambda request: _caller_of(request, "review"),
+            away=sources.away,
+            **options,
+        )
 
-    with closing(open_reader(sources.runs, store=sources.store, config=sources.config, local=sources.local)) as reader:
+    with closing(
+        open_reader(sources.runs, store=sources.store, config=sources.config, local=sources.local)
+    ) as reader:
         if sources.config is None:
             yield shown()
             return
         editing = ConfigRoutes(
             open_editor(sources.config, sources.store or sources.runs, local=sources.local),
-            approval=PinApproval(sources.config, development=sources.development, local=sources.local),
+            approval=PinApproval(
+                sources.config, development=sources.development, local=sources.local
+            ),
             others=sources.others,
             who=lambda request: _caller_of(request, "edit"),
         )

@@ -1,14 +1,16 @@
 """The addresses that may be connected to: public unicast ones that do not contain another address.
 
-`ipaddress.is_global` is not enough: it is True for NAT64, 6to4, ISATAP, IPv4-compatible and (some) site-local forms,
-each of which a gateway can turn into an internal IPv4 address. So IPv6 is a short allow-list (2000::/3) without its
-special ranges, IPv4 is everything without its special ranges, and `is_global` must agree.
+`ipaddress.is_global` is not enough: it is True for NAT64, 6to4, ISATAP, IPv4-compatible and (some)
+site-local forms, each of which a gateway can turn into an internal IPv4 address. So IPv6 is a short
+allow-list (2000::/3) without its special ranges, IPv4 is everything without its special ranges, and
+`is_global` must agree.
 
-A network's own NAT64 or 6rd prefix looks like any other address and can't be recognised from outside. On a network that
-has only DNS64/NAT64, fetching is refused.
+A network's own NAT64 or 6rd prefix looks like any other address and can't be recognised from
+outside. On a network that has only DNS64/NAT64, fetching is refused.
 
-Sources: IANA's IPv4 and IPv6 Special-Purpose Address Registries, RFC 6052 and 8215 (NAT64), RFC 3056 (6to4), RFC 4380
-(Teredo), RFC 5214 section 6.1 (ISATAP), RFC 3879 (site-local), RFC 9637 (3fff::/20).
+Sources: IANA's IPv4 and IPv6 Special-Purpose Address Registries, RFC 6052 and 8215 (NAT64), RFC
+3056 (6to4), RFC 4380 (Teredo), RFC 5214 section 6.1 (ISATAP), RFC 3879 (site-local), RFC 9637
+(3fff::/20).
 """
 
 from __future__ import annotations
@@ -74,7 +76,10 @@ _ISATAP: Final = frozenset({0x00005EFE, 0x02005EFE})
 
 
 def refusal(text: str) -> str | None:
-    """Return why the address may not be connected to, in a few words; None if it may. Never raises."""
+    """Return why the address may not be connected to, in a few words; None if it may.
+
+    Never raises.
+    """
     try:
         address = ip_address(text)
     except ValueError:

@@ -1,8 +1,8 @@
 """Finds the content of a documentation page, and prepares it for conversion to Markdown.
 
-It knows the habits of Sphinx (alabaster, furo, Read the Docs), MkDocs (Material), Docusaurus, VitePress and rustdoc;
-each rule is for something seen in their pages. It changes a Beautiful Soup tree in place, in passes that are linear in
-its size.
+It knows the habits of Sphinx (alabaster, furo, Read the Docs), MkDocs (Material), Docusaurus,
+VitePress and rustdoc; each rule is for something seen in their pages. It changes a Beautiful Soup
+tree in place, in passes that are linear in its size.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from bundle_router.tools.docs.deadline import Deadline
 __all__ = ["ANCHOR_MARK", "Content", "NavigableString", "Tag", "read_content", "words"]
 
 ANCHOR_MARK: Final = "\ue0a0"
-"""Marks the requested anchor in the tree. A private-use character, which is removed from the page first."""
+"""Marks the requested anchor in the tree.
+
+A private-use character, which is removed from the page first.
+"""
 MAX_DEPTH: Final = 80
 """Maximum nesting. Deeper elements become text, which bounds recursion and indentation."""
 MAX_SPAN: Final = 20
@@ -37,17 +40,26 @@ def words(text: str) -> frozenset[str]:
 
 
 _NOISE_TAGS: Final = words("""
-    script style noscript template nav aside form button input select textarea svg iframe object embed canvas audio
+    script style noscript template nav aside form button input select textarea svg iframe object
+        embed canvas audio
     video dialog link meta head
 """)
-_NOISE_ROLES: Final = frozenset({"navigation", "search", "banner", "contentinfo", "complementary", "dialog"})
+_NOISE_ROLES: Final = frozenset(
+    {"navigation", "search", "banner", "contentinfo", "complementary", "dialog"}
+)
 _NOISE_CLASSES: Final = words("""
-    headerlink hash-link header-anchor viewcode-link viewcode-back linenos lineno gutter sphinxsidebar related
-    related-pages rst-footer-buttons back-to-top content-icon-container md-content__button md-source-file
+    headerlink hash-link header-anchor viewcode-link viewcode-back linenos lineno gutter
+        sphinxsidebar related
+    related-pages rst-footer-buttons back-to-top content-icon-container md-content__button
+        md-source-file
     theme-doc-footer theme-doc-breadcrumbs pagination-nav edit-this-page visually-hidden sr-only
 """)
-_ADMONITIONS: Final = frozenset({"admonition", "theme-admonition", "custom-block", "notecard", "markdown-alert"})
-_BLOCKS: Final = frozenset({"header", "footer", "main", "hgroup", "figure", "details", "center", "fieldset", "address"})
+_ADMONITIONS: Final = frozenset(
+    {"admonition", "theme-admonition", "custom-block", "notecard", "markdown-alert"}
+)
+_BLOCKS: Final = frozenset(
+    {"header", "footer", "main", "hgroup", "figure", "details", "center", "fieldset", "address"}
+)
 _ALIASES: Final = {"tt": "code", "var": "em", "dfn": "em", "cite": "em", "strike": "s"}
 _PERMALINKS: Final = frozenset({"", "¶", "#", "§", "🔗", "\u200b"})
 _LANGUAGE: Final = re.compile(r"(?:highlight|language|lang)-([A-Za-z0-9+#-]{1,20})")
@@ -80,15 +92,24 @@ def read_content(
 ) -> Content:
     """Return only the content, prepared for conversion, with absolute links.
 
-    `base` is the page's URL. Images are kept if `keeps_image(absolute URL)`, else replaced by their text. The element
-    of id `anchor` gets an `ANCHOR_MARK`. Raises the deadline's ToolFailure.
+    `base` is the page's URL. Images are kept if `keeps_image(absolute URL)`, else replaced by their
+    text. The element of id `anchor` gets an `ANCHOR_MARK`. Raises the deadline's ToolFailure.
     """
     deadline.check("reading the page")
     soup = BeautifulSoup(html.replace(ANCHOR_MARK, ""), "lxml")
     title = _squeeze(soup.title.get_text()) if soup.title else ""
     main = _main_of(soup)
     marked = bool(anchor) and _mark_anchor(main, anchor)
-    for step in (_flatten, _drop_noise, _shape_code, _shape_signatures, _shape_boxes, _shape_tabs, _rename, _number):
+    for step in (
+        _flatten,
+        _drop_noise,
+        _shape_code,
+        _shape_signatures,
+        _shape_boxes,
+        _shape_tabs,
+        _rename,
+        _number,
+    ):
         deadline.check("cleaning the page")
         step(main)
     base = _base_of(soup, base)
@@ -104,7 +125,9 @@ def read_content(
 
 
 def _main_of(soup: BeautifulSoup) -> Tag:
-    """Return the first there is of: `role=main`, the only article of `<main>`, `<main>`, the only article, the body."""
+    """Return the first there is of: `role=main`, the only article of `<main>`, `<main>`, the only
+    article, the body.
+    """
     if marked := _outermost_tags(soup.find_all(role="main")):
         return max(marked, key=_size)
     mains = _outermost_tags(soup.find_all("main"))
@@ -143,7 +166,9 @@ def _base_of(soup: BeautifulSoup, page: str) -> str:
 
 
 def _mark_anchor(main: Tag, anchor: str) -> bool:
-    """Put the mark before the first text at or after the anchor, where it does not change the Markdown."""
+    """Put the mark before the first text at or after the anchor, where it does not change the
+    Markdown.
+    """
     target = main.find(id=anchor) or main.find("a", attrs={"name": anchor})
     for element in islice(target.next_elements if target else (), MAX_MARK_SEARCH):
         above = takewhile(lambda parent: parent is not main, element.parents)
@@ -190,7 +215,8 @@ def _is_noise(tag: Tag) -> bool:
         return True
     if tag.has_attr("hidden") or _attribute(tag, "aria-hidden") == "true":
         return True
-    # An empty link within its page is a permalink, whatever its class; one with a picture is content.
+    # An empty link within its page is a permalink, whatever its class; one with a picture is
+    # content.
     own_page = tag.name == "a" and _attribute(tag, "href").startswith("#")
     return own_page and tag.get_text().strip() in _PERMALINKS and tag.find("img") is None
 
@@ -231,7 +257,10 @@ def _shape_boxes(main: Tag) -> None:
     for box in main.find_all("div"):
         if not _ADMONITIONS.isdisjoint(_classes(box)):
             box.name = "blockquote"
-            head = next((tag for tag in box.descendants if isinstance(tag, Tag) and _is_box_title(tag)), None)
+            head = next(
+                (tag for tag in box.descendants if isinstance(tag, Tag) and _is_box_title(tag)),
+                None,
+            )
             if head is not None:
                 _make_title(head, capital=True)
     for summary in main.find_all("summary"):
@@ -239,7 +268,9 @@ def _shape_boxes(main: Tag) -> None:
 
 
 def _is_box_title(tag: Tag) -> bool:
-    return any(name.endswith("-title") or name.startswith("admonitionHeading") for name in _classes(tag))
+    return any(
+        name.endswith("-title") or name.startswith("admonitionHeading") for name in _classes(tag)
+    )
 
 
 def _make_title(tag: Tag, *, capital: bool = False) -> None:
@@ -296,8 +327,11 @@ def _shape_link(link: Tag, base: str) -> None:
 
 
 def _absolute_url(reference: str, base: str) -> str | None:
-    """Return an absolute http, https or mailto URL, safe between Markdown's parentheses; None for anything else."""
-    # Browsers drop tabs and newlines before they read the scheme, so they are dropped before the check too.
+    """Return an absolute http, https or mailto URL, safe between Markdown's parentheses; None for
+    anything else.
+    """
+    # Browsers drop tabs and newlines before they read the scheme, so they are dropped before the
+    # check too.
     reference = "".join(char for char in reference.strip() if char.isprintable())
     if not reference or len(reference) > MAX_LINK:
         return None

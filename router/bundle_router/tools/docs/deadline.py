@@ -1,4 +1,6 @@
-"""One total deadline for a call: resolving, connecting, TLS, headers, a dripping body, converting."""
+"""One total deadline for a call: resolving, connecting, TLS, headers, a dripping body,
+converting.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,10 @@ SLICE_S: Final = 0.2
 
 
 class Deadline:
-    """A deadline `timeout_s` seconds from now. Progress does not extend it, not even a byte a second."""
+    """A deadline `timeout_s` seconds from now.
+
+    Progress does not extend it, not even a byte a second.
+    """
 
     def __init__(self, timeout_s: float, cancelled: Callable[[], bool] = lambda: False) -> None:
         self._timeout_s = timeout_s
@@ -21,12 +26,17 @@ class Deadline:
         self._cancelled = cancelled
 
     def check(self, doing: str) -> float:
-        """Return the seconds left (above 0). Raises ToolFailure `timeout` or `cancelled`; `doing` names the work."""
+        """Return the seconds left (above 0).
+
+        Raises ToolFailure `timeout` or `cancelled`; `doing` names the work.
+        """
         if self._cancelled():
             raise ToolFailure(f"cancelled while {doing}", code="cancelled")
         left = self._ends - time.monotonic()
         if left <= 0:
-            raise ToolFailure(f"no time left after {self._timeout_s:g} s, while {doing}", code="timeout")
+            raise ToolFailure(
+                f"no time left after {self._timeout_s:g} s, while {doing}", code="timeout"
+            )
         return left
 
     def slice(self, doing: str) -> float:

@@ -1,4 +1,6 @@
-"""Follows a URL to its page: each hop, the first and every redirect, is parsed, allowed, resolved and checked anew."""
+"""Follows a URL to its page: each hop, the first and every redirect, is parsed, allowed, resolved
+and checked anew.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,10 @@ _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The page at a URL. `url` is the last of `hops`; `media_type` is lower case, without parameters, "" if absent."""
+    """The page at a URL.
+
+    `url` is the last of `hops`; `media_type` is lower case, without parameters, "" if absent.
+    """
 
     url: Url
     hops: tuple[Url, ...]
@@ -37,21 +42,31 @@ class Fetcher:
     deadline: Deadline
 
     def fetch(self, url: Url, limit_for: Callable[[str], BodyLimit]) -> Page:
-        """Return the page at `url`, after at most `MAX_REDIRECTS` redirects. `limit_for` receives the media type.
+        """Return the page at `url`, after at most `MAX_REDIRECTS` redirects.
 
-        Raises ToolFailure: those of `transfer.get`, `host_not_allowed`, `invalid_url` (a redirect to a URL that is
-        never fetched), `too_many_redirects`, `not_found` (404, 410), `http_error` (any other status).
+        `limit_for` receives the media type.
+
+        Raises ToolFailure: those of `transfer.get`, `host_not_allowed`, `invalid_url` (a redirect
+        to a URL that is never fetched), `too_many_redirects`, `not_found` (404, 410), `http_error`
+        (any other status).
         """
         hops = [url]
         while True:
             current = hops[-1]
             try:
                 self.hosts.check(current)
-                reply = get(current, self.network, self.deadline, lambda head: limit_for(media_type(head)[0]))
+                reply = get(
+                    current,
+                    self.network,
+                    self.deadline,
+                    lambda head: limit_for(media_type(head)[0]),
+                )
                 if reply.head.status not in _REDIRECTS:
                     return _page(hops, reply)
                 if len(hops) > MAX_REDIRECTS:
-                    raise ToolFailure(f"{url}: more than {MAX_REDIRECTS} redirects", code="too_many_redirects")
+                    raise ToolFailure(
+                        f"{url}: more than {MAX_REDIRECTS} redirects", code="too_many_redirects"
+                    )
                 hops.append(join_url(current, _location(current, reply.head)))
             except ToolFailure as failure:
                 if len(hops) == 1:
@@ -88,4 +103,6 @@ def _location(here: Url, head: ResponseHead) -> str:
     try:  # headers were read as latin-1; sites that send raw non-ASCII mean UTF-8
         return locations[0].encode("latin-1").decode("utf-8")
     except UnicodeDecodeError:
-        raise ToolFailure(f"{here}: a redirect whose target is not UTF-8", code="bad_response") from None
+        raise ToolFailure(
+            f"{here}: a redirect whose target is not UTF-8", code="bad_response"
+        ) from None

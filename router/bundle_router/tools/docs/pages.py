@@ -16,7 +16,9 @@ _CONTROLS: Final = re.compile(
     "\ufeff\ufff9-\ufffb\ufffe\uffff\ud800-\udfff"  # byte order marks, annotations, lone surrogates
     "\U000e0000-\U000e007f]"  # tag characters
 )
-_META_CHARSET: Final = re.compile(rb"""<meta[^<>]{0,200}?charset\s{0,9}=\s{0,9}["']?([A-Za-z0-9_.:-]{1,40})""", re.I)
+_META_CHARSET: Final = re.compile(
+    rb"""<meta[^<>]{0,200}?charset\s{0,9}=\s{0,9}["']?([A-Za-z0-9_.:-]{1,40})""", re.I
+)
 _CHARSETS: Final = re.compile(
     r"utf-?8(-sig)?|utf-?16(-?[lb]e)?|(us-)?ascii|iso-?8859-?\d{1,2}|latin-?1|windows-?125\d|cp125\d|koi8-[ru]"
     r"|shift[_-]jis|euc-(jp|kr)|iso-2022-jp|gb2312|gbk|gb18030|big5|macintosh"
@@ -28,7 +30,9 @@ _MARKUP: Final = re.compile(r"\[([^\[\]]*)\]\([^()]*\)|[`*\\]")
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """A heading of a Markdown text: level 1 to 6, its words without markup, the offset where its line starts."""
+    """A heading of a Markdown text: level 1 to 6, its words without markup, the offset where its
+    line starts.
+    """
 
     level: int
     title: str
@@ -46,11 +50,18 @@ class Piece:
 
 
 def decode_text(body: bytes, charset: str) -> str:
-    """Return the text of a body. `charset` is from the header; a byte order mark overrides it, `<meta>` replaces it.
+    """Return the text of a body.
 
-    Never raises: an unknown or unsuitable charset is read as UTF-8, and undecodable bytes become U+FFFD.
+    `charset` is from the header; a byte order mark overrides it, `<meta>` replaces it.
+
+    Never raises: an unknown or unsuitable charset is read as UTF-8, and undecodable bytes become
+    U+FFFD.
     """
-    for mark, name in ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16")):
+    for mark, name in (
+        (codecs.BOM_UTF8, "utf-8"),
+        (codecs.BOM_UTF16_LE, "utf-16"),
+        (codecs.BOM_UTF16_BE, "utf-16"),
+    ):
         if body.startswith(mark):
             return clean_text(body.decode(name, "replace"))
     if not charset and (found := _META_CHARSET.search(body[:2048])):
@@ -64,9 +75,15 @@ def decode_text(body: bytes, charset: str) -> str:
 
 
 def clean_text(text: str) -> str:
-    """Return the text without controls (but newline and tab), direction overrides and tags, and with `\\n` line
-    ends."""
-    text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\u2028", "\n").replace("\u2029", "\n")
+    """Return the text without controls (but newline and tab), direction overrides and tags, and
+    with `\\n` line ends.
+    """
+    text = (
+        text.replace("\r\n", "\n")
+        .replace("\r", "\n")
+        .replace("\u2028", "\n")
+        .replace("\u2029", "\n")
+    )
     return _CONTROLS.sub("", text)
 
 
@@ -88,23 +105,36 @@ def find_headings(markdown: str) -> list[Heading]:
 
 
 def find_section(headings: Sequence[Heading], wanted: str, total: int) -> tuple[int, int]:
-    """Return start and end of the section `wanted`: by its full title, else the start of one, else part of one.
+    """Return start and end of the section `wanted`: by its full title, else the start of one, else
+    part of one.
 
     Raises ToolFailure `no_section`, which names the existing sections.
     """
     words = _plain(wanted)
-    tests = (lambda title: title == words, lambda title: title.startswith(words), lambda title: words in title)
+    tests = (
+        lambda title: title == words,
+        lambda title: title.startswith(words),
+        lambda title: words in title,
+    )
     for test in tests:
         for index, heading in enumerate(headings):
             if words and test(_plain(heading.title)):
-                later = (other.start for other in headings[index + 1 :] if other.level <= heading.level)
+                later = (
+                    other.start for other in headings[index + 1 :] if other.level <= heading.level
+                )
                 return heading.start, next(later, total)
-    advice = f"its sections: {outline(headings)}" if headings else "it has no headings; page on by offset"
+    advice = (
+        f"its sections: {outline(headings)}"
+        if headings
+        else "it has no headings; page on by offset"
+    )
     raise ToolFailure(f"the page has no section {wanted!r}", code="no_section", advice=advice)
 
 
 def section_at(headings: Sequence[Heading], offset: int, total: int) -> tuple[int, int]:
-    """Return start and end of the part at an anchor: its heading's section if it is in or before one, else the rest."""
+    """Return start and end of the part at an anchor: its heading's section if it is in or before
+    one, else the rest.
+    """
     for index, heading in enumerate(headings):
         if heading.start <= offset <= heading.start + heading.level + 1:
             later = (other.start for other in headings[index + 1 :] if other.level <= heading.level)
@@ -119,11 +149,14 @@ def outline(headings: Sequence[Heading], *, most: int = 40, max_title: int = 80)
 
 
 def cut_piece(text: str, offset: int, *, max_chars: int, max_bytes: int) -> Piece:
-    """Return the piece from `offset` on: at most `max_chars` characters and `max_bytes` bytes of UTF-8, to a line's end
-    if one is near. Raises ToolFailure `bad_offset` if there is nothing at `offset`.
+    """Return the piece from `offset` on: at most `max_chars` characters and `max_bytes` bytes of
+    UTF-8, to a line's end if one is near. Raises ToolFailure `bad_offset` if there is nothing at
+    `offset`.
     """
     if offset and offset >= len(text):
-        raise ToolFailure(f"offset {offset} is past the end: there are {len(text)} characters", code="bad_offset")
+        raise ToolFailure(
+            f"offset {offset} is past the end: there are {len(text)} characters", code="bad_offset"
+        )
     part = text[offset : offset + max_chars].encode()[: max(max_bytes, 0)].decode(errors="ignore")
     if offset + len(part) < len(text):
         line_end = part.rfind("\n") + 1

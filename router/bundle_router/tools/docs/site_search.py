@@ -1,11 +1,14 @@
-"""Finds pages of one documentation site by the site's own index, and ranks them by the words of the query.
+"""Finds pages of one documentation site by the site's own index, and ranks them by the words of the
+query.
 
 Rules:
-1. The nearest index is used: the folder of the given URL first, then the folders above it, up to the site's root.
+1. The nearest index is used: the folder of the given URL first, then the folders above it, up to
+   the site's root.
 2. Only pages under the folder of that index are returned; an index can't point elsewhere.
 3. The ranking is a pure function of index and query: same inputs, same order.
-4. A parser of an index takes untrusted bytes of bounded size, and returns entries in their order, or None if the bytes
-   are not that kind of index: many sites answer every path with an HTML page and status 200. `MAX_ENTRIES` bounds all.
+4. A parser of an index takes untrusted bytes of bounded size, and returns entries in their order,
+   or None if the bytes are not that kind of index: many sites answer every path with an HTML page
+   and status 200. `MAX_ENTRIES` bounds all.
 """
 
 from __future__ import annotations
@@ -36,14 +39,17 @@ _MAX_FIELD: Final = 1_000
 _TAG: Final = re.compile(r"<[^<>]*>")
 _LOCATION: Final = re.compile(r"<loc>\s{0,99}(?:<!\[CDATA\[)?\s{0,99}([^<>\s\]]{1,2048})")
 _SPHINX_ARRAY: Final = r'[{{,]"?{name}"?:'
-_LLMS_LINK: Final = re.compile(r"\[([^\[\]]{1,300})\]\(([^()\s]{1,2048})\)(?::[ \t]{0,9}([^\n]{0,300}))?")
+_LLMS_LINK: Final = re.compile(
+    r"\[([^\[\]]{1,300})\]\(([^()\s]{1,2048})\)(?::[ \t]{0,9}([^\n]{0,300}))?"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
     """One page, section or symbol. `location` is as in the index, relative to the index's folder.
 
-    `kind` is the index's own word for it (`py:function`), or ""; `text` is some of the page's text, or "".
+    `kind` is the index's own word for it (`py:function`), or ""; `text` is some of the page's text,
+    or "".
     """
 
     title: str
@@ -70,12 +76,15 @@ def read_inventory(body: bytes) -> list[IndexEntry] | None:
         plain = zlib.decompressobj().decompress(lines[4], MAX_INDEX)
     except zlib.error:
         return None
-    entries = (_inventory_entry(line) for line in clean_text(plain.decode("utf-8", "replace")).split("\n"))
+    entries = (
+        _inventory_entry(line) for line in clean_text(plain.decode("utf-8", "replace")).split("\n")
+    )
     return _bound(entry for entry in entries if entry)
 
 
 def _inventory_entry(line: str) -> IndexEntry | None:
-    # "name domain:role priority location title"; the name may hold spaces, so the role is found by its shape.
+    # "name domain:role priority location title"; the name may hold spaces, so the role is found by
+    # its shape.
     words = line[:_MAX_FIELD].split(" ")
     for at in range(1, len(words) - 3):
         if ":" in words[at] and words[at + 1].lstrip("-").isdigit():
@@ -83,7 +92,11 @@ def _inventory_entry(line: str) -> IndexEntry | None:
             title = " ".join(words[at + 3 :]).strip()
             if location.endswith("$"):
                 location = location[:-1] + name
-            return IndexEntry(name if title in ("", "-") else title, location, "" if role.startswith("std:") else role)
+            return IndexEntry(
+                name if title in ("", "-") else title,
+                location,
+                "" if role.startswith("std:") else role,
+            )
     return None
 
 
@@ -94,14 +107,21 @@ def read_mkdocs(body: bytes) -> list[IndexEntry] | None:
     if not isinstance(docs, list):
         return None
     return _bound(
-        IndexEntry(_prose(doc["title"]), doc["location"], "", _prose(str(doc.get("text", ""))[:20_000]))
+        IndexEntry(
+            _prose(doc["title"]), doc["location"], "", _prose(str(doc.get("text", ""))[:20_000])
+        )
         for doc in docs
-        if isinstance(doc, dict) and isinstance(doc.get("title"), str) and isinstance(doc.get("location"), str)
+        if isinstance(doc, dict)
+        and isinstance(doc.get("title"), str)
+        and isinstance(doc.get("location"), str)
     )
 
 
 def read_sphinx_search(body: bytes) -> list[IndexEntry] | None:
-    """Parse Sphinx's `searchindex.js`: pages and, if the builder wrote them, sections. Assumes pages end in `.html`."""
+    """Parse Sphinx's `searchindex.js`: pages and, if the builder wrote them, sections.
+
+    Assumes pages end in `.html`.
+    """
     text = decode_text(body, "utf-8")
     if not text.lstrip().startswith("Search.setIndex("):
         return None
@@ -110,7 +130,9 @@ def read_sphinx_search(body: bytes) -> list[IndexEntry] | None:
         return None
     pages = [name if isinstance(name, str) else "" for name in names]
     entries = [
-        IndexEntry(_prose(str(title)), f"{name}.html") for name, title in zip(pages, titles, strict=False) if name
+        IndexEntry(_prose(str(title)), f"{name}.html")
+        for name, title in zip(pages, titles, strict=False)
+        if name
     ]
     sections = _sphinx_array(text, "alltitles")
     if isinstance(sections, dict):
@@ -127,7 +149,8 @@ def _sphinx_sections(sections: dict[str, Any], pages: list[str]) -> Iterator[Ind
 
 
 def _sphinx_array(text: str, name: str) -> Any:
-    # The argument is JSON today and was a JavaScript literal with bare keys before; single values are JSON in both.
+    # The argument is JSON today and was a JavaScript literal with bare keys before; single values
+    # are JSON in both.
     found = re.search(_SPHINX_ARRAY.format(name=name), text)
     if not found:
         return None
@@ -142,20 +165,27 @@ def read_llms(body: bytes) -> list[IndexEntry] | None:
     text = decode_text(body, "utf-8")
     if text.lstrip()[:1] == "<":
         return None
-    found = (IndexEntry(_prose(m[1]), m[2], "", _prose(m[3] or "")) for m in _LLMS_LINK.finditer(text))
+    found = (
+        IndexEntry(_prose(m[1]), m[2], "", _prose(m[3] or "")) for m in _LLMS_LINK.finditer(text)
+    )
     return _bound(found) or None
 
 
 def read_sitemap(body: bytes) -> list[IndexEntry] | None:
-    """Parse `sitemap.xml`: bare URLs, titled by the words of their paths. A sitemap of sitemaps gives entries of kind
-    `sitemap`. One expression reads it, not an XML parser: no entities, no external references.
+    """Parse `sitemap.xml`: bare URLs, titled by the words of their paths.
+
+    A sitemap of sitemaps gives entries of kind `sitemap`. One expression reads it, not an XML
+    parser: no entities, no external references.
     """
     text = decode_text(body, "utf-8")
     nested = "<sitemapindex" in text
     if not nested and "<urlset" not in text:
         return None
     locations = (html.unescape(found) for found in _LOCATION.findall(text))
-    return _bound(IndexEntry(_path_words(location), location, "sitemap" if nested else "") for location in locations)
+    return _bound(
+        IndexEntry(_path_words(location), location, "sitemap" if nested else "")
+        for location in locations
+    )
 
 
 def _path_words(location: str) -> str:
@@ -195,15 +225,28 @@ MAX_SITEMAPS: Final = 5
 MAX_WORDS: Final = 16
 
 _ABSENT: Final = frozenset(
-    {"not_found", "http_error", "host_not_allowed", "invalid_url", "too_many_redirects", "unsupported_encoding"}
+    {
+        "not_found",
+        "http_error",
+        "host_not_allowed",
+        "invalid_url",
+        "too_many_redirects",
+        "unsupported_encoding",
+    }
 )
-"""Failures that mean the site has no such index. Any other one (of the network, of the deadline) ends the search."""
+"""Failures that mean the site has no such index.
+
+Any other one (of the network, of the deadline) ends the search.
+"""
 _WORD: Final = re.compile(r"[^\W_]+")
 
 
 @dataclass(frozen=True, slots=True)
 class SiteIndex:
-    """The index that was found. `folder` is its folder after redirects; `cut`: it was larger than `MAX_INDEX`."""
+    """The index that was found.
+
+    `folder` is its folder after redirects; `cut`: it was larger than `MAX_INDEX`.
+    """
 
     kind: str
     url: Url
@@ -221,7 +264,10 @@ class PageHit:
 
 
 def find_index(fetcher: Fetcher, site: Url) -> SiteIndex:
-    """Return the nearest index of a site. Raises ToolFailure `no_index`, or the failure that ended the search."""
+    """Return the nearest index of a site.
+
+    Raises ToolFailure `no_index`, or the failure that ended the search.
+    """
     folders = _folders(site)
     for folder in folders:
         for kind in KINDS:
@@ -230,15 +276,22 @@ def find_index(fetcher: Fetcher, site: Url) -> SiteIndex:
             if page and entries is not None:
                 return _site_index(fetcher, kind, page, entries)
     raise ToolFailure(
-        f"{site.host} publishes no index that is known here: tried {', '.join(kind.path for kind in KINDS)} "
-        f"in {', '.join(folder.path for folder in folders)}",
+        f"{site.host} publishes no index that is known here: tried"
+        f" {', '.join(kind.path for kind in KINDS)} in"
+        f" {', '.join(folder.path for folder in folders)}",
         code="no_index",
-        advice="fetch the site's start page and follow its links, or give the URL of the folder that holds the manual",
+        advice=(
+            "fetch the site's start page and follow its links, or give the URL of the folder that"
+            " holds the manual"
+        ),
     )
 
 
 def rank(entries: Sequence[IndexEntry], query: str) -> list[IndexEntry]:
-    """Return the entries that share a word with the query, best first. Rare words and words in titles weigh more."""
+    """Return the entries that share a word with the query, best first.
+
+    Rare words and words in titles weigh more.
+    """
     words = tuple(dict.fromkeys(_words(query)))[:MAX_WORDS]
     if not words:
         raise ToolFailure(f"{query!r} holds no word to search for", code="no_words")
@@ -248,11 +301,19 @@ def rank(entries: Sequence[IndexEntry], query: str) -> list[IndexEntry]:
     phrase = " ".join(_words(query))
 
     def score(entry: IndexEntry, matched: dict[str, float]) -> float:
-        total = sum(rarity[word] * weight for word, weight in matched.items()) * len(matched) / len(words)
+        total = (
+            sum(rarity[word] * weight for word, weight in matched.items())
+            * len(matched)
+            / len(words)
+        )
         title = " ".join(_words(entry.title))
         return total * (2.0 if title == phrase else 1.25 if phrase in title else 1.0)
 
-    scored = [(-score(entry, matched), len(entry.title), entry.location, entry) for entry, matched in found if matched]
+    scored = [
+        (-score(entry, matched), len(entry.title), entry.location, entry)
+        for entry, matched in found
+        if matched
+    ]
     scored.sort(key=lambda item: item[:3])
     return [item[3] for item in scored]
 
@@ -265,7 +326,9 @@ def resolve_hits(index: SiteIndex, ranked: Sequence[IndexEntry], most: int) -> l
             break
         try:
             url = join_url(index.folder, entry.location.replace(" ", "%20"))
-        except ToolFailure:  # an index may name URLs that are never fetched (http:, another port): no page then
+        except (
+            ToolFailure
+        ):  # an index may name URLs that are never fetched (http:, another port): no page then
             continue
         shown = f"{url}#{url.fragment}" if url.fragment else str(url)
         if index.folder.holds(url):
@@ -284,12 +347,16 @@ def _fetch_index(fetcher: Fetcher, url: Url) -> Page | None:
     try:
         return fetcher.fetch(url, lambda media_type: BodyLimit(MAX_INDEX, cut=True))
     except ToolFailure as failure:
-        if failure.code in _ABSENT and not (failure.code == "host_not_allowed" and not fetcher.hosts.allows(url.host)):
+        if failure.code in _ABSENT and not (
+            failure.code == "host_not_allowed" and not fetcher.hosts.allows(url.host)
+        ):
             return None
         raise
 
 
-def _site_index(fetcher: Fetcher, kind: IndexKind, page: Page, entries: list[IndexEntry]) -> SiteIndex:
+def _site_index(
+    fetcher: Fetcher, kind: IndexKind, page: Page, entries: list[IndexEntry]
+) -> SiteIndex:
     folder = page.url.folder
     for _ in range(kind.path.count("/")):
         folder = join_url(folder, "../")
@@ -301,17 +368,23 @@ def _site_index(fetcher: Fetcher, kind: IndexKind, page: Page, entries: list[Ind
     return SiteIndex(kind.name, page.url, folder, entries, cut)
 
 
-def _nested_sitemap(fetcher: Fetcher, kind: IndexKind, folder: Url, entry: IndexEntry) -> list[IndexEntry]:
+def _nested_sitemap(
+    fetcher: Fetcher, kind: IndexKind, folder: Url, entry: IndexEntry
+) -> list[IndexEntry]:
     try:
         url = parse_url(entry.location)
     except ToolFailure:  # as in resolve_hits
         return []
     page = _fetch_index(fetcher, url) if folder.holds(url) else None
-    return [found for found in (kind.read(page.body) if page else None) or [] if found.kind != "sitemap"]
+    return [
+        found for found in (kind.read(page.body) if page else None) or [] if found.kind != "sitemap"
+    ]
 
 
 def _match(entry: IndexEntry, words: Sequence[str]) -> dict[str, float]:
-    """Return the entry's words of the query, with weights: a word of the title, in it, in the URL, in the text."""
+    """Return the entry's words of the query, with weights: a word of the title, in it, in the URL,
+    in the text.
+    """
     title, location, text = entry.title.casefold(), entry.location.casefold(), entry.text.casefold()
     matched = {}
     for word in words:

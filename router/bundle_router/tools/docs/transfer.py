@@ -1,11 +1,12 @@
 """Sends one GET over one connection, with every dimension of the reply bounded.
 
-h11 does the framing: it has no I/O of its own, is strict about lengths and chunks, and bounds its buffers. The socket,
-and so the deadline, is here. One request per connection: nothing that a server sends can be taken for the answer to
-another request.
+h11 does the framing: it has no I/O of its own, is strict about lengths and chunks, and bounds its
+buffers. The socket, and so the deadline, is here. One request per connection: nothing that a server
+sends can be taken for the answer to another request.
 
-Bounds: `MAX_HEAD` bytes of headers (or trailers), `MAX_HEADERS` of them, `MAX_INTERIM` interim replies, the caller's
-`BodyLimit` on the decoded body, twice that on what is received, and the caller's deadline on all of it together.
+Bounds: `MAX_HEAD` bytes of headers (or trailers), `MAX_HEADERS` of them, `MAX_INTERIM` interim
+replies, the caller's `BodyLimit` on the decoded body, twice that on what is received, and the
+caller's deadline on all of it together.
 """
 
 from __future__ import annotations
@@ -48,7 +49,10 @@ class ResponseHead:
 
 @dataclass(frozen=True, slots=True)
 class BodyLimit:
-    """At most `max_bytes` decoded bytes. More is cut and marked or, if `cut` is false, fails with `too_large`."""
+    """At most `max_bytes` decoded bytes.
+
+    More is cut and marked or, if `cut` is false, fails with `too_large`.
+    """
 
     max_bytes: int
     cut: bool
@@ -56,23 +60,33 @@ class BodyLimit:
 
 @dataclass(frozen=True, slots=True)
 class HttpReply:
-    """`body` is decoded; it is empty, and unread, unless the status is 200 or 203. `cut`: the body was longer."""
+    """`body` is decoded; it is empty, and unread, unless the status is 200 or 203.
+
+    `cut`: the body was longer.
+    """
 
     head: ResponseHead
     body: bytes = b""
     cut: bool = False
 
 
-def get(url: Url, network: Network, deadline: Deadline, limit_for: Callable[[ResponseHead], BodyLimit]) -> HttpReply:
+def get(
+    url: Url, network: Network, deadline: Deadline, limit_for: Callable[[ResponseHead], BodyLimit]
+) -> HttpReply:
     """Send one GET and read its reply, without following redirects.
 
-    Raises ToolFailure: those of `Network.open`, `bad_response`, `truncated`, `unsupported_encoding`, `too_large`.
+    Raises ToolFailure: those of `Network.open`, `bad_response`, `truncated`,
+    `unsupported_encoding`, `too_large`.
     """
     with closing(network.open(url.host, deadline)) as connection:
         exchange = _Exchange(url, connection, deadline)
         exchange.send_request()
         head = exchange.read_head()
-        return exchange.read_body(head, limit_for(head)) if head.status in _SUCCESS else HttpReply(head)
+        return (
+            exchange.read_body(head, limit_for(head))
+            if head.status in _SUCCESS
+            else HttpReply(head)
+        )
 
 
 class _Exchange:
@@ -110,12 +124,18 @@ class _Exchange:
             if isinstance(event, h11.Response):
                 break
             interim += 1
-            if not isinstance(event, h11.InformationalResponse) or event.status_code == 101 or interim > MAX_INTERIM:
+            if (
+                not isinstance(event, h11.InformationalResponse)
+                or event.status_code == 101
+                or interim > MAX_INTERIM
+            ):
                 self._fail("the server sent something other than a reply", "bad_response")
         raw = list(event.headers)
         if len(raw) > MAX_HEADERS:
             self._fail(f"the reply has more than {MAX_HEADERS} headers", "bad_response")
-        return ResponseHead(event.status_code, tuple((k.decode("ascii"), v.decode("latin-1")) for k, v in raw))
+        return ResponseHead(
+            event.status_code, tuple((k.decode("ascii"), v.decode("latin-1")) for k, v in raw)
+        )
 
     def read_body(self, head: ResponseHead, limit: BodyLimit) -> HttpReply:
         inflate = self._inflater(head)
@@ -141,8 +161,13 @@ class _Exchange:
         if not codings:
             return None
         if codings not in (["gzip"], ["x-gzip"]):
-            self._fail(f"the body is encoded as {', '.join(codings)[:80]!r}, not asked for", "unsupported_encoding")
-        return _Gunzip(lambda why: self._fail(f"the compressed body is damaged ({why})", "bad_response"))
+            self._fail(
+                f"the body is encoded as {', '.join(codings)[:80]!r}, not asked for",
+                "unsupported_encoding",
+            )
+        return _Gunzip(
+            lambda why: self._fail(f"the compressed body is damaged ({why})", "bad_response")
+        )
 
     def _next_event(self) -> h11.Event:
         try:
@@ -178,7 +203,9 @@ class _Exchange:
 
 
 class _Gunzip:
-    """Decodes gzip piece by piece within bounds, so that a bomb costs no more than the room given to it."""
+    """Decodes gzip piece by piece within bounds, so that a bomb costs no more than the room given
+    to it.
+    """
 
     def __init__(self, damaged: Callable[[str], NoReturn]) -> None:
         self._damaged = damaged
@@ -190,7 +217,10 @@ class _Gunzip:
         return self._member.eof or not self._fed
 
     def feed(self, data: bytes, room: int) -> bytes:
-        """Return at most `room` decoded bytes. If it returns that many the caller must stop: the rest is dropped."""
+        """Return at most `room` decoded bytes.
+
+        If it returns that many the caller must stop: the rest is dropped.
+        """
         out = bytearray()
         self._fed = self._fed or bool(data)
         while data and len(out) < room:

@@ -2,16 +2,19 @@
 
 Rules:
 1. HTTPS on port 443, a host name, no user info. Anything else is refused, never repaired.
-2. A host is a DNS name. A host that an address parser could read as an address (dotted, decimal, octal, hexadecimal,
-   bracketed) is refused, so an address can only come from the resolver, where it is checked.
-3. Only `spell_host` gives a host its canonical form, for URLs and for the allow-list alike, before they are compared. A
-   name that the two IDNA standards read differently (fullwidth or other foreign digits, ideographic full stops, `ß`,
-   joiners) is refused: write its `xn--` form.
-4. Characters that parsers disagree about (backslash, whitespace, control characters) are refused, not stripped:
-   `urllib` drops tabs and newlines, browsers read a backslash as a slash.
-5. Dot segments, percent-encoded ones too, are resolved before the path is compared with a base or sent.
+2. A host is a DNS name. A host that an address parser could read as an address (dotted, decimal,
+   octal, hexadecimal, bracketed) is refused, so an address can only come from the resolver, where
+   it is checked.
+3. Only `spell_host` gives a host its canonical form, for URLs and for the allow-list alike, before
+   they are compared. A name that the two IDNA standards read differently (fullwidth or other
+   foreign digits, ideographic full stops, `ß`, joiners) is refused: write its `xn--` form.
+4. Characters that parsers disagree about (backslash, whitespace, control characters) are refused,
+   not stripped: `urllib` drops tabs and newlines, browsers read a backslash as a slash.
+5. Dot segments, percent-encoded ones too, are resolved before the path is compared with a base or
+   sent.
 
-Sources: RFC 3986 (sections 3 and 5.2.4), RFC 5890, the WHATWG URL standard's "ends in a number" host rule.
+Sources: RFC 3986 (sections 3 and 5.2.4), RFC 5890, the WHATWG URL standard's "ends in a number"
+host rule.
 """
 
 from __future__ import annotations
@@ -27,8 +30,12 @@ from bundle_router.errors import ToolFailure
 MAX_URL: Final = 2048
 """Maximum characters of a URL, before and after percent-encoding."""
 
-_FORBIDDEN: Final = re.compile(r"[\x00-\x20\x7f-\xa0\\\u1680\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff]")
-_URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)([^?#]*)(?:\?([^#]*))?(?:#(.*))?", re.DOTALL)
+_FORBIDDEN: Final = re.compile(
+    r"[\x00-\x20\x7f-\xa0\\\u1680\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff]"
+)
+_URL: Final = re.compile(
+    r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)([^?#]*)(?:\?([^#]*))?(?:#(.*))?", re.DOTALL
+)
 _LABEL: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _LONE_PERCENT: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
@@ -37,7 +44,10 @@ _ENCODED_DOT: Final = re.compile(r"%2e", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Url:
-    """An HTTPS URL in its canonical form. `query` is None without a `?`; `fragment` is never sent."""
+    """An HTTPS URL in its canonical form.
+
+    `query` is None without a `?`; `fragment` is never sent.
+    """
 
     host: str
     path: str
@@ -63,11 +73,16 @@ class Url:
 
 
 def parse_url(text: str) -> Url:
-    """Parse a URL under the rules above. Raises ToolFailure `invalid_url`, which names the broken rule."""
+    """Parse a URL under the rules above.
+
+    Raises ToolFailure `invalid_url`, which names the broken rule.
+    """
     if len(text) > MAX_URL:
         raise _invalid_url(text, f"it is longer than {MAX_URL} characters")
     if found := _FORBIDDEN.search(text):
-        raise _invalid_url(text, f"it holds {found.group()!r}, which belongs percent-encoded or not at all")
+        raise _invalid_url(
+            text, f"it holds {found.group()!r}, which belongs percent-encoded or not at all"
+        )
     parts = _URL.fullmatch(text)
     if not parts:
         raise _invalid_url(text, "it is not of the form https://host/path")
@@ -78,7 +93,12 @@ def parse_url(text: str) -> Url:
         host = spell_host(_host_of(authority))
     except ValueError as error:
         raise _invalid_url(text, str(error)) from None
-    url = Url(host, _resolve_dots(_encode(path)), None if query is None else _encode(query), fragment or "")
+    url = Url(
+        host,
+        _resolve_dots(_encode(path)),
+        None if query is None else _encode(query),
+        fragment or "",
+    )
     if len(str(url)) > MAX_URL:
         raise _invalid_url(text, f"it is longer than {MAX_URL} characters once percent-encoded")
     return url
@@ -87,7 +107,9 @@ def parse_url(text: str) -> Url:
 def join_url(base: Url, reference: str) -> Url:
     """Resolve a reference on the page `base`. Raises ToolFailure `invalid_url` like `parse_url`."""
     if found := _FORBIDDEN.search(reference):
-        raise _invalid_url(reference, f"it holds {found.group()!r}, which belongs percent-encoded or not at all")
+        raise _invalid_url(
+            reference, f"it holds {found.group()!r}, which belongs percent-encoded or not at all"
+        )
     try:
         joined = urljoin(str(base), reference)
     except ValueError as error:  # unbalanced brackets
@@ -96,7 +118,10 @@ def join_url(base: Url, reference: str) -> Url:
 
 
 def spell_host(text: str) -> str:
-    """Return the canonical form of a host name: lower case, ASCII, no final dot. Raises ValueError with the reason."""
+    """Return the canonical form of a host name: lower case, ASCII, no final dot.
+
+    Raises ValueError with the reason.
+    """
     name = text.removesuffix(".").lower()
     if not name or len(name) > 253:
         raise ValueError(f"its host {text[:80]!r} is empty or longer than 253 characters")
@@ -112,14 +137,19 @@ def spell_host(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class HostList:
-    """The allow-list: exact names, and `*.example.org` for every name below (not including) `example.org`."""
+    """The allow-list: exact names, and `*.example.org` for every name below (not including)
+    `example.org`.
+    """
 
     exact: frozenset[str]
     below: tuple[str, ...]
 
     @classmethod
     def parse(cls, patterns: Iterable[str]) -> HostList:
-        """Parse the config's patterns. Raises ToolFailure `invalid_settings` for one that is neither form."""
+        """Parse the config's patterns.
+
+        Raises ToolFailure `invalid_settings` for one that is neither form.
+        """
         exact, below = set(), []
         for pattern in patterns:
             try:
@@ -128,7 +158,10 @@ class HostList:
                 raise ToolFailure(
                     f"docs host {pattern!r} in the policy is not usable: {error}",
                     code="invalid_settings",
-                    advice="write an exact name ('docs.example.org') or '*.example.org' for the names below it",
+                    advice=(
+                        "write an exact name ('docs.example.org') or '*.example.org' for the names"
+                        " below it"
+                    ),
                 ) from None
             if pattern.startswith("*."):
                 below.append(f".{host}")
@@ -147,9 +180,13 @@ class HostList:
         names = sorted(self.exact | {f"*{suffix}" for suffix in self.below})
         listed = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
         raise ToolFailure(
-            f"host {url.host!r} is not on the list of documentation hosts ({listed or 'which is empty'})",
+            f"host {url.host!r} is not on the list of documentation hosts"
+            f" ({listed or 'which is empty'})",
             code="host_not_allowed",
-            advice="use a page of a listed host, or have the operator add this one to the policy's docs hosts",
+            advice=(
+                "use a page of a listed host, or have the operator add this one to the policy's"
+                " docs hosts"
+            ),
         )
 
 
@@ -172,13 +209,16 @@ def _spell_label(label: str) -> str:
     if not label.isascii():
         label = _spell_unicode_label(label)
     if not _LABEL.fullmatch(label):
-        raise ValueError(f"its host has the part {label!r}, which is not a DNS label (letters, digits, '-', 1 to 63)")
+        raise ValueError(
+            f"its host has the part {label!r}, which is not a DNS label (letters, digits, '-', 1"
+            " to 63)"
+        )
     return label
 
 
 def _spell_unicode_label(label: str) -> str:
-    # The standard library has IDNA 2003. A name that survives the round trip unchanged, and has no digits but 0-9,
-    # means the same under IDNA 2008; all others are tricks of rule 3.
+    # The standard library has IDNA 2003. A name that survives the round trip unchanged, and has no
+    # digits but 0-9, means the same under IDNA 2008; all others are tricks of rule 3.
     if len(label) > 63 or any(char.isnumeric() and not char.isascii() for char in label):
         raise ValueError(f"its host has the part {label[:80]!r}; write its xn-- form")
     try:

@@ -24,35 +24,36 @@ __all__ = ["TOOLS"]
 TOOLS: tuple[LocalTool, ...] = (
     LocalTool(
         "read_file",
-        "Read a file of the workspace: a range of lines of a text file, or an image, audio or other binary file as an "
-        "artifact. Says which lines these are, of how many.",
+        "Read a file of the workspace: a range of lines of a text file, or an image, audio or other"
+        " binary file as an artifact. Says which lines these are, of how many.",
         ReadFile,
         read_file,
     ),
     LocalTool(
         "list_dir",
-        "List a folder of the workspace, one or more levels deep: folders end in '/', links show their target, files "
-        "their size.",
+        "List a folder of the workspace, one or more levels deep: folders end in '/', links show"
+        " their target, files their size.",
         ListDir,
         list_dir,
     ),
     LocalTool(
         "ripgrep",
-        "Search the workspace's files line by line with a regular expression. Skips .git, files that .gitignore names, "
-        "binary files, files over 10 MiB and symlinks.",
+        "Search the workspace's files line by line with a regular expression. Skips .git, files"
+        " that .gitignore names, binary files, files over 10 MiB and symlinks.",
         Ripgrep,
         ripgrep,
     ),
     LocalTool(
         "git_log",
-        "List commits of the workspace's repository, newest first, filtered by path, date, author or revision range.",
+        "List commits of the workspace's repository, newest first, filtered by path, date, author"
+        " or revision range.",
         GitLog,
         git_log,
     ),
     LocalTool(
         "git_diff",
-        "Show changes in the workspace's repository: in the working tree, staged, or between two revisions. "
-        "Untracked files and submodules' contents are not shown.",
+        "Show changes in the workspace's repository: in the working tree, staged, or between two"
+        " revisions. Untracked files and submodules' contents are not shown.",
         GitDiff,
         git_diff,
     ),

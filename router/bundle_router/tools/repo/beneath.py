@@ -1,18 +1,19 @@
 """Opens files beneath one directory, and nowhere else.
 
 Rules:
-1. A path is opened relative to a root descriptor, in one step that either ends beneath the root or fails. There is no
-   "check the string, then open": between the two an attacker can swap a directory for a symlink.
-2. Two implementations give the same answers: `openat2(RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS)` if the kernel has it,
-   else a walk, one component at a time with `O_NOFOLLOW`.
-3. Symlinks are followed while they stay beneath the root. A link with an absolute target is refused, wherever it
-   points, because its meaning depends on where the root is mounted.
+1. A path is opened relative to a root descriptor, in one step that either ends beneath the root or
+   fails. There is no "check the string, then open": between the two an attacker can swap a
+   directory for a symlink.
+2. Two implementations give the same answers: `openat2(RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS)` if
+   the kernel has it, else a walk, one component at a time with `O_NOFOLLOW`.
+3. Symlinks are followed while they stay beneath the root. A link with an absolute target is
+   refused, wherever it points, because its meaning depends on where the root is mounted.
 4. `..` is resolved by the walk, not in the text, and never leaves the root.
-5. Hidden folders are identified by device and inode, and never entered, by whatever name. Only the walk sees every
-   folder on a path, so it is used if anything is hidden.
+5. Hidden folders are identified by device and inode, and never entered, by whatever name. Only the
+   walk sees every folder on a path, so it is used if anything is hidden.
 
-Both raise `OSError`: `EXDEV` if the path leads outside, `ELOOP` for too many links, `EAGAIN` if it kept moving;
-`HiddenFolder` if it enters a hidden one.
+Both raise `OSError`: `EXDEV` if the path leads outside, `ELOOP` for too many links, `EAGAIN` if it
+kept moving; `HiddenFolder` if it enters a hidden one.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ Identity = tuple[int, int]
 """Device and inode, which identify a folder under any name."""
 
 MAX_LINKS: Final = 40
-"""Maximum symlinks that are followed in one path; the kernel's own limit, so that both openers agree."""
+"""Maximum symlinks that are followed in one path; the kernel's own limit, so that both openers
+agree.
+"""
 
 PATH_ONLY: Final = getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK)
 """Flags that open a place without reading it, if the system can."""
@@ -56,14 +59,21 @@ class HiddenFolder(OSError):
 
 @cache
 def _openat2() -> Callable[[int, str, int, int], int]:
-    """Return the system call, bound once. Raises OSError if this is not Linux (on other systems the number is another
-    call), AttributeError without `syscall`."""
+    """Return the system call, bound once.
+
+    Raises OSError if this is not Linux (on other systems the number is another call),
+    AttributeError without `syscall`.
+    """
     if sys.platform != "linux":
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
     import ctypes  # 5 ms: only when a file is opened
 
     class OpenHow(ctypes.Structure):
-        _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
+        _fields_ = (
+            ("flags", ctypes.c_uint64),
+            ("mode", ctypes.c_uint64),
+            ("resolve", ctypes.c_uint64),
+        )
 
     syscall = ctypes.CDLL(None, use_errno=True).syscall
     syscall.restype = ctypes.c_long
@@ -85,7 +95,10 @@ def _openat2() -> Callable[[int, str, int, int], int]:
 
 
 def open_by_openat2(root_fd: int, path: str, flags: int) -> int:
-    """Open `path` beneath `root_fd` in one system call (Linux 5.6). Raises ENOSYS or EPERM if it is not available."""
+    """Open `path` beneath `root_fd` in one system call (Linux 5.6).
+
+    Raises ENOSYS or EPERM if it is not available.
+    """
     return _openat2()(root_fd, path, flags, _BENEATH_NO_MAGIC)
 
 
@@ -95,7 +108,8 @@ def open_without_links(root_fd: int, path: str, flags: int) -> int:
 
 
 def open_by_walk(root_fd: int, path: str, flags: int, hidden: Collection[Identity] = ()) -> int:
-    """Open `path` beneath `root_fd` one component at a time, never letting the kernel follow a link.
+    """Open `path` beneath `root_fd` one component at a time, never letting the kernel follow a
+    link.
 
     Raises HiddenFolder if the walk enters or ends at a folder in `hidden`.
     """
@@ -111,8 +125,8 @@ def opener_beside(hidden: Collection[Identity]) -> Opener:
 class _Walk:
     """One path being walked: the directories it came through, and the names still ahead.
 
-    `..` goes back to the directory it was reached from, not to its parent at that moment, so a directory that is moved
-    elsewhere meanwhile can't lead out.
+    `..` goes back to the directory it was reached from, not to its parent at that moment, so a
+    directory that is moved elsewhere meanwhile can't lead out.
     """
 
     def __init__(self, root_fd: int, path: str, hidden: Collection[Identity]) -> None:
@@ -155,7 +169,11 @@ class _Walk:
         return fd
 
     def _finish(self, name: str, flags: int) -> int | None:
-        return os.open(name, flags, dir_fd=self.behind[-1]) if flags & os.O_NOFOLLOW else self._open(name, flags)
+        return (
+            os.open(name, flags, dir_fd=self.behind[-1])
+            if flags & os.O_NOFOLLOW
+            else self._open(name, flags)
+        )
 
     def _open(self, name: str, flags: int) -> int | None:
         """Return the descriptor; None for a link, whose target then is ahead of the walk."""
@@ -212,7 +230,9 @@ def identity(fd: int) -> Identity:
 
 @cache
 def best_opener() -> Opener:
-    """Return `open_by_openat2` if this kernel (and its seccomp filter) permits it, else `open_by_walk`."""
+    """Return `open_by_openat2` if this kernel (and its seccomp filter) permits it, else
+    `open_by_walk`.
+    """
     try:
         with Opened(os.open("/", PATH_ONLY | os.O_DIRECTORY)) as fd:
             os.close(open_by_openat2(fd, ".", PATH_ONLY | os.O_DIRECTORY))

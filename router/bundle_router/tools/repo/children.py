@@ -1,15 +1,19 @@
-"""Starts `git` and `rg`: an absolute binary, an argument list, a clean environment, and a certain end.
+"""Starts `git` and `rg`: an absolute binary, an argument list, a clean environment, and a certain
+end.
 
 Rules:
-1. The binary is looked up once, in the absolute folders of `PATH`, and never inside the workspace, where an agent could
-   write it.
+1. The binary is looked up once, in the absolute folders of `PATH`, and never inside the workspace,
+   where an agent could write it.
 2. The child gets only those variables of our environment that the caller lists.
-3. Output is read in chunks as it arrives, with a deadline. A caller that stops reading ends the whole process group.
-4. Landlock confines the child if the kernel has it: it reads only beneath the given folders, starts and writes nothing,
-   whatever a hostile repository makes it do. This is the second wall. The first: the child gets no hostile
-   configuration (`tools.repo.gitview`), and is told not to follow links.
-5. A thread restricts itself, starts the child and ends: threads have their own Landlock domain, and children inherit
-   it. So no code runs between fork and exec, and the router itself is never restricted.
+3. Output is read in chunks as it arrives, with a deadline. A caller that stops reading ends the
+   whole process group.
+4. Landlock confines the child if the kernel has it: it reads only beneath the given folders, starts
+   and writes nothing, whatever a hostile repository makes it do. This is the second wall. The
+   first: the child gets no hostile configuration (`tools.repo.gitview`), and is told not to follow
+   links.
+5. A thread restricts itself, starts the child and ends: threads have their own Landlock domain, and
+   children inherit it. So no code runs between fork and exec, and the router itself is never
+   restricted.
 """
 
 from __future__ import annotations
@@ -38,10 +42,12 @@ _ADDRESS_SPACE: Final = 8 << 30
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What is started: `argv[0]` is an absolute path. `readable` yields once what it may read when it can be confined.
+    """What is started: `argv[0]` is an absolute path.
 
-    `inherited` descriptors stay open in the child, under the same numbers. `confined=False` omits Landlock, for tests
-    of the first wall alone.
+    `readable` yields once what it may read when it can be confined.
+
+    `inherited` descriptors stay open in the child, under the same numbers. `confined=False` omits
+    Landlock, for tests of the first wall alone.
     """
 
     argv: tuple[str, ...]
@@ -95,7 +101,9 @@ class Child:
 
 def _timeout() -> ToolFailure:
     return ToolFailure(
-        "it took longer than this call may take", code="timeout", advice="narrow it: name a path or a glob"
+        "it took longer than this call may take",
+        code="timeout",
+        advice="narrow it: name a path or a glob",
     )
 
 
@@ -110,15 +118,22 @@ def start_child(command: Command, context: ToolContext) -> Iterator[Child]:
     finally:
         if process.poll() is None:
             with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # before reaping: the group's id can't be reused yet
+                os.killpg(
+                    process.pid, signal.SIGKILL
+                )  # before reaping: the group's id can't be reused yet
             process.wait()
         for pipe in (process.stdout, process.stderr):
             if pipe is not None:
                 pipe.close()
 
 
-def output_of(command: Command, context: ToolContext, *, max_bytes: int) -> tuple[bytes, bool, Child]:
-    """Run a command. Return its standard output, whether it was cut at `max_bytes`, and the ended child."""
+def output_of(
+    command: Command, context: ToolContext, *, max_bytes: int
+) -> tuple[bytes, bool, Child]:
+    """Run a command.
+
+    Return its standard output, whether it was cut at `max_bytes`, and the ended child.
+    """
     kept = bytearray()
     with start_child(command, context) as child:
         for chunk in child.chunks():
@@ -142,7 +157,9 @@ def _popen(command: Command) -> subprocess.Popen[bytes]:
 
 
 def _popen_confined(command: Command) -> subprocess.Popen[bytes]:
-    from bundle_router.tools.sandbox import landlock  # ctypes costs 5 ms: only when a child is confined
+    from bundle_router.tools.sandbox import (
+        landlock,
+    )  # ctypes costs 5 ms: only when a child is confined
 
     started: list[subprocess.Popen[bytes]] = []
     failed: list[OSError] = []
@@ -160,38 +177,55 @@ def _popen_confined(command: Command) -> subprocess.Popen[bytes]:
         thread.join()
     if not started:
         error = failed[0] if failed else OSError("the child did not start")
-        raise ToolFailure(f"{command.argv[0]} could not be started: {error}", code="unavailable") from error
+        raise ToolFailure(
+            f"{command.argv[0]} could not be started: {error}", code="unavailable"
+        ) from error
     return started[0]
 
 
 @cache
 def starts_confined(binary: str) -> bool:
-    """Return whether the binary runs under Landlock. Wrapper scripts, or libraries in unusual places, do not."""
+    """Return whether the binary runs under Landlock.
+
+    Wrapper scripts, or libraries in unusual places, do not.
+    """
     try:
         process = _popen_confined(Command((binary, "--version"), "/", {}, ()))
-    except (ToolFailure, OSError, AttributeError, ImportError):  # no Landlock, or it is forbidden; or not Linux
+    except (
+        ToolFailure,
+        OSError,
+        AttributeError,
+        ImportError,
+    ):  # no Landlock, or it is forbidden; or not Linux
         return False
     process.communicate(timeout=10)
     return process.returncode == 0
 
 
 def _limit(pid: int) -> None:
-    """Limit a child's memory, and forbid it to write files. What a hostile repository makes it do then fails."""
+    """Limit a child's memory, and forbid it to write files.
+
+    What a hostile repository makes it do then fails.
+    """
     import resource
 
     if not hasattr(resource, "prlimit"):
         return
-    with suppress(ProcessLookupError, PermissionError, ValueError):  # it has ended, or its limit is lower than these
+    with suppress(
+        ProcessLookupError, PermissionError, ValueError
+    ):  # it has ended, or its limit is lower than these
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, 0))
         resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
         resource.prlimit(pid, resource.RLIMIT_AS, (_ADDRESS_SPACE, _ADDRESS_SPACE))
 
 
-# --- binaries -------------------------------------------------------------------------------------------------------
+# --- binaries -------------------------------------------------------------------------------------
 
 
 def find_binary(name: str, *, outside: str) -> str | None:
-    """Return the absolute real path of an executable on `PATH` outside of the folder `outside`, or None."""
+    """Return the absolute real path of an executable on `PATH` outside of the folder `outside`, or
+    None.
+    """
     inside = f"{os.path.realpath(outside).rstrip('/')}/"
     paths = _candidates(name, os.environ.get("PATH", os.defpath))
     return next((path for path in paths if not f"{path}/".startswith(inside)), None)

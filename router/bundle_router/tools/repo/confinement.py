@@ -1,13 +1,16 @@
 """The directory that tools may read from, and what they may read in it.
 
 Rules:
-1. Everything is opened by `tools.repo.beneath`, so nothing outside the root is ever opened, race or no race.
-2. Only regular files are read. The type is checked before the open (opening a FIFO or a device has side effects) and
-   again after it, on the descriptor, which decides.
+1. Everything is opened by `tools.repo.beneath`, so nothing outside the root is ever opened, race or
+   no race.
+2. Only regular files are read. The type is checked before the open (opening a FIFO or a device has
+   side effects) and again after it, on the descriptor, which decides.
 3. Every read is bounded while it happens.
-4. The root is opened once, then the folder it is narrowed to; from there on only descriptors are used. No path is built
-   from them again, because whoever can rename a folder meanwhile would decide what that path means.
-5. Hidden folders are neither entered nor listed, by whatever name (`bundle_router.tools.repo.hiding`).
+4. The root is opened once, then the folder it is narrowed to; from there on only descriptors are
+   used. No path is built from them again, because whoever can rename a folder meanwhile would
+   decide what that path means.
+5. Hidden folders are neither entered nor listed, by whatever name
+   (`bundle_router.tools.repo.hiding`).
 6. Refusals are a `ToolFailure` with a sentence, a code and advice.
 """
 
@@ -22,7 +25,14 @@ from typing import BinaryIO, Final, Literal, Self
 from bundle_router.core.models import ToolContext
 from bundle_router.errors import ToolFailure
 from bundle_router.tools.descriptors import ClosedOnError, Opened
-from bundle_router.tools.repo.beneath import PATH_ONLY, HiddenFolder, Identity, Opener, components, opener_beside
+from bundle_router.tools.repo.beneath import (
+    PATH_ONLY,
+    HiddenFolder,
+    Identity,
+    Opener,
+    components,
+    opener_beside,
+)
 from bundle_router.tools.repo.hiding import CREDENTIALS, Hidden, identity_of, is_credential_file
 from bundle_router.tools.repo.lineage import open_folder
 from bundle_router.tools.repo.refusals import invalid, outside_failure, translate_errors
@@ -35,7 +45,10 @@ FileKind = Literal["file", "dir", "symlink", "other"]
 
 @dataclass(frozen=True, slots=True)
 class FolderEntry:
-    """One directory entry; links are not followed. `size` is in bytes (0 unless a file); `links` counts hard links."""
+    """One directory entry; links are not followed.
+
+    `size` is in bytes (0 unless a file); `links` counts hard links.
+    """
 
     name: str
     kind: FileKind
@@ -45,12 +58,15 @@ class FolderEntry:
 
 
 class Root:
-    """A directory that everything is opened beneath. Use it as a context manager; do not share it between threads.
+    """A directory that everything is opened beneath.
 
-    `path` is opened, and then `within`, a folder beneath it reached through no symlink: that is the root (`fd`) of
-    everything else. `hidden` are absolute paths of folders that are never entered. `hard_links="refuse"` refuses files
-    with more than one name, since another name may be outside the root. Every method takes a path relative to the root
-    (or absolute and inside it) and raises ToolFailure.
+    Use it as a context manager; do not share it between threads.
+
+    `path` is opened, and then `within`, a folder beneath it reached through no symlink: that is the
+    root (`fd`) of everything else. `hidden` are absolute paths of folders that are never entered.
+    `hard_links="refuse"` refuses files with more than one name, since another name may be outside
+    the root. Every method takes a path relative to the root (or absolute and inside it) and raises
+    ToolFailure.
     """
 
     def __init__(
@@ -90,7 +106,9 @@ class Root:
         return self.place_of(self.fd)
 
     def place_of(self, fd: int, path: str = ".") -> str:
-        """Return a path for a child that inherits `fd`, open on `path`. It leads there even after a rename.
+        """Return a path for a child that inherits `fd`, open on `path`.
+
+        It leads there even after a rename.
 
         Without /proc it is the path itself, and a folder that is swapped meanwhile is not noticed.
         """
@@ -103,9 +121,11 @@ class Root:
         return os.readlink(place) if place.startswith("/proc/") else os.path.realpath(place)  # noqa: PTH115  # text
 
     def relative(self, path: str) -> str:
-        """Return the path relative to the root, without accessing the disk: `.` for the root itself.
+        """Return the path relative to the root, without accessing the disk: `.` for the root
+        itself.
 
-        An absolute path is accepted if it starts with the root, component by component. `..` is kept.
+        An absolute path is accepted if it starts with the root, component by component. `..` is
+        kept.
         """
         try:
             raw = os.fsencode(path)
@@ -129,7 +149,10 @@ class Root:
             return self._opener(self.fd, relative, flags)
 
     def open_file(self, path: str) -> BinaryIO:
-        """Return a regular file for reading, unbuffered. FIFOs, sockets and devices are refused unopened."""
+        """Return a regular file for reading, unbuffered.
+
+        FIFOs, sockets and devices are refused unopened.
+        """
         relative = self.relative(path)
         with Opened(self.open_fd(relative, PATH_ONLY)) as probe:
             self._check_readable(os.fstat(probe), relative)
@@ -139,24 +162,36 @@ class Root:
             return os.fdopen(fd, "rb", buffering=0)
 
     def open_for_reader(self, path: str) -> BinaryIO:
-        """Open a file as `open_file` does, to show its content: files with credentials are refused."""
+        """Open a file as `open_file` does, to show its content: files with credentials are
+        refused.
+        """
         file = self.open_file(path)
         if self._is_credential(file.fileno(), path):
             file.close()
-            raise ToolFailure(f"{path!r} holds credentials, which no tool shows", code="credentials")
+            raise ToolFailure(
+                f"{path!r} holds credentials, which no tool shows", code="credentials"
+            )
         return file
 
     def _is_credential(self, fd: int, path: str) -> bool:
-        """Return whether it holds credentials, by its real path; at the top by its identity, under any name."""
+        """Return whether it holds credentials, by its real path; at the top by its identity, under
+        any name.
+        """
         if is_credential_file(self.real_path(fd, self.relative(path))):
             return True
         info = os.fstat(fd)
         if info.st_nlink == 1:
             return False
-        return any(identity_of(f"{self.path}/{name}") == (info.st_dev, info.st_ino) for name, _ in CREDENTIALS)
+        return any(
+            identity_of(f"{self.path}/{name}") == (info.st_dev, info.st_ino)
+            for name, _ in CREDENTIALS
+        )
 
     def read(self, path: str, *, max_bytes: int) -> bytes:
-        """Return the whole of a small file. Raises ToolFailure `too_large` rather than cutting it."""
+        """Return the whole of a small file.
+
+        Raises ToolFailure `too_large` rather than cutting it.
+        """
         with self.open_file(path) as file, translate_errors(path):
             data = read_up_to(file, max_bytes + 1)
         if len(data) > max_bytes:
@@ -164,7 +199,8 @@ class Root:
         return data
 
     def scandir(self, path: str, *, limit: int) -> list[FolderEntry]:
-        """Return the entries of a directory sorted by name as bytes, at most `limit` of them (in the disk's order).
+        """Return the entries of a directory sorted by name as bytes, at most `limit` of them (in
+        the disk's order).
 
         Hidden folders are left out, and noted in `hidden`.
         """
@@ -180,7 +216,9 @@ class Root:
         return sorted(entries, key=lambda entry: os.fsencode(entry.name))
 
     def is_hidden(self, folder: str) -> bool:
-        """Return whether the path to a folder enters a hidden one, or ends there; notes that one in `hidden`."""
+        """Return whether the path to a folder enters a hidden one, or ends there; notes that one in
+        `hidden`.
+        """
         if not self.hidden.identities:
             return False
         try:
@@ -193,7 +231,9 @@ class Root:
         return False
 
     def entry(self, path: str) -> FolderEntry | None:
-        """Return the entry at the path, without following a last symlink; None if there is nothing."""
+        """Return the entry at the path, without following a last symlink; None if there is
+        nothing.
+        """
         parent, _, name = self.relative(path).rpartition("/")
         try:
             if name in (".", ".."):
@@ -216,7 +256,9 @@ class Root:
 
     def _check_readable(self, info: os.stat_result, path: str) -> None:
         if stat.S_ISDIR(info.st_mode):
-            raise ToolFailure(f"{path!r} is a directory", code="is_directory", advice="list it with list_dir")
+            raise ToolFailure(
+                f"{path!r} is a directory", code="is_directory", advice="list it with list_dir"
+            )
         if not stat.S_ISREG(info.st_mode):
             raise ToolFailure(f"{path!r} is not a regular file and is not read", code="not_a_file")
         if self.hard_links == "refuse" and info.st_nlink > 1:
@@ -229,7 +271,12 @@ class Root:
 
 def workspace(context: ToolContext) -> Root:
     """Open and return the root that a call's tools are confined to."""
-    return Root(context.workspace, context.within, hidden=context.hidden, hard_links=context.settings.hard_links)
+    return Root(
+        context.workspace,
+        context.within,
+        hidden=context.hidden,
+        hard_links=context.settings.hard_links,
+    )
 
 
 def _open_root(top: str, within: str, hidden: frozenset[Identity], opener: Opener | None) -> int:
@@ -249,7 +296,10 @@ def _open_root(top: str, within: str, hidden: frozenset[Identity], opener: Opene
             raise ToolFailure(
                 f"the folder {within!r} that this step is narrowed to can't be opened: {why}",
                 code="workspace_unavailable",
-                advice="it was removed, moved or swapped for a link since the step was routed; route the step again",
+                advice=(
+                    "it was removed, moved or swapped for a link since the step was routed; route"
+                    " the step again"
+                ),
             ) from error
 
 
@@ -283,4 +333,6 @@ def _entry(item: os.DirEntry[str], parent_fd: int) -> FolderEntry:
         target = os.readlink(item.name, dir_fd=parent_fd) if kind == "symlink" else ""
     except OSError:
         return FolderEntry(item.name, "other")  # removed or replaced since the directory was read
-    return FolderEntry(item.name, kind, info.st_size if kind == "file" else 0, info.st_nlink, target)
+    return FolderEntry(
+        item.name, kind, info.st_size if kind == "file" else 0, info.st_nlink, target
+    )

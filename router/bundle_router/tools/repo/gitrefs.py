@@ -1,7 +1,8 @@
-"""HEAD and refs as plain values: read through the confinement, checked, and written as one `packed-refs` text.
+"""HEAD and refs as plain values: read through the confinement, checked, and written as one
+`packed-refs` text.
 
-A ref name or value that git itself would not write is left out. Replace refs are always left out: they make one object
-appear as another.
+A ref name or value that git itself would not write is left out. Replace refs are always left out:
+they make one object appear as another.
 """
 
 from __future__ import annotations
@@ -19,16 +20,26 @@ _HEX: Final = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _NAME: Final = re.compile(r"refs(?:/(?!\.)[^\x00-\x20~^:?*\[\\\x7f/]+(?<!\.lock)(?<!\.))+")
 
 REVISION: Final = re.compile(r"(?:@|[\w][\w./@+#=-]*)(?:[~^][0-9]{0,6}){0,20}")
-"""Permitted revisions: a branch, tag or hash, then `~n` and `^n`. Never an option, a path, a search or a reflog."""
+"""Permitted revisions: a branch, tag or hash, then `~n` and `^n`.
+
+Never an option, a path, a search or a reflog.
+"""
 
 
 def is_ref_name(name: str) -> bool:
-    """Return whether the name is valid by git's rules (git-check-ref-format), for full names under `refs/`."""
-    return bool(_NAME.fullmatch(name)) and ".." not in name and "@{" not in name and len(name) <= 1024
+    """Return whether the name is valid by git's rules (git-check-ref-format), for full names under
+    `refs/`.
+    """
+    return (
+        bool(_NAME.fullmatch(name)) and ".." not in name and "@{" not in name and len(name) <= 1024
+    )
 
 
 def is_revision(text: str) -> bool:
-    """Return whether the text is one revision of the grammar above. `..` and `@{` are not part of it."""
+    """Return whether the text is one revision of the grammar above.
+
+    `..` and `@{` are not part of it.
+    """
     return bool(REVISION.fullmatch(text)) and ".." not in text and len(text) <= 256
 
 
@@ -37,14 +48,20 @@ def parse_head(text: str) -> str:
     value = text.strip()
     if _HEX.fullmatch(value) or (value.startswith("ref: ") and is_ref_name(value[5:].strip())):
         return value + "\n"
-    raise ToolFailure("this git repository is not read: its HEAD is not valid", code="repository_refused")
+    raise ToolFailure(
+        "this git repository is not read: its HEAD is not valid", code="repository_refused"
+    )
 
 
 def collect_refs(root: Root, common: str) -> str:
-    """Return all refs of the repository in `common` as the text of a sorted `packed-refs` file; loose ones win."""
+    """Return all refs of the repository in `common` as the text of a sorted `packed-refs` file;
+    loose ones win.
+    """
     refs: dict[str, str] = {}
     if root.entry(f"{common}/packed-refs") is not None:
-        packed = root.read(f"{common}/packed-refs", max_bytes=_MAX_PACKED_BYTES).decode("utf-8", "replace")
+        packed = root.read(f"{common}/packed-refs", max_bytes=_MAX_PACKED_BYTES).decode(
+            "utf-8", "replace"
+        )
         refs.update(_packed_refs(packed))
     loose = dict(_loose_refs(root, common))
     refs.update({name: value for name, value in loose.items() if _HEX.fullmatch(value)})
@@ -74,7 +91,10 @@ def _loose_refs(root: Root, common: str) -> Iterator[tuple[str, str]]:
         entries = root.scandir(f"{common}/{folder}", limit=left)
         left -= len(entries)
         if left <= 0:
-            raise ToolFailure(f"this git repository has more than {MAX_REFS:,} loose refs", code="repository_refused")
+            raise ToolFailure(
+                f"this git repository has more than {MAX_REFS:,} loose refs",
+                code="repository_refused",
+            )
         for entry in entries:
             name = f"{folder}/{entry.name}"
             if entry.kind == "dir" and name != "refs/replace" and name.count("/") < 20:

@@ -1,16 +1,20 @@
 """A view of the workspace's repository without its configuration, for `git log` and `git diff`.
 
 Rules:
-1. git never reads the repository's own configuration, hooks, attributes file, replace refs or alternates. It uses a
-   private folder made for this one call, with a `config` that we wrote. So no setting that names a command (fsmonitor,
-   pager, textconv, external diff, filters, ssh, includes …) can run, including unknown ones.
-2. What git needs is copied there through the confinement: HEAD, refs and shallow roots after checking their form, the
-   index with its time stamp. From the repository's config only a closed set of harmless values is copied.
-3. Objects are reached by links to the fan-out folders and `pack`, never by `info`: git sees no alternates. A repository
-   that borrows objects, or with parts outside the workspace, is refused with the reason.
+1. git never reads the repository's own configuration, hooks, attributes file, replace refs or
+   alternates. It uses a private folder made for this one call, with a `config` that we wrote. So no
+   setting that names a command (fsmonitor, pager, textconv, external diff, filters, ssh, includes
+   …) can run, including unknown ones.
+2. What git needs is copied there through the confinement: HEAD, refs and shallow roots after
+   checking their form, the index with its time stamp. From the repository's config only a closed
+   set of harmless values is copied.
+3. Objects are reached by links to the fan-out folders and `pack`, never by `info`: git sees no
+   alternates. A repository that borrows objects, or with parts outside the workspace, is refused
+   with the reason.
 4. Nothing is written to the workspace, not even a refreshed index.
-5. Files of the working tree whose content is shown are copied through the confinement too: git opens them by name, and
-   a name may be swapped for a link at any moment. Of the tree itself git sees only names.
+5. Files of the working tree whose content is shown are copied through the confinement too: git
+   opens them by name, and a name may be swapped for a link at any moment. Of the tree itself git
+   sees only names.
 """
 
 from __future__ import annotations
@@ -79,7 +83,10 @@ _OWN_CONFIG: Final = """\
 _ENVIRONMENT: Final = {
     "GIT_WORK_TREE": ".",
     **dict.fromkeys(("GIT_CONFIG_SYSTEM", "GIT_CONFIG_GLOBAL"), os.devnull),
-    **dict.fromkeys(("GIT_CONFIG_NOSYSTEM", "GIT_ATTR_NOSYSTEM", "GIT_NO_REPLACE_OBJECTS", "GIT_NO_LAZY_FETCH"), "1"),
+    **dict.fromkeys(
+        ("GIT_CONFIG_NOSYSTEM", "GIT_ATTR_NOSYSTEM", "GIT_NO_REPLACE_OBJECTS", "GIT_NO_LAZY_FETCH"),
+        "1",
+    ),
     **dict.fromkeys(("GIT_OPTIONAL_LOCKS", "GIT_TERMINAL_PROMPT"), "0"),
     "GIT_ALLOW_PROTOCOL": "none",
     "GIT_PAGER": "cat",
@@ -106,8 +113,13 @@ class GitView:
         return replace(self, tree=str(tree)), _copy_files(self.root, names, tree)
 
     def run(self, *arguments: str, max_bytes: int) -> tuple[bytes, bool, Child]:
-        """Return git's standard output, whether it was cut, and the child. Raises ToolFailure if git fails."""
-        nothing = dict.fromkeys(("GIT_EXEC_PATH", "HOME", "XDG_CONFIG_HOME", "PATH"), f"{self.folder}/nothing")
+        """Return git's standard output, whether it was cut, and the child.
+
+        Raises ToolFailure if git fails.
+        """
+        nothing = dict.fromkeys(
+            ("GIT_EXEC_PATH", "HOME", "XDG_CONFIG_HOME", "PATH"), f"{self.folder}/nothing"
+        )
         command = Command(
             argv=(self.binary, "--no-pager", "--no-replace-objects", *arguments),
             cwd=self.tree or self.root.place,
@@ -124,10 +136,17 @@ class GitView:
 
 @contextmanager
 def repository(root: Root, context: ToolContext, *, confined: bool = True) -> Iterator[GitView]:
-    """Yield the repository at the top of the workspace. Raises ToolFailure `no_repository`, `repository_refused`, …"""
+    """Yield the repository at the top of the workspace.
+
+    Raises ToolFailure `no_repository`, `repository_refused`, …
+    """
     binary = find_binary("git", outside=root.top)
     if binary is None:
-        raise ToolFailure("git is not installed here", code="unavailable", advice="install git, or read files instead")
+        raise ToolFailure(
+            "git is not installed here",
+            code="unavailable",
+            advice="install git, or read files instead",
+        )
     git_dir, common_dir = _locate(root)
     _check_objects(root, common_dir)
     with private_folder("bundle-router-git-") as folder:
@@ -137,7 +156,7 @@ def repository(root: Root, context: ToolContext, *, confined: bool = True) -> It
         yield view
 
 
-# --- where its parts are --------------------------------------------------------------------------------------------
+# --- where its parts are --------------------------------------------------------------------------
 
 
 def _refused_failure(why: str) -> ToolFailure:
@@ -149,7 +168,9 @@ def _refused_failure(why: str) -> ToolFailure:
 
 
 def _locate(root: Root) -> tuple[str, str]:
-    """Return the folder of HEAD and the index, and the folder of objects and refs, which worktrees share."""
+    """Return the folder of HEAD and the index, and the folder of objects and refs, which worktrees
+    share.
+    """
     found = root.entry(".git")
     if found is None:
         raise ToolFailure(
@@ -173,12 +194,16 @@ def _locate(root: Root) -> tuple[str, str]:
 
 
 def _folder_inside(root: Root, base: str, target: str, what: str) -> str:
-    """Return the folder that a file of the repository points to, relative to the root; refused if it is outside."""
+    """Return the folder that a file of the repository points to, relative to the root; refused if
+    it is outside.
+    """
     try:
         path = root.relative(target if target.startswith("/") else f"{base}/{target}".lstrip("/"))
         root.scandir(path, limit=0)
     except ToolFailure as failure:
-        raise _refused_failure(f"{what} points to {target!r}, which is not a folder inside the workspace") from failure
+        raise _refused_failure(
+            f"{what} points to {target!r}, which is not a folder inside the workspace"
+        ) from failure
     return path
 
 
@@ -197,7 +222,9 @@ def _check_objects(root: Root, common_dir: str) -> None:
     """Refuse borrowed objects, and links (or, by the setting, hard links) in the object store."""
     for name in ("alternates", "http-alternates"):
         if root.entry(f"{common_dir}/objects/info/{name}") is not None:
-            raise _refused_failure(f"it borrows objects of another repository (objects/info/{name})")
+            raise _refused_failure(
+                f"it borrows objects of another repository (objects/info/{name})"
+            )
     for folder in root.scandir(f"{common_dir}/objects", limit=1000):
         if folder.kind == "symlink":
             raise _refused_failure(f"objects/{folder.name} is a symlink")
@@ -207,10 +234,12 @@ def _check_objects(root: Root, common_dir: str) -> None:
             if entry.kind == "symlink":
                 raise _refused_failure(f"objects/{folder.name}/{entry.name} is a symlink")
             if root.hard_links == "refuse" and entry.kind == "file" and entry.links > 1:
-                raise _refused_failure(f"objects/{folder.name}/{entry.name} is a hard link, and those are refused here")
+                raise _refused_failure(
+                    f"objects/{folder.name}/{entry.name} is a hard link, and those are refused here"
+                )
 
 
-# --- the private folder ---------------------------------------------------------------------------------------------
+# --- the private folder ---------------------------------------------------------------------------
 
 
 def _write_view(root: Root, git_dir: str, common_dir: str, folder: Path) -> None:
@@ -219,21 +248,31 @@ def _write_view(root: Root, git_dir: str, common_dir: str, folder: Path) -> None
     (folder / "objects").mkdir()
     for entry in root.scandir(f"{common_dir}/objects", limit=1000):
         if entry.kind == "dir" and _FAN_OUT.fullmatch(entry.name):
-            (folder / "objects" / entry.name).symlink_to(f"{root.place}/{common_dir}/objects/{entry.name}")
+            (folder / "objects" / entry.name).symlink_to(
+                f"{root.place}/{common_dir}/objects/{entry.name}"
+            )
     (folder / "HEAD").write_text(parse_head(_read_small(root, f"{git_dir}/HEAD")), encoding="utf-8")
     (folder / "packed-refs").write_text(collect_refs(root, common_dir), encoding="utf-8")
     if root.entry(f"{common_dir}/shallow") is not None:
-        lines = root.read(f"{common_dir}/shallow", max_bytes=_MAX_CONFIG_BYTES).decode("ascii", "replace").split()
+        lines = (
+            root.read(f"{common_dir}/shallow", max_bytes=_MAX_CONFIG_BYTES)
+            .decode("ascii", "replace")
+            .split()
+        )
         (folder / "shallow").write_text(
             "".join(f"{line}\n" for line in lines if re.fullmatch(r"[0-9a-f]{40,64}", line))
         )
     for entry in root.scandir(git_dir, limit=10_000):
-        if entry.kind == "file" and (entry.name == "index" or re.fullmatch(r"sharedindex\.[0-9a-f]+", entry.name)):
+        if entry.kind == "file" and (
+            entry.name == "index" or re.fullmatch(r"sharedindex\.[0-9a-f]+", entry.name)
+        ):
             _copy_index(root, f"{git_dir}/{entry.name}", folder / entry.name)
 
 
 def _copy_files(root: Root, names: Sequence[str], tree: Path) -> list[str]:
-    """Copy the files as git would find them, except those that may not be shown; return the copied names."""
+    """Copy the files as git would find them, except those that may not be shown; return the copied
+    names.
+    """
     folders = {""} | {str(folder) for name in names for folder in PurePosixPath(name).parents[:-1]}
     plain = {folder for folder in folders if _is_plain(root, folder)}
     links: dict[Path, str] = {}
@@ -250,7 +289,11 @@ def _copy_files(root: Root, names: Sequence[str], tree: Path) -> list[str]:
                     info = os.fstat(file.fileno())
                     room -= info.st_size
                     if room < 0:
-                        raise ToolFailure("the files that differ are too large", code="too_large", advice="name a path")
+                        raise ToolFailure(
+                            "the files that differ are too large",
+                            code="too_large",
+                            advice="name a path",
+                        )
                     target.parent.mkdir(parents=True, exist_ok=True)
                     target.write_bytes(read_up_to(file, info.st_size))
                     target.chmod(0o700 if info.st_mode & 0o100 else 0o600)
@@ -288,14 +331,22 @@ def _copy_index(root: Root, source: str, target: Path) -> None:
 
 
 def _carry_config(root: Root, common_dir: str, view: GitView) -> None:
-    """Copy the harmless settings of the repository's config, parsed by git itself, without includes."""
+    """Copy the harmless settings of the repository's config, parsed by git itself, without
+    includes.
+    """
     if root.entry(f"{common_dir}/config") is None:
         return
     copy = Path(view.folder) / "theirs"
     copy.write_bytes(root.read(f"{common_dir}/config", max_bytes=_MAX_CONFIG_BYTES))
     try:
         listed, _, _ = view.run(
-            "config", "--file", str(copy), "--no-includes", "--null", "--list", max_bytes=_MAX_CONFIG_BYTES
+            "config",
+            "--file",
+            str(copy),
+            "--no-includes",
+            "--null",
+            "--list",
+            max_bytes=_MAX_CONFIG_BYTES,
         )
     except ToolFailure as failure:
         raise _refused_failure("its config file can't be parsed") from failure
@@ -305,7 +356,11 @@ def _carry_config(root: Root, common_dir: str, view: GitView) -> None:
     settings = {key: value or "true" for key, _, value in items}
     if settings.get("extensions.refstorage", "files") != "files":
         raise _refused_failure("it keeps its refs in a form other than files")
-    lines = [_line(key, value) for key, value in settings.items() if value.lower() in _CARRIED.get(key, ())]
+    lines = [
+        _line(key, value)
+        for key, value in settings.items()
+        if value.lower() in _CARRIED.get(key, ())
+    ]
     if "extensions.objectformat" in settings:
         lines.append(_line("core.repositoryformatversion", "1"))
     with (Path(view.folder) / "config").open("a", encoding="utf-8") as config:

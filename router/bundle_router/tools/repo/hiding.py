@@ -1,7 +1,8 @@
-"""What no tool shows: folders of the router, above all its records, and files with credentials, known by name.
+"""What no tool shows: folders of the router, above all its records, and files with credentials,
+known by name.
 
-A folder is identified by device and inode, so a symlink, `..`, another spelling, a bind mount or a new name makes no
-difference. Results count and report what was left out for this reason.
+A folder is identified by device and inode, so a symlink, `..`, another spelling, a bind mount or a
+new name makes no difference. Results count and report what was left out for this reason.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ class Hidden:
     """The hidden folders of one call, and those that were met. Nonexistent ones hide nothing."""
 
     def __init__(self, folders: Iterable[str] = ()) -> None:
-        self.names = {found: os.path.realpath(name) for name in folders if (found := identity_of(name))}
+        self.names = {
+            found: os.path.realpath(name) for name in folders if (found := identity_of(name))
+        }
         self.identities = frozenset(self.names)
         self._met: set[Identity] = set()
 
@@ -35,7 +38,8 @@ class Hidden:
         self._met.add(identity)
 
     def names_beneath(self, top: str) -> list[str]:
-        """Return the hidden folders beneath a real path, as relative paths by the router's own names; notes them.
+        """Return the hidden folders beneath a real path, as relative paths by the router's own
+        names; notes them.
 
         For telling another program what to skip. Its findings have to be checked again.
         """
@@ -45,7 +49,9 @@ class Hidden:
         return [name.removeprefix(prefix) for name in found.values()]
 
     def note(self) -> str:
-        """Return a result's sentence about the hidden folders that were met, with a leading space; or nothing."""
+        """Return a result's sentence about the hidden folders that were met, with a leading space;
+        or nothing.
+        """
         return f" {count(len(self._met), 'place')} hidden: the router's own." if self._met else ""
 
 
@@ -59,7 +65,10 @@ def identity_of(path: str) -> Identity | None:
 
 
 CREDENTIALS: Final = (
-    (".git/config", "git: credentials in the URLs of remotes (git in `exec` works by its defaults)"),
+    (
+        ".git/config",
+        "git: credentials in the URLs of remotes (git in `exec` works by its defaults)",
+    ),
     (".git/credentials", "git: stored credentials"),
     (".git-credentials", "git: stored credentials"),
     (".config/git/credentials", "git: stored credentials"),
@@ -87,19 +96,29 @@ _LAST: Final = frozenset(parts[-1] for parts in _ENDS)
 
 
 def plain(name: str) -> str:
-    """Return a name as the disk with the fewest distinctions has it: without case, final `. `, and characters that some
-    ignore (U+200C and the like)."""
-    return name.casefold().rstrip(". ") if name.isascii() else _IGNORED.sub("", name).casefold().rstrip(". ")
+    """Return a name as the disk with the fewest distinctions has it: without case, final `.
+
+    `, and characters that some ignore (U+200C and the like).
+    """
+    return (
+        name.casefold().rstrip(". ")
+        if name.isascii()
+        else _IGNORED.sub("", name).casefold().rstrip(". ")
+    )
 
 
 def is_credential_file(path: str) -> bool:
-    """Return whether a real path ends like one of them, also that of a file that was deleted (` (deleted)`)."""
+    """Return whether a real path ends like one of them, also that of a file that was deleted
+    (` (deleted)`).
+    """
     path = path.removesuffix(" (deleted)")
     name = plain(path.rpartition("/")[2])
     if name not in _LAST and name != "config.worktree":
         return False
     parts = tuple(map(plain, PurePath(path).parts))
-    if name in ("config", "config.worktree", "credentials") and (".git" in parts or is_git_folder(Path(path).parent)):
+    if name in ("config", "config.worktree", "credentials") and (
+        ".git" in parts or is_git_folder(Path(path).parent)
+    ):
         return True  # of submodules, worktrees and repositories by other names too
     return any(parts[-len(end) :] == end for end in _ENDS)
 

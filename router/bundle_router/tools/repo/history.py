@@ -1,12 +1,15 @@
-"""`repo.git_log` and `repo.git_diff`, over a view of the repository that can't run anything (`tools.repo.gitview`).
+"""`repo.git_log` and `repo.git_diff`, over a view of the repository that can't run anything
+(`tools.repo.gitview`).
 
 Rules:
-1. A revision is checked against a grammar, then git resolves it to a hash after `--end-of-options`; from there on only
-   hashes are used.
-2. Filters are plain values joined to their option (`--author=…`, fixed strings); paths are literal and come last.
-3. Submodules are never entered: looking for changes in one would run git there, with its configuration.
-4. A diff leaves out files in a hidden folder, and says so; a path in one is refused. Their content that was committed
-   under another name is ordinary history.
+1. A revision is checked against a grammar, then git resolves it to a hash after `--end-of-options`;
+   from there on only hashes are used.
+2. Filters are plain values joined to their option (`--author=…`, fixed strings); paths are literal
+   and come last.
+3. Submodules are never entered: looking for changes in one would run git there, with its
+   configuration.
+4. A diff leaves out files in a hidden folder, and says so; a path in one is refused. Their content
+   that was committed under another name is ordinary history.
 """
 
 from __future__ import annotations
@@ -42,14 +45,23 @@ def _checked_revision(value: str | None) -> str | None:
 class GitLog(Frozen):
     """Arguments of `git_log`."""
 
-    path: str | None = Field(default=None, max_length=4096, description="Only commits that touch this file or folder.")
-    revision: str = Field(default="HEAD", description=f"Where to start: {_REVISION_HELP}; or 'a..b' for a range.")
+    path: str | None = Field(
+        default=None, max_length=4096, description="Only commits that touch this file or folder."
+    )
+    revision: str = Field(
+        default="HEAD", description=f"Where to start: {_REVISION_HELP}; or 'a..b' for a range."
+    )
     max_count: int = Field(default=20, ge=1, le=500, description="Most commits to return.")
     skip: int = Field(default=0, ge=0, le=1_000_000, description="Commits to skip, to read on.")
-    since: str | None = Field(default=None, description="Not older than, e.g. '2026-01-31' or '2 weeks ago'.")
+    since: str | None = Field(
+        default=None, description="Not older than, e.g. '2026-01-31' or '2 weeks ago'."
+    )
     until: str | None = Field(default=None, description="Not newer than.")
     author: str | None = Field(
-        default=None, min_length=1, max_length=200, description="Part of the author's name or e-mail (plain text)."
+        default=None,
+        min_length=1,
+        max_length=200,
+        description="Part of the author's name or e-mail (plain text).",
     )
 
     @field_validator("revision")
@@ -77,13 +89,22 @@ class GitLog(Frozen):
 
 
 class GitDiff(Frozen):
-    """Arguments of `git_diff`. Without revisions: working tree against index or, if staged, index against HEAD."""
+    """Arguments of `git_diff`.
+
+    Without revisions: working tree against index or, if staged, index against HEAD.
+    """
 
     path: str | None = Field(default=None, max_length=4096, description="Only this file or folder.")
-    staged: bool = Field(default=False, description="What is staged, against HEAD (or against base).")
-    base: str | None = Field(default=None, description=f"Compare from this revision: {_REVISION_HELP}.")
+    staged: bool = Field(
+        default=False, description="What is staged, against HEAD (or against base)."
+    )
+    base: str | None = Field(
+        default=None, description=f"Compare from this revision: {_REVISION_HELP}."
+    )
     target: str | None = Field(default=None, description="Compare to this revision (needs base).")
-    stat: bool = Field(default=False, description="Only the list of files and how many lines changed.")
+    stat: bool = Field(
+        default=False, description="Only the list of files and how many lines changed."
+    )
     context: int = Field(default=3, ge=0, le=50, description="Unchanged lines round each change.")
 
     _revisions = field_validator("base", "target")(_checked_revision)
@@ -95,11 +116,24 @@ class GitDiff(Frozen):
         return self
 
 
-# --- log ------------------------------------------------------------------------------------------------------------
+# --- log ------------------------------------------------------------------------------------------
 
 _LOG: Final = (
-    *("--no-color", "--no-ext-diff", "--no-textconv", "--no-show-signature", "--no-mailmap", "--no-notes"),
-    *("--no-follow", "--decorate=short", "--encoding=UTF-8", "--date=iso-strict", "--fixed-strings"),
+    *(
+        "--no-color",
+        "--no-ext-diff",
+        "--no-textconv",
+        "--no-show-signature",
+        "--no-mailmap",
+        "--no-notes",
+    ),
+    *(
+        "--no-follow",
+        "--decorate=short",
+        "--encoding=UTF-8",
+        "--date=iso-strict",
+        "--fixed-strings",
+    ),
     "--regexp-ignore-case",
 )
 _COMMIT: Final = "--format=%x00%h%x1f%ad%x1f%an <%ae>%x1f%D%x1f%s"
@@ -113,7 +147,11 @@ def git_log(arguments: GitLog, context: ToolContext, *, confined: bool = True) -
             *_LOG,
             f"--max-count={arguments.max_count + 1}",
             f"--skip={arguments.skip}",
-            *(f"--{name}={value}" for name in ("since", "until", "author") if (value := getattr(arguments, name))),
+            *(
+                f"--{name}={value}"
+                for name in ("since", "until", "author")
+                if (value := getattr(arguments, name))
+            ),
             _COMMIT,
             "--end-of-options",
             "..".join(_commit(view, side) for side in arguments.revision.split("..")),
@@ -127,12 +165,18 @@ def git_log(arguments: GitLog, context: ToolContext, *, confined: bool = True) -
 
 def _log_text(arguments: GitLog, commits: list[str], cut: bool) -> str:
     has_more = cut or len(commits) > arguments.max_count
-    shown = commits[: arguments.max_count - (1 if cut and len(commits) <= arguments.max_count else 0)]
+    shown = commits[
+        : arguments.max_count - (1 if cut and len(commits) <= arguments.max_count else 0)
+    ]
     what = f" touching {show_name(arguments.path)}" if arguments.path else ""
     if not shown:
         return f"No commits{what} match."
     head = f"{count(len(shown), 'commit')}{what}, newest first"
-    head += f"; there are more: skip={arguments.skip + len(shown)} reads on." if has_more else "; that is all."
+    head += (
+        f"; there are more: skip={arguments.skip + len(shown)} reads on."
+        if has_more
+        else "; that is all."
+    )
     return "\n".join([head, *(_commit_text(item) for item in shown)])
 
 
@@ -141,13 +185,15 @@ def _commit_text(item: str) -> str:
     return f"{hash_} {date} {author}{f' ({names})' if names else ''}\n    {subject}"
 
 
-# --- diff -----------------------------------------------------------------------------------------------------------
+# --- diff -----------------------------------------------------------------------------------------
 
 
 def git_diff(arguments: GitDiff, context: ToolContext, *, confined: bool = True) -> ToolOutput:
     """Run `repo.git_diff`."""
     with workspace(context) as root, repository(root, context, confined=confined) as view:
-        sides = [_commit(view, side) for side in (arguments.base, arguments.target) if side is not None]
+        sides = [
+            _commit(view, side) for side in (arguments.base, arguments.target) if side is not None
+        ]
         reads_files = not arguments.staged and arguments.target is None
         flags = [
             *(["--cached"] if arguments.staged else []),
@@ -167,12 +213,22 @@ def git_diff(arguments: GitDiff, context: ToolContext, *, confined: bool = True)
                 view, shown = view.copied(names)
                 paths = [f":(literal){name}" for name in shown]
                 withheld = len(names) - len(shown)
-        form = ["--stat=120"] if arguments.stat else ["--stat=120", "--patch", f"--unified={arguments.context}"]
+        form = (
+            ["--stat=120"]
+            if arguments.stat
+            else ["--stat=120", "--patch", f"--unified={arguments.context}"]
+        )
         out, cut = b"", False
         if paths:
-            out, cut, _ = view.run("diff", *_DIFF, *form, *flags, *paths, max_bytes=max(0, context.max_bytes - 500))
-        note = root.hidden.note() + (f" {count(withheld, 'file')} with credentials left out." if withheld else "")
-    return ToolOutput(tuple(Text(text) for text in _diff_text(arguments, out, cut, context.max_bytes, note)))
+            out, cut, _ = view.run(
+                "diff", *_DIFF, *form, *flags, *paths, max_bytes=max(0, context.max_bytes - 500)
+            )
+        note = root.hidden.note() + (
+            f" {count(withheld, 'file')} with credentials left out." if withheld else ""
+        )
+    return ToolOutput(
+        tuple(Text(text) for text in _diff_text(arguments, out, cut, context.max_bytes, note))
+    )
 
 
 _DIFF: Final = (
@@ -187,7 +243,9 @@ def _diff_text(arguments: GitDiff, out: bytes, cut: bool, max_bytes: int, note: 
     where = f" in {show_name(arguments.path)}" if arguments.path else ""
     head = f"Changes from {before} to {after}{where}"
     if not out:
-        untracked = " Untracked files are not part of a diff." if after == "the working tree" else ""
+        untracked = (
+            " Untracked files are not part of a diff." if after == "the working tree" else ""
+        )
         return [f"{head}: none.{untracked}{note}"]
     text = out.decode("utf-8", "replace")
     if cut:
@@ -197,21 +255,30 @@ def _diff_text(arguments: GitDiff, out: bytes, cut: bool, max_bytes: int, note: 
 
 def _names(view: GitView, scope: list[str]) -> list[str]:
     """Return every path that a diff would show, with both names of renamed files."""
-    names, cut, _ = view.run("diff", *_DIFF, "--no-renames", "--name-only", "-z", *scope, max_bytes=_MAX_NAMES_BYTES)
+    names, cut, _ = view.run(
+        "diff", *_DIFF, "--no-renames", "--name-only", "-z", *scope, max_bytes=_MAX_NAMES_BYTES
+    )
     found = [name for name in names.decode("utf-8", "surrogateescape").split("\0") if name]
     if cut or len(found) > _MAX_NAMES:
-        raise ToolFailure("too many files differ to compare them all", code="too_large", advice="name a path")
+        raise ToolFailure(
+            "too many files differ to compare them all", code="too_large", advice="name a path"
+        )
     return found
 
 
-# --- what both share ------------------------------------------------------------------------------------------------
+# --- what both share ------------------------------------------------------------------------------
 
 
 def _commit(view: GitView, revision: str) -> str:
     """Return the full hash of a commit. Raises ToolFailure `unknown_revision`."""
     try:
         out, _, _ = view.run(
-            "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", max_bytes=1000
+            "rev-parse",
+            "--verify",
+            "--quiet",
+            "--end-of-options",
+            f"{revision}^{{commit}}",
+            max_bytes=1000,
         )
     except ToolFailure as failure:
         if failure.code != "git_failed":
@@ -224,14 +291,16 @@ def _commit(view: GitView, revision: str) -> str:
     return out.decode("ascii").strip()
 
 
-# --- which paths git is asked about ---------------------------------------------------------------------------------
+# --- which paths git is asked about ---------------------------------------------------------------
 #
-# git and its history know paths only as text; only the disk knows folders. So the names of a diff are looked up as
-# folders, beneath the root, before git is asked for their content.
+# git and its history know paths only as text; only the disk knows folders. So the names of a diff
+# are looked up as folders, beneath the root, before git is asked for their content.
 
 
 def _checked_path(root: Root, path: str | None) -> list[str]:
-    """Return the path, checked as text too: the file may have been deleted, so nothing could be opened."""
+    """Return the path, checked as text too: the file may have been deleted, so nothing could be
+    opened.
+    """
     if path is None:
         return []
     relative = root.relative(path)

@@ -1,6 +1,8 @@
-"""The place of a folder: the way down to it through real folders only, and the way back up from its descriptor.
+"""The place of a folder: the way down to it through real folders only, and the way back up from its
+descriptor.
 
-The way up uses descriptors, never a name that was read earlier, so it tells where the folder is now.
+The way up uses descriptors, never a name that was read earlier, so it tells where the folder is
+now.
 """
 
 from __future__ import annotations
@@ -29,11 +31,14 @@ _MAX_DEPTH: Final = 2048
 """Maximum depth of folders in a path of 4,095 bytes."""
 
 
-def open_folder(root_fd: int, path: str, hidden: Collection[Identity] = (), *, opener: Opener | None = None) -> int:
-    """Return a descriptor for the folder `path` beneath `root_fd`, reached through real folders only.
+def open_folder(
+    root_fd: int, path: str, hidden: Collection[Identity] = (), *, opener: Opener | None = None
+) -> int:
+    """Return a descriptor for the folder `path` beneath `root_fd`, reached through real folders
+    only.
 
-    Raises OSError: `ELOOP` or `ENOTDIR` for a symlink on the way, `EXDEV` for `..`, an absolute path, or a folder that
-    was moved out while it was opened; HiddenFolder.
+    Raises OSError: `ELOOP` or `ENOTDIR` for a symlink on the way, `EXDEV` for `..`, an absolute
+    path, or a folder that was moved out while it was opened; HiddenFolder.
     """
     if path.startswith("/") or ".." in components(path):
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
@@ -58,8 +63,9 @@ def _step_down(root_fd: int, path: str) -> int:
 
 
 def ancestors(fd: int, root_fd: int) -> Iterator[int]:
-    """Yield descriptors of the folder and of those above it, nearest first, up to but without the root; each open until
-    the next. Raises OSError `EXDEV` if the way up does not reach the root: the folder was moved out.
+    """Yield descriptors of the folder and of those above it, nearest first, up to but without the
+    root; each open until the next. Raises OSError `EXDEV` if the way up does not reach the root:
+    the folder was moved out.
     """
     root = identity(root_fd)
     current = os.dup(fd)
@@ -77,9 +83,12 @@ def ancestors(fd: int, root_fd: int) -> Iterator[int]:
 
 
 def location(fd: int, root_fd: int, root_path: str) -> Path:
-    """Return the present real path of an open folder beneath the root. Raises OSError if it was moved out.
+    """Return the present real path of an open folder beneath the root.
 
-    The kernel knows it if there is /proc; else each folder on the way up is searched for in its parent.
+    Raises OSError if it was moved out.
+
+    The kernel knows it if there is /proc; else each folder on the way up is searched for in its
+    parent.
     """
     try:
         return Path(f"/proc/self/fd/{fd}").readlink()
@@ -89,7 +98,10 @@ def location(fd: int, root_fd: int, root_path: str) -> Path:
 
 def _name_of(fd: int) -> str:
     wanted = identity(fd)
-    with Opened(os.open("..", os.O_RDONLY | os.O_DIRECTORY, dir_fd=fd)) as above, os.scandir(above) as entries:
+    with (
+        Opened(os.open("..", os.O_RDONLY | os.O_DIRECTORY, dir_fd=fd)) as above,
+        os.scandir(above) as entries,
+    ):
         for entry in entries:
             info = entry.stat(follow_symlinks=False)
             if (info.st_dev, info.st_ino) == wanted:

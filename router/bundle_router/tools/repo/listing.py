@@ -1,7 +1,8 @@
-"""`repo.list_dir`: the content of a folder in a stable order, shallow levels first if there is too much.
+"""`repo.list_dir`: the content of a folder in a stable order, shallow levels first if there is too
+much.
 
-Links are shown with their target and never entered; `.git` is shown and not entered; the router's own records are left
-out, and the result says so.
+Links are shown with their target and never entered; `.git` is shown and not entered; the router's
+own records are left out, and the result says so.
 """
 
 from __future__ import annotations
@@ -24,8 +25,12 @@ SCAN_ENTRIES: Final = 100_000
 class ListDir(Frozen):
     """Arguments of `list_dir`."""
 
-    path: str = Field(default=".", description="Folder to list, relative to the workspace.", max_length=4096)
-    depth: int = Field(default=1, ge=1, le=10, description="Levels to go down; 1 lists the folder itself.")
+    path: str = Field(
+        default=".", description="Folder to list, relative to the workspace.", max_length=4096
+    )
+    depth: int = Field(
+        default=1, ge=1, le=10, description="Levels to go down; 1 lists the folder itself."
+    )
     max_entries: int = Field(default=200, ge=1, le=2000, description="Most entries to return.")
 
 
@@ -36,7 +41,13 @@ def list_dir(arguments: ListDir, context: ToolContext) -> ToolOutput:
         shown, total = _collect(root, top, arguments, context)
         note = root.hidden.note()
     everything = total < SCAN_ENTRIES
-    of = "" if len(shown) == total else f" of {total:,}" if everything else f" of more than {total:,}"
+    of = (
+        ""
+        if len(shown) == total
+        else f" of {total:,}"
+        if everything
+        else f" of more than {total:,}"
+    )
     head = (
         f"{show_name(top)}: {len(shown):,}{of} entries"
         if of
@@ -44,11 +55,16 @@ def list_dir(arguments: ListDir, context: ToolContext) -> ToolOutput:
     )
     head += f", depth {arguments.depth}."
     if of:
-        head += " Shallow entries come first; for the rest list a subfolder or raise max_entries (at most 2,000)."
+        head += (
+            " Shallow entries come first; for the rest list a subfolder or raise max_entries (at"
+            " most 2,000)."
+        )
     return ToolOutput((Text("\n".join([head + note, *shown])),))
 
 
-def _collect(root: Root, top: str, arguments: ListDir, context: ToolContext) -> tuple[list[str], int]:
+def _collect(
+    root: Root, top: str, arguments: ListDir, context: ToolContext
+) -> tuple[list[str], int]:
     """Return the lines to show, in tree order, and how many entries there are."""
     kept: list[tuple[tuple[bytes, ...], str]] = []
     total = 0
@@ -79,4 +95,8 @@ def _line(entry: FolderEntry, parts: tuple[str, ...]) -> str:
         return f"{name}/"
     if entry.kind == "symlink":
         return f"{name} -> {show_name(entry.target)}"
-    return f"{name}  {count(entry.size, 'byte')}" if entry.kind == "file" else f"{name}  (not a regular file)"
+    return (
+        f"{name}  {count(entry.size, 'byte')}"
+        if entry.kind == "file"
+        else f"{name}  (not a regular file)"
+    )

@@ -2,9 +2,10 @@
 
 Rules:
 1. Memory never exceeds `max_bytes` (and one chunk), and the scan never exceeds `SCAN_BYTES`.
-2. The first line of the result says which lines these are, of how many, and how to get the next ones.
-3. Text that is not UTF-8 is shown too, and the result says so. A file with a media signature, or a NUL in its first 8
-   KiB, is binary and never shown as text.
+2. The first line of the result says which lines these are, of how many, and how to get the next
+   ones.
+3. Text that is not UTF-8 is shown too, and the result says so. A file with a media signature, or a
+   NUL in its first 8 KiB, is binary and never shown as text.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ from bundle_router.tools.repo.refusals import count, show_name
 DEFAULT_LINES: Final = 2000
 """Lines returned when no `end` is given."""
 SCAN_BYTES: Final = 64 * 1024 * 1024
-"""Bytes of a file in which lines are counted. Beyond it the total is unknown, and the result says so."""
+"""Bytes of a file in which lines are counted.
+
+Beyond it the total is unknown, and the result says so.
+"""
 _CHUNK: Final = 256 * 1024
 _HEAD: Final = 8192
 
@@ -48,10 +52,14 @@ _UTF16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 class ReadFile(Frozen):
     """Arguments of `read_file`. Lines count from 1; `end` is included."""
 
-    path: str = Field(description="File to read, relative to the workspace.", min_length=1, max_length=4096)
+    path: str = Field(
+        description="File to read, relative to the workspace.", min_length=1, max_length=4096
+    )
     start: int | None = Field(default=None, ge=1, description="First line to return (default 1).")
     end: int | None = Field(
-        default=None, ge=1, description=f"Last line to return (default: {DEFAULT_LINES} lines from start)."
+        default=None,
+        ge=1,
+        description=f"Last line to return (default: {DEFAULT_LINES} lines from start).",
     )
 
     @model_validator(mode="after")
@@ -83,7 +91,8 @@ def _media_type(head: bytes, name: str) -> str:
     signed = next((mime for magic, mime in _SIGNATURES if head.startswith(magic)), "")
     if not signed and (head.startswith(_UTF16) or b"\0" not in head):
         return ""
-    # The built-in table: the machine's own /etc/mime.types would make results differ between machines.
+    # The built-in table: the machine's own /etc/mime.types would make results differ between
+    # machines.
     return mimetypes.MimeTypes().guess_type(name)[0] or signed or "application/octet-stream"
 
 
@@ -91,19 +100,28 @@ def _as_media(name: str, head: bytes, file: BinaryIO, mime_type: str, max_bytes:
     data = head + read_up_to(file, max(0, max_bytes + 1 - len(head)))
     if len(data) > max_bytes:
         raise ToolFailure(
-            f"{name!r} is binary ({mime_type}) and has more than the {max_bytes:,} bytes one result may hold",
+            f"{name!r} is binary ({mime_type}) and has more than the {max_bytes:,} bytes one result"
+            " may hold",
             code="too_large",
-            advice="binary files are only returned whole; raise limits.max_result_bytes to read this one",
+            advice=(
+                "binary files are only returned whole; raise limits.max_result_bytes to read"
+                " this one"
+            ),
         )
-    words = f"{name}: {mime_type}, {count(len(data), 'byte')}. It is not text, so it is returned as an artifact."
+    words = (
+        f"{name}: {mime_type}, {count(len(data), 'byte')}. It is not text, so it is returned as an"
+        " artifact."
+    )
     return ToolOutput((Text(words), Media(data, mime_type, name.rpartition("/")[2])))
 
 
-# --- text ----------------------------------------------------------------------------------------------------------
+# --- text -----------------------------------------------------------------------------------------
 
 
 def _chunks(head: bytes, file: BinaryIO, cancelled: Callable[[], bool]) -> Iterator[bytes]:
-    """Yield the file as UTF-8 chunks (UTF-16 with a byte order mark is converted), up to SCAN_BYTES of it."""
+    """Yield the file as UTF-8 chunks (UTF-16 with a byte order mark is converted), up to SCAN_BYTES
+    of it.
+    """
     decoder = codecs.getincrementaldecoder("utf-16")("replace") if head.startswith(_UTF16) else None
     scanned, chunk = 0, head.removeprefix(codecs.BOM_UTF8)
     while chunk:
@@ -116,7 +134,9 @@ def _chunks(head: bytes, file: BinaryIO, cancelled: Callable[[], bool]) -> Itera
 
 @dataclass(slots=True)
 class _Window:
-    """Collects lines `first`..`last` of a stream of chunks, up to `max_bytes`, and counts all lines."""
+    """Collects lines `first`..`last` of a stream of chunks, up to `max_bytes`, and counts all
+    lines.
+    """
 
     first: int
     last: int
@@ -153,7 +173,9 @@ class _Window:
 
 
 def _after_line_ends(chunk: bytes, ends: int) -> int:
-    """Return the offset after the `ends`-th line end of the chunk; its length if there are fewer, 0 below 1."""
+    """Return the offset after the `ends`-th line end of the chunk; its length if there are fewer, 0
+    below 1.
+    """
     at = 0
     for _ in range(ends):
         found = chunk.find(b"\n", at)
@@ -163,12 +185,16 @@ def _after_line_ends(chunk: bytes, ends: int) -> int:
     return at
 
 
-def _as_text(name: str, chunks: Iterator[bytes], size: int, arguments: ReadFile, context: ToolContext) -> ToolOutput:
+def _as_text(
+    name: str, chunks: Iterator[bytes], size: int, arguments: ReadFile, context: ToolContext
+) -> ToolOutput:
     first = arguments.start or 1
     window = _Window(first, arguments.end or first + DEFAULT_LINES - 1, context.max_bytes)
     for chunk in chunks:
         window.feed(chunk)
-    total = count(window.lines, "line") if size <= SCAN_BYTES else f"more than {window.lines:,} lines"
+    total = (
+        count(window.lines, "line") if size <= SCAN_BYTES else f"more than {window.lines:,} lines"
+    )
     body = b"".join(window.parts)
     if not body and first > window.lines and (first > 1 or size > SCAN_BYTES):
         raise ToolFailure(
@@ -185,25 +211,34 @@ def _heading(name: str, first: int, body: bytes, total: str, size: int, window: 
     if not body:
         return f"{name}: empty file."
     last = first + body.count(b"\n") - (1 if body.endswith(b"\n") else 0)
-    head = f"{name}: lines {first:,}-{last:,} of {total.removesuffix(' lines').removesuffix(' line')} ({size:,} bytes)."
+    head = (
+        f"{name}: lines {first:,}-{last:,} of {total.removesuffix(' lines').removesuffix(' line')}"
+        f" ({size:,} bytes)."
+    )
     ends_in_newline = body.endswith(b"\n")
     if window.full:
         inside = "" if ends_in_newline else f" inside line {last:,}"
-        return f"{head} Cut at {window.max_bytes:,} bytes{inside}. For more: start={last + ends_in_newline}."
+        return (
+            f"{head} Cut at {window.max_bytes:,} bytes{inside}. For more:"
+            f" start={last + ends_in_newline}."
+        )
     if last < window.lines or size > SCAN_BYTES:
         head += f" For more: start={last + 1}."
     return head
 
 
 def _decode_body(body: bytes, was_cut: bool) -> tuple[str, list[str]]:
-    """Return the text, and notes about its encoding. A character that was cut in half at the end is dropped."""
+    """Return the text, and notes about its encoding.
+
+    A character that was cut in half at the end is dropped.
+    """
     decoder = codecs.getincrementaldecoder("utf-8")("strict")
     try:
         return decoder.decode(body, final=not was_cut), []
     except UnicodeDecodeError as error:
         text = body.decode("utf-8", "replace")
         note = (
-            f"Not valid UTF-8 (first bad byte 0x{body[error.start]:02x} at byte {error.start:,} of this part); "
-            "undecodable bytes are shown as \N{REPLACEMENT CHARACTER}."
+            f"Not valid UTF-8 (first bad byte 0x{body[error.start]:02x} at byte {error.start:,} of"
+            " this part); undecodable bytes are shown as \N{REPLACEMENT CHARACTER}."
         )
         return text, [note]

@@ -1,4 +1,6 @@
-"""Text for models: why a path is refused (a `ToolFailure` with a code and advice), counts and names."""
+"""Text for models: why a path is refused (a `ToolFailure` with a code and advice), counts and
+names.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ def outside_failure(path: str) -> ToolFailure:
     return ToolFailure(
         f"{path!r} leads outside the workspace",
         code="outside_workspace",
-        advice="give a path relative to the workspace; links with an absolute target are not followed",
+        advice=(
+            "give a path relative to the workspace; links with an absolute target are not followed"
+        ),
     )
 
 
@@ -29,10 +33,22 @@ def hidden_failure(path: str) -> ToolFailure:
 
 
 _WORDS: Final = {
-    errno.ENOENT: ("not_found", "there is no {path!r} in the workspace", "list its folder with list_dir"),
-    errno.ENOTDIR: ("not_a_directory", "{path!r} is, or goes through, something that is not a directory", ""),
+    errno.ENOENT: (
+        "not_found",
+        "there is no {path!r} in the workspace",
+        "list its folder with list_dir",
+    ),
+    errno.ENOTDIR: (
+        "not_a_directory",
+        "{path!r} is, or goes through, something that is not a directory",
+        "",
+    ),
     errno.EISDIR: ("is_directory", "{path!r} is a directory", "list it with list_dir"),
-    errno.ELOOP: ("too_many_links", "{path!r} goes through a loop of symlinks, or a link that is not followed", ""),
+    errno.ELOOP: (
+        "too_many_links",
+        "{path!r} goes through a loop of symlinks, or a link that is not followed",
+        "",
+    ),
     errno.EACCES: ("permission_denied", "the router may not read {path!r}", ""),
     errno.EPERM: ("permission_denied", "the router may not read {path!r}", ""),
     errno.ENAMETOOLONG: ("invalid_path", "a name in {path!r} is too long", ""),
@@ -54,7 +70,9 @@ def translate_errors(path: str) -> Iterator[None]:
         code, message, advice = _WORDS.get(
             error.errno or 0, ("io_error", "{path!r} can't be read: " + str(error.strerror), "")
         )
-        raise ToolFailure(message.format(path=shorten(path, 200)), code=code, advice=advice) from error
+        raise ToolFailure(
+            message.format(path=shorten(path, 200)), code=code, advice=advice
+        ) from error
 
 
 def count(number: int, noun: str, plural: str = "") -> str:
@@ -63,12 +81,24 @@ def count(number: int, noun: str, plural: str = "") -> str:
 
 
 def show_name(name: str) -> str:
-    """Return a file name on one line: control characters, and bytes that are not UTF-8, as escapes."""
-    return name if name.isprintable() else "".join(char if char.isprintable() else _escape(char) for char in name)
+    """Return a file name on one line: control characters, and bytes that are not UTF-8, as
+    escapes.
+    """
+    return (
+        name
+        if name.isprintable()
+        else "".join(char if char.isprintable() else _escape(char) for char in name)
+    )
 
 
 def _escape(char: str) -> str:
     code = ord(char)
     if 0xDC80 <= code <= 0xDCFF:  # Python's form of an undecodable byte
         return f"\\x{code - 0xDC00:02x}"
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    return (
+        f"\\x{code:02x}"
+        if code < 0x100
+        else f"\\u{code:04x}"
+        if code < 0x10000
+        else f"\\U{code:08x}"
+    )

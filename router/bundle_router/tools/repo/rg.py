@@ -1,14 +1,19 @@
-"""The search engine over the real `rg`, started once per search and ended as soon as enough was found.
+"""The search engine over the real `rg`, started once per search and ended as soon as enough was
+found.
 
-`rg` gets everything as arguments: no config file, no preprocessor, no links followed, no decompression. Its JSON output
-is read as it arrives; the format is documented in the crate grep-printer ("JSON").
+`rg` gets everything as arguments: no config file, no preprocessor, no links followed, no
+decompression. Its JSON output is read as it arrives; the format is documented in the crate
+grep-printer ("JSON").
 
 Rules:
-1. It is started in the folder to search, or gets the open file, by a descriptor: no path is passed that could mean
-   something else when it is looked up. Only the `.gitignore` files above that folder are found by name.
-2. It is told to skip hidden folders, by their known names. It opens files by name, so it may follow a link that was put
-   there meanwhile. So every hit is read again beneath the root, and dropped if it is not there.
-3. Our own engine does the searches that rg can't be told this way (a glob with folders, in a part of the workspace).
+1. It is started in the folder to search, or gets the open file, by a descriptor: no path is passed
+   that could mean something else when it is looked up. Only the `.gitignore` files above that
+   folder are found by name.
+2. It is told to skip hidden folders, by their known names. It opens files by name, so it may follow
+   a link that was put there meanwhile. So every hit is read again beneath the root, and dropped if
+   it is not there.
+3. Our own engine does the searches that rg can't be told this way (a glob with folders, in a part
+   of the workspace).
 """
 
 from __future__ import annotations
@@ -63,8 +68,15 @@ def search(
     with _scope(query, root) as (fd, is_folder):
         place = root.place_of(fd, query.path)
         command = Command(
-            # Started in the folder itself: for a folder below its own, rg 13 misapplies the .gitignore files between.
-            argv=(binary, *_OPTIONS, *_query_options(query, root, fd), "--", "./" if is_folder else place),
+            # Started in the folder itself: for a folder below its own, rg 13 misapplies the
+            # .gitignore files between.
+            argv=(
+                binary,
+                *_OPTIONS,
+                *_query_options(query, root, fd),
+                "--",
+                "./" if is_folder else place,
+            ),
             cwd=place if is_folder else root.place,
             env={"LC_ALL": "C.UTF-8", "PATH": "", "HOME": "/nonexistent"},
             readable=(root.fd,),
@@ -73,7 +85,9 @@ def search(
         )
         with start_child(command, context) as child:
             for hits in _files(_events(child), query.path, is_folder=is_folder):
-                if not root.is_hidden(hits.path.rpartition("/")[0] or ".") and scanning.holds(root, hits):
+                if not root.is_hidden(hits.path.rpartition("/")[0] or ".") and scanning.holds(
+                    root, hits
+                ):
                     yield hits
             _check_end(child, query)
 
@@ -118,23 +132,36 @@ def _events(child: Child) -> Iterator[dict[str, Any]]:
             pending = bytearray(rest)
             yield from map(json.loads, complete)
         elif len(pending) > _MAX_EVENT_BYTES:
-            raise ToolFailure("rg returned a line that is too long", code="too_large", advice="narrow it with a glob")
+            raise ToolFailure(
+                "rg returned a line that is too long",
+                code="too_large",
+                advice="narrow it with a glob",
+            )
 
 
-def _files(events: Iterator[dict[str, Any]], searched: str, *, is_folder: bool) -> Iterator[FileHits]:
-    """Yield rg's results with paths relative to the root; rg's paths are relative to the folder it was started in."""
+def _files(
+    events: Iterator[dict[str, Any]], searched: str, *, is_folder: bool
+) -> Iterator[FileHits]:
+    """Yield rg's results with paths relative to the root; rg's paths are relative to the folder it
+    was started in.
+    """
     lines: list[Line] = []
     for event in events:
         kind, data = event["type"], event["data"]
         if kind in ("match", "context"):
             starts = [match["start"] for match in data["submatches"]]
             text = _bytes(data["lines"]).removesuffix(b"\n")
-            lines.append(Line(data["line_number"], text, starts[0] if kind == "match" and starts else None))
+            lines.append(
+                Line(data["line_number"], text, starts[0] if kind == "match" and starts else None)
+            )
         elif kind == "end":
             # A NUL byte anywhere makes the file binary, even if rg matched lines before it.
             if lines and data["binary_offset"] is None:
                 name = os.fsdecode(_bytes(data["path"]).removeprefix(b"./"))
-                yield FileHits("/".join(components(f"{searched}/{name}")) if is_folder else searched, tuple(lines))
+                yield FileHits(
+                    "/".join(components(f"{searched}/{name}")) if is_folder else searched,
+                    tuple(lines),
+                )
             lines = []
 
 
@@ -144,10 +171,15 @@ def _bytes(value: dict[str, str]) -> bytes:
 
 
 def _check_end(child: Child, query: Ripgrep) -> None:
-    """Raise if rg failed. Exit status 2 with a message is an error; without one, a folder was unreadable."""
+    """Raise if rg failed.
+
+    Exit status 2 with a message is an error; without one, a folder was unreadable.
+    """
     if child.code in (0, 1) or not child.stderr:
         return
     words = " ".join(bytes(child.stderr).decode("utf-8", "replace").split())
     if "error parsing glob" in words or "glob" in words.partition(":")[0]:
         raise ToolFailure(f"{query.glob!r} is not a usable glob: {words}", code="bad_glob")
-    raise bad_pattern(words.partition(" Consider enabling")[0].partition(" error: ")[2] or words[:300])
+    raise bad_pattern(
+        words.partition(" Consider enabling")[0].partition(" error: ")[2] or words[:300]
+    )

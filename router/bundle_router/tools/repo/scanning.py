@@ -1,12 +1,15 @@
-"""The search engine for machines without ripgrep (or where hard links are refused): google-re2 over confined reads.
+"""The search engine for machines without ripgrep (or where hard links are refused): google-re2 over
+confined reads.
 
-It gives the results of `rg` (`tools.repo.rg`), with one difference of re2's syntax: `\\w`, `\\d` and `\\b` know ASCII
-only. Every file is opened through `Root`, and at most `MAX_FILE_BYTES` of it are read.
+It gives the results of `rg` (`tools.repo.rg`), with one difference of re2's syntax: `\\w`, `\\d`
+and `\\b` know ASCII only. Every file is opened through `Root`, and at most `MAX_FILE_BYTES` of it
+are read.
 
-`.gitignore` rules (gitignore(5), "PATTERN FORMAT") and globs come from the repository and from the model, so they too
-run on re2. `.ignore`, `.git/info/exclude` and the user's global list do not count. The library pathspec applies a
-folder's rule to everything beneath, even if the search names that folder, and has no `{a,b}` for globs; `rg` does the
-opposite of both, and the two engines have to agree.
+`.gitignore` rules (gitignore(5), "PATTERN FORMAT") and globs come from the repository and from the
+model, so they too run on re2. `.ignore`, `.git/info/exclude` and the user's global list do not
+count. The library pathspec applies a folder's rule to everything beneath, even if the search names
+that folder, and has no `{a,b}` for globs; `rg` does the opposite of both, and the two engines have
+to agree.
 """
 
 from __future__ import annotations
@@ -21,7 +24,14 @@ from typing import Any, Final
 from bundle_router.core.models import ToolContext
 from bundle_router.errors import ToolFailure
 from bundle_router.tools.repo.confinement import FolderEntry, Root, read_up_to
-from bundle_router.tools.repo.hits import MAX_FILE_BYTES, FileHits, Line, Ripgrep, compile_ascii, compile_lines
+from bundle_router.tools.repo.hits import (
+    MAX_FILE_BYTES,
+    FileHits,
+    Line,
+    Ripgrep,
+    compile_ascii,
+    compile_lines,
+)
 
 MAX_IGNORE_BYTES: Final = 256 * 1024
 MAX_RULES: Final = 2000
@@ -44,7 +54,10 @@ class Rules:
     rules: tuple[Rule, ...]
 
     def verdict(self, path: str, is_dir: bool) -> bool | None:
-        """Return whether the path (relative to the root) is ignored; None if no rule matches. The last match wins."""
+        """Return whether the path (relative to the root) is ignored; None if no rule matches.
+
+        The last match wins.
+        """
         name = path[len(self.base) + 1 :] if self.base else path
         for rule in reversed(self.rules):
             if (is_dir or not rule.only_dirs) and rule.regex.fullmatch(name):
@@ -53,7 +66,10 @@ class Rules:
 
 
 def is_ignored(chain: Sequence[Rules], path: str, is_dir: bool) -> bool:
-    """Return whether the `.gitignore` files above a path ignore it. The nearest one with a match wins."""
+    """Return whether the `.gitignore` files above a path ignore it.
+
+    The nearest one with a match wins.
+    """
     for rules in reversed(chain):
         verdict = rules.verdict(path, is_dir)
         if verdict is not None:
@@ -87,7 +103,9 @@ class Glob:
     excludes: bool
 
     def verdict(self, path: str, is_dir: bool) -> bool | None:
-        """Return True to search it, even if ignored; False to skip it; None to leave it to the ignore rules."""
+        """Return True to search it, even if ignored; False to skip it; None to leave it to the
+        ignore rules.
+        """
         if self.regex.fullmatch(path):
             return not self.excludes
         return None if is_dir or self.excludes else False
@@ -100,14 +118,20 @@ def parse_glob(text: str) -> Glob:
 
 
 def glob_regex(pattern: str, *, braces: bool = False) -> Any:
-    """Return a gitignore pattern as an re2 expression over a relative path; `{a,b}` is an alternative if `braces`."""
+    """Return a gitignore pattern as an re2 expression over a relative path; `{a,b}` is an
+    alternative if `braces`.
+    """
     anchored = "/" in pattern.rstrip("/")
     body = pattern.lstrip("/") if pattern.startswith("/") else pattern
     prefix = "" if anchored else "(?:.*/)?"
-    return compile_ascii(prefix + _translate(body, braces), "bad_glob", f"{pattern!r} is not a usable glob")
+    return compile_ascii(
+        prefix + _translate(body, braces), "bad_glob", f"{pattern!r} is not a usable glob"
+    )
 
 
-_TOKEN: Final = re.compile(r"(?P<deep>(?<![^/])\*\*/)|(?P<rest>(?<=/)\*\*$)|\*+|\?|\[|\\(.)|[{},]|[^*?\[\\{},]+|\\")
+_TOKEN: Final = re.compile(
+    r"(?P<deep>(?<![^/])\*\*/)|(?P<rest>(?<=/)\*\*$)|\*+|\?|\[|\\(.)|[{},]|[^*?\[\\{},]+|\\"
+)
 
 
 def _translate(pattern: str, braces: bool) -> str:
@@ -131,7 +155,9 @@ def _translate(pattern: str, braces: bool) -> str:
         elif braces and part in "{},":
             depth += {"{": 1, "}": -1, ",": 0}[part]
             if depth < 0:
-                raise ToolFailure(f"{pattern!r} is not a usable glob: unbalanced braces", code="bad_glob")
+                raise ToolFailure(
+                    f"{pattern!r} is not a usable glob: unbalanced braces", code="bad_glob"
+                )
             out.append({"{": "(?:", "}": ")", ",": "|" if depth else ","}[part])
         else:
             out.append(re.escape(found[3] or part))
@@ -141,12 +167,16 @@ def _translate(pattern: str, braces: bool) -> str:
 
 
 def _char_class(pattern: str, at: int) -> tuple[str, int]:
-    """Return a `[...]` class in re2's syntax, and the position after it; `at` is after the bracket."""
+    """Return a `[...]` class in re2's syntax, and the position after it; `at` is after the
+    bracket.
+    """
     negated = pattern[at : at + 1] in ("!", "^")
     start = at + negated
     end = pattern.find("]", start + 1)
     if end < 0:
-        raise ToolFailure(f"{pattern!r} is not a usable glob: unclosed character class", code="bad_glob")
+        raise ToolFailure(
+            f"{pattern!r} is not a usable glob: unclosed character class", code="bad_glob"
+        )
     body = re.sub(r"([\\\[\]^&~|])", r"\\\1", pattern[start:end])
     return f"[{'^/' if negated else ''}{body}]", end + 1
 
@@ -164,14 +194,16 @@ def search(query: Ripgrep, root: Root, context: ToolContext) -> Generator[FileHi
             raise ToolFailure("the call was cancelled", code="cancelled")
         if time.monotonic() >= deadline:
             raise ToolFailure(
-                "it took longer than this call may take", code="timeout", advice="narrow it: name a path or a glob"
+                "it took longer than this call may take",
+                code="timeout",
+                advice="narrow it: name a path or a glob",
             )
         lines = tuple(_lines(_text_of(root, path), expression, query))
         if lines:
             yield FileHits(path, lines)
 
 
-# --- which files ----------------------------------------------------------------------------------------------------
+# --- which files ----------------------------------------------------------------------------------
 
 
 def _files(query: Ripgrep, root: Root) -> Iterator[str]:
@@ -228,12 +260,17 @@ def _entries(root: Root, folder: str) -> list[FolderEntry]:
 
 
 def _chain_at(root: Root, folder: str, chain: tuple[Rules, ...]) -> tuple[Rules, ...]:
-    """Return the rules in force inside a folder. A nested repository starts without the outer rules."""
+    """Return the rules in force inside a folder.
+
+    A nested repository starts without the outer rules.
+    """
     prefix = f"{folder}/" if folder else ""
     if folder and root.entry(f"{prefix}.git") is not None:
         chain = ()
     try:
-        text = root.read(f"{prefix}.gitignore", max_bytes=MAX_IGNORE_BYTES).decode("utf-8", "replace")
+        text = root.read(f"{prefix}.gitignore", max_bytes=MAX_IGNORE_BYTES).decode(
+            "utf-8", "replace"
+        )
     except ToolFailure:
         return chain
     return (*chain, parse(folder, text))
@@ -245,11 +282,13 @@ def holds(root: Root, hits: FileHits) -> bool:
     return all(line.text in texts[line.number - 1 : line.number] for line in hits.lines)
 
 
-# --- which lines ----------------------------------------------------------------------------------------------------
+# --- which lines ----------------------------------------------------------------------------------
 
 
 def _text_of(root: Root, path: str) -> bytes:
-    """Return the file's bytes as UTF-8; empty for a skipped file (binary, too large, gone, refused)."""
+    """Return the file's bytes as UTF-8; empty for a skipped file (binary, too large, gone,
+    refused).
+    """
     try:
         with root.open_for_reader(path) as file:
             data = read_up_to(file, MAX_FILE_BYTES + 1)
@@ -271,7 +310,9 @@ def _lines(data: bytes, expression: Any, query: Ripgrep) -> Iterator[Line]:
     texts = data.split(b"\n")
     last = len(texts) - data.endswith(b"\n")
     around = query.context
-    for number in sorted({n for hit in found for n in range(max(1, hit - around), min(last, hit + around) + 1)}):
+    for number in sorted(
+        {n for hit in found for n in range(max(1, hit - around), min(last, hit + around) + 1)}
+    ):
         yield Line(number, texts[number - 1], found.get(number))
 
 

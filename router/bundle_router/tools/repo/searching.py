@@ -1,11 +1,15 @@
 """`repo.ripgrep`: lines that match a pattern, in one form whichever engine found them.
 
 Rules:
-1. Two engines answer alike: the real `rg`, and one on google-re2 (`tools.repo.scanning`). A contract suite runs both.
-2. Neither backtracks, so every pattern takes linear time; unsupported syntax is an error, not a guess.
-3. Results come in path order and stop at `max_matches` and at `max_bytes`; the first line says whether there is more.
-4. Skipped: `.git`, files that a `.gitignore` names (unless the glob asks for them), binary files (a NUL byte), files
-   over 10 MiB, symlinks. Hidden files (`.name`) are searched; the router's own records are not, and the result says so.
+1. Two engines answer alike: the real `rg`, and one on google-re2 (`tools.repo.scanning`). A
+   contract suite runs both.
+2. Neither backtracks, so every pattern takes linear time; unsupported syntax is an error, not a
+   guess.
+3. Results come in path order and stop at `max_matches` and at `max_bytes`; the first line says
+   whether there is more.
+4. Skipped: `.git`, files that a `.gitignore` names (unless the glob asks for them), binary files (a
+   NUL byte), files over 10 MiB, symlinks. Hidden files (`.name`) are searched; the router's own
+   records are not, and the result says so.
 """
 
 from __future__ import annotations
@@ -31,7 +35,9 @@ _MAX_PATTERN_BYTES: Final = 131_000
 _NEWLINE: Final = re.compile(r"(?<!\\)(?:\\\\)*\\n")
 
 
-def ripgrep(arguments: Ripgrep, context: ToolContext, *, engine: TextSearch | None = None) -> ToolOutput:
+def ripgrep(
+    arguments: Ripgrep, context: ToolContext, *, engine: TextSearch | None = None
+) -> ToolOutput:
     """Run `repo.ripgrep` with the engine this machine has."""
     _check_pattern(arguments)
     with workspace(context) as root:
@@ -47,7 +53,9 @@ def ripgrep(arguments: Ripgrep, context: ToolContext, *, engine: TextSearch | No
 
 
 def _pick_engine(context: ToolContext) -> TextSearch:
-    """Return `rg` if installed, else our own engine; also ours if hard links are refused, which rg can't tell."""
+    """Return `rg` if installed, else our own engine; also ours if hard links are refused, which rg
+    can't tell.
+    """
     binary = find_binary("rg", outside=context.workspace)
     if binary is None or context.settings.hard_links == "refuse":
         return scanning.search
@@ -62,10 +70,12 @@ def _check_pattern(query: Ripgrep) -> None:
     if "\0" in query.pattern or "\0" in (query.glob or ""):
         raise bad_pattern("it contains a NUL character")
     if "\n" in query.pattern or (not query.literal and _NEWLINE.search(query.pattern)):
-        raise bad_pattern("a line end is never part of a match; search for one line, with context around it")
+        raise bad_pattern(
+            "a line end is never part of a match; search for one line, with context around it"
+        )
 
 
-# --- the result -----------------------------------------------------------------------------------------------------
+# --- the result -----------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -120,11 +130,16 @@ class _Shown:
             return f"No match in {show_name(self.query.path)}. {_SKIPPED}{note}"
         head = f"{count(self.matches, 'matching line')} in {count(self.files, 'file')}"
         if self.stopped_by:
-            head += f", stopped at {self.stopped_by}: there are more. Narrow it with path, glob or a longer pattern"
+            head += (
+                f", stopped at {self.stopped_by}: there are more. Narrow it with path, glob or a"
+                " longer pattern"
+            )
         return "\n".join([f"{head}.{note}", *self.out])
 
 
-_SKIPPED: Final = "Skipped: .git, files .gitignore names, binary files, files over 10 MiB, symlinks."
+_SKIPPED: Final = (
+    "Skipped: .git, files .gitignore names, binary files, files over 10 MiB, symlinks."
+)
 
 
 def _shown_text(line: Line) -> str:
@@ -135,4 +150,8 @@ def _shown_text(line: Line) -> str:
         start = max(0, min((line.at or 0) - LINE_CHARS // 4, stop - LINE_CHARS))
         stop = start + LINE_CHARS
     words = text[start:stop].decode("utf-8", "replace").rstrip("\r")
-    return ("…" if start else "") + words + (f"… ({len(text):,} bytes)" if stop < len(text) or start else "")
+    return (
+        ("…" if start else "")
+        + words
+        + (f"… ({len(text):,} bytes)" if stop < len(text) or start else "")
+    )

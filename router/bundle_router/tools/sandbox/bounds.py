@@ -1,13 +1,15 @@
 """Bounds on all processes of a program together, watched from outside.
 
-The kernel bounds each process (limits) or, if control groups can be made, memory and number of all processes. The other
-bounds are checked ten times a second, and the program is ended when it exceeds one, so it may exceed it for a moment.
+The kernel bounds each process (limits) or, if control groups can be made, memory and number of all
+processes. The other bounds are checked ten times a second, and the program is ended when it exceeds
+one, so it may exceed it for a moment.
 
-Written bytes are those that the kernel accounts: of each process, and of its children that were waited for. Other
-writes (by children that nobody waits for, or space taken without writing) show as lost free space: when more of that is
-gone than may be written, the files that changed since the program began are summed. Memory is that of the processes,
-plus memory that belongs to none: System V segments, and nameless files in memory. Threads count as processes, as they
-do in control groups. A process of an unreadable binary shows only its status: then all it shares counts as its own.
+Written bytes are those that the kernel accounts: of each process, and of its children that were
+waited for. Other writes (by children that nobody waits for, or space taken without writing) show as
+lost free space: when more of that is gone than may be written, the files that changed since the
+program began are summed. Memory is that of the processes, plus memory that belongs to none: System
+V segments, and nameless files in memory. Threads count as processes, as they do in control groups.
+A process of an unreadable binary shows only its status: then all it shares counts as its own.
 """
 
 from __future__ import annotations
@@ -32,16 +34,21 @@ BEHIND: Final = 10
 class Watcher:
     """Checks whether a program is within the plan's bounds on the whole.
 
-    `processes` lists the program's; None if /proc does not show them. `in_groups` are bounds that the kernel keeps.
+    `processes` lists the program's; None if /proc does not show them. `in_groups` are bounds that
+    the kernel keeps.
     """
 
-    def __init__(self, plan: SandboxPlan, processes: Callable[[], Iterable[int]] | None, in_groups: set[str]) -> None:
+    def __init__(
+        self, plan: SandboxPlan, processes: Callable[[], Iterable[int]] | None, in_groups: set[str]
+    ) -> None:
         self._plan = plan
         self._in_groups = in_groups
         self._can_read = processes is not None and Path("/proc/self/io").exists()
         self._processes = processes if processes is not None and self._can_read else list
         self._files = self._free_files()
-        self._began_ns = max(Path(path).stat().st_ctime_ns for path in plan.write)  # made for this program
+        self._began_ns = max(
+            Path(path).stat().st_ctime_ns for path in plan.write
+        )  # made for this program
         self._free = self._free_bytes()
         self._written = _written_by_ended()
         self._segments = _segments()
@@ -49,7 +56,9 @@ class Watcher:
     def statements(self) -> list[Statement]:
         """Return the statements about what bounds memory, processes and disk."""
         plan = self._plan
-        memory = f"{plan.memory_bytes >> 20} MiB a process, {plan.total_memory_bytes >> 20} MiB together"
+        memory = (
+            f"{plan.memory_bytes >> 20} MiB a process, {plan.total_memory_bytes >> 20} MiB together"
+        )
         disk = f"{plan.file_bytes >> 20} MiB a file, {plan.total_written_bytes >> 20} MiB"
         rows = [
             ("memory", "memory" in self._in_groups, memory),
@@ -59,11 +68,14 @@ class Watcher:
         seen = {"memory": "watched, without what sockets hold and shared mappings that it left"}
         why = "no /proc to watch it by"
         ends = [
-            (True, "by cgroup") if in_group else (self._can_read, seen.get(name, "watched") if self._can_read else why)
+            (True, "by cgroup")
+            if in_group
+            else (self._can_read, seen.get(name, "watched") if self._can_read else why)
             for name, in_group, _ in rows
         ]
         return [
-            Statement(name, held, f"{detail}, {by}") for (name, _, detail), (held, by) in zip(rows, ends, strict=True)
+            Statement(name, held, f"{detail}, {by}")
+            for (name, _, detail), (held, by) in zip(rows, ends, strict=True)
         ]
 
     def exceeded_bound(self) -> str:
@@ -74,10 +86,18 @@ class Watcher:
         for pid in pids if len(pids) > MANY else ():
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, pid, nice)
-        threads = 0 if "pids" in self._in_groups else sum(_account(f"/proc/{pid}/status", "Threads:") for pid in pids)
+        threads = (
+            0
+            if "pids" in self._in_groups
+            else sum(_account(f"/proc/{pid}/status", "Threads:") for pid in pids)
+        )
         if threads > plan.max_processes:
             return f"it started more than {plan.max_processes} processes and threads"
-        written = sum(_account(f"/proc/{pid}/io", "write_bytes:") for pid in pids) + _written_by_ended() - self._written
+        written = (
+            sum(_account(f"/proc/{pid}/io", "write_bytes:") for pid in pids)
+            + _written_by_ended()
+            - self._written
+        )
         if written > plan.total_written_bytes or self._has_filled(pids):
             return f"it wrote more than {plan.total_written_bytes >> 20} MiB"
         if self._files - self._free_files() > plan.max_new_files:
@@ -87,16 +107,23 @@ class Watcher:
         return ""
 
     def _memory(self, pids: Iterable[int]) -> int:
-        """Return the memory of the processes, counting shared pages once. That is slow, so it is done only if it
-        matters, and no longer than needed: hundreds of processes that all allocate leave little time for it."""
+        """Return the memory of the processes, counting shared pages once.
+
+        That is slow, so it is done only if it matters, and no longer than needed: hundreds of
+        processes that all allocate leave little time for it.
+        """
         bound = self._plan.total_memory_bytes
-        unmapped = sum(_nameless_files(pids, "/memfd:").values()) + max(0, _segments() - self._segments)
+        unmapped = sum(_nameless_files(pids, "/memfd:").values()) + max(
+            0, _segments() - self._segments
+        )
         rough = {pid: _rough(pid) for pid in pids}
         if sum(rough.values()) + unmapped <= bound:
             return sum(rough.values()) + unmapped
         exact = 0
         for pid in sorted(rough, key=rough.__getitem__, reverse=True):
-            exact += _account(f"/proc/{pid}/smaps_rollup", "Pss_Anon:", "Pss_Shmem:") << 10 or _rough(pid)
+            exact += _account(
+                f"/proc/{pid}/smaps_rollup", "Pss_Anon:", "Pss_Shmem:"
+            ) << 10 or _rough(pid)
             if exact > bound:
                 break
         return max(exact, unmapped)
@@ -114,13 +141,18 @@ class Watcher:
         return sum(one.f_ffree for one in self._file_systems())
 
     def _has_filled(self, pids: Iterable[int]) -> bool:
-        """Return whether too much space is taken. If others took it, check again after as much more is gone."""
+        """Return whether too much space is taken.
+
+        If others took it, check again after as much more is gone.
+        """
         room, bound = self._free_bytes(), self._plan.total_written_bytes
         if self._free - room <= bound:
             return False
         sizes = _nameless_files(pids, "")
         for folder in (f"/proc/self/fd/{self._plan.root_fd}", *self._plan.write):
-            sizes |= {file: size for file, size, ctime_ns in _files(folder) if ctime_ns >= self._began_ns}
+            sizes |= {
+                file: size for file, size, ctime_ns in _files(folder) if ctime_ns >= self._began_ns
+            }
         self._free = room + min(sum(sizes.values()), bound)
         return sum(sizes.values()) > bound
 
@@ -153,7 +185,9 @@ def _files(folder: str) -> Iterator[tuple[tuple[int, int], int, int]]:
 
 
 def _nameless_files(pids: Iterable[int], kind: str) -> dict[tuple[int, int], int]:
-    """Return the bytes of nameless files that processes hold open, whose last name began with `kind`."""
+    """Return the bytes of nameless files that processes hold open, whose last name began with
+    `kind`.
+    """
     sizes = {}
     for folder in (f"/proc/{pid}/fd" for pid in pids):
         with contextlib.suppress(OSError):
@@ -169,5 +203,8 @@ def _nameless_files(pids: Iterable[int], kind: str) -> dict[tuple[int, int], int
 def _segments() -> int:
     """Return the bytes in memory of all visible System V segments."""
     with contextlib.suppress(OSError):
-        return sum(int(row.split()[-2]) for row in Path("/proc/sysvipc/shm").read_text("ascii").splitlines()[1:])
+        return sum(
+            int(row.split()[-2])
+            for row in Path("/proc/sysvipc/shm").read_text("ascii").splitlines()[1:]
+        )
     return 0

@@ -14,14 +14,28 @@ PROBE: Final = ("--ro-bind", "/", "/", "--proc", "/proc", "--size", "4096", "--t
 
 
 def namespaces() -> list[str]:
-    """Return the namespaces. Root needs no user namespace, and so stays root for the workspace's files."""
+    """Return the namespaces.
+
+    Root needs no user namespace, and so stays root for the workspace's files.
+    """
     return [*NAMESPACES, *([] if os.geteuid() == 0 else ["--unshare-user"]), "--as-pid-1"]
 
 
 def arguments(mounts: Sequence[Mount]) -> list[str]:
     """Return bubblewrap's arguments before the command."""
     steps = [word for mount in mounts for word in _step(mount)]
-    return [*namespaces(), *steps, "--proc", "/proc", "--remount-ro", "/proc", "--remount-ro", "/", "--chdir", "/"]
+    return [
+        *namespaces(),
+        *steps,
+        "--proc",
+        "/proc",
+        "--remount-ro",
+        "/proc",
+        "--remount-ro",
+        "/",
+        "--chdir",
+        "/",
+    ]
 
 
 def _step(mount: Mount) -> Iterator[str]:
@@ -37,6 +51,13 @@ def _step(mount: Mount) -> Iterator[str]:
         case "device":
             yield from ("--dev-bind", mount.source, mount.target)
         case "memory":
-            yield from ("--size", str(MEMORY_FOLDER_BYTES), "--perms", "1777", "--tmpfs", mount.target)
+            yield from (
+                "--size",
+                str(MEMORY_FOLDER_BYTES),
+                "--perms",
+                "1777",
+                "--tmpfs",
+                mount.target,
+            )
         case "hide":
             yield from ("--size", "4096", "--tmpfs", mount.target, "--remount-ro", mount.target)

@@ -3,11 +3,13 @@
 Rules:
 1. Every access right that the running kernel knows is handled, so what no rule grants is refused.
 2. Making device nodes and ioctl on devices is never granted, not even beneath a writable folder.
-3. Without a network namespace, TCP bind and connect are refused too (ABI 4). Landlock does not cover UDP.
-4. Signals and abstract sockets stay inside (ABI 6). Landlock does not cover sockets that are files: the namespaces hide
-   the folders where these usually are.
+3. Without a network namespace, TCP bind and connect are refused too (ABI 4). Landlock does not
+   cover UDP.
+4. Signals and abstract sockets stay inside (ABI 6). Landlock does not cover sockets that are files:
+   the namespaces hide the folders where these usually are.
 
-Numbers are those of linux/landlock.h; the ABI table is in the kernel's Documentation/userspace-api/landlock.rst.
+Numbers are those of linux/landlock.h; the ABI table is in the kernel's
+Documentation/userspace-api/landlock.rst.
 """
 
 from __future__ import annotations
@@ -24,7 +26,16 @@ from typing import Final
 
 from bundle_router.tools.sandbox import linux
 
-_LIBRARIES: Final = ("/lib", "/lib64", "/lib32", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/nix/store", "/gnu/store")
+_LIBRARIES: Final = (
+    "/lib",
+    "/lib64",
+    "/lib32",
+    "/usr/lib",
+    "/usr/lib64",
+    "/usr/local/lib",
+    "/nix/store",
+    "/gnu/store",
+)
 _SYSTEM_FILES: Final = ("/etc/ld.so.cache", "/etc/ld-musl-x86_64.path", "/dev/urandom")
 
 _CREATE_RULESET: Final = 444
@@ -60,7 +71,10 @@ class _PathBeneath(ctypes.Structure):
 
 
 def abi() -> int:
-    """Return the kernel's Landlock version, at least 1. Raises OSError (ENOSYS, EOPNOTSUPP) without Landlock."""
+    """Return the kernel's Landlock version, at least 1.
+
+    Raises OSError (ENOSYS, EOPNOTSUPP) without Landlock.
+    """
     return linux.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_ASK_VERSION))
 
 
@@ -90,14 +104,22 @@ def _grant(ruleset: int, place: str | int, rights: int) -> None:
         if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
             rights &= _FOR_FILES
         rule = _PathBeneath(rights, descriptor)
-        linux.syscall(_ADD_RULE, ctypes.c_int(ruleset), _RULE_PATH_BENEATH, ctypes.byref(rule), ctypes.c_uint32(0))
+        linux.syscall(
+            _ADD_RULE,
+            ctypes.c_int(ruleset),
+            _RULE_PATH_BENEATH,
+            ctypes.byref(rule),
+            ctypes.c_uint32(0),
+        )
     finally:
         if isinstance(place, str):
             os.close(descriptor)
 
 
 def ruleset(grants: Iterable[Grant], *, tcp: bool) -> int:
-    """Return a descriptor of a ruleset that permits the grants and nothing else; `tcp=False`: no TCP. OSError."""
+    """Return a descriptor of a ruleset that permits the grants and nothing else; `tcp=False`: no
+    TCP. OSError.
+    """
     version = abi()
     handled = _handled_rights(version)
     attributes = _Ruleset(
@@ -106,7 +128,9 @@ def ruleset(grants: Iterable[Grant], *, tcp: bool) -> int:
         _ABSTRACT_SOCKETS_AND_SIGNALS if version >= 6 else 0,
     )
     size = 24 if version >= 6 else 16 if version >= 4 else 8
-    made = linux.syscall(_CREATE_RULESET, ctypes.byref(attributes), ctypes.c_size_t(size), ctypes.c_uint32(0))
+    made = linux.syscall(
+        _CREATE_RULESET, ctypes.byref(attributes), ctypes.c_size_t(size), ctypes.c_uint32(0)
+    )
     try:
         for place, rights in grants:
             _grant(made, place, handled & rights)
@@ -117,16 +141,22 @@ def ruleset(grants: Iterable[Grant], *, tcp: bool) -> int:
 
 
 def restrict_thread(made: int) -> None:
-    """Confine the calling thread and its children for good: one about to end, or a process's only one. OSError."""
+    """Confine the calling thread and its children for good: one about to end, or a process's only
+    one. OSError.
+    """
     linux.forbid_new_privileges()
     linux.syscall(_RESTRICT_SELF, ctypes.c_int(made), ctypes.c_uint32(0))
 
 
-def restrict(*, write: Sequence[str | int], read: Sequence[str], devices: Sequence[str], tcp: bool) -> int:
-    """Confine this process to these places; `tcp=False` refuses TCP too. Return the kernel's ABI version.
+def restrict(
+    *, write: Sequence[str | int], read: Sequence[str], devices: Sequence[str], tcp: bool
+) -> int:
+    """Confine this process to these places; `tcp=False` refuses TCP too.
 
-    `write`: read, write and execute beneath; `read`: read and execute; `devices`: read and write the file itself.
-    Raises OSError, and then nothing is confined.
+    Return the kernel's ABI version.
+
+    `write`: read, write and execute beneath; `read`: read and execute; `devices`: read and write
+    the file itself. Raises OSError, and then nothing is confined.
     """
     grants: list[Grant] = [(path, ~_NEVER) for path in write]
     grants += [(path, READ | RUN) for path in read]
@@ -139,25 +169,32 @@ def restrict(*, write: Sequence[str | int], read: Sequence[str], devices: Sequen
     return abi()
 
 
-# --- for `git` and `rg`, which only read -----------------------------------------------------------------------------
+# --- for `git` and `rg`, which only read ----------------------------------------------------------
 
 
 def reader_ruleset(binary: str, readable: Iterable[str | int]) -> int:
-    """Return a descriptor of a ruleset under which a binary only reads beneath some folders, and starts nothing.
-    OSError.
+    """Return a descriptor of a ruleset under which a binary only reads beneath some folders, and
+    starts nothing. OSError.
 
-    `readable` are paths or descriptors of folders. It executes only itself and its loader, and writes only `/dev/null`.
+    `readable` are paths or descriptors of folders. It executes only itself and its loader, and
+    writes only `/dev/null`.
     """
     prefix = Path(binary).parent.parent
-    libraries = [] if prefix == prefix.parent else [str(prefix / "lib"), str(prefix / "lib64")]  # not installed in /usr
-    grants: Iterator[Grant] = ((place, READ) for place in chain(readable, _LIBRARIES, libraries, _SYSTEM_FILES))
+    libraries = (
+        [] if prefix == prefix.parent else [str(prefix / "lib"), str(prefix / "lib64")]
+    )  # not installed in /usr
+    grants: Iterator[Grant] = (
+        (place, READ) for place in chain(readable, _LIBRARIES, libraries, _SYSTEM_FILES)
+    )
     programs = [(program, RUN) for program in (binary, elf_loader(binary)) if program]
     return ruleset(chain(grants, programs, [("/dev/null", READ_AND_WRITE)]), tcp=False)
 
 
 @cache
 def elf_loader(binary: str) -> str:
-    """Return the dynamic loader a 64-bit ELF file names (its PT_INTERP segment); empty if it names none."""
+    """Return the dynamic loader a 64-bit ELF file names (its PT_INTERP segment); empty if it names
+    none.
+    """
     data = Path(binary).read_bytes()
     if len(data) < 64 or data[:5] != b"\x7fELF\x02":
         return ""

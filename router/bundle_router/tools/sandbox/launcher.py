@@ -1,7 +1,9 @@
-"""The launcher process: reads a plan from its control pipe, enters the namespaces, and supervises the program.
+"""The launcher process: reads a plan from its control pipe, enters the namespaces, and supervises
+the program.
 
-It is started as `python -I -S -c …`, by bubblewrap or by itself, with three descriptors as arguments: of this code, of
-the control pipe and of the pipe for reports. See `bundle_router.tools.workspace.process` for the router's side.
+It is started as `python -I -S -c …`, by bubblewrap or by itself, with three descriptors as
+arguments: of this code, of the control pipe and of the pipe for reports. See
+`bundle_router.tools.workspace.process` for the router's side.
 """
 
 from __future__ import annotations
@@ -20,14 +22,27 @@ def main() -> None:
     os.write(report_fd, b'{"ready": true}\n')
     plan = SandboxPlan.decode(_read_line(control_fd))
     groups = [group for group, *_ in plan.cgroups]
-    for descriptor in (code_fd, control_fd, plan.binary_fd, plan.cwd_fd, plan.root_fd, report_fd, *groups):
+    for descriptor in (
+        code_fd,
+        control_fd,
+        plan.binary_fd,
+        plan.cwd_fd,
+        plan.root_fd,
+        report_fd,
+        *groups,
+    ):
         os.set_inheritable(descriptor, False)
     linux.adopt_orphans()
     if plan.entered:
         linux.die_with_parent()
-        details = ("own network namespace, loopback only", "own pid namespace", namespaces.MOUNTS_HELD)
+        details = (
+            "own network namespace, loopback only",
+            "own pid namespace",
+            namespaces.MOUNTS_HELD,
+        )
         statements = [
-            Statement(name, True, f"{detail} (bubblewrap)") for name, detail in zip(NAMESPACES, details, strict=True)
+            Statement(name, True, f"{detail} (bubblewrap)")
+            for name, detail in zip(NAMESPACES, details, strict=True)
         ]
         Supervisor(plan, control_fd, statements, own_users=os.geteuid() != 0).run()
         return
@@ -37,7 +52,9 @@ def main() -> None:
     if not any(statement.held for statement in statements if statement.name == "process tree"):
         supervisor.run()
         return
-    first = os.fork()  # the first process of the new pid namespace: when it ends, the kernel ends all others
+    first = (
+        os.fork()
+    )  # the first process of the new pid namespace: when it ends, the kernel ends all others
     if first == 0:
         linux.die_with_parent()
         supervisor.run()

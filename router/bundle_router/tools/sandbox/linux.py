@@ -1,7 +1,10 @@
-"""Linux system calls that Python has no function for, through ctypes. Each raises OSError with the kernel's errno.
+"""Linux system calls that Python has no function for, through ctypes.
 
-Structure layouts and numbers are those of linux/{prctl,capability,landlock,mount,seccomp}.h. The system call numbers
-used here (428 and above) are the same on every architecture; those of `seccomp` have a table of their own.
+Each raises OSError with the kernel's errno.
+
+Structure layouts and numbers are those of linux/{prctl,capability,landlock,mount,seccomp}.h. The
+system call numbers used here (428 and above) are the same on every architecture; those of `seccomp`
+have a table of their own.
 """
 
 from __future__ import annotations
@@ -33,7 +36,9 @@ MNT_DETACH: Final = 2
 _OPEN_TREE: Final = 428
 _MOVE_MOUNT: Final = 429
 _MOUNT_SETATTR: Final = 442
-_CLONE_RECURSIVE: Final = 1 | os.O_CLOEXEC | 0x1000 | 0x8000  # OPEN_TREE_CLONE, AT_EMPTY_PATH, AT_RECURSIVE
+_CLONE_RECURSIVE: Final = (
+    1 | os.O_CLOEXEC | 0x1000 | 0x8000
+)  # OPEN_TREE_CLONE, AT_EMPTY_PATH, AT_RECURSIVE
 _EMPTY_PATH: Final = 0x1000
 _RECURSIVE: Final = 0x8000
 _MOVE_FROM_EMPTY_PATH: Final = 4
@@ -52,8 +57,10 @@ _LAST_CAPABILITY: Final = 63
 _CAPABILITY_VERSION_3: Final = 0x20080522
 
 FILE_CAPABILITIES: Final = (0, 1, 3)
-"""CHOWN, DAC_OVERRIDE, FOWNER: root's capabilities for a workspace that belongs to someone else. Without FSETID,
-writing to a set-user-ID file removes that bit."""
+"""CHOWN, DAC_OVERRIDE, FOWNER: root's capabilities for a workspace that belongs to someone else.
+
+Without FSETID, writing to a set-user-ID file removes that bit.
+"""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
@@ -65,8 +72,11 @@ def _raise() -> None:
 
 
 def syscall(number: int, *arguments: object) -> int:
-    """Call `syscall(2)`. Arguments must already be ctypes values or ints that fit a C int. Raises OSError (ENOSYS) if
-    this is not Linux, because other systems have other calls under these numbers."""
+    """Call `syscall(2)`.
+
+    Arguments must already be ctypes values or ints that fit a C int. Raises OSError (ENOSYS) if
+    this is not Linux, because other systems have other calls under these numbers.
+    """
     if sys.platform != "linux":
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
     result = int(_libc.syscall(ctypes.c_long(number), *arguments))
@@ -82,22 +92,31 @@ def _prctl(option: int, value: int) -> None:
 
 
 def die_with_parent() -> None:
-    """Get SIGKILL when the thread that forked this process ends. Survives execve of an ordinary file."""
+    """Get SIGKILL when the thread that forked this process ends.
+
+    Survives execve of an ordinary file.
+    """
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def hide_from_program() -> None:
-    """Keep the program, which has the same user, from this process's memory and descriptors (in /proc)."""
+    """Keep the program, which has the same user, from this process's memory and descriptors (in
+    /proc).
+    """
     _prctl(_PR_SET_DUMPABLE, 0)
 
 
 def adopt_orphans() -> None:
-    """Become the parent of descendants whose parent ends, so that this process can end and reap them."""
+    """Become the parent of descendants whose parent ends, so that this process can end and reap
+    them.
+    """
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def forbid_new_privileges() -> None:
-    """Make set-user-id bits and file capabilities ineffective, for this process and all its children."""
+    """Make set-user-id bits and file capabilities ineffective, for this process and all its
+    children.
+    """
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
@@ -106,7 +125,9 @@ def unshare(flags: int) -> None:
         _raise()
 
 
-def mount(source: str | None, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
+def mount(
+    source: str | None, target: str, kind: str | None, flags: int, data: str | None = None
+) -> None:
     texts = [None if text is None else os.fsencode(text) for text in (source, target, kind, data)]
     if _libc.mount(texts[0], texts[1], texts[2], ctypes.c_ulong(flags), texts[3]) == -1:
         _raise()
@@ -117,14 +138,19 @@ class _MountAttributes(ctypes.Structure):
 
 
 def clone_tree(descriptor: int) -> int:
-    """Return a descriptor of a detached copy of the mounts at and beneath an open folder. Linux 5.2."""
+    """Return a descriptor of a detached copy of the mounts at and beneath an open folder.
+
+    Linux 5.2.
+    """
     return syscall(_OPEN_TREE, ctypes.c_int(descriptor), b"", ctypes.c_uint(_CLONE_RECURSIVE))
 
 
 def attach_tree(tree: int, target: str) -> None:
     """Mount the result of `clone_tree`."""
     flags = ctypes.c_uint(_MOVE_FROM_EMPTY_PATH)
-    syscall(_MOVE_MOUNT, ctypes.c_int(tree), b"", ctypes.c_int(_AT_FDCWD), os.fsencode(target), flags)
+    syscall(
+        _MOVE_MOUNT, ctypes.c_int(tree), b"", ctypes.c_int(_AT_FDCWD), os.fsencode(target), flags
+    )
 
 
 def restrict_mounts(descriptor: int, attributes: int) -> None:
@@ -152,7 +178,10 @@ class _FilterProgram(ctypes.Structure):
 
 
 def filter_system_calls(program: bytes) -> None:
-    """Install a BPF program of 8-byte instructions for this process and its children. Needs `no_new_privs`."""
+    """Install a BPF program of 8-byte instructions for this process and its children.
+
+    Needs `no_new_privs`.
+    """
     wanted = _FilterProgram(len(program) // 8, program)
     zero = ctypes.c_ulong(0)
     mode = ctypes.c_ulong(2)  # SECCOMP_MODE_FILTER
@@ -161,7 +190,9 @@ def filter_system_calls(program: bytes) -> None:
 
 
 def keep_capabilities(kept: Iterable[int]) -> None:
-    """Drop every capability but `kept` (without adding any), irrevocably, from the bounding set too."""
+    """Drop every capability but `kept` (without adding any), irrevocably, from the bounding set
+    too.
+    """
     keep = set(kept)
     for capability in range(_LAST_CAPABILITY + 1):
         if capability not in keep:

@@ -1,9 +1,12 @@
-"""Namespaces: a network without the outside, a process tree that ends as one, and a root folder of its own.
+"""Namespaces: a network without the outside, a process tree that ends as one, and a root folder of
+its own.
 
 Rules:
-1. Each is tried. If the kernel refuses it, the statement has the reason, and the program still runs.
-2. An unprivileged process needs a user namespace first. It maps the user to itself and nobody else. A throwaway child
-   tries it before this process enters it, so a kernel that forbids it leaves no half-entered state.
+1. Each is tried. If the kernel refuses it, the statement has the reason, and the program still
+   runs.
+2. An unprivileged process needs a user namespace first. It maps the user to itself and nobody else.
+   A throwaway child tries it before this process enters it, so a kernel that forbids it leaves no
+   half-entered state.
 """
 
 from __future__ import annotations
@@ -26,7 +29,9 @@ _EMPTY: Final = linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NO
 _SIOCSIFFLAGS: Final = 0x8914
 _IFF_UP_RUNNING: Final = 0x41
 _NOT_WANTED: Final = "switched off"
-MOUNTS_HELD: Final = "own root folder: only the workspace, /tmp, /var/tmp and a private folder are writable"
+MOUNTS_HELD: Final = (
+    "own root folder: only the workspace, /tmp, /var/tmp and a private folder are writable"
+)
 
 _KINDS: Final = (
     ("network", linux.CLONE_NEWNET, "own network namespace, loopback only"),
@@ -41,11 +46,16 @@ def reason(error: OSError) -> str:
 
 
 def enter(facilities: Sequence[str]) -> list[Statement]:
-    """Enter the namespaces in `facilities` that the kernel permits. The pid namespace applies to children."""
+    """Enter the namespaces in `facilities` that the kernel permits.
+
+    The pid namespace applies to children.
+    """
     wanted = [kind for kind in _KINDS if kind[0] in facilities]
     if wanted and not _is_allowed(linux.CLONE_NEWNET) and _is_allowed(linux.CLONE_NEWUSER):
         _enter_user_namespace()
-    statements = [Statement(name, False, _NOT_WANTED) for name, _, _ in _KINDS if name not in facilities]
+    statements = [
+        Statement(name, False, _NOT_WANTED) for name, _, _ in _KINDS if name not in facilities
+    ]
     for name, flag, detail in wanted:
         try:
             linux.unshare(flag)
@@ -96,17 +106,21 @@ def _enter_user_namespace() -> None:
 
 
 def _raise_loopback() -> None:
-    """Bring up the loopback interface, where programs under test talk to themselves, and nobody else is."""
+    """Bring up the loopback interface, where programs under test talk to themselves, and nobody
+    else is.
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as handle:
         fcntl.ioctl(handle, _SIOCSIFFLAGS, struct.pack("16sH22x", b"lo", _IFF_UP_RUNNING))
 
 
 def build_root(mounts: Sequence[Mount]) -> bool:
-    """Make the root folder described by `mounts`, and enter it. The first process of a pid namespace must call this.
-    Return whether /proc shows that namespace; otherwise there is no /proc. Raises PathSwapped, OSError.
+    """Make the root folder described by `mounts`, and enter it.
 
-    Every source is opened before anything is mounted, then checked, copied and attached by its descriptor: no path is
-    looked up twice.
+    The first process of a pid namespace must call this. Return whether /proc shows that namespace;
+    otherwise there is no /proc. Raises PathSwapped, OSError.
+
+    Every source is opened before anything is mounted, then checked, copied and attached by its
+    descriptor: no path is looked up twice.
     """
     trees = {mount: _clone(mount) for mount in mounts if mount.kind in ("read", "write", "device")}
     base = "/tmp" if Path("/tmp").is_dir() else "/mnt"  # noqa: S108  # a mount point
@@ -117,10 +131,20 @@ def build_root(mounts: Sequence[Mount]) -> bool:
     os.chdir("/")
     for mount in mounts:
         _carry_out(mount, trees.get(mount))
-    own_proc = _try_mount("proc", "/proc", "proc", linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
+    own_proc = _try_mount(
+        "proc",
+        "/proc",
+        "proc",
+        linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC,
+    )
     linux.unmount("/old")
     Path("/old").rmdir()
-    linux.mount(None, "/", None, linux.MS_REMOUNT | linux.MS_BIND | linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV)
+    linux.mount(
+        None,
+        "/",
+        None,
+        linux.MS_REMOUNT | linux.MS_BIND | linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV,
+    )
     return own_proc
 
 
@@ -132,7 +156,9 @@ def _clone(mount: Mount) -> int:
             raise PathSwapped(mount.source)
         tree = linux.clone_tree(descriptor)
         attributes = linux.ATTR_NOSUID | (0 if mount.kind == "device" else linux.ATTR_NODEV)
-        linux.restrict_mounts(tree, attributes | (linux.ATTR_RDONLY if mount.kind in ("read", "device") else 0))
+        linux.restrict_mounts(
+            tree, attributes | (linux.ATTR_RDONLY if mount.kind in ("read", "device") else 0)
+        )
         return tree
     finally:
         os.close(descriptor)

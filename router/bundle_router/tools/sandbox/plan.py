@@ -1,9 +1,10 @@
 """The messages between router and launcher: two JSON shapes, read by both sides.
 
-The launcher reports that it is ready, reads one line of plan from its control pipe and carries it out. Any further
-byte, or the pipe's end, means "end everything now", so a dying router takes its programs with it. Reports are JSON
-lines on a pipe of their own, which is closed before the program starts: the program can't forge them. Values are named
-tuples: a launcher that loads `dataclasses` takes a third longer to start.
+The launcher reports that it is ready, reads one line of plan from its control pipe and carries it
+out. Any further byte, or the pipe's end, means "end everything now", so a dying router takes its
+programs with it. Reports are JSON lines on a pipe of their own, which is closed before the program
+starts: the program can't forge them. Values are named tuples: a launcher that loads `dataclasses`
+takes a third longer to start.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ FACILITIES: Final[tuple[Facility, ...]] = (
     *("bubblewrap", "network", "process tree", "mounts"),
     *("files", "system calls"),
 )
-"""Facilities that can be omitted on purpose. All others (limits, privileges, ending every process) always apply."""
+"""Facilities that can be omitted on purpose.
+
+All others (limits, privileges, ending every process) always apply.
+"""
 NAMESPACES: Final = ("network", "process tree", "mounts")
 
 MountKind = Literal["folder", "link", "read", "write", "device", "memory", "hide"]
@@ -32,7 +36,8 @@ class Statement(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A file or folder by its path, with the identity that the router saw there: the path may be swapped meanwhile.
+    """A file or folder by its path, with the identity that the router saw there: the path may be
+    swapped meanwhile.
 
     If a `required` place can't be protected from the program, the program is not started.
     """
@@ -46,9 +51,10 @@ class Place(NamedTuple):
 class Mount(NamedTuple):
     """One step of building the program's own root folder, which begins empty; see `tree.mounts_of`.
 
-    `read`, `write` and `device` show `source` at `target`, with everything beneath; `device` and `inode` identify the
-    expected source (0: any). `link` makes a symlink with the text `source`, `folder` an empty folder, `memory` an empty
-    writable one of `MEMORY_FOLDER_BYTES`; `hide` covers the target by an empty read-only one.
+    `read`, `write` and `device` show `source` at `target`, with everything beneath; `device` and
+    `inode` identify the expected source (0: any). `link` makes a symlink with the text `source`,
+    `folder` an empty folder, `memory` an empty writable one of `MEMORY_FOLDER_BYTES`; `hide` covers
+    the target by an empty read-only one.
     """
 
     kind: MountKind
@@ -64,19 +70,21 @@ MEMORY_FOLDER_BYTES: Final = 64 << 20
 class SandboxPlan(NamedTuple):
     """Everything that the launcher needs. Descriptors are inherited under the same numbers.
 
-    `binary_fd` is executed (the router checked it, so nothing can be swapped in between); `cwd` must still be the
-    folder behind `cwd_fd` when the program starts. Landlock grants writing beneath `root_fd`, the folder that the
-    program works in, and `write`, and using `read` and `devices`.
+    `binary_fd` is executed (the router checked it, so nothing can be swapped in between); `cwd`
+    must still be the folder behind `cwd_fd` when the program starts. Landlock grants writing
+    beneath `root_fd`, the folder that the program works in, and `write`, and using `read` and
+    `devices`.
 
-    With a mount namespace, the program has a root of its own (`mounts`, filled in by the router): it sees `read`,
-    `devices`, `write`, the folder behind `root_fd` and the `temporary` folders (source, target). `hidden` and `masked`
-    places are emptied, `protected` ones read-only, and `pinned` folders, which hold some of those, can't be moved away
-    with them. If one of these was swapped the program does not start. `entered` says that bubblewrap has done all that
-    before the launcher starts. `loader` are folders that only the launcher itself needs.
+    With a mount namespace, the program has a root of its own (`mounts`, filled in by the router):
+    it sees `read`, `devices`, `write`, the folder behind `root_fd` and the `temporary` folders
+    (source, target). `hidden` and `masked` places are emptied, `protected` ones read-only, and
+    `pinned` folders, which hold some of those, can't be moved away with them. If one of these was
+    swapped the program does not start. `entered` says that bubblewrap has done all that before the
+    launcher starts. `loader` are folders that only the launcher itself needs.
 
-    `memory_bytes` bounds one process's address space, `total_memory_bytes` the memory of all; `file_bytes` one file,
-    `total_written_bytes` and `max_new_files` all writing. `cgroups` are the program's control groups (descriptor, name,
-    what they bound).
+    `memory_bytes` bounds one process's address space, `total_memory_bytes` the memory of all;
+    `file_bytes` one file, `total_written_bytes` and `max_new_files` all writing. `cgroups` are the
+    program's control groups (descriptor, name, what they bound).
     """
 
     argv: tuple[str, ...]
@@ -116,7 +124,9 @@ class SandboxPlan(NamedTuple):
         fields: dict[str, Any] = json.loads(line)
         for name, value in fields.items():
             if isinstance(value, list):
-                fields[name] = tuple(tuple(item) if isinstance(item, list) else item for item in value)
+                fields[name] = tuple(
+                    tuple(item) if isinstance(item, list) else item for item in value
+                )
         for name in ("protected", "hidden", "masked", "pinned"):
             fields[name] = tuple(Place(*place) for place in fields[name])
         fields["mounts"] = tuple(Mount(*mount) for mount in fields["mounts"])

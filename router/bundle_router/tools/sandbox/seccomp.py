@@ -1,13 +1,16 @@
 """Refuses system calls that a program never needs and that bypass the rest of the isolation.
 
 Rules:
-1. Refused (EPERM): io_uring, key rings, tracing other processes, mounts, new namespaces, kernel modules, BPF and the
-   like. `clone3` and `openat2` don't exist (ENOSYS): a filter can't see their flags, and programs fall back.
-2. Sockets: IP, netlink and, if none outside can be reached, unix; no vsock, no packet, no AF_ALG. No TCP by another
-   name (MPTCP, SCTP, SMC, fast open), which Landlock does not see. IPC by key or name is treated as unix sockets are.
+1. Refused (EPERM): io_uring, key rings, tracing other processes, mounts, new namespaces, kernel
+   modules, BPF and the like. `clone3` and `openat2` don't exist (ENOSYS): a filter can't see their
+   flags, and programs fall back.
+2. Sockets: IP, netlink and, if none outside can be reached, unix; no vsock, no packet, no AF_ALG.
+   No TCP by another name (MPTCP, SCTP, SMC, fast open), which Landlock does not see. IPC by key or
+   name is treated as unix sockets are.
 3. No file becomes set-user-ID or set-group-ID, by any call.
-4. A process can't hide its accounts from the watcher of the bounds (PR_SET_DUMPABLE), nor limit or slow it down: by
-   number, only processes of an own pid namespace but its first get limits and priorities.
+4. A process can't hide its accounts from the watcher of the bounds (PR_SET_DUMPABLE), nor limit or
+   slow it down: by number, only processes of an own pid namespace but its first get limits and
+   priorities.
 5. Calls of a foreign architecture (32 bits, x32) don't exist.
 """
 
@@ -70,7 +73,14 @@ _REFUSED: Final = {
 }
 _IPC: Final = (
     *((29, 194), (30, 196), (31, 195), (64, 190), (65, 193), (220, 192), (66, 191)),  # shm…, sem…
-    *((68, 186), (69, 189), (70, 188), (71, 187), (240, 180), (241, 181)),  # msg…, mq_open, mq_unlink
+    *(
+        (68, 186),
+        (69, 189),
+        (70, 188),
+        (71, 187),
+        (240, 180),
+        (241, 181),
+    ),  # msg…, mq_open, mq_unlink
 )
 _ABSENT: Final = {"clone3": (435, 435), "openat2": (437, 437)}
 _UNSUPPORTED: Final = {"fallocate": (285, 47)}
@@ -89,7 +99,9 @@ _BITS_REFUSED: Final = (
     (85, -1, 1, _SET_ID),  # creat
     (133, -1, 1, _SET_ID),  # mknod
     (259, 33, 2, _SET_ID),  # mknodat
-    *((*call, 0x20000000) for call in ((44, 206, 3), (46, 211, 2), (307, 269, 3))),  # sendto…: MSG_FASTOPEN
+    *(
+        (*call, 0x20000000) for call in ((44, 206, 3), (46, 211, 2), (307, 269, 3))
+    ),  # sendto…: MSG_FASTOPEN
 )
 _DATAGRAM_PAIR: Final = (53, 199, 1, 2)
 """socketpair(2) of SOCK_DGRAM or SOCK_RAW, which can be connected anew."""
@@ -104,9 +116,19 @@ _VALUES_REFUSED: Final = (
 )
 _OF_PROCESS: Final = (
     # (x86_64, aarch64, argument that is a process's number)
-    *((302, 261, 0), (141, 140, 1), (144, 119, 0), (142, 118, 0), (314, 274, 0), (203, 122, 0), (251, 30, 1)),
+    *(
+        (302, 261, 0),
+        (141, 140, 1),
+        (144, 119, 0),
+        (142, 118, 0),
+        (314, 274, 0),
+        (203, 122, 0),
+        (251, 30, 1),
+    ),
 )
-"""prlimit64, setpriority, sched_setscheduler, sched_setparam, sched_setattr, sched_setaffinity, ioprio_set."""
+"""prlimit64, setpriority, sched_setscheduler, sched_setparam, sched_setattr, sched_setaffinity,
+ioprio_set.
+"""
 _SOCKET: Final = (41, 198)
 _MACHINES: Final = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 """Column of the tables, and the kernel's number of the architecture (linux/audit.h)."""
@@ -117,19 +139,39 @@ _NUMBER_AT, _ARCHITECTURE_AT, _ARGUMENTS_AT = 0, 4, 16
 
 
 def install(*, unix_sockets: bool, own_pids: bool) -> None:
-    """Install the filter irrevocably. Raises OSError if the kernel or the architecture does not support it."""
-    linux.filter_system_calls(program(os.uname().machine, unix_sockets=unix_sockets, own_pids=own_pids))
+    """Install the filter irrevocably.
+
+    Raises OSError if the kernel or the architecture does not support it.
+    """
+    linux.filter_system_calls(
+        program(os.uname().machine, unix_sockets=unix_sockets, own_pids=own_pids)
+    )
 
 
 def program(machine: str, *, unix_sockets: bool, own_pids: bool) -> bytes:
-    """Return the filter. Raises OSError (ENOSYS) for a machine whose system call numbers we don't have."""
+    """Return the filter.
+
+    Raises OSError (ENOSYS) for a machine whose system call numbers we don't have.
+    """
     if machine not in _MACHINES:
         raise OSError(errno.ENOSYS, f"no table of system calls for {machine}")
     column, architecture = _MACHINES[machine]
     families = (socket.AF_INET, socket.AF_INET6, 16, *([socket.AF_UNIX] if unix_sockets else []))
-    steps = [_step(_LOAD, _ARCHITECTURE_AT), _step(_EQUAL, architecture, 1, 0), _error(errno.ENOSYS)]
-    steps += [_step(_LOAD, _NUMBER_AT), _step(_GREATER_OR_EQUAL, 0x40000000, 0, 1), _error(errno.ENOSYS)]
-    for table, code in ((_REFUSED, errno.EPERM), (_ABSENT, errno.ENOSYS), (_UNSUPPORTED, errno.EOPNOTSUPP)):
+    steps = [
+        _step(_LOAD, _ARCHITECTURE_AT),
+        _step(_EQUAL, architecture, 1, 0),
+        _error(errno.ENOSYS),
+    ]
+    steps += [
+        _step(_LOAD, _NUMBER_AT),
+        _step(_GREATER_OR_EQUAL, 0x40000000, 0, 1),
+        _error(errno.ENOSYS),
+    ]
+    for table, code in (
+        (_REFUSED, errno.EPERM),
+        (_ABSENT, errno.ENOSYS),
+        (_UNSUPPORTED, errno.EOPNOTSUPP),
+    ):
         for numbers in table.values():
             steps += [_step(_EQUAL, numbers[column], 0, 1), _error(code)]
     for numbers in () if unix_sockets else _IPC:
@@ -138,7 +180,9 @@ def program(machine: str, *, unix_sockets: bool, own_pids: bool) -> bytes:
     for test, rows in ((_ANY_BIT, bits), (_EQUAL, _VALUES_REFUSED)):
         for row in rows:
             if row[column] >= 0:
-                steps += _on_argument(row[column], row[2], [_step(test, row[3], 0, 1), _error(errno.EPERM)])
+                steps += _on_argument(
+                    row[column], row[2], [_step(test, row[3], 0, 1), _error(errno.EPERM)]
+                )
     others = _step(_EQUAL, 1, 0, 1) if own_pids else _step(_EQUAL, 0, 1, 0)
     for process in _OF_PROCESS:
         steps += _on_argument(process[column], process[2], [others, _error(errno.EPERM)])
@@ -148,7 +192,9 @@ def program(machine: str, *, unix_sockets: bool, own_pids: bool) -> bytes:
 
 
 def _on_argument(number: int, argument: int, verdict: list[bytes]) -> Iterator[bytes]:
-    """Yield the steps for one system call that test the low half of one argument, and load the call's number again."""
+    """Yield the steps for one system call that test the low half of one argument, and load the
+    call's number again.
+    """
     yield _step(_EQUAL, number, 0, len(verdict) + 2)
     yield _step(_LOAD, _ARGUMENTS_AT + 8 * argument)
     yield from verdict

@@ -1,11 +1,11 @@
 """Starts the program, waits for it, and ends all its remaining processes.
 
 Rules:
-1. The program and all its children descend from this process, which is either the first process of their pid namespace
-   or their subreaper. So "no children left" (ECHILD) means that no process is left, wherever it moved: another process
-   group, another session, a double fork.
-2. Finished, stopped and abandoned programs end in the same way: TERM to all, a short grace, then KILL until none is
-   left.
+1. The program and all its children descend from this process, which is either the first process of
+   their pid namespace or their subreaper. So "no children left" (ECHILD) means that no process is
+   left, wherever it moved: another process group, another session, a double fork.
+2. Finished, stopped and abandoned programs end in the same way: TERM to all, a short grace, then
+   KILL until none is left.
 3. The program's own exit is reported as soon as it is known, before the rest is ended.
 """
 
@@ -34,7 +34,9 @@ _POLL_S: Final = 0.02
 class Supervisor:
     """One program's life. `statements` are those already made (about the namespaces)."""
 
-    def __init__(self, plan: SandboxPlan, control_fd: int, statements: list[Statement], *, own_users: bool) -> None:
+    def __init__(
+        self, plan: SandboxPlan, control_fd: int, statements: list[Statement], *, own_users: bool
+    ) -> None:
         self._plan = plan
         self._control = control_fd
         self._statements = statements
@@ -54,7 +56,9 @@ class Supervisor:
             self._report(failed=str(error))
             return
         others = _everyone_else if self._first else partial(descendants, os.getpid())
-        self._watcher = Watcher(self._plan, others if own_proc else None, target.bounds_of_groups(self._plan))
+        self._watcher = Watcher(
+            self._plan, others if own_proc else None, target.bounds_of_groups(self._plan)
+        )
         self._program = os.fork()
         if self._program == 0:
             self._be_program()
@@ -69,7 +73,10 @@ class Supervisor:
         return any(statement.held for statement in self._statements if statement.name == name)
 
     def _report(self, **fields: Any) -> None:
-        """Report to the router. If the router is gone, the report is dropped, and the program is still ended."""
+        """Report to the router.
+
+        If the router is gone, the report is dropped, and the program is still ended.
+        """
         with contextlib.suppress(BrokenPipeError):
             os.write(self._plan.report_fd, json.dumps(fields).encode("ascii") + b"\n")
 
@@ -81,7 +88,10 @@ class Supervisor:
         return readable
 
     def _arrange_mounts(self) -> bool:
-        """Return whether /proc shows this process's own pid namespace. Raises OSError, PathSwapped, _Unprotected."""
+        """Return whether /proc shows this process's own pid namespace.
+
+        Raises OSError, PathSwapped, _Unprotected.
+        """
         plan = self._plan
         if not self._is_held("mounts"):
             self._statements += _not_kept(plan, self._statements)
@@ -96,12 +106,14 @@ class Supervisor:
             detail = "hidden" if place in hidden else "read-only"
             if place.required and not safe:
                 raise _Unprotected(place, "it is a symbolic link")
-            self._statements.append(_about(place, safe, detail if safe else "a symbolic link, which can be replaced"))
+            self._statements.append(
+                _about(place, safe, detail if safe else "a symbolic link, which can be replaced")
+            )
         read = (*plan.read, "/proc") if own_proc else plan.read
         self._plan = plan._replace(read=read, write=(*plan.write, *_own_writable(plan)))
         return own_proc
 
-    # --- the child ---------------------------------------------------------------------------------------------------
+    # --- the child --------------------------------------------------------------------------------
 
     def _be_program(self) -> None:
         try:
@@ -125,10 +137,13 @@ class Supervisor:
         statements += [files, target.drop_privileges()]
         sockets = self._is_held("mounts") and (self._is_held("network") or abi >= 6)
         calls = target.filter_calls(plan, unix_sockets=sockets, own_pids=self._first)
-        statements += [calls, *target.consequences(sockets=sockets, calls=calls.held, mounts=self._is_held("mounts"))]
+        statements += [
+            calls,
+            *target.consequences(sockets=sockets, calls=calls.held, mounts=self._is_held("mounts")),
+        ]
         self._report(**encode_statements(statements))
 
-    # --- the parent --------------------------------------------------------------------------------------------------
+    # --- the parent -------------------------------------------------------------------------------
 
     def _wait(self, wake: int) -> None:
         """Return when the program has ended or exceeded a bound, or the router asks for its end."""
@@ -139,11 +154,16 @@ class Supervisor:
             self._pause(wake, INTERVAL_S)
 
     def _pause(self, wake: int, timeout_s: float | None) -> None:
-        poll = select.poll()  # not `select`: the control's number is the router's, which may be over 1,023
+        poll = (
+            select.poll()
+        )  # not `select`: the control's number is the router's, which may be over 1,023
         poll.register(wake, select.POLLIN)
         if not self._stopped:
             poll.register(self._control, select.POLLIN)
-        ready = [descriptor for descriptor, _ in poll.poll(None if timeout_s is None else timeout_s * 1000)]
+        ready = [
+            descriptor
+            for descriptor, _ in poll.poll(None if timeout_s is None else timeout_s * 1000)
+        ]
         if wake in ready:
             with contextlib.suppress(BlockingIOError):
                 os.read(wake, 4096)
@@ -176,7 +196,9 @@ class Supervisor:
             self._pause(wake, _POLL_S)
 
     def _signal_all(self, number: int) -> None:
-        """Signal all processes: in a pid namespace all but its first; elsewhere all descendants of this process."""
+        """Signal all processes: in a pid namespace all but its first; elsewhere all descendants of
+        this process.
+        """
         if self._first:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(-1, number)
@@ -187,8 +209,10 @@ class Supervisor:
 
 
 def _reopen(descriptor: int, paths: Sequence[str], flags: int) -> None:
-    """Replace what the router opened by the same file in the own root: by the old one (also as /proc/self/exe) a
-    program would reach a mount outside, which is not read-only. Raises PathSwapped if it is at none of the paths."""
+    """Replace what the router opened by the same file in the own root: by the old one (also as
+    /proc/self/exe) a program would reach a mount outside, which is not read-only. Raises
+    PathSwapped if it is at none of the paths.
+    """
     for path in paths:
         with contextlib.suppress(OSError):
             if os.path.samestat(os.stat(path), os.fstat(descriptor)):  # noqa: PTH116  # text
@@ -206,32 +230,42 @@ class _Unprotected(Exception):
 
     def __init__(self, place: Place, why: str) -> None:
         super().__init__(
-            f"the router's own process runs code in {place.path}, which can't be kept read-only here ({why}): "
-            "keep the router's environment outside the workspace"
+            f"the router's own process runs code in {place.path}, which can't be kept read-only"
+            f" here ({why}): keep the router's environment outside the workspace"
         )
 
 
 def _not_kept(plan: SandboxPlan, statements: Iterable[Statement]) -> list[Statement]:
-    """Return the statements for a sandbox without mounts: Landlock can't exclude parts of what it grants."""
+    """Return the statements for a sandbox without mounts: Landlock can't exclude parts of what it
+    grants.
+    """
     why = "; ".join(statement.detail for statement in statements if statement.name == "mounts")
     for place in plan.protected:
         if place.required:
             raise _Unprotected(place, f"no mount namespace: {why}")
     hidden = [*plan.hidden, *plan.masked]
     kept = [place for place in plan.protected if place not in hidden]
-    readable = [_about(place, False, "can be read: hiding it needs a mount namespace") for place in hidden]
+    readable = [
+        _about(place, False, "can be read: hiding it needs a mount namespace") for place in hidden
+    ]
     return [*readable, *(_about(place, False, "needs a mount namespace") for place in kept)]
 
 
 def _path_of_root(plan: SandboxPlan) -> str:
     """Return the mount point of the program's working root: the only mount with its identity."""
     info = os.fstat(plan.root_fd)
-    found = [mount.target for mount in plan.mounts if (mount.device, mount.inode) == (info.st_dev, info.st_ino)]
+    found = [
+        mount.target
+        for mount in plan.mounts
+        if (mount.device, mount.inode) == (info.st_dev, info.st_ino)
+    ]
     return found[0] if found else plan.cwd
 
 
 def _own_writable(plan: SandboxPlan) -> Iterator[str]:
-    """Yield the writable folders of the own root, without /tmp if the workspace is reached through it."""
+    """Yield the writable folders of the own root, without /tmp if the workspace is reached through
+    it.
+    """
     yield SHARED_MEMORY
     for _, folder in plan.temporary:
         if not Path(_path_of_root(plan)).is_relative_to(folder):
@@ -244,11 +278,19 @@ def _everyone_else() -> list[int]:
 
 
 def descendants(root: int) -> list[int]:
-    """Return all descendants of `root`, nearest first, as /proc shows them now. Empty without /proc."""
+    """Return all descendants of `root`, nearest first, as /proc shows them now.
+
+    Empty without /proc.
+    """
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            after_name = (entry / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+            after_name = (
+                (entry / "stat")
+                .read_text(encoding="utf-8", errors="replace")
+                .rpartition(")")[2]
+                .split()
+            )
             children.setdefault(int(after_name[1]), []).append(int(entry.name))
     found = [root]
     for pid in found:

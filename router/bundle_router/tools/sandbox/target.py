@@ -40,7 +40,10 @@ def join_groups(plan: SandboxPlan) -> None:
 
 
 def remove_groups(plan: SandboxPlan) -> None:
-    """Remove the empty groups here, so that none is left if the router is killed. EBUSY: not quite empty yet."""
+    """Remove the empty groups here, so that none is left if the router is killed.
+
+    EBUSY: not quite empty yet.
+    """
     for group, name, _ in plan.cgroups:
         for _ in range(_REMOVE_TRIES):
             try:
@@ -54,9 +57,15 @@ def remove_groups(plan: SandboxPlan) -> None:
 
 
 def limit(plan: SandboxPlan, *, own_users: bool) -> None:
-    """Limit this process. RLIMIT_NPROC counts per user: it is useful in a user namespace, and ineffective for root."""
+    """Limit this process.
+
+    RLIMIT_NPROC counts per user: it is useful in a user namespace, and ineffective for root.
+    """
     limits = [
-        (resource.RLIMIT_CORE, 1),  # of 0 bytes, a core would still be given to the machine's handler of cores
+        (
+            resource.RLIMIT_CORE,
+            1,
+        ),  # of 0 bytes, a core would still be given to the machine's handler of cores
         (resource.RLIMIT_AS, plan.memory_bytes),
         (resource.RLIMIT_FSIZE, plan.file_bytes),
         (resource.RLIMIT_NOFILE, plan.open_files),
@@ -69,8 +78,12 @@ def limit(plan: SandboxPlan, *, own_users: bool) -> None:
 
 
 def enter_folder(plan: SandboxPlan) -> None:
-    """Open `cwd` anew, because the old descriptor does not see mounts of a new namespace, and compare."""
-    swapped = FileNotFoundError(f"the working folder {plan.cwd!r} was replaced while the program was being started")
+    """Open `cwd` anew, because the old descriptor does not see mounts of a new namespace, and
+    compare.
+    """
+    swapped = FileNotFoundError(
+        f"the working folder {plan.cwd!r} was replaced while the program was being started"
+    )
     try:
         folder = os.open(plan.cwd, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
@@ -82,12 +95,17 @@ def enter_folder(plan: SandboxPlan) -> None:
 
 
 def restrict_files(plan: SandboxPlan, *, network_held: bool) -> tuple[Statement, int]:
-    """Confine by Landlock. Return the statement, and Landlock's version (0: nothing is confined)."""
+    """Confine by Landlock.
+
+    Return the statement, and Landlock's version (0: nothing is confined).
+    """
     if "files" not in plan.facilities:
         return Statement("files", False, "switched off"), 0
     try:
         write: list[str | int] = [plan.root_fd, *plan.write]
-        version = landlock.restrict(write=write, read=plan.read, devices=plan.devices, tcp=network_held)
+        version = landlock.restrict(
+            write=write, read=plan.read, devices=plan.devices, tcp=network_held
+        )
     except OSError as error:
         return Statement("files", False, f"no Landlock ({reason(error)})"), 0
     tcp = "" if network_held or version < 4 else "; TCP refused, UDP not"
@@ -103,37 +121,57 @@ def filter_calls(plan: SandboxPlan, *, unix_sockets: bool, own_pids: bool) -> St
         seccomp.install(unix_sockets=unix_sockets, own_pids=own_pids)
     except OSError as error:
         return Statement(name, False, f"no seccomp filter ({error.strerror})")
-    return Statement(name, True, "no io_uring, key rings, tracing, mounts, namespaces, vsock; no set-user-ID files")
+    return Statement(
+        name,
+        True,
+        "no io_uring, key rings, tracing, mounts, namespaces, vsock; no set-user-ID files",
+    )
 
 
 def consequences(*, sockets: bool, calls: bool, mounts: bool) -> Iterator[Statement]:
-    """Yield the statements that follow, for unix sockets and for owners, modes and times of files outside."""
+    """Yield the statements that follow, for unix sockets and for owners, modes and times of files
+    outside.
+    """
     if sockets:
         yield Statement("unix sockets", True, "none outside can be reached")
     elif calls:
         yield Statement("unix sockets", True, "refused, since those outside could be reached")
     else:
         yield Statement("unix sockets", False, "sockets and IPC outside can be reached")
-    detail = "modes, owners, times and attributes outside " + ("are read-only" if mounts else "need a mount namespace")
+    detail = "modes, owners, times and attributes outside " + (
+        "are read-only" if mounts else "need a mount namespace"
+    )
     yield Statement("metadata", mounts, detail)
 
 
 def drop_privileges() -> Statement:
-    """Drop capabilities. Root keeps those for files of others (Landlock limits which files); other users keep none."""
+    """Drop capabilities.
+
+    Root keeps those for files of others (Landlock limits which files); other users keep none.
+    """
     kept = linux.FILE_CAPABILITIES if os.geteuid() == 0 else ()
     try:
         linux.keep_capabilities(kept)
     except OSError as error:
         return Statement("privileges", False, reason(error))
-    return Statement("privileges", True, "no new privileges" + ("; root with file capabilities only" if kept else ""))
+    return Statement(
+        "privileges",
+        True,
+        "no new privileges" + ("; root with file capabilities only" if kept else ""),
+    )
 
 
 def become(plan: SandboxPlan) -> None:
-    """Replace this process with the program. Never returns; raises OSError if it can't be started."""
+    """Replace this process with the program.
+
+    Never returns; raises OSError if it can't be started.
+    """
     for number in range(1, signal.NSIG):
         if number in (signal.SIGKILL, signal.SIGSTOP) or number not in signal.valid_signals():
             continue
-        if signal.getsignal(number) is not signal.SIG_DFL:  # Python ignores SIGPIPE and SIGXFSZ; programs expect them
+        if (
+            signal.getsignal(number) is not signal.SIG_DFL
+        ):  # Python ignores SIGPIPE and SIGXFSZ; programs expect them
             signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     os.execve(plan.binary_fd, list(plan.argv), dict(plan.env))  # noqa: S606  # no shell is the point

@@ -1,7 +1,8 @@
 """A program's root folder: what of the machine it sees, and what of that it may change.
 
-Only the router computes this, as a list of steps that bubblewrap or our own namespaces carry out alike. The root begins
-empty, so unnamed parts are absent: no socket, no home folder, nobody's temporary files.
+Only the router computes this, as a list of steps that bubblewrap or our own namespaces carry out
+alike. The root begins empty, so unnamed parts are absent: no socket, no home folder, nobody's
+temporary files.
 """
 
 from __future__ import annotations
@@ -14,12 +15,26 @@ from typing import Final
 
 from bundle_router.tools.sandbox.plan import Mount, Place, SandboxPlan
 
-_EMPTY_FOLDERS: Final = ("/dev", "/etc", "/home", "/mnt", "/opt", "/proc", "/root", "/run", "/srv", "/tmp", "/var")  # noqa: S108  # of a root of its own
+_EMPTY_FOLDERS: Final = (
+    "/dev",
+    "/etc",
+    "/home",
+    "/mnt",
+    "/opt",
+    "/proc",
+    "/root",
+    "/run",
+    "/srv",
+    "/tmp",  # noqa: S108  # of a root of its own
+    "/var",
+)
 SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108  # a mount of its own
 
 
 class PathSwapped(Exception):
-    """Another file is at a place than the router saw there, so it can't be protected from the program."""
+    """Another file is at a place than the router saw there, so it can't be protected from the
+    program.
+    """
 
     def __init__(self, path: str) -> None:
         super().__init__(f"{path} was replaced while the program was being started")
@@ -33,7 +48,11 @@ def mounts_of(plan: SandboxPlan) -> tuple[Mount, ...]:
     root = os.readlink(f"/proc/self/fd/{plan.root_fd}")  # noqa: PTH115  # text
     at_root = Place(root, *_identity_of(os.fstat(plan.root_fd)))
     read_only = any(Path(root).is_relative_to(place.path) for place in plan.protected)
-    inside = [place for place in (*plan.protected, *plan.hidden, *plan.masked, *plan.pinned) if place.path != root]
+    inside = [
+        place
+        for place in (*plan.protected, *plan.hidden, *plan.masked, *plan.pinned)
+        if place.path != root
+    ]
     check_places(inside)
     kept = [place for place in inside if not stat.S_ISLNK(Path(place.path).lstat().st_mode)]
     steps = [Mount("folder", path) for path in _EMPTY_FOLDERS]
@@ -43,12 +62,22 @@ def mounts_of(plan: SandboxPlan) -> tuple[Mount, ...]:
     steps += [Mount("write", target, source) for source, target in plan.temporary]
     steps += [Mount("write", path, path) for path in plan.write]
     steps += [_shown_mount(at_root, "read" if read_only else "write")]
-    steps += [_shown_mount(place, "read" if read_only else "write") for place in plan.pinned if place in kept]
-    steps += [_shown_mount(place, "read") for place in plan.protected if place in kept and _beneath(place.path, root)]
+    steps += [
+        _shown_mount(place, "read" if read_only else "write")
+        for place in plan.pinned
+        if place in kept
+    ]
+    steps += [
+        _shown_mount(place, "read")
+        for place in plan.protected
+        if place in kept and _beneath(place.path, root)
+    ]
     for place in (*plan.hidden, *plan.masked):
         is_folder = place in kept and stat.S_ISDIR(Path(place.path).lstat().st_mode)
         if place in kept:
-            steps += [Mount("hide", place.path) if is_folder else Mount("device", place.path, "/dev/null")]
+            steps += [
+                Mount("hide", place.path) if is_folder else Mount("device", place.path, "/dev/null")
+            ]
     return tuple(sorted(dict.fromkeys(steps), key=lambda step: step.target.rstrip("/").count("/")))
 
 
@@ -64,9 +93,16 @@ def check_places(places: Iterable[Place]) -> None:
 
 
 def _readable_mounts(paths: Iterable[str], *, below: str) -> Iterator[Mount]:
-    """Yield the read-only mounts: each path as written, with links as links, and its real target."""
+    """Yield the read-only mounts: each path as written, with links as links, and its real
+    target.
+    """
     shown: list[str] = []
-    every = {found for path in paths for found in (path, os.path.realpath(path)) if os.path.lexists(found)}
+    every = {
+        found
+        for path in paths
+        for found in (path, os.path.realpath(path))
+        if os.path.lexists(found)
+    }
     for path in sorted(every, key=len):
         if _beneath(path, below) or any(_beneath(path, other) for other in shown):
             continue
@@ -78,7 +114,9 @@ def _readable_mounts(paths: Iterable[str], *, below: str) -> Iterator[Mount]:
 
 
 def _shown_mount(place: Place, kind: str) -> Mount:
-    return Mount("read" if kind == "read" else "write", place.path, place.path, place.device, place.inode)
+    return Mount(
+        "read" if kind == "read" else "write", place.path, place.path, place.device, place.inode
+    )
 
 
 def _beneath(path: str, folder: str) -> bool:

@@ -1,7 +1,8 @@
-"""The local server `workspace`: runs allow-listed programs in the workspace, and writes files in it.
+"""The local server `workspace`: runs allow-listed programs in the workspace, and writes files in
+it.
 
-`config/policy.toml` lists the binaries and their permitted arguments; `grammar` has the rules of matching, `process`
-and `bundle_router.tools.sandbox` those of running, `writing` those of writing.
+`config/policy.toml` lists the binaries and their permitted arguments; `grammar` has the rules of
+matching, `process` and `bundle_router.tools.sandbox` those of running, `writing` those of writing.
 """
 
 from bundle_router.core.models import LocalTool

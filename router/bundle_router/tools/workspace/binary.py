@@ -2,10 +2,11 @@
 
 Rules:
 1. The path comes from the rule and is absolute. `PATH` is never searched.
-2. Symlinks are resolved once (distributions link `python3` to `python3.11`) and the result states the real path. The
-   opened file must be at that real path, and the opened file is executed.
-3. It must be a regular file, executable, not a script (whose interpreter would be another program than the allowed
-   one), writable only by root or the router's user, and not inside the workspace, where an agent could write it.
+2. Symlinks are resolved once (distributions link `python3` to `python3.11`) and the result states
+   the real path. The opened file must be at that real path, and the opened file is executed.
+3. It must be a regular file, executable, not a script (whose interpreter would be another program
+   than the allowed one), writable only by root or the router's user, and not inside the workspace,
+   where an agent could write it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ PYTHON = "@python"
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """An open, checked binary. `path` is the rule's (the program's argv[0]), `real_path` its resolved one."""
+    """An open, checked binary.
+
+    `path` is the rule's (the program's argv[0]), `real_path` its resolved one.
+    """
 
     path: str
     real_path: str
@@ -38,7 +42,10 @@ class Binary:
 
 @contextmanager
 def opened(rule: BinaryRule, *, workspace: str) -> Iterator[Binary]:
-    """Yield the rule's binary, open for the block. Raises ToolFailure `binary_unavailable`, `unsafe_binary`."""
+    """Yield the rule's binary, open for the block.
+
+    Raises ToolFailure `binary_unavailable`, `unsafe_binary`.
+    """
     path = sys.executable if rule.path == PYTHON else rule.path
     real_path = os.path.realpath(path)
     try:
@@ -53,7 +60,10 @@ def opened(rule: BinaryRule, *, workspace: str) -> Iterator[Binary]:
         info = os.fstat(descriptor)
         wrong = _why_unsafe(descriptor, info, real_path, workspace)
         if wrong:
-            raise ToolFailure(f"the binary {rule.name!r} ({real_path}) is not started: {wrong}", code="unsafe_binary")
+            raise ToolFailure(
+                f"the binary {rule.name!r} ({real_path}) is not started: {wrong}",
+                code="unsafe_binary",
+            )
         yield Binary(path, real_path, descriptor, info.st_dev, info.st_ino)
 
 
@@ -74,8 +84,13 @@ def _why_unsafe(descriptor: int, info: os.stat_result, real_path: str, workspace
 
 
 def _is_still(descriptor: int, info: os.stat_result, real_path: str) -> bool:
-    """Return whether the opened file is at the path now. Without /proc a hard link elsewhere passes for it."""
+    """Return whether the opened file is at the path now.
+
+    Without /proc a hard link elsewhere passes for it.
+    """
     try:
         return str(Path(f"/proc/self/fd/{descriptor}").readlink()) == real_path
     except OSError:
-        return os.path.realpath(real_path) == real_path and os.path.samestat(info, Path(real_path).stat())
+        return os.path.realpath(real_path) == real_path and os.path.samestat(
+            info, Path(real_path).stat()
+        )

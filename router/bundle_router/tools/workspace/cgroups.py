@@ -1,6 +1,7 @@
 """Control groups for one program, if the kernel has them and this process may make one.
 
-They bound the memory and the number of processes of the whole. RLIMIT_NPROC counts per user and not for root.
+They bound the memory and the number of processes of the whole. RLIMIT_NPROC counts per user and not
+for root.
 """
 
 from __future__ import annotations
@@ -34,14 +35,16 @@ class ControlGroup:
 def control_groups(
     limits: dict[str, int], *, mount: Path = _MOUNT, membership: str | None = None
 ) -> Iterator[tuple[ControlGroup, ...]]:
-    """Yield new groups with these limits (`pids`, `memory`), and remove them at the end; fewer, or none, if they can't
-    be made.
+    """Yield new groups with these limits (`pids`, `memory`), and remove them at the end; fewer, or
+    none, if they can't be made.
 
     `membership` is the text of /proc/self/cgroup: a group is made beneath this process's own.
     """
     made: list[ControlGroup] = []
     try:
-        for parent, controllers in _parents(mount, membership if membership is not None else _membership()):
+        for parent, controllers in _parents(
+            mount, membership if membership is not None else _membership()
+        ):
             wanted = {name: limits[name] for name in controllers if name in limits}
             group = _make(parent, wanted) if wanted else None
             if group is not None:
@@ -60,7 +63,9 @@ def _membership() -> str:
 
 
 def _parents(mount: Path, membership: str) -> Iterator[tuple[Path, list[str]]]:
-    """Yield the folders in which groups may be made, with their controllers (version 2: one hierarchy for all)."""
+    """Yield the folders in which groups may be made, with their controllers (version 2: one
+    hierarchy for all).
+    """
     for line in membership.splitlines():
         _, controllers, path = line.split(":", 2)
         for name in _LIMITS:
@@ -69,7 +74,10 @@ def _parents(mount: Path, membership: str) -> Iterator[tuple[Path, list[str]]]:
         if not controllers:
             parent = mount / path.lstrip("/")
             with contextlib.suppress(OSError):
-                yield parent, (parent / "cgroup.subtree_control").read_text(encoding="ascii").split()
+                yield (
+                    parent,
+                    (parent / "cgroup.subtree_control").read_text(encoding="ascii").split(),
+                )
 
 
 def _make(parent: Path, limits: dict[str, int]) -> ControlGroup | None:
@@ -79,7 +87,11 @@ def _make(parent: Path, limits: dict[str, int]) -> ControlGroup | None:
         group.mkdir(mode=0o700)
     except OSError:
         return None
-    bounded = tuple(name for name, value in limits.items() if any(_set(group / file, value) for file in _LIMITS[name]))
+    bounded = tuple(
+        name
+        for name, value in limits.items()
+        if any(_set(group / file, value) for file in _LIMITS[name])
+    )
     if not bounded:
         _remove(group)
         return None
@@ -95,8 +107,13 @@ def _set(file: Path, value: int) -> bool:
 
 
 def _remove(group: Path) -> None:
-    """Remove an empty group. The kernel frees the last process's place just after it was reaped: EBUSY until then."""
-    for _ in range(_REMOVE_TRIES):  # then it stays, which costs nothing: the supervisor has ended its processes
+    """Remove an empty group.
+
+    The kernel frees the last process's place just after it was reaped: EBUSY until then.
+    """
+    for _ in range(
+        _REMOVE_TRIES
+    ):  # then it stays, which costs nothing: the supervisor has ended its processes
         with contextlib.suppress(OSError):
             group.rmdir()
         if not group.exists():

@@ -1,4 +1,6 @@
-"""`exec` and `binaries`: start an allow-listed program in the workspace, and list what may be started."""
+"""`exec` and `binaries`: start an allow-listed program in the workspace, and list what may be
+started.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,15 @@ from typing import Any, Final
 
 from pydantic import Field
 
-from bundle_router.core.models import BinaryRule, Data, Frozen, LocalTool, Text, ToolContext, ToolOutput
+from bundle_router.core.models import (
+    BinaryRule,
+    Data,
+    Frozen,
+    LocalTool,
+    Text,
+    ToolContext,
+    ToolOutput,
+)
 from bundle_router.errors import ToolFailure
 from bundle_router.tools.descriptors import Opened
 from bundle_router.tools.private_folders import private_folder
@@ -27,7 +37,12 @@ from bundle_router.tools.workspace import confine, grammar, macos
 from bundle_router.tools.workspace.binary import Binary, opened
 from bundle_router.tools.workspace.cgroups import ControlGroup, control_groups
 from bundle_router.tools.workspace.confine import environment
-from bundle_router.tools.workspace.keeping import ProtectedPlaces, moved_aside, protected_places, still_kept
+from bundle_router.tools.workspace.keeping import (
+    ProtectedPlaces,
+    moved_aside,
+    protected_places,
+    still_kept,
+)
 from bundle_router.tools.workspace.process import ProcessExit, run
 from bundle_router.tools.workspace.survey import MAX_ENTRIES
 
@@ -47,28 +62,41 @@ _RESERVE_S: Final = 2.0
 _RESERVE_BYTES: Final = 8_192
 _LEAST_BYTES: Final = 2_048
 _NOT_SURVEYED: Final = Statement(
-    "survey", False, f"more than {MAX_ENTRIES:,} entries: sockets, credentials and links among the rest were not found"
+    "survey",
+    False,
+    f"more than {MAX_ENTRIES:,} entries: sockets, credentials and links among the rest were not"
+    " found",
 )
 
 
 class ExecArguments(Frozen):
     """Arguments of `workspace.exec`."""
 
-    binary: str = Field(max_length=64, description="Name of an allowed binary; `binaries` lists them.")
+    binary: str = Field(
+        max_length=64, description="Name of an allowed binary; `binaries` lists them."
+    )
     args: tuple[str, ...] = Field(
         default=(),
         max_length=grammar.MAX_ARGUMENTS,
-        description="Arguments, one item each. No shell: quotes, globs, pipes and && are not interpreted.",
+        description=(
+            "Arguments, one item each. No shell: quotes, globs, pipes and && are not interpreted."
+        ),
     )
-    cwd: str = Field(default=".", max_length=4096, description="Folder to run in, relative to the workspace.")
-    stdin: str | None = Field(default=None, max_length=MAX_STDIN, description="Text for standard input.")
+    cwd: str = Field(
+        default=".", max_length=4096, description="Folder to run in, relative to the workspace."
+    )
+    stdin: str | None = Field(
+        default=None, max_length=MAX_STDIN, description="Text for standard input."
+    )
 
 
 class BinariesArguments(Frozen):
     """Arguments of `workspace.binaries`: none."""
 
 
-def execute(arguments: ExecArguments, context: ToolContext, *, facilities: tuple[str, ...] = FACILITIES) -> ToolOutput:
+def execute(
+    arguments: ExecArguments, context: ToolContext, *, facilities: tuple[str, ...] = FACILITIES
+) -> ToolOutput:
     """Run one program to its end. Raises ToolFailure if nothing was started.
 
     `facilities` omits parts of the isolation, so that tests can show what holds without them.
@@ -85,18 +113,25 @@ def execute(arguments: ExecArguments, context: ToolContext, *, facilities: tuple
     ):
         start = _starter(root.path)
         _check_paths(root, arguments, accepted)
-        kept = protected_places(root, context, confine.readable_paths(rule, binary), protect_git=rule.protect_git)
+        kept = protected_places(
+            root, context, confine.readable_paths(rule, binary), protect_git=rule.protect_git
+        )
         plan = _plan(rule, binary, arguments, root=root, cwd_fd=cwd_fd, private=private, kept=kept)
         plan = plan._replace(cgroups=cgroups, facilities=facilities)
         with moved_aside(root, kept.absent) as moved:
             finished = start(
                 plan,
                 stdin=arguments.stdin,
-                timeout_s=min(rule.timeout_s, max(context.timeout_s - _RESERVE_S, context.timeout_s / 2)),
+                timeout_s=min(
+                    rule.timeout_s, max(context.timeout_s - _RESERVE_S, context.timeout_s / 2)
+                ),
                 cancelled=context.cancelled,
                 max_bytes=max((context.max_bytes - _RESERVE_BYTES) // 2, _LEAST_BYTES),
             )
-    statements = (*still_kept(kept, finished.statements), *(() if kept.surveyed else (_NOT_SURVEYED,)))
+    statements = (
+        *still_kept(kept, finished.statements),
+        *(() if kept.surveyed else (_NOT_SURVEYED,)),
+    )
     return _output(replace(finished, statements=statements), binary, arguments, moved)
 
 
@@ -104,13 +139,23 @@ def list_binaries(arguments: BinariesArguments, context: ToolContext) -> ToolOut
     """Return the command lines that `exec` may start, one line for each permitted form."""
     rules = context.settings.binaries
     lines = [line for rule in rules for line in grammar.usage(rule)]
-    text = "\n".join(lines) if lines else "No binary is allowed. An operator can add [[binaries]] to policy.toml."
-    rows = [{"name": r.name, "path": r.path, "timeout_s": r.timeout_s, "forms": grammar.usage(r)} for r in rules]
+    text = (
+        "\n".join(lines)
+        if lines
+        else "No binary is allowed. An operator can add [[binaries]] to policy.toml."
+    )
+    rows = [
+        {"name": r.name, "path": r.path, "timeout_s": r.timeout_s, "forms": grammar.usage(r)}
+        for r in rules
+    ]
     return ToolOutput((Text(text), Data({"binaries": rows})))
 
 
 def _starter(root: str) -> Callable[..., ProcessExit]:
-    """Return the function that runs a plan on this system. Raises ToolFailure if nothing can confine a program."""
+    """Return the function that runs a plan on this system.
+
+    Raises ToolFailure if nothing can confine a program.
+    """
     if sys.platform == "linux":
         return run
     program = find_binary("sandbox-exec", outside=root) if sys.platform == "darwin" else None
@@ -120,7 +165,7 @@ def _starter(root: str) -> Callable[..., ProcessExit]:
     return partial(macos.run, program, root=root)
 
 
-# --- before --------------------------------------------------------------------------------------------------------
+# --- before ---------------------------------------------------------------------------------------
 
 
 def _rule(name: str, context: ToolContext) -> BinaryRule:
@@ -128,7 +173,9 @@ def _rule(name: str, context: ToolContext) -> BinaryRule:
         if rule.name == name:
             return rule
     known = ", ".join(rule.name for rule in context.settings.binaries) or "none"
-    raise ToolFailure(f"{name!r} is not an allowed binary", code="unknown_binary", advice=f"allowed: {known}")
+    raise ToolFailure(
+        f"{name!r} is not an allowed binary", code="unknown_binary", advice=f"allowed: {known}"
+    )
 
 
 def _accept_arguments(rule: BinaryRule, args: tuple[str, ...]) -> grammar.Accepted:
@@ -143,11 +190,15 @@ def _refusal(rule: BinaryRule, args: tuple[str, ...], refused: grammar.Refused) 
     if 0 <= refused.index < len(args):
         shown += f" {args[refused.index][:200]!a}"
     allowed = "; ".join(grammar.usage(rule))
-    return ToolFailure(f"{rule.name}: {shown}: {refused.why}", code="not_permitted", advice=f"permitted: {allowed}")
+    return ToolFailure(
+        f"{rule.name}: {shown}: {refused.why}", code="not_permitted", advice=f"permitted: {allowed}"
+    )
 
 
 def _check_paths(root: Root, arguments: ExecArguments, accepted: grammar.Accepted) -> None:
-    """Refuse a path that leads out of the workspace through a symlink. Paths that do not, or can't, exist are accepted.
+    """Refuse a path that leads out of the workspace through a symlink.
+
+    Paths that do not, or can't, exist are accepted.
 
     A link may change between this check and the program's own open; then Landlock keeps it inside.
     """
@@ -182,7 +233,10 @@ def _plan(
         read=read,
         devices=confine.DEVICES,
         loader=confine.loader(),
-        temporary=((f"{private}/tmp", "/tmp"), (f"{private}/var-tmp", "/var/tmp")),  # noqa: S108  # of its own root
+        temporary=(
+            (f"{private}/tmp", "/tmp"),  # noqa: S108  # of its own root
+            (f"{private}/var-tmp", "/var/tmp"),  # noqa: S108
+        ),
         protected=kept.protected,
         hidden=kept.hidden,
         masked=kept.masked,
@@ -197,9 +251,15 @@ def _plan(
 
 @contextmanager
 def _opened_groups(groups: Sequence[ControlGroup]) -> Iterator[tuple[tuple[int, str, str], ...]]:
-    """Yield descriptors of the groups for the launcher, which sees no control groups in its own root."""
+    """Yield descriptors of the groups for the launcher, which sees no control groups in its own
+    root.
+    """
     found = [
-        (os.open(group.path, PATH_ONLY | os.O_DIRECTORY), group.path.name, " ".join(group.controllers))
+        (
+            os.open(group.path, PATH_ONLY | os.O_DIRECTORY),
+            group.path.name,
+            " ".join(group.controllers),
+        )
         for group in groups
     ]
     try:
@@ -209,22 +269,28 @@ def _opened_groups(groups: Sequence[ControlGroup]) -> Iterator[tuple[tuple[int, 
             os.close(descriptor)
 
 
-# --- after ---------------------------------------------------------------------------------------------------------
+# --- after ----------------------------------------------------------------------------------------
 
 
-def _output(finished: ProcessExit, binary: Binary, arguments: ExecArguments, moved: list[str]) -> ToolOutput:
+def _output(
+    finished: ProcessExit, binary: Binary, arguments: ExecArguments, moved: list[str]
+) -> ToolOutput:
     parts = [_headline(finished), *moved]
     for name, kept in (("stdout", finished.stdout), ("stderr", finished.stderr)):
         if kept.total:
             parts.append(f"--- {name}, {kept.total:,} bytes ---\n{kept.text.rstrip()}")
     parts.append(summary(finished.statements))
     failed = finished.ended != "exited" or finished.exit_code != 0
-    return ToolOutput((Text("\n".join(parts)), Data(_record(finished, binary, arguments))), failed=failed)
+    return ToolOutput(
+        (Text("\n".join(parts)), Data(_record(finished, binary, arguments))), failed=failed
+    )
 
 
 def _headline(finished: ProcessExit) -> str:
     took = f"{finished.elapsed_ms / 1000:.2f} s"
-    left = f"; {finished.leftovers} processes it left running were ended" if finished.leftovers else ""
+    left = (
+        f"; {finished.leftovers} processes it left running were ended" if finished.leftovers else ""
+    )
     if finished.ended == "timeout":
         return f"ended after {took}: out of time{left}"
     if finished.ended == "cancelled":
@@ -242,7 +308,10 @@ def _signal_name(number: int) -> str:
 
 
 def summary(statements: tuple[Statement, ...]) -> str:
-    """Return one short line for the model: which protections held, then which did not and why. The record has all."""
+    """Return one short line for the model: which protections held, then which did not and why.
+
+    The record has all.
+    """
     enforced = ", ".join(s.name for s in statements if s.held) or "nothing"
     missing = ", ".join(f"{s.name} ({s.detail})" for s in statements if not s.held)
     return f"isolated or limited: {enforced}" + (f"; NOT: {missing}" if missing else "")
@@ -259,7 +328,9 @@ def _record(finished: ProcessExit, binary: Binary, arguments: ExecArguments) -> 
         "signal": None if finished.signal is None else _signal_name(finished.signal),
         "elapsed_ms": round(finished.elapsed_ms, 1),
         "leftovers": finished.leftovers,
-        "streams": [{"id": name, "bytes": kept.total, "dropped": kept.dropped} for name, kept in streams],
+        "streams": [
+            {"id": name, "bytes": kept.total, "dropped": kept.dropped} for name, kept in streams
+        ],
         "isolation": [statement._asdict() for statement in finished.statements],
     }
 
@@ -267,8 +338,8 @@ def _record(finished: ProcessExit, binary: Binary, arguments: ExecArguments) -> 
 EXEC: Final = LocalTool(
     name="exec",
     description=(
-        "Run one allowed program in the workspace (tests, checks) and get its exit code and output. "
-        "No shell: pass arguments as a list. `binaries` lists what may be run and how."
+        "Run one allowed program in the workspace (tests, checks) and get its exit code and output."
+        " No shell: pass arguments as a list. `binaries` lists what may be run and how."
     ),
     arguments=ExecArguments,
     run=execute,

@@ -1,15 +1,17 @@
 """Which command lines may start: an argument list against the forms of a binary's rule.
 
 Rules:
-1. Only an argument list that one of the forms describes completely is accepted. Nothing is split, joined, expanded,
-   unquoted or abbreviated: the program gets the matched arguments byte for byte.
-2. An argument that starts with `-` is an option of the form or it is refused; it is never a value or a positional.
-   After `--` (if the form has it) nothing may start with `-`.
-3. An argument that starts with `@` is refused unless the form has `at_files`: many programs read more arguments from
-   such a file.
-4. Every character is visible or a plain space. Control characters, line and paragraph separators, other spaces (U+00A0
-   …), invisible, unassigned and private characters are refused: they make a command line look like another one.
-5. Counts and lengths are bounded before any pattern runs, and patterns run in google-re2 (linear time).
+1. Only an argument list that one of the forms describes completely is accepted. Nothing is split,
+   joined, expanded, unquoted or abbreviated: the program gets the matched arguments byte for byte.
+2. An argument that starts with `-` is an option of the form or it is refused; it is never a value
+   or a positional. After `--` (if the form has it) nothing may start with `-`.
+3. An argument that starts with `@` is refused unless the form has `at_files`: many programs read
+   more arguments from such a file.
+4. Every character is visible or a plain space. Control characters, line and paragraph separators,
+   other spaces (U+00A0 …), invisible, unassigned and private characters are refused: they make a
+   command line look like another one.
+5. Counts and lengths are bounded before any pattern runs, and patterns run in google-re2 (linear
+   time).
 """
 
 from __future__ import annotations
@@ -31,7 +33,10 @@ MAX_TOTAL_BYTES: Final = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A permitted command line. `paths` are the parts of it that name files, relative to the working folder."""
+    """A permitted command line.
+
+    `paths` are the parts of it that name files, relative to the working folder.
+    """
 
     form: BinaryForm
     paths: tuple[str, ...]
@@ -46,7 +51,8 @@ class Refused:
 
 
 def match(rule: BinaryRule, arguments: Sequence[str]) -> Accepted | Refused:
-    """Return the first form that describes `arguments` (without the program's name), or the refusal that got furthest.
+    """Return the first form that describes `arguments` (without the program's name), or the refusal
+    that got furthest.
 
     Raises ToolFailure `invalid_rule` when the config's own pattern does not compile.
     """
@@ -76,12 +82,17 @@ def problems(rule: BinaryRule) -> list[str]:
         if any(option.name == "--" and option.value is not None for option in form.options):
             found.append(f"{rule.name} {' '.join(form.words)}: option -- takes no value")
         if form.positionals is not None and form.max_positionals == 0:
-            found.append(f"{rule.name} {' '.join(form.words)}: positionals can't occur while max_positionals is 0")
+            found.append(
+                f"{rule.name} {' '.join(form.words)}: positionals can't occur while max_positionals"
+                " is 0"
+            )
     return found
 
 
 def usage(rule: BinaryRule) -> list[str]:
-    """Return one line for each form, for the model: `python -m pytest [-q] [-k VALUE] [PATH …up to 20]`."""
+    """Return one line for each form, for the model:
+    `python -m pytest [-q] [-k VALUE] [PATH …up to 20]`.
+    """
     return [" ".join([rule.name, *form.words, *_usage_of(form)]) for form in rule.forms]
 
 
@@ -103,14 +114,18 @@ def _usage_of(form: BinaryForm) -> list[str]:
 def _why_unsound(arguments: Sequence[str]) -> Refused | None:
     """Check rules 4 and 5, which do not depend on the form."""
     if len(arguments) > MAX_ARGUMENTS:
-        return Refused(MAX_ARGUMENTS, f"there are {len(arguments)} arguments, more than {MAX_ARGUMENTS}")
+        return Refused(
+            MAX_ARGUMENTS, f"there are {len(arguments)} arguments, more than {MAX_ARGUMENTS}"
+        )
     total = 0
     for index, argument in enumerate(arguments):
         if argument == "":
             return Refused(index, "it is empty")
         for character in argument:
             if not character.isprintable():  # every category C* and Z*, but the plain space
-                return Refused(index, f"it contains the character U+{ord(character):04X}, which can't be seen")
+                return Refused(
+                    index, f"it contains the character U+{ord(character):04X}, which can't be seen"
+                )
         size = len(argument.encode("utf-8"))
         total += size
         if size > MAX_ARGUMENT_BYTES:
@@ -145,7 +160,10 @@ class _Reader:
         return Accepted(self._form, tuple(self._paths))
 
     def _option(self, argument: str) -> str:
-        """Accept one option (and its separate value). Return the reason for a refusal, or an empty string."""
+        """Accept one option (and its separate value).
+
+        Return the reason for a refusal, or an empty string.
+        """
         if self._only_positionals:
             return "after '--' no argument may start with '-'"
         for option in self._form.options:
@@ -191,7 +209,9 @@ class _Reader:
             return f"it must match /{self._form.positionals}/"
         if not self._form.paths:
             return ""
-        if "::" in argument:  # for pytest the path ends here; for other programs it is part of the name
+        if (
+            "::" in argument
+        ):  # for pytest the path ends here; for other programs it is part of the name
             self._paths.append(argument)
         return self._path(argument.partition("::")[0])
 
@@ -204,7 +224,9 @@ class _Reader:
 
 
 def _joint(option: BinaryOption) -> str:
-    """Return the text between an option and its joined value: nothing for `-n5`, `=` for `--name=5`."""
+    """Return the text between an option and its joined value: nothing for `-n5`, `=` for
+    `--name=5`.
+    """
     return "" if len(option.name) == 2 else "="
 
 

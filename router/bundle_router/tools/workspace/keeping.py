@@ -1,14 +1,17 @@
 """The places that a program may not change, or not even see, in its folder.
 
-Read-only are the router's config, the code of its process (`router_code`) and files that outside programs run by
-themselves (`autorun`); its records are hidden. Without a mount namespace none of this is enforced: the result says so,
-and if the router's code is in the folder the program is not started.
+Read-only are the router's config, the code of its process (`router_code`) and files that outside
+programs run by themselves (`autorun`); its records are hidden. Without a mount namespace none of
+this is enforced: the result says so, and if the router's code is in the folder the program is not
+started.
 
-The launcher gets each place by path and present identity, so that a swap in between is noticed. A folder that holds one
-of them is pinned: moving it away with its content would make room for a config of the program's own.
+The launcher gets each place by path and present identity, so that a swap in between is noticed. A
+folder that holds one of them is pinned: moving it away with its content would make room for a
+config of the program's own.
 
-Places that do not exist yet can't be made read-only. If one exists when the program has ended, the program made it, and
-it is moved aside: a pin or a skill that a program wrote would pass for an operator's.
+Places that do not exist yet can't be made read-only. If one exists when the program has ended, the
+program made it, and it is moved aside: a pin or a skill that a program wrote would pass for an
+operator's.
 """
 
 from __future__ import annotations
@@ -35,8 +38,9 @@ from bundle_router.tools.workspace.survey import survey
 
 @dataclass(frozen=True, slots=True)
 class ProtectedPlaces:
-    """The plan's fields with these names; `absent`: protected places that do not exist, beneath the root; and whether
-    the whole folder was searched."""
+    """The plan's fields with these names; `absent`: protected places that do not exist, beneath the
+    root; and whether the whole folder was searched.
+    """
 
     protected: tuple[Place, ...]
     hidden: tuple[Place, ...]
@@ -49,19 +53,28 @@ class ProtectedPlaces:
 def protected_places(
     root: Root, context: ToolContext, readable: Iterable[str], *, protect_git: bool
 ) -> ProtectedPlaces:
-    """Return the places to protect from a program in this root. Nonexistent and unreachable ones are left out."""
+    """Return the places to protect from a program in this root.
+
+    Nonexistent and unreachable ones are left out.
+    """
     top = Path(root.path)
     code = router_code(root.path)
     unasked = [top / name for name in NAMES if protect_git or name not in (".git", "HEAD")]
-    unasked += [path for path in map(Path, reached(root.top)) if protect_git and path.is_relative_to(top)]
+    unasked += [
+        path for path in map(Path, reached(root.top)) if protect_git and path.is_relative_to(top)
+    ]
     imported = set(map(os.path.realpath, filter(None, sys.path)))
     for place in code.places:
         if place in imported and not os.path.lexists(place):
             why = f"the router imports from {place}, which a program could make"
-            raise ToolFailure(f"the program was not started: {why}", code="not_started", advice="make that folder")
+            raise ToolFailure(
+                f"the program was not started: {why}", code="not_started", advice="make that folder"
+            )
     autorun = [_place_at(path) for path in unasked if path not in map(Path, code.places)]
     real = [Path(os.path.realpath(path)) for path in context.protected]
-    protected = [_place_at(path) for path in real if path.is_relative_to(top) or top.is_relative_to(path)]
+    protected = [
+        _place_at(path) for path in real if path.is_relative_to(top) or top.is_relative_to(path)
+    ]
     protected += [_place_at(Path(path), required=True) for path in (*code.places, *code.holders)]
     if autorun_part(PurePosixPath(root.within).parts):
         protected.append(_place_at(top))
@@ -73,29 +86,50 @@ def protected_places(
     ]
     found = survey(root.path, {*code.places, *map(os.path.realpath, context.hidden)} - {root.path})
     deeper = (*(found.repositories if protect_git else ()), *found.powers)
-    autorun += [_place_at(path) for path in deeper if path != top and path not in (*unasked, *map(Path, code.places))]
+    autorun += [
+        _place_at(path)
+        for path in deeper
+        if path != top and path not in (*unasked, *map(Path, code.places))
+    ]
     protected += [_place_at(path, required=True) for path in found.router_code]
     masked = _present(_place_at(path) for path in (*found.sockets, *found.credentials))
     places = [place for place in (*autorun, *protected, *hidden) if place]
-    pinned = [_place_at(above) for above in dict.fromkeys(above for place in places for above in _between(top, place))]
+    pinned = [
+        _place_at(above)
+        for above in dict.fromkeys(above for place in places for above in _between(top, place))
+    ]
     expected = [*real, *map(Path, code.places), *unasked]
-    beneath = [str(path.relative_to(top)) for path in expected if path.is_relative_to(top) and path != top]
+    beneath = [
+        str(path.relative_to(top)) for path in expected if path.is_relative_to(top) and path != top
+    ]
     made = set().union(*_awaited)
     absent = tuple(
-        path for path in beneath if f"{top}/{path}" in made or _walk(root.fd, path, lambda _folder, name: name) is None
+        path
+        for path in beneath
+        if f"{top}/{path}" in made or _walk(root.fd, path, lambda _folder, name: name) is None
     )
     return ProtectedPlaces(
-        _present(autorun + protected), _present(hidden), masked, _present(pinned), absent, found.complete
+        _present(autorun + protected),
+        _present(hidden),
+        masked,
+        _present(pinned),
+        absent,
+        found.complete,
     )
 
 
 _awaited: Final[list[frozenset[str]]] = []
-"""The absent places of each program that runs: what another one finds there is not the operator's either."""
+"""The absent places of each program that runs: what another one finds there is not the operator's
+either.
+"""
 
 
 @contextmanager
 def moved_aside(root: Root, absent: Iterable[str]) -> Iterator[list[str]]:
-    """Rename, after the block, what was made at places that did not exist. Fills the list with a sentence for each."""
+    """Rename, after the block, what was made at places that did not exist.
+
+    Fills the list with a sentence for each.
+    """
     _awaited.append(paths := frozenset(f"{root.path}/{path}" for path in absent))
     moved: list[str] = []
     try:
@@ -104,25 +138,40 @@ def moved_aside(root: Root, absent: Iterable[str]) -> Iterator[list[str]]:
         for path in absent:
             try:
                 if aside := _walk(root.fd, path, _rename, regain=True):
-                    moved.append(f"{path} is not for programs to make: what was made there was moved to {aside}")
+                    moved.append(
+                        f"{path} is not for programs to make: what was made there was moved to"
+                        f" {aside}"
+                    )
             except OSError as error:
-                moved.append(f"{path} is not for programs to make, and can't be moved: {error.strerror}")
+                moved.append(
+                    f"{path} is not for programs to make, and can't be moved: {error.strerror}"
+                )
         _awaited.remove(paths)
 
 
 def still_kept(kept: ProtectedPlaces, statements: Iterable[Statement]) -> tuple[Statement, ...]:
-    """Return the statements, false for places that somebody outside replaced: their mount went with the old file."""
+    """Return the statements, false for places that somebody outside replaced: their mount went with
+    the old file.
+    """
     places = (*kept.protected, *kept.hidden, *kept.masked)
     replaced = {
-        Path(place.path).name for place in places if _place_at(Path(place.path), required=place.required) != place
+        Path(place.path).name
+        for place in places
+        if _place_at(Path(place.path), required=place.required) != place
     }
     detail = "was replaced from outside meanwhile: the new one could be read and changed"
-    return tuple(one._replace(held=False, detail=detail) if one.name in replaced else one for one in statements)
+    return tuple(
+        one._replace(held=False, detail=detail) if one.name in replaced else one
+        for one in statements
+    )
 
 
-def _walk(root_fd: int, path: str, found: Callable[[int, str], str], *, regain: bool = False) -> str | None:
-    """Return the result of `found` for the place of the path, or for a link on the way there; None if nothing is there.
-    `regain` gives the owner access to the folders on the way again, which a program may have removed.
+def _walk(
+    root_fd: int, path: str, found: Callable[[int, str], str], *, regain: bool = False
+) -> str | None:
+    """Return the result of `found` for the place of the path, or for a link on the way there; None
+    if nothing is there. `regain` gives the owner access to the folders on the way again, which a
+    program may have removed.
 
     No link is followed: one that the program put on the way would lead to somebody else's files.
     """
@@ -132,7 +181,9 @@ def _walk(root_fd: int, path: str, found: Callable[[int, str], str], *, regain: 
         for index, part in enumerate(parts):
             mode = stat.S_IMODE(os.fstat(folder).st_mode)
             if regain and mode & 0o700 != 0o700:
-                os.chmod(f"/proc/self/fd/{folder}" if sys.platform == "linux" else folder, mode | 0o700)  # noqa: PTH101
+                os.chmod(  # noqa: PTH101
+                    f"/proc/self/fd/{folder}" if sys.platform == "linux" else folder, mode | 0o700
+                )
             try:
                 mode = os.stat(part, dir_fd=folder, follow_symlinks=False).st_mode
             except OSError:
@@ -170,4 +221,8 @@ def _place_at(path: Path, *, required: bool = False) -> Place | None:
 
 def _between(top: Path, place: Place) -> list[Path]:
     """Return the folders above a place and below the top, the highest first."""
-    return [above for above in reversed(Path(place.path).parents) if above != top and above.is_relative_to(top)]
+    return [
+        above
+        for above in reversed(Path(place.path).parents)
+        if above != top and above.is_relative_to(top)
+    ]

@@ -1,6 +1,8 @@
-"""Runs one program under macOS's sandbox-exec: starts it, feeds and reads it, and ends its process group in time.
+"""Runs one program under macOS's sandbox-exec: starts it, feeds and reads it, and ends its process
+group in time.
 
-It was never run on a Mac: tests check the profile's text, and the command line that a stand-in for sandbox-exec gets.
+It was never run on a Mac: tests check the profile's text, and the command line that a stand-in for
+sandbox-exec gets.
 """
 
 from __future__ import annotations
@@ -33,7 +35,10 @@ def run(
     cancelled: Callable[[], bool],
     max_bytes: int,
 ) -> ProcessExit:
-    """Run a program by sandbox-exec (`program`); else as `process.run`. Raises ToolFailure `not_started`."""
+    """Run a program by sandbox-exec (`program`); else as `process.run`.
+
+    Raises ToolFailure `not_started`.
+    """
     real = plan._replace(read=tuple(map(os.path.realpath, plan.read)))
     began = time.monotonic()
     with tempfile.TemporaryFile() as source:
@@ -50,19 +55,25 @@ def run(
                 start_new_session=True,
             )
         except OSError as error:
-            raise ToolFailure(f"the program was not started: {error.strerror}", code="not_started") from error
+            raise ToolFailure(
+                f"the program was not started: {error.strerror}", code="not_started"
+            ) from error
     with process:
         ended, streams = _follow(process, began + timeout_s, cancelled, max_bytes)
     status, took_ms = process.returncode, (time.monotonic() - began) * 1000
     code, number = (status, None) if status >= 0 else (None, -status)
     how: Ended = "killed" if ended == "exited" and number else ended
-    return ProcessExit(how, code, number, took_ms, streams[0].output(), streams[1].output(), STATEMENTS, 0)
+    return ProcessExit(
+        how, code, number, took_ms, streams[0].output(), streams[1].output(), STATEMENTS, 0
+    )
 
 
 def _follow(
     process: subprocess.Popen[bytes], deadline: float, cancelled: Callable[[], bool], max_bytes: int
 ) -> tuple[Ended, list[Capture]]:
-    """Read both streams until the program ends, runs out of time or is cancelled; then end its group."""
+    """Read both streams until the program ends, runs out of time or is cancelled; then end its
+    group.
+    """
     ended: Ended | None = None
     streams = [Capture(max_bytes), Capture(max_bytes)]
     with selectors.DefaultSelector() as selector:
@@ -78,7 +89,13 @@ def _follow(
                     selector.unregister(key.fileobj)
             now = time.monotonic()
             if ended is None and (process.poll() is not None or now >= deadline or cancelled()):
-                ended = "exited" if process.poll() is not None else "timeout" if now >= deadline else "cancelled"
+                ended = (
+                    "exited"
+                    if process.poll() is not None
+                    else "timeout"
+                    if now >= deadline
+                    else "cancelled"
+                )
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(process.pid, signal.SIGKILL)
                 deadline = now + _DRAIN_S
@@ -87,9 +104,15 @@ def _follow(
     return ended, streams
 
 
-# --- the profile of sandbox-exec -------------------------------------------------------------------------------------
+# --- the profile of sandbox-exec ------------------------------------------------------------------
 
-SYSTEM: Final = ("/System", "/Library/Apple", "/Library/Frameworks", "/private/var/db/dyld", "/private/var/db/timezone")
+SYSTEM: Final = (
+    "/System",
+    "/Library/Apple",
+    "/Library/Frameworks",
+    "/private/var/db/dyld",
+    "/private/var/db/timezone",
+)
 """What programs load on macOS besides the plan's readable paths."""
 _BASE: Final = """(version 1)
 (deny default)
@@ -113,7 +136,10 @@ STATEMENTS: Final = (
 
 
 def profile(plan: SandboxPlan, root: str) -> str:
-    """Return the profile of a plan whose program works in the folder `root`. The last matching rule wins."""
+    """Return the profile of a plan whose program works in the folder `root`.
+
+    The last matching rule wins.
+    """
     used = (root, *plan.write)
     rules = [
         _rule("allow process-exec file-read*", "subpath", (*SYSTEM, *plan.read, *used)),
@@ -121,7 +147,11 @@ def profile(plan: SandboxPlan, root: str) -> str:
         _rule("allow file-read* file-write-data", "literal", plan.devices),
         _rule("deny file-write*", "literal", (place.path for place in plan.pinned)),
         _rule("deny file-write*", "subpath", (place.path for place in plan.protected)),
-        _rule("deny file-read* file-write*", "subpath", (place.path for place in (*plan.hidden, *plan.masked))),
+        _rule(
+            "deny file-read* file-write*",
+            "subpath",
+            (place.path for place in (*plan.hidden, *plan.masked)),
+        ),
     ]
     return _BASE + "".join(rules)
 

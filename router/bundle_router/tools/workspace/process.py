@@ -1,11 +1,13 @@
-"""One confined program, from the router's side: starts the launcher, feeds and reads it, and ends it in time.
+"""One confined program, from the router's side: starts the launcher, feeds and reads it, and ends
+it in time.
 
 Rules:
-1. The launcher is started with an argument list and an empty environment; no code runs between fork and exec. Its
-   interpreter is the base one, which reads no `pyvenv.cfg`. Its code is what this module read when it was imported:
-   later changes on disk, in an environment or in this package, are not run.
-2. When time is up or the caller has gone, the launcher is told to end everything. It gets its grace and some seconds
-   for killing; then it is killed itself, and the program with it.
+1. The launcher is started with an argument list and an empty environment; no code runs between fork
+   and exec. Its interpreter is the base one, which reads no `pyvenv.cfg`. Its code is what this
+   module read when it was imported: later changes on disk, in an environment or in this package,
+   are not run.
+2. When time is up or the caller has gone, the launcher is told to end everything. It gets its grace
+   and some seconds for killing; then it is killed itself, and the program with it.
 3. Whatever is raised, no process, pipe or temporary file of ours is left.
 """
 
@@ -35,21 +37,32 @@ from bundle_router.tools.sandbox.plan import NAMESPACES, SandboxPlan, Statement
 from bundle_router.tools.sandbox.tree import PathSwapped, check_places, mounts_of
 from bundle_router.tools.workspace.router_code import base_interpreter
 
-_UNSAFE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
-"""C0 and C1 controls except tab and newline, line separators, and characters that change the text direction or hide."""
+_UNSAFE: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]"
+)
+"""C0 and C1 controls except tab and newline, line separators, and characters that change the text
+direction or hide.
+"""
 
 
 def printable(data: bytes) -> str:
-    """Return the bytes as UTF-8 text, with everything that could mislead a terminal or a reader written as `\\xNN`."""
+    """Return the bytes as UTF-8 text, with everything that could mislead a terminal or a reader
+    written as `\\xNN`.
+    """
     text = data.decode("utf-8", "backslashreplace").replace("\r\n", "\n")
     return _UNSAFE.sub(
-        lambda found: f"\\x{ord(found[0]):02x}" if found[0] < "\u0100" else f"\\u{ord(found[0]):04x}", text
+        lambda found: (
+            f"\\x{ord(found[0]):02x}" if found[0] < "\u0100" else f"\\u{ord(found[0]):04x}"
+        ),
+        text,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class CapturedOutput:
-    """The shown part of a stream of `total` bytes: `text` names the `dropped` bytes that are left out."""
+    """The shown part of a stream of `total` bytes: `text` names the `dropped` bytes that are left
+    out.
+    """
 
     text: str
     total: int
@@ -103,13 +116,18 @@ _CODE: Final = (
     "from bundle_router.tools.sandbox.launcher import main; main()"
 )
 _PACKAGES: Final = ("bundle_router", "bundle_router/tools", "bundle_router/tools/sandbox")
-_SOURCES: Final = {path.stem: path.read_bytes() for path in (Path(__file__).parents[1] / "sandbox").glob("[!_]*.py")}
+_SOURCES: Final = {
+    path.stem: path.read_bytes()
+    for path in (Path(__file__).parents[1] / "sandbox").glob("[!_]*.py")
+}
 """The launcher's code when this process started."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessExit:
-    """How a program ended. `exit_code` is None if `signal` ended it; `leftovers` counts the processes it left running.
+    """How a program ended.
+
+    `exit_code` is None if `signal` ended it; `leftovers` counts the processes it left running.
 
     `exceeded` names the bound on the whole that was exceeded, if that ended it.
     """
@@ -126,11 +144,19 @@ class ProcessExit:
 
 
 def run(
-    plan: SandboxPlan, *, stdin: str | None, timeout_s: float, cancelled: Callable[[], bool], max_bytes: int
+    plan: SandboxPlan,
+    *,
+    stdin: str | None,
+    timeout_s: float,
+    cancelled: Callable[[], bool],
+    max_bytes: int,
 ) -> ProcessExit:
-    """Run the plan's program to its end, at most `timeout_s` and the plan's grace. Sets `plan.report_fd`.
+    """Run the plan's program to its end, at most `timeout_s` and the plan's grace.
 
-    Each output stream is kept up to `max_bytes`. Raises ToolFailure `not_started` if it could not be started.
+    Sets `plan.report_fd`.
+
+    Each output stream is kept up to `max_bytes`. Raises ToolFailure `not_started` if it could not
+    be started.
     """
     control_out, control_in = os.pipe()
     report_out, report_in = os.pipe()
@@ -140,7 +166,11 @@ def run(
     except (OSError, PathSwapped) as error:
         for descriptor in (control_in, report_out):
             os.close(descriptor)
-        why = str(error) if isinstance(error, PathSwapped) else f"the launcher can't be started: {error.strerror}"
+        why = (
+            str(error)
+            if isinstance(error, PathSwapped)
+            else f"the launcher can't be started: {error.strerror}"
+        )
         raise ToolFailure(f"the program was not started: {why}", code="not_started") from error
     finally:
         os.close(control_out)
@@ -151,7 +181,9 @@ def run(
 
 
 def _arranged(plan: SandboxPlan) -> tuple[SandboxPlan, list[str]]:
-    """Return the plan with its mounts, and the bubblewrap command for them (empty: the launcher mounts)."""
+    """Return the plan with its mounts, and the bubblewrap command for them (empty: the launcher
+    mounts).
+    """
     if "mounts" not in plan.facilities:
         return plan, []
     plan = plan._replace(mounts=mounts_of(plan))
@@ -166,30 +198,45 @@ def _arranged(plan: SandboxPlan) -> tuple[SandboxPlan, list[str]]:
 
 @cache
 def _bubblewrap_works(program: str) -> bool:
-    """Return whether bubblewrap is a file that only root or this user may change, and works on this kernel."""
+    """Return whether bubblewrap is a file that only root or this user may change, and works on this
+    kernel.
+    """
     info = Path(program).stat()
     if info.st_uid not in (0, os.geteuid()) or info.st_mode & 0o022:
         return False
     command = [program, *bubblewrap.namespaces(), *bubblewrap.PROBE, "--", program, "--version"]
-    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False, env={}).returncode == 0
+    return (
+        subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, check=False, env={}
+        ).returncode
+        == 0
+    )
 
 
 @cache
 def _sealed_code() -> int:
-    """Return a descriptor of the launcher's code as a zip file in memory, sealed against changes."""
+    """Return a descriptor of the launcher's code as a zip file in memory, sealed against
+    changes.
+    """
     descriptor = os.memfd_create("launcher", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     modules = {f"{package}/__init__": b"" for package in _PACKAGES}
     modules |= {f"{_PACKAGES[-1]}/{name}": source for name, source in _SOURCES.items()}
-    header = importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8)  # flag 1: by hash, never checked
+    header = (
+        importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8)
+    )  # flag 1: by hash, never checked
     with os.fdopen(os.dup(descriptor), "wb") as file, zipfile.ZipFile(file, "w") as archive:
         for name, source in modules.items():
-            archive.writestr(f"{name}.pyc", header + marshal.dumps(compile(source, f"{name}.py", "exec")))
+            archive.writestr(
+                f"{name}.pyc", header + marshal.dumps(compile(source, f"{name}.py", "exec"))
+            )
     seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
     fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
     return descriptor
 
 
-def _start(plan: SandboxPlan, control_fd: int, stdin: str | None, wrapper: list[str]) -> subprocess.Popen[bytes]:
+def _start(
+    plan: SandboxPlan, control_fd: int, stdin: str | None, wrapper: list[str]
+) -> subprocess.Popen[bytes]:
     descriptors = (_sealed_code(), control_fd, plan.report_fd)
     source: int | IO[bytes] = subprocess.DEVNULL
     with contextlib.ExitStack() as stack:
@@ -203,7 +250,13 @@ def _start(plan: SandboxPlan, control_fd: int, stdin: str | None, wrapper: list[
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             close_fds=True,
-            pass_fds=(*descriptors, plan.binary_fd, plan.cwd_fd, plan.root_fd, *(group for group, *_ in plan.cgroups)),
+            pass_fds=(
+                *descriptors,
+                plan.binary_fd,
+                plan.cwd_fd,
+                plan.root_fd,
+                *(group for group, *_ in plan.cgroups),
+            ),
             env={},
             cwd="/",
             start_new_session=True,
@@ -214,7 +267,12 @@ class _Watch:
     """Follows one launcher until it and all processes below it have ended."""
 
     def __init__(
-        self, process: subprocess.Popen[bytes], control_fd: int, report_fd: int, plan: SandboxPlan, max_bytes: int
+        self,
+        process: subprocess.Popen[bytes],
+        control_fd: int,
+        report_fd: int,
+        plan: SandboxPlan,
+        max_bytes: int,
     ) -> None:
         if process.stdout is None or process.stderr is None:
             raise AssertionError("the launcher was started without pipes")
@@ -225,7 +283,10 @@ class _Watch:
         self._started = time.monotonic()
         self._program_ended = 0.0
         self._out_of_patience = False
-        self._streams = {process.stdout.fileno(): Capture(max_bytes), process.stderr.fileno(): Capture(max_bytes)}
+        self._streams = {
+            process.stdout.fileno(): Capture(max_bytes),
+            process.stderr.fileno(): Capture(max_bytes),
+        }
         self._reports = bytearray()
         self._outcome: dict[str, Any] = {}
         self._ended: Ended | None = None
@@ -235,7 +296,10 @@ class _Watch:
             self._selector.register(descriptor, selectors.EVENT_READ)
 
     def send_plan(self, line: bytes) -> None:
-        """Write the plan while the launcher reads. If the launcher is gone, its report shows that."""
+        """Write the plan while the launcher reads.
+
+        If the launcher is gone, its report shows that.
+        """
         with contextlib.suppress(BrokenPipeError):
             while line:
                 line = line[os.write(self._control, line) :]
@@ -249,7 +313,11 @@ class _Watch:
                 self._check_places()
                 self.send_plan(self._plan.encode())
                 sent = True
-            if self._ended is None and "exited" not in self._outcome and (now >= deadline or cancelled()):
+            if (
+                self._ended is None
+                and "exited" not in self._outcome
+                and (now >= deadline or cancelled())
+            ):
                 self._ended = "timeout" if now >= deadline else "cancelled"
                 self.send_plan(b"x")
                 deadline = now + grace_s + _KILLING_S
@@ -261,15 +329,24 @@ class _Watch:
                 return
 
     def _check_places(self) -> None:
-        """Check places again after bubblewrap, which mounts by path: after a swap the program is not started."""
+        """Check places again after bubblewrap, which mounts by path: after a swap the program is
+        not started.
+        """
         plan = self._plan
         try:
-            check_places((*plan.protected, *plan.hidden, *plan.masked, *plan.pinned) if plan.entered else ())
+            check_places(
+                (*plan.protected, *plan.hidden, *plan.masked, *plan.pinned) if plan.entered else ()
+            )
         except PathSwapped as swapped:
-            raise ToolFailure(f"the program was not started: {swapped}", code="not_started") from swapped
+            raise ToolFailure(
+                f"the program was not started: {swapped}", code="not_started"
+            ) from swapped
 
     def _read(self, timeout_s: float) -> bool:
-        """Read the available output. Return False once the launcher has closed its report, which it does by ending."""
+        """Read the available output.
+
+        Return False once the launcher has closed its report, which it does by ending.
+        """
         alive = True
         for key, _ in self._selector.select(timeout_s):
             data = os.read(key.fd, _CHUNK)
@@ -296,14 +373,18 @@ class _Watch:
         stdout, stderr = (capture.output() for capture in self._streams.values())
         outcome = self._outcome
         if "failed" in outcome:
-            raise ToolFailure(f"the program was not started: {outcome['failed']}", code="not_started")
+            raise ToolFailure(
+                f"the program was not started: {outcome['failed']}", code="not_started"
+            )
         status = outcome.get("exited")
         if (
             "exceeded" not in outcome
             and self._ended in (None, "exited")
             and (status is None or "statements" not in outcome)
         ):
-            raise ToolFailure(f"the launcher ended without a result: {stderr.text[-2000:]}", code="not_started")
+            raise ToolFailure(
+                f"the launcher ended without a result: {stderr.text[-2000:]}", code="not_started"
+            )
         ended: Ended = "limit" if "exceeded" in outcome else self._ended or "exited"
         if ended == "exited" and status is not None and status < 0:
             ended = "killed"
@@ -320,7 +401,10 @@ class _Watch:
         )
 
     def _drain(self) -> None:
-        """Read the rest in the pipes. Nobody writes any more, so it is little; an escaped writer can't block us."""
+        """Read the rest in the pipes.
+
+        Nobody writes any more, so it is little; an escaped writer can't block us.
+        """
         deadline = time.monotonic() + 1.0
         while self._selector.get_map() and self._selector.select(0) and time.monotonic() < deadline:
             self._read(0)

@@ -1,7 +1,8 @@
 """The code that the router's own process runs now, or will run at its next start.
 
-No sandbox holds a program that can write there: the next import, or the next start of the interpreter, would run its
-code outside. So tools don't write there, and programs see it read-only or are not started.
+No sandbox holds a program that can write there: the next import, or the next start of the
+interpreter, would run its code outside. So tools don't write there, and programs see it read-only
+or are not started.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ _IN_A_PREFIX: Final = ("bin", "lib", "lib64", "Scripts", "Lib", "conda-meta", "p
 class RouterCode:
     """The places of that code inside the workspace.
 
-    `places` need not exist: one that is created would be used too. `holders` are folders with a symlink through which
-    the code is reached: a mount can't keep a link from being replaced, so a program sees the whole folder read-only.
+    `places` need not exist: one that is created would be used too. `holders` are folders with a
+    symlink through which the code is reached: a mount can't keep a link from being replaced, so a
+    program sees the whole folder read-only.
     """
 
     places: tuple[str, ...]
@@ -33,7 +35,9 @@ class RouterCode:
 
 
 def router_code(top: str) -> RouterCode:
-    """Return the router's code in the real folder `top`, which is itself a place if it is on the import path."""
+    """Return the router's code in the real folder `top`, which is itself a place if it is on the
+    import path.
+    """
     folder = Path(top)
     roots = set(_import_roots())
     named = {*_interpreters(), *_prefixes(), *roots}
@@ -41,34 +45,58 @@ def router_code(top: str) -> RouterCode:
     places = {path for path in found if path != folder and path.is_relative_to(folder)}
     places |= {folder for root in roots if os.path.realpath(root) == top}
     links = {link for name in named for link in _links_on(name) if link.is_relative_to(folder)}
-    loose = {link for link in links if not any(link.parent.is_relative_to(place) for place in places - {link})}
-    outer = [path for path in places - loose if not any(path.is_relative_to(other) for other in places - {path})]
-    return RouterCode(tuple(sorted(map(str, outer))), tuple(sorted({str(link.parent) for link in loose})))
+    loose = {
+        link
+        for link in links
+        if not any(link.parent.is_relative_to(place) for place in places - {link})
+    }
+    outer = [
+        path
+        for path in places - loose
+        if not any(path.is_relative_to(other) for other in places - {path})
+    ]
+    return RouterCode(
+        tuple(sorted(map(str, outer))), tuple(sorted({str(link.parent) for link in loose}))
+    )
 
 
 def base_interpreter() -> str:
-    """Return the real path of the interpreter behind a virtual environment: it reads no pyvenv.cfg."""
+    """Return the real path of the interpreter behind a virtual environment: it reads no
+    pyvenv.cfg.
+    """
     return os.path.realpath(getattr(sys, "_base_executable", "") or sys.executable)
 
 
 def _interpreters() -> Iterator[str]:
-    """Yield executables, and the `pyvenv.cfg` that Python looks for in their folder and the one above."""
-    for name in (sys.executable, base_interpreter(), sys.argv[0] if sys.argv[0].startswith("/") else ""):
+    """Yield executables, and the `pyvenv.cfg` that Python looks for in their folder and the one
+    above.
+    """
+    for name in (
+        sys.executable,
+        base_interpreter(),
+        sys.argv[0] if sys.argv[0].startswith("/") else "",
+    ):
         if name:
             yield name
             for link in (name, *map(str, _links_on(name))):
-                yield from (f"{folder}/pyvenv.cfg" for folder in (Path(link).parent, Path(link).parent.parent))
+                yield from (
+                    f"{folder}/pyvenv.cfg"
+                    for folder in (Path(link).parent, Path(link).parent.parent)
+                )
 
 
 def _prefixes() -> Iterator[str]:
-    for prefix in dict.fromkeys((sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix)):
+    for prefix in dict.fromkeys(
+        (sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix)
+    ):
         yield prefix
         yield from (f"{prefix}/{name}" for name in _IN_A_PREFIX)
 
 
 def _import_roots() -> Iterator[str]:
-    """Yield `sys.path` (with what `.pth` files add), what it has links to, editable finders' folders, where else loaded
-    packages are, and the user's site-packages."""
+    """Yield `sys.path` (with what `.pth` files add), what it has links to, editable finders'
+    folders, where else loaded packages are, and the user's site-packages.
+    """
     prefixes = tuple(f"{_real_path(prefix)}/" for prefix in (sys.prefix, sys.base_prefix))
     for entry in sys.path:
         yield entry if entry else str(Path.cwd())
@@ -78,8 +106,16 @@ def _import_roots() -> Iterator[str]:
         if name.startswith("__editable__"):
             yield from getattr(module, "MAPPING", {}).values()
         if "." not in name:
-            paths = map(str, (*(getattr(module, "__path__", None) or ()), getattr(module, "__file__", None) or ""))
-            yield from (path for path in paths if path and not _real_path(path).startswith(prefixes))
+            paths = map(
+                str,
+                (
+                    *(getattr(module, "__path__", None) or ()),
+                    getattr(module, "__file__", None) or "",
+                ),
+            )
+            yield from (
+                path for path in paths if path and not _real_path(path).startswith(prefixes)
+            )
     if site.ENABLE_USER_SITE is not False:
         yield site.getusersitepackages()
     yield str(Path(__file__).parents[3])

@@ -1,8 +1,10 @@
-"""Searches the workspace before a program starts, for entries that one mount of the whole does not protect.
+"""Searches the workspace before a program starts, for entries that one mount of the whole does not
+protect.
 
-A socket or FIFO may belong to another program, which waits for commands. A file may be another name of code that the
-router's process runs, or have powers of its own (set-user-ID), which it keeps when it is changed through memory. A
-repository or environment below the top has its own hooks, config and startup files.
+A socket or FIFO may belong to another program, which waits for commands. A file may be another name
+of code that the router's process runs, or have powers of its own (set-user-ID), which it keeps when
+it is changed through memory. A repository or environment below the top has its own hooks, config
+and startup files.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ class Survey:
 
 
 def survey(top: str, leave_out: Collection[str]) -> Survey:
-    """Check every entry below the folder `top`, without following links or entering the folders in `leave_out`."""
+    """Check every entry below the folder `top`, without following links or entering the folders in
+    `leave_out`.
+    """
     found = Survey()
     linked: dict[Identity, Path] = {}
     for number, entry in enumerate(_entries([top], leave_out)):
@@ -62,7 +66,9 @@ def survey(top: str, leave_out: Collection[str]) -> Survey:
                 linked[_identity(info)] = Path(entry.path)
         elif not entry.is_symlink():
             mode = entry.stat(follow_symlinks=False).st_mode
-            found.sockets += [Path(entry.path)] if stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode) else []
+            found.sockets += (
+                [Path(entry.path)] if stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode) else []
+            )
         if number > MAX_ENTRIES:
             found.complete = False
             break
@@ -74,18 +80,25 @@ def survey(top: str, leave_out: Collection[str]) -> Survey:
 
 @lru_cache(maxsize=4)
 def linked_code(import_path: tuple[str, ...], device: int) -> frozenset[Identity]:
-    """Return the files on the import path, and in environments, that have more than one name on this device.
+    """Return the files on the import path, and in environments, that have more than one name on
+    this device.
 
     uv and conda link installed files to a cache; most other installers copy.
     """
-    tops = {top for top in (sys.prefix, sys.base_prefix, *import_path) if top and Path(top).is_dir()}
+    tops = {
+        top for top in (sys.prefix, sys.base_prefix, *import_path) if top and Path(top).is_dir()
+    }
     files = _entries([top for top in tops if Path(top).stat().st_dev == device], ())
-    every = (entry.stat(follow_symlinks=False) for entry in files if entry.is_file(follow_symlinks=False))
+    every = (
+        entry.stat(follow_symlinks=False) for entry in files if entry.is_file(follow_symlinks=False)
+    )
     return frozenset(_identity(info) for info in every if info.st_nlink > 1)
 
 
 def _entries(folders: list[str], leave_out: Collection[str]) -> Iterator[os.DirEntry[str]]:
-    """Yield every entry, the highest first; below a `.git`, and the submodules in it, no objects, refs and logs."""
+    """Yield every entry, the highest first; below a `.git`, and the submodules in it, no objects,
+    refs and logs.
+    """
     seen = set(leave_out)
     while folders:
         folder = folders.pop(0)  # what is deepest comes last, and is left out first

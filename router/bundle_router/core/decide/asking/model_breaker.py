@@ -1,14 +1,17 @@
-"""Which of the closed failures an error is, when a model is left alone for it, and a budget for second tries.
+"""Which of the closed failures an error is, when a model is left alone for it, and a budget for
+second tries.
 
 Rules (the terms are those of `core.models.breaker`, for models):
-1. One timeout, 429 or 401 opens the breaker at once; other errors do when there are `ERRORS_IN_A_ROW`.
-2. It stays open for `BASE_S`, twice that after every probe that failed, at most `MAX_OPEN_S`; longer where the provider
-   asked for it, but never longer than `MAX_ASKED_S`.
+1. One timeout, 429 or 401 opens the breaker at once; other errors do when there are
+   `ERRORS_IN_A_ROW`.
+2. It stays open for `BASE_S`, twice that after every probe that failed, at most `MAX_OPEN_S`;
+   longer where the provider asked for it, but never longer than `MAX_ASKED_S`.
 3. What the question is to blame for (too long, refused) says nothing of the model's health.
-4. The status code decides which failure it is, not the exception's class: client libraries raise a 401 as a bad request
-   when it suits them. The text is looked at for two things, which providers report as a plain 400: a prompt that is too
-   long, and a refusal by their content filter. What has no status code is told by the kind of error, a word of its
-   class name; what is left is `upstream_error` when it came from the network and `internal` when it is our own.
+4. The status code decides which failure it is, not the exception's class: client libraries raise a
+   401 as a bad request when it suits them. The text is looked at for two things, which providers
+   report as a plain 400: a prompt that is too long, and a refusal by their content filter. What has
+   no status code is told by the kind of error, a word of its class name; what is left is
+   `upstream_error` when it came from the network and `internal` when it is our own.
 """
 
 from __future__ import annotations
@@ -40,9 +43,11 @@ def end_of(failure: Failure | None) -> End:
 
 @dataclass(frozen=True, slots=True)
 class RetryBudget:
-    """How many second calls are still allowed, in hundredths: every question adds 8, every second call takes 100.
+    """How many second calls are still allowed, in hundredths: every question adds 8, every second
+    call takes 100.
 
-    So over n questions there are at most 10 + 0.08 n of them, however bad the models are. It starts full.
+    So over n questions there are at most 10 + 0.08 n of them, however bad the models are. It starts
+    full.
     """
 
     hundredths: int = 1_000
@@ -66,11 +71,14 @@ _BY_STATUS: Final[Mapping[int, Failure]] = {
     504: "timeout",
 }
 _TOO_LONG: Final = re.compile(
-    r"context[ _-]?(?:length|window|size)|maximum (?:context|prompt|number of (?:input )?tokens)|prompt is too long"
+    r"context[ _-]?(?:length|window|size)|maximum (?:context|prompt|number of (?:input"
+    r" )?tokens)|prompt is too long"
     r"|too many (?:input )?tokens|input (?:is|was) too long|reduce the length",
     re.IGNORECASE,
 )
-_FILTERED: Final = re.compile(r"content[ _](?:policy|filter|management)|safety (?:system|settings)", re.IGNORECASE)
+_FILTERED: Final = re.compile(
+    r"content[ _](?:policy|filter|management)|safety (?:system|settings)", re.IGNORECASE
+)
 _NETWORK: Final = (
     "connect",
     "network",
@@ -90,7 +98,9 @@ MAX_TEXT: Final = 4_000
 
 
 def classify(status: int | None, kind: str, text: str) -> Failure:
-    """Return the failure for an HTTP status (None: there was no answer), the error's class name, and its text."""
+    """Return the failure for an HTTP status (None: there was no answer), the error's class name,
+    and its text.
+    """
     words = kind.lower()
     if status is None or status < 300:
         if "timeout" in words:

@@ -19,7 +19,10 @@ class Correction:
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """One upstream call. `shape` is the pydantic class that the answer is read into (see `answers.shape_for`)."""
+    """One upstream call.
+
+    `shape` is the pydantic class that the answer is read into (see `answers.shape_for`).
+    """
 
     model: ModelChoice
     system: str
@@ -30,9 +33,11 @@ class ModelRequest:
 
 @dataclass(frozen=True, slots=True)
 class ModelReply:
-    """What one upstream call gave: `answer` (an instance of the request's shape) or `failure`, never both.
+    """What one upstream call gave: `answer` (an instance of the request's shape) or `failure`,
+    never both.
 
-    `raw` is the text as the model gave it, cut to `MAX_RAW`; `retry_after_s` is what the provider asked for.
+    `raw` is the text as the model gave it, cut to `MAX_RAW`; `retry_after_s` is what the provider
+    asked for.
     """
 
     answer: BaseModel | None = None

@@ -1,13 +1,14 @@
 """The shape a model has to answer in, and what its answer comes to.
 
 Rules:
-1. The shape names the places of the candidates in the question ("1", "2" …) and their ids, so a provider that
-   constrains its output can't produce another. Reading checks it again, and the core once more: an id that is no
-   candidate is dropped whoever sent it.
-2. One class per tuple of ids, kept: instructor holds on to every class it has seen, so their number is bounded. Beyond
-   the bound, and for more ids than providers accept in an enumeration, ids are plain text and are checked in code.
-3. Asking is strict (every key required, no other allowed, as constrained output wants it); reading is not: a key too
-   many is no reason to spend a second call.
+1. The shape names the places of the candidates in the question ("1", "2" …) and their ids, so a
+   provider that constrains its output can't produce another. Reading checks it again, and the core
+   once more: an id that is no candidate is dropped whoever sent it.
+2. One class per tuple of ids, kept: instructor holds on to every class it has seen, so their number
+   is bounded. Beyond the bound, and for more ids than providers accept in an enumeration, ids are
+   plain text and are checked in code.
+3. Asking is strict (every key required, no other allowed, as constrained output wants it); reading
+   is not: a key too many is no reason to spend a second call.
 """
 
 from __future__ import annotations
@@ -43,7 +44,11 @@ def _shape(id_type: Any) -> type[BaseModel]:
     need: Any = Literal["required", "helpful"]
     pick: Any = create_model("Pick", __config__=_READING, id=(id_type, ...), need=(need, ...))
     return create_model(
-        "BundleChoice", __config__=_READING, rationale=(str, ""), picks=(list[pick], ...), missing=(str, "")
+        "BundleChoice",
+        __config__=_READING,
+        rationale=(str, ""),
+        picks=(list[pick], ...),
+        missing=(str, ""),
     )
 
 
@@ -52,7 +57,10 @@ _any_ids: Final = _shape(str)
 
 
 def shape_for(ids: Sequence[str]) -> type[BaseModel]:
-    """Return the class for an answer that picks among `ids`. The same object for the same set of ids."""
+    """Return the class for an answer that picks among `ids`.
+
+    The same object for the same set of ids.
+    """
     key = tuple(sorted(set(ids)))
     known = _shapes.get(key)
     if known is not None:
@@ -60,12 +68,16 @@ def shape_for(ids: Sequence[str]) -> type[BaseModel]:
     if len(key) > MAX_ENUMERATED or not key or len(_shapes) >= MAX_SHAPES:
         return _any_ids
     places = tuple(str(place) for place in range(1, len(key) + 1))
-    return _shapes.setdefault(key, _shape(Literal[(*places, *key)]))  # two threads may make one; one of them is kept
+    return _shapes.setdefault(
+        key, _shape(Literal[(*places, *key)])
+    )  # two threads may make one; one of them is kept
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedPicks:
-    """What an answer comes to: permitted ids in order of preference, those over the cap, and the model's reason."""
+    """What an answer comes to: permitted ids in order of preference, those over the cap, and the
+    model's reason.
+    """
 
     ids: tuple[str, ...]
     dropped: tuple[tuple[str, Code], ...]
@@ -73,26 +85,40 @@ class ParsedPicks:
 
 
 def parse_picks(answer: BaseModel, candidates: Sequence[str], max_picks: int) -> ParsedPicks | None:
-    """Without duplicates, required first, at most `max_picks`; a bundle may be named by its place. None when it named
-    ids and none of them is permitted."""
+    """Without duplicates, required first, at most `max_picks`; a bundle may be named by its place.
+
+    None when it named ids and none of them is permitted.
+    """
     fields = answer.model_dump()
     permitted = set(candidates)
-    rows = sorted(fields["picks"], key=lambda row: row["need"] != "required")  # stable: the model's order within each
+    rows = sorted(
+        fields["picks"], key=lambda row: row["need"] != "required"
+    )  # stable: the model's order within each
     by_place = {str(place): id_ for place, id_ in enumerate(candidates, start=1)}
-    ids = [id_ for id_ in dict.fromkeys(by_place.get(row["id"], row["id"]) for row in rows) if id_ in permitted]
+    ids = [
+        id_
+        for id_ in dict.fromkeys(by_place.get(row["id"], row["id"]) for row in rows)
+        if id_ in permitted
+    ]
     if fields["picks"] and not ids:
         return None
     return ParsedPicks(
-        tuple(ids[:max_picks]), tuple((id_, "over_budget") for id_ in ids[max_picks:]), _one_line(fields["rationale"])
+        tuple(ids[:max_picks]),
+        tuple((id_, "over_budget") for id_ in ids[max_picks:]),
+        _one_line(fields["rationale"]),
     )
 
 
 def _one_line(text: str) -> str:
-    plain = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * MAX_JUSTIFICATION]).split())
+    plain = " ".join(
+        "".join(c if c.isprintable() else " " for c in text[: 4 * MAX_JUSTIFICATION]).split()
+    )
     return plain if len(plain) <= MAX_JUSTIFICATION else plain[: MAX_JUSTIFICATION - 1] + "…"
 
 
 def without_fence(text: str) -> str:
-    """Return the text inside a Markdown code fence, when that is all there is; else the text itself."""
+    """Return the text inside a Markdown code fence, when that is all there is; else the text
+    itself.
+    """
     found = _FENCED.match(text)
     return found[1] if found else text

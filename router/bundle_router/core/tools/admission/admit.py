@@ -17,7 +17,12 @@ from bundle_router.core.tools.admission.admitted import (
     RefusedTool,
     beyond_bounds,
 )
-from bundle_router.core.tools.admission.cleaning import cleaned, cleaned_schema, has_hidden, hidden_value
+from bundle_router.core.tools.admission.cleaning import (
+    cleaned,
+    cleaned_schema,
+    has_hidden,
+    hidden_value,
+)
 from bundle_router.core.tools.admission.identity import VolatilePath, identity, volatile_paths
 from bundle_router.core.tools.admission.references import schema_fault
 from bundle_router.core.tools.admission.schemas import display_value, with_json_types
@@ -42,11 +47,13 @@ def admit(
     limits: DefinitionLimits = _DEFAULTS,
     count: Callable[[str], int] | None = None,
 ) -> Admitted:
-    """Return the cards of a server's raw `tools/list`, and the refusals. `count` counts the tokens of a text (default:
-    estimated at four characters each).
+    """Return the cards of a server's raw `tools/list`, and the refusals.
 
-    Tools outside the server's `include` and `exclude` do not exist: they are in neither. Raises VolatileError for
-    invalid `volatile` paths of the server; nothing in `definitions` can make it raise.
+    `count` counts the tokens of a text (default: estimated at four characters each).
+
+    Tools outside the server's `include` and `exclude` do not exist: they are in neither. Raises
+    VolatileError for invalid `volatile` paths of the server; nothing in `definitions` can make it
+    raise.
     """
     admission = _Admission(server, volatile_paths(server.volatile), limits, count)
     return admission.of(definitions, instructions if isinstance(instructions, str) else "")
@@ -73,7 +80,11 @@ class _Admission:
         if len(definitions) > self.limits.max_tools:
             rest = len(definitions) - self.limits.max_tools
             refused.append(
-                RefusedTool("*", "too_many_tools", f"{rest:,} definitions after the first {self.limits.max_tools:,}")
+                RefusedTool(
+                    "*",
+                    "too_many_tools",
+                    f"{rest:,} definitions after the first {self.limits.max_tools:,}",
+                )
             )
         tools: list[AdmittedTool] = []
         for raw, fault in _without_duplicates(bounded):
@@ -82,7 +93,12 @@ class _Admission:
                 tools.append(made)
             else:
                 refused.append(RefusedTool(raw["name"], *made))
-        return Admitted(self.server.name, tuple(sorted(tools, key=lambda tool: tool.card.tool)), tuple(refused), kept)
+        return Admitted(
+            self.server.name,
+            tuple(sorted(tools, key=lambda tool: tool.card.tool)),
+            tuple(refused),
+            kept,
+        )
 
     def _first_look(self, raw: Any) -> Fault | None:
         """Return the fault of a single definition, found before it is compared with others."""
@@ -90,7 +106,13 @@ class _Admission:
             return "not_an_object", f"the definition is a {type(raw).__name__}"
         name = raw.get("name")
         if not isinstance(name, str) or not TOOL_NAME.fullmatch(name):
-            return "bad_name", f"{display_value(name)} is not a name: letters, digits, '_', '-' and '.', at most 128"
+            return (
+                "bad_name",
+                (
+                    f"{display_value(name)} is not a name: letters, digits, '_', '-' and '.', at"
+                    " most 128"
+                ),
+            )
         return beyond_bounds(raw, self.limits)
 
     def _card(self, raw: Mapping[str, Any], instructions: str) -> AdmittedTool | Fault:
@@ -103,8 +125,14 @@ class _Admission:
             return fault
         where = hidden_value(schema)
         if where is not None:
-            return "hidden_text", f"{where} holds invisible characters where they can't be taken out"
-        if any(isinstance(raw.get(key), str) and has_hidden(raw[key]) for key in ("title", "description")):
+            return (
+                "hidden_text",
+                f"{where} holds invisible characters where they can't be taken out",
+            )
+        if any(
+            isinstance(raw.get(key), str) and has_hidden(raw[key])
+            for key in ("title", "description")
+        ):
             notes.append("invisible characters were left out of its text")
         hints = raw.get("annotations")
         is_idempotent = isinstance(hints, dict) and hints.get("idempotentHint") is True
@@ -139,7 +167,9 @@ def _label(raw: Any, index: int) -> str:
     return display_value(name)[1:-1] if isinstance(name, str) else f"#{index}"
 
 
-def _without_duplicates(bounded: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], Fault | None]]:
+def _without_duplicates(
+    bounded: Sequence[Mapping[str, Any]],
+) -> list[tuple[Mapping[str, Any], Fault | None]]:
     """Return every definition with its fault if it clashes with another one."""
     counts = Counter(raw["name"] for raw in bounded)
     rows: list[tuple[Mapping[str, Any], Fault | None]] = []
@@ -154,7 +184,10 @@ def _without_duplicates(bounded: Sequence[Mapping[str, Any]]) -> list[tuple[Mapp
         name = raw["name"]
         fault: Fault | None = None
         if name in differing:
-            fault = ("duplicate", "listed more than once with different contents: the name is ambiguous")
+            fault = (
+                "duplicate",
+                "listed more than once with different contents: the name is ambiguous",
+            )
         elif name in seen:
             fault = ("duplicate", "listed more than once with the same contents: one was kept")
         seen.add(name)
@@ -163,8 +196,9 @@ def _without_duplicates(bounded: Sequence[Mapping[str, Any]]) -> list[tuple[Mapp
 
 
 def _root_schema(schema: Any, notes: list[str]) -> dict[str, Any] | Fault:
-    """Return the input schema with JSON's type names, and with missing parts of the root added where that changes
-    nothing."""
+    """Return the input schema with JSON's type names, and with missing parts of the root added
+    where that changes nothing.
+    """
     if schema is None:
         notes.append("it declares no input schema: taken as without arguments")
         schema = {}
@@ -194,7 +228,10 @@ def _title(raw: Mapping[str, Any]) -> str:
 
 
 def hinted_effects(annotations: Any) -> tuple[Effect, ...]:
-    """Return the effects that a tool's hints admit. `readOnlyHint`, which would remove one, is ignored."""
+    """Return the effects that a tool's hints admit.
+
+    `readOnlyHint`, which would remove one, is ignored.
+    """
     if not isinstance(annotations, dict):
         return ()
     found = {effect for name, value, effect in _HINTS if annotations.get(name) is value}
@@ -209,8 +246,9 @@ def _with_tokens(card: Card, count: Callable[[str], int] | None) -> Card:
 
 
 def short_description(text: str, most: int = 300) -> str:
-    """Return the beginning of a description for search results: whole sentences or words, on one line, at most `most`
-    characters."""
+    """Return the beginning of a description for search results: whole sentences or words, on one
+    line, at most `most` characters.
+    """
     line = " ".join(text[: most * 4].split())
     if len(line) <= most:
         return line

@@ -35,9 +35,10 @@ RefusalCode = Literal[
 class DefinitionLimits:
     """Limits of one definition.
 
-    Of 1,642 real tools the largest has 82 kB, 3,151 nodes, 25 levels and a description of 40,325 characters. A
-    description over `max_description_chars` is cut, with a notice; all other limits refuse. `max_expanded_nodes` counts
-    a schema with every reference written out (a recursive one once): it bounds the work of validators and generators.
+    Of 1,642 real tools the largest has 82 kB, 3,151 nodes, 25 levels and a description of 40,325
+    characters. A description over `max_description_chars` is cut, with a notice; all other limits
+    refuse. `max_expanded_nodes` counts a schema with every reference written out (a recursive one
+    once): it bounds the work of validators and generators.
     """
 
     max_tools: int = 5_000
@@ -61,8 +62,10 @@ class RefusedTool:
 
 @dataclass(frozen=True, slots=True)
 class AdmittedTool:
-    """A card with its source: `definition` is the canonical JSON of the original definition (the text a person
-    reviews), `effects` are admitted by its annotations, `notes` say in words what was repaired or left out."""
+    """A card with its source: `definition` is the canonical JSON of the original definition (the
+    text a person reviews), `effects` are admitted by its annotations, `notes` say in words what was
+    repaired or left out.
+    """
 
     card: Card
     definition: str
@@ -73,7 +76,10 @@ class AdmittedTool:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """The result of admitting one server's list. `tools` are sorted by name, as the server's order has no meaning."""
+    """The result of admitting one server's list.
+
+    `tools` are sorted by name, as the server's order has no meaning.
+    """
 
     server: str
     tools: tuple[AdmittedTool, ...]
@@ -124,13 +130,17 @@ def beyond_bounds(value: Any, limits: DefinitionLimits) -> Fault | None:
 
 
 def _length(text: str) -> int:
-    """Return an upper bound of the UTF-8 length without encoding: 4 bytes for a character outside ASCII."""
+    """Return an upper bound of the UTF-8 length without encoding: 4 bytes for a character outside
+    ASCII.
+    """
     return len(text) if text.isascii() else 4 * len(text)
 
 
 def _number_fault(item: object) -> Fault | None:
     if isinstance(item, int):
-        return ("too_large", "a number of more than 300 digits") if item.bit_length() > 1_000 else None
+        return (
+            ("too_large", "a number of more than 300 digits") if item.bit_length() > 1_000 else None
+        )
     if isinstance(item, float):
         return None if math.isfinite(item) else ("not_json", f"{item} is not a JSON number")
     return None if item is None else ("not_json", f"holds a {type(item).__name__}")

@@ -10,7 +10,9 @@ from bundle_router.core.tools.admission.identity import rewritten
 from bundle_router.core.tools.admission.schemas import Place, pointer, subschemas
 from bundle_router.core.tools.shaping.visible import invisible_in, visible, without_invisible
 
-_TERMINAL: Final = re.compile(r"\x1b(?:\[[0-?]{0,64}[ -/]{0,16}[@-~]|\][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)|[@-Z\\^_])")
+_TERMINAL: Final = re.compile(
+    r"\x1b(?:\[[0-?]{0,64}[ -/]{0,16}[@-~]|\][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)|[@-Z\\^_])"
+)
 _BREAKS: Final = re.compile(r"[\x0b\x0c\x85\u2028\u2029]|\r\n?")
 _PRIVATE: Final = re.compile(r"[\ue000-\uf8ff\U000f0000-\U0010ffff]")
 _LINE_ENDS: Final = re.compile(r"[\r\n]")
@@ -19,14 +21,19 @@ _SHOWN: Final = ("title", "description", "$comment", "default", "examples", "exa
 
 
 def cleaned(text: str) -> str:
-    """Return the text without terminal sequences, controls, bidirectional marks, tags, zero-width and private ones."""
+    """Return the text without terminal sequences, controls, bidirectional marks, tags, zero-width
+    and private ones.
+    """
     if text.isascii() and text.isprintable():
         return text
     return _PRIVATE.sub("", without_invisible(_BREAKS.sub("\n", _TERMINAL.sub("", text))))
 
 
 def has_hidden(text: str) -> bool:
-    """Return whether the text holds characters that `cleaned` removes. Line ends of any kind are not hidden."""
+    """Return whether the text holds characters that `cleaned` removes.
+
+    Line ends of any kind are not hidden.
+    """
     if text.isascii() and text.isprintable():
         return False
     return invisible_in(_LINE_ENDS.sub("\n", text)) != "" or _PRIVATE.search(text) is not None
@@ -50,18 +57,25 @@ def _cleaned_value(value: Any) -> Any:
         return cleaned(value)
     if isinstance(value, list):
         return [_cleaned_value(item) for item in value]
-    return {cleaned(key): _cleaned_value(item) for key, item in value.items()} if isinstance(value, dict) else value
+    return (
+        {cleaned(key): _cleaned_value(item) for key, item in value.items()}
+        if isinstance(value, dict)
+        else value
+    )
 
 
 def hidden_value(schema: dict[str, Any]) -> str | None:
-    """Return the place of invisible characters in text that can't be cleaned: property names, enum, const, patterns,
-    and unknown keys. None if there are none."""
+    """Return the place of invisible characters in text that can't be cleaned: property names, enum,
+    const, patterns, and unknown keys. None if there are none.
+    """
     waiting: list[tuple[Place, dict[str, Any]]] = [((), schema)]
     while waiting:
         place, current = waiting.pop()
         inside = {where[0] for where, _ in subschemas(current)}
         for key, value in current.items():
-            if has_hidden(key) or (key not in _SHOWN and key not in inside and _hidden_inside(value)):
+            if has_hidden(key) or (
+                key not in _SHOWN and key not in inside and _hidden_inside(value)
+            ):
                 return pointer((*place, key if not has_hidden(key) else ascii(key)))
         for where, inner in subschemas(current):
             if has_hidden(str(where[-1])):
@@ -98,7 +112,9 @@ def is_mixed(word: str) -> bool:
 
 
 def as_latin(text: str) -> str:
-    """Return the text with Cyrillic, Greek, full-width and mathematical letters as the similar Latin ones."""
+    """Return the text with Cyrillic, Greek, full-width and mathematical letters as the similar
+    Latin ones.
+    """
     return unicodedata.normalize("NFKC", text).translate(_LATIN_TWINS)
 
 
@@ -111,7 +127,9 @@ def reveal(text: str) -> str:
 
 
 def reveal_line(text: str) -> str:
-    """Return what `reveal` does, on one line: a name with a line end must not look like a line of ours."""
+    """Return what `reveal` does, on one line: a name with a line end must not look like a line of
+    ours.
+    """
     return reveal(text).replace("\n", "\\n")
 
 
@@ -120,7 +138,9 @@ def _escaped(text: str) -> str:
 
 
 def skeleton(name: str) -> str:
-    """Return the name without case, separators and look-alike letters, to compare what names look like."""
+    """Return the name without case, separators and look-alike letters, to compare what names look
+    like.
+    """
     text = re.sub(r"[^a-z0-9]", "", as_latin(name).lower())
     for one, other in _SAME:
         text = text.replace(one, other)

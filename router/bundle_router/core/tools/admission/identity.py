@@ -1,9 +1,10 @@
-"""The part of a definition that is compared: everything except volatile fields and meaningless order.
+"""The part of a definition that is compared: everything except volatile fields and meaningless
+order.
 
-A volatile path is `[tool:]/segment/segment…`, where `tool` is a name or glob (absent: every tool of the server) and a
-segment is a JSON Pointer segment (`~1` for '/', `~0` for '~') or `*` for any one, as in
-`/inputSchema/properties/since/default`, `list_*:/_meta` and `/inputSchema/properties/*/description`. `/instructions` is
-the server's instructions.
+A volatile path is `[tool:]/segment/segment…`, where `tool` is a name or glob (absent: every tool of
+the server) and a segment is a JSON Pointer segment (`~1` for '/', `~0` for '~') or `*` for any one,
+as in `/inputSchema/properties/since/default`, `list_*:/_meta` and
+`/inputSchema/properties/*/description`. `/instructions` is the server's instructions.
 """
 
 from __future__ import annotations
@@ -43,21 +44,35 @@ def _parse(text: str) -> VolatilePath:
     segments = tuple(part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:])
     if not tool or not pointer.startswith("/") or not all(segments):
         raise VolatileError(
-            f"{text[:120]!r} is not a path: write '/inputSchema/properties/since/default' or 'tool:/_meta'"
+            f"{text[:120]!r} is not a path: write '/inputSchema/properties/since/default' or"
+            " 'tool:/_meta'"
         )
     if segments[0] in ("*", "name"):
         raise VolatileError(f"{text[:120]!r} would leave nothing to recognise the tool by")
     return VolatilePath(tool, segments)
 
 
-def identity(definition: Mapping[str, Any], instructions: str, volatile: Sequence[VolatilePath] = ()) -> str:
-    """Return the `sha256:…` of the compared part (rule 7 of the package). The definition must be within the bounds."""
-    instructions_text = "" if any(path.segments == INSTRUCTIONS for path in volatile) else instructions
-    return digest_of({"tool": normalize_definition(definition, volatile), "instructions": instructions_text})
+def identity(
+    definition: Mapping[str, Any], instructions: str, volatile: Sequence[VolatilePath] = ()
+) -> str:
+    """Return the `sha256:…` of the compared part (rule 7 of the package).
+
+    The definition must be within the bounds.
+    """
+    instructions_text = (
+        "" if any(path.segments == INSTRUCTIONS for path in volatile) else instructions
+    )
+    return digest_of(
+        {"tool": normalize_definition(definition, volatile), "instructions": instructions_text}
+    )
 
 
-def normalize_definition(definition: Mapping[str, Any], volatile: Sequence[VolatilePath] = ()) -> dict[str, Any]:
-    """Return a copy of the definition without volatile fields, and with meaningless order made canonical."""
+def normalize_definition(
+    definition: Mapping[str, Any], volatile: Sequence[VolatilePath] = ()
+) -> dict[str, Any]:
+    """Return a copy of the definition without volatile fields, and with meaningless order made
+    canonical.
+    """
     volatile_paths = [path.segments for path in volatile if matches(path.tool, definition["name"])]
     copy: dict[str, Any] = _without_paths(dict(definition), volatile_paths)
     for key in ("inputSchema", "outputSchema"):
@@ -67,7 +82,9 @@ def normalize_definition(definition: Mapping[str, Any], volatile: Sequence[Volat
 
 
 def _without_paths(value: Any, paths: Sequence[tuple[str, ...]]) -> Any:
-    """Return a copy of the value without the parts at these paths (in a list: null, to keep the positions)."""
+    """Return a copy of the value without the parts at these paths (in a list: null, to keep the
+    positions).
+    """
     if not paths:
         return value
     if isinstance(value, dict):
@@ -96,7 +113,8 @@ def _sorted_lists(schema: dict[str, Any]) -> dict[str, Any]:
 def rewritten(schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
     """Return a copy of the schema with `change` applied to every schema in it, inner ones first.
 
-    Values that are not schemas (defaults, examples, constants) are unchanged. Admission has bounded the depth.
+    Values that are not schemas (defaults, examples, constants) are unchanged. Admission has bounded
+    the depth.
     """
     if not isinstance(schema, dict):
         return schema
@@ -106,7 +124,9 @@ def rewritten(schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -
     return change(copy)
 
 
-def _put(copy: dict[str, Any], original: Mapping[str, Any], place: tuple[str | int, ...], value: Any) -> None:
+def _put(
+    copy: dict[str, Any], original: Mapping[str, Any], place: tuple[str | int, ...], value: Any
+) -> None:
     key = place[0]
     if len(place) == 1:
         copy[str(key)] = value

@@ -1,11 +1,12 @@
 """Checks a schema's references: they must stay inside it, must not loop, and must not multiply.
 
-1. Only `#`, `#/pointer` and `#anchor` are references. Anything else would have to be fetched, and is refused.
+1. Only `#`, `#/pointer` and `#anchor` are references. Anything else would have to be fetched, and
+   is refused.
 2. A reference must lead to a schema that was itself checked.
-3. Recursion through a property or an item is fine, because values end. Recursion that stays on one value (only through
-   `$ref`, `anyOf` and the like) would never end, and is refused.
-4. The size of a schema is counted with every reference written out. Ten schemas that each name the next one ten times
-   are ten billion.
+3. Recursion through a property or an item is fine, because values end. Recursion that stays on one
+   value (only through `$ref`, `anyOf` and the like) would never end, and is refused.
+4. The size of a schema is counted with every reference written out. Ten schemas that each name the
+   next one ten times are ten billion.
 """
 
 from __future__ import annotations
@@ -15,7 +16,13 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from bundle_router.core.tools.admission.admitted import DefinitionLimits, Fault
-from bundle_router.core.tools.admission.schemas import Place, display_value, keyword_fault, pointer, subschemas
+from bundle_router.core.tools.admission.schemas import (
+    Place,
+    display_value,
+    keyword_fault,
+    pointer,
+    subschemas,
+)
 
 _REFS: Final = ("$ref", "$dynamicRef", "$recursiveRef")
 _SAME_VALUE: Final = frozenset(
@@ -24,21 +31,38 @@ _SAME_VALUE: Final = frozenset(
 
 
 def schema_fault(root: dict[str, Any], limits: DefinitionLimits) -> Fault | None:
-    """Return the first fault that makes the schema unusable, or None. The value must be within the bounds."""
+    """Return the first fault that makes the schema unusable, or None.
+
+    The value must be within the bounds.
+    """
     schemas = _Schemas(root)
-    return schemas.collect(limits) or schemas.astray_fault() or schemas.cycle_fault() or schemas.expansion_fault(limits)
+    return (
+        schemas.collect(limits)
+        or schemas.astray_fault()
+        or schemas.cycle_fault()
+        or schemas.expansion_fault(limits)
+    )
 
 
 def target_of(root: Mapping[str, Any], anchors: Mapping[str, Any], ref: str) -> Any:
-    """Return the target of a reference inside the schema (a schema, if it is valid); None if there is none."""
+    """Return the target of a reference inside the schema (a schema, if it is valid); None if there
+    is none.
+    """
     if not ref.startswith("#/"):
-        return root if ref == "#" else anchors.get(unquote(ref[1:])) if ref.startswith("#") else None
+        return (
+            root if ref == "#" else anchors.get(unquote(ref[1:])) if ref.startswith("#") else None
+        )
     value: Any = root
     for raw in ref[2:].split("/"):
         part = unquote(raw).replace("~1", "/").replace("~0", "~")
         if isinstance(value, dict) and part in value:
             value = value[part]
-        elif isinstance(value, list) and part.isascii() and part.isdigit() and int(part[:9]) < len(value):
+        elif (
+            isinstance(value, list)
+            and part.isascii()
+            and part.isdigit()
+            and int(part[:9]) < len(value)
+        ):
             value = value[int(part[:9])]
         else:
             return None
@@ -65,7 +89,9 @@ def _anchor_names(schema: Mapping[str, Any]) -> Iterator[str]:
 
 
 class _Schemas:
-    """The schemas in one schema, by identity: in parsed JSON one dict object is never in two places."""
+    """The schemas in one schema, by identity: in parsed JSON one dict object is never in two
+    places.
+    """
 
     def __init__(self, root: dict[str, Any]) -> None:
         self._root = root
@@ -87,12 +113,20 @@ class _Schemas:
                 return code, f"{pointer((*place, key))} {what}"
             base = schema.get("$id", "#")
             if place and not (isinstance(base, str) and base.startswith("#")):
-                return "remote_ref", f"{pointer(place)} sets an address of its own ($id), which references would follow"
+                return (
+                    "remote_ref",
+                    (
+                        f"{pointer(place)} sets an address of its own ($id), which references would"
+                        " follow"
+                    ),
+                )
             self._places[id(schema)] = place
             self._schemas.append(schema)
             for name in _anchor_names(schema):
                 self._anchors.setdefault(name, schema)
-            waiting.extend(((*place, *where), inner) for where, inner in reversed(list(subschemas(schema))))
+            waiting.extend(
+                ((*place, *where), inner) for where, inner in reversed(list(subschemas(schema)))
+            )
         return None
 
     def astray_fault(self) -> Fault | None:
@@ -120,7 +154,10 @@ class _Schemas:
                 current = next(reversed(trail))
                 for child in trail[current]:
                     if id(child) in trail:
-                        return "endless_ref", f"{pointer(self._places[id(child)])} leads in a circle to itself"
+                        return (
+                            "endless_ref",
+                            f"{pointer(self._places[id(child)])} leads in a circle to itself",
+                        )
                     if id(child) not in done:
                         trail[id(child)] = iter(self._on_the_same_value(child))
                         break
@@ -149,13 +186,20 @@ class _Schemas:
                 if trail:
                     next(reversed(trail.values()))[1].append(sizes[current])
         if sizes[id(self._root)] > limits.max_expanded_nodes:
-            return "endless_ref", f"its references multiply to more than {limits.max_expanded_nodes:,} schemas"
+            return (
+                "endless_ref",
+                f"its references multiply to more than {limits.max_expanded_nodes:,} schemas",
+            )
         return None
 
     def _targets(self, schema: Mapping[str, Any]) -> Iterator[Any]:
         for key in _REFS:
             if key in schema:
-                yield self._root if schema[key] is True else target_of(self._root, self._anchors, schema[key])
+                yield (
+                    self._root
+                    if schema[key] is True
+                    else target_of(self._root, self._anchors, schema[key])
+                )
 
     def _on_the_same_value(self, schema: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         inner = (child for place, child in subschemas(schema) if place[0] in _SAME_VALUE)

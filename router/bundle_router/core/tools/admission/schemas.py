@@ -1,8 +1,9 @@
-"""The places of inner schemas in a JSON Schema, and the valid form of each keyword. Also finds patterns that may take a
-backtracking engine forever.
+"""The places of inner schemas in a JSON Schema, and the valid form of each keyword.
 
-It covers drafts 4 to 2020-12 together, because servers mix them: keywords differ less in where they may be than in what
-they mean. Nothing here evaluates a schema against a value.
+Also finds patterns that may take a backtracking engine forever.
+
+It covers drafts 4 to 2020-12 together, because servers mix them: keywords differ less in where they
+may be than in what they mean. Nothing here evaluates a schema against a value.
 """
 
 from __future__ import annotations
@@ -20,43 +21,85 @@ KeywordFault = tuple[RefusalCode, str, str]
 
 _ONE: Final = frozenset(
     (
-        "additionalItems", "additionalProperties", "contains", "contentSchema", "else", "if", "items", "not",
-        "propertyNames", "then", "unevaluatedItems", "unevaluatedProperties",
+        "additionalItems",
+        "additionalProperties",
+        "contains",
+        "contentSchema",
+        "else",
+        "if",
+        "items",
+        "not",
+        "propertyNames",
+        "then",
+        "unevaluatedItems",
+        "unevaluatedProperties",
     )
-)  # fmt: skip
+)
 _MAPS: Final = frozenset(
     ("$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties")
 )
 _LISTS: Final = frozenset(("allOf", "anyOf", "items", "oneOf", "prefixItems"))
 _TYPES: Final = frozenset(("array", "boolean", "integer", "null", "number", "object", "string"))
 _OTHER_NAMES: Final = {
-    "bool": "boolean", "date": "string", "datetime": "string", "dict": "object", "dictionary": "object",
-    "double": "number", "float": "number", "hashmap": "object", "int": "integer", "list": "array", "long": "integer",
-    "map": "object", "none": "null", "set": "array", "str": "string", "text": "string", "tuple": "array",
-}  # fmt: skip
+    "bool": "boolean",
+    "date": "string",
+    "datetime": "string",
+    "dict": "object",
+    "dictionary": "object",
+    "double": "number",
+    "float": "number",
+    "hashmap": "object",
+    "int": "integer",
+    "list": "array",
+    "long": "integer",
+    "map": "object",
+    "none": "null",
+    "set": "array",
+    "str": "string",
+    "text": "string",
+    "tuple": "array",
+}
 """Names of JSON's types in programming languages. Any other name is no constraint on a value."""
 _NUMBERS: Final = frozenset(("maximum", "minimum", "multipleOf"))
 _COUNTS: Final = frozenset(
-    ("maxContains", "maxItems", "maxLength", "maxProperties", "minContains", "minItems", "minLength", "minProperties")
+    (
+        "maxContains",
+        "maxItems",
+        "maxLength",
+        "maxProperties",
+        "minContains",
+        "minItems",
+        "minLength",
+        "minProperties",
+    )
 )
-_TEXTS: Final = frozenset(("$anchor", "$dynamicAnchor", "$schema", "description", "format", "title"))
+_TEXTS: Final = frozenset(
+    ("$anchor", "$dynamicAnchor", "$schema", "description", "format", "title")
+)
 
 
 def subschemas(schema: Mapping[str, Any]) -> Iterator[tuple[Place, Any]]:
-    """Yield the direct inner schemas with their places: `("items",)`, `("anyOf", 2)`, `("properties", "id")`."""
+    """Yield the direct inner schemas with their places: `("items",)`, `("anyOf", 2)`,
+    `("properties", "id")`.
+    """
     for key, value in schema.items():
         if key in _LISTS and isinstance(value, list):
             yield from (((key, index), inner) for index, inner in enumerate(value))
         elif key in _MAPS and isinstance(value, dict):
             may_list = key == "dependencies"  # a list there holds names, and is no schema
-            yield from (((key, name), v) for name, v in value.items() if not (may_list and isinstance(v, list)))
+            yield from (
+                ((key, name), v)
+                for name, v in value.items()
+                if not (may_list and isinstance(v, list))
+            )
         elif key in _ONE:
             yield (key,), value
 
 
 def with_json_types(schema: Any, renamed: set[str]) -> Any:
-    """Return the schema with JSON's type names in place of other languages' ones, and without unknown type names. Adds
-    the replacements to `renamed`."""
+    """Return the schema with JSON's type names in place of other languages' ones, and without
+    unknown type names. Adds the replacements to `renamed`.
+    """
     if not isinstance(schema, dict):
         return schema
     made: dict[str, Any] = dict(schema)
@@ -76,7 +119,9 @@ def with_json_types(schema: Any, renamed: set[str]) -> Any:
     elif read != names:
         made["type"] = list(dict.fromkeys(read)) if isinstance(schema["type"], list) else read[0]
     pairs = zip(names, read, strict=True)
-    renamed.update(f"{display_value(name)} as {other or 'any value'}" for name, other in pairs if name != other)
+    renamed.update(
+        f"{display_value(name)} as {other or 'any value'}" for name, other in pairs if name != other
+    )
     return schema if all(made.get(key) is value for key, value in schema.items()) else made
 
 
@@ -106,7 +151,10 @@ def keyword_fault(schema: Mapping[str, Any], limits: DefinitionLimits) -> Keywor
                 return (
                     "bad_pattern",
                     key,
-                    f"repeats what already repeats, so that matching it may never end: {display_value(text)}",
+                    (
+                        "repeats what already repeats, so that matching it may never end:"
+                        f" {display_value(text)}"
+                    ),
                 )
     return None
 
@@ -116,16 +164,31 @@ def form_fault(key: str, value: Any) -> str:
     if key == "type":
         names = value if isinstance(value, list) else [value]
         unknown = [name for name in names if not isinstance(name, str) or name not in _TYPES]
-        return f"is {display_value(unknown[0])}, which is no type" if unknown else "" if names else "is empty"
+        return (
+            f"is {display_value(unknown[0])}, which is no type"
+            if unknown
+            else ""
+            if names
+            else "is empty"
+        )
     if key in _MAPS or key == "dependentRequired":
         if not isinstance(value, dict):
             return f"is {display_value(value)}, not an object"
         lists = value.values() if key in ("dependencies", "dependentRequired") else ()
         return next(
-            (f"has {display_value(names)}, not a list of names" for names in lists if not _names(names, key)), ""
+            (
+                f"has {display_value(names)}, not a list of names"
+                for names in lists
+                if not _names(names, key)
+            ),
+            "",
         )
     if key in _LISTS - _ONE:
-        return "" if isinstance(value, list) and value else f"is {display_value(value)}, not a list of schemas"
+        return (
+            ""
+            if isinstance(value, list) and value
+            else f"is {display_value(value)}, not a list of schemas"
+        )
     if key == "enum":
         return "" if isinstance(value, list) else f"is {display_value(value)}, not a list"
     if key == "required":
@@ -133,7 +196,11 @@ def form_fault(key: str, value: Any) -> str:
     if key in _TEXTS or key == "pattern":
         return "" if isinstance(value, str) else f"is {display_value(value)}, not text"
     if key in _NUMBERS or key in _COUNTS:
-        fine = isinstance(value, int | float) and not isinstance(value, bool) and (key in _NUMBERS or value >= 0)
+        fine = (
+            isinstance(value, int | float)
+            and not isinstance(value, bool)
+            and (key in _NUMBERS or value >= 0)
+        )
         return "" if fine else f"is {display_value(value)}, not a number that fits"
     return ""
 
@@ -150,11 +217,11 @@ def display_value(value: object) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-# A repetition inside a repetition is dangerous if the inner one can match what the outer one would: `(a+)+`,
-# `(a|aa)*`, `(\w*\s?)*`, `(\d+.)+`. It is safe if each round must match something that the inner one can't:
-# `(,[^,]+)*`, `(?:[a-z-]+\.)*`. The test: a round has a required piece that is not also repeated in it. This refuses
-# the classical bombs but is no proof, so patterns are only ever evaluated by an engine that is linear by
-# construction.
+# A repetition inside a repetition is dangerous if the inner one can match what the outer one would:
+# `(a+)+`, `(a|aa)*`, `(\w*\s?)*`, `(\d+.)+`. It is safe if each round must match something that the
+# inner one can't: `(,[^,]+)*`, `(?:[a-z-]+\.)*`. The test: a round has a required piece that is not
+# also repeated in it. This refuses the classical bombs but is no proof, so patterns are only ever
+# evaluated by an engine that is linear by construction.
 _TOKEN: Final = re.compile(r"\\.?|\[[\]^]?(?:\\.|[^\]\\])*\]?|.", re.DOTALL)
 """One character, escape or class."""
 _QUANTIFIER: Final = re.compile(r"(?:([*+?])|\{(?!,?\})(\d{0,9})(,?)(\d{0,9})\})[?+]?")
@@ -166,7 +233,9 @@ _MANY: Final = 10
 
 @dataclass(slots=True)
 class _Round:
-    """The tokens that one round of a group may match: the present alternative, and a verdict on earlier ones."""
+    """The tokens that one round of a group may match: the present alternative, and a verdict on
+    earlier ones.
+    """
 
     once: set[str] = field(default_factory=set)
     repeated: set[str] = field(default_factory=set)
@@ -174,10 +243,14 @@ class _Round:
     openings: set[str] = field(default_factory=set)
     begun: bool = False
     loose: bool = False
-    """Whether rounds are ambiguous: an alternative repeats without a fixed piece, or two begin alike."""
+    """Whether rounds are ambiguous: an alternative repeats without a fixed piece, or two begin
+    alike.
+    """
 
     def end_alternative(self) -> None:
-        self.loose = self.loose or (bool(self.repeated) and not self.once - self.repeated - _TAKES_ALL)
+        self.loose = self.loose or (
+            bool(self.repeated) and not self.once - self.repeated - _TAKES_ALL
+        )
         self.once, self.repeated, self.begun = set(), set(), False
 
     def note(self, pieces: set[str], opening: str, least: int, endless: bool) -> None:
@@ -193,7 +266,9 @@ class _Round:
 
 
 def explosive(pattern: str) -> bool:
-    """Return whether the pattern has a repetition that can match a text in exponentially many ways."""
+    """Return whether the pattern has a repetition that can match a text in exponentially many
+    ways.
+    """
     groups, begins = [_Round()], list[int]()
     at = 0
     while at < len(pattern):
@@ -220,7 +295,9 @@ def explosive(pattern: str) -> bool:
 
 
 def _quantifier(pattern: str, at: int) -> tuple[int, bool, int]:
-    """Return the quantifier's minimum, whether it has no (small) maximum, and the position of the next token."""
+    """Return the quantifier's minimum, whether it has no (small) maximum, and the position of the
+    next token.
+    """
     found = _QUANTIFIER.match(pattern, at)
     if found is None:
         return 1, False, at

@@ -14,7 +14,15 @@ MAX_NAME: Final = 64
 
 _MARK: Final = 8
 RESERVED: Final = frozenset(
-    ("search_tools", "list_tools", "get_tool_details", "call_tool", "read_artifact", "search_artifact", "execute")
+    (
+        "search_tools",
+        "list_tools",
+        "get_tool_details",
+        "call_tool",
+        "read_artifact",
+        "search_artifact",
+        "execute",
+    )
 )
 """Names of the router's own tools: no server's tool is exposed under one of them."""
 _SAFE: Final = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_NAME}}}")
@@ -28,8 +36,9 @@ def _plain_name(canonical: str) -> str:
 
 
 def _reads_back(canonical: str, plain: str) -> bool:
-    """Return whether the plain name can only come from this canonical one: nothing was replaced or is too long, its
-    first `__` is the separator, and it does not end like a name with a digest."""
+    """Return whether the plain name can only come from this canonical one: nothing was replaced or
+    is too long, its first `__` is the separator, and it does not end like a name with a digest.
+    """
     server, _, tool = canonical.partition(".")
     return (
         plain == f"{server}__{tool}"
@@ -41,13 +50,17 @@ def _reads_back(canonical: str, plain: str) -> bool:
 
 
 def _suffix(canonical: str, plain: str, digits: int = _MARK) -> str:
-    return f"{plain[: MAX_NAME - digits - 1]}_{hashlib.sha256(canonical.encode()).hexdigest()[:digits]}"
+    digest = hashlib.sha256(canonical.encode()).hexdigest()
+    return f"{plain[: MAX_NAME - digits - 1]}_{digest[:digits]}"
 
 
 def _bare_names(canonical: Iterable[str], bare: str) -> dict[str, str]:
-    """Return the tools of the server without a prefix that can use their own names: those that look like no name of the
-    router's own tools, or of another server's."""
-    short_names = {name: name.partition(".")[2] for name in canonical if name.partition(".")[0] == bare}
+    """Return the tools of the server without a prefix that can use their own names: those that look
+    like no name of the router's own tools, or of another server's.
+    """
+    short_names = {
+        name: name.partition(".")[2] for name in canonical if name.partition(".")[0] == bare
+    }
     counts = Counter(short.lower() for short in short_names.values())
     return {
         name: short
@@ -61,15 +74,22 @@ def _bare_names(canonical: Iterable[str], bare: str) -> dict[str, str]:
 
 
 def names_in(catalog: Catalog, canonical: Iterable[str]) -> dict[str, str]:
-    """Return exposed names by canonical name (see `exposed_names`), with the catalog's server without a prefix."""
-    return exposed_names(canonical, next((s.name for s in catalog.servers.values() if not s.prefix), ""))
+    """Return exposed names by canonical name (see `exposed_names`), with the catalog's server
+    without a prefix.
+    """
+    return exposed_names(
+        canonical, next((s.name for s in catalog.servers.values() if not s.prefix), "")
+    )
 
 
 def exposed_names(canonical: Iterable[str], bare: str = "") -> dict[str, str]:
-    """Return exposed names by canonical name, for all tools of a catalog at once. `bare`: the server without a prefix.
+    """Return exposed names by canonical name, for all tools of a catalog at once.
 
-    Names that differ only in case count as equal, as some providers fold case. That can only happen within one server,
-    whose tools are known together, so no name depends on which other servers are known.
+    `bare`: the server without a prefix.
+
+    Names that differ only in case count as equal, as some providers fold case. That can only happen
+    within one server, whose tools are known together, so no name depends on which other servers are
+    known.
     """
     canonical = tuple(canonical)
     unprefixed = _bare_names(canonical, bare) if bare else {}
@@ -80,11 +100,19 @@ def _prefix_names(canonical: Iterable[str]) -> dict[str, str]:
     plain = {name: _plain_name(name) for name in canonical}
     counts = Counter(short.lower() for short in plain.values())
     names = {
-        name: short if counts[short.lower()] == 1 and _reads_back(name, short) else _suffix(name, short)
+        name: (
+            short
+            if counts[short.lower()] == 1 and _reads_back(name, short)
+            else _suffix(name, short)
+        )
         for name, short in plain.items()
     }
     marked = Counter(name.lower() for name in names.values())
     if len(marked) < len(names):  # two digests have the same prefix: somebody searched for that
-        again = {name: _suffix(name, plain[name], 32) for name, short in names.items() if marked[short.lower()] > 1}
+        again = {
+            name: _suffix(name, plain[name], 32)
+            for name, short in names.items()
+            if marked[short.lower()] > 1
+        }
         names |= again
     return names

@@ -11,13 +11,16 @@ from bundle_router.core.models.canonical import digest_of
 from bundle_router.dataclass import dataclass
 
 Place = Mode
-"""The place of a permitted tool: in the array, behind search until it is asked for, always behind `call_tool`, or
-called by programs only (`execute`). A bundle's mode is the place it wants."""
+"""The place of a permitted tool: in the array, behind search until it is asked for, always behind
+`call_tool`, or called by programs only (`execute`). A bundle's mode is the place it wants.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedTool:
-    """One permitted tool (canonical name), the bundle it is shown for, and the tokens of its definition."""
+    """One permitted tool (canonical name), the bundle it is shown for, and the tokens of its
+    definition.
+    """
 
     name: str
     bundle: str
@@ -26,10 +29,12 @@ class PlacedTool:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The places of a decision's permitted tools. Those in the array are in its order, the others in the decision's.
+    """The places of a decision's permitted tools.
 
-    `activated` are the direct tools that the run asked for. `reading_from` is the index in `direct` where the tools
-    that read artifacts are inserted; None as long as there is nothing to read.
+    Those in the array are in its order, the others in the decision's.
+
+    `activated` are the direct tools that the run asked for. `reading_from` is the index in `direct`
+    where the tools that read artifacts are inserted; None as long as there is nothing to read.
     """
 
     placed: Mapping[Place, tuple[PlacedTool, ...]]
@@ -52,7 +57,11 @@ class Placement:
     @property
     def by_name(self) -> tuple[PlacedTool, ...]:
         """Return those that never join the array: they are called by name, through `call_tool`."""
-        return tuple(row for place, row in self.rows() if not (MODES[place].may_join or MODES[place].by_program))
+        return tuple(
+            row
+            for place, row in self.rows()
+            if not (MODES[place].may_join or MODES[place].by_program)
+        )
 
     @property
     def by_program(self) -> bool:
@@ -61,7 +70,9 @@ class Placement:
 
     @property
     def behind(self) -> bool:
-        """Whether any tool is behind search: the agent then needs the search tools, and guidance."""
+        """Whether any tool is behind search: the agent then needs the search tools, and
+        guidance.
+        """
         return self.found_by_name or self.by_program
 
     @property
@@ -82,8 +93,10 @@ class ActiveTool:
 
 @dataclass(frozen=True, slots=True)
 class DeferredTool:
-    """One permitted tool outside the array, which joins it when it is asked for. `definition` is in the provider's
-    form; None if only the tool's name is known."""
+    """One permitted tool outside the array, which joins it when it is asked for.
+
+    `definition` is in the provider's form; None if only the tool's name is known.
+    """
 
     name: str
     exposed: str
@@ -94,8 +107,10 @@ class DeferredTool:
 
 @dataclass(frozen=True, slots=True)
 class SkillText:
-    """A shown bundle's instructions, in an operator's words. `tools` are the exposed names of the permitted tools that
-    they name."""
+    """A shown bundle's instructions, in an operator's words.
+
+    `tools` are the exposed names of the permitted tools that they name.
+    """
 
     bundle: str
     name: str
@@ -140,7 +155,10 @@ class Toolset:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Toolset:
-        """Return the toolset of `to_json`'s value. Raises KeyError or TypeError for any other value."""
+        """Return the toolset of `to_json`'s value.
+
+        Raises KeyError or TypeError for any other value.
+        """
         return cls(
             tools=tuple(value["tools"]),
             guidance=value["guidance"],
@@ -150,6 +168,8 @@ class Toolset:
             all_tokens=value["all_tokens"],
             deferred=tuple(DeferredTool(**row) for row in value["deferred"]),
             meta=tuple(value["meta"]),
-            skills=tuple(SkillText(**{**row, "tools": tuple(row["tools"])}) for row in value["skills"]),
+            skills=tuple(
+                SkillText(**{**row, "tools": tuple(row["tools"])}) for row in value["skills"]
+            ),
             decision_id=value["decision_id"],
         )

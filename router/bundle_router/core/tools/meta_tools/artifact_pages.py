@@ -1,4 +1,7 @@
-"""Reads artifacts in pages, and searches them by line. Non-text is described, never decoded into the context."""
+"""Reads artifacts in pages, and searches them by line.
+
+Non-text is described, never decoded into the context.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,10 @@ def text_of(data: bytes, facts: MediaFacts) -> str | None:
 def describe_media(uri: str, data: bytes, facts: MediaFacts) -> str:
     """Return a description of bytes that no page can show."""
     size = f" {facts.width}x{facts.height}" if facts.width and facts.height else ""
-    return f"[{uri} is {facts.mime_type}{size}, {len(data):,} bytes: not text, so there is nothing to page or search]"
+    return (
+        f"[{uri} is {facts.mime_type}{size}, {len(data):,} bytes: not text, so there is nothing to"
+        " page or search]"
+    )
 
 
 def read_page(page: ReadArtifact, text: str, data: bytes, cap: int) -> str:
@@ -63,7 +69,9 @@ def _line_page(page: ReadArtifact, text: str, cap: int) -> str:
     for line in lines[start:end]:
         if len(line) > room and kept:
             break
-        kept.append(line if len(line) <= room else line[:room] + "…[the rest of this line: unit chars]\n")
+        kept.append(
+            line if len(line) <= room else line[:room] + "…[the rest of this line: unit chars]\n"
+        )
         room -= len(line)
         if room <= 0:
             break
@@ -79,8 +87,10 @@ def _frame_page(shown: str, start: int, end: int, total: int, unit: str) -> str:
 
 
 def queried(find: Callable[[Any], Any], text: str, cap: int) -> str:
-    """Return a query's result on an artifact's JSON, as JSON of at most `cap` characters. Raises ValueError if the text
-    is no JSON, and as `find` does."""
+    """Return a query's result on an artifact's JSON, as JSON of at most `cap` characters.
+
+    Raises ValueError if the text is no JSON, and as `find` does.
+    """
     if len(text) > MAX_QUERIED:
         raise ValueError(f"the artifact has more than {MAX_QUERIED:,} characters")
     try:
@@ -92,7 +102,9 @@ def queried(find: Callable[[Any], Any], text: str, cap: int) -> str:
         return "Nothing found (null)."
     pieces: list[str] = []
     room = cap
-    for piece in json.JSONEncoder(ensure_ascii=False).iterencode(found):  # cut while encoding: it may be huge
+    for piece in json.JSONEncoder(ensure_ascii=False).iterencode(
+        found
+    ):  # cut while encoding: it may be huge
         pieces.append(piece[:room])
         room -= len(piece)
         if room < 0:
@@ -113,7 +125,9 @@ def search_lines(wanted: SearchArtifact, text: str, find: Finder, cap: int) -> s
         hits += 1
         if hits > MAX_HITS or room <= 0:
             continue
-        for near in range(max(0, number - wanted.context), min(len(lines), number + wanted.context + 1)):
+        for near in range(
+            max(0, number - wanted.context), min(len(lines), number + wanted.context + 1)
+        ):
             mark = ":" if near == number else "-"
             if near not in shown or mark == ":":
                 body = _text_around(lines[near], span if near == number else (0, 0))
@@ -122,8 +136,16 @@ def search_lines(wanted: SearchArtifact, text: str, find: Finder, cap: int) -> s
     if not hits:
         return f"[{wanted.pattern[:100]!r} is nowhere in its {len(lines):,} lines]"
     body = _join_lines(shown)
-    limit_text = "" if hits <= MAX_HITS and room > 0 else ", the first shown: use a narrower pattern to see others"
-    cut = f"; only the first {MAX_SEARCHED:,} characters were searched" if len(text) > MAX_SEARCHED else ""
+    limit_text = (
+        ""
+        if hits <= MAX_HITS and room > 0
+        else ", the first shown: use a narrower pattern to see others"
+    )
+    cut = (
+        f"; only the first {MAX_SEARCHED:,} characters were searched"
+        if len(text) > MAX_SEARCHED
+        else ""
+    )
     return f"{body}\n[{hits:,} of {len(lines):,} lines{limit_text}{cut}; line numbers count from 0]"
 
 
@@ -142,7 +164,10 @@ def _text_around(line: str, span: tuple[int, int]) -> str:
     if len(line) <= MAX_LINE:
         return line
     start = max(0, min(span[0] - MAX_LINE // 4, len(line) - MAX_LINE))
-    return f"{'…' if start else ''}{line[start : start + MAX_LINE]}{'…' if start + MAX_LINE < len(line) else ''}"
+    end = start + MAX_LINE
+    before = "…" if start else ""
+    after = "…" if end < len(line) else ""
+    return f"{before}{line[start:end]}{after}"
 
 
 def literal(pattern: str) -> Finder:

@@ -1,4 +1,6 @@
-"""Parses meta-tools' arguments as models write them: numbers as text, JSON as text, names with stray spaces."""
+"""Parses meta-tools' arguments as models write them: numbers as text, JSON as text, names with
+stray spaces.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,9 @@ class CallTool:
 
 @dataclass(frozen=True, slots=True)
 class ReadArtifact:
-    """Read a part of an artifact: `limit` of `unit` from `offset` on; a negative offset counts from the end."""
+    """Read a part of an artifact: `limit` of `unit` from `offset` on; a negative offset counts from
+    the end.
+    """
 
     sha256: str
     offset: int
@@ -72,8 +76,9 @@ class ReadArtifact:
 
 @dataclass(frozen=True, slots=True)
 class SearchArtifact:
-    """Find the lines of an artifact that contain `pattern` (or match it: `is_regex`), with so many lines around each;
-    or apply the JMESPath expression `query` to an artifact that is JSON."""
+    """Find the lines of an artifact that contain `pattern` (or match it: `is_regex`), with so many
+    lines around each; or apply the JMESPath expression `query` to an artifact that is JSON.
+    """
 
     sha256: str
     pattern: str
@@ -89,7 +94,16 @@ class Malformed:
     text: str
 
 
-Wanted = SearchTools | SelectTools | ListTools | GetToolDetails | CallTool | ReadArtifact | SearchArtifact | Malformed
+Wanted = (
+    SearchTools
+    | SelectTools
+    | ListTools
+    | GetToolDetails
+    | CallTool
+    | ReadArtifact
+    | SearchArtifact
+    | Malformed
+)
 
 
 class _Wrong(Exception):
@@ -106,7 +120,10 @@ def parse(tool: str, arguments: Any) -> Wanted:
                 raise _Wrong(f"there is no argument {str(name)[:80]!r}")
         return _READERS[tool](arguments)
     except _Wrong as wrong:
-        return Malformed(f"The arguments of {tool!r} do not fit: {wrong}.\nIts schema: {encode(meta_schema(tool))}")
+        return Malformed(
+            f"The arguments of {tool!r} do not fit: {wrong}.\nIts schema:"
+            f" {encode(meta_schema(tool))}"
+        )
 
 
 def _mapping(value: Any, what: str = "the arguments") -> Mapping[str, Any]:
@@ -123,7 +140,9 @@ def _mapping(value: Any, what: str = "the arguments") -> Mapping[str, Any]:
     return value
 
 
-def _text(arguments: Mapping[str, Any], name: str, limit: int, *, default: str | None = None) -> str:
+def _text(
+    arguments: Mapping[str, Any], name: str, limit: int, *, default: str | None = None
+) -> str:
     value = arguments.get(name, default)
     if value is None:
         raise _Wrong(f"{name!r} is missing")
@@ -136,7 +155,9 @@ def _text(arguments: Mapping[str, Any], name: str, limit: int, *, default: str |
     return value
 
 
-def _number(arguments: Mapping[str, Any], name: str, default: int, least: int | None, most: int) -> int:
+def _number(
+    arguments: Mapping[str, Any], name: str, default: int, least: int | None, most: int
+) -> int:
     value = arguments.get(name, default)
     if isinstance(value, str) and re.fullmatch(r"-?\d{1,12}", value.strip()):
         value = int(value)
@@ -145,7 +166,9 @@ def _number(arguments: Mapping[str, Any], name: str, default: int, least: int | 
     if not isinstance(value, int) or isinstance(value, bool):
         raise _Wrong(f"{name!r} must be a whole number")
     if (least is not None and value < least) or value > most:
-        raise _Wrong(f"{name!r} must be between {least if least is not None else -most:,} and {most:,}")
+        raise _Wrong(
+            f"{name!r} must be between {least if least is not None else -most:,} and {most:,}"
+        )
     return value
 
 
@@ -153,7 +176,9 @@ def _artifact(arguments: Mapping[str, Any]) -> str:
     uri = _text(arguments, "uri", 200).strip()
     found = _ARTIFACT.fullmatch(uri)
     if found is None:
-        raise _Wrong(f"{uri[:100]!r} is not an artifact: write 'artifact:sha256:' and its 64 hex digits")
+        raise _Wrong(
+            f"{uri[:100]!r} is not an artifact: write 'artifact:sha256:' and its 64 hex digits"
+        )
     return found[1]
 
 
@@ -168,7 +193,9 @@ def _search(arguments: Mapping[str, Any]) -> SearchTools | SelectTools:
 
 
 def _call(arguments: Mapping[str, Any]) -> CallTool:
-    return CallTool(_text(arguments, "name", 200), _mapping(arguments.get("arguments"), "'arguments'"))
+    return CallTool(
+        _text(arguments, "name", 200), _mapping(arguments.get("arguments"), "'arguments'")
+    )
 
 
 def _page(arguments: Mapping[str, Any]) -> ReadArtifact:
@@ -176,7 +203,9 @@ def _page(arguments: Mapping[str, Any]) -> ReadArtifact:
     if unit not in UNITS:
         raise _Wrong(f"'unit' must be one of {', '.join(UNITS)}")
     limit = _number(arguments, "limit", DEFAULT_LIMITS[unit], 1, 1_000_000)
-    return ReadArtifact(_artifact(arguments), _number(arguments, "offset", 0, None, 10**12), limit, unit)
+    return ReadArtifact(
+        _artifact(arguments), _number(arguments, "offset", 0, None, 10**12), limit, unit
+    )
 
 
 def _lines(arguments: Mapping[str, Any]) -> SearchArtifact:

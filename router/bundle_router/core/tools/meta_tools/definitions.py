@@ -20,7 +20,10 @@ def _object(required: tuple[str, ...], **properties: Any) -> dict[str, Any]:
 
 _DEFINITIONS: Final = MappingProxyType(
     {
-        "search_tools": ("Find tools by words or select:a,b", _object(("query",), query=_TEXT, limit=_NUMBER)),
+        "search_tools": (
+            "Find tools by words or select:a,b",
+            _object(("query",), query=_TEXT, limit=_NUMBER),
+        ),
         "list_tools": ("List bundles or tools", _object((), bundle=_TEXT)),
         "get_tool_details": ("Schema", _object(("name",), name=_TEXT)),
         "call_tool": ("Call tools", _object(("name",), name=_TEXT, arguments={"type": "object"})),
@@ -57,9 +60,12 @@ READERS: Final[tuple[str, ...]] = NAMES[4:]
 
 
 def meta_names(placement: Placement, *, fixed: bool = False) -> tuple[tuple[str, ...], int]:
-    """Return the meta-tools that an array needs, and their index in it. If there are tools behind search, all of them
-    come first, so that the array grows after them; else only the readers, from the first result that can be paged.
-    `fixed`: the array can't change, so all are in it."""
+    """Return the meta-tools that an array needs, and their index in it.
+
+    If there are tools behind search, all of them come first, so that the array grows after them;
+    else only the readers, from the first result that can be paged. `fixed`: the array can't change,
+    so all are in it.
+    """
     if fixed or placement.found_by_name:
         return ((*NAMES, EXECUTE) if placement.by_program else NAMES), 0
     if placement.by_program:
@@ -67,14 +73,18 @@ def meta_names(placement: Placement, *, fixed: bool = False) -> tuple[tuple[str,
     return (READERS, placement.reading_from) if placement.reading_from is not None else ((), 0)
 
 
-_TOKENS: Final = MappingProxyType(dict(zip(_DEFINITIONS, (49, 34, 37, 43, 81, 76, 52), strict=True)))
+_TOKENS: Final = MappingProxyType(
+    dict(zip(_DEFINITIONS, (49, 34, 37, 43, 81, 76, 52), strict=True))
+)
 """Tokens in cl100k_base, OpenAI form; a test counts them again."""
 
 
 def meta_definitions(names: tuple[str, ...], form: Format) -> tuple[dict[str, Any], ...]:
     """Return fresh copies of the meta-tools' definitions in a provider's form."""
     rows = ((name, *_DEFINITIONS[name]) for name in names)
-    return tuple(form_of(name, description, _copy(schema), form) for name, description, schema in rows)
+    return tuple(
+        form_of(name, description, _copy(schema), form) for name, description, schema in rows
+    )
 
 
 def meta_schema(name: str) -> dict[str, Any]:

@@ -28,7 +28,9 @@ LEGEND: Final = "Untyped parameters are strings; ? may be left out."
 
 @dataclass(frozen=True, slots=True)
 class MetaAnswer:
-    """A text for the model, and the tools (canonical names) it is about, which may now join the array."""
+    """A text for the model, and the tools (canonical names) it is about, which may now join the
+    array.
+    """
 
     text: str
     tools: tuple[str, ...] = ()
@@ -70,7 +72,8 @@ def found_text(visible: VisibleTools, ranked: Sequence[str], limit: int = MAX_FO
     known = [tool for tool in ranked if tool in places][: min(limit, MAX_FOUND)]
     if not known:
         return MetaAnswer(
-            "Nothing found. Try other words for what the tool should do, or list_tools to see what there is."
+            "Nothing found. Try other words for what the tool should do, or list_tools to see what"
+            " there is."
         )
     rows: list[str] = []
     listed: list[str] = []
@@ -83,8 +86,12 @@ def found_text(visible: VisibleTools, ranked: Sequence[str], limit: int = MAX_FO
         rows.append(row)
         listed.append(tool)
     unlisted = len(places) - len(listed)
-    tail = f"{LEGEND} {_how(visible, listed)}" + (f" {unlisted} tools are not listed here." if unlisted > 0 else "")
-    return MetaAnswer("\n".join((*rows, tail)), tuple(filter(visible.waiting.__contains__, listed)), tuple(listed))
+    tail = f"{LEGEND} {_how(visible, listed)}" + (
+        f" {unlisted} tools are not listed here." if unlisted > 0 else ""
+    )
+    return MetaAnswer(
+        "\n".join((*rows, tail)), tuple(filter(visible.waiting.__contains__, listed)), tuple(listed)
+    )
 
 
 def _row(visible: VisibleTools, tool: str, about_chars: int, *, again: bool = False) -> str:
@@ -107,8 +114,9 @@ def _is_untrusted(catalog: Catalog, tool: str) -> bool:
 
 
 def _how(visible: VisibleTools, listed: Collection[str]) -> str:
-    """Return how the tools are called: those of programs first, then those that never join the array, else those that
-    join it now."""
+    """Return how the tools are called: those of programs first, then those that never join the
+    array, else those that join it now.
+    """
     by_mode: dict[Mode, list[str]] = {}
     for tool in listed:
         by_mode.setdefault(visible.places[tool], []).append(tool)
@@ -122,11 +130,16 @@ def _how(visible: VisibleTools, listed: Collection[str]) -> str:
         return " ".join(named)
     if not visible.joins:
         return MODES["meta"].how
-    companions = [name for row in joining for name in visible.catalog.bundles[row.bundle].companions]
+    companions = [
+        name for row in joining for name in visible.catalog.bundles[row.bundle].companions
+    ]
     cards = visible.catalog.cards.keys() & {*companions, *(row.name for row in joining)}
     fitting = visible.room.fitting(visible.catalog.cards[name] for name in sorted(cards))
     if len(fitting) < len(cards):
-        return f"Your tool list has room for {len(fitting)} more at this step: call the others with call_tool."
+        return (
+            f"Your tool list has room for {len(fitting)} more at this step: call the others with"
+            " call_tool."
+        )
     return MODES["deferred"].how
 
 
@@ -135,22 +148,30 @@ def _name_in_programs(visible: VisibleTools, tool: str) -> str:
     return next(name for name, named in found.items() if named == tool)
 
 
-def selected_text(visible: VisibleTools, tools: Sequence[str], unknown: Sequence[str]) -> MetaAnswer:
+def selected_text(
+    visible: VisibleTools, tools: Sequence[str], unknown: Sequence[str]
+) -> MetaAnswer:
     """Return the signatures of tools selected by name, and what was wrong with other names."""
     rows = [_row(visible, tool, ABOUT_CHARS, again=True) for tool in tools]
     tail = [f"{LEGEND} {_how(visible, tools)}".rstrip()] if tools else []
-    return MetaAnswer("\n".join((*rows, *unknown, *tail)), tuple(filter(visible.waiting.__contains__, tools)))
+    return MetaAnswer(
+        "\n".join((*rows, *unknown, *tail)), tuple(filter(visible.waiting.__contains__, tools))
+    )
 
 
 def list_bundles(visible: VisibleTools) -> MetaAnswer:
-    """Return every bundle of the decision with its number of tools and its purpose, one line each."""
+    """Return every bundle of the decision with its number of tools and its purpose, one line
+    each.
+    """
     counts = Counter(row.bundle for _, row in visible.placement.rows())
     rows = [
         f"{id_} {count}: {one_line(visible.catalog.bundles[id_].description, 160)}"
         for id_, count in sorted(counts.items())
     ]
     return MetaAnswer(
-        "\n".join((*rows, "list_tools with one of these names lists its tools.")) if rows else "No tools."
+        "\n".join((*rows, "list_tools with one of these names lists its tools."))
+        if rows
+        else "No tools."
     )
 
 
@@ -158,9 +179,13 @@ def list_bundle(visible: VisibleTools, id_: str) -> MetaAnswer:
     """Return the tools of one bundle of the decision, one line each."""
     places = visible.places
     bundle = visible.catalog.bundle(id_)
-    bundle_tools = sorted(tool for tool in bundle.tools if tool in places) if bundle is not None else []
+    bundle_tools = (
+        sorted(tool for tool in bundle.tools if tool in places) if bundle is not None else []
+    )
     if not bundle_tools:
-        return MetaAnswer(f"There is no bundle {id_[:100]!r} here. list_tools without a name lists them.")
+        return MetaAnswer(
+            f"There is no bundle {id_[:100]!r} here. list_tools without a name lists them."
+        )
     rows = []
     for tool in bundle_tools[:PAGE]:
         card = visible.catalog.cards.get(tool)
@@ -179,7 +204,10 @@ def describe_tool(visible: VisibleTools, tool: str) -> MetaAnswer:
     name = visible.exposed.get(tool, tool)
     joins = (tool,) if tool in visible.waiting else ()
     if card is None:
-        return MetaAnswer(f"{name}: its definition is not known yet; it is read when the tool is first called.", joins)
+        return MetaAnswer(
+            f"{name}: its definition is not known yet; it is read when the tool is first called.",
+            joins,
+        )
     mark = UNTRUSTED if _is_untrusted(visible.catalog, tool) else ""
     schema = "It takes no arguments." if takes_nothing(card) else f"Schema: {card.schema}"
     return MetaAnswer(f"{name}: {mark}{card.description}\n{schema}", joins)

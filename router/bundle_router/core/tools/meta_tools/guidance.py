@@ -1,9 +1,10 @@
-"""The guidance for the model: that there are more tools than in its array, how to get them, and an index of bundles.
+"""The guidance for the model: that there are more tools than in its array, how to get them, and an
+index of bundles.
 
-The index fits a budget by saying less of each bundle, in rounds over all of them in the decision's order: only their
-number; each with id and number of tools; then with its purpose; then with the names of its tools. Naming bundles has a
-larger budget than the later rounds. Ids and descriptions are the operator's; the tool names of an untrusted server were
-listed by the operator.
+The index fits a budget by saying less of each bundle, in rounds over all of them in the decision's
+order: only their number; each with id and number of tools; then with its purpose; then with the
+names of its tools. Naming bundles has a larger budget than the later rounds. Ids and descriptions
+are the operator's; the tool names of an untrusted server were listed by the operator.
 """
 
 from __future__ import annotations
@@ -22,23 +23,28 @@ TOLD_TOKENS: Final = 100
 NAMED_TOKENS: Final = 500
 """Maximum tokens of the index for the bundles' names: some ninety bundles."""
 CHARS_A_TOKEN: Final = 2.75
-"""Minimum characters per token (cl100k_base: 2.76 measured over a bare list of 53 names, over 4 in sentences)."""
+"""Minimum characters per token (cl100k_base: 2.76 measured over a bare list of 53 names, over 4 in
+sentences).
+"""
 MAX_ABOUT: Final = 90
 MAX_LISTED: Final = 20
 """Maximum evicted tools, and bundles without a server, that are named."""
 NOTHING_LEFT: Final = (
-    "You have no tools now, since the servers of these bundles do not answer or can't be used: {}. Do what you can "
-    "without them, and say what is left undone: it can be done once they answer and the step is begun again."
+    "You have no tools now, since the servers of these bundles do not answer or can't be used: {}."
+    " Do what you can without them, and say what is left undone: it can be done once they answer"
+    " and the step is begun again."
 )
 
 INTRODUCTION: Final = (
-    "Some tools you may use are not in your tool list. search_tools finds them; call_tool calls one by name."
+    "Some tools you may use are not in your tool list. search_tools finds them; call_tool calls one"
+    " by name."
 )
 
 
 IN_CODE: Final = (
-    "Some tools are called by programs: search_tools gives their names and arguments, execute runs a program over them "
-    "(result = await name(argument=...)) and gives you what it prints. Results reach the program whole."
+    "Some tools are called by programs: search_tools gives their names and arguments, execute runs"
+    " a program over them (result = await name(argument=...)) and gives you what it prints. Results"
+    " reach the program whole."
 )
 
 
@@ -49,9 +55,14 @@ class _Line:
     ways: tuple[str, ...]
 
 
-def guidance(catalog: Catalog, placement: Placement, exposed: Mapping[str, str], evicted: Sequence[str] = ()) -> str:
-    """Return the guidance for a placement; without tools behind search only about evicted ones. `exposed`: exposed
-    names by canonical; `evicted`: tools that left the array when the step began."""
+def guidance(
+    catalog: Catalog, placement: Placement, exposed: Mapping[str, str], evicted: Sequence[str] = ()
+) -> str:
+    """Return the guidance for a placement; without tools behind search only about evicted ones.
+
+    `exposed`: exposed names by canonical; `evicted`: tools that left the array when the step
+    began.
+    """
     eviction_text = _eviction_text(evicted, exposed, catalog.settings.activation.max_tools)
     if not placement.behind:
         return eviction_text
@@ -68,14 +79,21 @@ def guidance(catalog: Catalog, placement: Placement, exposed: Mapping[str, str],
 
 
 def without_tools(decision: Decision, lost: Iterable[str] = ()) -> str:
-    """Return the guidance where no tool is left: which bundles have no server now. `lost`: those the decision shows."""
-    left_out = (row.id for row in decision.left_out if row.code == "server_unavailable" and row.tool is None)
+    """Return the guidance where no tool is left: which bundles have no server now.
+
+    `lost`: those the decision shows.
+    """
+    left_out = (
+        row.id for row in decision.left_out if row.code == "server_unavailable" and row.tool is None
+    )
     away = [*lost, *left_out]
     return NOTHING_LEFT.format(_listed(away)) if away else ""
 
 
 def _eviction_text(evicted: Sequence[str], exposed: Mapping[str, str], cap: int) -> str:
-    """Return the sentence about evicted tools; it stays true when one of them is asked for again."""
+    """Return the sentence about evicted tools; it stays true when one of them is asked for
+    again.
+    """
     if not evicted:
         return ""
     names = _listed([exposed.get(tool, tool) for tool in evicted])
@@ -90,8 +108,12 @@ def _listed(names: Sequence[str]) -> str:
 
 def _order(hidden: dict[str, list[str]], placement: Placement) -> list[str]:
     """Return bundles in the order of their waiting tools; those without waiting tools come last."""
-    waiting = dict.fromkeys(row.bundle for place, row in placement.rows() if not MODES[place].in_array)
-    return sorted(hidden, key=lambda id_: (list(waiting).index(id_) if id_ in waiting else len(waiting), id_))
+    waiting = dict.fromkeys(
+        row.bundle for place, row in placement.rows() if not MODES[place].in_array
+    )
+    return sorted(
+        hidden, key=lambda id_: (list(waiting).index(id_) if id_ in waiting else len(waiting), id_)
+    )
 
 
 def _line(catalog: Catalog, id_: str, tools: Sequence[str], exposed: Mapping[str, str]) -> _Line:

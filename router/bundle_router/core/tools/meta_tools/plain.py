@@ -1,4 +1,6 @@
-"""Ranks by shared words, if the search library is missing: enough to find a tool by its own words."""
+"""Ranks by shared words, if the search library is missing: enough to find a tool by its own
+words.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,12 @@ FLOOR: Final = 0.25
 _ANALYZER: Final = Analyzer()
 
 
-def plain_ranking(catalog: Catalog, query: str, permitted: Iterable[str], k: int) -> tuple[str, ...]:
-    """Return the `k` tools that share most words with the query. A word of the name counts three times; ties by name.
+def plain_ranking(
+    catalog: Catalog, query: str, permitted: Iterable[str], k: int
+) -> tuple[str, ...]:
+    """Return the `k` tools that share most words with the query.
+
+    A word of the name counts three times; ties by name.
 
     Tools of untrusted servers come after all others.
     """
@@ -26,7 +32,9 @@ def plain_ranking(catalog: Catalog, query: str, permitted: Iterable[str], k: int
     for tool in permitted:
         card = catalog.cards.get(tool)
         about = card.description[:1_000] if card is not None else ""
-        score = _NAME * len(wanted & set(_ANALYZER.stems(tool))) + len(wanted & set(_ANALYZER.stems(about)))
+        score = _NAME * len(wanted & set(_ANALYZER.stems(tool))) + len(
+            wanted & set(_ANALYZER.stems(about))
+        )
         if score > 0:
             server = catalog.servers.get(tool.partition(".")[0])
             rows.append((server is None or server.trust == "untrusted", -score, tool))
@@ -34,19 +42,27 @@ def plain_ranking(catalog: Catalog, query: str, permitted: Iterable[str], k: int
 
 
 def relevant(catalog: Catalog, query: str, ranked: Sequence[str]) -> tuple[str, ...]:
-    """Return the ranked tools without noise. A query has a word or two that matter; a tool that shares only the others
-    ("make", "get") is dropped if it ranks behind the best one by words. A tool that ranks before that one was found by
-    more than words, and stays."""
+    """Return the ranked tools without noise.
+
+    A query has a word or two that matter; a tool that shares only the others ("make", "get") is
+    dropped if it ranks behind the best one by words. A tool that ranks before that one was found by
+    more than words, and stays.
+    """
     wanted = _stems(query)
     shared = {tool: _shared_words(catalog, tool, wanted) for tool in ranked}
     counts = Counter(word for words in shared.values() for word in words)
     telling = {word: math.log((1 + len(ranked)) / count) for word, count in counts.items()}
-    scores = {tool: sum(telling[word] * weight for word, weight in words.items()) for tool, words in shared.items()}
+    scores = {
+        tool: sum(telling[word] * weight for word, weight in words.items())
+        for tool, words in shared.items()
+    }
     best = max(scores.values(), default=0.0)
     if not best:
         return tuple(ranked)
     last = next(at for at, tool in enumerate(ranked) if scores[tool] == best)
-    return tuple(tool for at, tool in enumerate(ranked) if at <= last or scores[tool] >= FLOOR * best)
+    return tuple(
+        tool for at, tool in enumerate(ranked) if at <= last or scores[tool] >= FLOOR * best
+    )
 
 
 def _shared_words(catalog: Catalog, tool: str, wanted: frozenset[str]) -> dict[str, float]:

@@ -1,7 +1,8 @@
 """One line for one tool: its name, parameters and purpose, at a tenth of its schema's tokens.
 
-A parameter without a type is a string; `?` marks an optional one; required ones come first. A schema can be anything
-that admission accepted, so every part is bounded, and a type without a short form is `any`.
+A parameter without a type is a string; `?` marks an optional one; required ones come first. A
+schema can be anything that admission accepted, so every part is bounded, and a type without a short
+form is `any`.
 """
 
 from __future__ import annotations
@@ -20,9 +21,17 @@ MAX_REQUIRED: Final = 40
 MAX_ENUM: Final = 60
 """Maximum characters of an enum's values."""
 
-_WORDS: Final = {"integer": "int", "number": "num", "boolean": "bool", "array": "list", "null": "null"}
+_WORDS: Final = {
+    "integer": "int",
+    "number": "num",
+    "boolean": "bool",
+    "array": "list",
+    "null": "null",
+}
 _LINE_ENDS: Final = str.maketrans({"\n": "\\n", "\r": "\\r"})
-"""A server's names and values can't begin a line, which would look like the signature of another tool."""
+"""A server's names and values can't begin a line, which would look like the signature of another
+tool.
+"""
 _SENTENCE: Final = re.compile(r"(?<=[.!?])\s+(?=[A-Z0-9(\[`\"'])|(?<=[。！？])")
 _NOISE: Final = re.compile(r"[*_`#]{2,}|`")
 
@@ -44,12 +53,17 @@ def takes_nothing(card: Card) -> bool:
     """Return whether the tool has no parameters at all."""
     schema = card.input_schema()
     combined = any(key in schema for key in ("$ref", "allOf", "anyOf", "oneOf"))
-    return not _properties(schema) and not combined and schema.get("additionalProperties") in (None, False)
+    return (
+        not _properties(schema)
+        and not combined
+        and schema.get("additionalProperties") in (None, False)
+    )
 
 
 def one_line(text: str, limit: int) -> str:
-    """Return the first sentences of a description that fit `limit` characters, on one line, without markup. A first
-    sentence that does not fit is cut at a word."""
+    """Return the first sentences of a description that fit `limit` characters, on one line, without
+    markup. A first sentence that does not fit is cut at a word.
+    """
     plain = " ".join(_NOISE.sub("", text).split())
     kept = ""
     for sentence in _SENTENCE.split(plain):
@@ -65,7 +79,11 @@ def one_line(text: str, limit: int) -> str:
 
 def _required_names(schema: Mapping[str, Any]) -> frozenset[str]:
     named = schema.get("required")
-    return frozenset(name for name in named if isinstance(name, str)) if isinstance(named, Sequence) else frozenset()
+    return (
+        frozenset(name for name in named if isinstance(name, str))
+        if isinstance(named, Sequence)
+        else frozenset()
+    )
 
 
 def _properties(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -123,5 +141,9 @@ def _follow_reference(reference: Any, root: Mapping[str, Any]) -> Any:
         return None
     value: Any = root
     for part in reference[2:].split("/")[:8]:
-        value = value.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(value, Mapping) else None
+        value = (
+            value.get(part.replace("~1", "/").replace("~0", "~"))
+            if isinstance(value, Mapping)
+            else None
+        )
     return value

@@ -11,7 +11,11 @@ from bundle_router.core.catalog import Server
 from bundle_router.core.models.canonical import encode
 from bundle_router.core.tools.admission import Admitted, volatile_paths
 from bundle_router.core.tools.admission.cleaning import reveal, reveal_line
-from bundle_router.core.tools.admission.identity import INSTRUCTIONS, VolatilePath, normalize_definition
+from bundle_router.core.tools.admission.identity import (
+    INSTRUCTIONS,
+    VolatilePath,
+    normalize_definition,
+)
 from bundle_router.core.tools.admission.schemas import pointer
 from bundle_router.core.tools.pins.reviewed import Pins, origin_of
 from bundle_router.dataclass import dataclass
@@ -28,8 +32,11 @@ _WINDOW: Final = 600
 
 @dataclass(frozen=True, slots=True)
 class FieldDifference:
-    """One field that differs. `before` and `after` show the differing part with some context; None: absent. `path` is a
-    JSON Pointer into the definition."""
+    """One field that differs.
+
+    `before` and `after` show the differing part with some context; None: absent. `path` is a JSON
+    Pointer into the definition.
+    """
 
     path: str
     before: str | None
@@ -48,7 +55,10 @@ class ToolChange:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The changes of one server. `server`: differences that concern all its tools (origin, instructions)."""
+    """The changes of one server.
+
+    `server`: differences that concern all its tools (origin, instructions).
+    """
 
     name: str
     server: tuple[FieldDifference, ...]
@@ -65,11 +75,16 @@ class Comparison:
 
 
 def compare(pins: Pins | None, admitted: Admitted, server: Server) -> Comparison:
-    """Compare pins with a server's present list. Without pins everything is new. Raises VolatileError."""
+    """Compare pins with a server's present list.
+
+    Without pins everything is new. Raises VolatileError.
+    """
     volatile = volatile_paths(server.volatile)
     before = {name: json.loads(text) for name, text in _texts(pins)}
     live = {tool.card.tool: json.loads(tool.definition) for tool in admitted.tools}
-    refused = {row.name: f"{row.code}: {row.detail}" for row in admitted.refused if row.name not in live}
+    refused = {
+        row.name: f"{row.code}: {row.detail}" for row in admitted.refused if row.name not in live
+    }
     changes = []
     for name in sorted({*before, *live, *refused}):
         if name in refused:
@@ -80,10 +95,13 @@ def compare(pins: Pins | None, admitted: Admitted, server: Server) -> Comparison
             changes.append(ToolChange(name, "added"))
         else:
             found = differences(
-                normalize_definition(before[name], volatile), normalize_definition(live[name], volatile)
+                normalize_definition(before[name], volatile),
+                normalize_definition(live[name], volatile),
             )
             changes.append(ToolChange(name, "changed" if found else "unchanged", found))
-    return Comparison(server.name, server_differences(pins, admitted, server, volatile), tuple(changes))
+    return Comparison(
+        server.name, server_differences(pins, admitted, server, volatile), tuple(changes)
+    )
 
 
 def _texts(pins: Pins | None) -> Iterator[tuple[str, str]]:
@@ -94,17 +112,28 @@ def _texts(pins: Pins | None) -> Iterator[tuple[str, str]]:
 def server_differences(
     pins: Pins | None, admitted: Admitted | None, server: Server, volatile: tuple[VolatilePath, ...]
 ) -> tuple[FieldDifference, ...]:
-    """Return the differences that concern all tools of the server. `admitted=None`: it was not contacted yet."""
+    """Return the differences that concern all tools of the server.
+
+    `admitted=None`: it was not contacted yet.
+    """
     if pins is None:
         return ()
     pinned, is_now = pins.origin, origin_of(server)
     rows = [
-        FieldDifference(f"/origin/{name}", _text(getattr(pinned, name)), _text(getattr(is_now, name)))
+        FieldDifference(
+            f"/origin/{name}", _text(getattr(pinned, name)), _text(getattr(is_now, name))
+        )
         for name in type(pinned).__slots__
         if getattr(pinned, name) != getattr(is_now, name)
     ]
-    compares_instructions = admitted is not None and not any(path.segments == INSTRUCTIONS for path in volatile)
-    if compares_instructions and admitted is not None and pins.instructions != admitted.instructions:
+    compares_instructions = admitted is not None and not any(
+        path.segments == INSTRUCTIONS for path in volatile
+    )
+    if (
+        compares_instructions
+        and admitted is not None
+        and pins.instructions != admitted.instructions
+    ):
         rows.append(_field_difference("/instructions", pins.instructions, admitted.instructions))
     return tuple(rows)
 
@@ -114,8 +143,9 @@ def _text(value: object) -> str | None:
 
 
 def differences(before: Any, after: Any) -> tuple[FieldDifference, ...]:
-    """Return the fields that differ, those that agents are shown first: at most `MAX_DIFFERENCES`, and a row that
-    counts the rest."""
+    """Return the fields that differ, those that agents are shown first: at most `MAX_DIFFERENCES`,
+    and a row that counts the rest.
+    """
     walk = _walk((), before, after)
     found = tuple(itertools.islice(walk, MAX_DIFFERENCES))
     more = sum(1 for _ in walk)
@@ -124,7 +154,9 @@ def differences(before: Any, after: Any) -> tuple[FieldDifference, ...]:
 
 def _walk(place: tuple[str | int, ...], before: Any, after: Any) -> Iterator[FieldDifference]:
     if isinstance(before, dict) and isinstance(after, dict):
-        for key in sorted({*before, *after}, key=lambda key: (bool(place) or key not in _FIRST, key)):
+        for key in sorted(
+            {*before, *after}, key=lambda key: (bool(place) or key not in _FIRST, key)
+        ):
             where = (*place, key)
             if key not in after:
                 yield FieldDifference(_path(where), _excerpt(before[key]), None)
@@ -151,14 +183,19 @@ def _field_difference(path: str, before: Any, after: Any) -> FieldDifference:
     end = 0
     while end < min(len(old), len(new)) - start and old[-1 - end] == new[-1 - end]:
         end += 1
-    return FieldDifference(path, _part(old, start, len(old) - end), _part(new, start, len(new) - end))
+    return FieldDifference(
+        path, _part(old, start, len(old) - end), _part(new, start, len(new) - end)
+    )
 
 
 def _part(text: str, start: int, stop: int) -> str:
     low, high = max(0, start - _CONTEXT), min(len(text), stop + _CONTEXT)
     part = text[low:high]
     if len(part) > _WINDOW:
-        part = f"{part[: _WINDOW // 2]} … ({len(part) - _WINDOW:,} characters) … {part[-_WINDOW // 2 :]}"
+        part = (
+            f"{part[: _WINDOW // 2]} … ({len(part) - _WINDOW:,} characters) …"
+            f" {part[-_WINDOW // 2 :]}"
+        )
     return reveal(("…" if low else "") + part + ("…" if high < len(text) else ""))
 
 
@@ -172,7 +209,9 @@ def _excerpt(value: Any) -> str:
 
 
 def report_lines(comparison: Comparison) -> list[str]:
-    """Return the lines that `bundle-router pin` shows before it asks; none for a server that matches its review."""
+    """Return the lines that `bundle-router pin` shows before it asks; none for a server that
+    matches its review.
+    """
     lines = [f"{comparison.name}: {what}" for what in (_summary(comparison),) if what]
     for difference in comparison.server:
         lines += _difference(difference)
@@ -180,7 +219,8 @@ def report_lines(comparison: Comparison) -> list[str]:
         if change.kind in ("unchanged", "added"):  # the caller shows new definitions in full
             continue
         lines.append(
-            f"  {change.kind:<8} {comparison.name}.{change.tool}" + (f"  {change.detail}" if change.detail else "")
+            f"  {change.kind:<8} {comparison.name}.{change.tool}"
+            + (f"  {change.detail}" if change.detail else "")
         )
         for difference in change.differences:
             lines += (f"  {line}" for line in _difference(difference))
@@ -189,7 +229,9 @@ def report_lines(comparison: Comparison) -> list[str]:
 
 def _summary(comparison: Comparison) -> str:
     kinds = [
-        f"{len(names)} {kind}" for kind in ("changed", "added", "removed", "refused") if (names := comparison.of(kind))
+        f"{len(names)} {kind}"
+        for kind in ("changed", "added", "removed", "refused")
+        if (names := comparison.of(kind))
     ]
     if comparison.server:
         kinds.insert(0, "the server itself changed, which concerns all its tools")

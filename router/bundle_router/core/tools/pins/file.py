@@ -1,6 +1,7 @@
 """The pin file: `bundles/pins/<server>.json`, written for people who review changes line by line.
 
-ASCII only, so that invisible characters show as `\\u202e` in every editor and diff; one key a line; tools by name.
+ASCII only, so that invisible characters show as `\\u202e` in every editor and diff; one key a line;
+tools by name.
 """
 
 from __future__ import annotations
@@ -64,7 +65,9 @@ def pins_to_text(pins: Pins) -> str:
 def pins_from_text(text: str, name: str) -> Pins:
     """Parse the pins in the text; `name` is the file's name in messages. Raises CorruptPins."""
     try:
-        written = _WrittenPins.model_validate(json.loads(text, object_pairs_hook=_without_repetition))
+        written = _WrittenPins.model_validate(
+            json.loads(text, object_pairs_hook=_without_repetition)
+        )
     except ValidationError as wrong:
         first = wrong.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])
@@ -105,5 +108,8 @@ def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _corrupt_pins(name: str, what: str) -> CorruptPins:
     return CorruptPins(
-        f"{name}: {what}", advice="restore it from version control, or review the server again with `bundle-router pin`"
+        f"{name}: {what}",
+        advice=(
+            "restore it from version control, or review the server again with `bundle-router pin`"
+        ),
     )

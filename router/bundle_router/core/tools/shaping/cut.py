@@ -1,4 +1,6 @@
-"""Bounds the text for the model: text keeps head and tail at line ends, JSON keeps whole leading items."""
+"""Bounds the text for the model: text keeps head and tail at line ends, JSON keeps whole leading
+items.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from bundle_router.core.tools.shaping.visible import visible
 from bundle_router.dataclass import dataclass
 
 HEAD_SHARE: Final = 0.6
-"""The head says what a result is, the tail how it ended (a test run's summary, an error's last line)."""
+"""The head says what a result is, the tail how it ended (a test run's summary, an error's last
+line).
+"""
 
 _SEARCHED: Final = 4
 """Levels of a JSON value that are searched for its largest array."""
@@ -21,7 +25,10 @@ _ESCAPE: Final = re.compile(r"\\u[0-9a-f]{0,4}\Z")
 
 @dataclass(frozen=True, slots=True)
 class CutText:
-    """`text` with its notice; `kept` characters of it come from the result. `rule` names what was done."""
+    """`text` with its notice; `kept` characters of it come from the result.
+
+    `rule` names what was done.
+    """
 
     text: str
     kept: int
@@ -29,7 +36,9 @@ class CutText:
 
 
 def shares(sizes: Sequence[int], cap: int) -> list[int]:
-    """Return the maximum characters of each piece: small pieces whole, the others equal parts of the rest."""
+    """Return the maximum characters of each piece: small pieces whole, the others equal parts of
+    the rest.
+    """
     granted = [0] * len(sizes)
     left = cap
     order = sorted(range(len(sizes)), key=lambda index: (sizes[index], index))
@@ -40,7 +49,8 @@ def shares(sizes: Sequence[int], cap: int) -> list[int]:
 
 
 def head_tail(text: str, budget: int, hidden: int = 0) -> CutText:
-    """Return head and tail of a text longer than `budget` characters, cut at line ends if there are any near.
+    """Return head and tail of a text longer than `budget` characters, cut at line ends if there are
+    any near.
 
     `hidden`: characters already missing in the middle, which the notice counts too.
     """
@@ -54,7 +64,8 @@ def head_tail(text: str, budget: int, hidden: int = 0) -> CutText:
 
 
 def leading_items(value: Any, budget: int) -> CutText | None:
-    """Return the value with only the leading items of its largest array, within `budget` characters of compact JSON.
+    """Return the value with only the leading items of its largest array, within `budget` characters
+    of compact JSON.
 
     None if there is no array that could be shortened enough, or if not one item fits.
     """
@@ -102,11 +113,16 @@ def _large_array(value: Any) -> tuple[list[str], list[Any]] | None:
 def _with_items(value: Any, path: Sequence[str], items: list[Any]) -> Any:
     if not path:
         return items
-    return {key: _with_items(item, path[1:], items) if key == path[0] else item for key, item in value.items()}
+    return {
+        key: _with_items(item, path[1:], items) if key == path[0] else item
+        for key, item in value.items()
+    }
 
 
 def _cut_before(text: str, at: int) -> int:
-    """Return a position at or before `at`: after a line end if one is in the second half, never inside a reference."""
+    """Return a position at or before `at`: after a line end if one is in the second half, never
+    inside a reference.
+    """
     at = _edge_outside(text, at, before=True)
     line_end = text.rfind("\n", at // 2, at)
     if line_end >= 0:

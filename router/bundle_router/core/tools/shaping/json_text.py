@@ -1,8 +1,9 @@
-"""Reads and writes JSON of any size without blocking other threads: Python's codec holds the GIL until it has finished.
+"""Reads and writes JSON of any size without blocking other threads: Python's codec holds the GIL
+until it has finished.
 
-Reading passes each object and each number through a Python function, where the GIL can be released. Writing gives the
-codec pieces of at most a few thousand values. Still undivided: a single text, and a list of only texts, `true`s or
-empty lists.
+Reading passes each object and each number through a Python function, where the GIL can be released.
+Writing gives the codec pieces of at most a few thousand values. Still undivided: a single text, and
+a list of only texts, `true`s or empty lists.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ _PLAIN_LEVELS: Final = 100
 _CONTAINERS: Final = (dict, list, tuple)
 _DIVIDED: Final = frozenset(_CONTAINERS)
 _SCALARS: Final = frozenset((int, float, bool, type(None)))
-_PIECES: Final = c_make_encoder(None, json.JSONEncoder().default, encode_basestring, None, ":", ",", False, False, True)
+_PIECES: Final = c_make_encoder(
+    None, json.JSONEncoder().default, encode_basestring, None, ":", ",", False, False, True
+)
 
 
 def encode_small(value: Any) -> str:
@@ -39,7 +42,9 @@ def encode_small(value: Any) -> str:
 
 
 def parse(text: str) -> Any:
-    """Return the JSON object or array in the text, with null for NaN and infinities; None if it is neither."""
+    """Return the JSON object or array in the text, with null for NaN and infinities; None if it is
+    neither.
+    """
     if text.lstrip()[:1] not in ("{", "["):
         return None
     try:
@@ -49,16 +54,23 @@ def parse(text: str) -> Any:
 
 
 def read_large(data: bytes | bytearray) -> Any:
-    """Return the JSON value of large UTF-8, with null for NaN. Raises ValueError, RecursionError."""
+    """Return the JSON value of large UTF-8, with null for NaN.
+
+    Raises ValueError, RecursionError.
+    """
     if _is_little_but_text(data):
         with suppress(ValueError):  # what Python alone reads: lone surrogates, over 200 levels, NaN
-            take_out_nan(read := {"": from_json(bytes(data), allow_inf_nan=False)})  # 1e999 is an infinity all the same
+            take_out_nan(
+                read := {"": from_json(bytes(data), allow_inf_nan=False)}
+            )  # 1e999 is an infinity all the same
             return read[""]
     return _decode_large(data.decode())
 
 
 def _is_little_but_text(data: bytes | bytearray) -> bool:
-    """Return whether JSON has so few values that all may be read in one go: few quotes, and few numbers after each."""
+    """Return whether JSON has so few values that all may be read in one go: few quotes, and few
+    numbers after each.
+    """
     at = 0
     for _ in range(_BATCH):
         after = data[at : at + _SHORT]
@@ -75,7 +87,10 @@ def contains(text: str | bytes | bytearray, *marks: Any) -> bool:
 
 
 class JsonSizes:
-    """The sizes of the parts of a JSON value, found in one pass. `is_plain`: nothing in it is replaced when shown."""
+    """The sizes of the parts of a JSON value, found in one pass.
+
+    `is_plain`: nothing in it is replaced when shown.
+    """
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -107,7 +122,9 @@ class JsonSizes:
         return weight
 
     def release(self, references_to: Callable[[object], int]) -> None:
-        """Take the value apart, except what others refer to: freeing it all at once would hold the interpreter."""
+        """Take the value apart, except what others refer to: freeing it all at once would hold the
+        interpreter.
+        """
         waiting, self.value = [self.value], None
         holders = 4  # the block, the piece, `one` and the question
         while waiting:
@@ -120,9 +137,13 @@ class JsonSizes:
             holders = 2
 
 
-def abridge(value: Any, survey: JsonSizes, values: int, room: int, levels: int = 3) -> tuple[Any, int, int] | None:
-    """Return a value of at most so many values and bytes of JSON, and how many it has: an object over them without the
-    largest of its members, down to so many levels. None for another value over them."""
+def abridge(
+    value: Any, survey: JsonSizes, values: int, room: int, levels: int = 3
+) -> tuple[Any, int, int] | None:
+    """Return a value of at most so many values and bytes of JSON, and how many it has: an object
+    over them without the largest of its members, down to so many levels. None for another value
+    over them.
+    """
     count = survey.weight(value)
     if count <= values and (size := len(dump(value).encode("utf-8", "replace"))) <= room:
         return value, count, size
@@ -130,7 +151,9 @@ def abridge(value: Any, survey: JsonSizes, values: int, room: int, levels: int =
         return None
     kept, values_left, room_left = {}, values, room
     for name, part in sorted(value.items(), key=lambda member: survey.weight(member[1])):
-        found = abridge(part, survey, values_left - 1, room_left - 4 * len(name) - _LIGHT, levels - 1)
+        found = abridge(
+            part, survey, values_left - 1, room_left - 4 * len(name) - _LIGHT, levels - 1
+        )
         if found is not None:
             kept[name], count, size = found
             values_left -= count + 1
@@ -150,13 +173,19 @@ def is_short(text: Any) -> bool:
 def dump(value: Any, survey: JsonSizes | None = None, *, indented: bool = False) -> str:
     """Return the value as JSON in its own order: compact, or `indented` by a space a level."""
     is_little = survey is None and not indented and type(value) is dict and len(value) < _BATCH
-    if is_little and _DIVIDED.isdisjoint(map(type, value.values())):  # as most structured results: no part to survey
+    if is_little and _DIVIDED.isdisjoint(
+        map(type, value.values())
+    ):  # as most structured results: no part to survey
         return encode_small(value)
     return "".join(pieces(value, survey or JsonSizes(value), indented=indented))
 
 
-def pieces(value: Any, survey: JsonSizes, level: int = 0, *, indented: bool = False) -> Iterator[str]:
-    """Yield the pieces that `dump` joins: none holds more than one text, or a few thousand values."""
+def pieces(
+    value: Any, survey: JsonSizes, level: int = 0, *, indented: bool = False
+) -> Iterator[str]:
+    """Yield the pieces that `dump` joins: none holds more than one text, or a few thousand
+    values.
+    """
     line = "\n" + " " * level if indented else ""
     if level >= _LEVELS or survey.weight(value) < _BATCH:
         yield _written(value, line)
@@ -167,7 +196,10 @@ def pieces(value: Any, survey: JsonSizes, level: int = 0, *, indented: bool = Fa
     weight = 0
 
     def grouped() -> str:
-        return before + _written(group if is_object else list(group.values()), line)[1 : -1 - len(line)]
+        return (
+            before
+            + _written(group if is_object else list(group.values()), line)[1 : -1 - len(line)]
+        )
 
     for name, part in value.items() if is_object else enumerate(value):
         weight += (added := survey.weight(part))
@@ -177,7 +209,12 @@ def pieces(value: Any, survey: JsonSizes, level: int = 0, *, indented: bool = Fa
         if added < _BATCH:
             group[name] = part
             continue
-        yield before + line + " " * indented + (encode_small({name: 0})[1:-2] + " " * indented if is_object else "")
+        yield (
+            before
+            + line
+            + " " * indented
+            + (encode_small({name: 0})[1:-2] + " " * indented if is_object else "")
+        )
         yield from pieces(part, survey, level + 1, indented=indented)
         before, weight = ",", 0
     yield (grouped() if group else "") + line + after
@@ -204,5 +241,8 @@ def no_number(_constant: str) -> None:
 
 decode_small: Final = json.JSONDecoder(parse_float=_finite, parse_constant=no_number).decode
 _decode_large: Final = json.JSONDecoder(
-    object_hook=lambda value: value, parse_int=lambda text: int(text), parse_float=_finite, parse_constant=no_number
+    object_hook=lambda value: value,
+    parse_int=lambda text: int(text),
+    parse_float=_finite,
+    parse_constant=no_number,
 ).decode

@@ -1,11 +1,15 @@
-"""Finds bytes in a result (media blocks, base64, `data:` URIs) and replaces them by artifact references.
+"""Finds bytes in a result (media blocks, base64, `data:` URIs) and replaces them by artifact
+references.
 
 A payload is:
-- a `Media` block; the `data` of an MCP image or audio object and the `blob` of an MCP resource, at any length;
+- a `Media` block; the `data` of an MCP image or audio object and the `blob` of an MCP resource, at
+  any length;
 - a base64 `data:` URI whose bytes are media, at any length, or any long one;
-- a long run of base64 in text (also broken into lines), and a JSON string that is base64, whose bytes are media;
-- a very long run of base64 with letters as mixed as those of bytes. `xxxx…` is base64 too, and stays. "Media" is
-  decided by `describe` on the decoded bytes. Base64 that was cut off is decoded as far as it goes.
+- a long run of base64 in text (also broken into lines), and a JSON string that is base64, whose
+  bytes are media;
+- a very long run of base64 with letters as mixed as those of bytes. `xxxx…` is base64 too, and
+  stays. "Media" is decided by `describe` on the decoded bytes. Base64 that was cut off is decoded
+  as far as it goes.
 """
 
 from __future__ import annotations
@@ -23,28 +27,53 @@ from bundle_router.core.tools.shaping.json_text import contains, is_short
 from bundle_router.core.tools.shaping.shaped import Blob, Describe, MediaFacts, Role
 
 LONG: Final = 256
-"""Minimum characters of a base64 run in text. Shorter ones are not examined; no run of media this long is left."""
+"""Minimum characters of a base64 run in text.
+
+Shorter ones are not examined; no run of media this long is left.
+"""
 VERY_LONG: Final = 4096
 _SHORTEST: Final = 64
 """Minimum characters of a base64 string, unless its object declares it."""
 MAX_BLOBS: Final = 256
-"""Maximum artifacts of one result. Further ones are described in words: 8 MB can hold 85,000 one-pixel images."""
+"""Maximum artifacts of one result.
+
+Further ones are described in words: 8 MB can hold 85,000 one-pixel images.
+"""
 MAX_LOOKS: Final = 2_000
-"""Maximum payloads of one result that are examined, so that no result can keep the router busy for seconds."""
+"""Maximum payloads of one result that are examined, so that no result can keep the router busy for
+seconds.
+"""
 MAX_DEPTH: Final = 100
 
 _MEDIA: Final = (
-    *("image/", "audio/", "video/", "font/", "application/pdf", "application/zip", "application/gzip"),
-    *("application/vnd.", "application/x-7z", "application/epub", "application/zstd", "application/wasm"),
+    *(
+        "image/",
+        "audio/",
+        "video/",
+        "font/",
+        "application/pdf",
+        "application/zip",
+        "application/gzip",
+    ),
+    *(
+        "application/vnd.",
+        "application/x-7z",
+        "application/epub",
+        "application/zstd",
+        "application/wasm",
+    ),
 )
 _UNIT: Final = r"(?:[A-Za-z0-9+/_-]|\\/)"
 _STEP: Final = 64
-"""Runs are searched for at every 64th character only: a run of 256 has a whole block of 64 after one of them."""
+"""Runs are searched for at every 64th character only: a run of 256 has a whole block of 64 after
+one of them.
+"""
 _BLOCK: Final = re.compile(rf"{_UNIT}{{{_STEP}}}")
 _ALPHABET: Final = string.ascii_letters + string.digits + "+/_-"
 _WINDOW: Final = 64 * 1024
 """Maximum characters per regular expression match, which holds the GIL until it has finished."""
-# The loops below are not possessive: before Python 3.11.5 those fail if their body may fail half-way.
+# The loops below are not possessive: before Python 3.11.5 those fail if their body may fail
+# half-way.
 _MORE: Final = re.compile(rf"{_UNIT}*")
 _WRAPPED: Final = re.compile(r"(?m)^[ \t]{0,16}[A-Za-z0-9+/]{60,80}\r?\n")
 _MORE_WRAPPED: Final = re.compile(r"(?:[ \t]{0,16}[A-Za-z0-9+/]{60,80}\r?\n)*")
@@ -56,7 +85,9 @@ _DATA_URI: Final = re.compile(
     re.IGNORECASE,
 )
 _PAYLOAD: Final = re.compile(r"(?:[A-Za-z0-9+/_%-]|\\/)*")
-_PLAIN_URI: Final = re.compile(r"data:(?P<type>image/svg\+xml)(?:;[a-z0-9_.=-]{1,40}){0,4},", re.IGNORECASE)
+_PLAIN_URI: Final = re.compile(
+    r"data:(?P<type>image/svg\+xml)(?:;[a-z0-9_.=-]{1,40}){0,4},", re.IGNORECASE
+)
 _PLAIN: Final = re.compile(r"[^\s\"'<>`]*+")
 _STARTS: Final = re.compile(
     r"iVBORw0KGgo|/9j/[24]|R0lGODdh|R0lGODlh|UklGR|JVBERi0|T2dnUw|ZkxhQ|SUQz|GkXfow|UEsDB|H4sIA|AAAA.GZ0eX"
@@ -84,7 +115,9 @@ class References:
 
     def keep_full(self, data: bytes) -> Blob:
         """Return the blob of the whole result; it is kept however many other blobs there are."""
-        return self._keep(data, hashlib.sha256(data).hexdigest(), "full_result", self._describe(data))
+        return self._keep(
+            data, hashlib.sha256(data).hexdigest(), "full_result", self._describe(data)
+        )
 
     def media(self, block: Media) -> str:
         """Return the reference to a media block."""
@@ -131,7 +164,11 @@ class References:
             data = _decode(stripped)
             if data and self._is_media(data):
                 return self._refer_to(data, "embedded")
-        elif len(stripped) >= LONG and "\n" in stripped and _is_base64(joined := "".join(stripped.split()), _SHORTEST):
+        elif (
+            len(stripped) >= LONG
+            and "\n" in stripped
+            and _is_base64(joined := "".join(stripped.split()), _SHORTEST)
+        ):
             data = _decode(joined)
             if data and (self._is_media(data) or _looks_like_bytes(joined)):
                 return self._refer_to(data, "embedded")
@@ -153,16 +190,25 @@ class References:
         if head is None:
             plain = _PLAIN_URI.match(uri)
             assert plain is not None  # noqa: S101 - `_uris` gives nothing else
-            data = _PERCENT.sub(lambda m: bytes([int(m[1], 16)]), uri[plain.end() :].encode("utf-8", "replace"))
+            data = _PERCENT.sub(
+                lambda m: bytes([int(m[1], 16)]), uri[plain.end() :].encode("utf-8", "replace")
+            )
             return self._refer_to(data, "embedded", claimed=plain["type"])
         payload = uri[head.end() :].replace("\\/", "/")
         if "%" in payload:
-            payload = _PERCENT.sub(lambda m: bytes([int(m[1], 16)]), payload.encode()).decode("latin-1")
+            payload = _PERCENT.sub(lambda m: bytes([int(m[1], 16)]), payload.encode()).decode(
+                "latin-1"
+            )
         end = _segment_end(payload, 0)
         data_or_none = _decode(payload[:end])
-        if not data_or_none or not (len(payload) >= LONG or self._is_media(data_or_none) or self._looks > MAX_LOOKS):
+        if not data_or_none or not (
+            len(payload) >= LONG or self._is_media(data_or_none) or self._looks > MAX_LOOKS
+        ):
             return uri
-        return self._refer_to(data_or_none, "embedded", claimed=(head["type"] or "").replace("\\", "")) + payload[end:]
+        return (
+            self._refer_to(data_or_none, "embedded", claimed=(head["type"] or "").replace("\\", ""))
+            + payload[end:]
+        )
 
     def _of_lines(self, block: str) -> str:
         *lines, last = block.split("\n")
@@ -210,13 +256,27 @@ class References:
         sha256 = hashlib.sha256(data).hexdigest()
         known = self._blobs.get(sha256)
         if known is None and len(self._blobs) >= MAX_BLOBS:
-            return f"[{len(data):,} bytes{_as_claimed(claimed)}, not kept: more than {MAX_BLOBS} media in one result]"
+            return (
+                f"[{len(data):,} bytes{_as_claimed(claimed)}, not kept: more than {MAX_BLOBS} media"
+                " in one result]"
+            )
         blob = known or self._keep(data, sha256, role, self._describe(data), claimed, name)
         facts = blob.facts
-        what = f"{facts.mime_type} {len(data):,} bytes{_measures(facts)}{_unless_same(claimed, facts.mime_type)}"
+        what = (
+            f"{facts.mime_type} {len(data):,}"
+            f" bytes{_measures(facts)}{_unless_same(claimed, facts.mime_type)}"
+        )
         return f"[artifact {blob.uri} {what}]"
 
-    def _keep(self, data: bytes, sha256: str, role: Role, facts: MediaFacts, claimed: str = "", name: str = "") -> Blob:
+    def _keep(
+        self,
+        data: bytes,
+        sha256: str,
+        role: Role,
+        facts: MediaFacts,
+        claimed: str = "",
+        name: str = "",
+    ) -> Blob:
         return self._blobs.setdefault(sha256, Blob(data, sha256, role, facts, claimed, name))
 
 
@@ -353,7 +413,9 @@ def _decode(payload: str) -> bytes | None:
 
 
 def _looks_like_bytes(run: str) -> bool:
-    """Return whether the run is very long and uses most of the alphabet, as compressed or random bytes do."""
+    """Return whether the run is very long and uses most of the alphabet, as compressed or random
+    bytes do.
+    """
     if len(run) < VERY_LONG:
         return False
     letters = set(run[:VERY_LONG])
@@ -374,5 +436,8 @@ def _as_claimed(claimed: str) -> str:
 def _unless_same(claimed: str, sniffed: str) -> str:
     """Return the claimed type if it differs from the sniffed one."""
     essence = claimed.partition(";")[0].strip().lower()
-    same = _SAME.get(essence, essence) == sniffed.partition(";")[0] or essence == "application/octet-stream"
+    same = (
+        _SAME.get(essence, essence) == sniffed.partition(";")[0]
+        or essence == "application/octet-stream"
+    )
     return "" if same else _as_claimed(claimed)

@@ -1,4 +1,6 @@
-"""The steps of shaping: drop duplicates, replace payloads, make characters visible, bound the size, flag failures."""
+"""The steps of shaping: drop duplicates, replace payloads, make characters visible, bound the size,
+flag failures.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ _APART: Final = 16
 """Maximum pieces that are cut one by one; more are cut as one text."""
 _RULES: Final = ("copies", "references", "escapes", "leading_items", "head_tail")
 _SHORT_PLAIN: Final = re.compile(rf"(?!.{{{LONG}}})(?!.*(?:data|DATA):)[\t\n -~]+", re.DOTALL)
-"""A text that no rule changes: it holds no payload and nothing invisible. A long one is no further looked at."""
+"""A text that no rule changes: it holds no payload and nothing invisible.
+
+A long one is no further looked at.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +45,10 @@ class _Piece:
     """Its JSON value with payloads replaced; None for text."""
     escaped: bool = False
     hidden: int = 0
-    """Characters of a very long text between the parts of `shown`. They were not escaped, as no cut keeps them."""
+    """Characters of a very long text between the parts of `shown`.
+
+    They were not escaped, as no cut keeps them.
+    """
     uri: str = ""
     """URI of a resource; then the first line of `shown` names it."""
     mime_type: str = ""
@@ -50,27 +58,41 @@ class _Piece:
     @property
     def full(self) -> str:
         """Its full text, for an artifact."""
-        return self.text if self.value is None else without_surrogates(dump(self.value, self.survey, indented=True))
+        return (
+            self.text
+            if self.value is None
+            else without_surrogates(dump(self.value, self.survey, indented=True))
+        )
 
     @property
     def part(self) -> Part:
-        return Part(self.shown.partition("\n")[2], self.uri, self.mime_type) if self.uri else Part(self.shown)
+        return (
+            Part(self.shown.partition("\n")[2], self.uri, self.mime_type)
+            if self.uri
+            else Part(self.shown)
+        )
 
 
 def shape(
-    blocks: Sequence[Block], max_chars: int, describe: Describe, references_to: Callable[[object], int] | None = None
+    blocks: Sequence[Block],
+    max_chars: int,
+    describe: Describe,
+    references_to: Callable[[object], int] | None = None,
 ) -> ShapedResult:
     """Return the text of a result for the model, and the bytes to store.
 
-    `max_chars` bounds the kept characters; notices (under 3,000 characters) are added. `describe` tells the type of
-    bytes. With `references_to` (`sys.getrefcount`) the blocks' JSON is taken apart, as nobody needs it any more.
+    `max_chars` bounds the kept characters; notices (under 3,000 characters) are added. `describe`
+    tells the type of bytes. With `references_to` (`sys.getrefcount`) the blocks' JSON is taken
+    apart, as nobody needs it any more.
     """
     kept_blocks = without_copies(blocks) if len(blocks) > 1 else blocks
     if (texts := _short_plain_texts(kept_blocks)) and len(text := "\n".join(texts)) <= max_chars:
         flags = (LOOKS_LIKE_ERROR,) if _text_says_failed(next(filter(str.strip, texts), "")) else ()
         copies = [_size(block, {}) for block in blocks if not isinstance(block, Text)]
         rule = "copies" if copies else "as_is"
-        return ShapedResult(text, (), len(text) - len(texts) + 1 + sum(copies), len(text), rule, flags)
+        return ShapedResult(
+            text, (), len(text) - len(texts) + 1 + sum(copies), len(text), rule, flags
+        )
     references = References(describe)
     pieces = [_piece(block, references, max_chars) for block in kept_blocks]
     sizes = {id(piece.value): piece.size for piece in pieces if piece.size}
@@ -91,9 +113,15 @@ def shape(
         blobs=references.blobs,
         original_bytes=sum(_size(block, sizes) for block in blocks),
         kept_bytes=len(text.encode("utf-8")),
-        rule="+".join(rule for rule in _RULES if rules.get(rule)) if any(rules.values()) else "as_is",
+        rule=(
+            "+".join(rule for rule in _RULES if rules.get(rule)) if any(rules.values()) else "as_is"
+        ),
         flags=(LOOKS_LIKE_ERROR,) if _says_failed(pieces) else (),
-        parts=tuple(one.part for one in pieces) if text is shown and any(one.uri for one in pieces) else (),
+        parts=(
+            tuple(one.part for one in pieces)
+            if text is shown and any(one.uri for one in pieces)
+            else ()
+        ),
     )
     for survey in [piece.survey for piece in pieces if piece.survey is not None]:
         if references_to is not None:
@@ -122,13 +150,23 @@ def _piece(block: Block, references: References, max_chars: int) -> _Piece:
     text = _title_text(block) if isinstance(block, Text) else block.value
     encodable = without_surrogates(text)
     full = references.text(encodable) if isinstance(block, Text) else references.value(encodable)
-    margin = 2 * max_chars + _MARGIN  # escaping halves a text at most (`\r\n`), so each margin alone can fill the cap
+    margin = (
+        2 * max_chars + _MARGIN
+    )  # escaping halves a text at most (`\r\n`), so each margin alone can fill the cap
     ends = [full] if len(full) <= 2 * margin else [full[:margin], full[-margin:]]
     parts = [visible(end) for end in ends]
     escaped = parts != ends or encodable != text
     hidden = len(full) - sum(map(len, ends))
     if isinstance(block, Text) and block.uri:
-        return _Piece(full, "".join(parts), None, escaped, hidden, visible(_line(block.uri)), _line(block.mime_type))
+        return _Piece(
+            full,
+            "".join(parts),
+            None,
+            escaped,
+            hidden,
+            visible(_line(block.uri)),
+            _line(block.mime_type),
+        )
     return _Piece(full, "".join(parts), None, escaped, hidden)
 
 
@@ -136,7 +174,8 @@ def _title_text(block: Text) -> str:
     """Return the text; for a resource, under a line that names it."""
     if not block.uri:
         return block.text
-    return f"[resource {_line(block.uri)}{f', {_line(block.mime_type)}' if block.mime_type else ''}]\n{block.text}"
+    mime_type = f", {_line(block.mime_type)}" if block.mime_type else ""
+    return f"[resource {_line(block.uri)}{mime_type}]\n{block.text}"
 
 
 def _line(text: str) -> str:
@@ -144,7 +183,9 @@ def _line(text: str) -> str:
 
 
 def _bound_pieces(pieces: Sequence[_Piece], shown: str, max_chars: int) -> list[CutText]:
-    """Return the pieces cut so that together, joined by line ends, they have at most `max_chars`."""
+    """Return the pieces cut so that together, joined by line ends, they have at most
+    `max_chars`.
+    """
     if len(pieces) > min(_APART, max_chars):
         return [head_tail(shown, max_chars, sum(piece.hidden for piece in pieces))]
     granted = shares([len(piece.shown) for piece in pieces], max(0, max_chars - len(pieces) + 1))
@@ -155,18 +196,24 @@ def _fit(piece: _Piece, budget: int) -> CutText:
     if len(piece.shown) <= budget:
         return CutText(piece.shown, len(piece.shown), "")
     value = parse(piece.text) if piece.value is None else piece.value
-    return (leading_items(value, budget) if value else None) or head_tail(piece.shown, budget, piece.hidden)
+    return (leading_items(value, budget) if value else None) or head_tail(
+        piece.shown, budget, piece.hidden
+    )
 
 
 def _notice(text: str, references: References, pieces: Sequence[_Piece]) -> str:
-    """Return the notice: where the full result is, how to read it, and which artifacts lost their place in the text."""
+    """Return the notice: where the full result is, how to read it, and which artifacts lost their
+    place in the text.
+    """
     cut = [blob.uri for blob in references.blobs if blob.sha256 not in text]
     full = references.keep_full("\n".join(piece.full for piece in pieces).encode("utf-8"))
     readers = "read_artifact reads it in pages, search_artifact searches it"
     notice = f"[full result: {full.uri} {full.facts.mime_type} {len(full.data):,} bytes; {readers}]"
     if not cut:
         return notice
-    rest_text = f" and {len(cut) - _NAMED:,} more, named in the full result" if len(cut) > _NAMED else ""
+    rest_text = (
+        f" and {len(cut) - _NAMED:,} more, named in the full result" if len(cut) > _NAMED else ""
+    )
     return f"{notice}\n[artifacts in the part left out: {', '.join(cut[:_NAMED])}{rest_text}]"
 
 
@@ -189,24 +236,31 @@ def _size(block: Block, known: Mapping[int, int]) -> int:  # by the `id` of a va
     if isinstance(block, Media):
         return len(block.data)
     if isinstance(block, Text):
-        return len(block.text) if block.text.isascii() else len(block.text.encode("utf-8", "surrogatepass"))
+        return (
+            len(block.text)
+            if block.text.isascii()
+            else len(block.text.encode("utf-8", "surrogatepass"))
+        )
     try:
         return known.get(id(block.value)) or len(dump(block.value).encode("utf-8", "surrogatepass"))
     except RecursionError:
         return 0  # too deep for the JSON encoder; References.value bounds what is shown of it
 
 
-# --- what is said twice -----------------------------------------------------------------------------------------------
+# --- what is said twice ---------------------------------------------------------------------------
 # Servers repeat a structured value as text: as the same JSON, as the plain string inside a wrapper
-# (`{"result": "…"}`, `{"content": "…"}`), or as one text block per item of a list. Of JSON the value is kept (its
-# compact form has half the tokens of the indented one), of a plain string the text.
+# (`{"result": "…"}`, `{"content": "…"}`), or as one text block per item of a list. Of JSON the
+# value is kept (its compact form has half the tokens of the indented one), of a plain string the
+# text.
 
 
 def without_copies(blocks: Sequence[Block]) -> list[Block]:
     """Return the blocks in order, without duplicates."""
     kept: list[Block | None] = list(blocks)
     for at, block in enumerate(blocks):
-        if isinstance(block, Data) and any(_settle(kept, at, value) for value in _forms(block.value)):
+        if isinstance(block, Data) and any(
+            _settle(kept, at, value) for value in _forms(block.value)
+        ):
             kept[at] = None
     return [block for block in kept if block is not None]
 
@@ -217,8 +271,15 @@ def _forms(value: Any) -> list[Any]:
 
 
 def _settle(kept: list[Block | None], at: int, value: Any) -> bool:
-    """Return whether the texts repeat the value. If so, keep the better of the two in the texts' place."""
-    texts = [(index, block.text) for index, block in enumerate(kept) if isinstance(block, Text) and not block.uri]
+    """Return whether the texts repeat the value.
+
+    If so, keep the better of the two in the texts' place.
+    """
+    texts = [
+        (index, block.text)
+        for index, block in enumerate(kept)
+        if isinstance(block, Text) and not block.uri
+    ]
     for index, text in texts:
         if _is_same_json(text, value):
             if not isinstance(value, str):
@@ -245,7 +306,9 @@ def _is_same_json(text: str, value: Any) -> bool:
 
 
 def _is_equal_json(left: Any, right: Any) -> bool:
-    """Return whether both are equal as JSON: unlike in Python, `1` and `true` differ, and NaN equals nothing."""
+    """Return whether both are equal as JSON: unlike in Python, `1` and `true` differ, and NaN
+    equals nothing.
+    """
     waiting = [(left, right)]
     while waiting:
         one, other = waiting.pop()
@@ -262,17 +325,19 @@ def _is_equal_json(left: Any, right: Any) -> bool:
     return True
 
 
-# --- failures that come dressed as success ----------------------------------------------------------------------------
-# Of 116 recorded calls to 28 real servers (83 results), several failed in plain text without `isError` ("Error
-# searching libraries: TypeError: fetch failed", "Failed to retrieve balance"). This only sets a flag; the result is
-# unchanged.
+# --- failures that come dressed as success --------------------------------------------------------
+# Of 116 recorded calls to 28 real servers (83 results), several failed in plain text without
+# `isError` ("Error searching libraries: TypeError: fetch failed", "Failed to retrieve balance").
+# This only sets a flag; the result is unchanged.
 
 LOOKS_LIKE_ERROR: Final = "looks_like_error"
 
 _LONGEST: Final = 2_000
-"""Maximum characters of an error. A longer text that begins with "Error:" is more likely about errors."""
-_FIRST_WORDS: Final = re.compile(
-    r"""(?x) [\s"'\[]{0,4} (?:❌\s*|\#{1,6}\s+|\*\*)?
+"""Maximum characters of an error.
+
+A longer text that begins with "Error:" is more likely about errors.
+"""
+_FIRST_WORDS: Final = re.compile(r"""(?x) [\s"'\[]{0,4} (?:❌\s*|\#{1,6}\s+|\*\*)?
     (?: (?:fatal\s+|internal\s+|unexpected\s+|mcp\s+)? [Ee]rror \s* (?::|$|\n|-?\d|- )
       | ERROR \b | FATAL \b
       | [Ee]rror\s (?!handling) [a-z]+ing \s [^\n:]{1,100} :
@@ -280,12 +345,12 @@ _FIRST_WORDS: Final = re.compile(
       | (?:MCP|HTTP) \s error \b
       | Traceback\ \(most\ recent\ call\ last\)
       | (?:Failed|Unable|Could\ not|Cannot) \s to? \s? [a-z]+ \s
-      | (?:[A-Z][a-z]+\ )?(?:[Vv]alidation|[Aa]uthentication|[Aa]uthorization|[Cc]onnection)\ (?:error|failed|refused)
+      | (?:[A-Z][a-z]+\ )? (?:[Vv]alidation|[Aa]uthentication|[Aa]uthorization|[Cc]onnection)
+        \ (?:error|failed|refused)
       | (?:Access|Permission) \s denied | (?:Unauthorized|Forbidden|Not\ [Ff]ound) \b \s* (?:[.:]|$)
       | [Ii]nvalid \s [^\n]{1,60} :
       | [a-z]{2,12} \s (?:failed \b | E[A-Z]{5,} \b)
-    )"""
-)
+    )""")
 _TRUE_FAILS: Final = ("isError", "is_error", "failed")
 _FALSE_FAILS: Final = ("success", "ok", "succeeded")
 
@@ -296,16 +361,20 @@ def looks_like_error(text: str) -> bool:
 
 
 def says_failed(value: Any) -> bool:
-    """Return whether a JSON object reports a failure: `success: false`, `isError: true`, or a filled `error`."""
+    """Return whether a JSON object reports a failure: `success: false`, `isError: true`, or a
+    filled `error`.
+    """
     if not isinstance(value, dict):
         return False
-    if any(value.get(key) is True for key in _TRUE_FAILS) or any(value.get(key) is False for key in _FALSE_FAILS):
+    if any(value.get(key) is True for key in _TRUE_FAILS) or any(
+        value.get(key) is False for key in _FALSE_FAILS
+    ):
         return True
     error = value.get("error")
     return isinstance(error, str | dict) and bool(error)
 
 
-# --- how much work a result is ----------------------------------------------------------------------------------------
+# --- how much work a result is --------------------------------------------------------------------
 # Counting stops as soon as the answer is known.
 
 

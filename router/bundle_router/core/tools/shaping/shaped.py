@@ -9,12 +9,16 @@ from bundle_router.core.models.artifacts import Artifact
 from bundle_router.dataclass import dataclass, field
 
 Role = Literal["media", "embedded", "full_result", "program"]
-"""`media`: a media block; `embedded`: found inside text or JSON; `full_result`: the full text of a cut result."""
+"""`media`: a media block; `embedded`: found inside text or JSON; `full_result`: the full text of a
+cut result.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class MediaFacts:
-    """Facts from the bytes' own header: sniffed MIME type, and pixels and seconds if it has them."""
+    """Facts from the bytes' own header: sniffed MIME type, and pixels and seconds if it has
+    them.
+    """
 
     mime_type: str
     width: int | None = None
@@ -43,14 +47,24 @@ class Blob:
 
     def stored_as(self, sha256: str) -> Artifact:
         facts, size = self.facts, len(self.data)
-        seen = (facts.mime_type, size, self.claimed_type, self.name, facts.width, facts.height, facts.duration_s)
+        seen = (
+            facts.mime_type,
+            size,
+            self.claimed_type,
+            self.name,
+            facts.width,
+            facts.height,
+            facts.duration_s,
+        )
         return Artifact(f"artifact:sha256:{sha256}", sha256, *seen, self.role)
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A piece of a result as the model sees it. With a `uri` it is the text of an embedded resource, without the line
-    that names it."""
+    """A piece of a result as the model sees it.
+
+    With a `uri` it is the text of an embedded resource, without the line that names it.
+    """
 
     text: str
     uri: str = ""
@@ -59,12 +73,15 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class ShapedResult:
-    """A result as the model sees it. Every blob is named in the text, or in the full result that the text names.
+    """A result as the model sees it.
 
-    `original_bytes`: the tool's result (text as UTF-8, JSON compact, media as bytes). `kept_bytes`: `text` as UTF-8.
-    `rule`: the steps taken, joined by `+` in this order: `copies`, `references`, `escapes`, `leading_items`,
-    `head_tail`, `dropped`; `as_is` if none. `flags`: `looks_like_error`. `parts`: the text piece by piece, if the
-    result has embedded resources and nothing was cut; else empty.
+    Every blob is named in the text, or in the full result that the text names.
+
+    `original_bytes`: the tool's result (text as UTF-8, JSON compact, media as bytes). `kept_bytes`:
+    `text` as UTF-8. `rule`: the steps taken, joined by `+` in this order: `copies`, `references`,
+    `escapes`, `leading_items`, `head_tail`, `dropped`; `as_is` if none. `flags`:
+    `looks_like_error`. `parts`: the text piece by piece, if the result has embedded resources and
+    nothing was cut; else empty.
     """
 
     text: str

@@ -1,9 +1,10 @@
 """Makes characters visible that readers can't see and models can.
 
-Invisible: C0 and C1 controls (not newline and tab), bidirectional marks and isolates, zero-width characters, tags,
-misplaced variation selectors, line and paragraph separators, lone surrogates, noncharacters. Kept: joiners inside emoji
-and between letters of scripts that need them, one variation selector after a character that can have one, and the three
-flags that are written with tags.
+Invisible: C0 and C1 controls (not newline and tab), bidirectional marks and isolates, zero-width
+characters, tags, misplaced variation selectors, line and paragraph separators, lone surrogates,
+noncharacters. Kept: joiners inside emoji and between letters of scripts that need them, one
+variation selector after a character that can have one, and the three flags that are written with
+tags.
 """
 
 from __future__ import annotations
@@ -35,16 +36,26 @@ _KEYCAPS: Final = frozenset("#*0123456789\u00a9\u00ae")
 
 
 def visible(text: str) -> str:
-    """Return the text with invisible characters written out as `\\u202e` (JSON's own escapes, so JSON stays JSON)."""
-    return "".join(_escape_invisible(part) for part in slices(text)) if len(text) > _SLICE else _escape_invisible(text)
+    """Return the text with invisible characters written out as `\\u202e` (JSON's own escapes, so
+    JSON stays JSON).
+    """
+    return (
+        "".join(_escape_invisible(part) for part in slices(text))
+        if len(text) > _SLICE
+        else _escape_invisible(text)
+    )
 
 
 def _escape_invisible(text: str) -> str:
-    return text if text.isascii() and not _ASCII_CONTROL.search(text) else _PATTERN.sub(_escape, text)
+    return (
+        text if text.isascii() and not _ASCII_CONTROL.search(text) else _PATTERN.sub(_escape, text)
+    )
 
 
 def slices(text: str) -> Iterator[str]:
-    """Yield the text in pieces, cut where no invisible character is on either side, if there is such a place."""
+    """Yield the text in pieces, cut where no invisible character is on either side, if there is
+    such a place.
+    """
     start = end = 0
     while (start := end) < len(text):
         cut = _BETWEEN.search(text, start + _SLICE, start + 2 * _SLICE)
@@ -54,14 +65,21 @@ def slices(text: str) -> Iterator[str]:
 
 
 def without_invisible(text: str) -> str:
-    """Return the text without invisible characters. For text whose hidden parts nobody should get."""
+    """Return the text without invisible characters.
+
+    For text whose hidden parts nobody should get.
+    """
     if text.isascii() and not _ASCII_CONTROL.search(text):
         return text
-    return _PATTERN.sub(lambda match: kept if (kept := _escape(match)) in (match[0], "\n") else "", text)
+    return _PATTERN.sub(
+        lambda match: kept if (kept := _escape(match)) in (match[0], "\n") else "", text
+    )
 
 
 def invisible_in(text: str) -> str:
-    """Return the invisible characters of the text, in order, without those that ordinary writing needs there."""
+    """Return the invisible characters of the text, in order, without those that ordinary writing
+    needs there.
+    """
     if text.isascii() and not _ASCII_CONTROL.search(text):
         return ""
     return "".join(m[0] for m in _PATTERN.finditer(text) if _escape(m) not in (m[0], "\n"))
@@ -97,7 +115,11 @@ def _belongs(text: str, at: int) -> bool:
     """Return whether ordinary writing needs the joiner or selector at this place."""
     found, before, after = text[at], text[at - 1 : at], text[at + 1 : at + 2]
     if "\ufe00" <= found <= "\ufe0f":
-        return bool(before) and (before in _KEYCAPS or before >= "\u2000") and not _IS_SUSPECT.match(before)
+        return (
+            bool(before)
+            and (before in _KEYCAPS or before >= "\u2000")
+            and not _IS_SUSPECT.match(before)
+        )
     if "\U000e0100" <= found <= "\U000e01ef":
         return unicodedata.category(before) == "Lo" if before else False
     if found not in (_ZWNJ, _ZWJ) or not before or not after:
@@ -111,7 +133,9 @@ def _belongs(text: str, at: int) -> bool:
 
 def _is_pictograph(character: str) -> bool:
     return character != "" and (
-        unicodedata.category(character) == "So" or "\U0001f3fb" <= character <= "\U0001f3ff" or character == "\u2194"
+        unicodedata.category(character) == "So"
+        or "\U0001f3fb" <= character <= "\U0001f3ff"
+        or character == "\u2194"
     )
 
 

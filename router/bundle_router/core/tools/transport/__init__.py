@@ -1,1 +1,4 @@
-"""Rules about tool servers without their communication: bounds, lifetimes, queues, leases, blocks. Pure."""
+"""Rules about tool servers without their communication: bounds, lifetimes, queues, leases, blocks.
+
+Pure.
+"""

@@ -2,7 +2,8 @@
 
 Rules:
 1. One bad block costs one block: a sentence takes its place, and its siblings stay.
-2. Base64 is decoded here, once, so that no base64 leaves as text. Empty or undecodable content is replaced by a note.
+2. Base64 is decoded here, once, so that no base64 leaves as text. Empty or undecodable content is
+   replaced by a note.
 3. A result that is not in MCP's form is kept whole, as data, rather than lost.
 4. Structured content that repeats the list of content blocks is left out.
 """
@@ -23,8 +24,10 @@ _LINK_KEYS: Final = ("uri", "name", "title", "description", "mimeType", "size")
 
 
 def take_out_nan(value: dict[str, Any], max_chars: float = math.inf) -> bool:
-    """Replace NaN and the infinities in the value by null, in place, as JavaScript does. Stop, and return False, where
-    the value has more than `max_chars`, roughly."""
+    """Replace NaN and the infinities in the value by null, in place, as JavaScript does.
+
+    Stop, and return False, where the value has more than `max_chars`, roughly.
+    """
     waiting: list[Any] = [value]
     for item in waiting:
         max_chars -= EACH * len(item)
@@ -44,7 +47,9 @@ def take_out_nan(value: dict[str, Any], max_chars: float = math.inf) -> bool:
 
 
 def blocks_of(result: Mapping[str, Any], max_blocks: int) -> tuple[Block, ...]:
-    """Return the blocks of a result: at most `max_blocks` of its content in order, then structured content."""
+    """Return the blocks of a result: at most `max_blocks` of its content in order, then structured
+    content.
+    """
     content = result.get("content")
     structured = result.get("structuredContent")
     blocks: list[Block] = []
@@ -52,20 +57,31 @@ def blocks_of(result: Mapping[str, Any], max_blocks: int) -> tuple[Block, ...]:
         for item in content[:max_blocks]:
             blocks.extend(_blocks(item))
         if len(content) > max_blocks:
-            blocks.append(Text(f"[{len(content) - max_blocks:,} more blocks were dropped: {max_blocks:,} are taken]"))
+            blocks.append(
+                Text(
+                    f"[{len(content) - max_blocks:,} more blocks were dropped: {max_blocks:,} are"
+                    " taken]"
+                )
+            )
     elif "content" in result:
         blocks.append(Data(content))
     if structured is not None and not _repeats_content(structured, content):
         blocks.append(Data(structured))
     if not blocks and "content" not in result and structured is None:
-        rest = {key: value for key, value in result.items() if key not in ("_meta", "isError", "resultType")}
+        rest = {
+            key: value
+            for key, value in result.items()
+            if key not in ("_meta", "isError", "resultType")
+        }
         if rest:
             blocks.append(Data(rest))
     return tuple(blocks)
 
 
 def _repeats_content(structured: Any, content: Any) -> bool:
-    """Return whether structured content repeats the content, as a real file server sends it with media."""
+    """Return whether structured content repeats the content, as a real file server sends it with
+    media.
+    """
     return bool(content) and isinstance(structured, dict) and structured == {"content": content}
 
 
@@ -81,7 +97,9 @@ def _blocks(item: Any) -> Iterator[Block]:
     elif kind == "resource" and isinstance(item.get("resource"), Mapping):
         yield from _resource(item["resource"])
     elif kind == "resource_link":
-        yield Data({"type": "resource_link", **{key: item[key] for key in _LINK_KEYS if key in item}})
+        yield Data(
+            {"type": "resource_link", **{key: item[key] for key in _LINK_KEYS if key in item}}
+        )
     else:
         yield Data(dict(item))
 
@@ -92,11 +110,18 @@ def _resource(resource: Mapping[str, Any]) -> Iterator[Block]:
         if uri:
             yield Text(resource["text"], uri, mime_type)
         else:
-            yield Text(f"[resource without a URI{f', {mime_type}' if mime_type else ''}]\n{resource['text']}")
+            yield Text(
+                "[resource without a"
+                f" URI{f', {mime_type}' if mime_type else ''}]\n{resource['text']}"
+            )
     elif "blob" in resource:
-        yield _media("resource", resource["blob"], mime_type, uri.rstrip("/").rpartition("/")[2] or uri)
+        yield _media(
+            "resource", resource["blob"], mime_type, uri.rstrip("/").rpartition("/")[2] or uri
+        )
     else:
-        yield Data({"type": "resource", **{key: resource[key] for key in _LINK_KEYS if key in resource}})
+        yield Data(
+            {"type": "resource", **{key: resource[key] for key in _LINK_KEYS if key in resource}}
+        )
 
 
 def _media(kind: str, data: Any, mime_type: Any, name: str) -> Block:

@@ -9,8 +9,9 @@ from bundle_router.core.models.breaker import BreakerTerms
 from bundle_router.dataclass import dataclass
 
 PROBES: Final = BreakerTerms(base_s=1.0, growth=2.0, max_open_s=5.0, grave_s=30.0)
-"""A failing server is tried again after 1, 2, 4 and then every 5 s, so a recovered one is used within 5 s. After a 429
-without a time the pause is half a minute."""
+"""A failing server is tried again after 1, 2, 4 and then every 5 s, so a recovered one is used
+within 5 s. After a 429 without a time the pause is half a minute.
+"""
 SHORTEST_LIFETIME_S: Final = 1.0
 
 
@@ -18,10 +19,11 @@ SHORTEST_LIFETIME_S: Final = 1.0
 class Bounds:
     """`max_message_bytes`: one line, one response body, one event, before any of it is parsed.
 
-    At most `per_server` and `in_total` calls run at once, and `queue_per_server` and `queue_in_total` wait. A server
-    always gets `assured` calls, so that hanging servers can't starve it. `polite_s`, `term_s`: seconds that a stdio
-    server gets to end by itself, and after SIGTERM; with killing they stay below 5 s. A connection that is unused for
-    `idle_s` is closed; at most `max_open` are kept.
+    At most `per_server` and `in_total` calls run at once, and `queue_per_server` and
+    `queue_in_total` wait. A server always gets `assured` calls, so that hanging servers can't
+    starve it. `polite_s`, `term_s`: seconds that a stdio server gets to end by itself, and after
+    SIGTERM; with killing they stay below 5 s. A connection that is unused for `idle_s` is closed;
+    at most `max_open` are kept.
     """
 
     max_message_bytes: int = 8 * 1024 * 1024
@@ -53,14 +55,21 @@ def bounds_for(limits: CallLimits) -> Bounds:
         max_message_bytes=limits.max_result_bytes,
         per_server=each,
         in_total=4 * each,
-        queue_per_server=max(4 * each, 1_024),  # as many requests as an endpoint has in progress at once
+        queue_per_server=max(
+            4 * each, 1_024
+        ),  # as many requests as an endpoint has in progress at once
         queue_in_total=max(16 * each, 2_048),
     )
 
 
-def lifetime_s(transport: Transport, configured_s: float | None, server_ttl_ms: float | None) -> float:
-    """Return the seconds that a list is fresh. The server's own value can only shorten them; 0 or less is ignored,
-    because servers send it by default (every modern one measured does)."""
+def lifetime_s(
+    transport: Transport, configured_s: float | None, server_ttl_ms: float | None
+) -> float:
+    """Return the seconds that a list is fresh.
+
+    The server's own value can only shorten them; 0 or less is ignored, because servers send it by
+    default (every modern one measured does).
+    """
     longest_s = TRANSPORTS[transport].list_lifetime_s if configured_s is None else configured_s
     if server_ttl_ms is None or server_ttl_ms <= 0:
         return longest_s

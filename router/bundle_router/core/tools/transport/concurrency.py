@@ -1,10 +1,12 @@
 """Decides which calls run, which wait, and which are refused. It counts, but does not wait itself.
 
 Rules:
-1. At most `per_server` calls of a server run at once, and `in_total` of all. A server with fewer than `assured` running
-   is admitted beyond `in_total`, so hanging servers can't starve the others.
-2. Further calls wait in their server's queue, in order of arrival. If the queue is full, the call is `busy`.
-3. A free place goes to the first call in the same server's queue, else to the server that waits longest.
+1. At most `per_server` calls of a server run at once, and `in_total` of all. A server with fewer
+   than `assured` running is admitted beyond `in_total`, so hanging servers can't starve the others.
+2. Further calls wait in their server's queue, in order of arrival. If the queue is full, the call
+   is `busy`.
+3. A free place goes to the first call in the same server's queue, else to the server that waits
+   longest.
 """
 
 from __future__ import annotations
@@ -30,14 +32,21 @@ class Gate(Generic[W]):
         self.waiting = 0
 
     def enter(self, server: str, waiter: W | None) -> Literal["run", "wait", "busy"]:
-        """Ask for a place. `run`: it is taken. `wait`: `leave` will return the waiter. `busy`: try later, as who has no
-        waiter is told."""
+        """Ask for a place.
+
+        `run`: it is taken. `wait`: `leave` will return the waiter. `busy`: try later, as who has no
+        waiter is told.
+        """
         queue = self._queues.get(server)
         if not queue and self._fits(server):
             self._take(server)
             return "run"
         waiting = len(queue) if queue else 0
-        if waiter is None or waiting >= self._bounds.queue_per_server or self.waiting >= self._bounds.queue_in_total:
+        if (
+            waiter is None
+            or waiting >= self._bounds.queue_per_server
+            or self.waiting >= self._bounds.queue_in_total
+        ):
             return "busy"
         self._queues.setdefault(server, deque()).append(waiter)
         self.waiting += 1
@@ -54,7 +63,10 @@ class Gate(Generic[W]):
         return self._admit(server)
 
     def cancel(self, server: str, waiter: W) -> bool:
-        """Remove a waiter from the queue. False if its turn has come: it holds a place and must `leave`."""
+        """Remove a waiter from the queue.
+
+        False if its turn has come: it holds a place and must `leave`.
+        """
         queue = self._queues.get(server)
         if queue is None or waiter not in queue:
             return False
@@ -93,12 +105,14 @@ class Gate(Generic[W]):
         return admitted
 
 
-# --- which connections are held ---------------------------------------------------------------------------------------
+# --- which connections are held -------------------------------------------------------------------
 # Counts the calls that hold each connection, by key; it does not know the connections themselves.
-# 1. A connection is closed only when no call holds it. One that is to be closed is *doomed*: no new call gets it, and
-#    it is closed with its last lease.
-# 2. A key has at most one connection that is not doomed. Acquiring a key whose connection is doomed gives a new one.
-# 3. Idle connections are closed after `idle_s`. Beyond `max_open`, the one unused for longest is closed first.
+# 1. A connection is closed only when no call holds it. One that is to be closed is *doomed*: no new
+#    call gets it, and it is closed with its last lease.
+# 2. A key has at most one connection that is not doomed. Acquiring a key whose connection is doomed
+#    gives a new one.
+# 3. Idle connections are closed after `idle_s`. Beyond `max_open`, the one unused for longest is
+#    closed first.
 
 
 K = TypeVar("K", bound=Hashable)
@@ -116,7 +130,10 @@ class HeldConnection(Generic[K]):
 
 
 class Leases(Generic[K]):
-    """The entries. The caller closes at once the connections that `release`, `retire` or `idle` return."""
+    """The entries.
+
+    The caller closes at once the connections that `release`, `retire` or `idle` return.
+    """
 
     def __init__(self, *, idle_s: float, max_open: int) -> None:
         self._idle_ns = int(idle_s * 1e9)
@@ -141,8 +158,9 @@ class Leases(Generic[K]):
         return self._current.get(key)
 
     def load(self, key: K) -> int:
-        """Return the load of a key's connection, for choosing among several: idle (0), then not open (1), then by the
-        number of leases."""
+        """Return the load of a key's connection, for choosing among several: idle (0), then not
+        open (1), then by the number of leases.
+        """
         lease = self._current.get(key)
         return 1 if lease is None else 2 * lease.leases
 
@@ -156,7 +174,10 @@ class Leases(Generic[K]):
         return False
 
     def retire(self, lease: HeldConnection[K]) -> bool:
-        """Allow no new lease. True if the connection is to be closed now, False if with its last lease, or already."""
+        """Allow no new lease.
+
+        True if the connection is to be closed now, False if with its last lease, or already.
+        """
         if lease.doomed:
             return False
         lease.doomed = True
@@ -169,19 +190,33 @@ class Leases(Generic[K]):
 
     def retire_where(self, wanted: Callable[[K], bool]) -> list[HeldConnection[K]]:
         """Retire every connection with a matching key; return those without a lease."""
-        return [lease for lease in list(self._current.values()) if wanted(lease.key) and self.retire(lease)]
+        return [
+            lease
+            for lease in list(self._current.values())
+            if wanted(lease.key) and self.retire(lease)
+        ]
 
     def idle(self, now_ns: int) -> list[HeldConnection[K]]:
-        """Return the connections to close because they were long unused, or because too many are open."""
+        """Return the connections to close because they were long unused, or because too many are
+        open.
+        """
         unused = sorted(
-            (lease for lease in self._current.values() if not lease.leases), key=lambda lease: lease.used_ns
+            (lease for lease in self._current.values() if not lease.leases),
+            key=lambda lease: lease.used_ns,
         )
         too_many = max(0, len(self._current) - self._max_open)
-        expired = [lease for i, lease in enumerate(unused) if i < too_many or now_ns - lease.used_ns >= self._idle_ns]
+        expired = [
+            lease
+            for i, lease in enumerate(unused)
+            if i < too_many or now_ns - lease.used_ns >= self._idle_ns
+        ]
         return [lease for lease in expired if self.retire(lease)]
 
     def move(self, lease: HeldConnection[K], key: K) -> None:
-        """Give a connection another key, if that is free. From now on it is found under the new key only."""
+        """Give a connection another key, if that is free.
+
+        From now on it is found under the new key only.
+        """
         if lease.doomed or key in self._current:
             return
         del self._current[lease.key]

@@ -1,6 +1,7 @@
 """Turns the raw pages of a `tools/list` into tool definitions. One bad definition costs one tool.
 
-Only what calling a tool by name needs is checked here; admission cleans, hashes and admits the text.
+Only what calling a tool by name needs is checked here; admission cleans, hashes and admits the
+text.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ class Pages:
         self.pages += 1
         ttl = page.get("ttlMs")
         if isinstance(ttl, int | float) and not isinstance(ttl, bool) and ttl > 0:
-            self.ttl_ms = float(min(ttl, self.ttl_ms or ttl, 1e12))  # `float` takes no whole number of 400 digits
+            self.ttl_ms = float(
+                min(ttl, self.ttl_ms or ttl, 1e12)
+            )  # `float` takes no whole number of 400 digits
         found = page.get("tools")
         if not isinstance(found, list):
             self.rejected.append(("", "a page whose 'tools' is not a list"))
@@ -77,7 +80,9 @@ class Pages:
         return self._repetition(item, name)
 
     def _repetition(self, item: Mapping[str, Any], name: str) -> str:
-        """Return why a name is rejected: of two tools with one name, only the server knows which is called."""
+        """Return why a name is rejected: of two tools with one name, only the server knows which is
+        called.
+        """
         earlier = self.tools.get(name)
         if earlier is None:
             return ""

@@ -1,4 +1,5 @@
-"""Splits a byte stream into lines or events, which are bounded before any other work: in length, and JSON in depth.
+"""Splits a byte stream into lines or events, which are bounded before any other work: in length,
+and JSON in depth.
 
 A line over the maximum ends the stream, because nobody knows which call it answered.
 """
@@ -9,12 +10,17 @@ import re
 from typing import Final
 
 MAX_LEVELS: Final = 150
-"""Maximum depth of JSON. The SDK's parser reads 200 levels, and no schema of that depth is admitted."""
+"""Maximum depth of JSON.
+
+The SDK's parser reads 200 levels, and no schema of that depth is admitted.
+"""
 _CUT: Final = b'"(left out: nested deeper than 150 levels)"'
 _FIELDS: Final = (b"event:", b"id:")
 _RETRY: Final = re.compile(rb"retry: ?([0-9]{1,9})")
 MIN_RETRY_MS: Final = 100
-"""Minimum time after which a stream that a server ended is opened again, as it has no maximum of times."""
+"""Minimum time after which a stream that a server ended is opened again, as it has no maximum of
+times.
+"""
 _MARKS: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[\]{}]', re.DOTALL)
 
 
@@ -41,14 +47,20 @@ class LineTooLong(ValueError):
 
 
 class LineBuffer:
-    """Splits chunks at newlines, and copies no long line. Holds at most `cap` bytes and one chunk."""
+    """Splits chunks at newlines, and copies no long line.
+
+    Holds at most `cap` bytes and one chunk.
+    """
 
     def __init__(self, cap: int) -> None:
         self._cap = cap
         self.held = bytearray()
 
     def feed(self, chunk: bytes) -> list[bytearray]:
-        """Return the complete lines without their ends; blank ones are skipped. Raises LineTooLong."""
+        """Return the complete lines without their ends; blank ones are skipped.
+
+        Raises LineTooLong.
+        """
         *complete, rest = chunk.split(b"\n")
         lines = []
         for piece in complete:
@@ -69,7 +81,10 @@ class LineBuffer:
 
 
 class EventBuffer:
-    """Splits an event stream into events, and copies no long line. `held`: about the bytes of the incomplete event."""
+    """Splits an event stream into events, and copies no long line.
+
+    `held`: about the bytes of the incomplete event.
+    """
 
     def __init__(self) -> None:
         self.held = 0
@@ -79,7 +94,10 @@ class EventBuffer:
         self._after_cr = False
 
     def feed(self, piece: bytes) -> list[tuple[bytearray, list[bytes | bytearray]]]:
-        """Return the complete events: their data, and the lines of other fields. Lines end in LF, CR LF or CR."""
+        """Return the complete events: their data, and the lines of other fields.
+
+        Lines end in LF, CR LF or CR.
+        """
         self.held += len(piece)
         if self._after_cr:
             piece = piece.removeprefix(b"\n")

@@ -1,4 +1,7 @@
-"""What an agent's client and a server exchange, if the operator lets the server's features through. Pure."""
+"""What an agent's client and a server exchange, if the operator lets the server's features through.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ ASKS_FOR: Final[Mapping[str, str]] = {
 PROGRESS: Final = "notifications/progress"
 LOG: Final = "notifications/message"
 CHANGED: Final[Mapping[str, Feature]] = {"resources/list": "resources", "prompts/list": "prompts"}
-"""The lists, besides that of tools, whose changes are announced. They are followed as resources, under these names."""
+"""The lists, besides that of tools, whose changes are announced.
+
+They are followed as resources, under these names.
+"""
 
 NotificationHandler = Callable[[str, Mapping[str, Any]], None]
 """Receives the method and params of a notification, on any thread; must neither block nor raise."""
@@ -34,11 +40,12 @@ Ask = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 class Client:
     """The agent's client during one of its requests.
 
-    `capabilities`: its declared capabilities for input, in the protocol's form. `continuation`: what it sent to
-    continue a request (`inputResponses`, `requestState`). `may_be_asked`: whether a server may ask for input.
-    `log_level`: lowest level of log lines it wants (""; none). `progress`: whether it wants progress. `on_notification`
-    receives both during the request. `ask` is set if the client can be asked in the middle of its request, as clients
-    of the handshake era can.
+    `capabilities`: its declared capabilities for input, in the protocol's form. `continuation`:
+    what it sent to continue a request (`inputResponses`, `requestState`). `may_be_asked`: whether a
+    server may ask for input. `log_level`: lowest level of log lines it wants (""; none).
+    `progress`: whether it wants progress. `on_notification` receives both during the request. `ask`
+    is set if the client can be asked in the middle of its request, as clients of the handshake era
+    can.
     """
 
     capabilities: Mapping[str, Any] = field(default_factory=dict)
@@ -54,7 +61,11 @@ class Client:
         """Its capabilities for input in the middle of its request; none if it can't be asked."""
         if self.ask is None:
             return {}
-        return {name: self.capabilities[name] for name in ASKS_FOR.values() if self.capabilities.get(name) is not None}
+        return {
+            name: self.capabilities[name]
+            for name in ASKS_FOR.values()
+            if self.capabilities.get(name) is not None
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +79,10 @@ class ServerError:
 
 @dataclass(frozen=True, slots=True)
 class ServerReply:
-    """A server's unchanged answer: a result or an error. Neither: there was no answer, and `outcome`, `code` and `text`
-    say why, as in a record."""
+    """A server's unchanged answer: a result or an error.
+
+    Neither: there was no answer, and `outcome`, `code` and `text` say why, as in a record.
+    """
 
     result: Mapping[str, Any] | None = None
     error: ServerError | None = None
@@ -84,12 +97,17 @@ class ServerReply:
 
 
 def passes(server: Server, feature: Feature) -> bool:
-    """Return whether the operator lets a feature of the server through. Never for an untrusted server."""
+    """Return whether the operator lets a feature of the server through.
+
+    Never for an untrusted server.
+    """
     return feature in server.pass_through and server.trust == "trusted"
 
 
 def narrow_client(client: Client | None, server: Server) -> Client | None:
-    """Return the client as the server may see it: its capabilities and notifications as far as they are let through."""
+    """Return the client as the server may see it: its capabilities and notifications as far as they
+    are let through.
+    """
     if client is None:
         return None
     if not passes(server, "input"):
@@ -98,13 +116,22 @@ def narrow_client(client: Client | None, server: Server) -> Client | None:
 
 
 def why_unanswerable(result: Mapping[str, Any], client: Client) -> str:
-    """Return what a result asks of the client that the client may not be asked, or does not support; "" if nothing. A
-    server was told its capabilities, but may ask nevertheless."""
+    """Return what a result asks of the client that the client may not be asked, or does not
+    support; "" if nothing. A server was told its capabilities, but may ask nevertheless.
+    """
     requests = result.get("inputRequests")
-    questions = list(requests.values()) if isinstance(requests, Mapping) else [] if requests is None else [requests]
+    questions = (
+        list(requests.values())
+        if isinstance(requests, Mapping)
+        else []
+        if requests is None
+        else [requests]
+    )
     if not client.may_be_asked:
         return ", ".join(sorted({_method(question) for question in questions})) or "another round"
-    return ", ".join(sorted({_method(question) for question in questions if not can_give(client, question)}))
+    return ", ".join(
+        sorted({_method(question) for question in questions if not can_give(client, question)})
+    )
 
 
 def _method(question: Any) -> str:
@@ -118,7 +145,9 @@ def can_give(client: Client, question: Any) -> bool:
         return False
     params = question.get("params")
     opens_a_page = isinstance(params, Mapping) and params.get("mode") == "url"
-    return not opens_a_page or (isinstance(capability, Mapping) and capability.get("url") is not None)
+    return not opens_a_page or (
+        isinstance(capability, Mapping) and capability.get("url") is not None
+    )
 
 
 def fits(answer: ServerReply) -> bool:
@@ -129,7 +158,9 @@ def fits(answer: ServerReply) -> bool:
 
 
 def _size(value: Any) -> int:
-    """Return the bytes of the value as JSON, with everything outside ASCII escaped, as it is sent."""
+    """Return the bytes of the value as JSON, with everything outside ASCII escaped, as it is
+    sent.
+    """
     try:
         return len(encode_large(value, json.dumps, list))
     except (RecursionError, ValueError, TypeError):

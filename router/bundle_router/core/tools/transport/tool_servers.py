@@ -13,8 +13,11 @@ from bundle_router.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RawResult:
-    """A tool's result before shaping. `outcome` is `ok` or the kind of failure; `code` is the tool's own word for it.
-    `answer` is the server's unchanged answer, if a client is to have it. `queued_ms`: its wait here."""
+    """A tool's result before shaping.
+
+    `outcome` is `ok` or the kind of failure; `code` is the tool's own word for it. `answer` is the
+    server's unchanged answer, if a client is to have it. `queued_ms`: its wait here.
+    """
 
     blocks: tuple[Block, ...]
     outcome: Outcome = "ok"
@@ -25,8 +28,11 @@ class RawResult:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """On whose behalf a server is used. Runs share no process and no session with state; principals share nothing.
-    `client`: the agent's own, if the server's answers are passed on to it."""
+    """On whose behalf a server is used.
+
+    Runs share no process and no session with state; principals share nothing. `client`: the agent's
+    own, if the server's answers are passed on to it.
+    """
 
     run_id: str = ""
     principal: str = ""
@@ -38,9 +44,10 @@ EVERYONE = Scope()
 
 @dataclass(frozen=True, slots=True)
 class CallPlace:
-    """Where a local tool may work: `workspace` is the root it is confined to (an absolute path), `within` the folder
-    below it that the step may use. `files` are absolute paths of files passed with the arguments: the tool may read
-    them although they are elsewhere."""
+    """Where a local tool may work: `workspace` is the root it is confined to (an absolute path),
+    `within` the folder below it that the step may use. `files` are absolute paths of files passed
+    with the arguments: the tool may read them although they are elsewhere.
+    """
 
     workspace: str = ""
     within: str = "."
@@ -55,11 +62,13 @@ NOTHING_ADMITTED: Final = Admitted("", ())
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A server's raw tool definitions: untrusted, bounded in number and size, each with a unique `name` and an
-    `inputSchema` that is an object. `rejected` names those not taken, and why; `cut` says why there may be more.
+    """A server's raw tool definitions: untrusted, bounded in number and size, each with a unique
+    `name` and an `inputSchema` that is an object. `rejected` names those not taken, and why; `cut`
+    says why there may be more.
 
-    `admitted` is the result of admission. `stale`: expired, or the server said that it `changed`; a new one is being
-    read. `error`: why the last attempt to read it failed. `listed_ns` is on the monotonic clock.
+    `admitted` is the result of admission. `stale`: expired, or the server said that it `changed`; a
+    new one is being read. `error`: why the last attempt to read it failed. `listed_ns` is on the
+    monotonic clock.
     """
 
     server: str
@@ -79,9 +88,12 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class ServerStatus:
-    """The present state of a server. `circuit` is `closed`, `open` (not contacted for `retry_in_s`) or `half_open`;
-    `reason` says why it can't be used, empty if it can. `command` is the start command of a stdio server. `again_s`:
-    seconds after which `reason` may change without an event here."""
+    """The present state of a server.
+
+    `circuit` is `closed`, `open` (not contacted for `retry_in_s`) or `half_open`; `reason` says why
+    it can't be used, empty if it can. `command` is the start command of a stdio server. `again_s`:
+    seconds after which `reason` may change without an event here.
+    """
 
     server: str
     transport: str

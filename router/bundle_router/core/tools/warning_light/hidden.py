@@ -1,4 +1,6 @@
-"""Finds what is hidden from a reader: invisible characters, encoded payloads, text out of sight, fake markup."""
+"""Finds what is hidden from a reader: invisible characters, encoded payloads, text out of sight,
+fake markup.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +34,11 @@ _ACCENTS: Final = re.compile("[\u0300-\u036f]")
 _GAP: Final = re.compile(r"\n{12,}|[ \t\u00a0\u3000]{80,}|(?:\n[ \t]{0,20}){20,}")
 _MARKUP: Final = re.compile(
     r"</?(?:system|assistant|user|human|important|instructions?|secret|hidden|admin|priority|s|critical|internal"
-    r"|override|sys|prompt|context|notice|mandatory|urgent)(?:[ _-](?:prompt|message|note|instructions?|reminder))?>"
+    r"|override|sys|prompt|context|notice|mandatory|urgent)(?:["
+    r" _-](?:prompt|message|note|instructions?|reminder))?>"
     r"|<\|[a-z_]{2,30}\|>|\[/?(?:inst|system|sys|admin|assistant)\]|<<sys>>"
-    r"|(?:^|\n)\s{0,8}(?:#{1,4}\s{0,4})?(?:system|assistant|human)(?: prompt| message| override)?\s?:"
+    r"|(?:^|\n)\s{0,8}(?:#{1,4}\s{0,4})?(?:system|assistant|human)(?: prompt| message|"
+    r" override)?\s?:"
 )
 _COMMAND: Final = re.compile(
     r"\b(?:curl|wget|fetch|iwr|invoke-webrequest)\b.{0,200}(?:\||&&|\$\()|\b(?:ba|z)?sh\s+-[ci]\b|/dev/tcp/|\bnc(?:at)?\s.{0,60}-e\b|\bmkfifo\b"
@@ -55,7 +59,9 @@ def seen_in_characters(passage: TextPassage) -> Iterator[Seen]:
     if hidden:
         yield "hidden-characters", f"{len(hidden)} of them: {spelled_out(hidden)}"
     parted = _PARTED.search(passage.plain)
-    if parted and (letters := re.findall(r"[^\W_]", parted[0])) != sorted(letters):  # columns and alphabets are sorted
+    if parted and (letters := re.findall(r"[^\W_]", parted[0])) != sorted(
+        letters
+    ):  # columns and alphabets are sorted
         yield "parted-letters", parted[0][:80]
     if not passage.raw.isascii():
         mixed = [word for word in _WORD.findall(passage.raw) if is_mixed(word)]
@@ -67,13 +73,21 @@ def spelled_out(hidden: str) -> str:
     """Return the characters as escapes; tags also as the ASCII text that they spell."""
     tags = "".join(chr(ord(c) - 0xE0000) for c in hidden if "\U000e0020" <= c <= "\U000e007e")
     escapes = hidden[:12].encode("ascii", "backslashreplace").decode("ascii")
-    return escapes + ("…" if len(hidden) > 12 else "") + (f" which reads {tags[:120]!r}" if tags else "")
+    return (
+        escapes
+        + ("…" if len(hidden) > 12 else "")
+        + (f" which reads {tags[:120]!r}" if tags else "")
+    )
 
 
 def seen_in_layout(passage: TextPassage) -> Iterator[Seen]:
     """Yield text placed out of sight, and markup that imitates another author."""
     gap = _GAP.search(passage.raw)
-    if gap and len(passage.raw[gap.end() :].strip()) > 20 and len(passage.raw[: gap.start()].strip()) > 0:
+    if (
+        gap
+        and len(passage.raw[gap.end() :].strip()) > 20
+        and len(passage.raw[: gap.start()].strip()) > 0
+    ):
         yield "far-away-text", passage.raw[gap.end() :].strip()[:80]
     _, opened, comment = passage.raw.partition("<!--")
     if opened and comment.partition("-->")[0].strip():
@@ -90,7 +104,9 @@ def seen_in_commands(passage: TextPassage) -> Iterator[Seen]:
 
 
 def decoded_texts(passage: TextPassage) -> Iterator[str]:
-    """Yield the readable texts that the passage has in base64, hexadecimal, escapes or character codes."""
+    """Yield the readable texts that the passage has in base64, hexadecimal, escapes or character
+    codes.
+    """
     for match in _HEX.finditer(passage.raw):
         yield from _readable_texts(binascii.unhexlify(match[1]))
     for match in _ESCAPED_HEX.finditer(passage.raw):
@@ -127,7 +143,10 @@ def is_command(text: str) -> bool:
 # The texts of a definition, folded so that a phrase can't be disguised, and split into sentences.
 MAX_TEXTS: Final = 2_000
 MAX_CHARS: Final = 20_000
-"""Maximum characters of one text that are read. A longer one is a document, which admission cuts anyway."""
+"""Maximum characters of one text that are read.
+
+A longer one is a document, which admission cuts anyway.
+"""
 MAX_SENTENCE: Final = 1_000
 _SPLIT: Final = re.compile(r"(?<=[.!?;:])\s+|\n+|</?[A-Za-z_|]{2,40}>")
 _WORDS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[_\-.\s]+")
@@ -135,8 +154,11 @@ _WORDS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[_\-.\s]+")
 
 @dataclass(frozen=True, slots=True)
 class TextPassage:
-    """One text with its place. `raw` is the original, `plain` is folded: no invisible characters, look-alikes as Latin,
-    lower case. `prose` is false for names and values."""
+    """One text with its place.
+
+    `raw` is the original, `plain` is folded: no invisible characters, look-alikes as Latin, lower
+    case. `prose` is false for names and values.
+    """
 
     where: str
     raw: str
@@ -146,34 +168,57 @@ class TextPassage:
     def sentences(self) -> list[str]:
         """Return the sentences; one longer than `MAX_SENTENCE` is split."""
         parts = (part.strip() for part in _SPLIT.split(self.plain))
-        return [part[at : at + MAX_SENTENCE] for part in parts for at in range(0, len(part), MAX_SENTENCE)]
+        return [
+            part[at : at + MAX_SENTENCE]
+            for part in parts
+            for at in range(0, len(part), MAX_SENTENCE)
+        ]
 
 
 def passages(definition: Mapping[str, Any]) -> list[TextPassage]:
-    """Return every text of the definition, at most `MAX_TEXTS`. Names of properties are read as words."""
+    """Return every text of the definition, at most `MAX_TEXTS`.
+
+    Names of properties are read as words.
+    """
     found = []
     for place, text, prose in _texts(definition):
         raw = text[:MAX_CHARS]
-        found.append(TextPassage(pointer(place), raw, fold_text(raw if prose else " ".join(_WORDS.split(raw))), prose))
+        found.append(
+            TextPassage(
+                pointer(place), raw, fold_text(raw if prose else " ".join(_WORDS.split(raw))), prose
+            )
+        )
         if len(found) == MAX_TEXTS:
             break
     return found
 
 
 def fold_text(text: str) -> str:
-    """Return the text as it would be read aloud: without hidden characters, look-alikes replaced, in lower case."""
+    """Return the text as it would be read aloud: without hidden characters, look-alikes replaced,
+    in lower case.
+    """
     if not text.isascii():
-        text = fold_letters(without_invisible(text)).replace("’", "'").replace("“", '"').replace("”", '"')
+        text = (
+            fold_letters(without_invisible(text))
+            .replace("’", "'")
+            .replace("“", '"')
+            .replace("”", '"')
+        )
     return text.lower()
 
 
 def fold_letters(text: str) -> str:
     """Return the text with look-alikes as Latin letters, and without accents."""
-    return unicodedata.normalize("NFC", _ACCENTS.sub("", unicodedata.normalize("NFD", as_latin(text))))
+    return unicodedata.normalize(
+        "NFC", _ACCENTS.sub("", unicodedata.normalize("NFD", as_latin(text)))
+    )
 
 
 def _texts(definition: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], str, bool]]:
-    """Yield (place, text, whether it is prose). Iterative, because a caller may not have bounded the depth."""
+    """Yield (place, text, whether it is prose).
+
+    Iterative, because a caller may not have bounded the depth.
+    """
     waiting: list[tuple[tuple[str | int, ...], Any]] = [((), definition)]
     while waiting:
         place, value = waiting.pop()
@@ -184,4 +229,6 @@ def _texts(definition: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...
                 yield from (((*place, key), key, False) for key in value if isinstance(key, str))
             waiting.extend(((*place, key), value[key]) for key in reversed(list(value)))
         elif isinstance(value, list):
-            waiting.extend(((*place, index), item) for index, item in reversed(list(enumerate(value))))
+            waiting.extend(
+                ((*place, index), item) for index, item in reversed(list(enumerate(value)))
+            )

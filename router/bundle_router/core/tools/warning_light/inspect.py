@@ -23,7 +23,11 @@ from bundle_router.core.tools.warning_light.hidden import (
     seen_in_layout,
 )
 from bundle_router.core.tools.warning_light.neighbours import Neighbourhood
-from bundle_router.core.tools.warning_light.sentence_rules import seen_in_argument, seen_in_piles, seen_in_sentence
+from bundle_router.core.tools.warning_light.sentence_rules import (
+    seen_in_argument,
+    seen_in_piles,
+    seen_in_sentence,
+)
 
 ALONE: Final = 1.0
 """Weight from which a verdict warns."""
@@ -75,7 +79,10 @@ class LightFinding:
 
 @dataclass(frozen=True, slots=True)
 class LightVerdict:
-    """The findings, heaviest first, and their sum (each rule counts once). `warns`: whether the light is on."""
+    """The findings, heaviest first, and their sum (each rule counts once).
+
+    `warns`: whether the light is on.
+    """
 
     findings: tuple[LightFinding, ...]
     score: float
@@ -92,20 +99,31 @@ class LightVerdict:
 
 
 NOBODY = Neighbourhood(())
-_ENOUGH_ALONE = frozenset(("override", "unleash", "reveal-prompt", "exfiltration", "read-secret", "concealment"))
+_ENOUGH_ALONE = frozenset(
+    ("override", "unleash", "reveal-prompt", "exfiltration", "read-secret", "concealment")
+)
 
 
 def inspect(
-    definition: Mapping[str, Any], *, server: str = "", instructions: str = "", neighbours: Neighbourhood = NOBODY
+    definition: Mapping[str, Any],
+    *,
+    server: str = "",
+    instructions: str = "",
+    neighbours: Neighbourhood = NOBODY,
 ) -> LightVerdict:
-    """Return the verdict on a raw definition. `neighbours` are the tools of all servers that may be seen beside it;
-    `instructions` are the server's own."""
+    """Return the verdict on a raw definition.
+
+    `neighbours` are the tools of all servers that may be seen beside it; `instructions` are the
+    server's own.
+    """
     found: dict[str, LightFinding] = {}
     for passage in (*passages(definition), *passages({"instructions": instructions})):
         for rule, seen in _seen_in_passage(passage):
             found.setdefault(rule, _finding(rule, passage.where, seen))
     for rule, seen in neighbours.findings_beside(definition, server):
-        found.setdefault(rule, _finding(rule, "/name" if rule == "mimicry" else "/description", seen))
+        found.setdefault(
+            rule, _finding(rule, "/name" if rule == "mimicry" else "/description", seen)
+        )
     findings = sorted(found.values(), key=lambda finding: (-finding.weight, finding.rule))
     return LightVerdict(tuple(findings), round(sum(finding.weight for finding in findings), 3))
 
@@ -126,7 +144,9 @@ def _seen_in_passage(passage: TextPassage) -> Iterator[Seen]:
         yield from seen_in_sentence(sentence, before)
         before = sentence
     for text in decoded_texts(passage):
-        if is_command(text) or any(rule in _ENOUGH_ALONE for rule, _ in seen_in_sentence(fold_text(text), "")):
+        if is_command(text) or any(
+            rule in _ENOUGH_ALONE for rule, _ in seen_in_sentence(fold_text(text), "")
+        ):
             yield "hidden-payload", text
 
 
@@ -139,17 +159,24 @@ class Light:
 
 
 def lights(found: Admitted, comparison: Comparison, everyone: Neighbourhood) -> Iterator[Light]:
-    """Yield the warnings for new or changed tools of `found`; for all its tools if the server itself differs from the
-    review. `everyone` are the tools of all servers, which texts may mention."""
+    """Yield the warnings for new or changed tools of `found`; for all its tools if the server
+    itself differs from the review. `everyone` are the tools of all servers, which texts may
+    mention.
+    """
     for tool, definition in _unreviewed(found, comparison):
-        verdict = inspect(definition, server=found.server, instructions=found.instructions, neighbours=everyone)
+        verdict = inspect(
+            definition, server=found.server, instructions=found.instructions, neighbours=everyone
+        )
         if verdict.warns:
             yield Light(tool, verdict)
 
 
 def is_affected(found: Admitted, comparison: Comparison, neighbours: Neighbourhood) -> bool:
     """Return whether these neighbours add to the verdict on a tool that `lights` looks at."""
-    return any(any(neighbours.findings_beside(text, found.server)) for _, text in _unreviewed(found, comparison))
+    return any(
+        any(neighbours.findings_beside(text, found.server))
+        for _, text in _unreviewed(found, comparison)
+    )
 
 
 def _unreviewed(found: Admitted, comparison: Comparison) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -17,7 +17,8 @@ MAX_NAME: Final = 128
 """Maximum characters of a tool's name."""
 _DIRECTS: Final = re.compile(
     r"\b(?:us(?:e|ing)|call(?:ing)?|invok(?:e|ing)|run(?:ning)?|instead|before|after|when(?:ever)?|must|always|never"
-    r"|replaces?|prefer|avoid|do not|don't|overrides?|proxy|intercept|deprecated|broken|unsafe|insecure|safer|better"
+    r"|replaces?|prefer|avoid|do"
+    r" not|don't|overrides?|proxy|intercept|deprecated|broken|unsafe|insecure|safer|better"
     r"|should|first|on behalf|wraps?|redirect)\b"
 )
 
@@ -32,8 +33,9 @@ class Neighbour:
 
 
 class Neighbourhood:
-    """The tools of all servers, indexed once, so that checking one definition costs only its own words, however many
-    tools there are."""
+    """The tools of all servers, indexed once, so that checking one definition costs only its own
+    words, however many tools there are.
+    """
 
     def __init__(self, neighbours: Iterable[Neighbour | Card]) -> None:
         self._alike: dict[str, list[Neighbour]] = {}
@@ -51,7 +53,10 @@ class Neighbourhood:
 
     def findings_beside(self, definition: Mapping[str, Any], server: str) -> Iterator[Seen]:
         """Yield names and words copied from other servers' tools, and instructions about them."""
-        name, description = str(definition.get("name", "")), fold_text(str(definition.get("description") or ""))
+        name, description = (
+            str(definition.get("name", "")),
+            fold_text(str(definition.get("description") or "")),
+        )
         words = frozenset(_COMMON_WORDS.findall(description))
         mimicked: set[Neighbour] = set()
         for other in self._alike.get(skeleton(name), ()):

@@ -1,5 +1,8 @@
-"""Rules about sentences that address a model. Each looks at one sentence, so that distant words do not combine. The
-verbs, objects, places and phrases that they combine are data (`vocabulary.toml`)."""
+"""Rules about sentences that address a model.
+
+Each looks at one sentence, so that distant words do not combine. The verbs, objects, places and
+phrases that they combine are data (`vocabulary.toml`).
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,23 @@ from bundle_router.core.tools.warning_light.hidden import Seen, fold_letters
 
 _VOCABULARY: Final[dict[str, Any]] = tomllib.loads(
     fold_letters(
-        files("bundle_router.core.tools.warning_light").joinpath("vocabulary.toml").read_text(encoding="utf-8")
+        files("bundle_router.core.tools.warning_light")
+        .joinpath("vocabulary.toml")
+        .read_text(encoding="utf-8")
     )
 )
 PATTERNS: Final[Mapping[str, re.Pattern[str]]] = {
-    name: re.compile(r"(?<![a-z])(?:" + "|".join(words) + r")(?![a-z])") for name, words in _VOCABULARY["words"].items()
-} | {name: re.compile("".join(pattern.splitlines())) for name, pattern in _VOCABULARY["patterns"].items()}
+    name: re.compile(r"(?<![a-z])(?:" + "|".join(words) + r")(?![a-z])")
+    for name, words in _VOCABULARY["words"].items()
+} | {
+    name: re.compile("".join(pattern.splitlines()))
+    for name, pattern in _VOCABULARY["patterns"].items()
+}
 
 _STEPS: Final = re.compile(
-    r"\b(?:" + "|".join(rf"(?P<{kind}>{'|'.join(words)})" for kind, words in _VOCABULARY["steps"].items()) + r")\b"
+    r"\b(?:"
+    + "|".join(rf"(?P<{kind}>{'|'.join(words)})" for kind, words in _VOCABULARY["steps"].items())
+    + r")\b"
 )
 MAX_KINDS: Final = 5
 PILE: Final = 100
@@ -33,17 +44,25 @@ def _find(name: str, text: str) -> re.Match[str] | None:
 
 
 def _stated(text: str, before: str) -> str:
-    """Return the part of a sentence that states something; if it mentions things, without its quotations."""
+    """Return the part of a sentence that states something; if it mentions things, without its
+    quotations.
+    """
     if _find("label", before[-60:]) or _find("label", text):
         return ""
-    stated = PATTERNS["quoted"].sub(" ", text) if _find("mention", text) or _find("mention", before) else text
+    stated = (
+        PATTERNS["quoted"].sub(" ", text)
+        if _find("mention", text) or _find("mention", before)
+        else text
+    )
     if indirect := _find("indirect", stated):
         stated = stated[: indirect.end()]
     return PATTERNS["link"].sub(" https://link ", stated)
 
 
 def seen_in_argument(text: str) -> Iterator[Seen]:
-    """Yield a finding if an argument's name or description asks for the contents of a secret file."""
+    """Yield a finding if an argument's name or description asks for the contents of a secret
+    file.
+    """
     if _find("file_secret", text) and _find("contents", text):
         yield "read-secret", text[:120]
 
@@ -53,7 +72,10 @@ def seen_in_piles(text: str) -> Iterator[Seen]:
     last: dict[str, int] = {}
     for match in _STEPS.finditer(text):
         last[match.lastgroup or ""] = match.start()
-        if len(last) > MAX_KINDS and (start := sorted(last.values())[-MAX_KINDS - 1]) >= match.end() - PILE:
+        if (
+            len(last) > MAX_KINDS
+            and (start := sorted(last.values())[-MAX_KINDS - 1]) >= match.end() - PILE
+        ):
             yield "pile-of-steps", text[start : match.end()]
             return
 
@@ -98,7 +120,9 @@ def _find_orders(sentence: str) -> Iterator[Seen]:
     every = None if every and PATTERNS["protocol"].match(sentence, every.end()) else every
     if every := every or _find("whatever_elsewhere", sentence):
         yield "wants-every-request", every[0]
-    if _find("another", sentence) and _one_after_another(sentence, "whenever", "is_called", "alters", "arguments"):
+    if _find("another", sentence) and _one_after_another(
+        sentence, "whenever", "is_called", "alters", "arguments"
+    ):
         yield "redirection", sentence[:160]
 
 
@@ -114,11 +138,17 @@ def _one_after_another(sentence: str, *names: str) -> bool:
 
 
 def _is_order(sentence: str, at: int) -> bool:
-    """Return whether the verb at `at` is an imperative, not something that the tool, a file or a flag does."""
+    """Return whether the verb at `at` is an imperative, not something that the tool, a file or a
+    flag does.
+    """
     before = sentence[max(0, at - 40) : at]
-    return re.search(r"(?:\bto|\bcan|\bmay|\bwill|\bwould|\bthat|\bwhich|\bwhether|--?)\s*$", before) is None or (
+    return re.search(
+        r"(?:\bto|\bcan|\bmay|\bwill|\bwould|\bthat|\bwhich|\bwhether|--?)\s*$", before
+    ) is None or (
         re.search(
-            r"\b(?:you|need|have|want|required|asked|told|model|assistant|agent|llm) (?:\w{1,10} )?to\s*$", before
+            r"\b(?:you|need|have|want|required|asked|told|model|assistant|agent|llm) (?:\w{1,10}"
+            r" )?to\s*$",
+            before,
         )
         is not None
     )
