@@ -16,7 +16,13 @@ from typing import Final
 from bundle_router.core.catalog import Bundle, Catalog, Route
 from bundle_router.core.decide.ceiling import StepCeiling, ceiling_of
 from bundle_router.core.decide.mapping import Address, RouteLookup
-from bundle_router.core.decide.policy import BundleVerdict, static_verdict, unknown, with_facts
+from bundle_router.core.decide.policy import (
+    BundleVerdict,
+    FactChecks,
+    static_verdict,
+    unknown,
+    with_facts,
+)
 from bundle_router.core.models import Facts, Grant, Step, StepPolicy
 from bundle_router.core.models.canonical import digest_of
 from bundle_router.core.models.patterns import first_match
@@ -40,11 +46,22 @@ class _Meter:
     weight: int = 0
 
 
+class _Judged:
+    """What one ceiling's verdicts come to under the facts of a moment, as far as it was asked."""
+
+    __slots__ = ("bundles", "checks", "tools")
+
+    def __init__(self, facts: Facts) -> None:
+        self.checks = FactChecks(facts)
+        self.bundles: dict[str, BundleVerdict] = {}
+        self.tools: dict[tuple[str, ...], dict[str, str]] = {}
+
+
 class Verdicts:
     """One ceiling's verdicts on the catalog's bundles, computed when asked for.
 
     All addresses under the same policies share them, so that steps with new names don't each pay
-    for them.
+    for them. The facts are one object for as long as nothing changes on the machine.
     """
 
     __slots__ = (
@@ -54,15 +71,14 @@ class Verdicts:
         "_meter",
         "_selectable",
         "_static",
-        "_tools",
         "ceiling",
     )
 
     def __init__(self, catalog: Catalog, ceiling: StepCeiling, meter: _Meter) -> None:
         self._catalog = catalog
         self._static: dict[str, BundleVerdict] = {}
-        self._judged: dict[str, tuple[Facts, BundleVerdict]] = {}
-        self._tools: dict[tuple[tuple[str, ...], int], tuple[Facts, dict[str, str]]] = {}
+        # A call asks under the facts of its decision and under those of now, in turn.
+        self._judged: tuple[_Judged, ...] = ()
         self._selectable: tuple[Bundle, ...] | None = None
         self._candidates: dict[object, Candidates] = {}
         self._meter = meter
@@ -70,41 +86,41 @@ class Verdicts:
 
     def of(self, id_: str, facts: Facts) -> BundleVerdict:
         bundle = self._catalog.bundle(id_)
-        return unknown(id_) if bundle is None else self._judge(bundle, facts)
+        return unknown(id_) if bundle is None else self._judge(bundle, self._under(facts))
 
-    def _judge(self, bundle: Bundle, facts: Facts) -> BundleVerdict:
-        judged = self._judged.get(bundle.id)
-        if (
-            judged is not None and judged[0] is facts
-        ):  # facts are one object for as long as nothing changes
-            return judged[1]
+    def _under(self, facts: Facts) -> _Judged:
+        for judged in self._judged:
+            if judged.checks.facts is facts:
+                return judged
+        judged = _Judged(facts)
+        self._judged = (judged, *self._judged[:1])
+        return judged
+
+    def _judge(self, bundle: Bundle, judged: _Judged) -> BundleVerdict:
+        verdict = judged.bundles.get(bundle.id)
+        if verdict is not None:
+            return verdict
         known = self._static.get(bundle.id)
         if known is None:
             known = self._static[bundle.id] = static_verdict(self._catalog, self.ceiling, bundle)
             self._meter.weight += _VERDICT
-        verdict = with_facts(known, facts, bundle)
-        self._judged[bundle.id] = (facts, verdict)
+        verdict = judged.bundles[bundle.id] = with_facts(known, judged.checks, bundle)
         return verdict
 
     def tools(self, bundle_ids: tuple[str, ...], facts: Facts) -> Mapping[str, str]:
         """Return the permitted tools of the bundles, each with the first bundle that holds it."""
-        key = (
-            bundle_ids,
-            id(facts),
-        )  # a call asks with those of its decision and with those of now, in turn
-        known = self._tools.get(key)
-        if known is None:
-            tools: dict[str, str] = {}
-            for id_ in bundle_ids:
-                for tool in self.of(id_, facts).tools:
-                    tools.setdefault(tool, id_)
-            if len(self._tools) >= _MAX_CANDIDATES:
-                self._tools.clear()
-            known = self._tools[key] = (
-                facts,
-                tools,
-            )  # held with them, so that no other facts have their id
-        return known[1]
+        judged = self._under(facts)
+        known = judged.tools.get(bundle_ids)
+        if known is not None:
+            return known
+        tools: dict[str, str] = {}
+        for id_ in bundle_ids:
+            for tool in self.of(id_, facts).tools:
+                tools.setdefault(tool, id_)
+        if len(judged.tools) >= _MAX_CANDIDATES:
+            judged.tools.clear()
+        judged.tools[bundle_ids] = tools
+        return tools
 
     def candidates(
         self, facts: Facts, ask: tuple[str, ...] | None, without: tuple[str, ...]
@@ -129,11 +145,12 @@ class Verdicts:
             self._selectable = tuple(
                 b for b in self._catalog.bundles.values() if b.selectable and not b.always
             )
+        judged = self._under(facts)
         for bundle in self._selectable:
             is_asked = bundle.id not in without and (
                 ask is None or first_match(ask, bundle.id) is not None
             )
-            if is_asked and self._judge(bundle, facts).permitted:
+            if is_asked and self._judge(bundle, judged).permitted:
                 yield bundle.id
 
 

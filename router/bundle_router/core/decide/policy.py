@@ -26,7 +26,7 @@ from typing import Final
 
 from bundle_router.core.catalog import Bundle, Catalog
 from bundle_router.core.decide.ceiling import Layer, StepCeiling
-from bundle_router.core.models import DRIFT_CODES, WHOLE_SERVER, Code, Facts, LeftOut, Trust
+from bundle_router.core.models import WHOLE_SERVER, Code, Drift, Facts, LeftOut, Trust
 from bundle_router.core.models.patterns import first_cover, is_glob
 from bundle_router.dataclass import dataclass
 
@@ -223,54 +223,89 @@ def _server_disabled(catalog: Catalog, target: str) -> str | None:
 # --- the tests that rest on what the shell looked up ----------------------------------------------
 
 
-def _missing_capability(facts: Facts, bundle: Bundle) -> str | None:
+class FactChecks:
+    """The tests of a bundle or tool that depend on what the shell looked up, in order.
+
+    Made once for facts that many bundles are judged under: it holds what they name by name.
+    """
+
+    def __init__(self, facts: Facts) -> None:
+        self.facts = facts
+        self.unavailable: Mapping[str, str] = dict(facts.unavailable)
+        """Why each server that can't be used now can't be."""
+        self.drifted: Mapping[tuple[str, str], Drift] = {
+            (row.server, row.tool): row for row in facts.drifted
+        }
+        """The tools, by server and name, that are not as they were reviewed."""
+
+    def on(self, bundle: Bundle, target: str | None) -> CheckResults:
+        for code, test in FACT_TESTS.items():
+            yield code, test(self, bundle, target)
+
+
+FactTest = Callable[[FactChecks, Bundle, str | None], str | None]
+"""One test: says what is wrong with the bundle (no target) or with its tool or glob, or None."""
+
+
+def _missing_capability(checks: FactChecks, bundle: Bundle, target: str | None) -> str | None:
     for name in bundle.requires_env:
-        if f"env:{name}" not in facts.capabilities:
+        if f"env:{name}" not in checks.facts.capabilities:
             return f"the environment variable {name} is not set"
     for name in bundle.requires_binary:
-        if f"binary:{name}" not in facts.capabilities:
+        if f"binary:{name}" not in checks.facts.capabilities:
             return f"the program {name!r} is not on the path"
     return None
 
 
-def _why_unavailable(facts: Facts, target: str) -> str | None:
-    name = target.partition(".")[0]
-    for server, why in facts.unavailable:
-        if server == name:
-            return f"server {name!r}: {why}"
-    return None
-
-
-def _why_drifted(facts: Facts, target: str) -> tuple[Code, str] | None:
+def _drift(checks: FactChecks, bundle: Bundle, target: str | None) -> str | None:
+    if target is None:
+        return None
     server, _, short = target.partition(".")
-    drifted = facts.memo.get("drifted")
-    if not isinstance(drifted, dict):
-        drifted = facts.memo["drifted"] = {(row.server, row.tool): row for row in facts.drifted}
-    if (server, WHOLE_SERVER) in drifted:
-        why = (
+    if (server, WHOLE_SERVER) in checks.drifted:
+        return (
             f"server {server!r} has no pins, or differs from them as a whole: review it with"
             " `bundle-router pin`"
         )
-        return "pin_drift", why
-    row = drifted.get((server, short))
-    if row is None:
+    row = checks.drifted.get((server, short))
+    if row is None or row.code != "pin_drift":
         return None
-    if row.code == "pin_drift":
-        return row.code, f"{target} differs from its pin, or has none"
-    what = (
-        "does not list it now"
-        if row.code == "not_listed"
-        else "lists it in a form that is not admitted"
-    )
-    return row.code, f"server {server!r} {what}{f': {row.why}' if row.why else ''}"
+    return f"{target} differs from its pin, or has none"
 
 
-def _fact_checks(facts: Facts, bundle: Bundle, target: str | None) -> CheckResults:
-    yield "capability_missing", _missing_capability(facts, bundle)
-    drifted = None if target is None else _why_drifted(facts, target)
-    for code in DRIFT_CODES:
-        yield code, drifted[1] if drifted is not None and drifted[0] == code else None
-    yield "server_unavailable", None if target is None else _why_unavailable(facts, target)
+def _absence(code: Code, statement: str) -> FactTest:
+    """Return the test of a tool that its server has not, in the way that `code` names."""
+
+    def test(checks: FactChecks, bundle: Bundle, target: str | None) -> str | None:
+        if target is None:
+            return None
+        server, _, short = target.partition(".")
+        row = checks.drifted.get((server, short))
+        if row is None or row.code != code or (server, WHOLE_SERVER) in checks.drifted:
+            return None
+        why = f": {row.why}" if row.why else ""
+        return f"server {server!r} {statement}{why}"
+
+    return test
+
+
+def _unavailability(checks: FactChecks, bundle: Bundle, target: str | None) -> str | None:
+    if target is None:
+        return None
+    server = target.partition(".")[0]
+    why = checks.unavailable.get(server)
+    return None if why is None else f"server {server!r}: {why}"
+
+
+FACT_TESTS: Final[Mapping[Code, FactTest]] = {
+    "capability_missing": _missing_capability,
+    "pin_drift": _drift,
+    "not_admitted": _absence("not_admitted", "lists it in a form that is not admitted"),
+    "not_listed": _absence("not_listed", "does not list it now"),
+    "server_unavailable": _unavailability,
+}
+"""Every test of facts by its code, in the order of `CODES`. One that is added here counts in every
+decision, call and explanation.
+"""
 
 
 # --- verdicts -------------------------------------------------------------------------------------
@@ -284,7 +319,7 @@ def checks(
     """
     tests = (
         *ConfigChecks(catalog, ceiling, bundle).on(target),
-        *_fact_checks(facts, bundle, target),
+        *FactChecks(facts).on(bundle, target),
     )
     return tuple(Check(code, wrong is None, wrong or "") for code, wrong in tests)
 
@@ -300,29 +335,22 @@ def static_verdict(catalog: Catalog, ceiling: StepCeiling, bundle: Bundle) -> Bu
     )
 
 
-def with_facts(verdict: BundleVerdict, facts: Facts, bundle: Bundle) -> BundleVerdict:
-    """Return the verdict after the tests of `_fact_checks`, in their order.
-
-    Never permits what config refused.
-    """
+def with_facts(verdict: BundleVerdict, facts: FactChecks, bundle: Bundle) -> BundleVerdict:
+    """Return the verdict after the tests of facts. Never permits what config refused."""
     if not verdict.permitted:
         return verdict
-    # What this returns at once is what those checks come to: a new one of them has to be looked for
-    # here, too.
-    if bundle.requires_env or bundle.requires_binary:
-        missing = _missing_capability(facts, bundle)
-        if missing is not None:
-            return BundleVerdict(bundle.id, (), verdict.refused, "capability_missing", missing)
-    if not (facts.unavailable or facts.drifted) or not (verdict.tools or verdict.patterns):
+    failure = _first_failure(facts.on(bundle, None))
+    if failure is not None:
+        return BundleVerdict(bundle.id, (), verdict.refused, *failure)
+    if not (verdict.tools or verdict.patterns):
         return verdict
-    judged = _judge_tools(
+    return _judge_tools(
         bundle,
         verdict.tools,
         verdict.patterns,
         verdict.refused,
-        lambda target: _fact_checks(facts, bundle, target),
+        lambda target: facts.on(bundle, target),
     )
-    return verdict if len(judged.refused) == len(verdict.refused) else judged
 
 
 def verdict(catalog: Catalog, ceiling: StepCeiling, facts: Facts, id_: str) -> BundleVerdict:
@@ -331,7 +359,7 @@ def verdict(catalog: Catalog, ceiling: StepCeiling, facts: Facts, id_: str) -> B
     return (
         unknown(id_)
         if bundle is None
-        else with_facts(static_verdict(catalog, ceiling, bundle), facts, bundle)
+        else with_facts(static_verdict(catalog, ceiling, bundle), FactChecks(facts), bundle)
     )
 
 
