@@ -152,7 +152,11 @@ def used(activation: Activation) -> dict[str, int]:
 def test_a_run_without_records_has_nothing(fold: Fold) -> None:
     empty = fold([])
     assert (empty.decisions, empty.current_branch, empty.has_branch("")) == (0, "", False)
-    assert (empty.decided(""), empty.activation(""), empty.recent("")) == (None, Activation(), ())
+    assert (empty.decided(""), empty.activation(""), empty.recent("", "")) == (
+        None,
+        Activation(),
+        (),
+    )
     assert (empty.spent("d"), empty.branch_of("d"), empty.run_spent) == (Totals(), None, Totals())
     assert (empty.keyed_decision("k"), empty.keyed_call("k"), empty.principals) == (
         None,
@@ -185,18 +189,16 @@ def test_a_branch_has_its_newest_decision_its_last_steps_and_the_principals_are_
     assert newest is not None
     assert (newest.decision.decision_id, newest.decision.seq) == ("d2", 10)
     assert newest is run.decided(""), "it is made once"
-    assert [(one.role, one.step, one.goal, one.bundle_ids) for one in run.recent("")] == [
-        ("r", "two", "goal of d1", ("a",)),
-        ("q", "three", "goal of d2", ("a",)),
-    ]
-    assert run.recent("side") == (RecentStep("r", "s", "goal of e0", ("a",)),)
+    assert run.recent("", "ann") == (RecentStep("q", "three", "goal of d2", ("a",)),)
+    assert run.recent("", "bob") == (RecentStep("r", "two", "goal of d1", ("a",)),)
+    assert run.recent("side", "ann") == (RecentStep("r", "s", "goal of e0", ("a",)),)
     assert (run.activation(""), run.activation("side"), run.activation("none")) == (
         HELD,
         changed,
         Activation(),
     )
     assert run.decided("none") is None
-    assert run.recent("none") == ()
+    assert run.recent("none", "ann") == run.recent("", "") == ()
     assert [run.branch_of(one) for one in ("d0", "d2", "e0", "x")] == ["", "", "side", None]
     assert (run.decisions, run.has_branch("side"), run.has_branch("none")) == (4, True, False)
     assert (run.keyed_decision("k"), run.keyed_decision("")) == (9, None)
@@ -208,7 +210,7 @@ def test_a_decision_that_is_only_passed_over_need_not_be_read_whole() -> None:
     del early["facts"]
     fold = RunFold()
     fold.take_all([early | {"seq": 0, "key": "k"}, late | {"seq": 1}])
-    assert (fold.keyed_decision("k"), len(fold.recent(""))) == (0, 2)
+    assert (fold.keyed_decision("k"), len(fold.recent("", "ann"))) == (0, 2)
     newest = fold.decided("")
     assert newest is not None
     assert newest.decision.decision_id == "d1"
@@ -218,7 +220,7 @@ def test_five_steps_are_remembered_where_nothing_else_is_said() -> None:
     fold = RunFold()
     for number in range(6):
         fold.take(decided(f"d{number}"), number)
-    assert [step.goal for step in fold.recent("")] == [
+    assert [step.goal for step in fold.recent("", "ann")] == [
         f"goal of d{number}" for number in range(1, 6)
     ]
 
@@ -392,11 +394,11 @@ def test_a_key_is_bound_by_the_call_that_began_with_it_and_its_last_attempt_coun
 ) -> None:
     first = started("c1", key="k", writer="w1", arguments_digest="x")
     again = started("c2", key="k", writer="w2", arguments_digest="x", attempt=2)
-    began = KeyedCall(8, "c1", "s.t", 1, "w1", "x")
+    began = KeyedCall(8, "c1", "s.t", 1, "w1", "x", "ann")
     assert fold([decided("d"), first]).keyed_call("k") == began
     ended = replace(began, finished=9, outcome="unknown")
     assert fold([decided("d"), first, finished("c1", outcome="unknown")]).keyed_call("k") == ended
-    second = KeyedCall(9, "c2", "s.t", 2, "w2", "x")
+    second = KeyedCall(9, "c2", "s.t", 2, "w2", "x", "ann")
     assert fold([decided("d"), first, again]).keyed_call("k") == second
     assert fold([decided("d"), finished("c1", key="k", outcome="denied")]).keyed_call("k") is None
     twice = fold([decided("d"), first, finished("c1"), finished("c1", outcome="tool_error")])

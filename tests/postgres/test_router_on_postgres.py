@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from bundle_router import Router, Step
 from bundle_router.cli import main
-from bundle_router.errors import StorageError
+from bundle_router.errors import KeyConflict, RequestError, StorageError
+from bundle_router.tool import LocalServer
 
 
 def step(name: str, key: str = "") -> Step:
@@ -78,3 +79,38 @@ def test_a_database_that_is_away_is_a_typed_error_of_the_router(
         with pytest.raises(StorageError) as raised:
             router.route_sync(step("plan"))
         assert raised.value.kind == "unreachable"
+
+
+@pytest.mark.parametrize("principals", ["one", "mixed"])
+def test_principals_of_one_run_share_nothing(url: str, tmp_path: Path, principals: str) -> None:
+    def inbox(lines: int) -> str:
+        """Read the mail."""
+        return "a line of the mail\n" * lines
+
+    config = tmp_path / "config"
+    config.mkdir()
+    rows = {
+        "routes.toml": '[[routes]]\nname = "all"\nbundles = ["mail"]\n',
+        "policy.toml": '[[policies]]\nname = "all"\nallow = ["bundle:mail"]\n',
+        "router.toml": f'[runs]\nprincipals = "{principals}"\n',
+    }
+    for name, text in rows.items():
+        (config / name).write_text(text, encoding="utf-8")
+    local = {"mail": LocalServer([inbox], "Mail.", effects=["read"])}
+
+    def opened() -> Router:
+        return Router.open(config, store=url, workspace=tmp_path, local=local)
+
+    with opened() as one, opened() as other:
+        one.route_sync(step("plan").model_copy(update={"principal": "alice"}))
+        first = one.call_sync("r", "mail.inbox", {"lines": 2_000}, key="k")
+        second = step("look-up").model_copy(update={"principal": "bob"})
+        if principals == "one":
+            with pytest.raises(RequestError, match="has steps for another"):
+                other.route_sync(second)
+            return
+        other.route_sync(second)
+        with pytest.raises(KeyConflict, match="another principal"):
+            other.call_sync("r", "mail.inbox", {"lines": 2_000}, key="k")
+        read = other.call_sync("r", "read_artifact", {"uri": first.artifacts[0].uri})
+        assert read.code == "not_found"

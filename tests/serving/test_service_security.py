@@ -229,6 +229,22 @@ def test_a_run_of_two_principals_is_there_for_neither(site: Any, branch: str) ->
                 assert [answer.status_code for answer in answers] == [404] * 7
             assert site.records("mixed") == []
 
+    mixed = '[runs]\nprincipals = "mixed"\n'
+    site.serve_all(work, mixed, tokens=token_file(site.folder))
+
+
+def test_a_run_serves_one_principal_where_the_config_says_nothing(site: Any) -> None:
+    async def work(_router: Any, endpoint: Any) -> None:
+        async with site.http(endpoint, token=ROUTE) as engine:
+            step = {**STEP, "run_id": "hers", "principal": "alice"}
+            assert (await engine.post("/v1/route", json=step)).status_code == 200
+            for other in ({"principal": "bob"}, {"principal": ""}):
+                for place in ({}, {"run_id": "below", "parent_run_id": "hers"}):
+                    refused = await engine.post("/v1/route", json={**step, **other, **place})
+                    assert (refused.status_code, refused.json()["code"]) == (400, "refused")
+                    assert "has steps for another" in refused.json()["detail"]
+            assert len(site.records("hers", "routing.jsonl")) == 1
+
     site.serve_all(work, tokens=token_file(site.folder))
 
 

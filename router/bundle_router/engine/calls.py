@@ -105,12 +105,14 @@ def _will_end(run: OpenRun, call: KeyedCall) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class KeyTaken:
-    """The key of a call is taken: its last attempt, and whether that attempt was of the tool that
-    is called now.
-    """
+    """The key of a call is taken."""
 
     call: KeyedCall
+    """The last attempt at the call that has the key."""
     same_tool: bool
+    """Whether that attempt was of the tool that is called now."""
+    same_principal: bool
+    """Whether that attempt was for the principal that the present call is for."""
 
 
 async def call_once(
@@ -148,6 +150,11 @@ def _same_arguments(call: KeyedCall, request: CallRequest) -> bool:
 
 def _refuse_other(run: OpenRun, request: CallRequest, key_taken: KeyTaken) -> None:
     call = key_taken.call
+    if not key_taken.same_principal:  # nothing more is said: what it was is that one's own
+        raise KeyConflict(
+            f"run {run.id!r}: key {request.key!r} was used for another principal's call",
+            advice="use keys that differ between the principals of a run",
+        )
     same = {"another tool": key_taken.same_tool, "other arguments": _same_arguments(call, request)}
     differing = [name for name, is_same in same.items() if not is_same]
     if differing:
@@ -248,9 +255,9 @@ def admit(
                 tool,
                 state.surface.canonical.get(request.name, request.name),
             )
-            is_other = known.outcome != "busy" and not (
-                same_tool and _same_arguments(known, request)
-            )
+            same_principal = known.principal == state.step.principal
+            is_same = same_tool and same_principal and _same_arguments(known, request)
+            is_other = known.outcome != "busy" and not is_same
             idempotent = may_repeat(state.catalog, tool)
             if known.finished is None:
                 is_bound = not idempotent or _may_end(run, known)
@@ -261,7 +268,7 @@ def admit(
             if is_other or is_bound:
                 if run.read_on():  # its end, maybe
                     continue
-                return KeyTaken(known, same_tool)
+                return KeyTaken(known, same_tool, same_principal)
         attempt = known.attempt + 1 if known is not None else 1
         refusal = over_budget(run, state, tool, request.arguments.text, tree)
         refusal = refusal or _refusal(state, target, request, problems)

@@ -421,7 +421,7 @@ class Engine:
         recorded = await without_payloads(self.ports, request.arguments)
         if not may_hold_handles(recorded):
             return await self._call_once(at, request.with_arguments(recorded), state, decision_id)
-        artifact = partial(self._tree.artifact, run.id)
+        artifact = partial(self._tree.artifact, run.id, principal=state.step.principal)
         async with with_artifacts(self.ports, state, artifact, request.name, recorded) as filled:
             return await self._call_once(at, request.with_arguments(filled), state, decision_id)
 
@@ -550,12 +550,12 @@ class Engine:
                 run.passing.pop(id(request), None)
             await run.leave()
 
-    def artifact(self, run_id: str, uri: str) -> bytes:
-        """See `Router.artifact`."""
+    def artifact(self, run_id: str, uri: str, principal: str | None = None) -> bytes:
+        """See `Router.artifact`. `principal`: only what that one may read."""
         expect("an artifact's address", uri, str, "use the `uri` of one of `Result.artifacts`")
         sha256 = uri.removeprefix("artifact:").removeprefix("sha256:")
         try:
-            return self._tree.artifact(run_id, sha256)
+            return self._tree.artifact(run_id, sha256, principal)
         except KeyError:
             raise UnknownArtifact(
                 f"run {run_id!r} has no artifact {uri!r}",
@@ -572,11 +572,24 @@ class Engine:
         link: bool,
     ) -> dict[str, Any]:
         """See `Router.media`. Blocks for as long as reading takes."""
-        if decision_id is not None:
-            self.state(run_id, decision_id).refuse_superseded()
-        data = self.artifact(run_id, uri)
+        if decision_id is None:
+            principal = self._present_principal(run_id)
+        else:
+            state = self.state(run_id, decision_id)
+            state.refuse_superseded()
+            principal = state.step.principal
+        data = self.artifact(run_id, uri, principal)
         handle = f"{PREFIX}{uri.removeprefix('artifact:').removeprefix('sha256:')}"
         return media_form(handle, data, self.ports.describe(data), surface_form.form, link=link)
+
+    def _present_principal(self, run_id: str) -> str | None:
+        """Return the principal of the run's present decision; None where it has none."""
+        run = self.runs.reading(run_id)
+        if run is None:
+            return None
+        with run.lock:
+            decided = run.fold.decided(run.fold.current_branch)
+        return decided.step.principal if decided is not None else None
 
     # --- ends -------------------------------------------------------------------------------------
 

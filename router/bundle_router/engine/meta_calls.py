@@ -145,7 +145,11 @@ async def _answer_call(at: CallPorts, call: AdmittedCall) -> Result:
         else parse(name, arguments.value)
     )
     question = MetaQuestion(
-        ports, state, partial(at.tree.artifact, run.id), request.joins, run.signed_at(decision_id)
+        ports,
+        state,
+        partial(at.tree.artifact, run.id, principal=state.step.principal),
+        request.joins,
+        run.signed_at(decision_id),
     )
     found = await asyncio.to_thread(_answer, question, wanted)
     shaped = await shape_blocks(

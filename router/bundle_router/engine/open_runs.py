@@ -160,6 +160,22 @@ class OpenRun:
         decided = self.fold.decided(self.fold.current_branch)
         return decided.step.parent_run_id if decided is not None else None
 
+    def refuse_other_principal(self, principal: str) -> None:
+        """Raise RequestError where the run has steps for another principal than this one, named or
+        not.
+        """
+        if self.fold.principals <= {principal}:
+            return
+        whom = f"principal {principal!r}" if principal else "no principal"
+        raise RequestError(
+            f"this step is for {whom}, and run {self.id!r} has steps for another",
+            advice=(
+                "name the same principal in all steps of a run and of its sub-agents, or give this"
+                ' one a run of its own; `[runs] principals = "mixed"` in router.toml lets a run'
+                " serve several"
+            ),
+        )
+
     def read_on(self) -> bool:
         """Take in records that other processes appended.
 

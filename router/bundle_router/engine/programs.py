@@ -129,7 +129,8 @@ async def _execute(at: CallPorts, programs: Programs, own: AdmittedCall, call: C
         result = await call(named[name], arguments, key, kept[0].uri)
         if not result.ok:
             raise RuntimeError(result.text)
-        return value_of(result, partial(at.tree.artifact, run.id))
+        artifact = partial(at.tree.artifact, run.id, principal=state.step.principal)
+        return value_of(result, artifact)
 
     program = Program(
         text=code,

@@ -149,6 +149,7 @@ def prepare(
         or requested.parent_run_id is not None
         or requested.workspace is not None
     ):
+        tree.refuse_other_principal(run.parent_id, requested.principal)
         limits = tree.limits_of(run, requested)
         folder = tree.folder(requested, limits)
     facts = machine.facts(requested.principal)
@@ -227,12 +228,17 @@ async def route(
     """Decide, record and return what a step may see."""
     decided = await how.under_lock(run, partial(_decide, ports, run, request, None))
     if isinstance(decided, Question):
-        recent = await how.under_lock(run, lambda _: run.fold.recent(request.step.branch))
+        recent = await how.under_lock(run, partial(_recent_steps, run, request.step))
         reply = await how.until(ask(ports, decided, recent))
         decided = await how.under_lock(run, partial(_decide, ports, run, request, reply))
         assert isinstance(decided, Decision)  # noqa: S101 - there is a reply
     await run.wait_until_durable(how.in_thread)
     return decided
+
+
+def _recent_steps(run: OpenRun, step: Step, _wait_s: float) -> tuple[RecentStep, ...]:
+    """Return the earlier steps that search and the model may see. The caller holds the lock."""
+    return run.fold.recent(step.branch, step.principal)
 
 
 async def ask(ports: EnginePorts, question: Question, recent: Sequence[RecentStep]) -> Reply:
@@ -265,6 +271,8 @@ def _decide(
         if request.step.key or not run.fold.has_branch(request.step.branch):
             # what is looked up has to be there; else what came is heard of when we append
             run.read_on()
+        if request.catalog.settings.runs.principals == "one":
+            run.refuse_other_principal(request.step.principal)
         known = _known_decision(run, request)
         if known is not None:
             return known

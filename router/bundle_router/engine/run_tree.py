@@ -10,10 +10,13 @@ Rules:
 3. A step's folder is recorded relative to the workspace of this router, and never leads out of it.
    An ancestor's folder is relative to the workspace of the router that routed the ancestor.
 4. A run without a parent needs nothing of this: its steps and calls do not enter this module.
+5. A tree serves one principal, unless the config says `principals = "mixed"`. Where it serves
+   several, each reads the artifacts that its own calls stored, and no others.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -83,6 +86,7 @@ class RunTree:
         run_id, parent_id = step.run_id, step.parent_run_id
         if parent_id == run_id:
             raise RequestError(f"run {run_id!r} can't be its own parent")
+        self.refuse_other_principal(parent_id, step.principal)
         self.folder(
             step, self.limits(parent_id, step.parent_decision_id)
         )  # what is refused leaves nothing behind
@@ -94,6 +98,19 @@ class RunTree:
             # Before it begins: a run that nobody knows of would spend beside the tree.
             self._tell_root(parent_id, run_id)
         return self._runs.create(run_id, header)
+
+    def refuse_other_principal(self, run_id: str | None, principal: str) -> None:
+        """Raise RequestError where a run or one of its ancestors serves another principal than
+        this, unless the config lets a tree serve several.
+        """
+        if self._catalog.settings.runs.principals == "mixed":
+            return
+        for _ in range(MAX_ANCESTORS):
+            run = self._runs.reading(run_id) if run_id is not None else None
+            if run is None:
+                return
+            run.refuse_other_principal(principal)
+            run_id = run.parent_id
 
     def limits_of(self, run: OpenRun, step: Step) -> AncestorLimits:
         """Return the ancestors' limits for a step of a run that is open (see `limits`).
@@ -195,8 +212,9 @@ class RunTree:
             )
         return folder
 
-    def artifact(self, run_id: str, sha256: str) -> bytes:
-        """Return the bytes of an artifact of the run, or of its nearest ancestor that has it.
+    def artifact(self, run_id: str, sha256: str, principal: str | None = None) -> bytes:
+        """Return the bytes of an artifact of the run, or of its nearest ancestor that has it and,
+        where a principal is named, lets it be read by that one.
 
         Raises UnknownRun, KeyError when none of them has such an artifact, CorruptRun,
         StorageError.
@@ -210,10 +228,11 @@ class RunTree:
                         f"there is no run {run_id!r}", advice="`bundle-router runs list` lists them"
                     )
                 break  # no ancestor is left, or one was pruned
-            try:
+            at = run.parent_id
+            if principal is not None and not run.fold.may_read(sha256, principal):
+                continue
+            with suppress(KeyError):
                 return run.artifacts.get(sha256)
-            except KeyError:
-                at = run.parent_id
         raise KeyError(sha256)
 
     def spent(self, run: OpenRun) -> Totals:

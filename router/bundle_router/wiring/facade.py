@@ -407,7 +407,8 @@ class Router:
         return self._in_loop(self.missed(run_id, name, decision=decision))
 
     def artifact(self, run_id: str, uri: str) -> bytes:
-        """Return the bytes of `artifact:sha256:…`, unchanged and checked against their digest.
+        """Return the bytes of `artifact:sha256:…`, unchanged and checked against their digest, for
+        whoever runs the router: whichever principal's call stored them.
 
         Raises UnknownRun, RequestError (neither the run nor an ancestor has it), CorruptRun (the
         bytes were changed).
@@ -427,8 +428,9 @@ class Router:
         `input_audio` or `file`, Anthropic `image` or `document`, MCP blocks (`link`: a resource
         link). An artifact that the provider does not take, or that is empty or too large, becomes a
         text part that says so. `decision` is the id of an open decision that the artifact is asked
-        for under (None: of any). Raises as `artifact` does, and RequestError for a decision that is
-        not open.
+        for under (None: the run's present one). In a run of several principals its principal has to
+        be one whose call stored the artifact. Raises as `artifact` does, and RequestError for a
+        decision that is not open.
         """
         engine = self._engine_of(self._on_loop, run_id)
         return await asyncio.to_thread(

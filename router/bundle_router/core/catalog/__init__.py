@@ -37,6 +37,7 @@ from bundle_router.core.catalog.settings import (
     ModelSettings,
     OfferSettings,
     RecordSettings,
+    RunSettings,
     SearchSettings,
     Settings,
 )
@@ -82,6 +83,7 @@ __all__ = [
     "RecordSettings",
     "Reuse",
     "Route",
+    "RunSettings",
     "SearchSettings",
     "Server",
     "Settings",

@@ -410,6 +410,17 @@ class LogSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class RunSettings:
+    """Whom a run serves: the table `[runs]`."""
+
+    principals: Literal["one", "mixed"] = key(
+        "one",
+        "Whose steps a run, and the runs below it, may have. one: those of one principal. mixed:"
+        " those of several, who share no result, artifact, key or session.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class RecordSettings:
     """What shows that somebody cut or took away recorded runs: the table `[records]`."""
 
@@ -481,7 +492,7 @@ class ServiceSettings:
 class Settings:
     """How the router itself behaves."""
 
-    ADDED: ClassVar[tuple[str, ...]] = ("records", "service")
+    ADDED: ClassVar[tuple[str, ...]] = ("records", "runs", "service")
 
     fallback: Fallback = key(Fallback(), "What happens when a route asks.", absent=None)
     search: SearchSettings = key(
@@ -492,6 +503,7 @@ class Settings:
         ActivationSettings(), "What stays active in a run.", absent=None
     )
     limits: CallLimits = key(CallLimits(), "Limits of calls and results.", absent=None)
+    runs: RunSettings = key(RunSettings(), "Whom a run serves.", absent=None)
     records: RecordSettings = key(RecordSettings(), "Protection of recorded runs.", absent=None)
     log: LogSettings = key(LogSettings(), "Records and diagnostics.", absent=None)
     cache: CacheSettings = key(

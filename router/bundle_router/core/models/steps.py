@@ -158,8 +158,9 @@ class Step(StepInput):
     policy: StepPolicy | None = None
     """The most that this step may have; it only narrows what the config permits."""
     principal: str = Field(default="", max_length=200)
-    """The person or service that the step is for: sessions, tokens and reused results are separate
-    for each.
+    """The person or service that the step is for: sessions, tokens, results and artifacts are
+    separate for each. All steps of a run and of its sub-agents name the same one, or none, unless
+    the config says `[runs] principals = "mixed"`.
     """
     parent_run_id: str | None = None
     """The run that this one is a sub-agent of; this one never gets more than that one may have."""

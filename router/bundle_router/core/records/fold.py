@@ -12,6 +12,8 @@ Rules:
 4. A key is bound by the decision that has it, or by the call that began with it. A refused call
    binds none.
 5. Records are read as values. The value of a decision, the largest, is made on demand.
+6. What a record holds belongs to the principal of the decision that it names: artifacts, keys, and
+   the steps that a later step is told of.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ class KeyedCall:
     """The last attempt at a call with a key.
 
     `started` and `finished` are the `seq` of its records; `finished` is None while it has no
-    end.
+    end. `principal` is whom it was made for.
     """
 
     started: int
@@ -58,6 +60,7 @@ class KeyedCall:
     attempt: int
     writer: str
     arguments_digest: str
+    principal: str = ""
     finished: int | None = None
     outcome: Outcome | None = None
 
@@ -66,14 +69,15 @@ class KeyedCall:
 class _Branch:
     """One branch of a run.
 
-    `decided` is made from `line` on demand; `calls` are not in `activation` yet.
+    `decided` is made from `line` on demand; `calls` are not in `activation` yet. `recent` holds
+    steps, each with its principal.
 
     Equal `effects` are one object: one of its own for each call, kept among a burst's objects,
     would hold their memory.
     """
 
     line: DecisionLine
-    recent: deque[RecentStep]
+    recent: deque[tuple[str, RecentStep]]
     decided: DecisionRecord | None = None
     activation: Activation | None = None
     calls: list[CallEffect] = field(default_factory=list)
@@ -97,6 +101,10 @@ class RunFold:
         """How many decisions the run has."""
         self.principals: frozenset[str] = frozenset()
         """The principals of the run's steps."""
+        self._principals: dict[str, str] = {}
+        """The principal of each decision, by its id."""
+        self._artifact_owners: dict[str, set[str]] = {}
+        """The principals whose calls stored an artifact, by its digest."""
         self._run_calls, self._run_bytes, self._run_ms = 0, 0, 0.0
         self.sub_runs: tuple[str, ...] = ()
         """The runs below this one, where it is the root of a tree with a budget."""
@@ -130,22 +138,27 @@ class RunFold:
             branch.decided, branch.activation = record, record.decision.after
         elif isinstance(record, SubRunOpened):
             self.sub_runs = tuple(dict.fromkeys((*self.sub_runs, record.sub_run_id)))
-        elif _is_counted(record):
-            self._count(record, spent, began=True)
+        else:
+            self._note_artifacts(record)
+            if _is_counted(record):
+                self._count(record, spent, began=True)
 
     def _take_decision(self, made: DecisionLine) -> _Branch:
         """Open a decision in its branch, in place of the one before it."""
         name, key = made.address[0], made.address[-1]
         before = self._branches.get(name)
         steps = (
-            before.recent if before is not None else deque[RecentStep](maxlen=self._recent_steps)
+            before.recent
+            if before is not None
+            else deque[tuple[str, RecentStep]](maxlen=self._recent_steps)
         )
-        steps.append(made.recent)
+        steps.append((made.principal, made.recent))
         self._branches[name] = branch = _Branch(made, steps)
         self._newest = name
         self._addresses[made.decision_id] = made.address
         self.decisions = len(self._addresses)
         self.principals |= {made.principal}
+        self._principals[made.decision_id] = made.principal
         if key:
             self._decisions[key] = made.seq
         return branch
@@ -162,10 +175,12 @@ class RunFold:
                 record.attempt,
                 record.writer,
                 record.arguments_digest,
+                self._principals.get(record.decision_id, ""),
             )
             self._key_of_call[record.call_id] = record.key
 
     def _take_end(self, record: CallFinished, seq: int, spent: Totals | None) -> None:
+        self._note_artifacts(record)
         began = record.call_id in self.open_calls
         self.open_calls.discard(record.call_id)
         if record.joined:
@@ -175,6 +190,11 @@ class RunFold:
             self._calls[key] = replace(self._calls[key], finished=seq, outcome=record.outcome)
         if _is_counted(record):
             self._count(record, spent, began=not began)
+
+    def _note_artifacts(self, record: CallFinished | RequestPassed) -> None:
+        principal = self._principals.get(record.decision_id, "")
+        for artifact in record.artifacts:
+            self._artifact_owners.setdefault(artifact.sha256, set()).add(principal)
 
     def _note_effect(self, decision_id: str, effect: CallEffect) -> None:
         """Keep a call's effect on its branch's activation, which is computed on demand."""
@@ -261,10 +281,20 @@ class RunFold:
             at.effects.clear()
         return at.activation
 
-    def recent(self, branch: str) -> tuple[RecentStep, ...]:
-        """Return the last steps of a branch, oldest first."""
+    def recent(self, branch: str, principal: str) -> tuple[RecentStep, ...]:
+        """Return those of the last steps of a branch that were for a principal, oldest first."""
         at = self._branches.get(branch)
-        return tuple(at.recent) if at is not None else ()
+        if at is None:
+            return ()
+        return tuple(step for owner, step in at.recent if owner == principal)
+
+    def may_read(self, sha256: str, principal: str) -> bool:
+        """Return whether an artifact of the run is a principal's: one that its own call stored, or
+        any where the run has no other principal.
+        """
+        if self.principals <= {principal}:
+            return True
+        return principal in self._artifact_owners.get(sha256, ())
 
     @property
     def run_spent(self) -> Totals:

@@ -52,6 +52,7 @@ _SETTINGS: Final[Mapping[str, Wider]] = {
     "log.durability": "neutral",
     "log.diagnostics": "neutral",
     "log.redact_env": "loss",
+    "runs.principals": ("one", "mixed"),
     "records.key": "loss",
     "records.heads": "loss",
     "cache.capabilities_ttl_s": "neutral",
