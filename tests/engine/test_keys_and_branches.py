@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import pytest
 from bundle_router import Router, Step
-from bundle_router.core.catalog import Bundle, CallLimits, Catalog, Route, Server, Settings
+from bundle_router.core.catalog import Bundle, CallLimits, Catalog, Policy, Route, Server, Settings
 from bundle_router.core.models import Decision, StepPolicy, Text
 from bundle_router.core.models.canonical import encode_large
 from bundle_router.core.records.chain import check
@@ -409,6 +409,76 @@ def test_a_router_is_closed_after_one_wait_for_a_database_that_is_away_whatever_
     with pytest.raises(StorageError):
         router.close_sync()
     assert len(tried) == 1
+
+
+# --- who gets a recorded result -------------------------------------------------------------------
+
+
+def keyed(tool: str, policy: StepPolicy | None) -> tuple[str, str]:
+    """Return the outcome and the code of a call whose key a call has already, at a later step with
+    a policy of its own.
+    """
+    runs = MemoryRuns()
+    with worker(runs, {tool: "done"}) as one, worker(runs) as other:
+        one.route_sync(step())
+        assert one.call_sync("r", tool, {}, key="k").text == "done"
+        other.route_sync(step(policy=policy))
+        again = other.call_sync("r", tool, {}, key="k")
+        assert (again.text == "done") is again.ok
+        assert len(records(one, "call.started")) == 1
+        return again.outcome, again.code
+
+
+@pytest.mark.parametrize("tool", ["s.once", "s.again"])
+def test_a_recorded_result_is_denied_where_the_present_step_may_not_call_the_tool(
+    tool: str,
+) -> None:
+    denials = {
+        "policy_denied": StepPolicy(deny=(f"tool:{tool}",)),
+        "not_allowed": StepPolicy(allow=("read",)),
+    }
+    for code, policy in denials.items():
+        assert keyed(tool, policy) == ("denied", code)
+    for permitting in (None, StepPolicy(deny=("read",)), StepPolicy(allow=("write",))):
+        assert keyed(tool, permitting) == ("ok", "")
+
+
+def test_a_refused_second_call_leaves_the_key_to_whoever_may_have_it() -> None:
+    with worker(MemoryRuns(), {"s.once": "done"}) as router:
+        first = router.route_sync(step())
+        router.call_sync("r", "s.once", {}, key="k")
+        router.route_sync(step(policy=StepPolicy(deny=("write",))))
+        assert router.call_sync("r", "s.once", {}, key="k").code == "policy_denied"
+        with pytest.raises(KeyConflict):
+            router.call_sync("r", "s.once", {"x": 1}, key="k")
+        # An engine that starts over names the decision it had: policy still permits it there.
+        again = router.call_sync("r", "s.once", {}, key="k", decision=first.decision_id)
+        assert (again.text, bool(again.cached_from)) == ("done", True)
+        router.route_sync(step())
+        assert router.call_sync("r", "s.once", {}, key="k").text == "done"
+
+
+def test_a_recorded_result_is_denied_where_policy_has_narrowed_since() -> None:
+    runs = MemoryRuns()
+    with worker(runs, {"s.once": "done"}) as before:
+        decided = before.route_sync(step(key="d"))
+        before.call_sync("r", "s.once", {}, key="k")
+        narrower = replace(catalog(), policies=(Policy("all", deny=("tool:s.once",)),))
+        with fake_router(narrower, runs=runs) as after:
+            assert after.route_sync(step(key="d")) == decided
+            denied = after.call_sync("r", "s.once", {}, key="k", decision=decided.decision_id)
+            assert (denied.outcome, denied.code) == ("denied", "policy_denied")
+        assert before.call_sync("r", "s.once", {}, key="k").text == "done"
+
+
+def test_a_sub_agent_gets_no_recorded_result_that_its_parent_may_not_have_any_more() -> None:
+    with worker(MemoryRuns(), {"s.once": "done"}) as router:
+        router.route_sync(step("parent"))
+        router.route_sync(step("r", parent_run_id="parent"))
+        router.call_sync("r", "s.once", {}, key="k")
+        assert router.call_sync("r", "s.once", {}, key="k").text == "done"
+        router.route_sync(step("parent", policy=StepPolicy(deny=("write",))))
+        assert router.call_sync("r", "s.once", {}, key="k").code == "policy_denied"
 
 
 # --- decisions that are named, and branches -------------------------------------------------------

@@ -7,7 +7,8 @@ Rules:
    name, with fresh facts and the ancestors' present limits. Nothing that improved since the
    decision widens it.
 3. A key makes a call happen once. A second call with the key gets the recorded result, and waits
-   for it while the process that makes the call lives. If it died before the end, or could never
+   for it while the process that makes the call lives. It is refused where policy does not permit
+   the tool under the decision that it names. If it died before the end, or could never
    record it, an idempotent tool is called again; any other call ends as `unknown`, which is
    recorded once. A refused call binds no key.
 4. Records are bounded. Of a refused call's arguments the size, the digest and the beginning are
@@ -63,7 +64,7 @@ from bundle_router.engine.results import (
     store,
 )
 from bundle_router.engine.reuse import CallOutcome
-from bundle_router.engine.surface import CallTarget, RunState, why_not
+from bundle_router.engine.surface import CallTarget, RunState, why_not, why_withheld
 from bundle_router.errors import KeyConflict, RouterError, StorageError
 
 MAX_NAMED: Final = 20
@@ -268,6 +269,10 @@ def admit(
             if is_other or is_bound:
                 if run.read_on():  # its end, maybe
                     continue
+                withheld = None if is_other else why_withheld(state, known.name)
+                if withheld is not None:
+                    no_result = _withheld(known.name, *withheld)
+                    return refuse(ports, run, call(known.attempt + 1), no_result, wait_s)
                 return KeyTaken(known, same_tool, same_principal)
         attempt = known.attempt + 1 if known is not None else 1
         refusal = over_budget(run, state, tool, request.arguments.text, tree)
@@ -466,6 +471,11 @@ def _refusal(
             f"The step's folder {state.step.workspace!r} is not open to it any more.",
         )
     return None
+
+
+def _withheld(tool: str, code: str, detail: str) -> Refusal:
+    text = f"{tool!r} is not available at this step ({code}: {detail}), nor is its recorded result."
+    return "denied", code, text
 
 
 def why_missing(state: RunState, name: str, resolved: ResolvedName) -> tuple[str, str]:

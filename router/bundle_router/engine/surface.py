@@ -238,6 +238,20 @@ def why_not(state: RunState, tool: str) -> tuple[Code, str]:
     return first or ("not_mapped", "no shown bundle holds it")
 
 
+def why_withheld(state: RunState, tool: str) -> tuple[Code, str] | None:
+    """Return why the recorded result of a tool is not given under a decision; None where it is.
+
+    What the decision shows is judged by present policy, as for a new call. Unlike that, it takes
+    neither an open decision (an engine that starts over names those that it had) nor the server.
+    """
+    if state.why_nothing:
+        state = replace(state, superseded="", outdated=False, _targets={}, _exposed=[])
+    if tool in state.exposed():
+        return None
+    code, detail = why_not(state, tool)
+    return None if code == "server_unavailable" else (code, detail)
+
+
 def _why_not_listed(state: RunState, tool: str) -> tuple[Code, str]:
     """Return why a tool that no bundle is known to hold is missing: its server may not have listed
     it yet.
