@@ -2,10 +2,11 @@
 same framework, on the same listener in the same process, that reads the same body and appends the
 same bytes to a file.
 
-    python tests/benchmarks/service.py [--requests 2000] [--rate 200]     the table of
-                                                                          tests/benchmarks/README.md
-    python tests/benchmarks/service.py --soak 200000 --calls 20000        memory and descriptors
-                                                                          over that many
+    # the table of tests/benchmarks/README.md
+    python tests/benchmarks/service.py [--requests 2000] [--rate 200]
+
+    # memory and descriptors over that many
+    python tests/benchmarks/service.py --soak 200000 --calls 20000
 
 The clients are another process, on the same cores. Latencies are of requests at a fixed rate over
 64 connections, each from the time it was due (so that a stall counts for all it delayed), and of

@@ -26,8 +26,8 @@ from tests.profiles import ALL
 
 ROOT = Path(__file__).parent.parent.parent
 CHECKS = [
-    ["ruff", "format", "--check"],
-    ["ruff", "check"],
+    ["ruff", "format", "--check", "--line-length", "120"],
+    ["ruff", "check", "--line-length", "120"],
     *([["mypy", "--strict"]] if ALL else []),
 ]
 """mypy begins without what it knows of the packages, which takes seconds: in `.ci/run`."""

@@ -112,18 +112,3 @@ def test_a_temporal_workflow(tmp_path: Path) -> None:
     assert asyncio.run(run()) == FOUND
     assert ended == [0]
     assert called(tmp_path) == [("get_ticket", "ok")]
-
-
-EXAMPLE_NAMES = (
-    "own_tool",
-    "sub_agent",
-    "pydantic_ai_agent",
-    "langchain_agent",
-    "openai_agent",
-    "temporal_workflow",
-)
-
-
-@pytest.mark.parametrize("name", EXAMPLE_NAMES)
-def test_an_example_has_less_than_thirty_lines(name: str) -> None:
-    assert (EXAMPLES / f"{name}.py").read_text(encoding="utf-8").count("\n") < 30

@@ -2,8 +2,7 @@
 redactor loads.
 
     python tests/redaction/generate_secret_rules.py            writes the file
-    python tests/redaction/generate_secret_rules.py --check    exit status 1 when the file is not
-                                                               what would be written
+    python tests/redaction/generate_secret_rules.py --check    exits with 1 when it would differ
 
 What is done to a rule, and why:
 1. Its regex is kept, but for the characters that may follow a secret: gitleaks reads source files,

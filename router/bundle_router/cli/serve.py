@@ -113,8 +113,7 @@ _FOLLOWING = """following: the step is routed again when a server that it needs
   - lists other tools: once it says so; else when its list has run out (`ttl_s`: stdio 60 s, HTTP
     10 minutes)
   - dies without a word: when it is called"""
-_NOT_FOLLOWING = """the list of tools stays as it is until the run is routed again (--follow does
-that):
+_NOT_FOLLOWING = """the list of tools stays until the run is routed again (--follow does that):
   - a server that comes back, other lists and other pins are not noticed
   - what is gone is refused when it is called"""
 Clients = Mapping[str, Mapping[str, str]]

@@ -1,8 +1,8 @@
 """Prints what a model behind search could be worth at most: one that is always right, and ones that
 are less often.
 
-    python tests/benchmarks/routing/ceilings.py [--data FOLDER] [--sets mcp_mix,livemcp] [--queries
-    N]
+    python tests/benchmarks/routing/ceilings.py [--data FOLDER] [--sets mcp_mix,livemcp]
+        [--queries N]
 
 Every bundle is trusted, pinned and permitted, its effects guessed from its tools' names (see
 `steps.py`), without any calibration or memory. The model is asked where search does not settle a

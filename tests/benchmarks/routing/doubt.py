@@ -2,9 +2,8 @@
 holds nothing needed.
 
     python tests/benchmarks/routing/doubt.py [--data FOLDER] [--sets mcp_mix,livemcp] [--queries N]
-    [--labels 400]
-    python tests/benchmarks/routing/doubt.py --fit          the calibration that ships
-                                                            (`sufficiency.SHIPPED`)
+        [--labels 400]
+    python tests/benchmarks/routing/doubt.py --fit    the calibration that ships
 
 Every bundle only reads. Three situations of each query: every bundle permitted ("all"), a dozen of
 them with the right ones, a dozen without ("absent"). "others": a probability fitted on the other

@@ -1,8 +1,8 @@
 """Prints how well goals of an engine find their servers among 53 real ones, by words, beside the
 peers of `run.py`.
 
-    python tests/benchmarks/routing/goals.py [--catalog FILE] [--half seen|held|all] [--peers
-    "FTS5"] [--embeddings]
+    python tests/benchmarks/routing/goals.py [--catalog FILE] [--half seen|held|all]
+        [--peers "FTS5"] [--embeddings]
 
 Every server is one bundle, described as `import` does it; its text counts (as if it were trusted).
 "first": the best ranked server is one that the goal needs. "top 5": of each need, one of its

@@ -1,8 +1,8 @@
 """Prints the CPU time that learning takes: a memory of bundles, and one of tools, with their
 replays.
 
-    python tests/benchmarks/routing/learning.py [--data FOLDER] [--set stabletoolbench] [--labels
-    1600]
+    python tests/benchmarks/routing/learning.py [--data FOLDER] [--set stabletoolbench]
+        [--labels 1600]
 
 Labels are the set's queries, and the same with a quarter of the words left out (fixed seed), each
 in a run of its own, until there are as many as asked for. What is timed is what `learn` does of

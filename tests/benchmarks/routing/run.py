@@ -1,7 +1,7 @@
 """Prints the routing table: our search, without and with logs, beside its peers, in one run.
 
     python tests/benchmarks/routing/run.py [--data FOLDER] [--sets mcp_mix,livemcp] [--queries N]
-    [--no-logs]
+        [--no-logs]
 
 Protocol: one set of weights for all sets. "+ logs": each of five folds is ranked with a memory
 fitted (by replay, on the other folds' queries as past steps) and switched on only where that replay

@@ -2,7 +2,7 @@
 of its peers.
 
     python tests/benchmarks/routing/speed.py [--data FOLDER] [--set NAME] [--sizes 3598,15000]
-    [--queries 200]
+        [--queries 200]
 
 The catalog is one labelled set (mcp_mix, where it is there), copied under other server names until
 it has the wanted size. "long": 1,000 characters of several of its queries. CPU time in ms, medians.

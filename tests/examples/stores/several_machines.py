@@ -1,7 +1,7 @@
 """Several machines: each worker opens the same database. Large artifacts may go to an object store.
 
-    python tests/examples/stores/several_machines.py
-    "postgresql://user@host/db?objects=s3://bucket/runs"
+    python tests/examples/stores/several_machines.py \\
+        "postgresql://user@host/db?objects=s3://bucket/runs"
 
 Run it from the repository's folder. It starts two workers as two machines would: all they share is
 the database.
