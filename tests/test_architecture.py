@@ -16,7 +16,6 @@ from tests.house import NAMES, PACKAGE, ROOT, all_imports, imports_of, layer_of,
 LAYERS: dict[str, set[str]] = {
     # layer: what it may import of this project (itself included where it is more than one module)
     "errors": set(),
-    "dataclass": set(),
     "core": {"errors"},
     "ports": {"core", "errors"},
     "review": {"core", "errors"},
@@ -40,7 +39,6 @@ LAYERS: dict[str, set[str]] = {
         "core",
         "errors",
         "engine",
-        "dataclass",
     },
     "__init__": {"wiring", "engine", "core", "errors"},
     "__main__": {"cli"},
@@ -228,7 +226,7 @@ def test_imports_point_one_way(module: str) -> None:
         if name.split(".")[0] == PACKAGE and name != PACKAGE
     ]
     for imported in own:
-        assert layer_of(imported) in LAYERS[layer] | {layer, "dataclass"}, (
+        assert layer_of(imported) in LAYERS[layer] | {layer}, (
             f"{module} ({layer}) imports {imported}"
         )
         if layer == "adapters" and layer_of(imported) == "adapters":

@@ -3,8 +3,9 @@
     from bundle_router import Router, Step
 
     async with Router.open("config", runs="runs") as router:
-        decision = await router.route(Step(run_id="r-42", workflow="feature", role="implementer",
-        step="edit")) decision.bundle_ids
+        step = Step(run_id="r-42", workflow="feature", role="implementer", step="edit")
+        decision = await router.route(step)
+        decision.bundle_ids
 
 Importing this package loads nothing heavy: the names below load at first use. So do its modules for
 other readers: `errors`, `tool` (for authors of tools), `serving` (the MCP endpoint), `ext` (for

@@ -3,15 +3,13 @@
     RouterError
     ├── ConfigError            the config is invalid; carries every problem, not the first
     ├── RequestError           the caller asked for something that is not possible
-    │   ├── WrongCall          a function does not take these arguments, or lacks one; also a
-                               TypeError
+    │   ├── WrongCall          a function does not take these arguments; also a TypeError
     │   ├── InvalidStep        a `Step` can't be made of these values; also a ValueError
     │   ├── UnknownRun         no run of that id is open or on disk
     │   ├── UnknownArtifact    neither the run nor an ancestor has it
     │   ├── KeyConflict        the key of a step or call was used before, with other contents
     │   └── WrongContext       a sync method inside a running event loop, or the reverse
-    ├── RunBusy                other processes held the run's records for too long; nothing was
-                               written
+    ├── RunBusy                other processes held the run's records too long; nothing written
     ├── StorageError           the run directory can't be written; the decision was not returned
     ├── CorruptRun             a run directory's records are damaged or were changed
     ├── CorruptPins            a pin file can't be read, or its texts and digests do not match
@@ -59,6 +57,22 @@ class RouterError(Exception):
         self.advice = advice
         if advice:
             self.add_note(advice)  # stands below the message in a traceback
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Return how to make an equal error, for `pickle` and `copy`.
+
+        By default Python calls the class with `args` alone, which lack what only has a name.
+        """
+        return _error_from, (type(self), self.args, self.__dict__.copy())
+
+
+def _error_from(
+    kind: type[RouterError], args: tuple[object, ...], state: dict[str, object]
+) -> RouterError:
+    """Return the error of that class, message and attributes; its constructor is not called."""
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(state)
+    return error
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Final, Literal
@@ -27,7 +28,6 @@ from bundle_router.core.config.config_text import (
 )
 from bundle_router.core.config.init_files import ignores_runs, scaffold_texts
 from bundle_router.core.models.canonical import digest_of
-from bundle_router.dataclass import dataclass
 from bundle_router.errors import ConfigError, Problem, RequestError
 
 _READS: Final = 6

@@ -19,6 +19,7 @@ import hmac
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,7 +37,6 @@ from bundle_router.core.tools.artifact_handles import (
 from bundle_router.core.tools.shaping import Blob
 from bundle_router.core.tools.shaping.json_text import JsonSizes
 from bundle_router.core.tools.shaping.references import LONG, References
-from bundle_router.dataclass import dataclass, replace
 from bundle_router.engine.engine_ports import EnginePorts
 from bundle_router.engine.surface import CallTarget, RunState
 from bundle_router.errors import CorruptRun, RequestError, StorageError

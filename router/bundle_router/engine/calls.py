@@ -28,6 +28,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 from weakref import WeakValueDictionary
@@ -45,7 +46,6 @@ from bundle_router.core.tools.reusable_results import ReusableCall, may_repeat
 from bundle_router.core.tools.shaping import ShapedResult, shape
 from bundle_router.core.tools.transport.pass_through import narrow_client, passes
 from bundle_router.core.tools.transport.tool_servers import CallPlace, Scope
-from bundle_router.dataclass import dataclass, replace
 from bundle_router.engine.engine_ports import CallPorts, EnginePorts
 from bundle_router.engine.open_runs import MOVED_AT_MOST, OpenRun
 from bundle_router.engine.results import (

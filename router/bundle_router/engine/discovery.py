@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 from bundle_router.core.catalog import Bundle, Catalog
 from bundle_router.core.models import DRIFT_CODES, Facts
 from bundle_router.core.models.patterns import matches
-from bundle_router.dataclass import replace
 from bundle_router.engine.surface import RunState, exposed_now
 from bundle_router.engine.upstreams import Servers
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bundle_router.core.tools.meta_tools.artifact_pages import Finder
 from bundle_router.core.tools.shaping import MediaFacts
-from bundle_router.dataclass import dataclass
 from bundle_router.engine.reuse import ResultReuse
 from bundle_router.ports import (
     Clock,

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -50,7 +51,6 @@ from bundle_router.core.tools.meta_tools.descriptions import (
     selected_text,
 )
 from bundle_router.core.tools.shaping import MediaFacts
-from bundle_router.dataclass import dataclass, replace
 from bundle_router.engine.arguments import Arguments
 from bundle_router.engine.calls import refuse, why_missing, within_budget
 from bundle_router.engine.engine_ports import CallPorts, EnginePorts

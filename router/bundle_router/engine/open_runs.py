@@ -22,6 +22,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -33,7 +34,6 @@ from bundle_router.core.records.chain import Writer
 from bundle_router.core.records.decision_record import BudgetKey, DecisionRecord
 from bundle_router.core.records.fold import RunFold
 from bundle_router.core.records.run_header import RunHeader
-from bundle_router.dataclass import dataclass
 from bundle_router.engine.surface import RunState
 from bundle_router.errors import (
     RequestError,

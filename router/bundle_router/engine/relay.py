@@ -22,6 +22,7 @@ import asyncio
 import contextlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
@@ -41,7 +42,6 @@ from bundle_router.core.tools.transport.pass_through import (
     narrow_client,
     passes,
 )
-from bundle_router.dataclass import dataclass, field, replace
 from bundle_router.engine.calls import reserve
 from bundle_router.engine.engine_ports import CallPorts
 from bundle_router.engine.results import ended_by, may_pass, shape_blocks, store

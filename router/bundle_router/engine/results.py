@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -26,7 +26,6 @@ from bundle_router.core.tools.reusable_results import may_repeat
 from bundle_router.core.tools.shaping import Blob, Part, ShapedResult, is_small, shape
 from bundle_router.core.tools.transport.pass_through import Client, ServerReply, fits
 from bundle_router.core.tools.transport.tool_servers import Scope
-from bundle_router.dataclass import dataclass, replace
 from bundle_router.engine.arguments import INLINE_CHARS, MAX_NAME, Arguments
 from bundle_router.engine.engine_ports import EnginePorts
 from bundle_router.engine.open_runs import OpenRun

@@ -18,6 +18,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final
 
 from bundle_router.core.catalog import Catalog, Reuse
@@ -35,7 +36,6 @@ from bundle_router.core.tools.reusable_results import (
 )
 from bundle_router.core.tools.shaping import ShapedResult
 from bundle_router.core.tools.transport.pass_through import ServerReply
-from bundle_router.dataclass import dataclass
 from bundle_router.ports import Clock
 
 S_IN_NS: Final = 1_000_000_000

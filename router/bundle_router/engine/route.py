@@ -17,6 +17,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeVar, cast
 
@@ -34,7 +35,6 @@ from bundle_router.core.records.decision_record import (
     step_json,
 )
 from bundle_router.core.records.replayed import conclude
-from bundle_router.dataclass import dataclass, replace
 from bundle_router.engine.engine_ports import EnginePorts
 from bundle_router.engine.open_runs import (
     MOVED_AT_MOST,

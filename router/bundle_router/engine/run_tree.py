@@ -17,6 +17,7 @@ Rules:
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -31,7 +32,6 @@ from bundle_router.core.models.folders import TOP, folder_seen_from, is_beneath,
 from bundle_router.core.records.call_records import SubRunOpened
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.records.run_header import RunHeader
-from bundle_router.dataclass import dataclass
 from bundle_router.engine.open_runs import NOTHING_ACTIVE, OpenRun, RunTable, recorded_decision
 from bundle_router.errors import RequestError, UnknownRun
 from bundle_router.ports import Clock

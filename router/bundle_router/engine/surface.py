@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from bundle_router.core.catalog import Catalog, Server
@@ -51,7 +52,6 @@ from bundle_router.core.tools.meta_tools.descriptions import VisibleTools
 from bundle_router.core.tools.meta_tools.guidance import guidance, without_tools
 from bundle_router.core.tools.meta_tools.resolving import ResolvedName, resolve
 from bundle_router.core.tools.transport.tool_servers import Scope
-from bundle_router.dataclass import dataclass, field, replace
 from bundle_router.errors import RequestError, expect
 from bundle_router.ports import ToolSearch
 

@@ -23,6 +23,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 from bundle_router.core.catalog import Catalog, Server
@@ -39,7 +40,6 @@ from bundle_router.core.tools.pins.usable import (
     with_cards,
 )
 from bundle_router.core.tools.transport.tool_servers import Listing, Scope, ServerStatus
-from bundle_router.dataclass import dataclass, replace
 from bundle_router.errors import ToolFailure
 from bundle_router.ports import Capabilities, Clock, Diagnostics, Redactor, ToolServers
 

@@ -1,7 +1,7 @@
 """Tools of a routed step for LangChain's agents and graphs of them.
 
-    agent = create_agent(model, middleware=[RoutedTools(router, Step(run_id="r-1", workflow=…,
-    role=…, step=…))])
+    step = Step(run_id="r-1", workflow=…, role=…, step=…)
+    agent = create_agent(model, middleware=[RoutedTools(router, step)])
 
 The step is routed when the agent begins, and the decision is part of the agent's state: an agent
 that resumes from a checkpoint keeps it. If it begins again, its key is the step and the graph's own

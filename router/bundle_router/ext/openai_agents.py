@@ -1,7 +1,8 @@
 """Tools of a routed step for the OpenAI Agents SDK.
 
-    agent = RoutedAgent(name="editor", router=router, step=Step(run_id="r-1", workflow=…, role=…,
-    step=…)) result = await agent.run("…")
+    step = Step(run_id="r-1", workflow=…, role=…, step=…)
+    agent = RoutedAgent(name="editor", router=router, step=step)
+    result = await agent.run("…")
 
 `agent.run` is `Runner.run` with a configuration that answers a name which is not in the array, and
 records it as a gap, instead of ending the run. For `Runner.run_streamed` and others pass

@@ -1,7 +1,8 @@
 """Tools of a routed step for a pydantic-ai agent.
 
-    agent = Agent("openai:gpt-5", toolsets=[RoutedToolset(router, step=Step(run_id="r-1",
-    workflow=…, role=…, step=…))]) await agent.run("…", run_id="r-1-edit")
+    step = Step(run_id="r-1", workflow=…, role=…, step=…)
+    agent = Agent("openai:gpt-5", toolsets=[RoutedToolset(router, step=step)])
+    await agent.run("…", run_id="r-1-edit")
 
 Each agent run is one decision. Its key is the step's, else the agent run's id, which durable
 execution (Temporal, DBOS, Prefect) derives from the workflow: a run that is restarted after a crash

@@ -1,17 +1,14 @@
 """Routing and calls as Temporal activities.
 
-    decision = await route(Step(run_id=workflow.info().workflow_id, …))                      # in a
-                                                                                             workflow
+    # in a workflow
+    decision = await route(Step(run_id=workflow.info().workflow_id, …))
     result = await call(decision, "repo.read_file", {"path": "README.md"})
 
-    run_worker([Edit], "config", runs="runs")                                                # where
-                                                                                             tools
-                                                                                             run
-    Worker(client, task_queue="agents", workflows=[Edit], activities=activities(router))     # in a
-                                                                                             worker
-                                                                                             of
-                                                                                             one's
-                                                                                             own
+    # where tools run
+    run_worker([Edit], "config", runs="runs")
+
+    # in a worker of one's own
+    Worker(client, task_queue="agents", workflows=[Edit], activities=activities(router))
 
 Workflow and activity ids are the keys of steps and calls. So a retried activity, on whichever
 worker, gives the recorded decision or result. A call whose worker died in it is `unknown`, or is

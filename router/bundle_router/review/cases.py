@@ -4,8 +4,7 @@ The golden-test format of this project and of its users.
 
     [[cases]]
     name = "a reviewer reads and can't run anything"
-    capabilities = ["env:GITHUB_TOKEN"]        # what the machine has; nothing else counts as
-                                               present
+    capabilities = ["env:GITHUB_TOKEN"]        # what the machine has; it has nothing else
     workflow = "feature"
     role = "reviewer"
     step = "review"

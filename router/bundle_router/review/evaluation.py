@@ -1,7 +1,7 @@
 """Measures of routing on labelled steps, and the labelled sets. Pure: times are passed in.
 
-    {"goal": "open a bug for the crash", "bundles": ["issues.tracker"], "tools":
-    ["issues.create_issue"],
+    {"goal": "open a bug for the crash", "bundles": ["issues.tracker"],
+     "tools": ["issues.create_issue"],
      "workflow": "bugfix", "role": "implementer", "step": "report", "group": "run-7"}
 
 Rules:

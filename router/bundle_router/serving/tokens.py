@@ -7,8 +7,7 @@
     [tokens.alice]
     sha256 = "60303ae2…"
     scopes = ["call"]
-    principal = "alice"             # speaks for her alone; without it: for any principal a step
-                                    names
+    principal = "alice"             # speaks for her alone; absent: for any that a step names
     role = "reviewer"               # the role in which its agent is served at /mcp
     expires = 2027-01-31T00:00:00Z
 

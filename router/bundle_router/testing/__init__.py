@@ -3,9 +3,10 @@
     from bundle_router.testing import fake_router
 
     with fake_router(catalog) as router:
-        decision = router.route_sync(Step(run_id="t-1", workflow="feature", role="planner",
-        step="plan")) assert "repo.readonly" in decision.bundle_ids assert
-        router.fakes.records("t-1")[0]["source"] == "mapping"
+        step = Step(run_id="t-1", workflow="feature", role="planner", step="plan")
+        decision = router.route_sync(step)
+        assert "repo.readonly" in decision.bundle_ids
+        assert router.fakes.records("t-1")[0]["source"] == "mapping"
 
 Everything except the ports is real: the same core, the same flows, the same records.
 """

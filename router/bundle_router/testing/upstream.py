@@ -3,8 +3,8 @@ without a model.
 
     from bundle_router.testing.upstream import ScriptedServer, choice, hang, says, status
 
-    with ScriptedServer([says(choice("repo.readonly")), status(429, {"Retry-After": "7"}), hang()])
-    as server:
+    acts = [says(choice("repo.readonly")), status(429, {"Retry-After": "7"}), hang()]
+    with ScriptedServer(acts) as server:
         ...  # [model] names = ["openai/scripted"], base_url = server.base_url
         assert len(server.requests) == 2
 

@@ -6,11 +6,11 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from bundle_router.core.catalog import Catalog, Server
-from bundle_router.dataclass import dataclass, replace
 from bundle_router.wiring.effects import open_diagnostics, open_redactor
 
 LOGIN_S: Final = 300.0

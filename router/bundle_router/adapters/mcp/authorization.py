@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bundle_router.adapters.mcp.tokens import TokenFile
 from bundle_router.core.catalog import Server
 from bundle_router.core.tools.transport.tool_servers import Scope
-from bundle_router.dataclass import dataclass
 from bundle_router.errors import needs_extra
 
 if TYPE_CHECKING:

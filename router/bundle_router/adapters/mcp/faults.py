@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from bundle_router.adapters.workers import run_in_turn
@@ -22,7 +23,6 @@ from bundle_router.core.tools.transport.pass_through import (
     why_unanswerable,
 )
 from bundle_router.core.tools.transport.tool_servers import RawResult
-from bundle_router.dataclass import dataclass, field
 
 if TYPE_CHECKING:
     import anyio

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -62,7 +63,6 @@ from bundle_router.core.tools.transport.bounds import Bounds
 from bundle_router.core.tools.transport.concurrency import Gate, HeldConnection
 from bundle_router.core.tools.transport.pass_through import ServerReply, passes
 from bundle_router.core.tools.transport.tool_servers import Listing, RawResult, Scope
-from bundle_router.dataclass import replace
 from bundle_router.ports import Clock, Diagnostics
 
 if TYPE_CHECKING:

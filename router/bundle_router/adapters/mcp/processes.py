@@ -24,12 +24,12 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeVar
 
 from bundle_router.adapters.mcp.faults import ServerFault
 from bundle_router.adapters.mcp.supervision import AT_ONCE
-from bundle_router.dataclass import dataclass
 from bundle_router.tools.descriptors import Opened
 
 MARK: Final = "BUNDLE_ROUTER_OWNER"

@@ -14,6 +14,7 @@ import os
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -23,7 +24,6 @@ from bundle_router.adapters.mcp.faults import ServerFault
 from bundle_router.core.catalog import CallLimits, Server, Transport
 from bundle_router.core.tools.transport.bounds import Bounds, bounds_for
 from bundle_router.core.tools.transport.tool_servers import Scope
-from bundle_router.dataclass import dataclass, field
 
 if TYPE_CHECKING:
     from bundle_router.adapters.mcp.http import OriginClient, TcpPool

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache, partial
 from math import log2
 from pathlib import Path
@@ -28,7 +29,6 @@ from bundle_router.adapters.redaction.shapes import (
     SecretShape,
     is_long_token,
 )
-from bundle_router.dataclass import dataclass, replace
 
 _QUOTED: Final = re.compile(rb"""(?s)(?P<quote>["'`])(?P<text>.+)(?P=quote)""")
 PROOF: Final = b'"token": "ghp_%b\n0aB1=+"' % (b"0aB1" * 12)

@@ -14,11 +14,11 @@ import re
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, Final
 from urllib.parse import quote_plus
 
-from bundle_router.dataclass import dataclass
 from bundle_router.tools.expressions import compile_expression, compile_set
 
 # Expressions over bytes. Latin-1 mode matches bytes one by one: UTF-8 text keeps its meaning, the

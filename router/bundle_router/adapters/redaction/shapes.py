@@ -14,11 +14,11 @@ import binascii
 import json
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from bundle_router.adapters.redaction.field_names import HARMLESS, IN_TEXT, is_secret_name
-from bundle_router.dataclass import dataclass
 
 Check = Callable[[bytes], bool]
 

@@ -11,6 +11,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -50,7 +51,6 @@ from bundle_router.core.records.chain import (
     with_opening,
 )
 from bundle_router.core.records.run_header import RunHeader
-from bundle_router.dataclass import dataclass
 from bundle_router.errors import CorruptRun, StorageError
 from bundle_router.ports import ArtifactStore, Clock, Redactor
 

@@ -26,6 +26,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
@@ -54,7 +55,6 @@ from bundle_router.core.records.chain import (
     parse,
     seal_text,
 )
-from bundle_router.dataclass import dataclass, field
 from bundle_router.errors import CorruptRun, RunBusy, StorageError
 from bundle_router.tools.descriptors import Opened
 

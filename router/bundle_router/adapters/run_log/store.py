@@ -13,6 +13,7 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -39,7 +40,6 @@ from bundle_router.core.models import RUN_ID
 from bundle_router.core.models.canonical import time_text
 from bundle_router.core.records.chain import FILES
 from bundle_router.core.records.run_header import RunHeader, lost_header
-from bundle_router.dataclass import dataclass
 from bundle_router.errors import RequestError, StorageError
 from bundle_router.ports import ArtifactStore, Clock, Redactor
 from bundle_router.tools.descriptors import ClosedOnError, Opened

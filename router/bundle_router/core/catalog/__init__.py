@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -55,7 +55,6 @@ from bundle_router.core.catalog.tables import (
 )
 from bundle_router.core.models import LocalSettings
 from bundle_router.core.models.canonical import digest, encode
-from bundle_router.dataclass import dataclass, field
 
 __all__ = [
     "MIN_LABELS",
@@ -164,6 +163,29 @@ class Catalog:
         for name in ("servers", "bundles", "cards", "skills"):
             value: Mapping[str, Any] = getattr(self, name)
             object.__setattr__(self, name, MappingProxyType(dict(sorted(value.items()))))
+
+    def __eq__(self, other: object) -> bool:
+        """Two catalogs are equal where their revisions are: what they mean is the same."""
+        if not isinstance(other, Catalog):
+            return NotImplemented
+        return self is other or self.revision == other.revision
+
+    def __hash__(self) -> int:
+        return hash(self.revision)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields for `pickle` and `copy`, which can't copy a read-only mapping."""
+        state = {one.name: getattr(self, one.name) for one in fields(self) if one.init}
+        for name, value in state.items():
+            if isinstance(value, Mapping):
+                state[name] = dict(value)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "memo", {})
+        self.__post_init__()
 
     @cached_property
     def text(self) -> str:

@@ -9,7 +9,7 @@ version recorded is read unchanged.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING
+from dataclasses import MISSING, dataclass, field
 from typing import Annotated, Any, Final, TypeVar, cast
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -17,7 +17,6 @@ from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
 from bundle_router.core.models import BUNDLE_ID, SERVER_NAME, Effect
-from bundle_router.dataclass import dataclass, field
 
 T = TypeVar("T")
 

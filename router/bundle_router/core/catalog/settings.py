@@ -5,7 +5,7 @@ evaluating text costs more.
 """
 
 import re
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Annotated, Any, ClassVar, Final, Literal
 
@@ -24,7 +24,6 @@ from bundle_router.core.catalog.keys import (
     without_repetition,
 )
 from bundle_router.core.models import Offer
-from bundle_router.dataclass import dataclass, replace
 
 Durability = Literal["process", "disk"]
 FallbackStage = Literal["search", "model", "shortlist", "default"]

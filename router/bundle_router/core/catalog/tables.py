@@ -9,6 +9,7 @@ evaluating text costs more.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar, Final, Literal
 
@@ -32,7 +33,6 @@ from bundle_router.core.catalog.keys import (
 )
 from bundle_router.core.models import MODES, BinaryRule, Effect, Mode, Trust
 from bundle_router.core.models.patterns import is_selected
-from bundle_router.dataclass import dataclass
 
 Era = Literal["auto", "handshake", "modern"]
 ServerAuth = Literal["oauth"]

@@ -14,7 +14,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from bundle_router.core.catalog import Bundle, Server
@@ -24,7 +24,6 @@ from bundle_router.core.config.positions import Path
 from bundle_router.core.config.problem_report import Report
 from bundle_router.core.models import EFFECTS, MODES, TOOL_NAME, Effect, Mode, Trust
 from bundle_router.core.models.patterns import is_glob, matches
-from bundle_router.dataclass import dataclass, field, replace
 
 MAX_TOOLS: Final = 5_000
 MAX_ALL_TOOLS: Final = 250_000

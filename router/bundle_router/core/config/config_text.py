@@ -15,9 +15,9 @@ deep array its stack, a long run of hexadecimal digits quadratic time. Rules:
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from bundle_router.dataclass import dataclass, field
 from bundle_router.errors import Problem
 
 MAX_BYTES: Final = 8 * 1024 * 1024

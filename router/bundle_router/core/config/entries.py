@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Final, Generic, TypeVar, get_origin
 
@@ -23,7 +24,6 @@ from bundle_router.core.config.positions import Path
 from bundle_router.core.config.problem_report import Report
 from bundle_router.core.config.written_forms import FILES, Form, form_of, value_of
 from bundle_router.core.models.form_errors import UNQUOTED, explain, known_keys
-from bundle_router.dataclass import dataclass, field, replace
 from bundle_router.errors import Problem
 
 MAX_ENTRIES: Final = 8_000

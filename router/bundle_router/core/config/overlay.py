@@ -14,6 +14,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from bundle_router.core.catalog import Bundle, Policy, Route, Server, Settings
@@ -23,7 +24,6 @@ from bundle_router.core.config.entries import FileContent, WrittenEntry, read
 from bundle_router.core.config.problem_report import Report
 from bundle_router.core.config.written_forms import keys_of
 from bundle_router.core.models import BinaryRule
-from bundle_router.dataclass import dataclass, field
 
 _REPLACED_WHOLE = ("routes.toml", "policy.toml")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from typing import Final
 
 from bundle_router.core.catalog import Card, Catalog, Policy, Route
@@ -21,7 +22,6 @@ from bundle_router.core.config.router_settings import (
 from bundle_router.core.config.servers import check_globs, check_prefixes, resolve_server
 from bundle_router.core.models import EFFECTS
 from bundle_router.core.models.patterns import is_glob, matches
-from bundle_router.dataclass import dataclass, replace
 
 MAX_ADDRESSES: Final = 1_000
 """Combinations of workflow, role and step that one row may list."""

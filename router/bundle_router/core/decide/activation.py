@@ -25,6 +25,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from itertools import chain
 from math import inf
 from typing import Any, Final
@@ -32,7 +33,6 @@ from typing import Any, Final
 from bundle_router.core.catalog import Card, Catalog
 from bundle_router.core.models import Activation, AskedTool, Decision, Entry, Reason, Step
 from bundle_router.core.tools.exposure.names import names_in
-from bundle_router.dataclass import dataclass, replace
 
 MAX_ASKED: Final = 128
 """Tools that one run may have asked for at a time.

@@ -18,11 +18,11 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from bundle_router.core.catalog import CallLimits
 from bundle_router.core.models.canonical import digest, encode
-from bundle_router.dataclass import dataclass
 
 WINDOW: Final = 8
 """Last calls that are compared."""

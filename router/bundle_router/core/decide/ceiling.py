@@ -13,13 +13,13 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from bundle_router.core.catalog import Bundle, Catalog
 from bundle_router.core.decide.mapping import Address, rows_covering
 from bundle_router.core.models import Effect, Grant, StepPolicy, Trust
 from bundle_router.core.models.patterns import Targets
-from bundle_router.dataclass import dataclass
 
 _NOTHING: Final = Targets((), ())
 

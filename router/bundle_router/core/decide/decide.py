@@ -1,9 +1,9 @@
 """A decision is a pure function of (catalog, facts, activation, step, answer).
 
     decide(catalog, facts, activation, step) ─► Decision
-                                            └─► Question ─► settle(question, answer) ─► Decision
-                                                         └─► decide_without_answer(question,
-                                                         failure) ─► Decision
+                                            └─► Question
+    settle(question, answer) ─► Decision
+    decide_without_answer(question, failure) ─► Decision
 
 Rules:
 1. No clock, disk, network or randomness. Equal inputs give equal bytes.
@@ -24,6 +24,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Final
 
@@ -49,7 +50,6 @@ from bundle_router.core.models import (
     Step,
 )
 from bundle_router.core.tools.exposure.placing import may_be_offered
-from bundle_router.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ can't fill memory: addresses, verdicts and the characters of step policies weigh
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -26,7 +27,6 @@ from bundle_router.core.decide.policy import (
 from bundle_router.core.models import Facts, Grant, Step, StepPolicy
 from bundle_router.core.models.canonical import digest_of
 from bundle_router.core.models.patterns import first_match
-from bundle_router.dataclass import dataclass
 
 _MAX_WEIGHT: Final = 4_000_000
 """Characters, roughly, that the cache holds at most."""

@@ -22,13 +22,13 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from bundle_router.core.catalog import Bundle, Catalog
 from bundle_router.core.decide.ceiling import Layer, StepCeiling
 from bundle_router.core.models import WHOLE_SERVER, Code, Drift, Facts, LeftOut, Trust
 from bundle_router.core.models.patterns import first_cover, is_glob
-from bundle_router.dataclass import dataclass
 
 _TRUST_ORDER: Final[dict[Trust, int]] = {"untrusted": 0, "trusted": 1}
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
-from bundle_router.dataclass import dataclass
 from bundle_router.errors import RequestError, StorageError
 
 _ALWAYS: Final = ("uri", "sha256", "mime_type", "bytes", "role")

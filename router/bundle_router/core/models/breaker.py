@@ -1,9 +1,8 @@
 """A circuit breaker as a pure state machine over monotonic nanoseconds.
 
-    closed ──(one grave failure, or `errors_in_a_row`)──► open ──(its time is over)──► half open
-       ▲                                                   ▲                              │ one
-                                                                                          probe
-       └───────────────(the probe was answered)────────────┴──────(the probe failed)──────┘
+    closed ──(a grave failure, or `errors_in_a_row`)──► open ──(its time is over)──► half open
+       ▲                                                 ▲                              │ one probe
+       └──────────────(the probe was answered)───────────┴─────(the probe failed)───────┘
 
 Rules:
 1. An open breaker lets nothing through; a half open one lets exactly one probe through until the
@@ -20,9 +19,8 @@ Rules:
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Final, Literal
-
-from bundle_router.dataclass import dataclass, replace
 
 End = Literal["answered", "blameless", "failed", "grave"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from pydantic import TypeAdapter
@@ -19,7 +19,6 @@ from bundle_router.core.models.words import (
     Source,
     Verdict,
 )
-from bundle_router.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

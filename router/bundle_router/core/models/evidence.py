@@ -10,10 +10,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from operator import mul, sub
 from typing import Final
-
-from bundle_router.dataclass import dataclass
 
 _WISH: Final = re.compile(
     r"\b(?:can|could|would|will) you\b|\bi(?:'d| would)? (?:want|need|like|am looking|am trying)\b"

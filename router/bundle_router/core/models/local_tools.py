@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field, field_validator
 
 from bundle_router.core.models.steps import Frozen
-from bundle_router.dataclass import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)

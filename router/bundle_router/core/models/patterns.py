@@ -10,9 +10,8 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import lru_cache
-
-from bundle_router.dataclass import dataclass
 
 
 def is_glob(pattern: str) -> bool:

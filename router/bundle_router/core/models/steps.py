@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import (
@@ -17,7 +18,6 @@ from pydantic import (
 from pydantic_core import PydanticKnownError
 
 from bundle_router.core.models.words import RUN_ID, DriftCode, Trust
-from bundle_router.dataclass import dataclass, field
 from bundle_router.errors import InvalidStep, shorten
 
 if TYPE_CHECKING:

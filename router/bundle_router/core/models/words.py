@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final, Literal, get_args
-
-from bundle_router.dataclass import dataclass
 
 Source = Literal["mapping", "search", "model", "shortlist", "default", "none"]
 Reason = Literal[

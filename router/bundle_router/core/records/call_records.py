@@ -6,6 +6,7 @@ The rules are those of `decision_record`. `read_record` returns the value of any
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final, get_type_hints
 
 from bundle_router.core.decide.budgets import Totals
@@ -14,7 +15,6 @@ from bundle_router.core.models.artifacts import Artifact
 from bundle_router.core.models.canonical import flat_json
 from bundle_router.core.records.decision_record import DecisionRecord, Json
 from bundle_router.core.records.field_types import checked
-from bundle_router.dataclass import dataclass
 
 CALL_SCHEMA: Final = "bundle-router.call/1"
 _SHARED: Final = (

@@ -22,10 +22,10 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
 from bundle_router.core.models.canonical import decode, digest, encode_object, text_of
-from bundle_router.dataclass import dataclass
 
 File = Literal["routing", "calls"]
 FILES: Final[Mapping[File, str]] = {"routing": "routing.jsonl", "calls": "tool-calls.jsonl"}

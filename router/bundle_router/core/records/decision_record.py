@@ -12,6 +12,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, ClassVar, Final, TypeVar, get_type_hints
 
@@ -45,7 +46,6 @@ from bundle_router.core.models.canonical import (
 )
 from bundle_router.core.models.evidence import Evidence
 from bundle_router.core.records.field_types import checked
-from bundle_router.dataclass import dataclass, field
 
 DECISION_SCHEMA: Final = "bundle-router.decision/1"
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from bundle_router.core.decide import activation as sticky_set
@@ -36,7 +37,6 @@ from bundle_router.core.records.call_records import (
     read_record,
 )
 from bundle_router.core.records.decision_record import BudgetKey, DecisionLine, DecisionRecord
-from bundle_router.dataclass import dataclass, field, replace
 
 DEFAULT_BRANCH: Final = ""
 MANY_EFFECTS: Final = (

@@ -15,6 +15,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal, TypeVar
 
@@ -27,7 +28,6 @@ from bundle_router.core.decide.replies import admit_reply
 from bundle_router.core.models import Activation, Decision, Facts, LocalSettings, Reply, Step
 from bundle_router.core.models.canonical import encode
 from bundle_router.core.records.decision_record import DecisionRecord, outcome_json
-from bundle_router.dataclass import dataclass, replace
 from bundle_router.errors import CorruptRun
 
 Outcome = Literal["identical", "same_bundles", "changed", "asks_anew"]

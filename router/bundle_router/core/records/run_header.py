@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from bundle_router.core.models.canonical import digest_of
 from bundle_router.core.records.chain import Head, RepairedTail
-from bundle_router.dataclass import dataclass
 
 T = TypeVar("T")
 

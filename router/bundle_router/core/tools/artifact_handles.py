@@ -18,9 +18,8 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, Literal
-
-from bundle_router.dataclass import dataclass
 
 Want = Literal["base64", "data_url", "path"]
 PREFIX: Final = "artifact:sha256:"

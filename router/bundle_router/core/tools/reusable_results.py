@@ -16,13 +16,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from bundle_router.core.catalog import Catalog, Reuse
 from bundle_router.core.models.canonical import digest_of
 from bundle_router.core.models.patterns import matches
 from bundle_router.core.tools.shaping import ShapedResult
-from bundle_router.dataclass import dataclass
 
 MAX_ENTRIES: Final = 1_024
 MAX_BYTES: Final = 64 * 1024 * 1024

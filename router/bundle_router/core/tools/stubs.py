@@ -15,11 +15,11 @@ import builtins
 import keyword
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from bundle_router.core.catalog import Card
 from bundle_router.core.models import Outcome
-from bundle_router.dataclass import dataclass
 
 MAX_PROGRAM: Final = 64_000
 """Maximum characters of a program."""

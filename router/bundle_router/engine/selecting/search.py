@@ -17,12 +17,12 @@ import asyncio
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide.decide import Question
 from bundle_router.core.models import Answer, Reason, Recall, RecentStep, Reply, SearchUse
-from bundle_router.dataclass import dataclass, replace
 from bundle_router.engine.selecting.goal_embedding import GoalVector, Meanings
 from bundle_router.errors import NotInstalled
 from bundle_router.ports import Diagnostics

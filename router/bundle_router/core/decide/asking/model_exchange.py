@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from pydantic import BaseModel
 
 from bundle_router.core.catalog import ModelChoice
 from bundle_router.core.models import Failure
-from bundle_router.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

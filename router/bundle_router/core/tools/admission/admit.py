@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from bundle_router.core.catalog import Card, Server
@@ -28,7 +29,6 @@ from bundle_router.core.tools.admission.references import schema_fault
 from bundle_router.core.tools.admission.schemas import display_value, with_json_types
 from bundle_router.core.tools.exposure.names import exposed_names
 from bundle_router.core.tools.exposure.provider_forms import definition as exposed_definition
-from bundle_router.dataclass import dataclass, replace
 
 _DEFAULTS: Final = DefinitionLimits()
 _NAMED: Final = 8

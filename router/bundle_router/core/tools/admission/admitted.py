@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
 from bundle_router.core.catalog import Card
 from bundle_router.core.models import Effect
-from bundle_router.dataclass import dataclass
 
 RefusalCode = Literal[
     "not_an_object",

@@ -10,12 +10,12 @@ as in `/inputSchema/properties/since/default`, `list_*:/_meta` and
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from bundle_router.core.models.canonical import digest_of, encode
 from bundle_router.core.models.patterns import matches
 from bundle_router.core.tools.admission.schemas import subschemas
-from bundle_router.dataclass import dataclass
 
 INSTRUCTIONS: Final = ("instructions",)
 _UNORDERED: Final = ("required", "enum", "type", "anyOf", "oneOf", "allOf")

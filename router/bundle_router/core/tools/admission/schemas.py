@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from bundle_router.core.tools.admission.admitted import DefinitionLimits, RefusalCode
-from bundle_router.dataclass import dataclass, field
 
 Place = tuple[str | int, ...]
 KeywordFault = tuple[RefusalCode, str, str]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from bundle_router.core.models import MODES, Mode
 from bundle_router.core.models.canonical import digest_of
-from bundle_router.dataclass import dataclass
 
 Place = Mode
 """The place of a permitted tool: in the array, behind search until it is asked for, always behind

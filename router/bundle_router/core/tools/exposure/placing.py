@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from typing import Final
 
 from bundle_router.core.catalog import Bundle, Catalog, Skill
 from bundle_router.core.decide.activation import Room
 from bundle_router.core.models import MODES, Activation, Chosen, Mode, Offer
 from bundle_router.core.tools.exposure.placements import Place, PlacedTool, Placement
-from bundle_router.dataclass import dataclass, replace
 
 _OPENNESS: Final[Mapping[Place, int]] = {place: at for at, place in enumerate(MODES)}
 _LAST: Final = 1 << 30

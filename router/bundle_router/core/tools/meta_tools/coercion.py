@@ -7,11 +7,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from bundle_router.core.models.canonical import encode
 from bundle_router.core.tools.meta_tools.definitions import meta_schema
-from bundle_router.dataclass import dataclass
 
 Unit = Literal["chars", "lines", "bytes"]
 UNITS: Final[tuple[Unit, ...]] = ("chars", "lines", "bytes")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -14,7 +15,6 @@ from bundle_router.core.tools.exposure.placements import Placement
 from bundle_router.core.tools.meta_tools.coercion import MAX_FOUND
 from bundle_router.core.tools.meta_tools.signatures import one_line, signature, takes_nothing
 from bundle_router.core.tools.stubs import functions
-from bundle_router.dataclass import dataclass
 
 ANSWER_CHARS: Final = 2_000
 """Maximum characters of one search answer, about 500 tokens; the best result may fill it."""

@@ -10,13 +10,13 @@ are the operator's; the tool names of an untrusted server were listed by the ope
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.models import MODES, Decision
 from bundle_router.core.tools.exposure.placements import Placement
 from bundle_router.core.tools.meta_tools.signatures import one_line
-from bundle_router.dataclass import dataclass
 
 TOLD_TOKENS: Final = 100
 """Maximum tokens of the index for more than the bundles' names."""

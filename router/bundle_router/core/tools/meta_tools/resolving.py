@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Container, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from bundle_router.core.models.spelling import Suggester
 from bundle_router.core.tools.exposure.names import RESERVED
-from bundle_router.dataclass import dataclass
 
 MAX_NAME: Final = 200
 CLIENT_PREFIX: Final = "mcp__"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from bundle_router.core.catalog import Server
@@ -18,7 +19,6 @@ from bundle_router.core.tools.admission.identity import (
 )
 from bundle_router.core.tools.admission.schemas import pointer
 from bundle_router.core.tools.pins.reviewed import Pins, origin_of
-from bundle_router.dataclass import dataclass
 
 Kind = Literal["unchanged", "changed", "added", "removed", "refused"]
 

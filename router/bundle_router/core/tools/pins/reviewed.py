@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
 from bundle_router.core.catalog import Server, Transport
 from bundle_router.core.tools.admission import Admitted, admit
-from bundle_router.dataclass import dataclass, replace
 from bundle_router.errors import RequestError
 
 

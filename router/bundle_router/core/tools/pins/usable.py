@@ -5,7 +5,7 @@ with their cards.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from bundle_router.core.catalog import Bundle, Card, Catalog, Server
@@ -14,7 +14,6 @@ from bundle_router.core.models.patterns import matches
 from bundle_router.core.tools.admission import Admitted, volatile_paths
 from bundle_router.core.tools.pins.compare import server_differences
 from bundle_router.core.tools.pins.reviewed import Pins
-from bundle_router.dataclass import dataclass, field
 
 PinSetting = Literal["required", "trusted-may-skip"]
 """`required`: no use without a pin.

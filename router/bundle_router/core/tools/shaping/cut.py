@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from bundle_router.core.tools.shaping.json_text import dump
 from bundle_router.core.tools.shaping.visible import visible
-from bundle_router.dataclass import dataclass
 
 HEAD_SHARE: Final = 0.6
 """The head says what a result is, the tail how it ended (a test run's summary, an error's last

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from bundle_router.core.models import Block, Data, Media, Text
@@ -16,7 +17,6 @@ from bundle_router.core.tools.shaping.json_text import JsonSizes, dump, parse
 from bundle_router.core.tools.shaping.references import LONG, References
 from bundle_router.core.tools.shaping.shaped import Describe, Part, ShapedResult
 from bundle_router.core.tools.shaping.visible import visible, without_surrogates
-from bundle_router.dataclass import dataclass
 
 EMPTY: Final = "[the tool returned nothing]"
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Literal
 
 from bundle_router.core.models.artifacts import Artifact
-from bundle_router.dataclass import dataclass, field
 
 Role = Literal["media", "embedded", "full_result", "program"]
 """`media`: a media block; `embedded`: found inside text or JSON; `full_result`: the full text of a

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from bundle_router.core.catalog import TRANSPORTS, CallLimits, Transport
 from bundle_router.core.models.breaker import BreakerTerms
-from bundle_router.dataclass import dataclass
 
 PROBES: Final = BreakerTerms(base_s=1.0, growth=2.0, max_open_s=5.0, grave_s=30.0)
 """A failing server is tried again after 1, 2, 4 and then every 5 s, so a recovered one is used

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from bundle_router.core.catalog import Feature, Server
 from bundle_router.core.models import Outcome
 from bundle_router.core.models.canonical import encode_large
-from bundle_router.dataclass import dataclass, field, replace
 
 MAX_PASSED_BYTES: Final = 768 * 1024
 """Maximum bytes of an answer that is passed on unchanged: clients refuse events over 1 MiB."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from bundle_router.core.models import Block, Outcome
 from bundle_router.core.tools.admission import Admitted
 from bundle_router.core.tools.transport.pass_through import Client, ServerReply
-from bundle_router.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)
