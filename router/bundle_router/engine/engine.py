@@ -63,7 +63,7 @@ from bundle_router.engine.open_runs import (
     in_thread,
     recorded_decision,
 )
-from bundle_router.engine.results import AdmittedCall, CallRequest, Result, recordable_name
+from bundle_router.engine.results import AdmittedCall, CallRequest, Result, called_name
 from bundle_router.engine.route import Messages, OnLoop, OnThread, accept_step, prepare, route
 from bundle_router.engine.run_tree import RunTree
 from bundle_router.engine.surface import RunState, Surface, SurfaceForm
@@ -102,7 +102,7 @@ class Engine:
         self.catalog = catalog
         self.ports = ports
         self._store = store
-        self.runs = RunTable(catalog, store, ports.diagnostics, workspace)
+        self.runs = RunTable(catalog, store, ports.diagnostics, ports.redactor, workspace)
         self._tree = RunTree(self.runs, catalog, ports.clock)
         self._discovery = ServerDiscovery(catalog, servers)
         self._servers = servers
@@ -202,13 +202,13 @@ class Engine:
         if run is None or not run.knows(decision_id):
             run = self.runs.reading(run_id)
         if run is None:
-            raise _no_decision(run_id)
+            raise self._no_decision(run_id)
         superseded = ""
         with run.lock:
             branch = run.branch_of(decision_id)
             decided = run.fold.decided(branch)
             if decided is None:
-                raise _no_decision(run_id)
+                raise self._no_decision(run_id)
             if decision_id and decision_id != decided.decision.decision_id:
                 superseded, decided = decision_id, recorded_decision(run, decision_id)
             activation = (
@@ -249,6 +249,9 @@ class Engine:
         if kept is None or kept_id != decision_id or kept.decisions != run.fold.decisions:
             return None
         return kept if self._machine.facts(kept.decided.step.principal) is kept.facts else None
+
+    def _no_decision(self, run_id: str) -> UnknownRun:
+        return UnknownRun(f"run {self.runs.quote(run_id)} has no decision yet", advice=FIRST_STEP)
 
     async def state_async(
         self, run_id: str, decision_id: str | None = None, *, reads_on: bool = True
@@ -358,7 +361,7 @@ class Engine:
                 turns = _TURNS[loop] = asyncio.Semaphore(TOGETHER)
             await turns.acquire()
             loop.call_soon(turns.release)
-            name, read = recordable_name(name), await self._read(arguments)
+            name, read = self._called_name(name), await self._read(arguments)
             request = CallRequest(
                 name, read, asked_ns, digest=keyed_digest(run.nonce, read) if key else "", **fields
             )
@@ -368,7 +371,7 @@ class Engine:
                     return await self._answer_meta(run, request, decision_id)
                 inner = await self._read(wanted.arguments)
                 request = replace(
-                    request, name=recordable_name(wanted.name), arguments=inner, via=name
+                    request, name=self._called_name(wanted.name), arguments=inner, via=name
                 )
             if name == EXECUTE and self.ports.programs is not None:
                 from bundle_router.engine.programs import bundles_in_code
@@ -380,6 +383,13 @@ class Engine:
             return await self._call(run, request, decision_id)
         finally:
             await run.leave()
+
+    def _called_name(self, name: object) -> str:
+        """Return a name that may be recorded. One that the config knows is no secret."""
+        surface = self._surface
+        if isinstance(name, str) and (name in surface.exposed or name in surface.canonical):
+            return name
+        return called_name(self.ports.redactor, name)
 
     async def _execute(self, run: OpenRun, request: CallRequest, state: RunState) -> Result:
         """Run an agent's program; its calls are judged under the same decision."""
@@ -558,7 +568,7 @@ class Engine:
             return self._tree.artifact(run_id, sha256, principal)
         except KeyError:
             raise UnknownArtifact(
-                f"run {run_id!r} has no artifact {uri!r}",
+                f"run {run_id!r} has no artifact {self.runs.quote(uri)}",
                 advice="use a digest that a result of this run names",
             ) from None
 
@@ -629,7 +639,3 @@ class Engine:
 def _toolset(state: RunState, surface_form: SurfaceForm) -> Toolset:
     state.refuse_stale()
     return state.surface.toolset(state, surface_form)
-
-
-def _no_decision(run_id: str) -> UnknownRun:
-    return UnknownRun(f"run {run_id!r} has no decision yet", advice=FIRST_STEP)

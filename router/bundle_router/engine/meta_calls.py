@@ -59,9 +59,9 @@ from bundle_router.engine.results import (
     CallRequest,
     Joined,
     Result,
+    called_name,
     finish_call,
     joined_after,
-    recordable_name,
     shape_blocks,
     store,
 )
@@ -179,7 +179,7 @@ async def _answer_call(at: CallPorts, call: AdmittedCall) -> Result:
 
 async def refuse_missed(at: CallPorts, state: RunState, name: str) -> Result:
     """Record that a framework refused a tool on its own, and return why the tool can't be had."""
-    name = recordable_name(name)
+    name = called_name(at.ports.redactor, name)
     resolved = state.surface.resolve(name, state.exposed())
     code, text = why_missing(state, name, resolved)
     request = CallRequest(name, Arguments({}, "{}"), at.ports.clock.monotonic_ns(), via="missed")
@@ -247,7 +247,8 @@ def _with_joining(
 def _by_name(
     question: MetaQuestion, visible: VisibleTools, wanted: SelectTools | GetToolDetails
 ) -> MetaReply:
-    names = wanted.names if isinstance(wanted, SelectTools) else (wanted.name,)
+    named = wanted.names if isinstance(wanted, SelectTools) else (wanted.name,)
+    names = tuple(called_name(question.ports.redactor, name) for name in named)
     dropped = ", ".join(wanted.dropped) if isinstance(wanted, SelectTools) else ""
     so_dropped = (
         f"One call takes {len(names)} names, so these were dropped: {dropped}. Select them in"

@@ -43,7 +43,7 @@ from bundle_router.errors import (
     UnknownRun,
     expect,
 )
-from bundle_router.ports import ArtifactStore, Diagnostics, RunLog, RunStore
+from bundle_router.ports import ArtifactStore, Diagnostics, Redactor, RunLog, RunStore
 
 MOVED_AT_MOST: Final = 50
 """Times that an append is decided again because other processes wrote first, before it is given
@@ -319,7 +319,7 @@ class OpenRun:
                 "give the id: decision=decision.decision_id",
             )
             raise RequestError(
-                f"run {self.id!r} has no decision {decision_id!r}",
+                f"run {self.id!r} has no decision {self.runs.quote(str(decision_id))}",
                 advice="name one that route() returned for it",
             )
         return branch
@@ -487,9 +487,15 @@ class RunTable:
     """The open runs of this process, over one catalog and one store. Safe for many threads."""
 
     def __init__(
-        self, catalog: Catalog, store: RunStore, diagnostics: Diagnostics, workspace: str
+        self,
+        catalog: Catalog,
+        store: RunStore,
+        diagnostics: Diagnostics,
+        redactor: Redactor,
+        workspace: str,
     ) -> None:
         self.store = store
+        self._redactor = redactor
         self.workspace = workspace
         self._catalog = catalog
         self.diagnostics = diagnostics
@@ -499,6 +505,10 @@ class RunTable:
         self._lock = threading.Lock()
         self._stripes = tuple(threading.Lock() for _ in range(_STRIPES))
         self._closed = False
+
+    def quote(self, text: str) -> str:
+        """Return an id for a message, in quotes and without what looks like a secret in it."""
+        return repr(self._redactor.redact(text))
 
     # --- opening ----------------------------------------------------------------------------------
 
@@ -519,7 +529,7 @@ class RunTable:
         while True:
             run = self._find_run(run_id) or (begin() if begin is not None else None)
             if run is None:
-                raise UnknownRun(f"no run {run_id!r} here", advice=FIRST_STEP)
+                raise UnknownRun(f"no run {self.quote(run_id)} here", advice=FIRST_STEP)
             if run.hold():
                 return run
 
@@ -605,7 +615,7 @@ class RunTable:
         self._refuse_closed()
         log = self.store.open(run_id)
         if log is None:
-            raise UnknownRun(f"no run {run_id!r} here", advice=FIRST_STEP)
+            raise UnknownRun(f"no run {self.quote(run_id)} here", advice=FIRST_STEP)
         return RunEnd(ended=False, others=log.close())
 
     def discard(self, run: OpenRun) -> None:

@@ -32,7 +32,7 @@ from bundle_router.engine.open_runs import OpenRun
 from bundle_router.engine.reuse import CallOutcome
 from bundle_router.engine.surface import RunState
 from bundle_router.errors import CorruptRun, StorageError
-from bundle_router.ports import Clock
+from bundle_router.ports import Clock, Redactor
 
 MAX_CODE: Final = 100
 Joined = tuple[tuple[str, str], ...]
@@ -197,6 +197,29 @@ def recordable_name(name: object) -> str:
     text = name if isinstance(name, str) else f"<{type(name).__name__}>"
     text = text.encode("utf-8", "replace").decode("utf-8")
     return text if len(text) <= MAX_NAME else f"{text[:MAX_NAME]}…"
+
+
+MAX_LOOKED_AT: Final = 16 * MAX_NAME
+"""Characters of a name in which secrets are looked for, before it is cut: half a secret is not
+recognised as one.
+"""
+
+
+def called_name(redactor: Redactor, name: object) -> str:
+    """Return the name of a tool that an agent asked for, bounded and without secrets.
+
+    Done before anything takes the name apart: a record holds server and tool on their own, and
+    half a secret is not recognised as one. `__` stands for a dot in the names that agents are
+    shown.
+    """
+    text = name if isinstance(name, str) else recordable_name(name)
+    head = text[:MAX_LOOKED_AT]
+    clean = redactor.redact(head)
+    dotted = clean.replace("__", ".")
+    redacted = redactor.redact(dotted)
+    if redacted != dotted:
+        clean = redacted
+    return recordable_name(clean)
 
 
 async def shape_blocks(

@@ -225,7 +225,8 @@ class RunTree:
             if run is None:
                 if at == run_id:
                     raise UnknownRun(
-                        f"there is no run {run_id!r}", advice="`bundle-router runs list` lists them"
+                        f"there is no run {self._runs.quote(run_id)}",
+                        advice="`bundle-router runs list` lists them",
                     )
                 break  # no ancestor is left, or one was pruned
             at = run.parent_id
