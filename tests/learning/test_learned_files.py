@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bundle_router import Router
 from bundle_router.adapters.archive.label_files import FILE, append_label, read_labels
 from bundle_router.adapters.learned_files import load_learned, save_learned
 from bundle_router.core.catalog import Calibration
@@ -54,7 +55,24 @@ def test_where_nothing_was_accepted_nothing_is_in_force(tmp_path: Path) -> None:
     )
 
 
-def test_what_is_no_longer_in_force_is_deleted(tmp_path: Path) -> None:
+def test_a_learned_file_that_is_gone_changes_nothing_while_a_router_runs(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.mkdir()
+    (config / "router.toml").write_text("# as shipped\n")
+    with Router.open(config, runs=tmp_path / "runs", workspace=tmp_path) as router:
+        save_learned(config, LearnedValues(calibration=CALIBRATION))
+        assert router.reload()
+        (config / "learned").rename(tmp_path / "elsewhere")
+        with pytest.raises(ConfigError, match=r"learned/calibration\.json: is gone"):
+            router.reload()
+        assert router.catalog.settings.search.calibration == CALIBRATION
+        (tmp_path / "elsewhere").rename(config / "learned")
+        save_learned(config, NOTHING)
+        assert router.reload(), "what a person took out of force is no accident"
+        assert router.catalog.settings.search.calibration is None
+
+
+def test_what_is_no_longer_in_force_has_no_value(tmp_path: Path) -> None:
     save_learned(tmp_path, LEARNED)
     save_learned(tmp_path, LearnedValues(calibration=CALIBRATION))
     assert load_learned(tmp_path) == LearnedValues(calibration=CALIBRATION)

@@ -37,7 +37,11 @@ def test_probes_say_one_word_to_strangers_and_the_rest_to_a_token(site: Any) -> 
             for path in ("/metrics", "/openapi.json", "/v1/runs/r/tools"):
                 assert (await stranger.get(path)).status_code == 401
             said = (await http.get("/readyz")).json()
-            assert said["config"] == {"revision": router.catalog.revision, "problems": []}
+            assert said["config"] == {
+                "revision": router.catalog.revision,
+                "policy": str(site.folder / "config" / "policy.toml"),
+                "problems": [],
+            }
             assert {"name": "kit", "available": True, "why": ""} in said["servers"]
             assert (said["store"], said["mcp"]) == ("ok", "ok")
 

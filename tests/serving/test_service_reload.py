@@ -100,7 +100,7 @@ def test_nothing_is_read_again_while_nothing_changed(
         while len(looks) < 20:  # noqa: ASYNC110 - what is waited for is on another thread
             await asyncio.sleep(0.002)
         assert not read
-        (site.folder / "config" / "routes.toml").write_text("# none", encoding="utf-8")
+        (site.folder / "config" / "routes.toml").write_text("# none\n", encoding="utf-8")
         while not read:  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.002)
 
@@ -136,16 +136,10 @@ def test_a_writer_at_work_never_gives_a_torn_config(
         routes.write_text(valid[0])
 
     async def work(router: Any, endpoint: Any) -> None:
-        for text in (
-            *valid,
-            "#",
-        ):  # what is whole; of three million "#" a writer that is held up leaves some, no routes
+        for text in valid:
             routes.write_text(text)
             router.reload()
             whole.add(router.catalog.revision)
-        routes.unlink()
-        router.reload()  # without the file: the shipped one
-        whole.add(router.catalog.revision)
         writing = asyncio.create_task(asyncio.to_thread(write))
         seen: set[str] = set()
         async with site.http(endpoint) as http:

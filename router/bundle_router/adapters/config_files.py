@@ -3,8 +3,9 @@
 Rules:
 1. All files of a folder are read as of one moment: files that change meanwhile are read again. A
    folder that keeps changing is refused, so that no mixture of old and new files is used.
-2. Only regular files are opened (a symlink to one is fine), and no more than the maximum size is
-   read.
+2. Only regular files are opened, and no more than the maximum size is read. A link is followed
+   within its folder, as in a volume of Kubernetes, and never out of it: `check` quotes what it
+   reads, and a stranger's branch may hold a link.
 3. The scaffold never overwrites files.
 """
 
@@ -18,7 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final, Literal
 
-from bundle_router.adapters.text_files import read_bounded
+from bundle_router.adapters.text_files import read_bounded, read_within
 from bundle_router.core.config.config_text import (
     FILE_NAMES,
     MAX_BYTES,
@@ -158,7 +159,7 @@ def _read_folder(folder: Path, shown: Path, layer: Layer) -> list[ConfigFile]:
             raise ConfigError(
                 [Problem(str(shown), 0, "", f"can't be read: {_reason(error)}")]
             ) from error
-        files = [_read_file(folder / name, str(shown / name), layer) for name in names]
+        files = [_read_file(folder, name, str(shown / name), layer) for name in names]
         if files == last:
             return files
         last = files
@@ -171,15 +172,16 @@ def _read_folder(folder: Path, shown: Path, layer: Layer) -> list[ConfigFile]:
     )
 
 
-def _read_file(path: Path, display_path: str, layer: Layer) -> ConfigFile:
-    if path.name not in FILE_NAMES:
-        return ConfigFile(path.name, display_path, "", layer)
+def _read_file(folder: Path, name: str, display_path: str, layer: Layer) -> ConfigFile:
+    if name not in FILE_NAMES:
+        return ConfigFile(name, display_path, "", layer)
     try:
-        file = from_bytes(path.name, display_path, read_bounded(path, MAX_BYTES), layer)
-        return _read_before(file) if len(file.text) < 1 << 16 else file
+        data = read_within(folder, folder / name, MAX_BYTES)
     except OSError as error:
         fault = Problem(display_path, 0, "", f"can't be read: {_reason(error)}")
-        return ConfigFile(path.name, display_path, "", layer, fault)
+        return ConfigFile(name, display_path, "", layer, fault)
+    file = from_bytes(name, display_path, data, layer)
+    return _read_before(file) if len(file.text) < 1 << 16 else file
 
 
 @lru_cache(16)
@@ -195,9 +197,13 @@ def _reason(error: OSError) -> str:
 
 
 def _note_on(kept: Path) -> str:
-    if kept.name != ".gitignore" or ignores_runs(
-        kept.read_text(encoding="utf-8", errors="replace")
-    ):
+    if kept.name != ".gitignore":
+        return ""
+    try:
+        text = read_bounded(kept, MAX_BYTES).decode("utf-8", "replace")
+    except OSError:  # a pipe, a dangling link
+        text = ""
+    if ignores_runs(text):
         return ""
     return "add the line '/runs/': records hold what agents asked and saw"
 

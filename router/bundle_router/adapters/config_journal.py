@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Final
 
+from bundle_router.adapters.text_files import read_within
 from bundle_router.errors import RequestError, storage_error
 from bundle_router.review.config_changes import FILE_NAME, ConfigChange, changes_from
+
+MAX_BYTES: Final = 256 * 1024 * 1024
 
 
 def append_change(folder: Path, change: ConfigChange) -> Path:
@@ -31,7 +35,7 @@ def append_change(folder: Path, change: ConfigChange) -> Path:
 def read_changes(folder: Path) -> list[ConfigChange]:
     """Return the recorded changes, oldest first. Raises RequestError if a line can't be read."""
     try:
-        text = (folder / FILE_NAME).read_text(encoding="utf-8")
+        text = read_within(folder, folder / FILE_NAME, MAX_BYTES).decode("utf-8")
     except FileNotFoundError:
         return []
     except (OSError, UnicodeDecodeError) as error:

@@ -5,9 +5,12 @@ Rules:
 1. Exactly these files take effect. A file exists because a person accepted it. To go back, delete
    it (or restore the version in your version control); the next `Router.open` sees that.
 2. A file is replaced atomically (`text_files`).
-3. Only regular files are read, up to `MAX_BYTES`. A file that is not of the version it claims is a
-   config error, so that nobody is routed by it, or unknowingly without it.
-4. `proposals.toml` beside them is text for people. Nothing reads it.
+3. Only regular files are read, up to `MAX_BYTES`, and no link out of the config folder. A file
+   that is not of the version it claims is a config error, so that nobody is routed by it, or
+   unknowingly without it.
+4. A value that `save_learned` takes out of force leaves a file that says so: a router that runs
+   takes a file that is missing for an accident, and goes on with what it has.
+5. `proposals.toml` beside them is text for people. Nothing reads it.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from bundle_router.adapters.text_files import delete, read_bounded, replace_texts
+from bundle_router.adapters.text_files import read_within, replace_texts
 from bundle_router.core.models.canonical import encode
 from bundle_router.errors import ConfigError, Problem
 from bundle_router.review.learning.learned_values import (
@@ -41,6 +44,8 @@ CALIBRATION: Final = "calibration.json"
 TOOLS: Final = "tools.json"
 EMBEDDINGS: Final = "embeddings.json"
 PROPOSALS: Final = "proposals.toml"
+_NO_VALUE: Final = {"value": None}
+"""The content of a file whose value was taken out of force."""
 MAX_BYTES: Final = 64 * 1024 * 1024
 
 T = TypeVar("T")
@@ -68,7 +73,7 @@ def load_learned(config_folder: str | os.PathLike[str] | None) -> LearnedValues:
 
 
 def save_learned(config_folder: str | os.PathLike[str], learned: LearnedValues) -> list[Path]:
-    """Make exactly these values effective: write those there are, delete the files of the others.
+    """Make exactly these values effective: write those there are, and take the others out of force.
 
     Return the files.
 
@@ -94,20 +99,30 @@ def save_learned(config_folder: str | os.PathLike[str], learned: LearnedValues) 
         (TOOLS, tools),
         (EMBEDDINGS, alone),
     ):
-        if value is None:
-            delete(folder / name)
-        else:
+        if value is not None:
             replace_texts({folder / name: encode(value) + "\n"})
             kept.append(folder / name)
+        elif (folder / name).exists():
+            replace_texts({folder / name: encode(_NO_VALUE) + "\n"})
     return kept
+
+
+def learned_paths(config_folder: str | os.PathLike[str] | None) -> frozenset[str]:
+    """Return the paths of the learned files that a config folder has now."""
+    if config_folder is None:
+        return frozenset()
+    names = (MEMORY, CALIBRATION, TOOLS, EMBEDDINGS)
+    paths = [Path(config_folder, FOLDER, name) for name in names]
+    return frozenset(str(path) for path in paths if path.is_file())
 
 
 def _read(path: Path, parse: Callable[[Any], T], problems: list[Problem]) -> T | None:
     try:
-        data = read_bounded(path, MAX_BYTES)
+        data = read_within(path.parent.parent, path, MAX_BYTES)
         if len(data) > MAX_BYTES:
             raise ValueError(f"it is larger than {MAX_BYTES:,} bytes")
-        return parse(_object(data))
+        value = _object(data)
+        return parse(value) if value != _NO_VALUE else None
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

@@ -90,6 +90,18 @@ def read_bounded(path: Path, max_bytes: int, *, follow: bool = True) -> bytes:
         return file.read(max_bytes + 1)
 
 
+def read_within(folder: Path, path: Path, max_bytes: int) -> bytes:
+    """Return the bytes of a file as `read_bounded` does, if it lies in the folder: a link is
+    followed within the folder, as a volume of Kubernetes needs, and never out of it.
+
+    The folder itself may be a link. Raises OSError.
+    """
+    place = Path(os.path.realpath(path, strict=True))  # Path.resolve raises no OSError for a circle
+    if not place.is_relative_to(folder.resolve()):
+        raise OSError(0, "it is a link that leads out of its folder")
+    return read_bounded(place, max_bytes, follow=False)
+
+
 def delete(path: Path) -> None:
     """Delete a file if it exists. Raises StorageError."""
     try:

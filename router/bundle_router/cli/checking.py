@@ -13,7 +13,7 @@ from bundle_router.cli.output import print_json, say
 from bundle_router.cli.shared_arguments import add_config, add_development, add_json, config_folder
 from bundle_router.cli.vendor import DEFAULT_FOLDER
 from bundle_router.core.catalog import Catalog
-from bundle_router.core.config.config_text import ConfigFile
+from bundle_router.core.config.config_text import MAX_BYTES, ConfigFile
 from bundle_router.core.config.problem_report import excerpt_lines
 from bundle_router.core.tools.pins.reviewed import Pins
 from bundle_router.errors import Problem
@@ -234,14 +234,17 @@ def _missing_extras(catalog: Catalog) -> Iterator[Problem]:
 
 def _stale_wrappers(catalog: Catalog, pins: Mapping[str, Pins], folder: Path) -> Iterator[Problem]:
     """Yield vendored wrappers whose definitions differ from the pinned ones."""
+    from bundle_router.adapters.text_files import read_within
+
     for name in pins:
         path = folder / f"{module_name(name)}.py"
         if not path.is_file():
             continue
         cards = {card.tool: card for card in catalog.cards.values() if card.server == name}
         try:
-            stale = drifted_wrappers(path.read_text(encoding="utf-8"), cards)
-        except (ValueError, SyntaxError) as wrong:
+            text = read_within(folder, path, MAX_BYTES).decode("utf-8")
+            stale = drifted_wrappers(text, cards)
+        except (OSError, ValueError, SyntaxError) as wrong:
             yield Problem(
                 str(path), 0, "", f"is no vendored module: {wrong}", "", "warning", "stale-wrapper"
             )

@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     catalog, pins = read_catalog(config, local)
     source = Path(arguments.file)
     made = import_clients(
-        _text_of(source),
+        _text_of(source, source.parent),
         source.name,
         servers=catalog.servers,
         bundles=catalog.bundles,
@@ -65,11 +65,12 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _text_of(path: Path) -> str:
-    from bundle_router.adapters.text_files import read_bounded
+def _text_of(path: Path, folder: Path) -> str:
+    """Return the text of a file in a folder. Raises RequestError, also for a link out of it."""
+    from bundle_router.adapters.text_files import read_within
 
     try:
-        data = read_bounded(path, MAX_BYTES)
+        data = read_within(folder, path, MAX_BYTES)
         if len(data) > MAX_BYTES:
             raise RequestError(f"{path} is larger than {MAX_BYTES:,} bytes")
         return data.decode("utf-8-sig")
@@ -111,7 +112,7 @@ def _appended(
 
     new_texts = {}
     for path, text in texts.items():
-        present = _text_of(path) if path.exists() else ""
+        present = _text_of(path, path.parent) if path.exists() else ""
         new_texts[path] = present + ("" if not present or present.endswith("\n") else "\n") + text
     added = [
         from_bytes(path.name, str(path), text.encode(), "project")

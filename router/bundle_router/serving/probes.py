@@ -75,6 +75,10 @@ def _about(router: Router, problems: Sequence[str]) -> dict[str, Any]:
         if server.enabled
     ]
     return {
-        "config": {"revision": catalog.revision, "problems": list(problems)},
+        "config": {
+            "revision": catalog.revision,
+            "policy": router.endpoint.policy_file,
+            "problems": list(problems),
+        },
         "servers": servers,
     }

@@ -198,9 +198,15 @@ def read_unpinned(config: str | Path | None, local: LocalServers | None) -> Cata
     Raises ConfigError.
     """
     from bundle_router.adapters.config_files import read_config
+
+    return load_unpinned(read_config(config), local)
+
+
+def load_unpinned(files: Sequence[ConfigFile], local: LocalServers | None) -> Catalog:
+    """Return the catalog of files that were read, as `read_unpinned` does."""
     from bundle_router.core.config import load
 
-    return load([*declared_files(local), *read_config(config)], cards=local_cards(local)[1])
+    return load([*declared_files(local), *files], cards=local_cards(local)[1])
 
 
 def remote_servers(catalog: Catalog) -> dict[str, Server]:

@@ -370,12 +370,12 @@ class ConfigEditor:
 
     def _read(self) -> dict[str, bytes]:
         """Return the bytes of the existing files."""
-        from bundle_router.adapters.text_files import read_bounded
+        from bundle_router.adapters.text_files import read_within
 
         found = {}
         for name in FILE_NAMES:
             try:
-                found[name] = read_bounded(self.folder / name, MAX_BYTES)
+                found[name] = read_within(self.folder, self.folder / name, MAX_BYTES)
             except FileNotFoundError:
                 continue
             except OSError as error:
@@ -460,10 +460,16 @@ def _normalise_text(text: str) -> str:
 
 
 def _bytes(text: str | None, before: bytes | None) -> bytes | None:
-    """Return a text's bytes, with the line ends and byte order mark that the file had."""
+    """Return a text's bytes, with the line ends and byte order mark that the file had.
+
+    A file that ended with a line break does so afterwards, too: one that has lost it may be half
+    written, and a router that runs would not take it.
+    """
     if text is None:
         return None
     normal = _normalise_text(text).removeprefix("\ufeff")
+    if before is not None and before.endswith(b"\n") and normal and not normal.endswith("\n"):
+        normal += "\n"
     if before is not None and b"\r\n" in before:
         normal = normal.replace("\n", "\r\n")
     return (_BOM if before is not None and before.startswith(_BOM) else b"") + normal.encode(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bundle_router.core.catalog import Catalog, Feature
+from bundle_router.core.config.last_good import ConfigSnapshot
 from bundle_router.core.decide.decide import Question
 from bundle_router.core.models import Answer, Decision, Facts, RecentStep, Reply, Step
 from bundle_router.core.tools.exposure.placements import Toolset
@@ -28,9 +29,15 @@ class EndpointAccess:
     list, and requests that are passed on between servers and an agent's client.
     """
 
-    def __init__(self, engines: EngineVersions, opening: Opening | None = None) -> None:
+    def __init__(
+        self,
+        engines: EngineVersions,
+        opening: Opening | None = None,
+        snapshot: ConfigSnapshot | None = None,
+    ) -> None:
         self._engines = engines
         self._opening = opening
+        self._snapshot = snapshot
 
     def open_reader(self) -> RunReader:
         """Open a reader of the router's runs. Raises RequestError, StorageError."""
@@ -53,6 +60,11 @@ class EndpointAccess:
     def catalog(self) -> Catalog:
         """The config in force."""
         return self._engines.newest.catalog
+
+    @property
+    def policy_file(self) -> str:
+        """The path of the policy file in force; empty if the config was not read from files."""
+        return self._snapshot.policy if self._snapshot is not None else ""
 
     async def decision_id(self, run_id: str, decision: str | None = None) -> str:
         """Return the id of the run's current decision, or of a named open one.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack, overloa
 
 from bundle_router.adapters.loop import Portal, refuse_running_loop
 from bundle_router.core.catalog import Catalog
+from bundle_router.core.config.last_good import ConfigSnapshot
 from bundle_router.core.decide.step_policy import refuse_unknown
 from bundle_router.core.models import Activation, Decision, Step
 from bundle_router.core.tools.exposure.placements import Toolset
@@ -65,6 +66,7 @@ class Router:
         self._selector = selector
         self._older: dict[Engine, StagedSelector | None] = {}
         self._opening = opening
+        self._snapshot: ConfigSnapshot | None = None
         self._portal = Portal()
         self._ran_on_loop = False
 
@@ -97,8 +99,10 @@ class Router:
         root = Path(workspace if workspace is not None else Path.cwd()).resolve()
         opening = Opening(config, runs, store, root, development, local, selector)
         opened_at = opening.stamp()
-        router = cls(*open_engines(opening), opening)
+        opened = open_engines(opening)
+        router = cls(opened.engines, opened.selector, opening)
         router.opened_at = opened_at
+        router._snapshot = opened.snapshot
         return router
 
     def reload(self) -> bool:
@@ -106,7 +110,9 @@ class Router:
 
         A valid edit applies from each run's next step on; until then calls are judged by the
         decision they belong to. An invalid one raises ConfigError (CorruptPins, RequestError) and
-        changes nothing.
+        changes nothing. So does a folder in which a file is gone that the config in force was read
+        from: the shipped one, which would rule in its place, may permit more. Such a file comes
+        back, or the router is opened anew.
 
         `retire` closes what was opened for the former config, once nothing needs it any more.
         """
@@ -115,11 +121,13 @@ class Router:
             raise RequestError(
                 "this router was not opened from files", advice="open it with Router.open(...)"
             )
-        newer, selector = open_engines(self._opening)  # has contacted nobody and opened nothing yet
-        if newer.newest.catalog.revision == self.catalog.revision:
+        # What is opened has contacted nobody and written nothing yet.
+        newer = open_engines(self._opening, self._snapshot)
+        self._snapshot = newer.snapshot
+        if newer.engines.newest.catalog.revision == self.catalog.revision:
             return False
-        self._older[known.first], self._selector = self._selector, selector
-        known.supersede(newer)
+        self._older[known.first], self._selector = self._selector, newer.selector
+        known.supersede(newer.engines)
         return True
 
     def config_stamp(self) -> object:
@@ -197,7 +205,7 @@ class Router:
     @property
     def endpoint(self) -> EndpointAccess:
         """The part of the router that only an MCP endpoint uses."""
-        return EndpointAccess(self._engines, self._opening)
+        return EndpointAccess(self._engines, self._opening, self._snapshot)
 
     @asynccontextmanager
     async def serve(self, **how: Any) -> AsyncIterator[Any]:

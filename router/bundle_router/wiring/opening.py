@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bundle_router.core.catalog import Catalog
+from bundle_router.core.config.last_good import ConfigSnapshot
 from bundle_router.engine.engine import Engine
 from bundle_router.engine.engine_ports import EnginePorts
 from bundle_router.engine.versions import EngineVersions
@@ -18,16 +19,17 @@ from bundle_router.ports import Selector
 from bundle_router.wiring.catalogs import (
     LocalServers,
     expect_path,
+    load_unpinned,
     local_cards,
     open_pins,
     project_folder,
-    read_unpinned,
     remote_servers,
     warn_of_unused_tools,
     with_learned,
     with_skills,
 )
 from bundle_router.wiring.effects import open_diagnostics, open_redactor, open_results, open_store
+from bundle_router.wiring.last_good_config import refuse_lost_files, warn_of_shipped_policy
 from bundle_router.wiring.logins import token_folder
 from bundle_router.wiring.searching import open_selector, open_tool_search
 from bundle_router.wiring.toolservers import REMOTE, Development, PinnedServers
@@ -141,13 +143,28 @@ class Opening:
         self.hidden.extend(str(Path(place).resolve()) for place in (self.runs, token_folder()))
 
 
-def open_engines(opening: Opening) -> tuple[EngineVersions, StagedSelector | None]:
-    """Return the engines of a router and their search (None where the caller selects).
+@dataclass(frozen=True, slots=True)
+class OpenedEngines:
+    """What a config was opened to."""
 
-    Contacts no server and writes nothing. Raises ConfigError, RequestError, CorruptPins.
+    engines: EngineVersions
+    selector: StagedSelector | None
+    """The search of these engines; None where the caller selects."""
+    snapshot: ConfigSnapshot
+    """The files that the config was loaded from."""
+
+
+def open_engines(opening: Opening, last_good: ConfigSnapshot | None = None) -> OpenedEngines:
+    """Return the engines of a router.
+
+    `last_good` has the files of the config in force, where there is one: if one of these is gone,
+    the config is refused, and without it the diagnostics say where the shipped policy rules. No
+    server is contacted and nothing is written. Raises ConfigError, RequestError, CorruptPins.
     """
     from bundle_router.adapters.artifact_files import ScratchFolder
+    from bundle_router.adapters.config_files import read_config
     from bundle_router.adapters.json_query import query_json
+    from bundle_router.adapters.learned_files import learned_paths
     from bundle_router.adapters.linear_patterns import compile_pattern
     from bundle_router.adapters.local import LocalSessions
     from bundle_router.adapters.media import describe
@@ -156,11 +173,18 @@ def open_engines(opening: Opening) -> tuple[EngineVersions, StagedSelector | Non
     from bundle_router.adapters.workers import run_in_turn
 
     tools, _ = local_cards(opening.local)
-    pinned = PinnedCatalog(open_pins(opening.config), read_unpinned(opening.config, opening.local))
+    files = tuple(read_config(opening.config))
+    pinned = PinnedCatalog(open_pins(opening.config), load_unpinned(files, opening.local))
     catalog, memories = with_learned(opening.config, with_skills(opening.config, pinned.catalog()))
+    snapshot = ConfigSnapshot(files, learned_paths(opening.config))
+    if last_good is not None:
+        refuse_lost_files(opening.config, last_good, snapshot)
     clock = SystemClock()
     redactor = open_redactor(catalog)
     diagnostics = open_diagnostics(catalog, redactor)
+    if last_good is None:
+        runs = opening.runs if opening.store is None else None
+        warn_of_shipped_policy(opening.config, runs, snapshot, catalog, diagnostics)
     warn_of_unused_tools(opening.local, catalog, diagnostics)
     servers = PinnedServers(
         catalog,
@@ -209,9 +233,10 @@ def open_engines(opening: Opening) -> tuple[EngineVersions, StagedSelector | Non
             servers=servers.servers_behind(catalog, pins, approved),
         )
 
-    return EngineVersions(
+    engines = EngineVersions(
         engine_over(catalog, pinned.pins), lambda: pinned.renew(catalog, engine_over)
-    ), searching
+    )
+    return OpenedEngines(engines, searching, snapshot)
 
 
 def _protected_places(catalog: Catalog, opening: Opening) -> list[str]:

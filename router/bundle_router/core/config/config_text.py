@@ -71,17 +71,17 @@ def from_bytes(name: str, display_path: str, data: bytes, layer: Layer) -> Confi
         )
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         return broken(1, "is UTF-16", "save it as UTF-8")
-    if not data:
-        return broken(
-            0,
-            "is empty: it may be half written",
-            "delete it to use the shipped one, or write a comment in it",
-        )
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         return broken(line, f"byte 0x{data[error.start]:02x} is not UTF-8", "save it as UTF-8")
+    if not text.strip():
+        return broken(
+            0,
+            "is empty: it may be half written",
+            "delete it to use the shipped one, or write a comment in it",
+        )
     return ConfigFile(name, display_path, text.replace("\r\n", "\n"), layer)
 
 
