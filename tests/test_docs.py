@@ -186,8 +186,11 @@ def test_every_attack_that_was_tried_has_a_place_among_the_promises() -> None:
     assert named == {
         *(f"B{number}" for number in range(1, 7)),
         *(f"S-{number:02}" for number in range(1, 40)),
+        "S-41",
+        "S-43",
         "S-45",
         "S-46",
+        "F-19",
         "F-28",
     }
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from bundle_router.errors import RequestError, StorageError
 from bundle_router.serving.address import ServiceAddress
-from bundle_router.serving.gate import Admission, judge
+from bundle_router.serving.gate import Admission, judge, values_of
 from bundle_router.serving.keys import MAX_FOUND, NOBODY, Caller, Keys, NamedToken, run_tag
 from bundle_router.serving.refusals import Refusal
 from bundle_router.serving.tokens import MAX_BYTES, AccessTokens
@@ -49,7 +49,7 @@ def admission(address: ServiceAddress | None = None) -> Admission:
         own,
         KEYS,
         frozenset((b"/healthz",)),
-        lambda cookies: BROWSER if cookies == [b"own"] else None,
+        lambda headers: BROWSER if values_of(headers, b"cookie") == [b"own"] else None,
     )
 
 

@@ -35,6 +35,9 @@ WRONG_METHOD = Refusal(
     advice="use one that the header Allow lists",
 )
 
+OPEN_BODY_BYTES: Final = 4_096
+"""Maximum bytes of a body at an address that needs no token: a form with one."""
+
 INERT: Final = (
     (b"x-content-type-options", b"nosniff"),
     (b"content-security-policy", b"default-src 'none'; sandbox"),
@@ -75,6 +78,8 @@ class RequestGate:
         if isinstance(judged, Refusal):
             await refuse(judged, scope, sending)
             return
+        if scope["raw_path"] in self._admission.open_to_all:
+            scope["max_body_bytes"] = OPEN_BODY_BYTES
         scope["user"] = judged
         scope["judge"] = partial(judge, scope["raw_path"], scope["headers"], self._admission)
         await self._app(scope, receive, sending)

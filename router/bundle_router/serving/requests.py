@@ -2,7 +2,8 @@
 them with the service.
 
 Rules:
-1. A body is read whole before any work, and is bounded in bytes and in time meanwhile.
+1. A body is read whole before any work, and is bounded in bytes and in time meanwhile. Where the
+   gate set `scope["max_body_bytes"]`, since no token is needed there, that is the bound.
 2. Requests beyond the maximum are refused at once, with a time after which to retry. So is every
    request once the service is stopping.
 3. When the service stops, requests get some time to be answered. Then they are cancelled, and their
@@ -14,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import sys
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -60,10 +62,6 @@ class Requests:
 
     def __init__(self, bounds: RequestBounds) -> None:
         self._bounds = bounds
-        sentence = f"A body may have at most {bounds.max_body_bytes:,} bytes."
-        self.too_large = Refusal(
-            413, "too_large", sentence, advice="send less, or raise [service] max_body_bytes"
-        )
         self._tasks: dict[asyncio.Task[Any], str] = {}
         self._closing = False
         self._most = 0
@@ -74,17 +72,18 @@ class Requests:
         """Number of requests in progress."""
         return len(self._tasks)
 
-    def refusal(self, headers: Headers) -> Refusal | None:
+    def refusal(self, headers: Headers, max_body_bytes: int) -> Refusal | None:
         """Return why a request can't begin now, or None if it can."""
         if self._closing:
             return CLOSING
         if len(self._tasks) >= self._bounds.max_requests:
             return BUSY
-        return self.too_large if is_too_long(headers, self._bounds.max_body_bytes) else None
+        return _too_large(max_body_bytes) if is_too_long(headers, max_body_bytes) else None
 
     async def carry_out(self, app: Asgi, scope: Message, receive: Receive, send: Send) -> None:
         """Answer a request within the bounds; it counts as in progress meanwhile."""
-        if (refusal := self.refusal(scope["headers"])) is not None:
+        most = min(scope.get("max_body_bytes", sys.maxsize), self._bounds.max_body_bytes)
+        if (refusal := self.refusal(scope["headers"], most)) is not None:
             await refuse(refusal, scope, send)
             return
         task = asyncio.current_task()
@@ -92,7 +91,7 @@ class Requests:
         self._tasks[task] = scope["method"]
         self._most = max(self._most, len(self._tasks))
         try:
-            body = await self._body(task, receive)
+            body = await self._body(task, receive, most)
             if isinstance(body, Refusal):
                 await refuse(body, scope, send)
             elif body is not None:  # else the client has disconnected
@@ -119,7 +118,9 @@ class Requests:
                 loop = asyncio.get_running_loop()
                 loop.call_later(SETTLED_S, loop.run_in_executor, None, give_memory_back)
 
-    async def _body(self, task: asyncio.Task[Any], receive: Receive) -> bytes | Refusal | None:
+    async def _body(
+        self, task: asyncio.Task[Any], receive: Receive, most: int
+    ) -> bytes | Refusal | None:
         """Return the whole body; None if the client disconnected.
 
         The time limit is a timer that starts with the loop's next iteration: most bodies are read
@@ -139,8 +140,8 @@ class Requests:
                 if message["type"] != "http.request":
                     return None
                 body += message.get("body", b"")
-                if len(body) > self._bounds.max_body_bytes:
-                    return self.too_large
+                if len(body) > most:
+                    return _too_large(most)
                 if not message.get("more_body", False):
                     return bytes(body)
         except asyncio.CancelledError:
@@ -171,6 +172,12 @@ class Requests:
             task.cancel()
         if rest:
             await asyncio.wait(rest)
+
+
+def _too_large(max_body_bytes: int) -> Refusal:
+    sentence = f"A body may have at most {max_body_bytes:,} bytes here."
+    advice = "send less, or raise [service] max_body_bytes where a token is needed"
+    return Refusal(413, "too_large", sentence, advice=advice)
 
 
 def give_memory_back() -> None:

@@ -14,7 +14,6 @@ import secrets
 import time
 from base64 import b64encode
 from collections import OrderedDict
-from http.cookies import CookieError, SimpleCookie
 from typing import Final
 
 from starlette.requests import Request
@@ -22,7 +21,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from bundle_router.errors import RequestError
-from bundle_router.serving.gate import SIGN_IN, is_misplaced
+from bundle_router.serving.gate import SIGN_IN, Headers, cookie_of, is_misplaced
 from bundle_router.serving.keys import Caller, Keys
 from bundle_router.serving.pages.queries import fields_of, first
 from bundle_router.serving.refusals import Refusal, refusal_of
@@ -30,6 +29,7 @@ from bundle_router.serving.refusals import Refusal, refusal_of
 PATH: Final = SIGN_IN.decode()
 SESSION_S: Final = 12 * 3600.0
 MAX_SESSIONS: Final = 1_000
+MAX_FIELDS: Final = 10
 _STYLE: Final = """
 :root{color-scheme:light dark;--a:light-dark(#0f6d66,#5fd0c5)}
 body{font:15px/1.5 system-ui,sans-serif;margin:18vh auto;width:min(22rem,90vw)}
@@ -68,22 +68,22 @@ class BrowserSessions:
         self._keys = keys
         self._secure = secure
         self._cookie = f"bundle_router_{port}"
+        self._cookie_bytes = self._cookie.encode()
         self._sessions: OrderedDict[bytes, tuple[bytes, float]] = OrderedDict()
 
-    def caller(self, cookies: list[bytes]) -> Caller | None:
-        """Return the caller of the cookies' session; None if there is none, it has ended, or its
-        token has.
+    def caller(self, headers: Headers) -> Caller | None:
+        """Return the caller of the session that a request's cookie names; None if there is none, it
+        has ended, or its token has.
         """
-        if len(cookies) != 1:
+        session = self._sessions.get(self._session_of(headers))
+        if session is None:
             return None
-        try:
-            morsel = SimpleCookie(cookies[0].decode("latin-1")).get(self._cookie)
-        except CookieError:
-            return None
-        token, until = (
-            self._sessions.get(_digest(morsel.value), (b"", 0.0)) if morsel else (b"", 0.0)
-        )
+        token, until = session
         return self._keys.holder(token) if time.monotonic() < until else None
+
+    def _session_of(self, headers: Headers) -> bytes:
+        """Return the digest under which the session of a request's cookie would be kept."""
+        return hashlib.sha256(cookie_of(headers, self._cookie_bytes)).digest()
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes of signing in."""
@@ -94,11 +94,15 @@ class BrowserSessions:
         ]
 
     async def _ask(self, request: Request) -> Response:
-        return _form(request.query_params.get("to", ""))
+        try:
+            query = fields_of(request.scope["query_string"].decode("latin-1"), MAX_FIELDS)
+        except RequestError as error:
+            return _form("", notice=error.message, status=413)
+        return _form(first(query, "to"))
 
     async def _begin(self, request: Request) -> Response:
         try:
-            form = fields_of((await request.body()).decode("utf-8", "replace"), 10)
+            form = fields_of((await request.body()).decode("utf-8", "replace"), MAX_FIELDS)
         except RequestError as error:
             return _form("", notice=error.message, status=413)
         token = _digest(first(form, "token").strip())
@@ -119,7 +123,7 @@ class BrowserSessions:
         return answer
 
     async def _end(self, request: Request) -> Response:
-        self._sessions.pop(_digest(request.cookies.get(self._cookie, "")), None)
+        self._sessions.pop(self._session_of(request.scope["headers"]), None)
         answer = RedirectResponse(PATH, 303, _POLICY)
         answer.delete_cookie(self._cookie)
         return answer
