@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -277,7 +278,7 @@ NEVER = {
     "memory": ("x = [0] * 10**9", "memory limit"),
     "memory by doubling": ("x = 'a'\nwhile True:\n    x += x", "memory limit"),
     "a flood of output": ("while True:\n    print('x' * 1000)", "dropped"),
-    "a flood of calls": ("while True:\n    await notes__add(text='x')", "suspension limit"),
+    "a flood of calls": ("while True:\n    await notes__add(text='x')", "more than 20 calls"),
     "an argument that doubles": (
         "x = [1]\nfor i in range(60):\n    x = [x, x]\nawait notes__add(text=x)  # type: ignore",
         "limit exceeded",
@@ -313,6 +314,181 @@ def test_a_program_may_never(what: str, tmp_path: Path) -> None:
     assert why in result.text
     assert after.text == "2\n", "the pool is well"
     assert "root:" not in result.text
+
+
+FIND = "send = [value for name, value in locals().items() if name.startswith('send')][0]\n"
+SHARED = "x = []\nfor _ in range(40):\n    x = [x, x]\n"
+HASHED = "x = ()\nfor _ in range(40):\n    x = (x, x)\n"
+NO_CALL = "No call was read"
+# How a program may hand something over, and what comes of it. Read in this process, the values of
+# SHARED and HASHED take all memory, or all time.
+HANDED_OVER = {
+    "a value that shares itself, as arguments": (
+        FIND + SHARED + "await send('notes__add', {'text': x})",
+        NO_CALL,
+    ),
+    "a value that shares itself, as a name": (FIND + SHARED + "await send(x, '{}')", NO_CALL),
+    "a key that takes for ever to hash": (FIND + HASHED + "await send({x: 1})", NO_CALL),
+    "a set of one": (FIND + HASHED + "await send({x}, frozenset([x]))", NO_CALL),
+    "keys that collide": (
+        FIND + "await send({n * (2 ** 61 - 1): 1 for n in range(30_000)})",
+        NO_CALL,
+    ),
+    "a keyword that shares itself": (FIND + SHARED + "await send(text=x)", NO_CALL),
+    "a keyword of megabytes": (FIND + "await send(**{'k' * 9_000_000: 1})", NO_CALL),
+    "a million arguments": (FIND + "await send(*['a' * 1000] * 1_000_000)", NO_CALL),
+    "an int of 100,000 digits": (FIND + "await send(10 ** 100_000)", NO_CALL),
+    "a value that holds itself": (FIND + "x = []\nx.append(x)\nawait send(x)", NO_CALL),
+    "a value that is nested deeply": (
+        FIND + "x = []\nfor _ in range(90_000):\n    x = [x]\nawait send(x)",
+        NO_CALL,
+    ),
+    "the text of a call, without a call": (
+        "import sys\nprint('\\nnotes__add\\n{}', file=sys.stderr)",
+        "",
+    ),
+    "the text of a call to a tool it may not call": (
+        FIND + "import sys\nprint('\\nnotes__burn\\n{}', file=sys.stderr)\nawait send()",
+        NO_CALL,
+    ),
+    "arguments of megabytes": ("await notes__add(text='x' * 7_000_000)", NO_CALL),
+    "arguments that are larger than a call's may be": (
+        "await notes__add(text='x' * 2_000_000)",
+        "at most 1,048,576 are taken",
+    ),
+    "arguments that are nested deeply": (
+        FIND
+        + "import sys\nprint('\\nnotes__add\\n{\"text\": ' + '[' * 90_000 + ']' * 90_000 + '}',"
+        " file=sys.stderr)\nawait send()",
+        "nested",
+    ),
+    "arguments with an int of 100,000 digits": (
+        FIND + "import sys\nprint('\\nnotes__add\\n{\"text\": ' + '9' * 100_000 + '}',"
+        " file=sys.stderr)\nawait send()",
+        "digits",
+    ),
+    "arguments that are no object": (
+        FIND + "import sys\nprint('\\nnotes__add\\n[1]', file=sys.stderr)\nawait send()",
+        "object",
+    ),
+    "a final value that shares itself": (SHARED + "x if 1 else \\", ""),
+    "a final value that takes for ever to hash": (HASHED + "{x} if 1 else \\", ""),
+    "a final value of megabytes": ("'x' * 9_000_000", "dropped"),
+    "an undefined name of megabytes": ("eval('u' * 3_000_000)", "NameError"),
+    "an attribute of megabytes": ("eval('(1).' + 'a' * 3_000_000)", "AttributeError"),
+    "an undefined function of megabytes": ("eval('u' * 3_000_000 + '()')", "NameError"),
+    "an undefined function that is called with a value": (
+        SHARED + HASHED.replace("x", "y") + "eval('undefined(x, {y})')",
+        "NameError: name 'undefined' is not defined",
+    ),
+    "an exception's message of megabytes": ("raise ValueError('m' * 9_000_000)", "ValueError"),
+    "an exception of a value that shares itself": (SHARED + "raise ValueError(x)", "exception"),
+    "exceptions that cause each other": (
+        "e = ValueError('a')\nfor _ in range(200):\n    try:\n        raise ValueError('m' * 90_000)"
+        " from e\n    except ValueError as f:\n        e = f\nraise e",
+        "ValueError",
+    ),
+    "a traceback of long lines": (
+        "exec('def f(n): return f(n + 1)  #' + 'a' * 1_000_000 + '\\nf(0)')",
+        "RecursionError",
+    ),
+    "output of megabytes": ("print('x' * 9_000_000)", "dropped"),
+    "error output of megabytes": (
+        "import sys\nfor _ in range(9):\n    print('x' * 2_000_000, file=sys.stderr)",
+        "dropped",
+    ),
+    "findings of the checker": ("\n".join(f"undefined_{n}" for n in range(3_000)), "not run"),
+    "source that is nested deeply": ("-" * 60_000 + "1", ""),
+    "source with attributes of attributes": ("a" + ".a" * 30_000, ""),
+    "source with a long sum": ("1" + "+1" * 30_000, ""),
+}
+
+
+@pytest.mark.parametrize("what", HANDED_OVER)
+def test_what_a_program_hands_over_is_text_of_bounded_size(what: str, tmp_path: Path) -> None:
+    program, why = HANDED_OVER[what]
+
+    async def work(router: Router) -> Any:
+        result = await router.call("r", "execute", {"code": program})
+        return result, await router.call("r", "plain__direct")
+
+    notes = Notes()
+    limits = "code_seconds = 60\ncode_memory_mb = 128\nmax_result_bytes = 20000"
+    result, after = run(tmp_path, work, limits, notes)
+    assert why in result.text
+    assert len(result.text) < 20_500
+    assert notes.added == []
+    assert after.text == "direct"
+
+
+def test_a_programs_own_error_output_is_shown_and_leaves_its_calls_alone(tmp_path: Path) -> None:
+    program = (
+        "import sys\nprint('one')\nprint('two', end='', file=sys.stderr)\n"
+        "print(await notes__add(text='a\\nnotes__burn\\n{}'))\nprint('three', file=sys.stderr)"
+    )
+    notes = Notes()
+    assert execute(tmp_path, program, notes=notes).text == "one\ntwo1\nthree\n"
+    assert notes.added == ["a\nnotes__burn\n{}"]
+
+
+RESULTS: dict[str, tuple[Any, str]] = {
+    "half of a character": ('{"a": "\\ud800"}', "half of a character"),
+    "an int of 100,000 digits": ("9" * 100_000, "str"),
+    "text that is nested deeply": ("[" * 90_000 + "]" * 90_000, "str"),
+    "numbers that are none": ("[NaN, Infinity, -1e999]", "list"),
+    "an error of half a character": (RuntimeError("odd \ud800"), "odd"),
+}
+
+
+@pytest.mark.parametrize("what", RESULTS)
+def test_odd_results_reach_a_program_as_values_or_errors(what: str, tmp_path: Path) -> None:
+    value, kind = RESULTS[what]
+
+    def odd() -> str:
+        """Be odd."""
+        if isinstance(value, Exception):
+            raise value
+        return str(value)
+
+    class Odd(Notes):
+        def servers(self) -> dict[str, LocalServer]:
+            tools = [odd, super().servers()["notes"].tools[3]]
+            notes = LocalServer(tools, "Notes.", effects=["read"], mode="code")
+            return {**super().servers(), "notes": notes}
+
+    program = (
+        "try:\n    print(type(await notes__odd()))\nexcept Exception as e:\n    print(repr(e))"
+    )
+    result = execute(tmp_path, program, notes=Odd())
+    assert result.ok
+    assert kind in result.text
+
+
+def test_a_program_that_takes_too_long_ends_with_its_calls(tmp_path: Path, leap: Any) -> None:
+    begun, ended = threading.Event(), list[str]()
+
+    async def wait() -> str:
+        """Wait."""
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("call")
+        return "waited"
+
+    class Waiting(Notes):
+        def servers(self) -> dict[str, LocalServer]:
+            tools = [wait, super().servers()["notes"].tools[3]]
+            notes = LocalServer(tools, "Notes.", effects=["read"], mode="code")
+            return {**super().servers(), "notes": notes}
+
+    async def work(router: Router) -> Result:
+        leap.after(begun)
+        return await router.call("r", "execute", {"code": "await notes__wait()"})
+
+    result = run(tmp_path, work, "code_timeout_s = 60", Waiting())
+    assert (result.outcome, ended) == ("timeout", ["call"])
+    assert [row["tool"] for row in calls(tmp_path)] == ["wait", "execute"]
 
 
 DOUBLED = "x = [1]\nfor i in range(60):\n    x = [x, x]\n"

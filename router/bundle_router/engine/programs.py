@@ -140,6 +140,8 @@ async def _execute(at: CallPorts, programs: Programs, own: AdmittedCall, call: C
         memory_bytes=limits.code_memory_mb * 1024 * 1024,
         calls=limits.code_calls,
         output_chars=limits.max_result_bytes,
+        # JSON of only ASCII: up to six characters for a byte that counts in `max_argument_bytes`.
+        argument_chars=6 * limits.max_argument_bytes,
     )
     try:
         async with asyncio.timeout(limits.code_timeout_s):

@@ -146,18 +146,24 @@ def called_and_undefined(program: str, named: Iterable[str]) -> Sequence[str]:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """An agent's program, with its functions' names and stubs.
-
-    Its computing seconds, memory, calls and printed characters are bounded.
-    """
+    """An agent's program, with its functions' names and stubs, and its bounds."""
 
     text: str
+    """The program, as the agent wrote it."""
     stubs: str
+    """Typed stubs of its functions, for the checker."""
     names: tuple[str, ...]
+    """The names of its functions."""
     seconds: float
+    """Seconds that it may compute."""
     memory_bytes: int
+    """Memory that its interpreter may take."""
     calls: int
+    """Calls that it may make."""
     output_chars: int
+    """Printed characters that are kept, and characters that are kept of an error."""
+    argument_chars: int
+    """Characters of the arguments of one call, as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
