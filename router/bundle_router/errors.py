@@ -211,6 +211,11 @@ STORAGE_FAULTS: Final = {
         "io_error",
         "there is a file where a folder is needed: move it away, or choose another folder",
     ),
+    errno.EMLINK: (
+        "not_private",
+        "put a copy in its place (`cp FILE FILE.copy && mv FILE.copy FILE`), or choose another"
+        " runs directory",
+    ),
     errno.EMFILE: (
         "out_of_files",
         "close_run finished runs, or raise the limit of open files (`ulimit -n`)",

@@ -9,6 +9,7 @@ from typing import Final
 from bundle_router.adapters.text_files import read_within
 from bundle_router.errors import RequestError, storage_error
 from bundle_router.review.config_changes import FILE_NAME, ConfigChange, changes_from
+from bundle_router.tools.descriptors import refuse_links
 
 MAX_BYTES: Final = 256 * 1024 * 1024
 
@@ -24,6 +25,7 @@ def append_change(folder: Path, change: ConfigChange) -> Path:
             path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644
         )
         with os.fdopen(descriptor, "wb") as file:
+            refuse_links(FILE_NAME, os.fstat(descriptor))
             file.write(change.to_line().encode())
             file.flush()
             os.fsync(descriptor)

@@ -12,21 +12,24 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
+
+from bundle_router.tools.descriptors import refuse_links
 
 RETRY_S: Final = 0.005
 
 
 def create_private(path: str | Path) -> None:
-    """Create the file, empty and readable by its owner alone, unless it exists. Raises OSError."""
-    with suppress(FileExistsError):
-        os.close(
-            os.open(
-                os.path.realpath(path), os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600
-            )
-        )
+    """Create the file, empty and readable by its owner alone, unless it exists.
+
+    Raises OSError, also for a hard link.
+    """
+    real_path = os.path.realpath(path)
+    try:
+        os.close(os.open(real_path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        refuse_links(Path(path).name, Path(real_path).stat())
 
 
 def use_wal(connection: sqlite3.Connection, wait_s: float) -> None:

@@ -16,6 +16,7 @@ It is no config file and is never read as one, because a config can't grant itse
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -120,6 +121,8 @@ class AccessTokens:
                 self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600
             )
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                if (names := os.fstat(descriptor).st_nlink) > 1:
+                    raise OSError(errno.EMLINK, f"it is a hard link: the file has {names} names")
                 fcntl.flock(
                     descriptor, fcntl.LOCK_EX
                 )  # the same name twice would make the whole file unreadable

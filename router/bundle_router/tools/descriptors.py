@@ -5,8 +5,17 @@ Imports nothing of ours, so that every room that opens files can use it.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
+
+
+def refuse_links(name: str, found: os.stat_result) -> None:
+    """Raise OSError for the status of an open file that has a second name: whoever writes to it
+    changes the other one's content, wherever that lies.
+    """
+    if found.st_nlink > 1:
+        raise OSError(errno.EMLINK, f"{name} is a hard link: the file has {found.st_nlink} names")
 
 
 class Opened:

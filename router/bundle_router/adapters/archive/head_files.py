@@ -22,7 +22,7 @@ from bundle_router.core.records.chain import Appended, File, genesis
 from bundle_router.core.records.heads import StoredHead
 from bundle_router.core.records.run_header import RunHeader
 from bundle_router.errors import CorruptRun, RequestError, storage_error
-from bundle_router.tools.descriptors import Opened
+from bundle_router.tools.descriptors import Opened, refuse_links
 
 HEADS: Final = ".heads"
 """Default folder of heads, in the runs directory."""
@@ -131,6 +131,7 @@ class FolderHeads:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             fd = os.open(self.folder / name, _FLAGS, 0o600)
         with Opened(fd):
+            refuse_links(name, os.fstat(fd))
             _wait_for_lock(fd, name, fcntl.LOCK_EX)
             yield fd
 

@@ -23,7 +23,7 @@ from bundle_router.adapters.text_files import read_bounded
 from bundle_router.core.models.canonical import encode
 from bundle_router.errors import CorruptRun, StorageError, storage_error
 from bundle_router.review.learning.recorded_steps import StepLabel
-from bundle_router.tools.descriptors import Opened
+from bundle_router.tools.descriptors import Opened, refuse_links
 
 FILE: Final = "labels.jsonl"
 MAX_BYTES: Final = 16 * 1024 * 1024
@@ -59,6 +59,7 @@ def append_label(run_dir: Path, correction: StepLabel) -> Path:
                 raise StorageError(
                     f"{path} is not a regular file", kind="io_error", advice="remove it"
                 )
+            refuse_links(FILE, os.fstat(descriptor))
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             _cut_torn_end(descriptor)
             if os.write(descriptor, line) != len(line):

@@ -26,7 +26,7 @@ from bundle_router.core.models.canonical import decode
 from bundle_router.core.records.chain import FILES
 from bundle_router.core.records.run_header import LISTS, RUN_SCHEMA, RunHeader
 from bundle_router.errors import STORAGE_FAULTS, CorruptRun, StorageError, storage_error
-from bundle_router.tools.descriptors import ClosedOnError, Opened
+from bundle_router.tools.descriptors import ClosedOnError, Opened, refuse_links
 
 
 class Storage:
@@ -222,14 +222,31 @@ def _refuse_foreign_link(storage: Storage, path: str) -> None:
 
 
 def open_file(storage: Storage, dir_fd: int, name: str, flags: int) -> int:
-    """Open or create a private regular file of the run."""
-    fd = storage.open(name, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=dir_fd)
+    """Open or create a private regular file of the run. A hard link is refused, unchanged."""
+    opening = (flags & ~os.O_TRUNC) | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    fd = storage.open(name, opening, 0o600, dir_fd=dir_fd)
     with ClosedOnError(fd, storage.close):
         found = storage.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file")
+        refuse_links(name, found)
+        if flags & os.O_TRUNC and found.st_size:
+            storage.ftruncate(fd, 0)
         if stat.S_IMODE(found.st_mode) != 0o600:
             storage.fchmod(fd, 0o600)
+    return fd
+
+
+def open_to_write(storage: Storage, dir_fd: int, name: str, flags: int) -> int:
+    """Open a file of the run that exists, for writing. A link of either kind is refused."""
+    fd = storage.open(name, flags | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=dir_fd)
+    try:
+        found = storage.fstat(fd)
+        if found.st_nlink > 1:
+            refuse_links(name, found)
+    except BaseException:
+        storage.close(fd)
+        raise
     return fd
 
 

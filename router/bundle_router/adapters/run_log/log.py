@@ -23,6 +23,7 @@ from bundle_router.adapters.run_log.directory import (
     failed,
     from_os,
     identity,
+    open_to_write,
     read_header,
     replace_text,
     translate_errors,
@@ -368,8 +369,8 @@ class DiskRunLog:
         segment = self._segments["routing"]
         with self._folder.opened() as folder, translate_errors("open the files of", self.path):
             self._folder.open_lock(folder)
-            flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW
-            fd = self._storage.open(PRESENCE, flags, dir_fd=folder)
+            flags = os.O_RDWR | os.O_APPEND
+            fd = open_to_write(self._storage, folder, PRESENCE, flags)
             try:
                 if not try_lock(self._storage, fd, fcntl.LOCK_SH, until_s):
                     raise self._folder.busy_error(fd, "is ending or deleting it")
@@ -382,7 +383,7 @@ class DiskRunLog:
                     self._setting.durable
                 ):  # the kernel reports a failed write-back only to descriptors open meanwhile
                     calls = self._segments["calls"]
-                    calls.fd = self._storage.open(calls.name, flags, dir_fd=folder)
+                    calls.fd = open_to_write(self._storage, folder, calls.name, flags)
             except BaseException:  # an interrupted caller must release its lock too
                 self._folder.let_go()
                 self._storage.close(fd)

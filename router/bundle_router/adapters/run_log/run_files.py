@@ -39,6 +39,7 @@ from bundle_router.adapters.run_log.directory import (
     identity,
     open_file,
     open_run,
+    open_to_write,
     translate_errors,
     write_all,
 )
@@ -278,8 +279,8 @@ class RunFolder:
         """
         if name not in self._files:
             with self.opened() as folder, translate_errors("open", f"{self.path}/{name}"):
-                flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-                self._files[name] = self._storage.open(name, flags, dir_fd=folder)
+                flags = os.O_WRONLY | os.O_APPEND
+                self._files[name] = open_to_write(self._storage, folder, name, flags)
         return self._files[name]
 
     @contextmanager
@@ -526,7 +527,7 @@ class RunChain:
         )
 
     def _heal(self, dir_fd: int, segment: Segment, size: int, *, durable: bool) -> RepairedTail:
-        opened = self._storage.open(segment.name, os.O_RDWR | os.O_NOFOLLOW, dir_fd=dir_fd)
+        opened = open_to_write(self._storage, dir_fd, segment.name, os.O_RDWR)
         with Opened(opened, self._storage.close) as fd:
             saved = self._save_beside(dir_fd, fd, segment, size, durable=durable)
             self._storage.ftruncate(fd, segment.size)
@@ -564,7 +565,7 @@ class RunChain:
             start = max(0, segment.size - _BLOCK)
             if segment.size == start:
                 continue
-            opened = self._storage.open(segment.name, os.O_RDWR | os.O_NOFOLLOW, dir_fd=dir_fd)
+            opened = open_to_write(self._storage, dir_fd, segment.name, os.O_RDWR)
             with Opened(
                 opened, self._storage.close
             ) as fd:  # without O_APPEND: the bytes are written over themselves
