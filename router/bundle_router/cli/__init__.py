@@ -10,18 +10,15 @@ closed pipe and a termination, as shells expect.
 from __future__ import annotations
 
 import argparse
-import atexit
-import gc
 import io
 import os
 import signal
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from importlib import import_module
-from importlib.machinery import PathFinder
 from pathlib import Path
-from types import FrameType, ModuleType
-from typing import Any, Final, NoReturn
+from types import FrameType
+from typing import Final, NoReturn
 
 from bundle_router import __version__
 from bundle_router.errors import RouterError, refuse_windows
@@ -95,17 +92,6 @@ def _have_streams() -> None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - for good
 
 
-class _Deferred(ModuleType):
-    """A module that is imported, once, when something of it is first used (`LazyLoader` may run it
-    in two threads).
-    """
-
-    def __getattr__(self, name: str) -> Any:
-        if sys.modules.get(self.__name__) is self:
-            del sys.modules[self.__name__]
-        return getattr(import_module(self.__name__), name)
-
-
 class _Parser(argparse.ArgumentParser):
     """A parser for which a wrong option is a bad request: status 3, since 2 means an invalid
     config.
@@ -150,13 +136,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     _have_streams()
     _print_in_any_encoding()
     verb = next((word for word in words if word in VERBS), "")
-    if argv is None:
-        atexit.register(gc.freeze)  # so that the interpreter collects no garbage when it ends
-    # In a short process that starts no agent, garbage and asyncio took a fifth of a cold `route`.
-    if argv is None and verb not in ("serve", "deferral"):
-        gc.set_threshold(100_000, 50, 50)
-        deferred = sys.modules.setdefault("asyncio", _Deferred("asyncio"))
-        deferred.__spec__ = deferred.__spec__ or PathFinder.find_spec("asyncio")
     try:
         refuse_windows(sys.platform if verb else "")
         arguments = parser((verb,)).parse_args(words)
