@@ -48,6 +48,7 @@ SHARED_ADAPTERS = {
     *(
         "artifact_files",
         "database_file",
+        "host_changes",
         "json_schema",
         "loop",
         "linear_patterns",

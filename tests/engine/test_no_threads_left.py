@@ -5,17 +5,14 @@ undone.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
-import sys
 import threading
-from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
 from bundle_router import Step, load_catalog
 from bundle_router.adapters.json_schema import SchemaChecker
-from bundle_router.adapters.workers import FULL_EVERY, Stage, Workers, run_in_turn
+from bundle_router.adapters.workers import Stage, Workers, run_in_turn
 from bundle_router.engine.open_runs import in_thread
 from bundle_router.errors import ToolFailure
 from bundle_router.testing import fake_router
@@ -117,100 +114,3 @@ def test_what_is_further_on_comes_first_and_so_do_what_came_first_among_equals()
 
     asyncio.run(main())
     assert done == [(1, "shaped"), (4, "shaped"), (3, "taken_apart"), (0, "read"), (2, "read")]
-
-
-def as_soon_as(is_so: Callable[[], bool]) -> None:
-    tries = iter(range(3_000))
-    while not is_so():
-        assert next(tries, None) is not None, "it is not as before"
-        threading.Event().wait(0.01)
-
-
-def test_the_interpreter_changes_hands_often_while_a_large_result_is_worked_at_and_as_before_afterwards() -> (
-    None
-):
-    """An event loop that wakes waits for the interpreter two or three times, each time so long."""
-    as_soon_as(lambda: sys.getswitchinterval() > 0.001)
-
-    async def main() -> float:
-        return await run_in_turn("read", sys.getswitchinterval)
-
-    assert asyncio.run(main()) <= 0.000_2
-    as_soon_as(lambda: sys.getswitchinterval() > 0.001)
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_no_collection_goes_through_all_of_a_large_result_and_the_collector_is_as_before_afterwards(
-    fails: bool,
-) -> None:
-    """One takes 100 ms, in which every event loop of the process stands still."""
-    as_soon_as(lambda: gc.get_threshold()[2] < 1_000)
-    before = gc.get_threshold()
-    kept: list[list[int]] = []
-
-    def work() -> None:
-        kept.extend([n] for n in range(1_000_000))  # so many new ones that one is due
-        if fails:
-            raise ValueError("no JSON")
-
-    async def main() -> int:
-        gc.collect()
-        counted: int = gc.get_stats()[2]["collections"]
-        with contextlib.suppress(ValueError):
-            await run_in_turn("read", work)
-        kept.extend([n] for n in range(10_000))  # it waits for the next stage, and the loop goes on
-        counted = int(gc.get_stats()[2]["collections"]) - counted
-        kept.clear()
-        return counted
-
-    assert asyncio.run(main()) == 0
-    as_soon_as(lambda: gc.get_threshold() == before)
-
-
-@pytest.fixture
-def nothing_frozen() -> Iterator[None]:
-    gc.unfreeze()
-    yield
-    gc.freeze()  # as the suite has it
-
-
-@pytest.mark.usefixtures("nothing_frozen")
-def test_after_many_large_results_the_collector_goes_through_what_they_left_and_not_through_what_was_there() -> (
-    None
-):
-    """A process has some 400,000 objects, which take 100 ms."""
-    as_soon_as(lambda: gc.get_threshold()[2] < 1_000)
-    seen: list[int] = []
-
-    class Left:
-        def __del__(self) -> None:
-            seen.append(1)
-
-    async def main() -> None:
-        await run_in_turn("read", lambda: None)
-        was_there = gc.get_freeze_count()
-        left = Left()
-        left.itself = left  # type: ignore[attr-defined] # a cycle, which only a collection frees
-        gc.collect(1)  # it is old when it is left, and only a full collection finds it
-        del left
-        await asyncio.gather(*(run_in_turn("read", lambda: None) for _ in range(FULL_EVERY)))
-        assert seen
-        assert was_there > 50_000
-        assert gc.get_freeze_count() > was_there - 1_000
-
-    asyncio.run(main())
-    as_soon_as(lambda: not gc.get_freeze_count())
-
-
-async def in_turn(work: Callable[[], object]) -> None:
-    await run_in_turn("read", work)
-
-
-@pytest.mark.usefixtures("nothing_frozen")
-def test_what_an_engine_has_frozen_stays_frozen() -> None:
-    as_soon_as(lambda: gc.get_threshold()[2] < 1_000)
-    before = gc.get_threshold()
-    gc.freeze()
-    asyncio.run(in_turn(lambda: None))
-    as_soon_as(lambda: gc.get_threshold() == before)
-    assert gc.get_freeze_count()

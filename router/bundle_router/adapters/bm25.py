@@ -23,6 +23,7 @@ from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from bundle_router.adapters.host_changes import SEARCH_LOGGER
 from bundle_router.core.search.index import COLLECTIONS, MIN_RESPELT, Collection, Document, Hits
 from bundle_router.core.search.text import Stem
 
@@ -49,7 +50,7 @@ def _library() -> Any:
     import bm25s  # 0.1 s with numpy
 
     # bm25s sets its logger to DEBUG, so every root handler would print how each index is built.
-    logging.getLogger("bm25s").setLevel(logging.WARNING)
+    logging.getLogger(SEARCH_LOGGER).setLevel(logging.WARNING)
     return bm25s
 
 

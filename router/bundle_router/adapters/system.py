@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Final
 
 from bundle_router.ports import Clock
 
@@ -45,6 +46,9 @@ def _is_present(name: str) -> bool:
     return bool(os.environ.get(what)) if kind == "env" else shutil.which(what) is not None
 
 
+_TOKENIZER_FOLDER: Final = "TIKTOKEN_CACHE_DIR"
+
+
 def token_counter() -> Callable[[str], int] | None:
     """Return a function that counts the tokens of a text as cl100k_base does; None without a
     tokenizer. Never uses the network: litellm carries the vocabulary that tiktoken would fetch.
@@ -57,8 +61,15 @@ def token_counter() -> Callable[[str], int] | None:
     folder = Path(carrier.origin).parent / "litellm_core_utils" / "tokenizers"
     if not folder.is_dir():
         return None
-    os.environ["TIKTOKEN_CACHE_DIR"] = str(folder)
     import tiktoken
 
-    encoding = tiktoken.get_encoding("cl100k_base")
+    hosts = os.environ.get(_TOKENIZER_FOLDER)
+    os.environ[_TOKENIZER_FOLDER] = str(folder)
+    try:
+        encoding = tiktoken.get_encoding("cl100k_base")
+    finally:
+        if hosts is None:
+            del os.environ[_TOKENIZER_FOLDER]
+        else:
+            os.environ[_TOKENIZER_FOLDER] = hosts
     return lambda text: len(encoding.encode(text, disallowed_special=()))

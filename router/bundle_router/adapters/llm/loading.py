@@ -2,7 +2,7 @@
 
 litellm's import takes seconds of CPU, fetches a price list, reads any `.env` file and prints errors
 to standard output. So it is imported in a thread, only if a model is configured, with all of that
-switched off. Settings of the host application are not changed.
+switched off. What stays changed of the host's process stands in `host_changes`.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from bundle_router.adapters.host_changes import (
+    LITELLM_LOGGERS,
+    LITELLM_VARIABLES,
+    MODEL_LOGGERS,
+)
 from bundle_router.adapters.llm.wire import allowance
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
 
-_HABITS: Final = {
-    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-    "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS": "True",
-    "LITELLM_MODE": "PRODUCTION",
-}
 _MALFORMED: Final = (
     r"(?s)Pydantic serializer warnings:.*(?:CompletionUsage|\[Choice\]|Expected"
     r" `(?:Choice|ChatCompletion\w*)`"
@@ -34,8 +34,6 @@ _MALFORMED: Final = (
 )
 OUR_THREADS: Final = ("bundle-router-import", "bundle-router-model", "bundle-router-embedder")
 """The threads that run only our own calls. (Threads of ours also run tools of the host.)"""
-_LITELLM: Final = ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy")
-_LOGGERS: Final = (*_LITELLM, "instructor", "instructor.v2.retry", "httpx", "openai._base_client")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +100,9 @@ _NOT_ON_STDOUT: Final = _NotOnStdout()
 
 
 def _import() -> Libraries:
-    for name, value in _HABITS.items():
+    for name, value in LITELLM_VARIABLES.items():
         os.environ.setdefault(name, value)
-    for name in _LOGGERS:  # before the import, which logs already
+    for name in MODEL_LOGGERS:  # before the import, which logs already
         logging.getLogger(name).addFilter(_NOT_OURS)
     is_hosts = "litellm" in sys.modules
     with warnings.catch_warnings():
@@ -118,10 +116,9 @@ def _import() -> Libraries:
     silence_warnings()
     litellm.suppress_debug_info = True
     if not is_hosts:
-        for handler in (
-            handler for name in _LITELLM for handler in logging.getLogger(name).handlers
-        ):
-            handler.addFilter(_NOT_ON_STDOUT)
+        for name in LITELLM_LOGGERS:
+            for handler in logging.getLogger(name).handlers:
+                handler.addFilter(_NOT_ON_STDOUT)
     return Libraries(litellm, instructor)
 
 

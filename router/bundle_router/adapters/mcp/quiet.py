@@ -16,21 +16,8 @@ from contextvars import Context, ContextVar
 from functools import cache
 from typing import Any, Final
 
-LOGGERS: Final = (
-    "client",
-    "httpx2",
-    *(f"mcp.client.{name}" for name in ("auth.oauth2", "client", "sse", "streamable_http")),
-    *(
-        f"mcp.server.{name}"
-        for name in ("_streamable_http_modern", "connection", "context", "lowlevel.server")
-    ),
-    *(
-        f"mcp.server.{name}"
-        for name in ("request_state", "runner", "session", "streamable_http", "subscriptions")
-    ),
-    "mcp.server.streamable_http_manager",
-    *(f"mcp.shared.{name}" for name in ("direct_dispatcher", "dispatcher", "jsonrpc_dispatcher")),
-)
+from bundle_router.adapters.host_changes import SDK_LOGGERS
+
 _MIN_S: Final = 1.0
 
 
@@ -45,7 +32,7 @@ class LogListener:
         self._report = report
         self._reported_at: float | None = None
         self._unreported = 0
-        for name in LOGGERS:
+        for name in SDK_LOGGERS:
             logging.getLogger(name).addFilter(_FILTER)  # adding it again has no effect
 
     def listen(self) -> None:
