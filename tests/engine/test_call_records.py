@@ -552,8 +552,10 @@ class Watched(dict[str, Any]):
         return super().items()
 
 
-@pytest.mark.parametrize(("many", "where"), [(1, "MainThread"), (20_000, "large-results")])
-def test_large_arguments_are_read_off_the_event_loop_and_where_no_full_collection_stops_it(
+@pytest.mark.parametrize(
+    ("many", "where"), [(1, "MainThread"), (20_000, "bundle-router-large-results")]
+)
+def test_large_arguments_are_read_in_the_thread_for_large_results(
     open_with: Opened, many: int, where: str
 ) -> None:
     class Rows(BaseModel):
@@ -573,7 +575,7 @@ def test_large_arguments_are_read_off_the_event_loop_and_where_no_full_collectio
                         "r-1", name, {**given, "arguments": rows} if given else rows, key=key
                     )
                 ).ok
-            assert {"MainThread", "large-results"} & Watched.threads == {where}
+            assert {"MainThread", "bundle-router-large-results"} & Watched.threads == {where}
 
     asyncio.run(main())
 
