@@ -196,6 +196,20 @@ def _reason(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
 
 
+def _refuse_way_out(root: Path, folder: Path) -> None:
+    """Raise RequestError if a folder of the scaffold is a link that leads elsewhere. The uppermost
+    (`config`, `bundles`) may be one: an operator may keep it elsewhere.
+    """
+    if folder == root:
+        return
+    uppermost = root / folder.relative_to(root).parts[0]
+    if not folder.resolve().is_relative_to(uppermost.resolve()):
+        raise RequestError(
+            f"{folder} is a link that leads out of its folder",
+            advice="take the link away, or choose another place",
+        )
+
+
 def _note_on(kept: Path) -> str:
     if kept.name != ".gitignore":
         return ""
@@ -233,6 +247,7 @@ def scaffold(target: str | os.PathLike[str]) -> list[ScaffoldedFile]:
     done = []
     for relative, text in scaffold_texts(shipped).items():
         path = root / relative
+        _refuse_way_out(root, path.parent)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("x", encoding="utf-8", newline="\n") as file:

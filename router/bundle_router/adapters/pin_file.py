@@ -43,6 +43,10 @@ class PinFiles:
         Raises CorruptPins if the file is invalid.
         """
         path = self.path(server)
+        if not self._root.resolve().is_relative_to(self._root.parent.resolve()):
+            raise CorruptPins(
+                f"{self._root}: can't be read: it is a link that leads out of its folder"
+            )
         try:
             data = read_bounded(path, MAX_BYTES, follow=False)
         except FileNotFoundError:
