@@ -193,6 +193,7 @@ def test_every_attack_that_was_tried_has_a_place_among_the_promises() -> None:
         "S-45",
         "S-46",
         "S-47",
+        "S-48",
         "F-19",
         "F-28",
     }

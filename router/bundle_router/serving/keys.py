@@ -31,7 +31,7 @@ _MARK: Final = "brk_"
 _RUN_TOKEN: Final = re.compile(rb"brk_[A-Za-z0-9_-]{43}")
 _PURPOSE: Final = b"bundle-router/mcp-run/2\0"
 
-Scope = Literal["route", "call", "review", "edit"]
+Scope = Literal["route", "call", "review", "edit", "metrics"]
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 
 

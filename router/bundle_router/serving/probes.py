@@ -6,6 +6,8 @@ Rules:
 2. Ready means able to store a decision and to answer agents: the store is writable, the MCP SDK is
    loaded, and the service is not stopping. An invalid config edit or an unavailable server is
    reported but does not count: the last good config stays in force.
+3. `/metrics` counts what all principals do. It needs the scope `metrics` or `review`, and a token
+   that speaks for no single principal.
 """
 
 from __future__ import annotations
@@ -19,8 +21,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from bundle_router.errors import RouterError
-from bundle_router.serving.keys import NOBODY
+from bundle_router.serving.api.routes import respond
+from bundle_router.serving.keys import NOBODY, Caller
 from bundle_router.serving.metrics import CONTENT_TYPE, ServiceMetrics
+from bundle_router.serving.refusals import refusal_of
 from bundle_router.serving.reloading import ConfigWatch
 from bundle_router.wiring import Router
 
@@ -48,7 +52,12 @@ def probe_routes(
             }
         return JSONResponse(body, 200 if body["ready"] else 503)
 
-    async def series(_request: Request) -> Response:
+    async def series(request: Request) -> Response:
+        caller: Caller = request.scope["user"]
+        # Whoever may see the pages may see this; a scraper needs no more than its own scope.
+        why = refusal_of(caller, "review" if "review" in caller.scopes else "metrics")
+        if why is not None:
+            return respond(why)
         return Response(metrics.text(), headers={"content-type": CONTENT_TYPE})
 
     table = (("/healthz", healthz), ("/readyz", readyz), ("/metrics", series))

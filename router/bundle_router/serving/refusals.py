@@ -57,6 +57,14 @@ OTHER_PRINCIPAL: Final = Refusal(
 )
 
 
+NO_SUCH_RUN: Final = Refusal(
+    404, "unknown_run", "This run has no decision yet.", advice="route a step of it first"
+)
+"""Answers for a run that does not exist, and for one of another principal. It names no run: an id
+that is refused may be a secret in the wrong place.
+"""
+
+
 def missing_scope(scope: str) -> Refusal:
     """Return the refusal for a token without the scope."""
     sentence = f"This request needs the scope {scope!r}, which this token lacks."

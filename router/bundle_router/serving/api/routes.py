@@ -18,7 +18,7 @@ from starlette.routing import BaseRoute, Route
 
 from bundle_router.core.models import RUN_ID, Decision
 from bundle_router.core.tools.shaping.media_forms import IMAGES
-from bundle_router.errors import RouterError, UnknownRun
+from bundle_router.errors import CorruptRun, RouterError, UnknownRun
 from bundle_router.serving.api.bodies import (
     KEY,
     CallBody,
@@ -45,6 +45,7 @@ from bundle_router.serving.gate import is_json, values_of
 from bundle_router.serving.idling import IdleRuns
 from bundle_router.serving.keys import Caller, Scope
 from bundle_router.serving.refusals import (
+    NO_SUCH_RUN,
     OTHER_PRINCIPAL,
     Message,
     Receive,
@@ -163,7 +164,8 @@ class DecisionApi:
         except RefusedRequest as refused:
             response = respond(refused.refusal)
         except RouterError as error:
-            refusal = problem_of(error)
+            is_unknown = isinstance(error, UnknownRun) and caller.principal
+            refusal = NO_SUCH_RUN if is_unknown else problem_of(error)
             if refusal.status >= 500:
                 self._access.report("error", "request.failed", route=route, error=error)
             response = respond(refusal)
@@ -293,34 +295,36 @@ class DecisionApi:
         """Return the run in the path, if the caller may access it."""
         run_id = str(request.path_params["run_id"])
         if RUN_ID.fullmatch(run_id) is None:
-            raise RefusedRequest(_no_run(run_id))
+            raise RefusedRequest(NO_SUCH_RUN)
         await self._refuse_foreign(request.scope["user"], run_id)
         return run_id
 
     async def _refuse_foreign(
         self, caller: Caller, run_id: str, *, may_be_new: bool = False
     ) -> None:
-        """Refuse a run of another principal as if it did not exist."""
-        if caller.principal:
-            try:
-                principal = await self._access.principal(run_id)
-            except UnknownRun:
-                if may_be_new:
-                    return
-                raise
-            if principal != caller.principal:
-                raise RefusedRequest(_no_run(run_id))
+        """Refuse a run of another principal as if it did not exist.
+
+        So is a damaged one, of which nobody knows whose it was.
+        """
+        if not caller.principal:
+            return
+        try:
+            principal = await self._access.principal(run_id)
+        except UnknownRun:
+            if may_be_new:
+                return
+            raise
+        except CorruptRun as error:
+            self._access.report("error", "request.failed", error=error)
+            raise RefusedRequest(NO_SUCH_RUN) from None
+        if principal != caller.principal:
+            raise RefusedRequest(NO_SUCH_RUN)
 
 
 def respond(refusal: Refusal) -> Response:
     """Return a refusal as problem details."""
     headers = {name.decode(): value.decode() for name, value in refusal.headers}
     return JSONResponse(refusal.to_json(), refusal.status, headers, "application/problem+json")
-
-
-def _no_run(run_id: str) -> Refusal:
-    sentence = f"run {run_id[:128]!r} has no decision yet."
-    return Refusal(404, "unknown_run", sentence, advice="route a step of it first")
 
 
 def _body(request: Request, model: type[Body]) -> Body:

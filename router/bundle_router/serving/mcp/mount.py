@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from bundle_router.core.models import Step
-from bundle_router.errors import RequestError, RouterError, UnknownRun
+from bundle_router.errors import CorruptRun, RequestError, RouterError, UnknownRun
 from bundle_router.serving.gate import (
     ROOT,
     UNAUTHORIZED,
@@ -23,7 +23,7 @@ from bundle_router.serving.gate import (
 )
 from bundle_router.serving.keys import Caller, run_tag
 from bundle_router.serving.mcp.served_runs import ServedRun, ServedRuns
-from bundle_router.serving.refusals import Refusal, missing_scope, refuse
+from bundle_router.serving.refusals import NO_SUCH_RUN, Refusal, missing_scope, refuse
 from bundle_router.wiring.endpoint_access import EndpointAccess
 
 if TYPE_CHECKING:
@@ -106,11 +106,8 @@ class McpMount:
         try:
             if to is None:
                 return await self._token_runs.get(caller)
-            if (
-                caller.principal
-                and await self._runs.access.principal(to.run_id) != caller.principal
-            ):
-                return Refusal(404, "unknown_run", f"run {to.run_id!r} has no decision yet.")
+            if caller.principal and not await self._belongs_to(to.run_id, caller.principal):
+                return NO_SUCH_RUN
             if (
                 caller.run_id is not None
                 and run_tag(await self._runs.access.decision_id(to.run_id)) != caller.begun
@@ -122,6 +119,19 @@ class McpMount:
         except RouterError as trouble:
             status = 503 if isinstance(trouble, RequestError) else 500
             return Refusal(status, "unavailable", f"{trouble.message}: {trouble.advice}.")
+
+    async def _belongs_to(self, run_id: str, principal: str) -> bool:
+        """Return whether a run exists and all its steps are this principal's.
+
+        Of a damaged one nobody knows whose it was.
+        """
+        try:
+            return await self._runs.access.principal(run_id) == principal
+        except UnknownRun:
+            return False
+        except CorruptRun as error:
+            self._runs.access.report("error", "request.failed", error=error)
+            return False
 
 
 def _refuse_malformed(method: str, headers: Headers) -> Refusal | None:
