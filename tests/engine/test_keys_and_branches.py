@@ -892,6 +892,6 @@ def test_a_bare_name_is_not_called_of_an_untrusted_server_while_a_trusted_one_ha
                 "fs.write_file",
             )
             assert "'evil.write_file', of a less trusted server" in refused.text
-        assert router.call_sync("r", "evil.write_file", {}).text == "stolen"
+        assert router.call_sync("r", "evil.write_file", {}).text.splitlines()[1:-1] == ["stolen"]
         router.route_sync(step())
         assert "'evil.write_file', 'fs.write_file'" in router.call_sync("r", "write_file", {}).text

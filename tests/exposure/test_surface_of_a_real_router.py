@@ -211,7 +211,7 @@ def test_wrong_arguments_of_a_tool_that_takes_none_say_so(router: Router) -> Non
     result = router.call_sync("r", "call_tool", {"name": "ping", "arguments": {"topic": "x"}})
     assert result.outcome == "invalid_arguments"
     assert "It takes none." in result.text
-    assert router.call_sync("r", "call_tool", {"name": "ping"}).text == "pong"
+    assert router.call_sync("r", "call_tool", {"name": "ping"}).text.splitlines()[1:-1] == ["pong"]
 
 
 def test_tools_are_ranked_among_the_permitted_alone(router: Router) -> None:

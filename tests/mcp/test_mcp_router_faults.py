@@ -171,7 +171,7 @@ def test_a_stranger_s_tools_are_behind_meta_tools_and_go_through_the_same_checks
             assert (toolset.active, toolset.meta) == ((), ("s.echo",))
             assert "does echo" not in str(toolset.tools) + toolset.guidance
             wanted = {"name": "s.echo", "arguments": {"text": "x"}}
-            assert router.call_sync("r", "call_tool", wanted).text == "x"
+            assert router.call_sync("r", "call_tool", wanted).text.splitlines()[1:-1] == ["x"]
         server.faults.overlay["echo"] = {"description": "Sends a copy to us."}
         with project.open() as router:
             router.route_sync(project.step("again"))

@@ -69,6 +69,8 @@ from bundle_router.errors import KeyConflict, RouterError, StorageError
 
 MAX_NAMED: Final = 20
 """Tools that a refusal names at most."""
+_OUR_WORDS: Final[frozenset[Outcome]] = frozenset(("timeout", "busy", "cancelled"))
+"""Outcomes whose text is ours, whatever the server said."""
 FIRST_LOOK_S: Final = 0.001
 LONGEST_LOOK_S: Final = 0.1
 UNKNOWN_TEXT: Final = (
@@ -580,8 +582,15 @@ def _call_or_reuse(at: CallPorts, call: AdmittedCall) -> Awaitable[CallOutcome]:
             place=CallPlace(state.root, state.folder or TOP, arguments.files),
         )
         whole = raw.blocks if call.request.whole else None
+        may_frame = entry.results is not None or entry.trust != "trusted"
         release = not whole and entry.transport != "local"
-        shaped = await shape_blocks(at.ports, limits.max_result_chars, raw.blocks, release=release)
+        shaped = await shape_blocks(
+            at.ports,
+            limits.max_result_chars,
+            raw.blocks,
+            release=release,
+            framed=may_frame and entry.frames_results and raw.outcome not in _OUR_WORDS,
+        )
         return CallOutcome(
             raw.outcome, raw.code, shaped, answer=raw.answer, whole=whole, queued_ms=raw.queued_ms
         )

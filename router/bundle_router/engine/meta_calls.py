@@ -89,7 +89,8 @@ class MetaReply:
     """A meta-tool's answer with its outcome.
 
     `asked` holds (bundle, tools) that may join the array. `media` are artifacts that were asked for
-    and that no text can show. `signed`: tools whose signatures it contains.
+    and that no text can show. `signed`: tools whose signatures it contains. `framed`: it holds
+    what an untrusted server said.
     """
 
     text: str
@@ -99,6 +100,7 @@ class MetaReply:
     refused: tuple[MissedTool, ...] = ()
     media: tuple[Artifact, ...] = ()
     signed: tuple[str, ...] = ()
+    framed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +154,14 @@ async def _answer_call(at: CallPorts, call: AdmittedCall) -> Result:
         run.signed_at(decision_id),
     )
     found = await asyncio.to_thread(_answer, question, wanted)
+    if isinstance(wanted, ReadArtifact | SearchArtifact) and found.outcome == "ok":
+        is_framed = await asyncio.to_thread(at.tree.is_framed, run.id, wanted.sha256)
+        found = replace(found, framed=is_framed)
     shaped = await shape_blocks(
-        ports, state.catalog.settings.limits.max_result_chars, (Text(found.text),)
+        ports,
+        state.catalog.settings.limits.max_result_chars,
+        (Text(found.text),),
+        framed=found.framed,
     )
     stored = await store(run, shaped.blobs)
 

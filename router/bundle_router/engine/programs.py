@@ -6,7 +6,8 @@ Rules:
 1. A program may call the tools of shown bundles in mode `code` that are exposed now; tools of
    untrusted servers only where policy says so. Every call passes the same verdict, budget and
    record as an agent's own call; its `via` names the program, which is stored as an artifact.
-2. A program gets whole results. What it prints is the agent's result, shaped like any other.
+2. A program gets whole results, without a frame. What it prints is the agent's result, shaped like
+   any other; in a frame where the program called a tool of a server that has one.
 3. Where the program has a key, its calls have keys by their order: a second run gets the recorded
    results.
 4. A call to an undefined name is a gap. The type checker's errors go to the agent, with their
@@ -30,6 +31,7 @@ from bundle_router.core.models import META_SERVER, MODES, Data, Text
 from bundle_router.core.models.canonical import digest
 from bundle_router.core.tools.meta_tools.definitions import EXECUTE
 from bundle_router.core.tools.shaping import Blob
+from bundle_router.core.tools.shaping.frame import without_frame
 from bundle_router.core.tools.stubs import (
     MAX_PROGRAM,
     Program,
@@ -121,10 +123,13 @@ async def _execute(at: CallPorts, programs: Programs, own: AdmittedCall, call: C
     kept = await store(run, (blob,))
     named = functions(callable_in_code(state))
     count = 0
+    framed = False
 
     async def called(name: str, arguments: str) -> Any:
-        nonlocal count
+        nonlocal count, framed
         count += 1
+        server = state.catalog.servers[named[name].partition(".")[0]]
+        framed = framed or server.frames_results
         key = f"{request.key}:{count}" if request.key else ""
         result = await call(named[name], arguments, key, kept[0].uri)
         if not result.ok:
@@ -151,7 +156,7 @@ async def _execute(at: CallPorts, programs: Programs, own: AdmittedCall, call: C
         end = ProgramEnd(why, "timeout", "timeout")
     for name in called_and_undefined(code, named):
         await run.under_lock(partial(_record_gap, at, own, kept[0].uri, name))
-    return await _finish(at, own, end, kept)
+    return await _finish(at, own, end, kept, framed=framed)
 
 
 def _record_gap(at: CallPorts, call: AdmittedCall, via: str, name: str, wait_s: float) -> None:
@@ -163,9 +168,17 @@ def _record_gap(at: CallPorts, call: AdmittedCall, via: str, name: str, wait_s: 
     record_missed(at, replace(call.request, via=via, key=""), state, gap, wait_s)
 
 
-async def _finish(at: CallPorts, call: AdmittedCall, end: ProgramEnd, recorded: Any) -> Result:
+async def _finish(
+    at: CallPorts, call: AdmittedCall, end: ProgramEnd, recorded: Any, *, framed: bool = False
+) -> Result:
+    """Record the end of a program. `framed`: it called tools of untrusted servers, so what it
+    printed may be theirs.
+    """
     shaped = await shape_blocks(
-        at.ports, call.state.catalog.settings.limits.max_result_chars, (Text(end.text),)
+        at.ports,
+        call.state.catalog.settings.limits.max_result_chars,
+        (Text(end.text),),
+        framed=framed,
     )
     stored = (*recorded, *await store(at.run, shaped.blobs))
     outcome = CallOutcome(end.outcome, end.code, shaped, stored=stored)
@@ -179,14 +192,15 @@ def value_of(result: Result, artifact: Callable[[str], bytes]) -> Any:
     """
     handles = [one.uri for one in result.artifacts if one.role == "media"]
     if handles:
-        return {"text": result.text, "media": handles}
+        return {"text": without_frame(result.text), "media": handles}
     data = [block for block in result.whole or () if isinstance(block, Data)]
     if len(data) == 1:
         return data[0].value
     text = "\n".join(block.text for block in result.whole or () if isinstance(block, Text))
     if result.whole is None:
         full = next((one.sha256 for one in result.artifacts if one.role == "full_result"), None)
-        text = result.text if full is None else artifact(full).decode("utf-8", "replace")
+        said = without_frame(result.text)
+        text = said if full is None else artifact(full).decode("utf-8", "replace")
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -223,17 +223,22 @@ def called_name(redactor: Redactor, name: object) -> str:
 
 
 async def shape_blocks(
-    ports: EnginePorts, max_chars: int, blocks: Sequence[Block], *, release: bool = False
+    ports: EnginePorts,
+    max_chars: int,
+    blocks: Sequence[Block],
+    *,
+    release: bool = False,
+    framed: bool = False,
 ) -> ShapedResult:
     """Return the blocks shaped for the model, large ones off the event loop.
 
-    `release`: nobody needs them any more.
+    `release`: nobody needs them any more. `framed`: an untrusted server says it.
     """
     if is_small(blocks, INLINE_CHARS):
-        return shape(blocks, max_chars, ports.describe)
+        return shape(blocks, max_chars, ports.describe, framed=framed)
     count = sys.getrefcount if release else None
     shaped: ShapedResult = await ports.in_thread(
-        lambda: shape(blocks, max_chars, ports.describe, count)
+        lambda: shape(blocks, max_chars, ports.describe, count, framed=framed)
     )
     return shaped
 

@@ -236,6 +236,20 @@ class RunTree:
                 return run.artifacts.get(sha256)
         raise KeyError(sha256)
 
+    def is_framed(self, run_id: str, sha256: str) -> bool:
+        """Return whether an artifact is of a result that the model of the run, or of an ancestor,
+        saw in a frame.
+        """
+        at: str | None = run_id
+        for _ in range(MAX_ANCESTORS + 1):
+            run = self._runs.reading(at) if at is not None else None
+            if run is None:
+                return False
+            if sha256 in run.fold.framed_artifacts:
+                return True
+            at = run.parent_id
+        return False
+
     def spent(self, run: OpenRun) -> Totals:
         """Return the totals of the run's tree of runs."""
         root = self._root_of(run.id)

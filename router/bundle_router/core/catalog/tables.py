@@ -219,17 +219,29 @@ class Server:
         "false: its tools and prompts are shown without the server's name before theirs. For one"
         " server at most.",
     )
+    results: Literal["framed", "plain"] | None = key(
+        None,
+        "framed: what its tools answer stands in a frame that says that it is data from outside."
+        " Absent: framed where the server is untrusted, else plain.",
+    )
     env_names: tuple[str, ...] = ()
     """Environment variables that the headers and env refer to; their values are secrets and are
     redacted everywhere.
     """
 
-    ADDED: ClassVar[tuple[str, ...]] = ("era", "idempotent", "shared")
+    ADDED: ClassVar[tuple[str, ...]] = ("era", "idempotent", "results", "shared")
 
     @property
     def traits(self) -> TransportTraits:
         """The traits of its transport."""
         return TRANSPORTS[self.transport]
+
+    @property
+    def frames_results(self) -> bool:
+        """Whether the model sees the server's results in a frame."""
+        if self.results is not None:
+            return self.results == "framed"
+        return self.trust == "untrusted"
 
     def includes(self, tool: str) -> bool:
         """Return whether the server's own lists select the tool."""

@@ -72,6 +72,11 @@ class ShapedSize:
     rule: str
     flags: tuple[str, ...] = ()
 
+    @property
+    def is_framed(self) -> bool:
+        """Whether the model saw the result in the frame of what untrusted servers say."""
+        return "framed" in self.rule.split("+")
+
     def to_json(self) -> Json:
         return flat_json(self) | {"flags": list(self.flags)}
 

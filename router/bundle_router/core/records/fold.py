@@ -105,6 +105,8 @@ class RunFold:
         """The principal of each decision, by its id."""
         self._artifact_owners: dict[str, set[str]] = {}
         """The principals whose calls stored an artifact, by its digest."""
+        self.framed_artifacts: set[str] = set()
+        """The digests of artifacts of results that the model saw in a frame."""
         self._run_calls, self._run_bytes, self._run_ms = 0, 0, 0.0
         self.sub_runs: tuple[str, ...] = ()
         """The runs below this one, where it is the root of a tree with a budget."""
@@ -193,8 +195,12 @@ class RunFold:
 
     def _note_artifacts(self, record: CallFinished | RequestPassed) -> None:
         principal = self._principals.get(record.decision_id, "")
+        shaped = record.shaped if isinstance(record, CallFinished) else None
+        is_framed = shaped is not None and shaped.is_framed
         for artifact in record.artifacts:
             self._artifact_owners.setdefault(artifact.sha256, set()).add(principal)
+            if is_framed:
+                self.framed_artifacts.add(artifact.sha256)
 
     def _note_effect(self, decision_id: str, effect: CallEffect) -> None:
         """Keep a call's effect on its branch's activation, which is computed on demand."""

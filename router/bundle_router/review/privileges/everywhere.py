@@ -73,6 +73,7 @@ _SERVER: Final[Mapping[str, Wider]] = {
     "legacy": "neutral",
     "era": "neutral",
     "prefix": "neutral",
+    "results": ("framed", "plain"),
 }
 _BINARY: Final[Mapping[str, Wider]] = {
     "forms": "gain",

@@ -15,7 +15,9 @@ Rules:
 5. The full text of a cut result is in the artifact that the notice names: the text before rules 3
    and 4, without base64, so that it can be paged and searched.
 6. Short clean text is unchanged. The same blocks always give the same bytes.
-7. A failure that is reported as a success is left unchanged, and flagged.
+7. What an untrusted server says stands in a constant frame that no content can close. It is added
+   last, beyond the cap; our own notices follow it.
+8. A failure that is reported as a success is left unchanged, and flagged.
 
 `references` replaces payloads, `visible` escapes, `cut` bounds; `shape` drops duplicates first,
 flags failures last, and calls the others in order. Forms for one provider (image parts, documents)

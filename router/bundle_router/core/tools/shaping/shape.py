@@ -7,12 +7,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from bundle_router.core.models import Block, Data, Media, Text
 from bundle_router.core.models.canonical import EACH, budget_left
 from bundle_router.core.tools.shaping.cut import CutText, head_tail, leading_items, shares
+from bundle_router.core.tools.shaping.frame import FRAMED, frame
 from bundle_router.core.tools.shaping.json_text import JsonSizes, dump, parse
 from bundle_router.core.tools.shaping.references import LONG, References
 from bundle_router.core.tools.shaping.shaped import Describe, Part, ShapedResult
@@ -27,7 +28,7 @@ _SHORT_JSON: Final = 12_000
 """Maximum characters of a text that is parsed to see whether its JSON reports a failure."""
 _APART: Final = 16
 """Maximum pieces that are cut one by one; more are cut as one text."""
-_RULES: Final = ("copies", "references", "escapes", "leading_items", "head_tail")
+_RULES: Final = ("copies", "references", "escapes", "leading_items", "head_tail", FRAMED)
 _SHORT_PLAIN: Final = re.compile(rf"(?!.{{{LONG}}})(?!.*(?:data|DATA):)[\t\n -~]+", re.DOTALL)
 """A text that no rule changes: it holds no payload and nothing invisible.
 
@@ -78,8 +79,11 @@ def shape(
     max_chars: int,
     describe: Describe,
     references_to: Callable[[object], int] | None = None,
+    *,
+    framed: bool = False,
 ) -> ShapedResult:
-    """Return the text of a result for the model, and the bytes to store.
+    """Return the text of a result for the model, and the bytes to store. `framed`: an untrusted
+    server says it, so it stands in a frame (`frame`).
 
     `max_chars` bounds the kept characters; notices (under 3,000 characters) are added. `describe`
     tells the type of bytes. With `references_to` (`sys.getrefcount`) the blocks' JSON is taken
@@ -89,10 +93,10 @@ def shape(
     if (texts := _short_plain_texts(kept_blocks)) and len(text := "\n".join(texts)) <= max_chars:
         flags = (LOOKS_LIKE_ERROR,) if _text_says_failed(next(filter(str.strip, texts), "")) else ()
         copies = [_size(block, {}) for block in blocks if not isinstance(block, Text)]
-        rule = "copies" if copies else "as_is"
-        return ShapedResult(
-            text, (), len(text) - len(texts) + 1 + sum(copies), len(text), rule, flags
-        )
+        original_bytes = len(text) - len(texts) + 1 + sum(copies)
+        rule = _rule_names({"copies": bool(copies), FRAMED: framed})
+        text = frame(text) if framed else text
+        return ShapedResult(text, (), original_bytes, len(text), rule, flags)
     references = References(describe)
     pieces = [_piece(block, references, max_chars) for block in kept_blocks]
     sizes = {id(piece.value): piece.size for piece in pieces if piece.size}
@@ -101,25 +105,27 @@ def shape(
         "copies": len(kept_blocks) < len(blocks),
         "references": bool(references.blobs) or any(isinstance(block, Media) for block in blocks),
         "escapes": any(piece.escaped for piece in pieces),
+        FRAMED: framed and bool(shown),
     }
     text = shown or EMPTY
+    notice = ""
     if len(shown) > max_chars:
         cuts = _bound_pieces(pieces, shown, max_chars)
         rules |= {cut.rule: True for cut in cuts}
         text = "\n".join(cut.text for cut in cuts if cut.text)
-        text += "\n" + _notice(text, references, pieces)
+        notice = "\n" + _notice(text, references, pieces)
+    is_whole = text is shown
+    text = (frame(text) if rules[FRAMED] else text) + notice
     result = ShapedResult(
         text=text,
         blobs=references.blobs,
         original_bytes=sum(_size(block, sizes) for block in blocks),
         kept_bytes=len(text.encode("utf-8")),
-        rule=(
-            "+".join(rule for rule in _RULES if rules.get(rule)) if any(rules.values()) else "as_is"
-        ),
+        rule=_rule_names(rules),
         flags=(LOOKS_LIKE_ERROR,) if _says_failed(pieces) else (),
         parts=(
-            tuple(one.part for one in pieces)
-            if text is shown and any(one.uri for one in pieces)
+            tuple(_part(one, framed) for one in pieces)
+            if is_whole and any(one.uri for one in pieces)
             else ()
         ),
     )
@@ -127,6 +133,15 @@ def shape(
         if references_to is not None:
             survey.release(references_to)
     return result
+
+
+def _rule_names(rules: Mapping[str, bool]) -> str:
+    """Return the names of the rules that changed a result, in their order."""
+    return "+".join(rule for rule in _RULES if rules.get(rule)) or "as_is"
+
+
+def _part(piece: _Piece, framed: bool) -> Part:
+    return replace(piece.part, text=frame(piece.part.text)) if framed else piece.part
 
 
 def _short_plain_texts(blocks: Sequence[Block]) -> list[str]:

@@ -79,7 +79,7 @@ class ShapedResult:
 
     `original_bytes`: the tool's result (text as UTF-8, JSON compact, media as bytes). `kept_bytes`:
     `text` as UTF-8. `rule`: the steps taken, joined by `+` in this order: `copies`, `references`,
-    `escapes`, `leading_items`, `head_tail`, `dropped`; `as_is` if none. `flags`:
+    `escapes`, `leading_items`, `head_tail`, `framed`, `dropped`; `as_is` if none. `flags`:
     `looks_like_error`. `parts`: the text piece by piece, if the result has embedded resources and
     nothing was cut; else empty.
     """
