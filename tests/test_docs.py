@@ -187,6 +187,7 @@ def test_every_attack_that_was_tried_has_a_place_among_the_promises() -> None:
         *(f"B{number}" for number in range(1, 7)),
         *(f"S-{number:02}" for number in range(1, 40)),
         "B9",
+        "S-40",
         "S-41",
         "S-42",
         "S-43",

@@ -72,6 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     catalog, pins = read_catalog(config, local)
     problems += unused_local(local, catalog)
     problems += _missing_extras(catalog)
+    problems += _missing_keys(catalog)
     bundles = displayed_path(project_folder(config) / "bundles")
     problems += pin_problems(catalog, pins, str(bundles / "pins"), resolve(files, cards).written)
     for folder in (bundles / "vendored", bundles.parent / DEFAULT_FOLDER):
@@ -176,6 +177,8 @@ def _show(arguments: argparse.Namespace, checked: _Checked) -> None:
     only_routed = unpickable_line(catalog)
     if only_routed:
         say(only_routed)
+    for line in _keyless_lines(catalog):
+        say(line)
     if config_folder(arguments) is None:
         say(
             "this is the shipped config alone: there is no config folder here (`bundle-router init`"
@@ -229,6 +232,56 @@ def _missing_extras(catalog: Catalog) -> Iterator[Problem]:
                 f"pip install 'bundle-router[{extra}]'",
                 "warning",
                 "not-installed",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _ModelAddress:
+    """A model elsewhere that the config names, and how it is reached."""
+
+    where: str
+    """The key of router.toml that names it."""
+    name: str
+    base_url: str | None
+    key_env: str | None
+
+
+def _model_addresses(catalog: Catalog) -> Iterator[_ModelAddress]:
+    settings = catalog.settings
+    for choice in settings.model.choices:
+        yield _ModelAddress("model", choice.name, choice.base_url, choice.key_env)
+    embeddings = settings.search.embeddings
+    if embeddings is not None and embeddings.model is not None:
+        yield _ModelAddress(
+            "search.embeddings", embeddings.model, embeddings.base_url, embeddings.key_env
+        )
+
+
+def _missing_keys(catalog: Catalog) -> Iterator[Problem]:
+    """Yield the models that are not asked because their key can't be used."""
+    from bundle_router.adapters.llm.credentials import key_problem
+
+    for model in _model_addresses(catalog):
+        why = key_problem(model.name, model.key_env, model.base_url)
+        if why:
+            yield Problem(
+                "router.toml",
+                0,
+                model.where,
+                f"{model.name!r} is not asked: {why}",
+                "set the variable where the router runs",
+                "warning",
+                "no-key",
+            )
+
+
+def _keyless_lines(catalog: Catalog) -> Iterator[str]:
+    """Yield a line for each model that is asked without a key."""
+    for model in _model_addresses(catalog):
+        if model.base_url is not None and model.key_env is None:
+            yield (
+                f"no key is sent to {model.base_url} for {model.name!r}: [{model.where}] has"
+                " base_url and no key_env"
             )
 
 

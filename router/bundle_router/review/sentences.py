@@ -81,6 +81,8 @@ FAILURES: Final[Mapping[str, str]] = {
     "circuit_open": "The model failed too often, and is not asked for a while.",
     "not_ready": "The model was not loaded yet.",
     "internal": "The router itself failed.",
+    "no_key": "The variable that key_env names holds no usable key, so nothing was sent.",
+    "not_sent": "The request could have shown a credential to another host, and was not sent.",
 }
 """Why a model gave no answer, so that a step was degraded."""
 

@@ -12,7 +12,6 @@ Rules:
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
@@ -21,7 +20,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
 
-from bundle_router.adapters.llm.loading import Libraries, installed, load, silence_warnings
+from bundle_router.adapters.llm.credentials import (
+    NO_KEY,
+    UNCHECKED,
+    RequestNotSent,
+    host_of,
+    key_of,
+)
+from bundle_router.adapters.llm.loading import (
+    WAYS,
+    Libraries,
+    Way,
+    installed,
+    load,
+    silence_warnings,
+    ways_for,
+)
 from bundle_router.adapters.llm.responses import UnusableAnswer, check, failure_of, metered, raw_of
 from bundle_router.adapters.llm.wire import Allowance, allowance, bytes_for, open_session
 from bundle_router.core.catalog import AnswerMode, ModelChoice
@@ -39,11 +53,8 @@ CLIENT_TIMEOUT_S: Final = 301.0
 cancelling enforces.
 """
 
-_NO_KEY: Final = "(no key)"
-"""Placeholder for the name of a key's variable, for a call without a key.
-
-No variable has this name.
-"""
+_NOWHERE: Final = "http://127.0.0.1:9"
+"""Where nothing listens, for rehearsals."""
 
 _MODES: Final[Mapping[AnswerMode, str]] = {
     "json_schema": "JSON_SCHEMA",
@@ -53,11 +64,21 @@ _MODES: Final[Mapping[AnswerMode, str]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class _Access:
+    """How a model is reached."""
+
+    way: Way
+    key: str | None
+    """See `key_of`."""
+
+
 @dataclass(slots=True)
 class _Exchange:
     """One call in progress: the arguments that the shim adds, and the response it received."""
 
     model: ModelChoice
+    access: _Access
     response: Any = None
 
 
@@ -68,19 +89,22 @@ class LiteLlm:
     """Calls `models`, by litellm's names. Everything but `readiness` is for one event loop.
 
     Keys are read from the environment at a model's first call, and cached. Rule 1 holds for every
-    provider that litellm reaches through its HTTP handler or the OpenAI client (nearly all). The
-    few with a client of their own (cohere, bedrock) are bounded only by the deadline.
+    provider that litellm reaches through our session (nearly all). The few with a client of their
+    own (bedrock, databricks) are bounded only by the deadline, and never asked at a `base_url`,
+    since nothing could check what they send there.
     """
 
     def __init__(self, models: Sequence[ModelChoice] = ()) -> None:
         self._models = tuple(models)
-        self._ways: dict[ModelChoice, Any] = {}
+        self._ways: dict[ModelChoice, Way] = {}
+        self._handler: Any = None
         self.readiness: Readiness = "cold"
         self._libraries: Libraries | None = None
         self._session: ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._clients: dict[AnswerMode, Any] = {}
         self._keys: dict[ModelChoice, str | None] = {}
+        self._arguments: dict[tuple[ModelChoice, _Access], dict[str, Any]] = {}
         self._warm: asyncio.Event | None = None
         self._closing = False
 
@@ -117,32 +141,32 @@ class LiteLlm:
         self._loop = asyncio.get_running_loop()
         longest = max((model.max_output_tokens for model in self._models), default=0)
         self._session = open_session(max_bytes=bytes_for(longest))
-        await self._rehearse(loaded, self._session)
+        self._handler = loaded.handler(self._session)
+        await self._rehearse()
         return "ready"
 
-    async def _rehearse(self, libraries: Libraries, session: ClientSession) -> None:
+    async def _rehearse(self) -> None:
         """Simulate a call, an error and an answer for every model, without a connection.
 
-        This finds out how each provider takes our session: some take an HTTP client, some the
-        session, and with the wrong one a provider never requests anything. A rehearsal holds no key
-        and nothing of a step; its address is one on this machine where nothing listens.
+        This finds out how each provider takes our session (see `Way`): with the wrong one a
+        provider never requests anything, or by a client of its own. A rehearsal holds no key and
+        nothing of a step; its address is one on this machine where nothing listens.
         """
-        handler = libraries.handler(session)
         with warnings.catch_warnings():
             silence_warnings()
             for model in (*self._models, ModelChoice("openai/rehearsal")):
-                nowhere = replace(model, base_url="http://127.0.0.1:9", key_env=_NO_KEY)
+                nowhere = replace(model, base_url=_NOWHERE, key_env=None)
                 request = ModelRequest(nowhere, "rehearsal", "{}", shape_for(("a", "b")))
-                for way in (handler, None):
-                    self._ways[nowhere] = way
+                for way in ways_for(model.name, WAYS):
                     budget = Allowance(0)
-                    await self._call_within(budget, request)
+                    await self._call_within(budget, request, _Access(way, NO_KEY))
                     if budget.asked:
                         self._ways[model] = way
                         break
-            await self._rehearse_answer(libraries)
+            await self._rehearse_answer()
 
-    async def _rehearse_answer(self, libraries: Libraries) -> None:
+    async def _rehearse_answer(self) -> None:
+        libraries = self._require_libraries()
         token = allowance.set(Allowance(0))
         try:
             response = await libraries.litellm.acompletion(
@@ -158,19 +182,39 @@ class LiteLlm:
 
     async def complete(self, request: ModelRequest) -> ModelReply:
         """See `ModelClient`."""
-        return await self._call_within(Allowance(1), request)
-
-    async def _call_within(self, budget: Allowance, request: ModelRequest) -> ModelReply:
-        token = allowance.set(budget)
-        try:
-            return await self._call_model(request)
-        finally:
-            allowance.reset(token)
-
-    async def _call_model(self, request: ModelRequest) -> ModelReply:
         if self._libraries is None:
             return ModelReply(failure="not_ready")
-        exchange = _Exchange(request.model)
+        model = request.model
+        try:
+            key = self._key(model)
+            way = self._way_to(model)
+        except RequestNotSent as refusal:
+            return ModelReply(failure=refusal.failure, detail=refusal.why)
+        budget = Allowance(1, host_of(model.base_url, key))
+        return await self._call_within(budget, request, _Access(way, key))
+
+    async def _call_within(
+        self, budget: Allowance, request: ModelRequest, access: _Access
+    ) -> ModelReply:
+        token = allowance.set(budget)
+        try:
+            reply = await self._call_model(request, access)
+        finally:
+            allowance.reset(token)
+        if budget.refusal is not None:
+            return ModelReply(failure=budget.refusal.failure, detail=budget.refusal.why)
+        return reply
+
+    def _way_to(self, model: ModelChoice) -> Way:
+        """Return how the model is reached. Raises RequestNotSent."""
+        way = self._ways.get(model)
+        if way is None and model.base_url is not None:
+            raise RequestNotSent("not_sent", UNCHECKED)
+        return way or "session"
+
+    async def _call_model(self, request: ModelRequest, access: _Access) -> ModelReply:
+        libraries = self._require_libraries()
+        exchange = _Exchange(request.model, access)
         token = _exchange.set(exchange)
         try:
             answer = await self._client(request.model.mode).chat.completions.create(
@@ -186,7 +230,7 @@ class LiteLlm:
             _exchange.reset(token)
         if exchange.response is None:
             return reply
-        return metered(self._libraries.litellm, exchange.response, request.model.name, reply)
+        return metered(libraries.litellm, exchange.response, request.model.name, reply)
 
     def _client(self, mode: AnswerMode) -> Any:
         known = self._clients.get(mode)
@@ -210,7 +254,7 @@ class LiteLlm:
             temperature=model.temperature,
             max_tokens=model.max_output_tokens,
             base_url=model.base_url,
-            api_key=self._key(model),
+            api_key=exchange.access.key,
             timeout=CLIENT_TIMEOUT_S,
             max_retries=0,
             num_retries=0,
@@ -219,10 +263,26 @@ class LiteLlm:
             # else litellm looks up the price by the name in the answer, in quadratic time
             base_model=model.name,
             shared_session=self._session,
-            **({"client": self._ways[model]} if self._ways.get(model) is not None else {}),
+            **self._client_argument(exchange),
         )
         check(response)
         return response
+
+    def _client_argument(self, exchange: _Exchange) -> dict[str, Any]:
+        place = exchange.model, exchange.access
+        known = self._arguments.get(place)
+        if known is None:
+            session = self._session
+            assert session is not None  # noqa: S101 - opened with the libraries
+            known = self._arguments[place] = self._require_libraries().client_argument(
+                exchange.access.way,
+                self._handler,
+                session,
+                model=exchange.model.name,
+                key=exchange.access.key,
+                base_url=exchange.model.base_url,
+            )
+        return known
 
     def _require_libraries(self) -> Libraries:
         if self._libraries is None:
@@ -230,16 +290,9 @@ class LiteLlm:
         return self._libraries
 
     def _key(self, model: ModelChoice) -> str | None:
+        """Return the model's key. Raises RequestNotSent, also at later calls until it is set."""
         if model not in self._keys:
-            named = (
-                "none"
-                if model.key_env == _NO_KEY
-                else os.environ.get(model.key_env)
-                if model.key_env
-                else None
-            )
-            # A self-hosted server often needs no key, but the client library insists on one.
-            self._keys[model] = named or ("none" if model.base_url and not model.key_env else None)
+            self._keys[model] = key_of(model.name, model.key_env, model.base_url)
         return self._keys[model]
 
     async def close(self) -> None:

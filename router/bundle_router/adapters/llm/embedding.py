@@ -16,7 +16,6 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 import warnings
 from collections.abc import Sequence
@@ -24,7 +23,21 @@ from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from bundle_router.adapters.llm.loading import Libraries, installed, load, silence_warnings
+from bundle_router.adapters.llm.credentials import (
+    NO_KEY,
+    UNCHECKED,
+    RequestNotSent,
+    host_of,
+    key_of,
+)
+from bundle_router.adapters.llm.loading import (
+    Libraries,
+    Way,
+    installed,
+    load,
+    silence_warnings,
+    ways_for,
+)
 from bundle_router.adapters.llm.responses import failure_of
 from bundle_router.adapters.llm.wire import Allowance, allowance, open_session
 from bundle_router.adapters.loop import LoopThread
@@ -43,6 +56,9 @@ CLIENT_TIMEOUT_S: Final = 301.0
 """
 GRACE_S: Final = 1.0
 """Seconds beyond the deadline after which a blocked loop is abandoned."""
+_WAYS: Final[tuple[Way, ...]] = ("session", "handler", "openai")
+_WITHOUT_KEY: Final = ("ollama/",)
+"""Providers that litellm reaches by a client of its own, which was seen to send no credential."""
 _NOWHERE: Final = "http://127.0.0.1:9"
 
 
@@ -62,7 +78,8 @@ class LiteLlmEmbedder:
     """Embeds with `model`, by litellm's name for it. Many threads may use it.
 
     `base_url`: the service's address (None: the provider's own). `key_env`: the variable with the
-    key (None: the provider's usual one), read at the first call. Vectors are identified by the
+    key (None: the provider's usual one, or no key where there is a `base_url`), read at each call.
+    Vectors are identified by the
     model's name and address: if a provider changes the model behind them, the operator must give it
     another name.
     """
@@ -78,7 +95,8 @@ class LiteLlmEmbedder:
         self._ready: asyncio.Task[bool] | None = None
         self._libraries: Libraries | None = None
         self._session: ClientSession | None = None
-        self._way: Any = None
+        self._handler: Any = None
+        self._way: Way | None = None
         self._closed = False
 
     @property
@@ -113,17 +131,37 @@ class LiteLlmEmbedder:
             async with asyncio.timeout(timeout_s):
                 if not await asyncio.shield(self._ready):
                     return Embedding(failure="not_ready", detail="litellm can't be loaded")
-                vectors: list[tuple[float, ...]] = []
-                for start in range(0, len(texts), BATCH):
-                    vectors += await self._embed_once(
-                        Allowance(1), list(texts[start : start + BATCH]), self._base_url, self._way
-                    )
-                return Embedding(tuple(vectors))
+                return await self._embed_in_batches(texts)
+        except RequestNotSent as refusal:
+            return Embedding(failure=refusal.failure, detail=refusal.why)
         except TimeoutError:
             return Embedding(failure="timeout" if self._ready.done() else "not_ready")
         except Exception as error:  # noqa: BLE001 - rule 4: what the library raises is no closed list
             failure, retry_after_s = failure_of(error)
             return Embedding(failure=failure, retry_after_s=retry_after_s)
+
+    async def _embed_in_batches(self, texts: tuple[str, ...]) -> Embedding:
+        """Embed all texts. Raises RequestNotSent, and whatever litellm raises."""
+        if not texts:
+            return Embedding(())
+        key = key_of(self._model, self._key_env, self._base_url)
+        way = self._way
+        is_checked = way is not None or self._model.startswith(_WITHOUT_KEY)
+        if self._base_url is not None and not is_checked:
+            raise RequestNotSent("not_sent", UNCHECKED)
+        vectors: list[tuple[float, ...]] = []
+        for start in range(0, len(texts), BATCH):
+            budget = Allowance(1, host_of(self._base_url, key))
+            batch = list(texts[start : start + BATCH])
+            try:
+                vectors += await self._embed_once(
+                    budget, batch, self._base_url, way or "session", key
+                )
+            except Exception:
+                if budget.refusal is not None:
+                    raise budget.refusal from None
+                raise
+        return Embedding(tuple(vectors))
 
     async def _prepare(self) -> bool:
         loaded = await load()
@@ -132,53 +170,51 @@ class LiteLlmEmbedder:
         self._libraries, self._session = loaded, open_session(max_bytes=MAX_BYTES, vectors=True)
         with warnings.catch_warnings():
             silence_warnings()
-            await self._rehearse(loaded.handler(self._session))
+            self._handler = loaded.handler(self._session)
+            await self._rehearse()
         return True
 
-    async def _rehearse(self, handler: Any) -> None:
+    async def _rehearse(self) -> None:
         """Simulate a call without a connection, key or input, because the first call takes a
-        second. This finds out how the provider takes our session: as an HTTP client, or as it
-        is.
+        second. This finds out how the provider takes our session (see `Way`).
         """
-        for way in (None, handler):
+        for way in ways_for(self._model, _WAYS):
             budget = Allowance(0)
             with suppress(
                 Exception
             ):  # every rehearsal ends in an error, because no request is granted
-                await self._embed_once(budget, ["rehearsal"], _NOWHERE, way)
+                await self._embed_once(budget, ["rehearsal"], _NOWHERE, way, NO_KEY)
             if budget.asked:
                 self._way = way
                 return
 
     async def _embed_once(
-        self, budget: Allowance, texts: list[str], base_url: str | None, way: Any
+        self, budget: Allowance, texts: list[str], base_url: str | None, way: Way, key: str | None
     ) -> list[tuple[float, ...]]:
-        libraries = self._libraries
+        libraries, session = self._libraries, self._session
         assert libraries is not None  # noqa: S101 - _prepare ran before
+        assert session is not None  # noqa: S101 - opened with the libraries
         token = allowance.set(budget)
         try:
             response = await libraries.litellm.aembedding(
                 model=self._model,
                 input=texts,
                 api_base=base_url,
-                api_key="none" if base_url == _NOWHERE else self._key(),
+                api_key=key,
                 timeout=CLIENT_TIMEOUT_S,
                 max_retries=NEVER,
                 num_retries=0,
                 caching=False,
                 encoding_format="float",
                 drop_params=True,
-                shared_session=self._session,
-                **({"client": way} if way is not None else {}),
+                shared_session=session,
+                **libraries.client_argument(
+                    way, self._handler, session, model=self._model, key=key, base_url=base_url
+                ),
             )
         finally:
             allowance.reset(token)
         return _vectors(response)
-
-    def _key(self) -> str | None:
-        named = os.environ.get(self._key_env) if self._key_env else None
-        # A self-hosted server often needs no key, but the client library insists on one.
-        return named or ("none" if self._base_url and not self._key_env else None)
 
     def close(self) -> None:
         """Cancel the work in progress and close the connections.

@@ -15,13 +15,14 @@ import sys
 import threading
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from bundle_router.adapters.host_changes import (
     LITELLM_LOGGERS,
     LITELLM_VARIABLES,
     MODEL_LOGGERS,
 )
+from bundle_router.adapters.llm.credentials import NO_KEY
 from bundle_router.adapters.llm.wire import allowance
 
 if TYPE_CHECKING:
@@ -34,6 +35,23 @@ _MALFORMED: Final = (
 )
 OUR_THREADS: Final = ("bundle-router-import", "bundle-router-model", "bundle-router-embedder")
 """The threads that run only our own calls. (Threads of ours also run tools of the host.)"""
+
+
+Way = Literal["handler", "session", "openai"]
+"""How a provider's part of litellm takes our session: as litellm's HTTP client, as it is, or as a
+client of the OpenAI library.
+"""
+WAYS: Final[tuple[Way, ...]] = get_args(Way)
+_AZURE: Final = ("azure", "azure_text")
+
+
+def ways_for(model: str, usual: tuple[Way, ...]) -> tuple[Way, ...]:
+    """Return the ways to try for a model, in order: for Azure's only the one that it takes, since a
+    wrong one leaves an open session of litellm's behind.
+    """
+    if model.partition("/")[0] in _AZURE:
+        return ("openai",)
+    return usual
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +71,49 @@ class Libraries:
 
         transport = LiteLLMAiohttpTransport(client=session, owns_session=False)
         return AsyncHTTPHandler(transport=transport, follow_redirects=False)
+
+    def client_argument(
+        self,
+        way: Way,
+        handler: Any,
+        session: ClientSession,
+        *,
+        model: str,
+        key: str | None,
+        base_url: str | None,
+    ) -> dict[str, Any]:
+        """Return the argument by which litellm takes our session; none where it takes it as it
+        is.
+        """
+        if way == "handler":
+            return {"client": handler}
+        if way == "openai" and base_url is not None:
+            return {"client": self.openai_client(session, model, key or NO_KEY, base_url)}
+        return {}
+
+    def openai_client(self, session: ClientSession, model: str, key: str, base_url: str) -> Any:
+        """Return an OpenAI client over our session, for providers that litellm reaches by one.
+
+        Azure has a client of its own.
+        """
+        import httpx
+        import openai
+        from litellm.llms.custom_httpx.aiohttp_transport import LiteLLMAiohttpTransport
+
+        transport = LiteLLMAiohttpTransport(client=session, owns_session=False)
+        http_client = httpx.AsyncClient(transport=transport, trust_env=False)
+        if model.partition("/")[0] in _AZURE:
+            version = os.environ.get("AZURE_API_VERSION")
+            return openai.AsyncAzureOpenAI(
+                api_key=key,
+                azure_endpoint=base_url,
+                api_version=version or self.litellm.AZURE_DEFAULT_API_VERSION,
+                http_client=http_client,
+                max_retries=0,
+            )
+        return openai.AsyncOpenAI(
+            api_key=key, base_url=base_url, http_client=http_client, max_retries=0
+        )
 
 
 def installed() -> bool:

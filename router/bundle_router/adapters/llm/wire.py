@@ -12,6 +12,7 @@ Rules:
 3. Of an error's text `MAX_ERROR_BYTES` are read, and none of a compressed one. Its status is
    enough, and litellm searches the text with more than a hundred expressions, which takes ten
    seconds a megabyte.
+4. To a `base_url` go no credentials but the one named for it (see `credentials`).
 
 It uses aiohttp's extension points: `TraceConfig.on_request_start` and `response_class`.
 """
@@ -23,6 +24,8 @@ import re
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from bundle_router.adapters.llm.credentials import ModelHost, RequestNotSent
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
@@ -60,8 +63,12 @@ class Allowance:
     """Permission for a number of requests. Shared by everything that runs in its context."""
 
     left: int
+    host: ModelHost | None = None
+    """Where the requests may go, and with which key; None: to the provider's own host."""
     asked: int = 0
     """Number of attempted requests, granted or not."""
+    refusal: RequestNotSent | None = None
+    """Why a request was not sent to `host`."""
 
 
 allowance: ContextVar[Allowance | None] = ContextVar("bundle_router_model_allowance", default=None)
@@ -165,6 +172,12 @@ def open_session(*, max_bytes: int = MAX_BYTES, vectors: bool = False) -> Client
         budget.left -= 1
         request.headers["Accept-Encoding"] = "identity"
         request.headers.popall("Cookie", None)  # an HTTP client above this session may keep cookies
+        if budget.host is not None:
+            try:
+                budget.host.clean(str(request.url), request.headers)
+            except RequestNotSent as refusal:
+                budget.refusal = refusal
+                raise
 
     trace = aiohttp.TraceConfig()
     trace.on_request_start.append(on_request_start)

@@ -40,6 +40,7 @@ from bundle_router.core.catalog.settings import (
     RunSettings,
     SearchSettings,
     Settings,
+    provider_key_name,
 )
 from bundle_router.core.catalog.tables import (
     TRANSPORT_KEYS,
@@ -88,6 +89,7 @@ __all__ = [
     "Settings",
     "Skill",
     "Transport",
+    "provider_key_name",
 ]
 
 

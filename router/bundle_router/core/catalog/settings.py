@@ -51,12 +51,17 @@ _SIGNING_KEY: Final = partial(
     key, None, "The key that signs the heads, as '${ENV_NAME}'.", _EnvReference
 )
 _BASE_URL: Final = partial(
-    key, None, "The address of an OpenAI-compatible server. Absent: the provider's.", Line
+    key,
+    None,
+    "The address of an OpenAI-compatible server. Absent: the provider's own, or what its usual"
+    " variable (OPENAI_BASE_URL) says.",
+    Line,
 )
 _KEY_ENV: Final = partial(
     key,
     None,
-    "The variable that holds the key. Absent: the provider's usual one (OPENAI_API_KEY).",
+    "The variable that holds the key; without a value nothing is asked. Absent: the provider's"
+    " usual one (OPENAI_API_KEY), or no key where base_url is set.",
     EnvName,
 )
 _OUTPUT: Final[dict[str, Any]] = {"ge": 16, "le": 100_000}
@@ -102,8 +107,8 @@ class Calibration:
 @dataclass(frozen=True, slots=True)
 class EmbeddingSettings:
     """What embeds the operator's words and a step's goal, beside the search by words: a `model`
-    elsewhere, by litellm's name, reached at `base_url` with the key in `key_env` (None: as its
-    provider does); or a `local` one, a folder or an installed package. `deadline_s`: what a step
+    elsewhere, by litellm's name, reached at `base_url` with the key in `key_env` (None: as for
+    `ModelChoice`); or a `local` one, a folder or an installed package. `deadline_s`: what a step
     waits for its goal to be embedded.
     """
 
@@ -139,7 +144,9 @@ class EmbeddingSettings:
         """Environment variables that hold the model's keys."""
         if self.model is None:
             return frozenset()
-        return frozenset({_key_name(self.model)} | ({self.key_env} if self.key_env else set()))
+        return frozenset(
+            {provider_key_name(self.model)} | ({self.key_env} if self.key_env else set())
+        )
 
 
 _HiddenOffer = Literal["deferred", "meta", "none"]
@@ -216,8 +223,8 @@ class SearchSettings:
 class ModelChoice:
     """One model with its settings.
 
-    `key_env` names the variable that holds its key (None: its provider's usual one); `base_url` is
-    its address (None: its provider's).
+    `key_env` names the variable that holds its key (None: its provider's usual one, or no key where
+    there is a `base_url`); `base_url` is its address (None: its provider's).
     """
 
     name: str
@@ -291,10 +298,10 @@ class ModelSettings:
         usual ones.
         """
         named = {choice.key_env for choice in self.choices if choice.key_env}
-        return frozenset(named | {_key_name(choice.name) for choice in self.choices})
+        return frozenset(named | {provider_key_name(choice.name) for choice in self.choices})
 
 
-def _key_name(model: str) -> str:
+def provider_key_name(model: str) -> str:
     """Return the variable that litellm reads a provider's key from: `openai/gpt-5-mini` →
     `OPENAI_API_KEY`.
     """

@@ -55,6 +55,8 @@ Failure = Literal[
     "circuit_open",
     "not_ready",
     "internal",
+    "no_key",
+    "not_sent",
 ]
 EmbeddingUse = Literal["used", "not_ranking"] | Failure
 """The outcome of asking an embedder: its vector was used, or why there is none.

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from bundle_router.core.catalog import Catalog, ModelChoice, ModelSettings
-from bundle_router.core.decide.asking.model_breaker import TERMS, RetryBudget, end_of
+from bundle_router.core.decide.asking.model_breaker import NOT_SENT, TERMS, RetryBudget, end_of
 from bundle_router.core.decide.asking.model_exchange import Correction, ModelReply, ModelRequest
 from bundle_router.core.decide.asking.picks import ParsedPicks, parse_picks, shape_for
 from bundle_router.core.decide.asking.prompt import (
@@ -89,6 +89,10 @@ class Turns:
         if turn is not None and budget is not None:
             self._budget = budget
         return turn
+
+    def next_model(self, after: Turn) -> Turn | None:
+        """Return the call of the next model, after one to which nothing was sent."""
+        return self._turn_from(after.place + 1)
 
     def _turn_from(self, first: int) -> Turn | None:
         now = self._clock.monotonic_ns()
@@ -178,6 +182,7 @@ class ModelSelector:
         self._systems: OrderedDict[tuple[str, tuple[str, ...]], str] = OrderedDict()
         self._warming: Future[Readiness] | None = None
         self._storing: set[asyncio.Future[None]] = set()
+        self._reported: set[tuple[str, str]] = set()
 
     async def select(self, question: Question, recent: Sequence[RecentStep]) -> Reply:
         """See `Selector`. At least two candidates: with fewer the core does not ask."""
@@ -300,16 +305,20 @@ class ModelSelector:
         correction: Correction | None = None
         while True:
             reply, choice = await self._call(prepared, turn, correction, until)
-            use = _add_use(use, turn, reply)
+            not_sent = reply.failure in NOT_SENT
+            use = replace(use, name=turn.model.name, failure=reply.failure)
+            if not not_sent:
+                use = _add_use(use, reply)
             if choice is not None:
                 return await self._succeed(prepared, use, choice)
-            self._diagnostics.event(
-                "info", "model.failed", model=turn.model.name, failure=reply.failure
-            )
+            self._report_failure(turn.model.name, reply)
             if use.attempts >= 2 or reply.failure == "timeout":
                 return Reply(failure=reply.failure, model=use)
             unreadable = reply.failure == "invalid_output"
-            following = self._turns.again(turn, same_model=unreadable)
+            if not_sent:
+                following = self._turns.next_model(turn)
+            else:
+                following = self._turns.again(turn, same_model=unreadable)
             if following is None:
                 return Reply(failure=reply.failure, model=use)
             same = unreadable and following.place == turn.place
@@ -356,6 +365,23 @@ class ModelSelector:
                 self._turns.release(turn)
         return reply, choice
 
+    def _report_failure(self, model: str, reply: ModelReply) -> None:
+        """Log a failure; one of the config once, as an error."""
+        if reply.failure not in NOT_SENT:
+            self._diagnostics.event("info", "model.failed", model=model, failure=reply.failure)
+            return
+        if (model, reply.detail) in self._reported:
+            return
+        self._reported.add((model, reply.detail))
+        self._diagnostics.event(
+            "error",
+            "model.not_asked",
+            model=model,
+            failure=reply.failure,
+            why=reply.detail,
+            advice="bundle-router check says what is wrong",
+        )
+
     async def _succeed(self, prepared: _Put, use: ModelUse, choice: ParsedPicks) -> Reply:
         kept = CachedAnswer(
             choice.ids,
@@ -390,13 +416,11 @@ class ModelSelector:
         )
 
 
-def _add_use(use: ModelUse, turn: Turn, reply: ModelReply) -> ModelUse:
+def _add_use(use: ModelUse, reply: ModelReply) -> ModelUse:
     """Return what the question has cost so far, and its last answer."""
     return replace(
         use,
-        name=turn.model.name,
         attempts=use.attempts + 1,
-        failure=reply.failure,
         input_tokens=use.input_tokens + reply.input_tokens,
         output_tokens=use.output_tokens + reply.output_tokens,
         cost_usd=use.cost_usd + reply.cost_usd,

@@ -29,7 +29,9 @@ KEPT_GOALS: Final = 512
 KEPT_REVISIONS: Final = 2
 TERMS: Final = BreakerTerms(errors_in_a_row=3, base_s=30.0, growth=2.0, max_open_s=600.0)
 _GRAVE: Final[frozenset[Failure]] = frozenset(("timeout", "rate_limited", "auth"))
-_BLAMELESS: Final[frozenset[Failure]] = frozenset(("not_ready", "bad_request", "context_window"))
+_BLAMELESS: Final[frozenset[Failure]] = frozenset(
+    ("not_ready", "bad_request", "context_window", "no_key", "not_sent")
+)
 
 MakeVectors = Callable[[Catalog], Iterable[Vectors | Embedding]]
 

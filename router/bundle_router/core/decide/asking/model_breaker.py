@@ -6,7 +6,8 @@ Rules (the terms are those of `core.models.breaker`, for models):
    `ERRORS_IN_A_ROW`.
 2. It stays open for `BASE_S`, twice that after every probe that failed, at most `MAX_OPEN_S`;
    longer where the provider asked for it, but never longer than `MAX_ASKED_S`.
-3. What the question is to blame for (too long, refused) says nothing of the model's health.
+3. What the question is to blame for (too long, refused), or the config (no key), says nothing of
+   the model's health.
 4. The status code decides which failure it is, not the exception's class: client libraries raise a
    401 as a bad request when it suits them. The text is looked at for two things, which providers
    report as a plain 400: a prompt that is too long, and a refusal by their content filter. What has
@@ -31,7 +32,9 @@ MAX_ASKED_S: Final = 900.0
 TERMS: Final = BreakerTerms(ERRORS_IN_A_ROW, BASE_S, 2.0, MAX_OPEN_S, MAX_ASKED_S)
 
 _GRAVE: Final[frozenset[Failure]] = frozenset(("timeout", "rate_limited", "auth"))
-_BLAMELESS: Final[frozenset[Failure]] = frozenset(("context_window", "refused"))
+NOT_SENT: Final[frozenset[Failure]] = frozenset(("no_key", "not_sent"))
+"""Failures of the config, for which nothing was sent."""
+_BLAMELESS: Final[frozenset[Failure]] = frozenset(("context_window", "refused", *NOT_SENT))
 
 
 def end_of(failure: Failure | None) -> End:

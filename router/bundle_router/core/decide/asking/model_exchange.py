@@ -37,12 +37,13 @@ class ModelReply:
     """What one upstream call gave: `answer` (an instance of the request's shape) or `failure`,
     never both.
 
-    `raw` is the text as the model gave it, cut to `MAX_RAW`; `retry_after_s` is what the provider
-    asked for.
+    `detail` says more of a failure to the operator, and holds nothing of a provider's. `raw` is the
+    text as the model gave it, cut to `MAX_RAW`; `retry_after_s` is what the provider asked for.
     """
 
     answer: BaseModel | None = None
     failure: Failure | None = None
+    detail: str = ""
     raw: str | None = None
     retry_after_s: float | None = None
     input_tokens: int = 0

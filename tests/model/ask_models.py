@@ -1,0 +1,59 @@
+"""A program: asks each model of a JSON list on standard input once, and prints what failed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from typing import Any
+
+from bundle_router.adapters.llm import LiteLlm, LiteLlmEmbedder
+from bundle_router.core.catalog import ModelChoice
+from bundle_router.core.decide.asking.model_exchange import ModelRequest
+from bundle_router.core.decide.asking.picks import shape_for
+
+
+async def ask(models: list[dict[str, Any]]) -> list[tuple[str | None, str]]:
+    """Ask models that pick, over one client."""
+    choices = [ModelChoice(**one) for one in models]
+    client = LiteLlm(choices)
+    assert await client.warm_up() == "ready"
+    shape = shape_for(("a", "b"))
+    replies = [await client.complete(ModelRequest(one, "system", "user", shape)) for one in choices]
+    await client.close()
+    return [(reply.failure, reply.detail) for reply in replies]
+
+
+async def ask_with(model: dict[str, Any]) -> tuple[str | None, str]:
+    """Ask one model over a client of its own, with its own variables besides."""
+    variables = model.pop("variables")
+    os.environ.update(variables)
+    (ended,) = await ask([model])
+    for name in variables:
+        del os.environ[name]
+    return ended
+
+
+def embed(model: dict[str, Any]) -> tuple[str | None, str]:
+    """Ask a model that embeds."""
+    embedder = LiteLlmEmbedder(model["name"], base_url=model["base_url"], key_env=model["key_env"])
+    reply = embedder.embed(("text",), timeout_s=120)
+    embedder.close()
+    return reply.failure, reply.detail
+
+
+def main() -> None:
+    models = json.load(sys.stdin)
+    if models[0].get("embeds"):
+        ended = [embed(model) for model in models]
+    elif models[0].get("variables"):
+        ended = [asyncio.run(ask_with(model)) for model in models]
+    else:
+        ended = asyncio.run(ask(models))
+    print(json.dumps(ended), flush=True)
+    os._exit(0)  # whatever threads the libraries left
+
+
+if __name__ == "__main__":
+    main()
