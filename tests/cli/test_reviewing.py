@@ -212,7 +212,7 @@ def test_no_text_of_a_step_or_a_call_looks_like_a_line_of_ours(shell: Any) -> No
         "--principal",
         forged,
     )
-    shell("route", *STEP, "--run", "r-1")
+    shell("route", *STEP, "--run", "r-1", "--principal", forged)
     shell("call", "--run", "r-1", forged, "{}", code=3)
     for verb in (
         ("show", "r-1"),

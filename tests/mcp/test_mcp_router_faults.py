@@ -12,7 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
 from bundle_router import Result, Router
+from bundle_router.core.tools.shaping.frame import FIRST_LINE, LAST_LINE
 
 from tests.mcp.own_processes import own_processes
 
@@ -235,3 +237,23 @@ def test_principals_are_judged_by_what_each_was_listed(project: Any, bench: Any)
             router.route_sync(project.step("b", principal="bob"))
             assert router.call_sync("b", "s.echo", {"text": "x"}).code == "pin_drift"
             assert router.call_sync("a", "s.echo", {"text": "x"}).ok
+
+
+@pytest.mark.parametrize("results", ["framed", "plain"])
+def test_a_program_gets_values_without_a_frame_and_what_it_prints_has_one(
+    project: Any, bench: Any, results: str
+) -> None:
+    pytest.importorskip("pydantic_monty", reason="the extra code has it")
+    with bench.faults.serving() as server:
+        project.http(server.url, tools='tools = ["s.echo"]\nmode = "code"', results=results)
+        project.pin()
+        program = {"code": 'said = await s__echo(text="[1, 2]")\nprint(said, len(said))'}
+        with project.open() as router:
+            router.route_sync(project.step())
+            first, again = (router.call_sync("r", "execute", program, key="k") for _ in range(2))
+            plain = router.call_sync("r", "execute", {"code": "print(1)"})
+    printed = "[1, 2] 2\n"
+    if results == "framed":
+        printed = f"{FIRST_LINE}\n{printed}\n{LAST_LINE}"
+    assert (first.text, again.text) == (printed, printed), "also from recorded results"
+    assert plain.text == "1\n", "nothing of theirs is in it"
