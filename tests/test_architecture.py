@@ -53,11 +53,12 @@ SHARED_ADAPTERS = {
         "loop",
         "linear_patterns",
         "postgres",
+        "redaction",
         "text_files",
         "workers",
     ),
 }
-"""Threads, loops, checks, files and stores that several adapters stand on.
+"""Threads, loops, checks, files, stores and the quoting of ids that several adapters stand on.
 
 No other adapter is imported by another.
 """

@@ -48,7 +48,7 @@ def router() -> FakeRouter:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: Step(run_id="a b", workflow="w", role="r", step="s"), "Step(…): run_id: 'a b' is not a run id"),
+        (lambda: Step(run_id="a b", workflow="w", role="r", step="s"), "Step(…): run_id: a text of 3 characters with ' ' at place 2 is not a run id"),
         (lambda: Step(run_id="r", workflow="w", role="r"), "step: is missing (add step = ...)"),  # type: ignore[call-arg]
         (lambda: Step(run_id="r", workflow="w", role="r", step="s", gaol="g"), "(did you mean 'goal'?)"),  # type: ignore[call-arg]
         (lambda: Step(run_id="r", workflow="", role=7, step="s"), "workflow: must not be empty; role: must be text"),

@@ -251,7 +251,9 @@ class Engine:
         return kept if self._machine.facts(kept.decided.step.principal) is kept.facts else None
 
     def _no_decision(self, run_id: str) -> UnknownRun:
-        return UnknownRun(f"run {self.runs.quote(run_id)} has no decision yet", advice=FIRST_STEP)
+        return UnknownRun(
+            f"run {self.runs.quote_run(run_id)} has no decision yet", advice=FIRST_STEP
+        )
 
     async def state_async(
         self, run_id: str, decision_id: str | None = None, *, reads_on: bool = True

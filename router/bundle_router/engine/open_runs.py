@@ -29,6 +29,7 @@ from typing import Any, Final, TypeVar
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide.budgets import Totals
 from bundle_router.core.models import Activation
+from bundle_router.core.models.words import shown_run_id
 from bundle_router.core.records.call_records import CallFinished, CallRecord, RequestPassed
 from bundle_router.core.records.chain import Writer
 from bundle_router.core.records.decision_record import BudgetKey, DecisionRecord
@@ -510,6 +511,10 @@ class RunTable:
         """Return an id for a message, in quotes and without what looks like a secret in it."""
         return repr(self._redactor.redact(text))
 
+    def quote_run(self, run_id: str) -> str:
+        """Return the id of a run that is not there, for a message (see `shown_run_id`)."""
+        return shown_run_id(run_id, self._redactor.redact)
+
     # --- opening ----------------------------------------------------------------------------------
 
     def get(self, run_id: str) -> OpenRun | None:
@@ -529,7 +534,7 @@ class RunTable:
         while True:
             run = self._find_run(run_id) or (begin() if begin is not None else None)
             if run is None:
-                raise UnknownRun(f"no run {self.quote(run_id)} here", advice=FIRST_STEP)
+                raise UnknownRun(f"no run {self.quote_run(run_id)} here", advice=FIRST_STEP)
             if run.hold():
                 return run
 
@@ -615,7 +620,7 @@ class RunTable:
         self._refuse_closed()
         log = self.store.open(run_id)
         if log is None:
-            raise UnknownRun(f"no run {self.quote(run_id)} here", advice=FIRST_STEP)
+            raise UnknownRun(f"no run {self.quote_run(run_id)} here", advice=FIRST_STEP)
         return RunEnd(ended=False, others=log.close())
 
     def discard(self, run: OpenRun) -> None:

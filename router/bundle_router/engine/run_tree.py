@@ -169,12 +169,12 @@ class RunTree:
         """
         run = self._runs.reading(run_id)
         if run is None:
-            raise _no_decision(run_id)
+            raise _no_decision(self._runs.quote_run(run_id))
         with run.lock:
             branch = run.branch_of(decision_id)
             present = run.fold.decided(branch)
             if present is None:
-                raise _no_decision(run_id)
+                raise _no_decision(self._runs.quote_run(run_id))
             if not decision_id or decision_id == present.decision.decision_id:
                 return run, present
             return run, recorded_decision(run, decision_id)
@@ -225,7 +225,7 @@ class RunTree:
             if run is None:
                 if at == run_id:
                     raise UnknownRun(
-                        f"there is no run {self._runs.quote(run_id)}",
+                        f"there is no run {self._runs.quote_run(run_id)}",
                         advice="`bundle-router runs list` lists them",
                     )
                 break  # no ancestor is left, or one was pruned
@@ -287,8 +287,8 @@ class RunTree:
                 root.release()
 
 
-def _no_decision(run_id: str) -> UnknownRun:
+def _no_decision(quoted_id: str) -> UnknownRun:
     return UnknownRun(
-        f"the parent run {run_id!r} has no decision, so there is nothing its sub-agent may have",
+        f"the parent run {quoted_id} has no decision, so there is nothing its sub-agent may have",
         advice="route the parent's step first",
     )

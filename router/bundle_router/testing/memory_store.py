@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from bundle_router.core.models import RUN_ID
+from bundle_router.core.models.words import RUN_ID_ADVICE, not_a_run_id
 from bundle_router.core.records.chain import (
     FILES,
     Appended,
@@ -235,9 +236,7 @@ class MemoryRunStore:
 
     def create(self, run_id: str, *, header: RunHeader, catalog: str) -> MemoryRunLog:
         if not RUN_ID.fullmatch(run_id):
-            raise RequestError(
-                f"{run_id!r} is not a run id", advice=f"it must match {RUN_ID.pattern}"
-            )
+            raise RequestError(not_a_run_id(run_id), advice=RUN_ID_ADVICE)
         self.before("create", run_id)
         with self.shared.lock:
             run = self.shared.runs.get(run_id)

@@ -220,8 +220,10 @@ class RunArchive(ABC):
         return sorted(below, key=lambda run: (run.opened, run.run_id))
 
     def unknown(self, run_id: str) -> UnknownRun:
+        from bundle_router.adapters.redaction import quoted_run_id  # loaded where there is no run
+
         return UnknownRun(
-            f"there is no run {run_id!r} in {self.where}",
+            f"there is no run {quoted_run_id(run_id)} in {self.where}",
             advice="`bundle-router runs list` lists them",
         )
 

@@ -262,8 +262,13 @@ class RunIndex:
             f"select {_RUN_COLUMNS} from {PREFIX}runs where run_id = :run_id", run_id=run_id
         )
         if not rows:
+            from bundle_router.adapters.redaction import (
+                quoted_run_id,  # loaded where there is no run
+            )
+
             raise UnknownRun(
-                f"there is no run {run_id[:128]!r}", advice="`bundle-router runs list` lists them"
+                f"there is no run {quoted_run_id(run_id)}",
+                advice="`bundle-router runs list` lists them",
             )
         return run_of(rows[0])
 

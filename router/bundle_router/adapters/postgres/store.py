@@ -16,6 +16,7 @@ from bundle_router.adapters.postgres.schema import migrate
 from bundle_router.adapters.postgres.sessions import WriterSession
 from bundle_router.core.models import RUN_ID
 from bundle_router.core.models.canonical import decode, time_text
+from bundle_router.core.models.words import RUN_ID_ADVICE, not_a_run_id
 from bundle_router.core.records.chain import genesis
 from bundle_router.core.records.run_header import RunHeader
 from bundle_router.errors import RequestError, StorageError
@@ -85,9 +86,7 @@ class PostgresRunStore:
         Raises RequestError, CorruptRun, StorageError.
         """
         if not RUN_ID.fullmatch(run_id):
-            raise RequestError(
-                f"{run_id!r} is not a run id", advice=f"it must match {RUN_ID.pattern}"
-            )
+            raise RequestError(not_a_run_id(run_id), advice=RUN_ID_ADVICE)
         self.prepare()
         rows = self.pool.fetch(
             "select header from router_runs where run_id = %s", (run_id,), doing="open a run"
@@ -102,9 +101,7 @@ class PostgresRunStore:
     def create(self, run_id: str, *, header: RunHeader, catalog: str) -> PostgresRunLog:
         """Begin a run, or open it if it exists. All or nothing."""
         if not RUN_ID.fullmatch(run_id):
-            raise RequestError(
-                f"{run_id!r} is not a run id", advice=f"it must match {RUN_ID.pattern}"
-            )
+            raise RequestError(not_a_run_id(run_id), advice=RUN_ID_ADVICE)
         self.prepare()
         opened = time_text(self._clock.time_ns())
         begun = header.begin(

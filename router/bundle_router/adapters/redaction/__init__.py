@@ -16,14 +16,16 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from itertools import filterfalse
 from typing import Any, Final
 
 from bundle_router.adapters.redaction.detection import RuleBook, SecretHit
 from bundle_router.adapters.redaction.encodings import label_of, unescape_quickly
 from bundle_router.adapters.redaction.field_names import HARMLESS, is_header_name, is_secret_name
+from bundle_router.core.models.words import shown_run_id
 
-__all__ = ["SecretRedactor"]
+__all__ = ["SecretRedactor", "quoted_run_id"]
 
 MAX_PASSES: Final = 6
 """Passes after which a text that still contains secrets is withheld.
@@ -261,6 +263,16 @@ _REFERENCE = re.compile(rf"(?:\w+ )?\$\{{?\w+\}}?|{HARMLESS}")
 """`${GITHUB_TOKEN}`, `Bearer $TOKEN`: a reference to a secret, which is no secret itself; or no
 secret at all.
 """
+
+
+def quoted_run_id(run_id: str) -> str:
+    """Return the id of a run that is not there, for a message (see `shown_run_id`)."""
+    return shown_run_id(run_id, _plain_redactor().redact)
+
+
+@cache
+def _plain_redactor() -> SecretRedactor:
+    return SecretRedactor()
 
 
 def plain_strings(value: Any) -> list[str] | None:

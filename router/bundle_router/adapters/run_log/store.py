@@ -38,6 +38,7 @@ from bundle_router.adapters.run_log.log import DiskRunLog, RunLogSetting
 from bundle_router.core.catalog import Durability
 from bundle_router.core.models import RUN_ID
 from bundle_router.core.models.canonical import time_text
+from bundle_router.core.models.words import RUN_ID_ADVICE, not_a_run_id
 from bundle_router.core.records.chain import FILES
 from bundle_router.core.records.run_header import RunHeader, lost_header
 from bundle_router.errors import RequestError, StorageError
@@ -161,9 +162,7 @@ class DiskRunStore:
         of that revision. Raises RequestError for an invalid id, CorruptRun, StorageError.
         """
         if not RUN_ID.fullmatch(run_id):
-            raise RequestError(
-                f"{run_id!r} is not a run id", advice=f"it must match {RUN_ID.pattern}"
-            )
+            raise RequestError(not_a_run_id(run_id), advice=RUN_ID_ADVICE)
         with translate_errors("make the run directory", str(self._runs / run_id)):
             return self._create_run(run_id, header, catalog)
 

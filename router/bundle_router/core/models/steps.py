@@ -17,7 +17,13 @@ from pydantic import (
 )
 from pydantic_core import PydanticKnownError
 
-from bundle_router.core.models.words import RUN_ID, DriftCode, Trust
+from bundle_router.core.models.words import (
+    RUN_ID,
+    RUN_ID_ADVICE,
+    DriftCode,
+    Trust,
+    not_a_run_id,
+)
 from bundle_router.errors import InvalidStep, shorten
 
 if TYPE_CHECKING:
@@ -191,9 +197,7 @@ class Step(StepInput):
     @classmethod
     def _run_id(cls, value: str | None) -> str | None:
         if value is not None and not RUN_ID.fullmatch(value):
-            raise ValueError(
-                f"{shorten(value, 200)!r} is not a run id: it must match {RUN_ID.pattern}"
-            )
+            raise ValueError(f"{not_a_run_id(value)}: {RUN_ID_ADVICE}")
         return value
 
     @field_validator("constraints")

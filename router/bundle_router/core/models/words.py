@@ -6,7 +6,7 @@ Log, command line, errors and pages use the same words.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
@@ -108,6 +108,27 @@ OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
 EFFECTS: Final[tuple[Effect, ...]] = get_args(Effect)
 
 RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+def not_a_run_id(text: str) -> str:
+    """Return what is wrong with a text that should be a run id.
+
+    It is not quoted: what stands where an id belongs may be a secret in the wrong place.
+    """
+    valid = RUN_ID.match(text)
+    at = valid.end() if valid is not None else 0
+    wrong = f"{text[at]!r} at place {at + 1}" if at < len(text) else "nothing in it"
+    return f"a text of {len(text)} characters with {wrong} is not a run id"
+
+
+def shown_run_id(run_id: str, redact: Callable[[str], str]) -> str:
+    """Return the id of a run that is not there, for a message: without what looks like a secret,
+    and not at all if it is not of the form of an id.
+    """
+    return repr(redact(run_id)) if RUN_ID.fullmatch(run_id) is not None else "[an invalid id]"
+
+
+RUN_ID_ADVICE: Final = f"it must match {RUN_ID.pattern}"
 BUNDLE_ID: Final = re.compile(r"[a-z0-9][a-z0-9_-]*(?:\.[a-z0-9][a-z0-9_-]*)*")
 SERVER_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")

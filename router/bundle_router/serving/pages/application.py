@@ -193,8 +193,10 @@ class PageAnswers:
             + ("index.json" if path.endswith("/") else ".json")
             + (f"?{query}" if query else "")
         )
+        # A page about an error repeats no address: it may hold a secret in place of an id.
+        has_json = request.method == "GET" and page.status < 400
         values = {
-            "as_json": as_json if request.method == "GET" else "",
+            "as_json": as_json if has_json else "",
             "sign_out": "/sign-out" if "cookie" in request.headers else "",
             "config_problems": request.scope.get("config_problems", ()),
             "stale": "",
