@@ -241,8 +241,6 @@ def test_imports_point_one_way(module: str) -> None:
             )
 
 
-WRAPPERS = {"bundle_router.errors": ["call_async"]}
-"""Coroutine functions of the core that await what they wrap, and nothing else."""
 PURE_MODULES = [name for name in NAMES if layer_of(name) in ("core", "review", "errors")]
 PURE_MODULES += [
     f"bundle_router.deferral.{name}"
@@ -257,7 +255,7 @@ def test_the_core_is_pure(module: str) -> None:
     assert {n for n in outside if n not in PURE and n.split(".")[0] not in PURE} == set()
     tree = tree_of(NAMES[module])
     coroutines = [node.name for node in ast.walk(tree) if isinstance(node, ast.AsyncFunctionDef)]
-    assert coroutines == WRAPPERS.get(module, [])
+    assert coroutines == []
     called = {
         node.func.id
         for node in ast.walk(tree)

@@ -3,7 +3,6 @@
     RouterError
     ├── ConfigError            the config is invalid; carries every problem, not the first
     ├── RequestError           the caller asked for something that is not possible
-    │   ├── WrongCall          a function does not take these arguments; also a TypeError
     │   ├── InvalidStep        a `Step` can't be made of these values; also a ValueError
     │   ├── UnknownRun         no run of that id is open or on disk
     │   ├── UnknownArtifact    neither the run nor an ancestor has it
@@ -24,14 +23,11 @@ status (see README, "Exit codes").
 from __future__ import annotations
 
 import errno
-import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import wraps
-from typing import Any, ClassVar, Final, TypeVar, cast
+from typing import ClassVar, Final
 
-Called = TypeVar("Called", bound=Callable[..., Any])
 MAX_MESSAGE: Final = 2_000
 
 
@@ -127,10 +123,6 @@ class RequestError(RouterError):
     """The request is malformed or refused; nothing was done and nothing was written."""
 
     exit_code = 3
-
-
-class WrongCall(RequestError, TypeError):
-    """A function does not take these arguments, or lacks one. The advice says what it takes."""
 
 
 class InvalidStep(RequestError, ValueError):
@@ -281,61 +273,6 @@ def expect(what: str, value: object, kinds: type | tuple[type, ...], example: st
         raise RequestError(
             f"{what} can't be {value!r:.100}, of type {type(value).__name__}", advice=example
         )
-
-
-def explain_wrong_calls(called: Called) -> Called:
-    """Have a function, or a class's constructor and public methods, raise WrongCall for arguments
-    that do not fit. The signature is read only once Python has raised its TypeError. A coroutine
-    function stays one.
-    """
-    if isinstance(called, type):
-        for name, member in {**vars(called), "__init__": called.__init__}.items():  # type: ignore[misc]  # of this class
-            inner = getattr(member, "__func__", member)  # of a class method
-            if inspect.isfunction(inner) and (name == "__init__" or name[0] != "_"):
-                explained = explain_wrong_calls(inner)
-                setattr(called, name, explained if inner is member else classmethod(explained))
-        return called
-
-    def call(*values: Any, **named: Any) -> Any:
-        try:
-            return called(*values, **named)
-        except TypeError:
-            _refuse_misfits(called, values, named)
-            raise
-
-    async def call_async(*values: Any, **named: Any) -> Any:
-        return await call(*values, **named)  # its arguments are bound before it begins
-
-    return cast(
-        "Called", wraps(called)(call_async if inspect.iscoroutinefunction(called) else call)
-    )
-
-
-def _refuse_misfits(
-    called: Callable[..., Any], values: tuple[Any, ...], named: dict[str, Any]
-) -> None:
-    """Raise WrongCall for arguments that do not fit a function's signature."""
-    from difflib import get_close_matches
-
-    signature, empty = inspect.signature(called), inspect.Signature.empty
-    try:
-        signature.bind(*values, **named)
-    except TypeError as wrong:
-        takes = [
-            p.replace(annotation=empty)
-            for p in signature.parameters.values()
-            if p.name not in ("self", "cls")
-        ]
-        near = [
-            get_close_matches(word, signature.parameters, 1)
-            for word in named.keys() - signature.parameters
-        ]
-        hint = "".join(f"did you mean {one[0]}=? " for one in near if one)
-        how = called.__doc__ if called.__name__ == "__init__" else None
-        name = called.__qualname__.removesuffix(".__init__")
-        raise WrongCall(
-            f"{name}(): {wrong}", advice=how or f"{hint}it takes {inspect.Signature(takes)}"
-        ) from None
 
 
 def refuse_windows(platform: str) -> None:

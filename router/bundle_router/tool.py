@@ -26,7 +26,7 @@ from bundle_router.core.models import (
     ToolContext,
     ToolOutput,
 )
-from bundle_router.errors import ToolFailure, explain_wrong_calls
+from bundle_router.errors import ToolFailure
 
 __all__ = [
     "Data",
@@ -40,15 +40,11 @@ __all__ = [
     "tool",
 ]
 
-for _value in (Data, LocalServer, LocalTool, Media, Text, ToolFailure, ToolOutput):
-    explain_wrong_calls(_value)
-
 
 @overload
 def tool(function: Callable[..., Any] | LocalTool, /) -> LocalTool: ...
 @overload
 def tool(*, name: str = "", description: str = "") -> Callable[[Callable[..., Any]], LocalTool]: ...
-@explain_wrong_calls
 def tool(
     function: Callable[..., Any] | LocalTool | None = None,
     /,

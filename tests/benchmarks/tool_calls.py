@@ -250,9 +250,7 @@ class Ticks:
     def _worker() -> int:
         """Return the number of the thread for large results; 0 before it has started."""
         named = (
-            thread.native_id
-            for thread in threading.enumerate()
-            if thread.name == "bundle-router-large-results"
+            thread.native_id for thread in threading.enumerate() if thread.name == "large-results"
         )
         return next(named, None) or 0
 

@@ -552,9 +552,7 @@ class Watched(dict[str, Any]):
         return super().items()
 
 
-@pytest.mark.parametrize(
-    ("many", "where"), [(1, "MainThread"), (20_000, "bundle-router-large-results")]
-)
+@pytest.mark.parametrize(("many", "where"), [(1, "MainThread"), (20_000, "large-results")])
 def test_large_arguments_are_read_in_the_thread_for_large_results(
     open_with: Opened, many: int, where: str
 ) -> None:
@@ -575,7 +573,7 @@ def test_large_arguments_are_read_in_the_thread_for_large_results(
                         "r-1", name, {**given, "arguments": rows} if given else rows, key=key
                     )
                 ).ok
-            assert {"MainThread", "bundle-router-large-results"} & Watched.threads == {where}
+            assert {"MainThread", "large-results"} & Watched.threads == {where}
 
     asyncio.run(main())
 

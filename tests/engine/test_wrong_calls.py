@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -11,20 +10,11 @@ from typing import Any, cast
 
 import pytest
 from bundle_router import Router, Step, StepPolicy, load_catalog
-from bundle_router.errors import MAX_MESSAGE, ConfigError, RequestError, WrongCall
+from bundle_router.errors import MAX_MESSAGE, ConfigError, RequestError
 from bundle_router.ext import step_tools
-from bundle_router.serving import serve, serve_mcp
+from bundle_router.serving import serve_mcp
 from bundle_router.testing import fake_router
-from bundle_router.tool import (
-    Data,
-    LocalServer,
-    LocalTool,
-    Media,
-    Text,
-    ToolFailure,
-    ToolOutput,
-    tool,
-)
+from bundle_router.tool import LocalServer
 
 STEP = Step(run_id="r-1", workflow="feature", role="planner", step="plan")
 
@@ -158,7 +148,6 @@ LONG_VALUES: dict[str, Callable[[Any], object]] = {
     "tools, run": lambda router: router.tools_sync(LONG),
     "tools, format": lambda router: router.tools_sync("r-1", format=LONG),
     "tools, decision": lambda router: router.tools_sync("r-1", decision=LONG),
-    "tools, unknown": lambda router: router.tools_sync("r-1", **{LONG: 3}),
     "call, run": lambda router: router.call_sync(LONG, "repo.read_file"),
     "call, decision": lambda router: router.call_sync("r-1", "repo.read_file", decision=LONG),
     "call, key": lambda router: router.call_sync("r-1", "repo.read_file", key=LONG),
@@ -194,87 +183,6 @@ def test_a_refused_call_repeats_no_text_of_any_length(name: str) -> None:
 
 
 # --- arguments that a function does not take, or lacks --------------------------------------------
-
-LACKING: list[tuple[Callable[..., object], str]] = [
-    (Router, "engines"),
-    (LocalServer, "tools"),
-    (LocalTool, "name"),
-    (Text, "text"),
-    (Data, "value"),
-    (Media, "data"),
-    (ToolOutput, "blocks"),
-    (ToolFailure, "message"),
-    (fake_router, "catalog"),
-    (serve, "router"),
-    (serve_mcp, "router"),
-    (step_tools.StepTools, "router"),
-]
-UNKNOWN: list[tuple[Callable[..., object], tuple[Any, ...], str, str]] = [
-    (Router.open, (), "locale", "local"),
-    (Router.open, (), "run", "runs"),
-    (LocalServer, ([get_ticket], "Read."), "effect", "effects"),
-    (Media, (b"",), "mime", "mime_type"),
-    (ToolFailure, ("it failed",), "kode", "code"),
-    (tool, (), "nam", "name"),
-    (load_catalog, (), "confg", "config"),
-    (fake_router, (None,), "result", "results"),
-    (serve_mcp, (None,), "prt", "port"),
-]
-METHODS = ["route", "tools", "call", "missed", "media", "close_run"]
-
-
-@pytest.mark.parametrize(("called", "name"), LACKING)
-def test_a_missing_argument_is_named(called: Callable[..., object], name: str) -> None:
-    with pytest.raises(WrongCall, match=rf"\(\): missing a required argument: '{name}'"):
-        called()
-
-
-@pytest.mark.parametrize(("called", "values", "name", "right"), UNKNOWN)
-def test_an_unknown_argument_is_told_the_nearest(
-    called: Callable[..., object], values: tuple[Any, ...], name: str, right: str
-) -> None:
-    with pytest.raises(WrongCall, match=f"unexpected keyword argument '{name}'") as wrong:
-        called(*values, **{name: 3})
-    assert wrong.value.advice.startswith(f"did you mean {right}=? it takes (")
-    assert isinstance(wrong.value, TypeError), "an engine that expects Python's own still gets it"
-
-
-@pytest.mark.parametrize(
-    "method", [*METHODS, *(f"{name}_sync" for name in METHODS), "artifact", "explain"]
-)
-def test_a_method_says_what_it_takes(method: str) -> None:
-    with fake_router(load_catalog(None)) as router:
-        called = getattr(router, method)
-        coroutine = inspect.iscoroutinefunction(called)
-        assert coroutine is not (method.endswith("_sync") or method in ("artifact", "explain"))
-        for values, named in (((), {}), ((3, {}, 3, 3), {}), ((3, "x"), {"kye": 3})):
-            with pytest.raises(WrongCall, match=rf"^Router\.{method}\(\): ") as wrong:
-                asyncio.run(called(*values, **named)) if coroutine else called(*values, **named)
-            first, *_ = inspect.signature(called).parameters
-            assert f"it takes ({first}" in wrong.value.advice
-
-
-def test_the_coroutines_of_a_steps_tools_say_what_they_take() -> None:
-    assert inspect.iscoroutinefunction(step_tools.StepTools.call)
-    with fake_router(load_catalog(None)) as router:
-        opened = step_tools.StepTools(router, "r-1", router.route_sync(STEP).decision_id)
-        with pytest.raises(WrongCall, match=r"^StepTools\.call\(\): missing a required argument"):
-            asyncio.run(opened.call())  # type: ignore[call-arg]  # the case
-        with pytest.raises(
-            WrongCall, match=r"^StepTools\.route\(\): missing a required argument: 'step'"
-        ):
-            asyncio.run(step_tools.StepTools.route(router))  # type: ignore[call-arg]  # as above
-
-
-def test_a_type_error_of_the_code_within_stays_what_it_is() -> None:
-    with fake_router(
-        load_catalog(None),
-        results={"repo.list_dir": lambda arguments: len(3)},  # type: ignore[arg-type]  # the case
-    ) as router:
-        router.route_sync(STEP)
-        with pytest.raises(TypeError, match="has no len") as raised:
-            router.call_sync("r-1", "repo.list_dir")
-        assert not isinstance(raised.value, WrongCall)
 
 
 def test_a_tool_without_parameters_needs_no_arguments() -> None:
@@ -317,12 +225,6 @@ def test_an_adapter_says_what_it_is_made_of() -> None:
                 RequestError, match="router can't be 'config'" if number < 4 else "step can't be {}"
             ):
                 make()
-        agents = pytest.importorskip(
-            "bundle_router.ext.openai_agents", reason="the Agents SDK is not installed"
-        )
-        for made in (agents.RoutedAgent, partial(agents.RoutedAgent, name="a")):
-            with pytest.raises(WrongCall, match="missing a required argument"):
-                made()
 
 
 def test_temporals_functions_say_what_they_are_given() -> None:

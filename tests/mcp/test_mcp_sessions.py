@@ -720,7 +720,7 @@ def test_a_large_page_of_a_list_is_taken_in_off_the_loop(
     faults = bench.faults.Faults
     with bench.faults.serving(faults(big_list=1_000)) as large, bench.faults.serving() as small:
         bench.run(main, bench.http(large), bench.http(small, name="t"))
-    assert threads.pop(1_000) == "bundle-router-large-results"
+    assert threads.pop(1_000) == "large-results"
     assert list(threads.values()) == ["bundle-router-mcp"]
 
 

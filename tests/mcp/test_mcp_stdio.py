@@ -314,10 +314,10 @@ def test_large_arguments_are_encoded_off_the_event_loop_and_arrive(bench: Any) -
         assert (
             bench.said(await bench.call(sessions, "echo", text="small", rows=rows[:1])) == "small"
         )
-        assert "bundle-router-large-results" not in Watched.threads
+        assert "large-results" not in Watched.threads
         Watched.threads.clear()
         assert bench.said(await bench.call(sessions, "echo", text="ü", rows=rows)) == "ü"
-        assert Watched.threads == {"bundle-router-large-results"}
+        assert Watched.threads == {"large-results"}
 
     bench.run(main, bench.stdio())
 

@@ -273,11 +273,7 @@ def test_a_large_answer_is_looked_through_off_every_event_loop(
             )
             monkeypatch.setattr(pass_through, "_size", spied(pass_through._size))
             await connected.read_resource("plain://any")
-        assert (
-            seen == {"bundle-router-large-results"}
-            if is_large
-            else seen.isdisjoint({"bundle-router-large-results"})
-        )
+        assert seen == {"large-results"} if is_large else seen.isdisjoint({"large-results"})
         assert seen
 
     content = {

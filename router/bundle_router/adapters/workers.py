@@ -117,7 +117,7 @@ class Workers:
 @lru_cache(maxsize=1)
 def _one_at_a_time(_process: int) -> Workers:
     """Return this process's thread for large results, which lives as long as the process."""
-    return Workers(1, "bundle-router-large-results")
+    return Workers(1, "large-results")
 
 
 def run_in_turn(stage: Stage, work: Callable[[], T]) -> asyncio.Future[T]:

@@ -21,7 +21,7 @@ from typing import Annotated, Any, NotRequired, TypeVar
 from bundle_router.core.models import Decision, Step
 from bundle_router.core.tools.exposure.placements import Toolset
 from bundle_router.engine.results import Result
-from bundle_router.errors import explain_wrong_calls, needs_extra
+from bundle_router.errors import needs_extra
 from bundle_router.ext.step_tools import StepTools, check_parts, step_key
 from bundle_router.wiring import Router
 
@@ -58,7 +58,6 @@ class RoutedTools(AgentMiddleware[RoutedState, Any, Any]):
 
     state_schema = RoutedState
 
-    @explain_wrong_calls
     def __init__(self, router: Router, step: Step | StepOf) -> None:
         super().__init__()
         check_parts(router, step)

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from bundle_router.core.models import Step
-from bundle_router.errors import explain_wrong_calls, needs_extra
+from bundle_router.errors import needs_extra
 from bundle_router.ext.step_tools import StepTools, check_parts
 from bundle_router.wiring import Router
 
@@ -37,7 +37,6 @@ with needs_extra("the adapter for the OpenAI Agents SDK", "openai-agents"):
     from agents.tool_context import ToolContext
 
 
-@explain_wrong_calls
 @dataclass
 class RoutedAgent(Agent[Any]):
     """An agent with the tools of a step in addition to its own.

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from bundle_router.core.models import Step
-from bundle_router.errors import explain_wrong_calls, needs_extra
+from bundle_router.errors import needs_extra
 from bundle_router.ext.step_tools import META_NAMES, StepTools, check_parts, step_key
 from bundle_router.wiring import Router
 
@@ -44,7 +44,6 @@ class RoutedToolset(DynamicToolset[Any]):
     for durable execution.
     """
 
-    @explain_wrong_calls
     def __init__(
         self,
         router: Router,

@@ -23,7 +23,7 @@ from bundle_router.core.tools.exposure.placements import Toolset
 from bundle_router.core.tools.exposure.provider_forms import Format
 from bundle_router.core.tools.meta_tools.definitions import NAMES
 from bundle_router.engine.results import Result
-from bundle_router.errors import expect, explain_wrong_calls
+from bundle_router.errors import expect
 from bundle_router.wiring import Router
 
 META_NAMES: Final = frozenset(NAMES)
@@ -67,7 +67,6 @@ def short_key(*parts: object) -> str:
     return digest(json.dumps([str(part) for part in parts])).rpartition(":")[2][:32]
 
 
-@explain_wrong_calls
 @dataclass
 class StepTools:
     """The tools of one open decision of a run: lists, calls, and text for a model.

@@ -9,7 +9,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, Literal
 
-from bundle_router.errors import NotInstalled, explain_wrong_calls
+from bundle_router.errors import NotInstalled
 from bundle_router.serving.address import ServiceAddress
 from bundle_router.serving.gate import ROOT, Admission, path_of
 from bundle_router.serving.http import application
@@ -69,7 +69,6 @@ class Endpoint:
 
 
 @contextlib.asynccontextmanager
-@explain_wrong_calls
 async def serve_mcp(
     router: Router | EndpointAccess,
     *,

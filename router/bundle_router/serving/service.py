@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from bundle_router.core.models import Decision, Step
 from bundle_router.engine.results import Result
-from bundle_router.errors import explain_wrong_calls
 from bundle_router.serving.address import ServiceAddress
 from bundle_router.serving.endpoint import (
     HEAD_S,
@@ -62,7 +61,6 @@ class ObservedRouter:
 
 
 @contextlib.asynccontextmanager
-@explain_wrong_calls
 async def serve(
     router: Router,
     *,

@@ -35,7 +35,7 @@ from bundle_router.core.tools.transport.tool_servers import (
 from bundle_router.engine.engine import Engine
 from bundle_router.engine.engine_ports import EnginePorts
 from bundle_router.engine.versions import EngineVersions
-from bundle_router.errors import RequestError, expect, explain_wrong_calls
+from bundle_router.errors import RequestError, expect
 from bundle_router.ports import Selector
 from bundle_router.testing.memory_store import (
     MemoryArtifacts,
@@ -249,7 +249,6 @@ def small_catalog(
     )
 
 
-@explain_wrong_calls
 def fake_router(
     catalog: Catalog,
     *,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from bundle_router.core.catalog import Card, Catalog, Server
 from bundle_router.core.models import LocalServer, LocalTool
-from bundle_router.errors import RequestError, expect, explain_wrong_calls, shorten
+from bundle_router.errors import RequestError, expect, shorten
 
 if TYPE_CHECKING:
     from bundle_router.adapters.pin_file import PinFiles
@@ -153,7 +153,6 @@ def expect_path(what: str, value: Any, example: str, *other: type) -> None:
             ) from None
 
 
-@explain_wrong_calls
 def load_catalog(
     config: str | Path | None = "config", *, local: LocalServers | None = None
 ) -> Catalog:

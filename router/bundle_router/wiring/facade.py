@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack, overload
 
@@ -19,7 +19,7 @@ from bundle_router.engine.open_runs import RunEnd
 from bundle_router.engine.results import Result
 from bundle_router.engine.surface import surface_form
 from bundle_router.engine.versions import EngineVersions
-from bundle_router.errors import RequestError, UnknownRun, WrongContext, expect, explain_wrong_calls
+from bundle_router.errors import RequestError, UnknownRun, WrongContext, expect
 from bundle_router.ports import Selector
 from bundle_router.wiring.catalogs import LocalServers, expect_path
 from bundle_router.wiring.endpoint_access import EndpointAccess
@@ -41,7 +41,6 @@ class ListForm(TypedDict, total=False):
     decision: str | None
 
 
-@explain_wrong_calls
 class Router:
     """Decides which bundles each step may see, returns their tools, makes calls, and records all of
     it.
@@ -206,17 +205,6 @@ class Router:
     def endpoint(self) -> EndpointAccess:
         """The part of the router that only an MCP endpoint uses."""
         return EndpointAccess(self._engines, self._opening, self._snapshot)
-
-    @asynccontextmanager
-    async def serve(self, **how: Any) -> AsyncIterator[Any]:
-        """Serve the runs over MCP on 127.0.0.1 for as long as the context lasts, which gives the
-        endpoint. Takes the parameters of `bundle_router.serving.serve_mcp` (`key`, `port`).
-        """
-        from importlib import import_module
-
-        _ = self._on_loop  # raises where no asyncio loop runs, or in a forked process
-        async with import_module("bundle_router.serving").serve_mcp(self, **how) as endpoint:
-            yield endpoint
 
     def _in_loop(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the router's own loop."""

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
+from bundle_router.serving import serve_mcp
 from google.adk.agents import LlmAgent
 from google.adk.models import BaseLlm, LlmRequest, LlmResponse
 from google.adk.runners import InMemoryRunner
@@ -40,7 +41,7 @@ class Model(BaseLlm):  # yours: model="gemini-2.5-flash"
 async def main(folder: Path) -> list[Any]:
     async with open_router(folder) as router:
         await router.route(STEP)
-        async with router.serve() as endpoint:
+        async with serve_mcp(router) as endpoint:
             headers = {"Authorization": f"Bearer {endpoint.token('r-1')}"}
             tools = McpToolset(
                 connection_params=StreamableHTTPConnectionParams(

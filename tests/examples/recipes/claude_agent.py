@@ -9,6 +9,7 @@ import asyncio
 import sys
 from pathlib import Path
 
+from bundle_router.serving import serve_mcp
 from claude_agent_sdk import ClaudeAgentOptions, ResultMessage, query
 from own_tool import STEP, open_router
 
@@ -16,7 +17,7 @@ from own_tool import STEP, open_router
 async def main(folder: Path, base_url: str) -> str:
     async with open_router(folder) as router:
         await router.route(STEP.model_copy(update={"fixed_list": True}))
-        async with router.serve() as endpoint:
+        async with serve_mcp(router) as endpoint:
             server = {
                 "type": "http",
                 "url": endpoint.url("r-1"),

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from bundle_router.adapters.archive import open_archive
+from bundle_router.serving import serve_mcp
 from bundle_router.serving.listener import Listener
 
 from tests.deferral.fake_api import Block, FakeApi, blocks_of
@@ -190,7 +191,7 @@ def served(folder: Path) -> Iterator[tuple[str, str]]:
     async def serve() -> None:
         async with opened["open_router"](folder) as router:
             await router.route(opened["STEP"])
-            async with router.serve() as endpoint:
+            async with serve_mcp(router) as endpoint:
                 where.extend((endpoint.url("r-1"), endpoint.token("r-1")))
                 ready.set()
                 await asyncio.to_thread(done.wait)
