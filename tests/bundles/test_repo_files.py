@@ -331,9 +331,17 @@ def test_a_file_of_credentials_that_is_replaced_while_it_is_read_is_not_shown(
 
 
 @pytest.mark.parametrize(
-    "name", [".git/hooks/pre-commit", ".npmrc", ".env", "config", "docs/config", ".github/config"]
+    "name",
+    [
+        ".git/hooks/pre-commit",
+        ".env.example",
+        "id_rsa.pub",
+        "config",
+        "docs/config",
+        ".github/config",
+    ],
 )
-def test_hooks_and_project_settings_are_read(tmp_path: Path, name: str) -> None:
+def test_hooks_examples_and_public_keys_are_read(tmp_path: Path, name: str) -> None:
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / name).write_text("ordinary")
     assert "ordinary" in texts(call("read_file", tmp_path, path=name))

@@ -13,7 +13,12 @@ Places = dict[tuple[str, str], str]
 """`ConfigEdit.place` → `config/policy.toml:31`."""
 
 _Anchor = tuple[tuple[str, str], WrittenEntry[object], Path]
-_LOCAL: Final = {"docs_hosts": ("docs", "hosts"), "hard_links": ("repo", "hard_links")}
+_LOCAL: Final = {
+    "docs_hosts": ("docs", "hosts"),
+    "hard_links": ("repo", "hard_links"),
+    "credentials": ("repo", "credentials"),
+    "tokens": ("repo", "tokens"),
+}
 
 
 def edit_places(written: WrittenConfig) -> Places:

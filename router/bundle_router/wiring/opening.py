@@ -196,7 +196,13 @@ def open_engines(opening: Opening, last_good: ConfigSnapshot | None = None) -> O
     )
     protected = _protected_places(catalog, opening)
     sessions = LocalSessions(
-        tools, catalog.local, catalog.settings.limits, diagnostics, protected, opening.hidden
+        tools,
+        catalog.local,
+        catalog.settings.limits,
+        diagnostics,
+        redactor,
+        protected,
+        opening.hidden,
     )
     searching = (
         open_selector(catalog, opening.runs, clock, diagnostics, memories)

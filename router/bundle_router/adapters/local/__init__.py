@@ -9,7 +9,9 @@ Rules:
    and is `busy`.
 3. `ToolFailure` is an error for the agent. Any other exception of a tool is a defect: the agent
    gets one line, and diagnostics get the traceback. A tool's result is checked before it is used.
-4. Errors in arguments are described without repeating the arguments, which may be secrets.
+4. What a first-party tool returns, failures included, is redacted as records are, with a note, so
+   that the model, code, artifacts and records have one text (`[repo] tokens`).
+5. Errors in arguments are described without repeating the arguments, which may be secrets.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import inspect
 import json
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -34,6 +37,7 @@ from bundle_router.core.catalog import CallLimits, Card
 from bundle_router.core.models import (
     TOOL_NAME,
     BinaryRule,
+    Block,
     Data,
     LocalSettings,
     LocalTool,
@@ -52,8 +56,12 @@ from bundle_router.core.tools.transport.tool_servers import (
     Scope,
 )
 from bundle_router.errors import RequestError, ToolFailure
-from bundle_router.ports import Diagnostics
+from bundle_router.ports import Diagnostics, Redactor
 
+REDACTED_NOTE: Final = (
+    "Secrets were taken out of this result: a mark such as `[redacted:…]` stands where each was. Do"
+    " not write it into a file; a person can change this ([repo] tokens in policy.toml)."
+)
 NEVER_BEGUN: Final = RawResult((), "cancelled", "cancelled")
 
 MAX_DESCRIPTION: Final = 8_000
@@ -223,6 +231,7 @@ class LocalSessions:
         settings: LocalSettings,
         limits: CallLimits,
         diagnostics: Diagnostics,
+        redactor: Redactor,
         protected: Sequence[str] = (),
         hidden: Sequence[str] = (),
     ) -> None:
@@ -230,6 +239,8 @@ class LocalSessions:
         self._settings = settings
         self._limits = limits
         self._diagnostics = diagnostics
+        self._redactor = redactor
+        self._own = frozenset(servers)
         self._protected = tuple(protected)
         self._hidden = hidden  # not copied: the service adds to it later
         self._workers = Workers(limits.max_concurrent_calls)
@@ -284,14 +295,16 @@ class LocalSessions:
 
         def run() -> RawResult:
             begun.append(time.monotonic())
-            return NEVER_BEGUN if abandoned else self._run(entry, arguments, context())
+            if abandoned:
+                return NEVER_BEGUN
+            return self._redacted(server, self._run(entry, arguments, context()))
 
         async def run_here() -> RawResult:
             async with self._turns.setdefault(
                 loop, asyncio.Semaphore(self._limits.max_concurrent_calls)
             ):
                 begun.append(time.monotonic())
-                return await self._run_here(entry, arguments, context())
+                return self._redacted(server, await self._run_here(entry, arguments, context()))
 
         def take(done: asyncio.Task[RawResult]) -> None:
             if not done.cancelled():
@@ -386,6 +399,22 @@ class LocalSessions:
             "tool_error" if output.failed else "ok",
             "failed" if output.failed else "",
         )
+
+    def _redacted(self, server: str, result: RawResult) -> RawResult:
+        """Return a first-party tool's result without the secrets in its text (rule 4)."""
+        if server in self._own or self._settings.tokens == "show":
+            return result
+        blocks = tuple(self._redacted_block(block) for block in result.blocks)
+        if blocks == tuple(result.blocks):
+            return result
+        return replace(result, blocks=(*blocks, Text(REDACTED_NOTE)))
+
+    def _redacted_block(self, block: Block) -> Block:
+        if isinstance(block, Text):
+            return replace(block, text=self._redactor.redact(block.text))
+        if isinstance(block, Data):
+            return Data(self._redactor.redact_value(block.value))
+        return block
 
     def _crashed_result(self, entry: LocalTool, defect: BaseException) -> RawResult:
         self._diagnostics.event("error", "tool.crashed", tool=entry.name, error=defect)

@@ -261,7 +261,7 @@ class Catalog:
             "routes": [_canonical_value(route) for route in self.routes],
             "policies": [_canonical_value(policy) for policy in self.policies],
             "settings": _canonical_value(self.settings),
-            "local": self.local.model_dump(mode="json"),
+            "local": self.local.to_json(),
             "cards": [_canonical_value(card) for card in self.cards.values()],
             "skills": [asdict(skill) for skill in self.skills.values()],
         }

@@ -435,6 +435,16 @@ class RepoLimits:
     hard_links: Literal["allow", "refuse"] = key(
         "allow", "'refuse': files with hard links are not read (another name may be outside)."
     )
+    credentials: Literal["hide", "show"] = key(
+        "hide",
+        "'show': the repo tools show files that hold credentials, and workspace.exec reads them.",
+    )
+    tokens: Literal["redact", "show"] = key(
+        "redact",
+        "'show': tokens and passwords stay in what repo, docs and workspace tools return.",
+    )
+
+    ADDED: ClassVar[tuple[str, ...]] = ("credentials", "tokens")
 
 
 @dataclass(frozen=True, slots=True)

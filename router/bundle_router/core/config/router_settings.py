@@ -9,7 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from bundle_router.core.catalog import EmbeddingSettings, ModelSettings, SearchSettings, Settings
+from bundle_router.core.catalog import (
+    EmbeddingSettings,
+    ModelSettings,
+    SearchSettings,
+    Settings,
+)
+from bundle_router.core.catalog.tables import RepoLimits
 from bundle_router.core.config.bundles import BundleResolver
 from bundle_router.core.config.entries import WrittenEntry
 from bundle_router.core.config.overlay import WrittenConfig
@@ -120,10 +126,13 @@ def resolve_local(
         seen.add(rule.name)
         for sentence in check_binary(rule):
             report.add_about(entry, "", sentence)
+    repo = written.repo.value if written.repo is not None else RepoLimits()
     return LocalSettings(
         docs_hosts=hosts,
         binaries=tuple(
             sorted((entry.value for entry in written.binaries), key=lambda rule: rule.name)
         ),
-        hard_links=written.repo.value.hard_links if written.repo is not None else "allow",
+        hard_links=repo.hard_links,
+        credentials=repo.credentials,
+        tokens=repo.tokens,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, Field, field_validator
 
@@ -202,6 +202,23 @@ class LocalSettings(Frozen):
     docs_hosts: tuple[str, ...] = ()
     binaries: tuple[BinaryRule, ...] = ()
     hard_links: Literal["allow", "refuse"] = "allow"
+    credentials: Literal["hide", "show"] = "hide"
+    """Whether files that hold credentials are hidden."""
+    tokens: Literal["redact", "show"] = "redact"
+    """Whether tokens are redacted in what first-party tools return."""
+
+    ADDED: ClassVar[tuple[str, ...]] = ("credentials", "tokens")
+    """Fields that recorded catalogs of before have not; see `Catalog`."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the settings as a catalog has them: without `ADDED` fields at their default."""
+        written = self.model_dump(mode="json")
+        default = {name: LocalSettings.model_fields[name].default for name in self.ADDED}
+        return {
+            name: value
+            for name, value in written.items()
+            if name not in default or value != default[name]
+        }
 
 
 @dataclass(frozen=True, slots=True)

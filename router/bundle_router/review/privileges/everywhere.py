@@ -28,6 +28,12 @@ one, any other value, none; or words from the narrowest to the widest.
 
 _MAX_SAID: Final = 300
 _OFFERS: Final = ("none", "meta", "deferred", "direct")
+_REPO: Final[Mapping[str, tuple[str, str]]] = {
+    "hard_links": ("refuse", "allow"),
+    "credentials": ("hide", "show"),
+    "tokens": ("redact", "show"),
+}
+"""The values of `[repo]`, the narrower first."""
 _SETTINGS: Final[Mapping[str, Wider]] = {
     "fallback.order": "neutral",  # the bundles that they bring in are compared address by address
     "fallback.default": "neutral",
@@ -169,10 +175,10 @@ def _settings(old: Catalog, new: Catalog, by_place: _Places) -> Iterator[Privile
 def _local(old: Catalog, new: Catalog, by_place: _Places) -> Iterator[PrivilegeRow]:
     edits = _edits(by_place, "local", "docs_hosts")
     yield from _compare("docs.hosts", old.local.docs_hosts, new.local.docs_hosts, "gain", edits)
-    edits = _edits(by_place, "local", "hard_links")
-    yield from _compare(
-        "repo.hard_links", old.local.hard_links, new.local.hard_links, ("refuse", "allow"), edits
-    )
+    for name, wider in _REPO.items():
+        before_value, after_value = getattr(old.local, name), getattr(new.local, name)
+        edits = _edits(by_place, "local", name)
+        yield from _compare(f"repo.{name}", before_value, after_value, wider, edits)
     before, after = ({rule.name: rule for rule in catalog.local.binaries} for catalog in (old, new))
     edits = _edits(by_place, "local", "binaries")
     for name in sorted({*before, *after}):

@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import BinaryIO, Final, Literal, Self
 
@@ -33,9 +34,21 @@ from bundle_router.tools.repo.beneath import (
     components,
     opener_beside,
 )
-from bundle_router.tools.repo.hiding import CREDENTIALS, Hidden, identity_of, is_credential_file
+from bundle_router.tools.repo.hiding import (
+    CREDENTIALS,
+    SCANNED_BYTES,
+    Hidden,
+    holds_private_key,
+    identity_of,
+    is_credential_file,
+)
 from bundle_router.tools.repo.lineage import open_folder
-from bundle_router.tools.repo.refusals import invalid, outside_failure, translate_errors
+from bundle_router.tools.repo.refusals import (
+    credentials_failure,
+    invalid,
+    outside_failure,
+    translate_errors,
+)
 
 __all__ = ["FileKind", "FolderEntry", "Root", "read_up_to", "workspace"]
 
@@ -65,8 +78,8 @@ class Root:
     `path` is opened, and then `within`, a folder beneath it reached through no symlink: that is the
     root (`fd`) of everything else. `hidden` are absolute paths of folders that are never entered.
     `hard_links="refuse"` refuses files with more than one name, since another name may be outside
-    the root. Every method takes a path relative to the root (or absolute and inside it) and raises
-    ToolFailure.
+    the root. `credentials="show"` shows files that hold credentials. Every method takes a path
+    relative to the root (or absolute and inside it) and raises ToolFailure.
     """
 
     def __init__(
@@ -76,6 +89,7 @@ class Root:
         *,
         hidden: Sequence[str] = (),
         hard_links: Literal["allow", "refuse"] = "allow",
+        credentials: Literal["hide", "show"] = "hide",
         opener: Opener | None = None,
     ) -> None:
         self.top = os.path.realpath(path)
@@ -84,6 +98,7 @@ class Root:
         self.path = self.top if self.within == "." else f"{self.top.rstrip('/')}/{self.within}"
         self._tops = (self.path.rstrip("/"), os.path.normpath(f"{path}/{within}").rstrip("/"))
         self.hard_links = hard_links
+        self.credentials = credentials
         self.hidden = Hidden(hidden)
         identities = self.hidden.identities
         self._opener = opener_beside(identities) if opener is None or identities else opener
@@ -166,26 +181,40 @@ class Root:
         refused.
         """
         file = self.open_file(path)
-        if self._is_credential(file.fileno(), path):
+        if self.credentials == "show":
+            return file
+        with ClosedOnError(file.fileno()):
+            found = self._is_credential(file, path)
+        if found:
             file.close()
-            raise ToolFailure(
-                f"{path!r} holds credentials, which no tool shows", code="credentials"
-            )
+            raise credentials_failure(path)
         return file
 
-    def _is_credential(self, fd: int, path: str) -> bool:
-        """Return whether it holds credentials, by its real path; at the top by its identity, under
-        any name.
+    def _is_credential(self, file: BinaryIO, path: str) -> bool:
+        """Return whether a file holds credentials: by its real path, by another name of it at the
+        top or in its own folder, or by a private key in it.
         """
-        if is_credential_file(self.real_path(fd, self.relative(path))):
+        fd = file.fileno()
+        real_path = self.real_path(fd, self.relative(path))
+        if is_credential_file(real_path):
             return True
         info = os.fstat(fd)
-        if info.st_nlink == 1:
-            return False
-        return any(
-            identity_of(f"{self.path}/{name}") == (info.st_dev, info.st_ino)
-            for name, _ in CREDENTIALS
-        )
+        if info.st_nlink > 1 and self._has_credential_name(info, os.path.dirname(real_path)):  # noqa: PTH120 - text
+            return True
+        data = read_up_to(file, SCANNED_BYTES)
+        file.seek(0)
+        return holds_private_key(data)
+
+    def _has_credential_name(self, info: os.stat_result, folder: str) -> bool:
+        identity = (info.st_dev, info.st_ino)
+        if any(identity_of(f"{self.path}/{name}") == identity for name, _ in CREDENTIALS):
+            return True
+        for place in {self.path, folder}:
+            with suppress(OSError), os.scandir(place) as entries:
+                for entry in entries:
+                    if entry.inode() == info.st_ino and is_credential_file(entry.path):
+                        return True
+        return False
 
     def read(self, path: str, *, max_bytes: int) -> bytes:
         """Return the whole of a small file.
@@ -276,6 +305,7 @@ def workspace(context: ToolContext) -> Root:
         context.within,
         hidden=context.hidden,
         hard_links=context.settings.hard_links,
+        credentials=context.settings.credentials,
     )
 
 

@@ -10,6 +10,8 @@ Rules:
    configuration.
 4. A diff leaves out files in a hidden folder, and says so; a path in one is refused. Their content
    that was committed under another name is ordinary history.
+5. So it leaves out files that hold credentials, of any revision: by their names, and those in whose
+   patch a private key stands.
 """
 
 from __future__ import annotations
@@ -28,11 +30,15 @@ from bundle_router.errors import ToolFailure
 from bundle_router.tools.repo.confinement import Root, workspace
 from bundle_router.tools.repo.gitrefs import is_revision
 from bundle_router.tools.repo.gitview import GitView, repository
+from bundle_router.tools.repo.hiding import holds_private_key, is_credential_file
 from bundle_router.tools.repo.refusals import count, hidden_failure, outside_failure, show_name
 
 _DATE: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z :.,+/-]{0,63}")
-_MAX_NAMES: Final = 5_000
-_MAX_NAMES_BYTES: Final = 1024 * 1024  # they are arguments
+_MAX_COPIED: Final = 5_000
+"""Maximum files whose content is compared with the working tree: their names are arguments."""
+_MAX_NAMES: Final = 200_000
+_NAME_BYTES: Final = 200
+"""Mean bytes of a name, for the bound on what git may list."""
 _REVISION_HELP: Final = "a branch, tag or hash, with ~n or ^n"
 
 
@@ -203,16 +209,20 @@ def git_diff(arguments: GitDiff, context: ToolContext, *, confined: bool = True)
             *sides,
             "--",
         ]
-        paths, withheld = _checked_path(root, arguments.path) or ["."], 0
-        if reads_files or root.hidden.identities:
-            names = _names(view, [*flags, *paths])
+        paths = _checked_path(root, arguments.path) or ["."]
+        withheld: list[str] = []
+        if reads_files or root.hidden.identities or root.credentials == "hide":
+            names = _names(view, [*flags, *paths], _MAX_COPIED if reads_files else _MAX_NAMES)
             folders = set(_hidden_folders(root, names))
-            paths += [f":(exclude,literal){folder}" for folder in sorted(folders)]
+            if root.credentials == "hide":
+                withheld = [name for name in names if is_credential_file(f"{root.path}/{name}")]
+            paths += [f":(exclude,literal){place}" for place in sorted({*folders, *withheld})]
             if reads_files:
                 names = [name for name in names if not folders.intersection(_folders_of(name))]
+                names = [name for name in names if name not in withheld]
                 view, shown = view.copied(names)
                 paths = [f":(literal){name}" for name in shown]
-                withheld = len(names) - len(shown)
+                withheld += set(names).difference(shown)
         form = (
             ["--stat=120"]
             if arguments.stat
@@ -223,8 +233,11 @@ def git_diff(arguments: GitDiff, context: ToolContext, *, confined: bool = True)
             out, cut, _ = view.run(
                 "diff", *_DIFF, *form, *flags, *paths, max_bytes=max(0, context.max_bytes - 500)
             )
+        if root.credentials == "hide":
+            out, keys = _without_keys(out)
+            withheld += keys
         note = root.hidden.note() + (
-            f" {count(withheld, 'file')} with credentials left out." if withheld else ""
+            f" {count(len(withheld), 'file')} with credentials left out." if withheld else ""
         )
     return ToolOutput(
         tuple(Text(text) for text in _diff_text(arguments, out, cut, context.max_bytes, note))
@@ -253,13 +266,25 @@ def _diff_text(arguments: GitDiff, out: bytes, cut: bool, max_bytes: int, note: 
     return [f"{head}.{note}", text]
 
 
-def _names(view: GitView, scope: list[str]) -> list[str]:
+def _without_keys(out: bytes) -> tuple[bytes, list[str]]:
+    """Return a patch without the parts of files in which it shows a private key, and their
+    heads.
+    """
+    head, *parts = re.split(rb"^(?=diff --git )", out, flags=re.MULTILINE)
+    keys = [part for part in parts if holds_private_key(part)]
+    if not keys:
+        return out, []
+    kept = b"".join(part for part in parts if part not in keys)
+    return head + kept, [key.partition(b"\n")[0].decode("utf-8", "replace") for key in keys]
+
+
+def _names(view: GitView, scope: list[str], most: int) -> list[str]:
     """Return every path that a diff would show, with both names of renamed files."""
     names, cut, _ = view.run(
-        "diff", *_DIFF, "--no-renames", "--name-only", "-z", *scope, max_bytes=_MAX_NAMES_BYTES
+        "diff", *_DIFF, "--no-renames", "--name-only", "-z", *scope, max_bytes=most * _NAME_BYTES
     )
     found = [name for name in names.decode("utf-8", "surrogateescape").split("\0") if name]
-    if cut or len(found) > _MAX_NAMES:
+    if cut or len(found) > most:
         raise ToolFailure(
             "too many files differ to compare them all", code="too_large", advice="name a path"
         )

@@ -32,6 +32,14 @@ def hidden_failure(path: str) -> ToolFailure:
     return ToolFailure(f"{shorten(path, 200)!r} {what}: no tool reads or changes it", code="hidden")
 
 
+def credentials_failure(path: str) -> ToolFailure:
+    return ToolFailure(
+        f"{shorten(path, 200)!r} holds credentials, which no tool shows",
+        code="credentials",
+        advice="work without it; a person can say what it is for",
+    )
+
+
 _WORDS: Final = {
     errno.ENOENT: (
         "not_found",

@@ -9,7 +9,8 @@ Rules:
    whether there is more.
 4. Skipped: `.git`, files that a `.gitignore` names (unless the glob asks for them), binary files (a
    NUL byte), files over 10 MiB, symlinks. Hidden files (`.name`) are searched; the router's own
-   records are not, and the result says so.
+   records are not, and the result says so. Nor are files with credentials, and the result never
+   says whether one would have matched.
 """
 
 from __future__ import annotations
@@ -138,7 +139,8 @@ class _Shown:
 
 
 _SKIPPED: Final = (
-    "Skipped: .git, files .gitignore names, binary files, files over 10 MiB, symlinks."
+    "Skipped: .git, files .gitignore names, files with credentials, binary files, files over"
+    " 10 MiB, symlinks."
 )
 
 

@@ -85,6 +85,7 @@ def protected_places(
         if any(path.is_relative_to(folder) for folder in reach) and not top.is_relative_to(path)
     ]
     found = survey(root.path, {*code.places, *map(os.path.realpath, context.hidden)} - {root.path})
+    credentials = found.credentials if root.credentials == "hide" else []
     deeper = (*(found.repositories if protect_git else ()), *found.powers)
     autorun += [
         _place_at(path)
@@ -92,7 +93,7 @@ def protected_places(
         if path != top and path not in (*unasked, *map(Path, code.places))
     ]
     protected += [_place_at(path, required=True) for path in found.router_code]
-    masked = _present(_place_at(path) for path in (*found.sockets, *found.credentials))
+    masked = _present(_place_at(path) for path in (*found.sockets, *credentials))
     places = [place for place in (*autorun, *protected, *hidden) if place]
     pinned = [
         _place_at(above)

@@ -19,8 +19,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
+from bundle_router.tools.descriptors import Opened
 from bundle_router.tools.repo.beneath import Identity
-from bundle_router.tools.repo.hiding import is_credential_file, is_git_folder
+from bundle_router.tools.repo.hiding import (
+    SCANNED_BYTES,
+    holds_private_key,
+    is_credential_file,
+    is_git_folder,
+)
 
 MAX_ENTRIES: Final = 200_000
 _LARGE_IN_GIT: Final = frozenset({"objects", "refs", "logs", "lfs"})
@@ -53,7 +59,7 @@ def survey(top: str, leave_out: Collection[str]) -> Survey:
             elif entry.name == "conda-meta":
                 found.powers.append(Path(entry.path).parent)
         elif entry.is_file(follow_symlinks=False):
-            if is_credential_file(entry.path):
+            if is_credential_file(entry.path) or _is_key_file(entry):
                 found.credentials.append(Path(entry.path))
             info = entry.stat(follow_symlinks=False)
             if entry.name == "HEAD" and is_git_folder(Path(entry.path).parent):
@@ -115,6 +121,20 @@ def _entries(folders: list[str], leave_out: Collection[str]) -> Iterator[os.DirE
                             folders.append(entry.path)
         except OSError:
             continue  # unreadable for us, and so for the program; or gone
+
+
+def _is_key_file(entry: os.DirEntry[str]) -> bool:
+    """Return whether a file that is named like a key holds a private one.
+
+    Others are not opened: there may be 200,000.
+    """
+    if not entry.name.casefold().endswith((".pem", ".key")):
+        return False
+    try:
+        with Opened(os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)) as fd:
+            return holds_private_key(os.read(fd, SCANNED_BYTES))
+    except OSError:
+        return False  # unreadable for us, and so for the program; or gone
 
 
 def _has_capabilities(path: str) -> bool:

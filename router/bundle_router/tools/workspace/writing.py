@@ -9,7 +9,9 @@ Rules:
    policy would not be bound by it. All are recognised by the folders above the open one, from its
    descriptor up to the root, not by the given path.
 4. The new content is complete under a temporary name before one system call renames it.
-5. `create_only` and `expected_sha256` ensure that the replaced content is what the caller has seen.
+5. A content with a mark such as `[redacted:…]` is refused, since it would replace the secret that
+   the mark stands for; not where the file has that mark itself.
+6. `create_only` and `expected_sha256` ensure that the replaced content is what the caller has seen.
 """
 
 from __future__ import annotations
@@ -17,9 +19,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import secrets
 import stat
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -39,6 +43,7 @@ from bundle_router.tools.workspace.router_code import router_code
 
 MAX_CONTENT: Final = 4 << 20
 MAX_DEPTH: Final = 64
+_MARK: Final = re.compile(rb"\[redacted:[A-Za-z0-9:_.-]{1,200}\]")
 
 _one_at_a_time = threading.Lock()
 """Lock between comparing `expected_sha256` and replacing, against other writes of this process."""
@@ -93,6 +98,8 @@ def write_file(arguments: WriteFileArguments, context: ToolContext) -> ToolOutpu
             before = _check_existing(folder, name, relative, arguments)
             if before is not None:
                 _refuse_identity(before, name, protected)
+            if context.settings.tokens == "redact":
+                _refuse_marks(content, folder, name, before, relative)
             try:
                 replace_or_create(folder, name, content, before)
             except FileExistsError:
@@ -119,6 +126,29 @@ def _check_name(relative: str, name: str, *, asked: str) -> None:
         )
     if any(ord(character) < 32 or ord(character) == 127 for character in relative):
         raise ToolFailure(f"{relative[:200]!a} contains a control character", code="invalid_path")
+
+
+def _refuse_marks(
+    content: bytes, folder: int, name: str, before: os.stat_result | None, shown: str
+) -> None:
+    """Refuse a content that has a mark of the redaction more often than the file has it now."""
+    marks = Counter(_MARK.findall(content))
+    if not marks:
+        return
+    there = Counter[bytes]()
+    if before is not None and before.st_size <= MAX_CONTENT:
+        with Opened(os.open(name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=folder)) as fd:
+            there = Counter(_MARK.findall(os.read(fd, MAX_CONTENT)))
+    for mark, number in marks.items():
+        if number > there[mark]:
+            raise ToolFailure(
+                f"the content for {shown!r} has the mark {mark.decode()!r}, which stands for a"
+                " secret that was not shown: writing it would replace the secret",
+                code="redacted",
+                advice=(
+                    "leave this file to a person, or write it without the lines that hold secrets"
+                ),
+            )
 
 
 def _refuse_autorun(parts: Sequence[str], shown: str, *, is_file: bool = False) -> None:
