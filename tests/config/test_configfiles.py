@@ -179,8 +179,8 @@ def test_files_that_cannot_be_read_are_reported_with_the_rest(
         "bundles.toml: can't be read: is a directory",
         "routes.toml: can't be read: no such file or directory",
         (
-            "policy.toml: is empty: it may be half written (delete it to use the shipped one, or"
-            " write a comment in it)"
+            "policy.toml: is empty: it may be half written (write a comment in it, or delete it"
+            " before a start to use the shipped one)"
         ),
         "router.toml:1: limitz: unknown key 'limitz' (did you mean 'limits'?)",
         (

@@ -80,7 +80,7 @@ def from_bytes(name: str, display_path: str, data: bytes, layer: Layer) -> Confi
         return broken(
             0,
             "is empty: it may be half written",
-            "delete it to use the shipped one, or write a comment in it",
+            "write a comment in it, or delete it before a start to use the shipped one",
         )
     return ConfigFile(name, display_path, text.replace("\r\n", "\n"), layer)
 
