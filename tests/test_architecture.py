@@ -50,6 +50,7 @@ SHARED_ADAPTERS = {
         "database_file",
         "host_changes",
         "json_schema",
+        "learned_folder",
         "loop",
         "linear_patterns",
         "postgres",

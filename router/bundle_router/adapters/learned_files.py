@@ -22,6 +22,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from bundle_router.adapters.learned_folder import (
+    CALIBRATION,
+    EMBEDDINGS,
+    FOLDER,
+    MEMORY,
+    TOOLS,
+)
 from bundle_router.adapters.text_files import read_within, replace_texts
 from bundle_router.core.models.canonical import encode
 from bundle_router.errors import ConfigError, Problem
@@ -38,11 +45,6 @@ from bundle_router.review.learning.learned_values import (
     words_alone_json,
 )
 
-FOLDER: Final = "learned"
-MEMORY: Final = "memory.json"
-CALIBRATION: Final = "calibration.json"
-TOOLS: Final = "tools.json"
-EMBEDDINGS: Final = "embeddings.json"
 PROPOSALS: Final = "proposals.toml"
 _NO_VALUE: Final = {"value": None}
 """The content of a file whose value was taken out of force."""
@@ -105,15 +107,6 @@ def save_learned(config_folder: str | os.PathLike[str], learned: LearnedValues) 
         elif (folder / name).exists():
             replace_texts({folder / name: encode(_NO_VALUE) + "\n"})
     return kept
-
-
-def learned_paths(config_folder: str | os.PathLike[str] | None) -> frozenset[str]:
-    """Return the paths of the learned files that a config folder has now."""
-    if config_folder is None:
-        return frozenset()
-    names = (MEMORY, CALIBRATION, TOOLS, EMBEDDINGS)
-    paths = [Path(config_folder, FOLDER, name) for name in names]
-    return frozenset(str(path) for path in paths if path.is_file())
 
 
 def _read(path: Path, parse: Callable[[Any], T], problems: list[Problem]) -> T | None:

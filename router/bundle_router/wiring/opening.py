@@ -164,7 +164,7 @@ def open_engines(opening: Opening, last_good: ConfigSnapshot | None = None) -> O
     from bundle_router.adapters.artifact_files import ScratchFolder
     from bundle_router.adapters.config_files import read_config
     from bundle_router.adapters.json_query import query_json
-    from bundle_router.adapters.learned_files import learned_paths
+    from bundle_router.adapters.learned_folder import learned_paths
     from bundle_router.adapters.linear_patterns import compile_pattern
     from bundle_router.adapters.local import LocalSessions
     from bundle_router.adapters.media import describe
