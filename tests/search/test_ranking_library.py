@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
 from bundle_router.adapters.bm25 import LexicalIndex
-from bundle_router.core.search.index import COLLECTIONS, Collection, Document, Hits
+from bundle_router.core.search.index import COLLECTIONS, Document, Hits
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -124,64 +121,9 @@ def test_a_weight_of_the_query_counts() -> None:
     assert list(index.search("tools", [{"read": 1.0, "file": 2.0}], k=2)[0].scores) == ["b", "a"]
 
 
-def test_a_saved_index_answers_as_before_and_can_be_updated(tmp_path: Path) -> None:
-    index = LexicalIndex.build(
-        [*alike("a", "b"), Document("w", "bundles", ("weather", "读"))], revision="r"
-    )
-    index.save(tmp_path)
-    loaded = LexicalIndex.load(tmp_path, revision="r")
-    assert loaded is not None
-    query = {"read": 1.0, "weather": 1.0}
-    assert answers(loaded, query) == answers(index, query)
-    removed: tuple[Collection, str] = ("tools", "a")
-    assert answers(loaded.updated(remove=[removed], revision="s"), query) == answers(
-        index.updated(remove=[removed], revision="s"), query
-    )
-
-
-@pytest.mark.parametrize("damage", ["revision", "absent", "torn", "half"])
-def test_a_saved_index_that_does_not_fit_is_no_index(tmp_path: Path, damage: str) -> None:
-    LexicalIndex.build(alike("a"), revision="r").save(tmp_path)
-    wanted = "r"
-    if damage == "revision":
-        wanted = "s"
-    elif damage == "absent":
-        (tmp_path / "index.json").unlink()
-    elif damage == "torn":
-        (tmp_path / "index.json").write_text("{", encoding="utf-8")
-    else:
-        (tmp_path / "tools" / "ids.json").unlink()
-    assert LexicalIndex.load(tmp_path, revision=wanted) is None
-
-
 FILES = [f"{name}/{file}" for name in COLLECTIONS for file in (
     "data.csc.index.npy", "indices.csc.index.npy", "indptr.csc.index.npy", "ids.json", "params.index.json",
     "vocab.index.json")]  # fmt: skip
-
-
-@pytest.mark.parametrize("file", FILES)
-def test_a_saved_index_with_a_damaged_file_is_no_index(tmp_path: Path, file: str) -> None:
-    LexicalIndex.build(
-        [*alike("a", "b"), Document("w", "bundles", ("weather",))], revision="r"
-    ).save(tmp_path)
-    place = tmp_path / file
-    whole = place.read_bytes()
-    flipped = bytes([*whole[:-1], whole[-1] ^ 0xFF])
-    for damaged in {b"", whole[: len(whole) // 2], flipped, b"{}", b"[]", b"null"} - {whole}:
-        place.write_bytes(damaged)
-        assert LexicalIndex.load(tmp_path, revision="r") is None, damaged[:20]
-    place.write_bytes(whole)
-    assert LexicalIndex.load(tmp_path, revision="r") is not None
-
-
-def test_saved_documents_that_were_changed_are_not_built_upon(tmp_path: Path) -> None:
-    LexicalIndex.build(alike("a"), revision="r").save(tmp_path)
-    with (tmp_path / "documents.jsonl").open("a", encoding="utf-8") as file:
-        file.write('["tools","evil",["read"]]\n')
-    loaded = LexicalIndex.load(tmp_path, revision="r")
-    assert loaded is not None
-    with pytest.raises(ValueError, match="do not match"):
-        loaded.updated(revision="s")
 
 
 def test_an_empty_index_finds_nothing() -> None:

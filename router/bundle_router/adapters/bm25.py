@@ -9,18 +9,14 @@ segments. bm25s has no weights for query terms, so `_Matrix.scores` adds them.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
 import logging
 import math
 import re
 import threading
-import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from bundle_router.adapters.host_changes import SEARCH_LOGGER
@@ -37,7 +33,6 @@ K1: Final = 3.0
 Documents repeat a term by its field's weight (2 for a description): twice the usual 1.5.
 """
 B: Final = 0.6
-FORMAT: Final = "bundle-router.index/2"
 _MASKS: Final = 64
 _BLOCK: Final = 16
 _TINY: Final = 5e-324
@@ -100,14 +95,14 @@ def english_stemmer() -> Stem:
 
 
 class LexicalIndex:
-    """An `Index` in memory, or memory-mapped from a folder. See the protocol for its promises."""
+    """An `Index` in memory. See the protocol for its promises."""
 
     def __init__(
-        self, revision: str, matrices: Mapping[Collection, _Matrix], source: _Source
+        self, revision: str, matrices: Mapping[Collection, _Matrix], documents: tuple[Document, ...]
     ) -> None:
         self.revision = revision
         self._matrices = matrices
-        self._source = source
+        self._documents = documents  # which an update needs
 
     @classmethod
     def build(cls, documents: Iterable[Document], *, revision: str) -> LexicalIndex:
@@ -123,7 +118,7 @@ class LexicalIndex:
             name: _Matrix.build([doc for doc in ordered if doc.collection == name])
             for name in COLLECTIONS
         }
-        return cls(revision, matrices, _Source(tuple(ordered)))
+        return cls(revision, matrices, tuple(ordered))
 
     def updated(
         self,
@@ -133,7 +128,7 @@ class LexicalIndex:
         revision: str,
     ) -> LexicalIndex:
         """Return a new index with some documents replaced, after one server has changed."""
-        documents = {(doc.collection, doc.id): doc for doc in self._source.documents}
+        documents = {(doc.collection, doc.id): doc for doc in self._documents}
         for key in remove:
             documents.pop(key, None)
         documents.update({(doc.collection, doc.id): doc for doc in add})
@@ -146,7 +141,7 @@ class LexicalIndex:
             else kept
             for name, kept in self._matrices.items()
         }
-        return LexicalIndex(revision, matrices, _Source(tuple(ordered)))
+        return LexicalIndex(revision, matrices, tuple(ordered))
 
     def search(
         self,
@@ -168,82 +163,6 @@ class LexicalIndex:
     def known(self, collection: Collection, terms: Iterable[str]) -> Sequence[str]:
         columns = self._matrices[collection].columns
         return [term for term in terms if term in columns]
-
-    def save(self, folder: Path) -> None:
-        """Write the index into an empty or new folder; `index.json` last, so that half an index is
-        not loaded.
-
-        It holds checksums of the other files: damaged bytes would change ranks, or break every
-        search.
-        """
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, matrix in self._matrices.items():
-            matrix.save(folder / name)
-        lines = "".join(
-            json.dumps([doc.collection, doc.id, doc.terms]) + "\n" for doc in self._source.documents
-        )
-        (folder / "documents.jsonl").write_text(lines, encoding="utf-8")
-        check = hashlib.sha256(lines.encode()).hexdigest()
-        meta = {
-            "format": FORMAT,
-            "revision": self.revision,
-            "k1": K1,
-            "b": B,
-            "documents": f"sha256:{check}",
-            "files": _checksums(folder),
-        }
-        (folder / "index.json").write_text(json.dumps(meta, sort_keys=True), encoding="utf-8")
-
-    @classmethod
-    def load(cls, folder: Path, *, revision: str) -> LexicalIndex | None:
-        """Return the saved index, memory-mapped; None if there is none of this revision, format and
-        setting.
-        """
-        try:
-            meta = json.loads((folder / "index.json").read_text(encoding="utf-8"))
-            wanted = {"format": FORMAT, "revision": revision, "k1": K1, "b": B}
-            if not isinstance(meta, dict) or {key: meta.get(key) for key in wanted} != wanted:
-                return None
-            if meta.get("files") != _checksums(folder):
-                return None
-            matrices = {name: _Matrix.load(folder / name) for name in COLLECTIONS}
-        except (OSError, ValueError, KeyError):
-            return None  # a cache: if anything is wrong with it, it is built again
-        return cls(revision, matrices, _Source(folder=folder, check=meta.get("documents", "")))
-
-
-def _checksums(folder: Path) -> list[list[str | int]]:
-    """Return the checksums of the files in the collections' folders, by name: fast ones, which find
-    accidents only.
-    """
-    files = sorted(file for name in COLLECTIONS for file in (folder / name).iterdir())
-    return [[str(file.relative_to(folder)), zlib.crc32(file.read_bytes())] for file in files]
-
-
-class _Source:
-    """The indexed documents, which only an update needs; read from the saved folder on demand."""
-
-    def __init__(
-        self,
-        documents: tuple[Document, ...] | None = None,
-        *,
-        folder: Path | None = None,
-        check: str = "",
-    ):
-        self._documents, self._folder, self._check = documents, folder, check
-
-    @property
-    def documents(self) -> tuple[Document, ...]:
-        if self._documents is None:
-            folder = self._folder or Path()
-            lines = (folder / "documents.jsonl").read_text(encoding="utf-8")
-            if f"sha256:{hashlib.sha256(lines.encode()).hexdigest()}" != self._check:
-                raise ValueError(
-                    f"{folder}: the saved documents do not match index.json; build the index anew"
-                )
-            rows = (json.loads(line) for line in lines.splitlines())
-            self._documents = tuple(Document(id_, name, tuple(terms)) for name, id_, terms in rows)
-        return self._documents
 
 
 def _without_a_letter(word: str) -> set[str]:
@@ -295,11 +214,14 @@ class _Matrix:
 
     ids: list[str]
     columns: Mapping[str, int]
+    """The column of each term."""
     data: NDArray[np.float32]
+    """The scores, column after column."""
     rows: NDArray[np.int32]
+    """The row of each score."""
     starts: NDArray[np.int32]
+    """Where each column begins in `data` and `rows`."""
     idf: NDArray[np.float32]
-    bm25: Any = None
     _names: NDArray[Any] = field(init=False)
     _rarity: list[float] = field(init=False)
 
@@ -310,45 +232,25 @@ class _Matrix:
 
     @classmethod
     def build(cls, documents: Sequence[Document]) -> _Matrix:
-        bm25s = _library()
-        ids = [doc.id for doc in documents]
-        ranker = bm25s.BM25(method="lucene", k1=K1, b=B)
-        # bm25s can't index an empty collection: one without terms gets one row that no query can
-        # match.
-        terms = (
-            [list(doc.terms) for doc in documents]
-            if any(doc.terms for doc in documents)
-            else [["\0"]]
-        )
-        vocabulary = {
-            term: column for column, term in enumerate(sorted({t for row in terms for t in row}))
-        }
-        numbers = [[vocabulary[term] for term in row] for row in terms]
-        ranker.index((numbers, vocabulary), show_progress=False, create_empty_token=False)
-        return cls._of(ids, ranker)
-
-    @classmethod
-    def _of(cls, ids: list[str], ranker: Any) -> _Matrix:
         import numpy as np
 
-        starts = ranker.scores["indptr"]
-        holders = np.diff(starts).astype(np.float64)
+        ranker = _library().BM25(method="lucene", k1=K1, b=B)
+        # bm25s can't index an empty collection: one without terms gets one row that no query can
+        # match.
+        terms = [["\0"]]
+        if any(doc.terms for doc in documents):
+            terms = [list(doc.terms) for doc in documents]
+        known = sorted({term for row in terms for term in row})
+        vocabulary = {term: column for column, term in enumerate(known)}
+        numbers = [[vocabulary[term] for term in row] for row in terms]
+        ranker.index((numbers, vocabulary), show_progress=False, create_empty_token=False)
+
+        ids = [doc.id for doc in documents]
+        scores = ranker.scores
+        holders = np.diff(scores["indptr"]).astype(np.float64)
         total = max(len(ids), 1)
         idf = np.log1p((total - holders + 0.5) / (holders + 0.5)).astype(np.float32)
-        scores = ranker.scores
-        # Plain arrays over memory-mapped files: slicing a memmap costs more than summing it.
-        data, rows = np.asarray(scores["data"]), np.asarray(scores["indices"])
-        return cls(ids, ranker.vocab_dict, data, rows, np.asarray(starts), idf, ranker)
-
-    def save(self, folder: Path) -> None:
-        self.bm25.save(folder, show_progress=False)
-        (folder / "ids.json").write_text(json.dumps(self.ids), encoding="utf-8")
-
-    @classmethod
-    def load(cls, folder: Path) -> _Matrix:
-        bm25s = _library()
-        ids = json.loads((folder / "ids.json").read_text(encoding="utf-8"))
-        return cls._of(ids, bm25s.BM25.load(folder, mmap=True))
+        return cls(ids, ranker.vocab_dict, scores["data"], scores["indices"], scores["indptr"], idf)
 
     def rarity(self, terms: Iterable[str]) -> Sequence[float]:
         unseen = math.log1p((max(len(self.ids), 1) + 0.5) / 0.5)

@@ -204,7 +204,8 @@ def _search(catalog: Catalog, requests: list[str]) -> tuple[Search | None, str]:
 def _write(
     arguments: argparse.Namespace, folder: str | None, learning: Learning, catalog: Catalog
 ) -> list[str]:
-    from bundle_router.adapters.learned_files import FOLDER, PROPOSALS, save_learned
+    from bundle_router.adapters.learned_files import PROPOSALS, save_learned
+    from bundle_router.adapters.learned_folder import FOLDER
     from bundle_router.adapters.text_files import replace_texts
     from bundle_router.review.learning.report_text import proposals_toml
 

@@ -23,11 +23,6 @@ if TYPE_CHECKING:
     from bundle_router.engine.selecting import Meanings, StagedSelector
 
 SEARCH_LIBRARIES: Final = ("bm25s", "PyStemmer")
-MIN_CACHED: Final = 300
-"""Bundles and tools from which on an index is cached on disk.
-
-Fewer are indexed in less than a tenth of a second.
-"""
 MOST: Final = 0.5
 """Share of the documents up to which a changed index is updated rather than built again."""
 
@@ -80,7 +75,7 @@ class SearchMaker:
             ) from None
         texts, analyzer = _searchable_texts(catalog), Analyzer(english_stemmer())
         revision = texts.revision(*made_with)
-        index = self._update_index(texts, analyzer, revision) or _kept_or_built(
+        index = self._update_index(texts, analyzer, revision) or _build_index(
             texts, analyzer, revision
         )
         self._last = (texts, index)
@@ -98,28 +93,14 @@ class SearchMaker:
         changes = changes_between(before, texts, analyzer)
         if len(changes) > MOST * (len(texts.bundles) + len(texts.tools)):
             return None
-        try:
-            return index.updated(add=changes.add, remove=changes.remove, revision=revision)
-        except (
-            OSError,
-            ValueError,
-        ):  # what it was made of lay in the cache, and is gone from it or damaged
-            return None
+        return index.updated(add=changes.add, remove=changes.remove, revision=revision)
 
 
-def _kept_or_built(texts: Texts, analyzer: Analyzer, revision: str) -> LexicalIndex:
+def _build_index(texts: Texts, analyzer: Analyzer, revision: str) -> LexicalIndex:
     from bundle_router.adapters.bm25 import LexicalIndex
-    from bundle_router.adapters.index_cache import IndexCache, cache_folder
     from bundle_router.core.search.corpus import corpus_of
 
-    cache = IndexCache(
-        cache_folder() if len(texts.bundles) + len(texts.tools) >= MIN_CACHED else None
-    )
-    index = cache.load(revision, lambda folder: LexicalIndex.load(folder, revision=revision))
-    if index is None:
-        index = LexicalIndex.build(corpus_of(texts, analyzer).documents, revision=revision)
-        cache.save(revision, index.save)
-    return index
+    return LexicalIndex.build(corpus_of(texts, analyzer).documents, revision=revision)
 
 
 def make_search(catalog: Catalog) -> Search:
@@ -213,13 +194,9 @@ def _remembered_passages(
 
 
 def _vector_store(embedder: Embedder) -> VectorStore:
-    from bundle_router.adapters.embeddings import VectorStore
-    from bundle_router.adapters.index_cache import cache_folder
+    from bundle_router.adapters.embeddings import VectorStore, cache_folder
 
-    folder = cache_folder()
-    return VectorStore(
-        folder.parent / "embeddings" if folder is not None else None, embedder.revision
-    )
+    return VectorStore(cache_folder(), embedder.revision)
 
 
 def make_search_for(

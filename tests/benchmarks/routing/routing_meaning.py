@@ -14,10 +14,10 @@ from bundle_router.adapters.embeddings import (
     DenseVectors,
     LocalEmbedder,
     VectorStore,
+    cache_folder,
     embed_texts,
     vectors_for,
 )
-from bundle_router.adapters.index_cache import cache_folder
 from bundle_router.core.search.index import Embedding
 from bundle_router.core.search.meaning import Passage, fault_in, passage, passages_of
 from bundle_router.core.search.recall import key_of
@@ -41,10 +41,7 @@ def model() -> LocalEmbedder:
 
 
 def _store() -> VectorStore:
-    folder = cache_folder()
-    return VectorStore(
-        folder.parent / "embeddings" if folder is not None else None, model().revision
-    )
+    return VectorStore(cache_folder(), model().revision)
 
 
 def vectors(data: LabelledSet) -> DenseVectors:

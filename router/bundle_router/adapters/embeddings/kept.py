@@ -40,6 +40,15 @@ _ASKED: Final = 500
 """Digests per query; SQLite takes 999 in its oldest builds."""
 
 
+def cache_folder() -> Path | None:
+    """Return the folder of this user's vectors; None for a user without a home."""
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    if named.startswith("/"):  # the XDG specification says to ignore a relative path
+        return Path(named, "bundle-router", "embeddings")
+    home = os.environ.get("HOME", "")
+    return Path(home, ".cache", "bundle-router", "embeddings") if home.startswith("/") else None
+
+
 class VectorStore:
     """Vectors by text, for one revision of an embedder.
 
