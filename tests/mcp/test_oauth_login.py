@@ -160,6 +160,26 @@ def test_a_server_says_which_command_opens_it_and_is_open_to_a_running_router_af
     assert token["resource"] == desk.server.url
 
 
+def test_no_request_to_an_issuer_or_its_server_holds_a_login_of_netrc(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    netrc = tmp_path / ".netrc"
+    netrc.write_text("machine 127.0.0.1 login me password hunter2\ndefault login me password x\n")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+    desk.authorize()
+    with desk.project.open() as router:
+        router.route_sync(desk.project.step())
+        assert router.call_sync("r", "s.echo", {"text": "first"}).ok
+    held = [
+        value
+        for _, _, headers, _ in desk.issuer.requests
+        for name, value in headers.items()
+        if name.lower() == "authorization"
+    ]
+    assert (held, len(desk.issuer.requests) >= 3) == ([], True)
+
+
 def test_tokens_are_for_their_owner_alone_and_stand_in_no_record(
     desk: Desk, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

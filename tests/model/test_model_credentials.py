@@ -79,10 +79,18 @@ VALUES: Final[dict[str, tuple[str | None, str]]] = {
 }
 
 
-def strays() -> dict[str, str]:
-    """Return a value for every variable in which a library finds a credential."""
+@pytest.fixture
+def strays(tmp_path: Path) -> dict[str, str]:
+    """The variables in which libraries find a credential, with a value; a login for this machine in
+    the netrc file of a home folder; and a proxy that is not there.
+    """
+    netrc = tmp_path / ".netrc"
+    netrc.write_text(f"machine 127.0.0.1 login {STRANGE}-netrc password {STRANGE}-netrc\n")
+    netrc.chmod(0o600)
     usual = [provider_key_name(f"{name}/x") for name in PROVIDERS]
-    return {name: f"{STRANGE}-{name.lower()}" for name in (*FOUND_BY_LIBRARIES, *usual)}
+    named = {name: f"{STRANGE}-{name.lower()}" for name in (*FOUND_BY_LIBRARIES, *usual)}
+    places = {"HOME": str(tmp_path), "NETRC": str(netrc), "HTTP_PROXY": "http://127.0.0.1:9"}
+    return named | places
 
 
 def seen_in(requests: Sequence[ReceivedRequest]) -> str:
@@ -144,7 +152,9 @@ def variable_of(label: str) -> str:
     return f"GATEWAY_KEY_{label.upper().replace(' ', '_').replace(',', '')}"
 
 
-def test_a_host_gets_the_named_key_or_none_whatever_else_the_environment_holds() -> None:
+def test_a_host_gets_the_named_key_or_none_whatever_else_the_environment_holds(
+    strays: dict[str, str],
+) -> None:
     values = {variable_of(label): value for label, (value, _) in VALUES.items() if value}
     expected = {label: sent for label, (_, sent) in VALUES.items()} | {"no key_env": "no key"}
     rows = [(provider, label) for provider in provider_names() for label in expected]
@@ -158,7 +168,7 @@ def test_a_host_gets_the_named_key_or_none_whatever_else_the_environment_holds()
             }
             for number, (provider, label) in enumerate(rows)
         ]
-        replies = ask_all(models, strays() | values)
+        replies = ask_all(models, strays | values)
         for number, (provider, label) in enumerate(rows):
             seen = seen_in([r for r in server.requests if f"/row{number}/" in f"{r.path}/"])
             right = {expected[label]} if PROVIDERS.get(provider, True) else {"nothing"}
@@ -216,6 +226,19 @@ def test_azure_is_not_asked_where_its_library_would_send_a_directory_token_inste
         assert (failure, server.requests) == ("not_sent", [])
 
 
+def test_a_model_elsewhere_is_asked_through_the_proxy_of_the_environment_without_a_login(
+    strays: dict[str, str],
+) -> None:
+    with ScriptedServer([status(404)]) as server:
+        model = {"name": "openai/x", "base_url": "http://models.example/v1", "key_env": None}
+        place = {"HTTP_PROXY": server.base_url.removesuffix("/v1")}
+        ask_all([model], strays | place)
+        (request,) = server.requests
+    assert request.path == "http://models.example/v1/chat/completions"
+    assert seen_in([request]) == "no key"
+    assert not [name for name in request.headers if "authorization" in name]
+
+
 # provider: what an embedding model of it gets at a base_url, with a key_env and without
 EMBEDDERS: Final = {
     "openai": ("the key", "no key"),
@@ -230,7 +253,8 @@ EMBEDDERS: Final = {
 }
 
 
-def test_an_embedding_models_host_gets_the_named_key_or_none() -> None:
+def test_an_embedding_models_host_gets_the_named_key_or_none(strays: dict[str, str]) -> None:
+    del strays["HTTP_PROXY"]  # litellm's own client for ollama would use it
     labels = {"a key": 0, "a newline at its end": 0, "no key_env": 1, "unset": 2, "blank": 2}
     values = {variable_of(label): value for label, (value, _) in VALUES.items() if value}
     rows = [(provider, label) for provider in EMBEDDERS for label in labels]
@@ -245,7 +269,7 @@ def test_an_embedding_models_host_gets_the_named_key_or_none() -> None:
             }
             for number, (provider, label) in enumerate(rows)
         ]
-        replies = ask_all(models, strays() | values)
+        replies = ask_all(models, strays | values)
         for number, (provider, label) in enumerate(rows):
             seen = seen_in([r for r in server.requests if f"/row{number}/" in f"{r.path}/"])
             expected = (*EMBEDDERS[provider], "nothing")[labels[label]]

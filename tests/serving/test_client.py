@@ -22,6 +22,7 @@ from typing import Any
 import bundle_router
 import pytest
 from bundle_router.core.models import Media
+from bundle_router.testing.upstream import ScriptedServer, status
 from bundle_router.tool import ToolContext, ToolOutput
 
 from tests.serving.conftest import Words
@@ -103,6 +104,26 @@ def test_what_stands_between_is_an_error_that_says_when_to_try_again(site: Any) 
                 await nobody.close_run("r")
 
     asyncio.run(alone())
+
+
+def test_it_sends_its_token_and_no_login_of_netrc(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    netrc = tmp_path / ".netrc"
+    netrc.write_text("machine 127.0.0.1 login me password hunter2\n")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+
+    async def work(url: str) -> None:
+        async with client.Router.connect(url, token="mine") as remote:
+            with pytest.raises(client.RouterError):
+                await remote.close_run("r")
+
+    with ScriptedServer([status(404)]) as server:
+        asyncio.run(work(server.base_url))
+        assert [one.headers["authorization"] for one in server.requests] == ["Bearer mine"]
 
 
 PAIRS = ("Step", "StepPolicy", "Decision", "Toolset", "Result")

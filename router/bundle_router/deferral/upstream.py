@@ -1,10 +1,11 @@
 """The client of the one upstream, and the only module here that knows `aiohttp`.
 
-No redirects, no cookies.
+No redirects, no cookies, no login of `~/.netrc`.
 """
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Final, Self
@@ -13,6 +14,8 @@ from urllib.parse import urlsplit
 import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
+
+from bundle_router.core.tools.transport.proxies import proxy_of
 
 CONNECT_S: Final = 10.0
 SILENT_S: Final = 600.0
@@ -100,12 +103,14 @@ class Upstream:
     """The upstream of one proxy, fixed when it is made."""
 
     def __init__(self, base: str) -> None:
+        """Raise ValueError for what is no HTTP address, and for a proxy on the way that is none."""
         parts = urlsplit(base)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"{base!r} is not an http:// or https:// address")
         self.host = parts.hostname
         self._origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         self.prefix = parts.path.rstrip("/")
+        self._proxy = proxy_of(self._origin, os.environ)  # the agent itself may need HTTPS_PROXY
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -114,7 +119,7 @@ class Upstream:
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENT_S),
             auto_decompress=False,
             cookie_jar=aiohttp.DummyCookieJar(),
-            trust_env=True,  # the agent itself may need HTTPS_PROXY
+            trust_env=False,  # else a login of ~/.netrc is added, and replaces the agent's own
             skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
         )
         return self
@@ -137,6 +142,7 @@ class Upstream:
                 headers=CIMultiDict(passed_on(headers)),
                 data=body or None,
                 allow_redirects=False,
+                proxy=self._proxy,
             )
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise UpstreamFailed(type(error).__name__) from error

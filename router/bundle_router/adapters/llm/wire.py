@@ -12,20 +12,24 @@ Rules:
 3. Of an error's text `MAX_ERROR_BYTES` are read, and none of a compressed one. Its status is
    enough, and litellm searches the text with more than a hundred expressions, which takes ten
    seconds a megabyte.
-4. To a `base_url` go no credentials but the one named for it (see `credentials`).
+4. The proxy is the environment's by our own rules (see `proxies`), and `~/.netrc` is not read.
+5. To a `base_url` go no credentials but the one named for it (see `credentials`).
 
-It uses aiohttp's extension points: `TraceConfig.on_request_start` and `response_class`.
+It uses aiohttp's extension points: `TraceConfig.on_request_start`, `request_class` and
+`response_class`.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from bundle_router.adapters.llm.credentials import ModelHost, RequestNotSent
+from bundle_router.core.tools.transport.proxies import proxy_of
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
@@ -113,6 +117,7 @@ def open_session(*, max_bytes: int = MAX_BYTES, vectors: bool = False) -> Client
     It belongs to the running loop. `vectors`: it is for them alone.
     """
     import aiohttp
+    from yarl import URL
 
     class Bounded:
         """The response's reader, which gives all that it may in one piece."""
@@ -179,11 +184,21 @@ def open_session(*, max_bytes: int = MAX_BYTES, vectors: bool = False) -> Client
                 budget.refusal = refusal
                 raise
 
+    class ProxiedRequest(aiohttp.ClientRequest):
+        """A request whose proxy we choose: litellm would send one for this machine to a proxy."""
+
+        def update_proxy(self, _proxy: Any, proxy_auth: Any, proxy_headers: Any) -> None:
+            chosen = proxy_of(str(self.url), os.environ)
+            proxy = URL(chosen) if chosen is not None else None
+            super().update_proxy(proxy, proxy_auth, proxy_headers)
+
     trace = aiohttp.TraceConfig()
     trace.on_request_start.append(on_request_start)
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=MAX_CONNECTIONS, keepalive_timeout=KEEP_ALIVE_S),
         cookie_jar=aiohttp.DummyCookieJar(),
+        request_class=ProxiedRequest,
         response_class=BoundedResponse,
+        trust_env=False,
         trace_configs=[trace],
     )
