@@ -367,6 +367,19 @@ class Embedder(Protocol):
     def close(self) -> None: ...
 
 
+class DayCosts(Protocol):
+    """Sums what models cost in each UTC day (YYYY-MM-DD), in US dollars. For threads."""
+
+    def add_within(self, day: str, usd: float, limit_usd: float) -> bool:
+        """Add to a day's sum unless it has reached the limit, or would exceed it.
+
+        Return whether it was added.
+        """
+
+    def add(self, day: str, usd: float) -> None:
+        """Add to a day's sum; less than zero takes a part of it back."""
+
+
 class AnswerStore(Protocol):
     """Stores answers as text beyond the life of the process.
 

@@ -73,6 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
     problems += unused_local(local, catalog)
     problems += _missing_extras(catalog)
     problems += _missing_keys(catalog)
+    problems += _unpriced_models(catalog)
     bundles = displayed_path(project_folder(config) / "bundles")
     problems += pin_problems(catalog, pins, str(bundles / "pins"), resolve(files, cards).written)
     for folder in (bundles / "vendored", bundles.parent / DEFAULT_FOLDER):
@@ -273,6 +274,25 @@ def _missing_keys(catalog: Catalog) -> Iterator[Problem]:
                 "warning",
                 "no-key",
             )
+
+
+def _unpriced_models(catalog: Catalog) -> Iterator[Problem]:
+    """Yield the models that a limit of costs does not bound, because nobody knows their price."""
+    model = catalog.settings.model
+    if model.max_cost_per_day is None or not model.names:
+        return
+    from bundle_router.adapters.llm import without_price
+
+    for name in without_price(model.names):
+        yield Problem(
+            "router.toml",
+            0,
+            "model.max_cost_per_day",
+            f"{name!r} has no price in litellm's list and counts as free: this does not bound it",
+            "bound it by [model] max_questions_per_run",
+            "risk",
+            "no-price",
+        )
 
 
 def _keyless_lines(catalog: Catalog) -> Iterator[str]:

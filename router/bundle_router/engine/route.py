@@ -229,7 +229,8 @@ async def route(
     decided = await how.under_lock(run, partial(_decide, ports, run, request, None))
     if isinstance(decided, Question):
         recent = await how.under_lock(run, partial(_recent_steps, run, request.step))
-        reply = await how.until(ask(ports, decided, recent))
+        question = _bounded(decided, run)
+        reply = await how.until(ask(ports, question, recent))
         decided = await how.under_lock(run, partial(_decide, ports, run, request, reply))
         assert isinstance(decided, Decision)  # noqa: S101 - there is a reply
     await run.wait_until_durable(how.in_thread)
@@ -239,6 +240,14 @@ async def route(
 def _recent_steps(run: OpenRun, step: Step, _wait_s: float) -> tuple[RecentStep, ...]:
     """Return the earlier steps that search and the model may see. The caller holds the lock."""
     return run.fold.recent(step.branch, step.principal)
+
+
+def _bounded(question: Question, run: OpenRun) -> Question:
+    """Return the question, for which no model is asked if the run has used up its questions."""
+    most = question.catalog.settings.model.max_questions_per_run
+    if most is None or run.fold.model_questions < most:
+        return question
+    return replace(question, may_ask_model=False)
 
 
 async def ask(ports: EnginePorts, question: Question, recent: Sequence[RecentStep]) -> Reply:

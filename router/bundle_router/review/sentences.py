@@ -83,6 +83,9 @@ FAILURES: Final[Mapping[str, str]] = {
     "internal": "The router itself failed.",
     "no_key": "The variable that key_env names holds no usable key, so nothing was sent.",
     "not_sent": "The request could have shown a credential to another host, and was not sent.",
+    "over_limit": (
+        "[model] max_cost_per_day or max_questions_per_run was used up, so no model was asked."
+    ),
 }
 """Why a model gave no answer, so that a step was degraded."""
 

@@ -296,15 +296,20 @@ def open_models(
     from bundle_router.adapters.answer_store import SqlAnswers
     from bundle_router.adapters.llm import LiteLlm
     from bundle_router.adapters.loop import CLEAN_UP_S, LoopThread
+    from bundle_router.adapters.model_costs import SqlDayCosts
     from bundle_router.engine.asking import ModelSelector
 
     store = SqlAnswers(runs, diagnostics) if settings.cache.answers == "index" else None
     ttl_s = settings.cache.answers_ttl_s
     loop = LoopThread("bundle-router-model", abandon_after_s=CLEAN_UP_S + 1)
     client = LiteLlm([choice for model in models for choice in model.choices])
-    return [
+    selectors = [
         ModelSelector(
             model, client, clock, diagnostics, loop=loop, answers_ttl_s=ttl_s, store=store
         )
         for model in models
     ]
+    day_costs = SqlDayCosts(runs, diagnostics)
+    for selector in selectors:
+        selector.limit_costs(day_costs)
+    return selectors

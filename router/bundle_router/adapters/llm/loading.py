@@ -14,6 +14,7 @@ import os
 import sys
 import threading
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
@@ -135,6 +136,17 @@ def has_price(model: str) -> bool:
         )
     except Exception:  # noqa: BLE001 - it raises bare Exception for every model that it has no price for
         return False
+
+
+def without_price(models: Iterable[str]) -> list[str]:
+    """Return the models for which litellm's list has no price; none where it can't be loaded.
+
+    Imports litellm, which takes seconds.
+    """
+    if not installed():
+        return []
+    _import()
+    return [model for model in models if not has_price(model)]
 
 
 class _NotOurs(logging.Filter):

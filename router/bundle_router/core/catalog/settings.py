@@ -251,12 +251,28 @@ class ModelOptions:
 class ModelSettings:
     """The models that may be asked. A key that is not in `options` applies to all of them."""
 
+    ADDED: ClassVar = ("max_cost_per_day", "max_questions_per_run")
+
     names: tuple[str, ...] = key(
         (),
         "Models to ask, best first, as litellm names them: 'openai/gpt-5-mini'. [] asks none.",
         _ModelNames,
     )
     deadline_s: float = key(2.5, "Seconds one question may take in all.", gt=0, le=300)
+    max_cost_per_day: float | None = key(
+        None,
+        "US dollars that questions may cost in a UTC day, over all processes that share the folder"
+        " of runs. Beyond it no model is asked (over_limit). Models without a price count as free.",
+        gt=0,
+        le=1_000_000,
+    )
+    max_questions_per_run: int | None = key(
+        None,
+        "Steps of one run for which a model may be asked; answers from the cache do not count."
+        " Beyond it no model is asked (over_limit).",
+        ge=0,
+        le=1_000_000,
+    )
     max_picks: int = key(3, "Most bundles that one answer may add.", ge=1, le=20)
     mode: AnswerMode = key(
         "json_schema",

@@ -57,7 +57,8 @@ class Question:
     """A question for search or a model: which of the candidates the step needs besides its mapped
     bundles.
 
-    `candidates` are permitted bundle ids in id order, at least two of them.
+    `candidates` are permitted bundle ids in id order, at least two of them. `may_ask_model`: false
+    where the run has used up its questions.
     """
 
     catalog: Catalog
@@ -66,6 +67,7 @@ class Question:
     step: Step
     route: Route | None
     permitted: Candidates
+    may_ask_model: bool = True
 
     @property
     def candidates(self) -> tuple[str, ...]:

@@ -57,6 +57,7 @@ Failure = Literal[
     "internal",
     "no_key",
     "not_sent",
+    "over_limit",
 ]
 EmbeddingUse = Literal["used", "not_ranking"] | Failure
 """The outcome of asking an embedder: its vector was used, or why there is none.

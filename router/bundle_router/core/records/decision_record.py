@@ -177,6 +177,8 @@ class DecisionLine:
     principal: str
     address: BudgetKey
     recent: RecentStep
+    asked_model: bool = False
+    """Whether a model was asked for it, now and not from the cache."""
     line: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -187,7 +189,8 @@ class DecisionLine:
         recent = RecentStep(
             step.role, step.step, step.goal, tuple([row.id for row in decision.bundles])
         )
-        return cls(decision.seq, decision.decision_id, step.principal, address, recent)
+        asked_model = decision.model is not None and decision.model.attempts > 0
+        return cls(decision.seq, decision.decision_id, step.principal, address, recent, asked_model)
 
     @classmethod
     @checked(_forms)
@@ -204,9 +207,10 @@ class DecisionLine:
         recent = RecentStep(
             *address[2:4], step.get("goal", ""), tuple(row["id"] for row in line["bundles"])
         )
-        return cls(
-            line["seq"], line["decision_id"], line.get("principal", ""), address, recent, line
-        )
+        model = line.get("model") or {}
+        asked_model = model.get("attempts", 0) > 0
+        principal = line.get("principal", "")
+        return cls(line["seq"], line["decision_id"], principal, address, recent, asked_model, line)
 
     def record(self) -> DecisionRecord:
         return DecisionRecord.from_json(self.line)

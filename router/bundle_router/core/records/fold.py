@@ -99,6 +99,8 @@ class RunFold:
         self._calls: dict[str, KeyedCall] = {}
         self.decisions = 0
         """How many decisions the run has."""
+        self.model_questions = 0
+        """For how many of them a model was asked."""
         self.principals: frozenset[str] = frozenset()
         """The principals of the run's steps."""
         self._principals: dict[str, str] = {}
@@ -159,6 +161,7 @@ class RunFold:
         self._newest = name
         self._addresses[made.decision_id] = made.address
         self.decisions = len(self._addresses)
+        self.model_questions += made.asked_model
         self.principals |= {made.principal}
         self._principals[made.decision_id] = made.principal
         if key:

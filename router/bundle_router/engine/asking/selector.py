@@ -19,6 +19,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from bundle_router.core.catalog import Catalog, ModelChoice, ModelSettings
@@ -36,11 +37,13 @@ from bundle_router.core.decide.decide import Question
 from bundle_router.core.models import Answer, Failure, ModelUse, RecentStep, Reply
 from bundle_router.core.models.breaker import Breaker, Ticket
 from bundle_router.engine.asking.answer_memory import AnswerMemory, CachedAnswer
+from bundle_router.engine.asking.day_budget import DayBudget
 from bundle_router.engine.asking.flights import Flights
 from bundle_router.ports import (
     AnswerStore,
     BackgroundLoop,
     Clock,
+    DayCosts,
     Diagnostics,
     ModelClient,
     Readiness,
@@ -183,6 +186,13 @@ class ModelSelector:
         self._warming: Future[Readiness] | None = None
         self._storing: set[asyncio.Future[None]] = set()
         self._reported: set[tuple[str, str]] = set()
+        self._budget: DayBudget | None = None
+
+    def limit_costs(self, day_costs: DayCosts) -> None:
+        """Keep to the limit of the settings for a day, if they have one, in these sums."""
+        limit_usd = self._settings.max_cost_per_day
+        if limit_usd is not None:
+            self._budget = DayBudget(limit_usd, day_costs, self._clock, self._diagnostics)
 
     async def select(self, question: Question, recent: Sequence[RecentStep]) -> Reply:
         """See `Selector`. At least two candidates: with fewer the core does not ask."""
@@ -231,6 +241,8 @@ class ModelSelector:
             kept = await asyncio.to_thread(self._memory.fetch, prepared.key)
         if kept is not None:
             return _from_kept(kept, prepared.key)
+        if not question.may_ask_model:
+            return self._failed_reply("over_limit", prepared.key)
         if self._client.readiness != "ready":
             self._begin_warm_up()
             return self._failed_reply("not_ready", prepared.key)
@@ -290,10 +302,32 @@ class ModelSelector:
 
     async def _ask_in_turn(self, prepared: _Put) -> Reply:
         try:
-            return await self._ask(prepared)
+            return await self._ask_within_budget(prepared)
         except Exception as error:  # noqa: BLE001 - rule 3, for the part that runs on the loop thread
             self._diagnostics.event("error", "model.broke", error=error)
             return self._failed_reply("internal", prepared.key)
+
+    async def _ask_within_budget(self, prepared: _Put) -> Reply:
+        """Ask, unless the day's limit leaves no room for the question."""
+        budget = self._budget
+        if budget is None:
+            return await self._ask(prepared)
+        reservation = await asyncio.to_thread(budget.reserve)
+        if reservation is None:
+            return self._failed_reply("over_limit", prepared.key)
+        reply: Reply | None = None
+        try:
+            reply = await self._ask(prepared)
+        finally:
+            cost_usd = reply.model.cost_usd if reply is not None and reply.model else 0.0
+            is_known = reply is not None and reply.failure != "timeout"
+            settle = partial(budget.settle, reservation, cost_usd, is_known=is_known)
+            # In a thread, which finishes it where everybody left and this was cancelled.
+            settling = asyncio.get_running_loop().run_in_executor(None, settle)
+            self._storing.add(settling)
+            settling.add_done_callback(self._storing.discard)
+        await settling
+        return reply
 
     async def _ask(self, prepared: _Put) -> Reply:
         """Ask, within the deadline, and keep a success."""

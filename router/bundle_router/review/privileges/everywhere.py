@@ -51,6 +51,8 @@ _SETTINGS: Final[Mapping[str, Wider]] = {
     "search.offer.execute": _OFFERS,
     "model.names": "gain",
     "model.deadline_s": "neutral",
+    "model.max_cost_per_day": "more",
+    "model.max_questions_per_run": "more",
     "model.max_picks": "more",
     "model.mode": "neutral",
     "model.max_output_tokens": "more",
