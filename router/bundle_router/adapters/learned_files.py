@@ -1,5 +1,5 @@
-"""Learned and accepted values on disk: `<config>/learned/memory.json`, `tools.json`,
-`calibration.json` and `embeddings.json`.
+"""Learned and accepted values on disk: `<config>/learned/memory.json`, `tools.json` and
+`calibration.json`.
 
 Rules:
 1. Exactly these files take effect. A file exists because a person accepted it. To go back, delete
@@ -24,7 +24,6 @@ from typing import Any, Final, TypeVar
 
 from bundle_router.adapters.learned_folder import (
     CALIBRATION,
-    EMBEDDINGS,
     FOLDER,
     MEMORY,
     TOOLS,
@@ -41,8 +40,6 @@ from bundle_router.review.learning.learned_values import (
     calibration_json,
     memory_from,
     memory_json,
-    words_alone_from,
-    words_alone_json,
 )
 
 PROPOSALS: Final = "proposals.toml"
@@ -67,11 +64,10 @@ def load_learned(config_folder: str | os.PathLike[str] | None) -> LearnedValues:
     memory = _read(folder / MEMORY, partial(memory_from, form=OF_BUNDLES), problems)
     calibration = _read(folder / CALIBRATION, calibration_from, problems)
     tools = _read(folder / TOOLS, partial(memory_from, form=OF_TOOLS), problems)
-    words_alone = _read(folder / EMBEDDINGS, words_alone_from, problems)
     if problems:
         raise ConfigError(problems)
     (of_bundles, known), (of_tools, known_tools) = memory or (None, ()), tools or (None, ())
-    return LearnedValues(of_bundles, known, calibration, of_tools, known_tools, words_alone)
+    return LearnedValues(of_bundles, known, calibration, of_tools, known_tools)
 
 
 def save_learned(config_folder: str | os.PathLike[str], learned: LearnedValues) -> list[Path]:
@@ -94,12 +90,10 @@ def save_learned(config_folder: str | os.PathLike[str], learned: LearnedValues) 
         if learned.tools is not None
         else None
     )
-    alone = words_alone_json(learned.words_alone) if learned.words_alone is not None else None
     for name, value in (
         (MEMORY, memory),
         (CALIBRATION, calibration),
         (TOOLS, tools),
-        (EMBEDDINGS, alone),
     ):
         if value is not None:
             replace_texts({folder / name: encode(value) + "\n"})

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from bundle_router.review.learning.report import Learning
 
 EPILOG = """Nothing takes effect until it is accepted. `--accept` writes learned/memory.json,
-tools.json, calibration.json and embeddings.json in the config folder, which the next `Router.open`
-reads, and learned/proposals.toml, which nothing reads. Delete a file to go back.
+tools.json and calibration.json in the config folder, which the next `Router.open` reads, and
+learned/proposals.toml, which nothing reads. Delete a file to go back.
 `bundle-router learn label RUN SEQ --needed ID` records a reviewer's label of one decision."""
 LEAST_VERSION = 8
 MANY_STEPS = 200
@@ -266,12 +266,7 @@ def _show_fits(learning: Learning) -> None:
             if fitted.recall:
                 say(f"past steps are compared {of and 'for '}{of}{of and ' '}{fitted.recall}")
     if (tried := learning.embeddings) is not None:
-        state = (
-            ("on" if tried.ranks else "off, words alone rank")
-            if tried.enough
-            else "too few labels to decide"
-        )
-        say(f"embeddings: {state}: {tried.why}")
+        say(f"embeddings: {tried.why}")
     if learning.calibration is not None:
         on = learning.calibration.calibration is not None
         say(f"calibration: {'fitted' if on else 'not proposed'}: {learning.calibration.why}")

@@ -92,6 +92,13 @@ def declared_files(local: LocalServers | None) -> list[ConfigFile]:
     return files
 
 
+def warn_of_ignored_file(path: str | None, diagnostics: Diagnostics) -> None:
+    """Warn of a learned file of an earlier version, which has no effect any more."""
+    if path is not None:
+        advice = 'delete it; [search.embeddings] rank = "never" is what keeps words alone'
+        diagnostics.event("warning", "learned.ignored", file=path, advice=advice)
+
+
 def warn_of_unused_tools(
     local: LocalServers | None, catalog: Catalog, diagnostics: Diagnostics
 ) -> None:

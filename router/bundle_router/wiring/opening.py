@@ -24,6 +24,7 @@ from bundle_router.wiring.catalogs import (
     open_pins,
     project_folder,
     remote_servers,
+    warn_of_ignored_file,
     warn_of_unused_tools,
     with_learned,
     with_skills,
@@ -164,7 +165,7 @@ def open_engines(opening: Opening, last_good: ConfigSnapshot | None = None) -> O
     from bundle_router.adapters.artifact_files import ScratchFolder
     from bundle_router.adapters.config_files import read_config
     from bundle_router.adapters.json_query import query_json
-    from bundle_router.adapters.learned_folder import learned_paths
+    from bundle_router.adapters.learned_folder import ignored_path, learned_paths
     from bundle_router.adapters.linear_patterns import compile_pattern
     from bundle_router.adapters.local import LocalSessions
     from bundle_router.adapters.media import describe
@@ -185,6 +186,7 @@ def open_engines(opening: Opening, last_good: ConfigSnapshot | None = None) -> O
     if last_good is None:
         runs = opening.runs if opening.store is None else None
         warn_of_shipped_policy(opening.config, runs, snapshot, catalog, diagnostics)
+    warn_of_ignored_file(ignored_path(opening.config), diagnostics)
     warn_of_unused_tools(opening.local, catalog, diagnostics)
     servers = PinnedServers(
         catalog,

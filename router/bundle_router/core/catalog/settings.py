@@ -128,10 +128,10 @@ class EmbeddingSettings:
     deadline_s: float = key(
         1.0, "Seconds that a step waits until its goal is embedded.", gt=0, le=60
     )
-    rank: Literal["learned", "always", "never"] = key(
-        "learned",
-        "Whether embeddings rank. learned: unless your runs rank better without, and `learn` was"
-        " accepted.",
+    rank: Literal["always", "never", "learned"] = key(
+        "always",
+        "Whether embeddings rank. never: they only recall past steps. learned, of earlier versions,"
+        " is read as always.",
     )
 
     @property

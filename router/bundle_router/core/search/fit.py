@@ -12,8 +12,6 @@ Rules:
 5. Recall of past steps by meaning is chosen last, and only if it gains by rule 3 over the choice
    without it, which may be a memory of words or none, and does not lose by rule 4, for which new
    ids get a share of its weight, too. So without an embedder that choice remains.
-6. A way of ranking that learns nothing replaces another by the same rules. For rule 4 each step is
-   ranked as the steps decide that need none of its ids.
 """
 
 from __future__ import annotations
@@ -206,29 +204,6 @@ def _fit_words(
                 )
     alone = [_Replayed(step, Memory()) for step in replayed]
     return Fit(None, before, before, trials, len(kept), new=lost), alone, alone
-
-
-def replaces(
-    after: Sequence[float], before: Sequence[float], labels: Sequence[Label]
-) -> tuple[bool, float]:
-    """Return whether one way of ranking replaces another (rule 6), from their qualities, and the
-    gain for new ids.
-    """
-    witnesses = [Witness(frozenset(label.ids), label.run) for label in labels]
-    folds = [_fold_of_ids(label) for label in labels]
-    every = range(len(labels))
-
-    def pays(rows: Sequence[int]) -> bool:
-        qualities = [after[row] for row in rows]
-        over = difference(
-            qualities, [before[row] for row in rows], [witnesses[row] for row in rows]
-        )
-        return Trial.of(1.0, qualities, over).pays
-
-    chosen = [pays([row for row in every if fold not in folds[row]]) for fold in range(FOLDS)]
-    held = [(after if chosen[min(folds[row])] else before)[row] for row in every]
-    new = difference(held, before, witnesses)
-    return pays(every) and _spares_new(new), new.mean
 
 
 def _spares_new(new: Difference) -> bool:

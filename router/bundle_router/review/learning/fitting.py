@@ -11,8 +11,7 @@ Rules:
 4. With an embedder, recall of past steps by meaning is also proposed by the same two measurements,
    each against the memory that is proposed without it. If it can't be measured, does not gain, or
    loses where ids are new, words alone are used.
-5. An embedder that the config names ranks, unless words alone replace it in a replay by the rules
-   of a memory. Memories are fitted on top of the ranking that is so chosen.
+5. An embedder that the config names ranks. Memories are fitted on top of that ranking.
 """
 
 from __future__ import annotations
@@ -22,13 +21,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from bundle_router.core.search.fit import (
-    FOLDS,
     MAX_REPLAYED,
     MIN_LABELS,
     Fit,
     Recalling,
     fit_memory,
-    replaces,
 )
 from bundle_router.core.search.memory import (
     NO_VOTES,
@@ -90,21 +87,17 @@ class MemoryFit:
 
 @dataclass(frozen=True)
 class EmbeddingFit:
-    """How steps rank with embeddings, beside words alone (`trial`), and whether they are to rank.
-
-    `enough` is false if there are too few labels: then what is in force stays. `new`: what words
-    alone gain where ids are new (rule 5).
+    """How past steps rank with embeddings, beside words alone. A figure for people: an embedder
+    that the config names ranks, whatever it says.
     """
 
     trial: Trial
-    ranks: bool
-    enough: bool
-    new: float
     why: str
+    """The figures as a sentence."""
 
 
 def fit_embeddings(steps: Sequence[LabelledStep], search: Search) -> EmbeddingFit | None:
-    """Measure whether embeddings rank the steps better than words alone.
+    """Measure how much embeddings gain over words alone.
 
     None without vectors, or without a step.
     """
@@ -119,15 +112,13 @@ def fit_embeddings(steps: Sequence[LabelledStep], search: Search) -> EmbeddingFi
     )
     witnesses = [Witness(frozenset(label.ids), label.run) for label in labels]
     trial = Trial.of(1.0, both, difference(both, words, witnesses))
-    enough = len(labels) >= MIN_LABELS and len({label.run for label in labels}) >= FOLDS
-    alone, new = replaces(words, both, labels)
-    ranks, margin = not (enough and alone), 1.96 * trial.sigma
+    margin = 1.96 * trial.sigma
     why = (
         f"quality {mean(words):.3f} by words alone, {trial.quality:.3f} with them"
         f" ({trial.gain:+.3f}, 95 % {trial.gain - margin:+.3f} to {trial.gain + margin:+.3f};"
         f" {len(labels)} steps)"
     )
-    return EmbeddingFit(trial, ranks, enough, new, why)
+    return EmbeddingFit(trial, why)
 
 
 def split_by_age(steps: Sequence[LabelledStep]) -> tuple[list[LabelledStep], list[LabelledStep]]:

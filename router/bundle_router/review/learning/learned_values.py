@@ -5,8 +5,7 @@ Rules:
    cut off no longer matches its version, and is refused.
 2. What was learned about a bundle is valid as long as its description and tools are unchanged,
    about a tool as long as its definition is. `fitted_to` drops the rest.
-3. What the config itself says takes precedence over what was learned: `[search.calibration]`, and a
-   `rank` of `[search.embeddings]`. What was learned about an embedder is valid for that one.
+3. What the config itself says takes precedence over what was learned: `[search.calibration]`.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from bundle_router.core.catalog import MIN_LABELS, Calibration, Catalog
-from bundle_router.core.models.canonical import digest_of
 from bundle_router.core.models.evidence import Evidence
 from bundle_router.core.search.memory import Memory
 from bundle_router.core.search.sufficiency import features_of
@@ -28,21 +26,6 @@ MemoryForm = tuple[str, str, str, str]
 OF_BUNDLES: Final[MemoryForm] = ("bundle-router.learned-memory/1", "bundles", "id", "fingerprint")
 OF_TOOLS: Final[MemoryForm] = ("bundle-router.learned-tools/1", "tools", "tool", "sha256")
 CALIBRATION_SCHEMA: Final = "bundle-router.learned-calibration/1"
-EMBEDDINGS_SCHEMA: Final = "bundle-router.learned-embeddings/1"
-
-
-@dataclass(frozen=True, slots=True)
-class WordsAlone:
-    """The decision that an embedder, by its name in the config, does not rank; `why` holds the
-    figures.
-    """
-
-    embedder: str
-    why: str
-
-    @property
-    def revision(self) -> str:
-        return digest_of([self.embedder, self.why])
 
 
 @dataclass(frozen=True)
@@ -55,13 +38,12 @@ class LearnedValues:
     tools: Memory | None = None
     known_tools: tuple[tuple[str, str], ...] = ()
     """The digest of every tool in the memory of tools, by canonical name."""
-    words_alone: WordsAlone | None = None
 
     @property
     def revisions(self) -> tuple[tuple[str, str], ...]:
         """The versions of the values, for `Facts.revisions`."""
         thresholds = self.calibration.version if self.calibration is not None else None
-        others = {"memory": self.memory, "tools": self.tools, "words alone": self.words_alone}
+        others = {"memory": self.memory, "tools": self.tools}
         found = {
             name: value.revision if value is not None else None for name, value in others.items()
         }
@@ -86,20 +68,11 @@ class LearnedValues:
         return replace(self, memory=memory, known=known, tools=tools, known_tools=known_tools)
 
     def applied_to(self, catalog: Catalog) -> Catalog:
-        """Return the catalog with the learned calibration and rank of embeddings in force, unless
-        its config says them. It has its own revision, so decisions under it replay from the run
-        directory alone.
+        """Return the catalog with the learned calibration in force, unless its config says one. It
+        has its own revision, so decisions under it replay from the run directory alone.
         """
         search = catalog.settings.search
         search = replace(search, calibration=search.calibration or self.calibration)
-        chosen = search.embeddings
-        if (
-            chosen is not None
-            and self.words_alone is not None
-            and self.words_alone.embedder == chosen.name
-        ):
-            rank = "never" if chosen.rank == "learned" else chosen.rank
-            search = replace(search, embeddings=replace(chosen, rank=rank))
         if search == catalog.settings.search:
             return catalog
         return replace(catalog, settings=replace(catalog.settings, search=search))
@@ -193,30 +166,6 @@ def calibration_from(value: Mapping[str, Any]) -> Calibration:
         raise ValueError(
             f"it was fitted on {found.labels} labels, fewer than the {MIN_LABELS} it takes"
         )
-    return found
-
-
-def words_alone_json(value: WordsAlone) -> dict[str, Any]:
-    return {
-        "schema": EMBEDDINGS_SCHEMA,
-        "version": value.revision,
-        "embedder": value.embedder,
-        "rank": "never",
-        "why": value.why,
-    }
-
-
-def words_alone_from(value: Mapping[str, Any]) -> WordsAlone:
-    """Return a file's decision about an embedder.
-
-    Raises ValueError, with the reason, for another file or version.
-    """
-    try:
-        _check_schema(value, EMBEDDINGS_SCHEMA)
-        found = WordsAlone(str(value["embedder"]), str(value["why"]))
-        _check_version(value, found.revision)
-    except KeyError as wrong:
-        raise ValueError(f"not a learned decision about embeddings: it has no {wrong}") from None
     return found
 
 

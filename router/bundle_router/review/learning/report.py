@@ -22,7 +22,6 @@ from bundle_router.review.learning.fitting import (
 from bundle_router.review.learning.labels import Labelled, label_steps
 from bundle_router.review.learning.learned_values import (
     LearnedValues,
-    WordsAlone,
     known_of,
     known_tools_of,
 )
@@ -112,30 +111,12 @@ def learn(
 
     `now` are the values in force. Takes about 40 ms a label.
     """
-    chosen, current = current.settings.search.embeddings, now.applied_to(current)
+    current = now.applied_to(current)
     labelled = label_steps(past, catalogs, current)
     embeddings = fit_embeddings(labelled.steps, search) if search is not None else None
-    proposed = now
-    if (
-        embeddings is not None
-        and embeddings.enough
-        and chosen is not None
-        and chosen.rank == "learned"
-    ):
-        proposed = replace(
-            now, words_alone=None if embeddings.ranks else WordsAlone(chosen.name, embeddings.why)
-        )
-    if embeddings is not None and chosen is not None and chosen.rank == "always":
-        embeddings = replace(embeddings, ranks=True, why=f"as the config says; {embeddings.why}")
-    current = proposed.applied_to(current)
-    search = (
-        replace(search, by_meaning=current.settings.search.ranks_by_meaning)
-        if search is not None
-        else None
-    )
     memory = fit(labelled.steps, search) if search is not None else None
     tools = fit_tools(labelled.steps, search) if search is not None else None
-    proposed = _with_memories(proposed, memory, tools, current)
+    proposed = _with_memories(now, memory, tools, current)
     calibration = None
     if calibrating and search is not None:
         calibration = calibrate(labelled.steps, search, proposed.memory, current)

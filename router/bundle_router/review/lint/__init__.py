@@ -111,6 +111,7 @@ RULES: Final[dict[str, tuple[str, _Rule]]] = {
     "exec-everywhere": ("risk", rows.exec_everywhere),
     "denied-elsewhere": ("risk", rows.denied_elsewhere),
     "no-room": ("warning", rows.no_room),
+    "learned-rank": ("warning", rows.learned_rank),
     "risky-default": ("risk", rows.risky_default),
     "disabled-default": ("warning", rows.disabled_default),
 }

@@ -224,6 +224,19 @@ def no_room(subject: Subject) -> Iterator[LintFinding]:
             yield LintFinding(entry, message, "leave it out for 24", ("max_tools",))
 
 
+def learned_rank(subject: Subject) -> Iterator[LintFinding]:
+    for entry in subject.resolved.written.sections.get("search", ()):
+        chosen = entry.value.embeddings
+        if chosen is not None and chosen.rank == "learned":
+            message = (
+                "'learned' is of an earlier version and read as 'always': an embedder that is"
+                " named ranks, whatever the runs say"
+            )
+            yield LintFinding(
+                entry, message, "leave it out, or write 'never'", ("embeddings", "rank")
+            )
+
+
 def risky_default(subject: Subject) -> Iterator[LintFinding]:
     for entry in subject.resolved.written.sections.get("fallback", ()):
         for index, id_ in enumerate(entry.value.default):
