@@ -90,6 +90,32 @@ def test_a_server_gets_its_own_environment_and_a_home_that_goes_with_it(bench: A
     assert not Path(seen["HOME"]).exists()
 
 
+LISTING = """
+import os, sys
+numbers = [int(name) for name in os.listdir("/proc/self/fd")]
+held = []
+for number in sorted(numbers):
+    try:
+        held.append((number, os.readlink(f"/proc/self/fd/{number}")))
+    except OSError:
+        pass  # the listing's own
+with open("held", "w") as file:
+    file.write(repr([number for number, _ in held]))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc")
+def test_a_server_inherits_no_descriptor_but_its_own_three(bench: Any) -> None:
+    """Not the socket either over which the next server's descriptors come."""
+    server = Server(name="s", transport="stdio", command=sys.executable, args=("-I", "-c", LISTING))
+
+    async def main(sessions: McpSessions) -> None:
+        assert (await bench.call(sessions, "echo", text="x")).outcome != "ok"
+
+    bench.run(main, server)
+    assert (bench.workspace / "held").read_text() == "[0, 1, 2]"
+
+
 def test_homes_of_servers_whose_router_was_killed_go_when_another_is_started(
     bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

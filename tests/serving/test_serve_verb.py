@@ -170,6 +170,35 @@ def test_a_token_from_the_environment_is_not_said_anywhere(
     assert (status, token in line + err) == (0, False)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's /proc")
+def test_no_program_of_the_same_user_reads_its_environment_in_proc_and_it_still_has_it(
+    begin: Any, site: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "README.md").write_text("# served\n", encoding="utf-8")
+    words = ("--mcp-only", "--run", "r-1", *STEP, "--config", str(ROOT / "config"))
+    token = "from-the-environment-" + "x" * 32
+    process = begin(*words, "--token-env", "ROUTER_TOKEN", cold=True, ROUTER_TOKEN=token, KEY="k-1")
+    url = process.line().split()[1]
+    script = f"""
+from pathlib import Path
+for name in ("environ", "fd", "mem"):
+    path = Path("/proc/{process.child.pid}") / name
+    try:
+        print(name, list(path.iterdir()) if name == "fd" else path.open("rb").read(65536))
+    except OSError as error:
+        print(name, type(error).__name__)
+"""
+    read = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=True
+    ).stdout
+    assert token not in read
+    assert "KEY=" not in read
+    if os.geteuid() != 0:
+        assert read.split("\n")[:2] == ["environ PermissionError", "fd PermissionError"]
+    assert "# served" in ask(site, url, token)[1]
+    assert process.stop(signal.SIGTERM)[0] == 0
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from bundle_router.adapters.loop import faster_loop
 from bundle_router.cli.local import local_servers
 from bundle_router.cli.output import counted, print_json, say
+from bundle_router.cli.own_process import hide_environment
 from bundle_router.cli.route import new_run_id, wants_warm_up
 from bundle_router.cli.shared_arguments import (
     ADDRESS,
@@ -102,6 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
     key = key_from_env(arguments.token_env) if arguments.token_env else new_key()
     if arguments.token_env:
         del os.environ[arguments.token_env]  # so that programs started by tools do not inherit it
+    hide_environment()
     with asyncio.Runner(loop_factory=faster_loop()) as runner:
         runner.run(_serve(arguments, step, key, clients))
     return 0

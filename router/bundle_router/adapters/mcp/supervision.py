@@ -51,6 +51,8 @@ _STRIDE = 1 << 24
 
 def main(router: int, import_root: str) -> None:
     """Run until the router's socket has ended and no process of any server is left."""
+    # Inherited by us alone: a server that had it could receive the descriptors of the next one.
+    os.set_inheritable(router, False)
     if sys.platform == "linux":
         sys.path.append(import_root)
         from bundle_router.tools.sandbox import linux
