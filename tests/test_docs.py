@@ -191,6 +191,7 @@ def test_every_attack_that_was_tried_has_a_place_among_the_promises() -> None:
         "S-41",
         "S-42",
         "S-43",
+        "S-44",
         "S-45",
         "S-46",
         "S-47",

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from bundle_router.core.models import BinaryForm, BinaryRule, LocalSettings, ToolContext
+from bundle_router.errors import ToolFailure
 from bundle_router.tools.sandbox import seccomp
 from bundle_router.tools.sandbox.plan import FACILITIES
 from bundle_router.tools.workspace import survey as survey_module
@@ -542,7 +543,10 @@ def test_what_was_not_looked_through_is_said(run: Any, workspace: Path, monkeypa
     for number in range(9):
         (workspace / str(number)).touch()
     monkeypatch.setattr(survey_module, "MAX_ENTRIES", 5)
-    ran = run("print(1)")
+    with pytest.raises(ToolFailure, match="more than 5 entries") as caught:
+        run("print(1)")
+    assert caught.value.code == "hard_links"
+    ran = run("print(1)", hard_links="allow")
     assert "NOT: survey (more than" in ran.text
 
 

@@ -134,7 +134,9 @@ class BinaryRule(Frozen):
     `NAME=value` pairs. `reads` names folders outside the workspace that it needs to read.
     `memory_bytes` bounds one process's address space and the memory of all its processes together;
     `file_bytes` one file, and twice that all that it writes. `protect_git` keeps the workspace's
-    `.git` read-only while it runs.
+    `.git` read-only while it runs. `hard_links = "allow"` starts it also where files of the
+    workspace have other names outside that can't be protected: through these it can change what
+    lies there.
     """
 
     name: str = Field(
@@ -174,6 +176,19 @@ class BinaryRule(Frozen):
         default=256, ge=1, le=100_000, description="Most processes at a time."
     )
     protect_git: bool = Field(default=True, description="true: .git is read-only while it runs.")
+    hard_links: Literal["protect", "allow"] = Field(
+        default="protect",
+        description=(
+            "'allow': started also where files with other names outside can't be kept read-only."
+        ),
+    )
+
+    ADDED: ClassVar[tuple[str, ...]] = ("hard_links",)
+    """Fields that recorded catalogs of before have not; see `Catalog`."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the rule as a catalog has it: without `ADDED` fields at their default."""
+        return _without_added_defaults(self)
 
     @field_validator("set_env")
     @classmethod
@@ -212,13 +227,18 @@ class LocalSettings(Frozen):
 
     def to_json(self) -> dict[str, Any]:
         """Return the settings as a catalog has them: without `ADDED` fields at their default."""
-        written = self.model_dump(mode="json")
-        default = {name: LocalSettings.model_fields[name].default for name in self.ADDED}
         return {
-            name: value
-            for name, value in written.items()
-            if name not in default or value != default[name]
+            **_without_added_defaults(self),
+            "binaries": [rule.to_json() for rule in self.binaries],
         }
+
+
+def _without_added_defaults(value: BinaryRule | LocalSettings) -> dict[str, Any]:
+    written = value.model_dump(mode="json")
+    for name in value.ADDED:
+        if written[name] == type(value).model_fields[name].default:
+            del written[name]
+    return written
 
 
 @dataclass(frozen=True, slots=True)

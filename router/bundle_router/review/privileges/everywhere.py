@@ -93,6 +93,7 @@ _BINARY: Final[Mapping[str, Wider]] = {
     "file_bytes": "more",
     "max_processes": "more",
     "protect_git": ("true", "false"),
+    "hard_links": ("protect", "allow"),
 }
 _BUNDLE: Final[Mapping[str, Wider]] = {
     "effects": "loss",  # policies, search and reuse rely on a bundle's declared effects

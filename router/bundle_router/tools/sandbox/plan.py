@@ -79,8 +79,9 @@ class SandboxPlan(NamedTuple):
     it sees `read`, `devices`, `write`, the folder behind `root_fd` and the `temporary` folders
     (source, target). `hidden` and `masked` places are emptied, `protected` ones read-only, and
     `pinned` folders, which hold some of those, can't be moved away with them. If one of these was
-    swapped the program does not start. `entered` says that bubblewrap has done all that before the
-    launcher starts. `loader` are folders that only the launcher itself needs.
+    swapped the program does not start. `linked` ones have other names outside: they are read-only,
+    and `linked_details` is said of them. `entered` says that bubblewrap has done all that before
+    the launcher starts. `loader` are folders that only the launcher itself needs.
 
     `memory_bytes` bounds one process's address space, `total_memory_bytes` the memory of all;
     `file_bytes` one file, `total_written_bytes` and `max_new_files` all writing. `cgroups` are the
@@ -103,6 +104,8 @@ class SandboxPlan(NamedTuple):
     hidden: tuple[Place, ...] = ()
     masked: tuple[Place, ...] = ()
     pinned: tuple[Place, ...] = ()
+    linked: tuple[Place, ...] = ()
+    linked_details: str = ""
     mounts: tuple[Mount, ...] = ()
     entered: bool = False
     cgroups: tuple[tuple[int, str, str], ...] = ()
@@ -127,7 +130,7 @@ class SandboxPlan(NamedTuple):
                 fields[name] = tuple(
                     tuple(item) if isinstance(item, list) else item for item in value
                 )
-        for name in ("protected", "hidden", "masked", "pinned"):
+        for name in ("protected", "hidden", "masked", "pinned", "linked"):
             fields[name] = tuple(Place(*place) for place in fields[name])
         fields["mounts"] = tuple(Mount(*mount) for mount in fields["mounts"])
         return cls(**fields)

@@ -105,9 +105,13 @@ class Supervisor:
             safe = place.path in covered or Path(_path_of_root(plan)).is_relative_to(place.path)
             detail = "hidden" if place in hidden else "read-only"
             if place.required and not safe:
-                raise _Unprotected(place, "it is a symbolic link")
+                raise _unprotected_code(place, "it is a symbolic link")
             self._statements.append(
                 _about(place, safe, detail if safe else "a symbolic link, which can be replaced")
+            )
+        if plan.linked:
+            self._statements.append(
+                Statement(HARD_LINKS, True, f"{plan.linked_details}: read-only")
             )
         read = (*plan.read, "/proc") if own_proc else plan.read
         self._plan = plan._replace(read=read, write=(*plan.write, *_own_writable(plan)))
@@ -225,14 +229,27 @@ def _about(place: Place, safe: bool, detail: str) -> Statement:
     return Statement(Path(place.path).name, safe, detail)
 
 
-class _Unprotected(Exception):
-    """The program could write to the code of the router's own process."""
+HARD_LINKS: Final = "hard links"
+"""The name of the statement about files with other names outside."""
 
-    def __init__(self, place: Place, why: str) -> None:
-        super().__init__(
-            f"the router's own process runs code in {place.path}, which can't be kept read-only"
-            f" here ({why}): keep the router's environment outside the workspace"
-        )
+
+class _Unprotected(Exception):
+    """The program could write to what it must not change: the reason not to start it."""
+
+
+def _unprotected_code(place: Place, why: str) -> _Unprotected:
+    return _Unprotected(
+        f"the router's own process runs code in {place.path}, which can't be kept read-only"
+        f" here ({why}): keep the router's environment outside the workspace"
+    )
+
+
+def _unprotected_links(plan: SandboxPlan, why: str) -> _Unprotected:
+    return _Unprotected(
+        f"{plan.linked_details}, so a program could change what lies outside, and they can't be"
+        f" kept read-only here ({why}): install bubblewrap, copy these files, or set hard_links ="
+        ' "allow" for this binary in policy.toml'
+    )
 
 
 def _not_kept(plan: SandboxPlan, statements: Iterable[Statement]) -> list[Statement]:
@@ -242,13 +259,19 @@ def _not_kept(plan: SandboxPlan, statements: Iterable[Statement]) -> list[Statem
     why = "; ".join(statement.detail for statement in statements if statement.name == "mounts")
     for place in plan.protected:
         if place.required:
-            raise _Unprotected(place, f"no mount namespace: {why}")
+            raise _unprotected_code(place, f"no mount namespace: {why}")
+    if any(place.required for place in plan.linked):
+        raise _unprotected_links(plan, f"no mount namespace: {why}")
     hidden = [*plan.hidden, *plan.masked]
     kept = [place for place in plan.protected if place not in hidden]
     readable = [
         _about(place, False, "can be read: hiding it needs a mount namespace") for place in hidden
     ]
-    return [*readable, *(_about(place, False, "needs a mount namespace") for place in kept)]
+    changeable = [_about(place, False, "needs a mount namespace") for place in kept]
+    if plan.linked:
+        detail = f"{plan.linked_details}: what lies outside can be changed"
+        changeable.append(Statement(HARD_LINKS, False, detail))
+    return [*readable, *changeable]
 
 
 def _path_of_root(plan: SandboxPlan) -> str:

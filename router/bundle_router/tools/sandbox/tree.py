@@ -50,7 +50,7 @@ def mounts_of(plan: SandboxPlan) -> tuple[Mount, ...]:
     read_only = any(Path(root).is_relative_to(place.path) for place in plan.protected)
     inside = [
         place
-        for place in (*plan.protected, *plan.hidden, *plan.masked, *plan.pinned)
+        for place in (*plan.protected, *plan.hidden, *plan.masked, *plan.pinned, *plan.linked)
         if place.path != root
     ]
     check_places(inside)
@@ -69,7 +69,7 @@ def mounts_of(plan: SandboxPlan) -> tuple[Mount, ...]:
     ]
     steps += [
         _shown_mount(place, "read")
-        for place in plan.protected
+        for place in (*plan.protected, *plan.linked)
         if place in kept and _beneath(place.path, root)
     ]
     for place in (*plan.hidden, *plan.masked):

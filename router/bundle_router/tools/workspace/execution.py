@@ -113,9 +113,7 @@ def execute(
     ):
         start = _starter(root.path)
         _check_paths(root, arguments, accepted)
-        kept = protected_places(
-            root, context, confine.readable_paths(rule, binary), protect_git=rule.protect_git
-        )
+        kept = protected_places(root, context, confine.readable_paths(rule, binary), rule)
         plan = _plan(rule, binary, arguments, root=root, cwd_fd=cwd_fd, private=private, kept=kept)
         plan = plan._replace(cgroups=cgroups, facilities=facilities)
         with moved_aside(root, kept.absent) as moved:
@@ -131,8 +129,14 @@ def execute(
     statements = (
         *still_kept(kept, finished.statements),
         *(() if kept.surveyed else (_NOT_SURVEYED,)),
+        *(() if kept.linked_files.complete else (_unprotected_links(kept),)),
     )
     return _output(replace(finished, statements=statements), binary, arguments, moved)
+
+
+def _unprotected_links(kept: ProtectedPlaces) -> Statement:
+    detail = f"{kept.linked_files}, more than can be kept read-only: what lies there can be changed"
+    return Statement("hard links", False, detail)
 
 
 def list_binaries(arguments: BinariesArguments, context: ToolContext) -> ToolOutput:
@@ -241,6 +245,8 @@ def _plan(
         hidden=kept.hidden,
         masked=kept.masked,
         pinned=kept.pinned,
+        linked=kept.linked,
+        linked_details=str(kept.linked_files) if kept.linked else "",
         memory_bytes=rule.memory_bytes,
         total_memory_bytes=rule.memory_bytes,
         file_bytes=rule.file_bytes,

@@ -26,20 +26,22 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from bundle_router.core.models import ToolContext
+from bundle_router.core.models import BinaryRule, ToolContext
 from bundle_router.errors import ToolFailure
 from bundle_router.tools.repo.beneath import PATH_ONLY
 from bundle_router.tools.repo.confinement import Root
 from bundle_router.tools.sandbox.plan import Place, Statement
+from bundle_router.tools.workspace import survey as surveying
 from bundle_router.tools.workspace.autorun import NAMES, autorun_part, reached
+from bundle_router.tools.workspace.linked import NO_LINKED_FILES, LinkedPlaces, linked_places
 from bundle_router.tools.workspace.router_code import router_code
-from bundle_router.tools.workspace.survey import survey
+from bundle_router.tools.workspace.survey import Survey, survey
 
 
 @dataclass(frozen=True, slots=True)
 class ProtectedPlaces:
     """The plan's fields with these names; `absent`: protected places that do not exist, beneath the
-    root; and whether the whole folder was searched.
+    root; whether the whole folder was searched; and what is said of the linked files.
     """
 
     protected: tuple[Place, ...]
@@ -48,15 +50,19 @@ class ProtectedPlaces:
     pinned: tuple[Place, ...]
     absent: tuple[str, ...] = ()
     surveyed: bool = True
+    linked: tuple[Place, ...] = ()
+    linked_files: LinkedPlaces = NO_LINKED_FILES
 
 
 def protected_places(
-    root: Root, context: ToolContext, readable: Iterable[str], *, protect_git: bool
+    root: Root, context: ToolContext, readable: Iterable[str], rule: BinaryRule
 ) -> ProtectedPlaces:
     """Return the places to protect from a program in this root.
 
-    Nonexistent and unreachable ones are left out.
+    Nonexistent and unreachable ones are left out. Raises ToolFailure where files with other names
+    outside are too many to protect.
     """
+    protect_git = rule.protect_git
     top = Path(root.path)
     code = router_code(root.path)
     unasked = [top / name for name in NAMES if protect_git or name not in (".git", "HEAD")]
@@ -84,7 +90,8 @@ def protected_places(
         for path in map(Path, map(os.path.realpath, context.hidden))
         if any(path.is_relative_to(folder) for folder in reach) and not top.is_relative_to(path)
     ]
-    found = survey(root.path, {*code.places, *map(os.path.realpath, context.hidden)} - {root.path})
+    left_out = {*code.places, *map(os.path.realpath, context.hidden)} - {root.path}
+    found = survey(root.path, left_out, git_objects=not protect_git)
     credentials = found.credentials if root.credentials == "hide" else []
     deeper = (*(found.repositories if protect_git else ()), *found.powers)
     autorun += [
@@ -99,6 +106,11 @@ def protected_places(
         _place_at(above)
         for above in dict.fromkeys(above for place in places for above in _between(top, place))
     ]
+    unchangeable = {place.path for place in (*places, *masked)}
+    linked = linked_places(found, root.path, unchangeable)
+    required = rule.hard_links == "protect"
+    if required:
+        _refuse_links(linked, found)
     expected = [*real, *map(Path, code.places), *unasked]
     beneath = [
         str(path.relative_to(top)) for path in expected if path.is_relative_to(top) and path != top
@@ -116,6 +128,29 @@ def protected_places(
         _present(pinned),
         absent,
         found.complete,
+        _present(_place_at(Path(path), required=required) for path in linked.places),
+        linked,
+    )
+
+
+def _refuse_links(linked: LinkedPlaces, found: Survey) -> None:
+    """Refuse to start a program that could change files outside. Raises ToolFailure."""
+    if not found.complete:
+        why = (
+            f"the folder has more than {surveying.MAX_ENTRIES:,} entries, so not all files with"
+            " other names outside are known, and a program could change what lies there"
+        )
+    elif not linked.complete:
+        why = f"{linked}, too many to be kept read-only, and a program could change what lies there"
+    else:
+        return
+    raise ToolFailure(
+        f"the program was not started: {why}",
+        code="hard_links",
+        advice=(
+            "narrow the step to a folder without them, copy these files, or set hard_links ="
+            ' "allow" for this binary in policy.toml'
+        ),
     )
 
 

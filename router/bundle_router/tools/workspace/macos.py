@@ -146,7 +146,9 @@ def profile(plan: SandboxPlan, root: str) -> str:
         _rule("allow file-write*", "subpath", used),
         _rule("allow file-read* file-write-data", "literal", plan.devices),
         _rule("deny file-write*", "literal", (place.path for place in plan.pinned)),
-        _rule("deny file-write*", "subpath", (place.path for place in plan.protected)),
+        _rule(
+            "deny file-write*", "subpath", (place.path for place in (*plan.protected, *plan.linked))
+        ),
         _rule(
             "deny file-read* file-write*",
             "subpath",

@@ -334,9 +334,8 @@ class _Watch:
         """
         plan = self._plan
         try:
-            check_places(
-                (*plan.protected, *plan.hidden, *plan.masked, *plan.pinned) if plan.entered else ()
-            )
+            places = (*plan.protected, *plan.hidden, *plan.masked, *plan.pinned, *plan.linked)
+            check_places(places if plan.entered else ())
         except PathSwapped as swapped:
             raise ToolFailure(
                 f"the program was not started: {swapped}", code="not_started"

@@ -13,6 +13,7 @@ import contextlib
 import os
 import stat
 import sys
+from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -33,6 +34,16 @@ _LARGE_IN_GIT: Final = frozenset({"objects", "refs", "logs", "lfs"})
 
 
 @dataclass(slots=True)
+class LinkedFile:
+    """A file with more than one name."""
+
+    links: int
+    """How many names it has, wherever they are."""
+    paths: list[str] = field(default_factory=list)
+    """Its names that were found."""
+
+
+@dataclass(slots=True)
 class Survey:
     """The findings, by path. `complete` is False if there were too many entries to check."""
 
@@ -43,16 +54,20 @@ class Survey:
     repositories: list[Path] = field(default_factory=list)
     powers: list[Path] = field(default_factory=list)
     """Files with powers, and environments."""
+    linked: list[LinkedFile] = field(default_factory=list)
+    """Files with more than one name."""
+    files: Counter[str] = field(default_factory=Counter)
+    """Number of files directly in each folder."""
     complete: bool = True
 
 
-def survey(top: str, leave_out: Collection[str]) -> Survey:
+def survey(top: str, leave_out: Collection[str], *, git_objects: bool = False) -> Survey:
     """Check every entry below the folder `top`, without following links or entering the folders in
-    `leave_out`.
+    `leave_out`; nor, unless `git_objects`, those of a `.git` that hold its objects and refs.
     """
     found = Survey()
-    linked: dict[Identity, Path] = {}
-    for number, entry in enumerate(_entries([top], leave_out)):
+    linked: dict[Identity, LinkedFile] = {}
+    for number, entry in enumerate(_entries([top], leave_out, git_objects=git_objects)):
         if entry.is_dir(follow_symlinks=False):
             if entry.name == ".git":
                 found.repositories.append(Path(entry.path))
@@ -68,8 +83,10 @@ def survey(top: str, leave_out: Collection[str]) -> Survey:
                 found.powers.append(Path(entry.path).parent)
             elif info.st_mode & 0o6000 or (info.st_mode & 0o111 and _has_capabilities(entry.path)):
                 found.powers.append(Path(entry.path))
+            found.files[os.path.dirname(entry.path)] += 1  # noqa: PTH120 - text
             if info.st_nlink > 1:
-                linked[_identity(info)] = Path(entry.path)
+                one = linked.setdefault(_identity(info), LinkedFile(info.st_nlink))
+                one.paths.append(entry.path)
         elif not entry.is_symlink():
             mode = entry.stat(follow_symlinks=False).st_mode
             found.sockets += (
@@ -80,7 +97,10 @@ def survey(top: str, leave_out: Collection[str]) -> Survey:
             break
     if linked:
         code = linked_code(tuple(sys.path), Path(top).stat().st_dev)
-        found.router_code = [path for identity, path in linked.items() if identity in code]
+        found.router_code = [
+            Path(path) for identity, one in linked.items() if identity in code for path in one.paths
+        ]
+        found.linked = list(linked.values())
     return found
 
 
@@ -101,9 +121,11 @@ def linked_code(import_path: tuple[str, ...], device: int) -> frozenset[Identity
     return frozenset(_identity(info) for info in every if info.st_nlink > 1)
 
 
-def _entries(folders: list[str], leave_out: Collection[str]) -> Iterator[os.DirEntry[str]]:
-    """Yield every entry, the highest first; below a `.git`, and the submodules in it, no objects,
-    refs and logs.
+def _entries(
+    folders: list[str], leave_out: Collection[str], *, git_objects: bool = False
+) -> Iterator[os.DirEntry[str]]:
+    """Yield every entry, the highest first; unless `git_objects`, below a `.git`, and the
+    submodules in it, no objects, refs and logs.
     """
     seen = set(leave_out)
     while folders:
@@ -117,6 +139,7 @@ def _entries(folders: list[str], leave_out: Collection[str]) -> Iterator[os.DirE
                     with contextlib.suppress(OSError):  # it is gone
                         yield entry
                         inner = "/.git/" in entry.path and entry.name in _LARGE_IN_GIT
+                        inner = inner and not git_objects
                         if entry.is_dir(follow_symlinks=False) and not inner:
                             folders.append(entry.path)
         except OSError:
