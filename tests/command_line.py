@@ -24,6 +24,8 @@ from typing import Any, TextIO
 from bundle_router.cli import main
 
 ROOT = Path(__file__).parents[1]
+CODE = os.pathsep.join((str(ROOT / "router"), str(ROOT / "router" / "deferral")))
+"""Where the two packages are imported from: `PYTHONPATH` of a process of its own."""
 Finished = subprocess.CompletedProcess[str]
 
 
@@ -99,7 +101,7 @@ def begin(
     """
     env = {
         **os.environ,
-        "PYTHONPATH": str(ROOT / "router"),
+        "PYTHONPATH": CODE,
         "PYTHONSAFEPATH": "1",
         **options.pop("env", {}),
     }

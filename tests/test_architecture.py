@@ -11,7 +11,17 @@ import sys
 
 import pytest
 
-from tests.house import NAMES, PACKAGE, ROOT, all_imports, imports_of, layer_of, measures, tree_of
+from tests.house import (
+    DEFERRAL,
+    NAMES,
+    PACKAGE,
+    ROOT,
+    all_imports,
+    imports_of,
+    layer_of,
+    measures,
+    tree_of,
+)
 
 LAYERS: dict[str, set[str]] = {
     # layer: what it may import of this project (itself included where it is more than one module)
@@ -27,9 +37,7 @@ LAYERS: dict[str, set[str]] = {
     "demo": {"testing", "wiring", "engine", "core", "errors"},
     "serving": {"wiring", "engine", "review", "core", "errors"},
     "ext": {"wiring", "engine", "core", "errors"},
-    "deferral": {"ports", "core", "errors", "adapters"},
     "cli": {
-        "deferral",
         "serving",
         "demo",
         "wiring",
@@ -78,7 +86,19 @@ DEFERRAL_RULES = (
         "transcript",
     ),
 )
-"""The modules of `deferral` that hold rules: as pure as the core."""
+"""The modules of `bundle_router_deferral` that hold rules: as pure as the core."""
+USED_BY_DEFERRAL = {
+    "bundle_router.adapters.database_file",
+    "bundle_router.adapters.system",
+    "bundle_router.adapters.text_files",
+    "bundle_router.cli.output",
+    "bundle_router.cli.shared_arguments",
+    "bundle_router.core.tools.transport.proxies",
+    "bundle_router.errors",
+}
+"""What `bundle_router_deferral`, which pins its version of the router, stands on."""
+HANDS_OVER = "bundle_router.cli.deferral"
+"""The one module of the router that knows `bundle_router_deferral`, if that is installed."""
 OWNERS = {
     "structlog": {"router/bundle_router/adapters/diagnostics.py"},
     "sqlmodel": {
@@ -120,7 +140,7 @@ OWNERS = {
         "router/bundle_router/adapters/llm/client.py",
         "router/bundle_router/adapters/llm/embedding.py",
         "router/bundle_router/adapters/llm/loading.py",
-        "router/bundle_router/deferral/upstream.py",
+        "router/deferral/bundle_router_deferral/upstream.py",
     },
     "mcp": {
         "router/bundle_router/adapters/mcp/quiet.py",
@@ -148,7 +168,7 @@ OWNERS = {
         "router/bundle_router/serving/pages/application.py",
         "router/bundle_router/serving/pages/service_pages.py",
         "router/bundle_router/serving/sign_in.py",
-        "router/bundle_router/deferral/proxy.py",
+        "router/deferral/bundle_router_deferral/proxy.py",
     },
     "prometheus_client": {"router/bundle_router/serving/metrics.py"},
     "opentelemetry": {
@@ -158,7 +178,7 @@ OWNERS = {
     },
     "uvicorn": {
         "router/bundle_router/serving/listener.py",
-        "router/bundle_router/deferral/proxy.py",
+        "router/deferral/bundle_router_deferral/proxy.py",
     },
     "httpx2": {"router/bundle_router/adapters/mcp/http.py"},
     "uvloop": {"router/bundle_router/adapters/loop.py"},
@@ -220,7 +240,7 @@ PURE = {
 }
 
 
-@pytest.mark.parametrize("module", NAMES)
+@pytest.mark.parametrize("module", [name for name in NAMES if layer_of(name) != DEFERRAL])
 def test_imports_point_one_way(module: str) -> None:
     layer = layer_of(module)
     own = [
@@ -242,12 +262,30 @@ def test_imports_point_one_way(module: str) -> None:
             )
 
 
+def packages_of(module: str) -> set[str]:
+    """Return the first names of what a module imports."""
+    return {imported.split(".")[0] for imported in imports_of(NAMES[module])}
+
+
+def test_one_module_of_the_router_knows_the_distribution_that_stands_on_it() -> None:
+    router = [name for name in NAMES if layer_of(name) != DEFERRAL]
+    assert [name for name in router if DEFERRAL in packages_of(name)] == [HANDS_OVER]
+
+
+def test_the_distribution_beside_the_router_uses_few_modules_of_it() -> None:
+    beside = [name for name in NAMES if layer_of(name) == DEFERRAL]
+    used = {
+        imported
+        for name in beside
+        for imported in imports_of(NAMES[name])
+        if imported.split(".")[0] == PACKAGE
+    }
+    assert beside
+    assert used <= USED_BY_DEFERRAL
+
+
 PURE_MODULES = [name for name in NAMES if layer_of(name) in ("core", "review", "errors")]
-PURE_MODULES += [
-    f"bundle_router.deferral.{name}"
-    for name in DEFERRAL_RULES
-    if f"bundle_router.deferral.{name}" in NAMES
-]
+PURE_MODULES += [f"{DEFERRAL}.{name}" for name in DEFERRAL_RULES]
 
 
 @pytest.mark.parametrize("module", PURE_MODULES)

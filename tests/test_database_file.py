@@ -14,8 +14,8 @@ import pytest
 from bundle_router.adapters.answer_store import FILE, SqlAnswers
 from bundle_router.adapters.embeddings import VectorStore
 from bundle_router.adapters.index.database import open_engine, writing
-from bundle_router.deferral.hidden_store import HiddenStore
 from bundle_router.testing import FakeDiagnostics
+from bundle_router_deferral.hidden_store import HiddenStore
 
 from tests.at_once import at_once
 from tests.house import NAMES, ROOT

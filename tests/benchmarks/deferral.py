@@ -25,11 +25,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from bundle_router.deferral.hidden_store import HiddenStore
-from bundle_router.deferral.numbers import NumbersLog
-from bundle_router.deferral.proxy import DeferralProxy, listen, serve
-from bundle_router.deferral.rewriting import DeferralRules, RequestRewriter
-from bundle_router.deferral.upstream import Upstream
+from bundle_router_deferral.hidden_store import HiddenStore
+from bundle_router_deferral.numbers import NumbersLog
+from bundle_router_deferral.proxy import DeferralProxy, listen, serve
+from bundle_router_deferral.rewriting import DeferralRules, RequestRewriter
+from bundle_router_deferral.upstream import Upstream
 from starlette.requests import Request
 from starlette.responses import JSONResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -209,7 +209,7 @@ def body_of(*, long: bool) -> bytes:
 def start(part: str, upstream_port: int = 0) -> tuple[subprocess.Popen[str], int]:
     process = subprocess.Popen(
         [sys.executable, __file__, "--part", part, "--upstream", str(upstream_port)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": "router"},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": "router:router/deferral"},
     )  # fmt: skip
     assert process.stdout is not None
     return process, int(process.stdout.readline())

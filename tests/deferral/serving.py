@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bundle_router.deferral.hidden_store import HiddenStore
-from bundle_router.deferral.numbers import FILE, NumbersLog
-from bundle_router.deferral.proxy import DeferralProxy, listen, serve
-from bundle_router.deferral.rewriting import DeferralRules, RequestRewriter
-from bundle_router.deferral.upstream import Upstream
+from bundle_router_deferral.hidden_store import HiddenStore
+from bundle_router_deferral.numbers import FILE, NumbersLog
+from bundle_router_deferral.proxy import DeferralProxy, listen, serve
+from bundle_router_deferral.rewriting import DeferralRules, RequestRewriter
+from bundle_router_deferral.upstream import Upstream
 
 from tests.deferral.fake_api import FakeApi, read_stream
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 from bundle_router.cli import main
-from bundle_router.deferral.agent_files import TranscriptReader, cause_table
-from bundle_router.deferral.causes import AgentSettings, Setting, can_search, judge, search_mode
-from bundle_router.deferral.findings import split_cost
-from bundle_router.deferral.transcript import RecentIds, RequestFacts, Transcript, Usage
+from bundle_router_deferral.agent_files import TranscriptReader, cause_table
+from bundle_router_deferral.causes import AgentSettings, Setting, can_search, judge, search_mode
+from bundle_router_deferral.findings import split_cost
+from bundle_router_deferral.transcript import RecentIds, RequestFacts, Transcript, Usage
 from hypothesis import given
 from hypothesis import strategies as st
 

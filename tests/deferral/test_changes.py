@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 from bundle_router.cli import main
-from bundle_router.deferral.comparison import MIN_REQUESTS, Effect, effect_of
-from bundle_router.deferral.journal import Disk, Journal
-from bundle_router.deferral.json_spans import (
+from bundle_router.errors import RequestError, StorageError
+from bundle_router_deferral.comparison import MIN_REQUESTS, Effect, effect_of
+from bundle_router_deferral.journal import Disk, Journal
+from bundle_router_deferral.json_spans import (
     NotEditable,
     find,
     read_editable,
@@ -24,9 +25,8 @@ from bundle_router.deferral.json_spans import (
     remove_member,
     set_member,
 )
-from bundle_router.deferral.plans import FileEdit, show_diff
-from bundle_router.deferral.transcript import RequestFacts, Usage, measure_tools
-from bundle_router.errors import RequestError, StorageError
+from bundle_router_deferral.plans import FileEdit, show_diff
+from bundle_router_deferral.transcript import RequestFacts, Usage, measure_tools
 from hypothesis import given
 from hypothesis import strategies as st
 

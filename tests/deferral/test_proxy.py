@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router.deferral.hidden_store import KEPT_S, HiddenStore
-from bundle_router.deferral.hiding import HiddenBlock
-from bundle_router.deferral.rewriting import DeferralRules, RequestRewriter
-from bundle_router.deferral.upstream import MAX_BODY_BYTES
+from bundle_router_deferral.hidden_store import KEPT_S, HiddenStore
+from bundle_router_deferral.hiding import HiddenBlock
+from bundle_router_deferral.rewriting import DeferralRules, RequestRewriter
+from bundle_router_deferral.upstream import MAX_BODY_BYTES
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -251,7 +251,7 @@ def test_redirects_are_not_followed_and_other_hosts_are_not_answered(tmp_path: P
 def test_a_body_over_the_bound_is_refused_and_a_dead_upstream_is_a_502(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bundle_router.deferral.proxy.MAX_BODY_BYTES", 1_000)
+    monkeypatch.setattr("bundle_router_deferral.proxy.MAX_BODY_BYTES", 1_000)
     assert MAX_BODY_BYTES > 1_000_000
 
     async def gone(scope: Scope, receive: Receive, send: Send) -> None:
@@ -263,8 +263,8 @@ def test_a_body_over_the_bound_is_refused_and_a_dead_upstream_is_a_502(
     with_rig(tmp_path / "bound", work)
 
     async def unreachable() -> None:
-        from bundle_router.deferral.proxy import DeferralProxy, listen, serve
-        from bundle_router.deferral.upstream import Upstream
+        from bundle_router_deferral.proxy import DeferralProxy, listen, serve
+        from bundle_router_deferral.upstream import Upstream
 
         async with Upstream("http://127.0.0.1:1") as upstream:
             proxy = DeferralProxy(upstream, RequestRewriter(DeferralRules()), None, None)
@@ -282,7 +282,7 @@ def test_the_pieces_of_a_stream_do_not_wait_for_acknowledgements() -> None:
     """Ten pieces, 3 ms apart, came to the agent as two, 46 ms apart."""
 
     async def set_on_accepted() -> int:
-        from bundle_router.deferral.proxy import listen
+        from bundle_router_deferral.proxy import listen
 
         accepted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router.deferral.hiding import (
+from bundle_router_deferral.hiding import (
     HiddenBlock,
     StreamFilter,
     client_blocks,
@@ -19,7 +19,7 @@ from bundle_router.deferral.hiding import (
     is_hidden,
     notes_of,
 )
-from bundle_router.deferral.rewriting import (
+from bundle_router_deferral.rewriting import (
     DeferralRules,
     Deferred,
     RequestRewriter,

@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router.deferral.proxy import listen, serve
+from bundle_router_deferral.proxy import listen, serve
 
+from tests.command_line import CODE
 from tests.deferral.fake_api import FakeApi, blocks_of
 
 ROOT = Path(__file__).parent.parent.parent
@@ -226,7 +227,7 @@ async def converse(agent: Agent, name: str, folder: Path, api: FakeApi) -> None:
     async with serve(api, listen()) as port:
         environment = {
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "HOME": str(folder / "home"),
-            "PYTHONPATH": str(ROOT / "router"), "DO_NOT_TRACK": "1", "DISABLE_TELEMETRY": "1", "CI": "1",
+            "PYTHONPATH": CODE, "DO_NOT_TRACK": "1", "DISABLE_TELEMETRY": "1", "CI": "1",
             **agent.prepare(folder, port),
         }  # fmt: skip
         for prompt, words in zip(PROMPTS, (agent.first, agent.again), strict=True):

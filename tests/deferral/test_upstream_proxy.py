@@ -9,8 +9,8 @@ from typing import Final
 
 import pytest
 from bundle_router.core.tools.transport.proxies import proxy_of
-from bundle_router.deferral.upstream import Upstream
 from bundle_router.testing.upstream import ReceivedRequest, ScriptedServer, body
+from bundle_router_deferral.upstream import Upstream
 
 PROXY: Final = "http://proxy.example:3128"
 EITHER: Final = {"http_proxy": PROXY, "https_proxy": PROXY}

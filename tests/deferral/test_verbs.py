@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 from bundle_router.cli import main
-from bundle_router.deferral.agents import AgentPlaces, launch
-from bundle_router.deferral.proxy import listen, serve
+from bundle_router_deferral.agents import AgentPlaces, launch
+from bundle_router_deferral.proxy import listen, serve
 
+from tests.command_line import CODE
 from tests.deferral.conftest import Home
 from tests.deferral.fake_api import FakeApi
 from tests.deferral.test_proxy_rules import request
 
-ROOT = Path(__file__).parent.parent.parent
 AGENT = f"""#!{sys.executable}
 import json, os, sys, urllib.request
 base = os.environ.get("ANTHROPIC_BASE_URL", "none")
@@ -165,7 +165,7 @@ def test_a_launcher_starts_the_agent_whatever_became_of_this_program(
 ) -> None:
     assert deferral("install", "robot", "--yes") == 0
     launcher = home.folder / "state/bundle-router/deferral/bin/robot"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "router")}
+    environment = {**os.environ, "PYTHONPATH": CODE}
     if broken:
         text = launcher.read_text()
         launcher.write_text(text.replace("-m bundle_router", "-m no_such_program"))

@@ -164,9 +164,9 @@ def test_the_address_that_a_login_returns_to_reads_in_time_linear_in_its_bytes()
 
 def test_the_proxy_of_deferral_reads_in_time_linear_in_its_bytes(tmp_path: Path) -> None:
     pytest.importorskip("aiohttp")
-    from bundle_router.deferral.proxy import DeferralProxy, listen, serve
-    from bundle_router.deferral.rewriting import DeferralRules, RequestRewriter
-    from bundle_router.deferral.upstream import Upstream
+    from bundle_router_deferral.proxy import DeferralProxy, listen, serve
+    from bundle_router_deferral.rewriting import DeferralRules, RequestRewriter
+    from bundle_router_deferral.upstream import Upstream
 
     async def main() -> None:
         # Nobody listens at port 9: what passes the proxy's own checks is answered by 502.

@@ -28,17 +28,17 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from bundle_router.deferral.hidden_store import HiddenStore
-from bundle_router.deferral.hiding import (
+from bundle_router_deferral.hidden_store import HiddenStore
+from bundle_router_deferral.hiding import (
     BrokenAnswer,
     StreamFilter,
     hide_in_message,
     is_hidden,
     notes_of,
 )
-from bundle_router.deferral.numbers import NumbersLog
-from bundle_router.deferral.rewriting import Deferred, RequestRewriter, UnchangedRequest
-from bundle_router.deferral.upstream import (
+from bundle_router_deferral.numbers import NumbersLog
+from bundle_router_deferral.rewriting import Deferred, RequestRewriter, UnchangedRequest
+from bundle_router_deferral.upstream import (
     MAX_BODY_BYTES,
     Headers,
     Upstream,

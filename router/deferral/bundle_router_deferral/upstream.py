@@ -12,10 +12,9 @@ from typing import Final, Self
 from urllib.parse import urlsplit
 
 import aiohttp
+from bundle_router.core.tools.transport.proxies import proxy_of
 from multidict import CIMultiDict
 from yarl import URL
-
-from bundle_router.core.tools.transport.proxies import proxy_of
 
 CONNECT_S: Final = 10.0
 SILENT_S: Final = 600.0

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from bundle_router.deferral.transcript import RequestFacts
+from bundle_router_deferral.transcript import RequestFacts
 
 MIN_REQUESTS: Final = 10
 """Minimum requests on each side of a comparison."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
-from bundle_router.deferral.causes import (
+from bundle_router_deferral.causes import (
     BASE_URL,
     ENVIRONMENT,
     NO_BETAS,

@@ -20,7 +20,7 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from bundle_router.deferral.transcript import Evidence, RequestFacts, State
+from bundle_router_deferral.transcript import Evidence, RequestFacts, State
 
 SWITCH: Final = "ENABLE_TOOL_SEARCH"
 NO_BETAS: Final = "CLAUDE_CODE_DISABLE_EXPERIMENTAL_BETAS"

@@ -26,8 +26,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from bundle_router.adapters.text_files import sync_folder
-from bundle_router.deferral.plans import FileEdit
 from bundle_router.errors import RequestError, storage_error
+
+from bundle_router_deferral.plans import FileEdit
 
 SCHEMA: Final = "bundle-router.deferral-journal/1"
 PRIVATE: Final = 0o600

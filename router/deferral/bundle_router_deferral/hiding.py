@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from bundle_router.deferral.json_spans import members
+from bundle_router_deferral.json_spans import members
 
 SEARCH_PREFIX: Final = "tool_search_tool"
 RESULT: Final = "tool_search_tool_result"

@@ -23,9 +23,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from bundle_router.deferral.rewriting import DeferralRules, RequestRewriter
-from bundle_router.deferral.settings import RANK, Scope
 from bundle_router.errors import RequestError
+
+from bundle_router_deferral.rewriting import DeferralRules, RequestRewriter
+from bundle_router_deferral.settings import RANK, Scope
 
 DEFAULT_UPSTREAM: Final = "https://api.anthropic.com"
 HEALTH_S: Final = 3.0
@@ -173,10 +174,10 @@ async def proxy_running(
     upstream: str, rules: DeferralRules, state: Path, runs: Path
 ) -> AsyncIterator[int]:
     """Run a proxy during the block, and yield its port once it answers. Raises OSError."""
-    from bundle_router.deferral.hidden_store import HiddenStore
-    from bundle_router.deferral.numbers import NumbersLog
-    from bundle_router.deferral.proxy import DeferralProxy, listen, serve
-    from bundle_router.deferral.upstream import Upstream
+    from bundle_router_deferral.hidden_store import HiddenStore
+    from bundle_router_deferral.numbers import NumbersLog
+    from bundle_router_deferral.proxy import DeferralProxy, listen, serve
+    from bundle_router_deferral.upstream import Upstream
 
     store = HiddenStore(state / "hidden.sqlite")
     numbers = NumbersLog(runs)
@@ -193,7 +194,7 @@ async def proxy_running(
 
 async def healthy(port: int) -> None:
     """Check a proxy's health. Raises OSError if it is not healthy."""
-    from bundle_router.deferral.proxy import HEALTH
+    from bundle_router_deferral.proxy import HEALTH
 
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:

@@ -15,21 +15,22 @@ from pathlib import Path
 from typing import Any, Final
 
 from bundle_router.adapters.system import missing_modules
-from bundle_router.cli.deferral_changes import carry_out, journal
 from bundle_router.cli.output import print_json, print_result, say, table
-from bundle_router.deferral.agents import (
+from bundle_router.errors import NotInstalled, RequestError
+
+from bundle_router_deferral.agents import (
     AgentPlaces,
     agent_of,
     find_agent,
     launcher_text,
     run_agent,
 )
-from bundle_router.deferral.journal import state_folder
-from bundle_router.deferral.numbers import FILE, read_numbers
-from bundle_router.deferral.plans import FileEdit
-from bundle_router.deferral.probe import TOOLS, keep_result, probe, read_results
-from bundle_router.deferral.rewriting import DeferralRules
-from bundle_router.errors import NotInstalled, RequestError
+from bundle_router_deferral.cli.change_verbs import carry_out, journal
+from bundle_router_deferral.journal import state_folder
+from bundle_router_deferral.numbers import FILE, read_numbers
+from bundle_router_deferral.plans import FileEdit
+from bundle_router_deferral.probe import TOOLS, keep_result, probe, read_results
+from bundle_router_deferral.rewriting import DeferralRules
 
 EXTRA: Final = ("starlette", "uvicorn", "aiohttp")
 

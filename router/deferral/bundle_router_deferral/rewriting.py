@@ -25,15 +25,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from bundle_router.deferral.causes import can_search
-from bundle_router.deferral.hiding import (
+from bundle_router_deferral.causes import can_search
+from bundle_router_deferral.hiding import (
     BlockKind,
     HiddenBlock,
     message_key,
     placeholder_id,
     shown_blocks,
 )
-from bundle_router.deferral.json_spans import (
+from bundle_router_deferral.json_spans import (
     Element,
     Member,
     members,

@@ -11,16 +11,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from bundle_router.deferral.causes import NO_BETAS, SWITCH
-from bundle_router.deferral.findings import Finding
-from bundle_router.deferral.json_spans import (
+from bundle_router_deferral.causes import NO_BETAS, SWITCH
+from bundle_router_deferral.findings import Finding
+from bundle_router_deferral.json_spans import (
     NotEditable,
     read_editable,
     remove_element,
     remove_member,
     set_member,
 )
-from bundle_router.deferral.settings import ProfileLine
+from bundle_router_deferral.settings import ProfileLine
 
 PROBE_DAYS: Final = 7
 _SHOWN: Final = frozenset((SWITCH, NO_BETAS, "alwaysLoad", "ToolSearch"))

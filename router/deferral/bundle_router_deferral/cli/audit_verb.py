@@ -15,16 +15,17 @@ from typing import Any, Final
 
 from bundle_router.adapters.system import token_counter
 from bundle_router.cli.output import heading, print_json, progress, say, table
-from bundle_router.deferral.agent_files import (
+from bundle_router.errors import NotInstalled, RouterError
+
+from bundle_router_deferral.agent_files import (
     AgentFiles,
     TranscriptReader,
     cause_table,
     router_savings,
 )
-from bundle_router.deferral.causes import AgentSettings, RequestJudgement
-from bundle_router.deferral.findings import Audit, Finding, RouterSavings, command_for, sum_servers
-from bundle_router.deferral.transcript import BYTES_PER_TOKEN, RequestFacts
-from bundle_router.errors import NotInstalled, RouterError
+from bundle_router_deferral.causes import AgentSettings, RequestJudgement
+from bundle_router_deferral.findings import Audit, Finding, RouterSavings, command_for, sum_servers
+from bundle_router_deferral.transcript import BYTES_PER_TOKEN, RequestFacts
 
 SCHEMA: Final = "bundle-router.deferral/1"
 DAY_S: Final = 86_400

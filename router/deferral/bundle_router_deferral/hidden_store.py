@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from bundle_router.adapters.database_file import create_private, use_wal
-from bundle_router.deferral.hiding import HiddenBlock
+
+from bundle_router_deferral.hiding import HiddenBlock
 
 KEPT_S: Final = 30 * 86_400
 REFUSED_S: Final = 86_400

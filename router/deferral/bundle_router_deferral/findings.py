@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from bundle_router.deferral.causes import (
+from bundle_router_deferral.causes import (
     NO_BETAS,
     SWITCH,
     WINDOW_TOKENS,
@@ -23,8 +23,8 @@ from bundle_router.deferral.causes import (
     judge,
     search_mode,
 )
-from bundle_router.deferral.settings import AlwaysLoad, SettingsFile
-from bundle_router.deferral.transcript import DefinitionSize, RequestFacts, RequestTools, Usage
+from bundle_router_deferral.settings import AlwaysLoad, SettingsFile
+from bundle_router_deferral.transcript import DefinitionSize, RequestFacts, RequestTools, Usage
 
 CALLS_A_SESSION: Final = 0.2
 APPLICABLE: Final = frozenset(

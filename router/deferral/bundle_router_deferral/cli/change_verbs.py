@@ -13,15 +13,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from bundle_router.cli.deferral_audit import DAY_S, AuditRun
 from bundle_router.cli.output import heading, print_json, print_result, say, table
-from bundle_router.deferral.agent_files import AgentFiles
-from bundle_router.deferral.comparison import Effect, effect_of
-from bundle_router.deferral.findings import Finding
-from bundle_router.deferral.journal import Journal, state_folder
-from bundle_router.deferral.plans import ChangePlan, FileEdit, make_plan, show_diff
-from bundle_router.deferral.probe import read_results
 from bundle_router.errors import RequestError
+
+from bundle_router_deferral.agent_files import AgentFiles
+from bundle_router_deferral.cli.audit_verb import DAY_S, AuditRun
+from bundle_router_deferral.comparison import Effect, effect_of
+from bundle_router_deferral.findings import Finding
+from bundle_router_deferral.journal import Journal, state_folder
+from bundle_router_deferral.plans import ChangePlan, FileEdit, make_plan, show_diff
+from bundle_router_deferral.probe import read_results
 
 
 def journal() -> Journal:

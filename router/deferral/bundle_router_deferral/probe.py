@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
-from bundle_router.deferral.journal import PRIVATE, Disk
-from bundle_router.deferral.rewriting import SEARCH_NAME, SEARCH_TYPE
 from bundle_router.errors import RequestError, RouterError
+
+from bundle_router_deferral.journal import PRIVATE, Disk
+from bundle_router_deferral.rewriting import SEARCH_NAME, SEARCH_TYPE
 
 TOOLS: Final = 20
 TEXT_CHARS: Final = 600

@@ -8,9 +8,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Final
 
-from bundle_router.deferral.causes import AgentSettings, CauseTable, parse_table
-from bundle_router.deferral.findings import RouterSavings
-from bundle_router.deferral.settings import (
+from bundle_router_deferral.causes import AgentSettings, CauseTable, parse_table
+from bundle_router_deferral.findings import RouterSavings
+from bundle_router_deferral.settings import (
     AlwaysLoad,
     ProfileLine,
     Scope,
@@ -20,7 +20,7 @@ from bundle_router.deferral.settings import (
     profile_lines,
     read_settings,
 )
-from bundle_router.deferral.transcript import Counter, RecentIds, RequestFacts, Transcript
+from bundle_router_deferral.transcript import Counter, RecentIds, RequestFacts, Transcript
 
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 MAX_CONFIG_BYTES: Final = 16 * 1024 * 1024
@@ -39,7 +39,7 @@ PROFILES: Final = (
 
 def cause_table() -> CauseTable:
     return parse_table(
-        resources.files("bundle_router.deferral")
+        resources.files("bundle_router_deferral")
         .joinpath("causes.toml")
         .read_text(encoding="utf-8")
     )

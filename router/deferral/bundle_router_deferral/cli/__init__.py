@@ -1,0 +1,1 @@
+"""The verbs of `bundle-router deferral`."""
