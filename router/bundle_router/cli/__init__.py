@@ -1,27 +1,20 @@
 """The command line.
 
-Each verb is a module that declares its arguments and runs; this one parses and maps errors.
-
-Exit status: 0 fine; 1 a check found something; 2 the config is invalid; 3 a bad or refused request;
-4 a server, tool, model or disk failed; 5 integrity broken. 130, 141 and 143 are an interrupt, a
-closed pipe and a termination, as shells expect.
+Each verb is a module that declares its arguments and runs; this one parses, and `program` maps
+errors to an exit status.
 """
 
 from __future__ import annotations
 
 import argparse
-import io
-import os
-import signal
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from importlib import import_module
-from pathlib import Path
-from types import FrameType
-from typing import Final, NoReturn
+from typing import Final
 
 from bundle_router import __version__
-from bundle_router.errors import RouterError, refuse_windows
+from bundle_router.cli.program import Parser, run_program
+from bundle_router.errors import refuse_windows
 
 VERBS: Final[Mapping[str, tuple[str, str]]] = {
     "init": ("scaffold", "write a commented config and its JSON Schemas; never overwrites"),
@@ -75,39 +68,12 @@ Only verbs that work are listed.
 """
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM arrived. Handled like an interrupt, so that runs are closed and children ended."""
-
-
-def _handle_terminate(_signal: int, _frame: FrameType | None) -> None:
-    raise Terminated
-
-
-def _have_streams() -> None:
-    """Open streams that were closed before the start (None) to /dev/null, so that printing is no
-    error.
-    """
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - for good
-
-
-class _Parser(argparse.ArgumentParser):
-    """A parser for which a wrong option is a bad request: status 3, since 2 means an invalid
-    config.
-    """
-
-    def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
-        self.exit(3, f"{self.prog}: {message}\n")
-
-
 def parser(load: Collection[str] = VERBS) -> argparse.ArgumentParser:
     """Return the argument parser.
 
     Only the modules of the verbs in `load` are imported, with their options.
     """
-    top = _Parser(
+    top = Parser(
         prog="bundle-router",
         description="Decides which bundles of tools each step of a workflow may see, and says why.",
     )
@@ -132,58 +98,13 @@ def parser(load: Collection[str] = VERBS) -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
-    signal.signal(signal.SIGTERM, _handle_terminate)
-    _have_streams()
-    _print_in_any_encoding()
+    return run_program("bundle-router", lambda: _run_verb(words))
+
+
+def _run_verb(words: Sequence[str]) -> int:
     verb = next((word for word in words if word in VERBS), "")
-    try:
-        refuse_windows(sys.platform if verb else "")
-        arguments = parser((verb,)).parse_args(words)
-        status: int = arguments.handler(arguments)
-        sys.stdout.flush()
-    except RouterError as error:
-        print(f"bundle-router: {error.message}", file=sys.stderr)
-        if error.advice:
-            print(f"  {error.advice}", file=sys.stderr)
-        return error.exit_code
-    except (
-        UnicodeEncodeError
-    ) as error:  # records, databases and headers are UTF-8; a word may be any bytes
-        print(f"bundle-router: {ascii(error.object)[:200]} is not UTF-8", file=sys.stderr)
-        return 3
-    except Terminated:
-        print("bundle-router: terminated", file=sys.stderr)
-        return 143
-    except KeyboardInterrupt:
-        print("bundle-router: interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        _drop_output()  # the reader has closed the pipe (`| head`)
-        return 141
-    except OSError as error:
-        if error.filename is None:  # standard output
-            _drop_output()
-        what = (
-            "what it prints can't be written"
-            if error.filename is None
-            else f"can't use {error.filename!r}"
-        )
-        print(f"bundle-router: {what}: {error.strerror}", file=sys.stderr)
-        return RouterError.exit_code
+    if verb:
+        refuse_windows(sys.platform)
+    arguments = parser((verb,)).parse_args(words)
+    status: int = arguments.handler(arguments)
     return status
-
-
-def _print_in_any_encoding() -> None:
-    """Write characters that the output's encoding can't represent as escapes, instead of
-    failing.
-    """
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
-            stream.reconfigure(errors="backslashreplace")
-
-
-def _drop_output() -> None:
-    """Redirect standard output to nowhere before the interpreter flushes its buffer, which would
-    fail.
-    """
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
