@@ -92,6 +92,7 @@ USED_BY_DEFERRAL = {
     "bundle_router.adapters.system",
     "bundle_router.adapters.text_files",
     "bundle_router.cli.output",
+    "bundle_router.cli.program",
     "bundle_router.cli.shared_arguments",
     "bundle_router.core.tools.transport.proxies",
     "bundle_router.errors",

@@ -27,7 +27,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = [
     path
     for name in (
-        "README.md", "router/README.md", "config/README.md", "bundles/README.md", "tests/benchmarks/README.md",
+        "README.md", "router/README.md", "router/deferral/README.md", "config/README.md", "bundles/README.md", "tests/benchmarks/README.md",
         "tests/benchmarks/RESULTS.md", ".github/CONTRIBUTING.md", ".github/SECURITY.md",
     )
     if (path := ROOT / name).is_file()

@@ -168,7 +168,7 @@ def test_a_launcher_starts_the_agent_whatever_became_of_this_program(
     environment = {**os.environ, "PYTHONPATH": CODE}
     if broken:
         text = launcher.read_text()
-        launcher.write_text(text.replace("-m bundle_router", "-m no_such_program"))
+        launcher.write_text(text.replace("-m bundle_router_deferral", "-m no_such_program"))
     done = subprocess.run(
         [launcher, "x y"],
         capture_output=True,

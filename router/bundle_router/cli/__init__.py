@@ -59,7 +59,10 @@ VERBS: Final[Mapping[str, tuple[str, str]]] = {
     "token": ("token", "make a bearer token for the service: shown once, stored as its SHA-256"),
     "deferral": (
         "deferral",
-        "find where an agent's tool definitions are not deferred, and change it",
+        (
+            "find where an agent's tool definitions are not deferred, and change it (needs"
+            " bundle-router-deferral)"
+        ),
     ),
 }
 """Each verb, in the order a newcomer meets them: its module in this package, and its purpose.

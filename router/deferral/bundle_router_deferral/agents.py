@@ -274,13 +274,13 @@ def launcher_text(agent: str, program: str) -> bytes:
 
     If this program is gone or broken, it starts the agent alone.
     """
-    router = f"{shlex.quote(sys.executable)} -m bundle_router"
+    command = f"{shlex.quote(sys.executable)} -m bundle_router_deferral"
     real = shlex.quote(program)
     return f"""#!/bin/sh
 # Written by `bundle-router deferral install {agent}`.
 # `bundle-router deferral uninstall {agent}` removes it.
-if [ -z "${{{MARK}:-}}" ] && {router} --version >/dev/null 2>&1; then
-  {MARK}=1 exec {router} deferral run -- {real} "$@"
+if [ -z "${{{MARK}:-}}" ] && {command} --version >/dev/null 2>&1; then
+  {MARK}=1 exec {command} run -- {real} "$@"
 fi
 exec {real} "$@"
 """.encode()

@@ -26,6 +26,8 @@ from bundle_router_deferral.cli.proxy_verbs import (
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the verbs, each with its handler."""
+    parser.description = "Find where an agent's tool definitions are not deferred, and change it."
     verbs = parser.add_subparsers(metavar="verb", required=True)
     audit = _verb(
         verbs,

@@ -98,7 +98,8 @@ def run_run(arguments: argparse.Namespace) -> int:
 def run_install(arguments: argparse.Namespace) -> int:
     if missing := missing_modules(EXTRA):
         raise NotInstalled(
-            f"the proxy needs {' and '.join(missing)}", advice="pip install 'bundle-router[proxy]'"
+            f"the proxy needs {' and '.join(missing)}",
+            advice="pip install ../checkout '../checkout/router/deferral[proxy]'",
         )
     folder = _state() / "bin"
     launcher = folder / arguments.agent
