@@ -8,18 +8,22 @@ to the table.
 
 from __future__ import annotations
 
+import json
 import re
 import site
 import sys
+import tomllib
 from collections import defaultdict
-from importlib.metadata import distributions
+from importlib.metadata import Distribution, distributions
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from tests.house import ROOT
 
 REQUIREMENTS = ROOT / "requirements.lock"
+DEFERRAL = ROOT / "router" / "deferral"
 LOCKS = sorted([REQUIREMENTS, *ROOT.glob(".ci/*.lock"), *ROOT.glob(".ci/*/*.lock")])
 NODE_LOCKS = sorted(ROOT.glob(".ci/*/package-lock.json"))
 FLOORS = {"litellm": (1, 83, 8), "starlette": (1, 0, 1), "mcp": (2, 3)}
@@ -79,6 +83,30 @@ def test_no_version_with_a_known_hole_is_installed(name: str) -> None:
     found = re.search(rf"^{name}==([\d.]+)", REQUIREMENTS.read_text(encoding="utf-8"), re.MULTILINE)
     assert found, f"{name} is not in {REQUIREMENTS.name}"
     assert tuple(map(int, found[1].split("."))) >= FLOORS[name]
+
+
+def test_the_lock_has_what_the_distribution_beside_the_router_needs() -> None:
+    """`.ci/lock` reads the router's pyproject.toml alone."""
+    with (DEFERRAL / "pyproject.toml").open("rb") as file:
+        project = tomllib.load(file)["project"]
+    rows = re.findall(r"^([\w.-]+)==(\S+)", REQUIREMENTS.read_text(encoding="utf-8"), re.MULTILINE)
+    locked = dict(rows)
+    needs = [Requirement(row) for row in project["dependencies"]]
+    needs += [
+        Requirement(row) for rows in project["optional-dependencies"].values() for row in rows
+    ]
+    others = [need for need in needs if need.name != "bundle-router"]
+    assert len(others) == len(needs) - 1
+    assert [str(need) for need in others if not need.specifier.contains(locked[need.name])] == []
+
+
+@locked_only
+@pytest.mark.parametrize(
+    ("name", "folder"), [("bundle-router", ROOT), ("bundle-router-deferral", DEFERRAL)]
+)
+def test_both_distributions_are_installed_from_the_checkout(name: str, folder: Path) -> None:
+    origin = json.loads(Distribution.from_name(name).read_text("direct_url.json") or "{}")
+    assert origin == {"url": folder.as_uri(), "dir_info": {"editable": True}}
 
 
 @locked_only
