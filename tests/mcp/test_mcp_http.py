@@ -525,6 +525,38 @@ def test_the_credentials_of_the_environment_are_not_used(
         assert not any("authorization" in headers for _, _, headers in lowered(server))
 
 
+# what the variable holds: what the server is sent (None: nothing)
+TOKENS = {
+    "t-1": "Bearer t-1; v=1",
+    "t-1\n": "Bearer t-1; v=1",
+    "t-1 \r\n": "Bearer t-1; v=1",
+    "": None,
+    " ": None,
+    "\n": None,
+    "t\n1": None,
+    "\ufefft-1": None,
+}
+
+
+@pytest.mark.parametrize("token", TOKENS)
+def test_a_header_holds_a_variables_value_without_the_white_space_at_its_end_or_is_not_sent(
+    bench: Any, token: str
+) -> None:
+    async def main(sessions: McpSessions) -> None:
+        result = await bench.call(sessions, "echo", text="x")
+        assert (result.outcome == "ok") == (TOKENS[token] is not None)
+        if not token.strip():
+            assert sessions.status()[0].reason == "its credential TOKEN is not set"
+
+    with bench.faults.serving() as server:
+        entry = bench.http(
+            server, headers=(("Authorization", "Bearer ${TOKEN}; v=1"),), env_names=("TOKEN",)
+        )
+        bench.run(main, entry, environ={"TOKEN": token})
+        seen = {headers.get("authorization") for _, _, headers in lowered(server)}
+        assert seen == (set() if TOKENS[token] is None else {TOKENS[token]})
+
+
 def test_a_value_that_no_header_can_hold_is_refused_without_being_shown(bench: Any) -> None:
     async def main(sessions: McpSessions) -> None:
         result = await bench.call(sessions, "echo", text="x")

@@ -43,7 +43,9 @@ def missing_modules(names: Sequence[str]) -> list[str]:
 
 def _is_present(name: str) -> bool:
     kind, _, what = name.partition(":")
-    return bool(os.environ.get(what)) if kind == "env" else shutil.which(what) is not None
+    if kind == "env":
+        return os.environ.get(what, "").strip() != ""
+    return shutil.which(what) is not None
 
 
 _TOKENIZER_FOLDER: Final = "TIKTOKEN_CACHE_DIR"

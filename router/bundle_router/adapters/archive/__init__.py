@@ -61,7 +61,7 @@ def kept_heads(settings: RecordSettings, runs: str | Path) -> FolderHeads | None
     if settings.heads is None and settings.key is None:
         return None
     name = (settings.key or "")[2:-1]
-    if name and not os.environ.get(name):
+    if name and not os.environ.get(name, "").strip():
         raise RequestError(
             f"[records] key names {name}, which is not set", advice="set it, or take the key out"
         )

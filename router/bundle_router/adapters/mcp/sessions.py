@@ -243,7 +243,8 @@ class McpSessions:
         )
 
     def _missing_requirement(self, server: Server, scope: Scope) -> str:
-        absent = [name for name in server.env_names if not self._setting.environ.get(name)]
+        environ = self._setting.environ
+        absent = [name for name in server.env_names if not environ.get(name, "").strip()]
         if absent:
             return f"its credential {absent[0]} is not set"
         return self._authorization.why_unauthorized(server, scope)

@@ -223,11 +223,12 @@ def resolve_references(
 ) -> dict[str, str]:
     """Return the pairs with every reference resolved.
 
-    Raises ServerFault for a variable that is unset or empty.
+    White space at the end of a value is no part of it: a secret that is mounted as a file ends in a
+    newline. Raises ServerFault for a variable that is unset, empty or blank.
     """
 
     def value_of(match: re.Match[str]) -> str:
-        value = environ.get(match[1], "")
+        value = environ.get(match[1], "").rstrip()
         if not value:
             raise ServerFault("credential_missing", f"its credential {match[1]} is not set")
         return value
