@@ -92,7 +92,7 @@ AREAS: Final = {
          "--deselect=tests/core/test_decide_properties.py::test_the_generated_cases_reach_what_they_are_about"),
     ),
     "policy": Area(
-        ("core/decide/policy.py", "core/decide/step_policy.py", "core/decide/ceiling.py", "core/models/patterns.py"),
+        ("core/decide/policy.py", "core/decide/step_policy.py", "core/decide/ceiling.py", "core/values/patterns.py"),
         ("tests/core", "tests/config/test_shipped_content.py"),
     ),
     "activation": Area(
@@ -106,7 +106,7 @@ AREAS: Final = {
          "tests/runlog/test_clean_records.py", "tests/core/test_records.py"),
     ),
     "admission": Area(
-        ("core/tools/admission/*.py",),
+        ("core/servers/admission/*.py",),
         ("tests/cards/test_admission.py", "tests/cards/test_pins.py", "tests/cards/test_exposed_names.py",
          "tests/mcp/test_json_schema.py"),
     ),
@@ -127,7 +127,7 @@ AREAS: Final = {
     ),
     "redaction": Area(("adapters/redaction/*.py",), ("tests/redaction",)),
     "reuse": Area(
-        ("core/tools/reusable_results.py", "engine/reuse.py"),
+        ("core/results/reusable_results.py", "engine/reuse.py"),
         ("tests/results/test_reusable_results.py", "tests/results/test_reuse.py"),
     ),
 }  # fmt: skip

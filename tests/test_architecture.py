@@ -29,21 +29,23 @@ LAYERS: dict[str, set[str]] = {
     "core": {"errors"},
     "ports": {"core", "errors"},
     "review": {"core", "errors"},
-    "tools": {"core", "errors"},
+    "local_tools": {"core", "errors"},
     "engine": {"ports", "core", "errors"},
-    "adapters": {"ports", "review", "core", "errors", "tools"},
+    "adapters": {"ports", "review", "core", "errors", "local_tools"},
     "wiring": {"engine", "adapters", "review", "ports", "core", "errors"},
     "testing": {"wiring", "engine", "ports", "core", "errors"},
     "demo": {"testing", "wiring", "engine", "core", "errors"},
-    "serving": {"wiring", "engine", "review", "core", "errors"},
+    "workbench": {"wiring", "engine", "adapters", "review", "ports", "core", "errors"},
+    "service": {"workbench", "wiring", "engine", "review", "core", "errors"},
     "ext": {"wiring", "engine", "core", "errors"},
     "cli": {
-        "serving",
+        "service",
+        "workbench",
         "demo",
         "wiring",
         "review",
         "adapters",
-        "tools",
+        "local_tools",
         "core",
         "errors",
         "engine",
@@ -71,8 +73,20 @@ SHARED_ADAPTERS = {
 
 No other adapter is imported by another.
 """
-CORE = ("models", "catalog", "tools", "config", "decide", "search", "records")
-"""The core's inner layers: each may import those before it."""
+CORE = (
+    *("values", "catalog", "exposure", "results", "servers", "config", "decide", "search"),
+    "records",
+)
+"""The core's inner rooms: each may import those before it."""
+AGAINST_THE_ORDER = {
+    ("exposure.placing", "decide"),
+    ("exposure.meta_tools.descriptions", "decide"),
+    ("exposure.meta_tools.plain", "search"),
+    ("exposure.meta_tools.artifact_pages", "results"),
+    ("exposure.skills", "servers"),
+    ("results.shaping.json_text", "servers"),
+}
+"""Modules of the core, and the later rooms that they import: they may become fewer, never more."""
 DEFERRAL_RULES = (
     *(
         "causes",
@@ -94,7 +108,7 @@ USED_BY_DEFERRAL = {
     "bundle_router.cli.output",
     "bundle_router.cli.program",
     "bundle_router.cli.shared_arguments",
-    "bundle_router.core.tools.transport.proxies",
+    "bundle_router.core.servers.transport.proxies",
     "bundle_router.errors",
 }
 """What `bundle_router_deferral`, which pins its version of the router, stands on."""
@@ -125,15 +139,15 @@ OWNERS = {
     },
     "obstore": {"router/bundle_router/adapters/postgres/objects.py"},
     "pyarrow": {"router/bundle_router/adapters/export.py"},
-    "jinja2": {"router/bundle_router/serving/pages/rendering.py"},
-    "markupsafe": {"router/bundle_router/serving/pages/charts.py"},
+    "jinja2": {"router/bundle_router/service/pages/rendering.py"},
+    "markupsafe": {"router/bundle_router/service/pages/charts.py"},
     "puremagic": {"router/bundle_router/adapters/media.py"},
     "rich": {"router/bundle_router/cli/output.py"},
-    "markdownify": {"router/bundle_router/tools/docs/markdown.py"},
-    "bs4": {"router/bundle_router/tools/docs/content.py"},
+    "markdownify": {"router/bundle_router/local_tools/docs/markdown.py"},
+    "bs4": {"router/bundle_router/local_tools/docs/content.py"},
     "docstring_parser": {"router/bundle_router/adapters/local/functions.py"},
-    "h11": {"router/bundle_router/tools/docs/transfer.py"},
-    "re2": {"router/bundle_router/tools/expressions.py"},
+    "h11": {"router/bundle_router/local_tools/docs/transfer.py"},
+    "re2": {"router/bundle_router/local_tools/expressions.py"},
     "litellm": {"router/bundle_router/adapters/llm/loading.py"},
     "instructor": {"router/bundle_router/adapters/llm/loading.py"},
     "aiohttp": {
@@ -147,38 +161,38 @@ OWNERS = {
         "router/bundle_router/adapters/mcp/quiet.py",
         "router/bundle_router/adapters/mcp/sdk.py",
         "router/bundle_router/adapters/mcp/oauth.py",
-        "router/bundle_router/serving/mcp/protocol.py",
-        "router/bundle_router/serving/mcp/direct.py",
-        "router/bundle_router/serving/mcp/client.py",
-        "router/bundle_router/serving/mcp/passage.py",
+        "router/bundle_router/service/mcp/protocol.py",
+        "router/bundle_router/service/mcp/direct.py",
+        "router/bundle_router/service/mcp/client.py",
+        "router/bundle_router/service/mcp/passage.py",
     },
     "mcp_types": {
         "router/bundle_router/adapters/mcp/sdk.py",
-        "router/bundle_router/serving/mcp/protocol.py",
-        "router/bundle_router/serving/mcp/direct.py",
-        "router/bundle_router/serving/mcp/client.py",
-        "router/bundle_router/serving/mcp/passage.py",
+        "router/bundle_router/service/mcp/protocol.py",
+        "router/bundle_router/service/mcp/direct.py",
+        "router/bundle_router/service/mcp/client.py",
+        "router/bundle_router/service/mcp/passage.py",
     },
     "starlette": {
-        "router/bundle_router/serving/http.py",
-        "router/bundle_router/serving/api/routes.py",
-        "router/bundle_router/serving/mcp/mount.py",
-        "router/bundle_router/serving/endpoint.py",
-        "router/bundle_router/serving/probes.py",
-        "router/bundle_router/serving/service.py",
-        "router/bundle_router/serving/pages/application.py",
-        "router/bundle_router/serving/pages/service_pages.py",
-        "router/bundle_router/serving/sign_in.py",
+        "router/bundle_router/service/http.py",
+        "router/bundle_router/service/api/routes.py",
+        "router/bundle_router/service/mcp/mount.py",
+        "router/bundle_router/service/endpoint.py",
+        "router/bundle_router/service/probes.py",
+        "router/bundle_router/service/service.py",
+        "router/bundle_router/service/pages/application.py",
+        "router/bundle_router/service/pages/service_pages.py",
+        "router/bundle_router/service/sign_in.py",
         "router/deferral/bundle_router_deferral/proxy.py",
     },
-    "prometheus_client": {"router/bundle_router/serving/metrics.py"},
+    "prometheus_client": {"router/bundle_router/service/metrics.py"},
     "opentelemetry": {
-        "router/bundle_router/serving/telemetry.py",
-        "router/bundle_router/serving/mcp/direct.py",
+        "router/bundle_router/service/telemetry.py",
+        "router/bundle_router/service/mcp/direct.py",
         "router/bundle_router/adapters/mcp/quiet.py",
     },
     "uvicorn": {
-        "router/bundle_router/serving/listener.py",
+        "router/bundle_router/service/listener.py",
         "router/deferral/bundle_router_deferral/proxy.py",
     },
     "httpx2": {"router/bundle_router/adapters/mcp/http.py"},
@@ -257,8 +271,8 @@ def test_imports_point_one_way(module: str) -> None:
             assert imported.split(".")[2] in {module.split(".")[2], *SHARED_ADAPTERS}, (
                 f"adapters never import each other: {module}, {imported}"
             )
-        if layer == "tools" != layer_of(imported):
-            assert imported in ("bundle_router.errors", "bundle_router.core.models"), (
+        if layer == "local_tools" != layer_of(imported):
+            assert imported in ("bundle_router.errors", "bundle_router.core.values"), (
                 f"{module} imports {imported}"
             )
 

@@ -17,7 +17,7 @@ import pytest
 from bundle_router.adapters.config_files import read_config
 from bundle_router.cli import VERBS, parser
 from bundle_router.core.config import from_bytes
-from bundle_router.core.models import CODES, FAILURES, OUTCOMES, REASONS, SOURCES
+from bundle_router.core.values import CODES, FAILURES, OUTCOMES, REASONS, SOURCES
 from bundle_router.errors import ConfigError, CorruptRun, RequestError, RouterError
 from bundle_router.review import sentences
 from bundle_router.review.lint import check

@@ -15,8 +15,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from bundle_router.tools.sandbox.plan import Place, SandboxPlan
-from bundle_router.tools.workspace.macos import profile
+from bundle_router.local_tools.sandbox.plan import Place, SandboxPlan
+from bundle_router.local_tools.workspace.macos import profile
 
 from tests.test_docs import ROOT, blocks
 

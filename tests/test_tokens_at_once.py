@@ -11,8 +11,8 @@ import pytest
 from bundle_router.adapters.mcp.tokens import TokenFile, default_folder
 from bundle_router.core.catalog import Server
 from bundle_router.errors import RequestError
-from bundle_router.serving.tokens import AccessTokens
-from bundle_router.wiring.logins import log_out
+from bundle_router.service.tokens import AccessTokens
+from bundle_router.workbench.logins import log_out
 
 from tests.at_once import at_once
 

@@ -8,7 +8,7 @@
         decision.bundle_ids
 
 Importing this package loads nothing heavy: the names below load at first use. So do its modules for
-other readers: `errors`, `tool` (for authors of tools), `serving` (the MCP endpoint), `ext` (for
+other readers: `errors`, `tool` (for authors of tools), `service` (the MCP endpoint), `ext` (for
 frameworks) and `testing` (fakes).
 """
 
@@ -20,24 +20,24 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from bundle_router.core.catalog import Catalog
-    from bundle_router.core.models import Decision, Step, StepPolicy
-    from bundle_router.core.tools.exposure.placements import Toolset
+    from bundle_router.core.exposure.placements import Toolset
+    from bundle_router.core.values import Decision, Step, StepPolicy
     from bundle_router.engine.results import Result
     from bundle_router.errors import RouterError
     from bundle_router.wiring import Router, load_catalog
 
 _HOMES: Final = {
     "Catalog": "bundle_router.core.catalog",
-    "Decision": "bundle_router.core.models",
+    "Decision": "bundle_router.core.values",
     "Result": "bundle_router.engine.results",
     "Router": "bundle_router.wiring",
     "RouterError": "bundle_router.errors",
-    "Step": "bundle_router.core.models",
-    "StepPolicy": "bundle_router.core.models",
-    "Toolset": "bundle_router.core.tools.exposure.placements",
+    "Step": "bundle_router.core.values",
+    "StepPolicy": "bundle_router.core.values",
+    "Toolset": "bundle_router.core.exposure.placements",
     "load_catalog": "bundle_router.wiring",
 }
-_MODULES: Final = ("errors", "ext", "serving", "testing", "tool")
+_MODULES: Final = ("errors", "ext", "service", "testing", "tool")
 
 __version__ = "0.1.0"
 __all__ = [

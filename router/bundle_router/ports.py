@@ -15,13 +15,12 @@ from typing import Any, Literal, Protocol, TypeVar
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide.asking.model_exchange import ModelReply, ModelRequest
 from bundle_router.core.decide.decide import Question
-from bundle_router.core.models import RecentStep, Reply
+from bundle_router.core.exposure.stubs import Program, ProgramEnd
 from bundle_router.core.records.chain import Appended, File, Record, RepairedTail, Writer
 from bundle_router.core.records.run_header import RunHeader
 from bundle_router.core.search.index import Embedding
-from bundle_router.core.tools.stubs import Program, ProgramEnd
-from bundle_router.core.tools.transport.pass_through import ServerReply
-from bundle_router.core.tools.transport.tool_servers import (
+from bundle_router.core.servers.transport.pass_through import ServerReply
+from bundle_router.core.servers.transport.tool_servers import (
     EVERYONE,
     NOWHERE,
     CallPlace,
@@ -30,6 +29,7 @@ from bundle_router.core.tools.transport.tool_servers import (
     Scope,
     ServerStatus,
 )
+from bundle_router.core.values import RecentStep, Reply
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, overload
 
 from bundle_router.adapters.local.functions import local_tool
-from bundle_router.core.models import (
+from bundle_router.core.values import (
     Data,
     LocalServer,
     LocalTool,

@@ -31,12 +31,12 @@ from time import process_time
 from typing import Any
 
 from bundle_router.core.catalog import Server
-from bundle_router.core.tools.admission import admit
-from bundle_router.core.tools.exposure.names import exposed_names
-from bundle_router.core.tools.pins.file import pins_from_text, pins_to_text
-from bundle_router.core.tools.pins.reviewed import approve
-from bundle_router.core.tools.pins.usable import usable
-from bundle_router.core.tools.warning_light import LightVerdict, Neighbour, Neighbourhood, inspect
+from bundle_router.core.exposure.names import exposed_names
+from bundle_router.core.servers.admission import admit
+from bundle_router.core.servers.pins.file import pins_from_text, pins_to_text
+from bundle_router.core.servers.pins.reviewed import approve
+from bundle_router.core.servers.pins.usable import usable
+from bundle_router.core.servers.warning_light import LightVerdict, Neighbour, Neighbourhood, inspect
 
 FOLDS = 5
 THRESHOLDS = (0.4, 0.5, 0.6, 0.8, 1.0, 1.2, 1.5)

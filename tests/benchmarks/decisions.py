@@ -23,9 +23,9 @@ from bundle_router.adapters.redaction import SecretRedactor
 from bundle_router.adapters.run_log import DiskRunStore
 from bundle_router.adapters.system import SystemClock
 from bundle_router.core.catalog import Bundle, Catalog, Policy, Route
-from bundle_router.core.models import Step
-from bundle_router.core.models.canonical import encode
-from bundle_router.core.tools.shaping import MediaFacts
+from bundle_router.core.results.shaping import MediaFacts
+from bundle_router.core.values import Step
+from bundle_router.core.values.canonical import encode
 from bundle_router.engine.engine import Engine
 from bundle_router.engine.engine_ports import EnginePorts
 from bundle_router.engine.versions import EngineVersions

@@ -42,18 +42,18 @@ from bundle_router.adapters.bm25 import (  # noqa: E402  the path is set above
 )
 from bundle_router.adapters.local import card  # noqa: E402
 from bundle_router.core.catalog import Bundle, Card, Catalog, Server  # noqa: E402
-from bundle_router.core.models import Activation  # noqa: E402
+from bundle_router.core.exposure.meta_tools.definitions import NAMES, meta_definitions  # noqa: E402
+from bundle_router.core.exposure.meta_tools.descriptions import VisibleTools, found_text  # noqa: E402
+from bundle_router.core.exposure.meta_tools.guidance import guidance  # noqa: E402
+from bundle_router.core.exposure.names import exposed_names  # noqa: E402
+from bundle_router.core.exposure.placing import ShownBundle, place  # noqa: E402
+from bundle_router.core.exposure.provider_forms import definition  # noqa: E402
 from bundle_router.core.search.corpus import corpus_of, texts_of  # noqa: E402
 from bundle_router.core.search.ranking import Search  # noqa: E402
 from bundle_router.core.search.request import Request  # noqa: E402
 from bundle_router.core.search.text import Analyzer  # noqa: E402
-from bundle_router.core.tools.admission import admit  # noqa: E402
-from bundle_router.core.tools.exposure.names import exposed_names  # noqa: E402
-from bundle_router.core.tools.exposure.placing import ShownBundle, place  # noqa: E402
-from bundle_router.core.tools.exposure.provider_forms import definition  # noqa: E402
-from bundle_router.core.tools.meta_tools.definitions import NAMES, meta_definitions  # noqa: E402
-from bundle_router.core.tools.meta_tools.descriptions import VisibleTools, found_text  # noqa: E402
-from bundle_router.core.tools.meta_tools.guidance import guidance  # noqa: E402
+from bundle_router.core.servers.admission import admit  # noqa: E402
+from bundle_router.core.values import Activation  # noqa: E402
 
 from tests.benchmarks.capture import SAMPLE, capture  # noqa: E402
 

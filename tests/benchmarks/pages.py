@@ -20,8 +20,8 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parents[2] / "router"), str(Path(__file__).parents[2])]
 
-from bundle_router.serving.pages.application import pages  # noqa: E402 - found by the line above
-from bundle_router.wiring.run_reader import open_reader  # noqa: E402 - found by the line above
+from bundle_router.service.pages.application import pages  # noqa: E402 - found by the line above
+from bundle_router.workbench.run_reader import open_reader  # noqa: E402 - found by the line above
 from starlette.testclient import TestClient  # noqa: E402 - found by the line above
 
 from tests.pages.sample_runs import Team, write  # noqa: E402 - found by the line above

@@ -73,12 +73,12 @@ def bare(folder: Path) -> Any:
 
 async def served(folder: Path) -> None:
     from bundle_router import Router
-    from bundle_router.serving import serve
+    from bundle_router.service import serve
 
     (folder / "a.txt").write_text("a\n")
     opened = Router.open(ROOT / "config", runs=folder / "runs", workspace=folder)
     async with opened as router, serve(router, pages=bare(folder)) as endpoint:
-        await asyncio.to_thread(import_module, "bundle_router.serving.mcp.protocol")
+        await asyncio.to_thread(import_module, "bundle_router.service.mcp.protocol")
         gc.freeze()  # both as `bundle-router serve` does
         print(json.dumps({"port": endpoint.port, "key": endpoint.key}), flush=True)
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)

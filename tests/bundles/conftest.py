@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from bundle_router.tools.repo.beneath import Opener, best_opener, open_by_openat2, open_by_walk
+from bundle_router.local_tools.repo.beneath import (
+    Opener,
+    best_opener,
+    open_by_openat2,
+    open_by_walk,
+)
 
 
 @pytest.fixture(params=["openat2", "walk"])

@@ -22,13 +22,18 @@ from typing import Any
 
 import pytest
 import trustme
-from bundle_router.core.models import LocalSettings, Media, Text, ToolContext, ToolOutput
+from bundle_router.core.values import LocalSettings, Media, Text, ToolContext, ToolOutput
 from bundle_router.errors import ToolFailure
-from bundle_router.tools.docs import FetchArguments, SearchArguments, tools_over
-from bundle_router.tools.docs.answers import MAX_TEXT
-from bundle_router.tools.docs.deadline import Deadline
-from bundle_router.tools.docs.network import MAX_LOOKUPS, Network, SystemConnector, SystemResolver
-from bundle_router.tools.docs.transfer import MAX_HEADERS, USER_AGENT
+from bundle_router.local_tools.docs import FetchArguments, SearchArguments, tools_over
+from bundle_router.local_tools.docs.answers import MAX_TEXT
+from bundle_router.local_tools.docs.deadline import Deadline
+from bundle_router.local_tools.docs.network import (
+    MAX_LOOKUPS,
+    Network,
+    SystemConnector,
+    SystemResolver,
+)
+from bundle_router.local_tools.docs.transfer import MAX_HEADERS, USER_AGENT
 
 from tests.ports import free_port
 

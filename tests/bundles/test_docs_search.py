@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 from bundle_router.errors import ToolFailure
-from bundle_router.tools.docs.site_search import (
+from bundle_router.local_tools.docs.site_search import (
     KINDS,
     MAX_INDEX,
     IndexEntry,
@@ -21,7 +21,7 @@ from bundle_router.tools.docs.site_search import (
     read_sphinx_search,
     resolve_hits,
 )
-from bundle_router.tools.docs.urls import parse_url
+from bundle_router.local_tools.docs.urls import parse_url
 from hypothesis import given
 from hypothesis import strategies as st
 

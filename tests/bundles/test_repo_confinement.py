@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from bundle_router.errors import ToolFailure
-from bundle_router.tools.repo.beneath import Opener
-from bundle_router.tools.repo.confinement import Root, read_up_to
+from bundle_router.local_tools.repo.beneath import Opener
+from bundle_router.local_tools.repo.confinement import Root, read_up_to
 
 RACE = Path(__file__).parents[1] / "faults" / "path_race.py"
 SECRET = b"outside: must never be read\n"

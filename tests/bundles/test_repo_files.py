@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import pytest
-from bundle_router.core.models import LocalSettings, Media, Text, ToolContext, ToolOutput
+from bundle_router.core.values import LocalSettings, Media, Text, ToolContext, ToolOutput
 from bundle_router.errors import ToolFailure
-from bundle_router.tools.repo import TOOLS, scanning
-from bundle_router.tools.repo.confinement import Root
-from bundle_router.tools.repo.hiding import CREDENTIALS
-from bundle_router.tools.repo.hits import Ripgrep
-from bundle_router.tools.repo.searching import ripgrep
+from bundle_router.local_tools.repo import TOOLS, scanning
+from bundle_router.local_tools.repo.confinement import Root
+from bundle_router.local_tools.repo.hiding import CREDENTIALS
+from bundle_router.local_tools.repo.hits import Ripgrep
+from bundle_router.local_tools.repo.searching import ripgrep
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -50,7 +50,7 @@ def test_importing_the_tools_loads_nothing_heavy() -> None:
         "[m for m in ('re2', 'ctypes', 'structlog', 'sqlmodel', 'litellm', 'mcp') if m in"
         " sys.modules]"
     )
-    load = "import sys, pydantic; before = {heavy}; import bundle_router.tools.repo; "
+    load = "import sys, pydantic; before = {heavy}; import bundle_router.local_tools.repo; "
     code = f"{load.format(heavy=heavy)}print([m for m in {heavy} if m not in before])"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2]

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router.core.models import LocalSettings, Text, ToolContext, ToolOutput
+from bundle_router.core.values import LocalSettings, Text, ToolContext, ToolOutput
 from bundle_router.errors import ToolFailure
-from bundle_router.tools.repo import TOOLS
-from bundle_router.tools.repo.children import Command, find_binary, output_of, starts_confined
-from bundle_router.tools.repo.confinement import Root
-from bundle_router.tools.repo.gitrefs import collect_refs, is_ref_name, is_revision
-from bundle_router.tools.repo.history import git_diff, git_log
+from bundle_router.local_tools.repo import TOOLS
+from bundle_router.local_tools.repo.children import Command, find_binary, output_of, starts_confined
+from bundle_router.local_tools.repo.confinement import Root
+from bundle_router.local_tools.repo.gitrefs import collect_refs, is_ref_name, is_revision
+from bundle_router.local_tools.repo.history import git_diff, git_log
 from pydantic import ValidationError
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")

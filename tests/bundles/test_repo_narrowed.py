@@ -18,16 +18,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router.core.models import BinaryForm, BinaryRule, LocalSettings, Text, ToolContext
+from bundle_router.core.values import BinaryForm, BinaryRule, LocalSettings, Text, ToolContext
 from bundle_router.errors import ToolFailure
-from bundle_router.tools.repo import TOOLS as REPO
-from bundle_router.tools.repo import rg, scanning
-from bundle_router.tools.repo.beneath import Opener, best_opener, open_by_walk
-from bundle_router.tools.repo.confinement import Root, workspace
-from bundle_router.tools.repo.history import GitDiff, git_diff
-from bundle_router.tools.repo.hits import Ripgrep, TextSearch
-from bundle_router.tools.repo.searching import ripgrep
-from bundle_router.tools.workspace import TOOLS as WORKSPACE
+from bundle_router.local_tools.repo import TOOLS as REPO
+from bundle_router.local_tools.repo import rg, scanning
+from bundle_router.local_tools.repo.beneath import Opener, best_opener, open_by_walk
+from bundle_router.local_tools.repo.confinement import Root, workspace
+from bundle_router.local_tools.repo.history import GitDiff, git_diff
+from bundle_router.local_tools.repo.hits import Ripgrep, TextSearch
+from bundle_router.local_tools.repo.searching import ripgrep
+from bundle_router.local_tools.workspace import TOOLS as WORKSPACE
 
 SECRET = "outside: must never be read\n"
 
@@ -533,11 +533,11 @@ def test_a_search_knows_a_hidden_folder_by_what_it_is(
 BOUND = """
 import json, os, sys
 from functools import partial
-from bundle_router.tools.repo import TOOLS, rg, scanning
-from bundle_router.tools.repo.hits import Ripgrep
-from bundle_router.tools.repo.searching import ripgrep
-from bundle_router.tools.sandbox import linux
-from bundle_router.core.models import LocalSettings, ToolContext
+from bundle_router.local_tools.repo import TOOLS, rg, scanning
+from bundle_router.local_tools.repo.hits import Ripgrep
+from bundle_router.local_tools.repo.searching import ripgrep
+from bundle_router.local_tools.sandbox import linux
+from bundle_router.core.values import LocalSettings, ToolContext
 from bundle_router.errors import ToolFailure
 
 top, rg_path = sys.argv[1:]

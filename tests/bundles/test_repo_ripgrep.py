@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router.core.models import LocalSettings, Text, ToolContext
+from bundle_router.core.values import LocalSettings, Text, ToolContext
 from bundle_router.errors import ToolFailure
-from bundle_router.tools.repo import rg, scanning
-from bundle_router.tools.repo.children import find_binary
-from bundle_router.tools.repo.hits import Ripgrep, TextSearch
-from bundle_router.tools.repo.searching import ripgrep
+from bundle_router.local_tools.repo import rg, scanning
+from bundle_router.local_tools.repo.children import find_binary
+from bundle_router.local_tools.repo.hits import Ripgrep, TextSearch
+from bundle_router.local_tools.repo.searching import ripgrep
 
 PATTERNS = json.loads(
     (Path(__file__).parents[1] / "data" / "redos" / "patterns.json").read_text("utf-8")

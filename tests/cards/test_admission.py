@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 from bundle_router.core.catalog import Server
-from bundle_router.core.models.canonical import encode
-from bundle_router.core.tools.admission import Admitted, DefinitionLimits, admit
-from bundle_router.core.tools.admission.admit import hinted_effects, short_description
-from bundle_router.core.tools.admission.schemas import explosive
+from bundle_router.core.servers.admission import Admitted, DefinitionLimits, admit
+from bundle_router.core.servers.admission.admit import hinted_effects, short_description
+from bundle_router.core.servers.admission.schemas import explosive
+from bundle_router.core.values.canonical import encode
 from hypothesis import given
 from hypothesis import strategies as st
 

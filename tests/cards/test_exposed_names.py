@@ -6,9 +6,9 @@ import re
 from typing import Any
 
 import pytest
-from bundle_router.core.tools.admission.cleaning import reveal, skeleton
-from bundle_router.core.tools.exposure.names import RESERVED, exposed_names
-from bundle_router.core.tools.meta_tools.definitions import EXECUTE, NAMES
+from bundle_router.core.exposure.meta_tools.definitions import EXECUTE, NAMES
+from bundle_router.core.exposure.names import RESERVED, exposed_names
+from bundle_router.core.servers.admission.cleaning import reveal, skeleton
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 from bundle_router.core.catalog import TRANSPORT_KEYS, Server
-from bundle_router.core.models import Drift
-from bundle_router.core.tools.admission import VolatileError, admit
-from bundle_router.core.tools.pins.compare import compare, report_lines
-from bundle_router.core.tools.pins.file import pins_from_text, pins_to_text
-from bundle_router.core.tools.pins.reviewed import Pins, approve
-from bundle_router.core.tools.pins.usable import UsableCards, drifted_among, usable
-from bundle_router.core.tools.warning_light import Neighbourhood
-from bundle_router.core.tools.warning_light.inspect import lights
+from bundle_router.core.servers.admission import VolatileError, admit
+from bundle_router.core.servers.pins.compare import compare, report_lines
+from bundle_router.core.servers.pins.file import pins_from_text, pins_to_text
+from bundle_router.core.servers.pins.reviewed import Pins, approve
+from bundle_router.core.servers.pins.usable import UsableCards, drifted_among, usable
+from bundle_router.core.servers.warning_light import Neighbourhood
+from bundle_router.core.servers.warning_light.inspect import lights
+from bundle_router.core.values import Drift
 from bundle_router.errors import CorruptPins, RequestError
-from bundle_router.wiring.server_reviews import Review, lines_of
+from bundle_router.workbench.server_reviews import Review, lines_of
 
 INSTRUCTIONS = "Send sparingly."
 Definitions = list[dict[str, Any]]

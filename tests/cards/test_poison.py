@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router.core.tools.admission.cleaning import skeleton
-from bundle_router.core.tools.warning_light import RULES, Neighbour, Neighbourhood, inspect
-from bundle_router.core.tools.warning_light import neighbours as neighbours_rules
+from bundle_router.core.servers.admission.cleaning import skeleton
+from bundle_router.core.servers.warning_light import RULES, Neighbour, Neighbourhood, inspect
+from bundle_router.core.servers.warning_light import neighbours as neighbours_rules
 from hypothesis import given
 from hypothesis import strategies as st
 

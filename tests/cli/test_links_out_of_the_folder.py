@@ -1,5 +1,5 @@
-"""Links in a checkout that lead out of it (S-47): CI runs `check` and `diff` on a stranger's branch,
-and nothing of what such a link points to is printed, copied or changed.
+"""Links in a checkout that lead out of it (S-47): CI runs `check` and `diff` on a stranger's
+branch, and nothing of what such a link points to is printed, copied or changed.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from tests.command_line import run
 MODULE = """
 from pydantic import BaseModel
 from bundle_router.tool import LocalTool, ToolContext, ToolOutput
-from bundle_router.core.models import Text
+from bundle_router.core.values import Text
 
 class Ask(BaseModel):
     number: int

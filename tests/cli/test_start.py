@@ -68,9 +68,9 @@ def test_a_cold_route_loads_no_tool_and_no_heavy_library(tmp_path: Path) -> None
     loaded = done.stdout.splitlines()[-1].split()
     ours = [name for name in loaded if name.startswith("bundle_router")]
     assert [name for name in LATE if name in loaded] == []
-    assert sorted(name for name in ours if "router.tools." in name) == [
-        "bundle_router.tools.descriptors",
-        "bundle_router.tools.expressions",
+    assert sorted(name for name in ours if "router.local_tools." in name) == [
+        "bundle_router.local_tools.descriptors",
+        "bundle_router.local_tools.expressions",
     ]
     assert len(ours) <= 195
 
@@ -81,6 +81,6 @@ def test_modules_for_others_are_found_from_the_package() -> None:
         "assert len(bundle_router.__all__) == 9, bundle_router.__all__\n"
         "assert not hasattr(bundle_router, 'LocalTool')\n"
         "assert bundle_router.tool.LocalTool and bundle_router.errors.NotInstalled\n"
-        "assert bundle_router.serving.serve_mcp and bundle_router.testing"
+        "assert bundle_router.service.serve_mcp and bundle_router.testing"
     )
-    assert "bundle_router.serving.endpoint" in loaded_by(script)
+    assert "bundle_router.service.endpoint" in loaded_by(script)

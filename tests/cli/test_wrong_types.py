@@ -17,15 +17,15 @@ import pytest
 from bundle_router import Router, Step
 from bundle_router.adapters.archive import Archive
 from bundle_router.cli import main
-from bundle_router.core.models.canonical import digest_of
 from bundle_router.core.records.call_records import read_record
 from bundle_router.core.records.chain import FILES, MAX_LINE, genesis, seal
 from bundle_router.core.records.read_model import RunQuery
 from bundle_router.core.records.run_header import RunHeader
+from bundle_router.core.values.canonical import digest_of
 from bundle_router.errors import CorruptRun
-from bundle_router.serving.pages.application import pages
-from bundle_router.serving.pages.views import PageViews
-from bundle_router.wiring.run_reader import open_reader
+from bundle_router.service.pages.application import pages
+from bundle_router.service.pages.views import PageViews
+from bundle_router.workbench.run_reader import open_reader
 from starlette.testclient import TestClient
 
 ROOT = Path(__file__).parents[2]

@@ -9,10 +9,10 @@ import pkgutil
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-import bundle_router.tools
+import bundle_router.local_tools
 from bundle_router.adapters.local import shipped_tools
 from bundle_router.core.config.written_forms import FILES, schema
-from bundle_router.core.models import LocalTool
+from bundle_router.core.values import LocalTool
 
 _HEAD: Final = """\
 # Configuration
@@ -34,11 +34,11 @@ _NAMES: Final = {"servers": "NAME", "bundles": "ID", "options": "MODEL"}
 
 
 def shipped_servers() -> dict[str, Sequence[LocalTool]]:
-    """Return the first-party servers: every package of `bundle_router.tools` that declares
+    """Return the first-party servers: every package of `bundle_router.local_tools` that declares
     `TOOLS`.
     """
     packages = sorted(
-        info.name for info in pkgutil.iter_modules(bundle_router.tools.__path__) if info.ispkg
+        info.name for info in pkgutil.iter_modules(bundle_router.local_tools.__path__) if info.ispkg
     )
     return {name: tools for name in packages if (tools := shipped_tools(name))}
 

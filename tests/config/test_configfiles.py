@@ -25,10 +25,10 @@ from bundle_router.core.config.resolve import ResolvedConfig, resolve
 from bundle_router.core.config.written_forms import schema, schema_texts
 from bundle_router.core.decide.ceiling import ceiling_of
 from bundle_router.core.decide.policy import verdict
-from bundle_router.core.models import Facts
+from bundle_router.core.values import Facts
 from bundle_router.errors import ConfigError, RequestError
+from bundle_router.local_tools.workspace.grammar import Accepted, match, problems
 from bundle_router.review.lint import check
-from bundle_router.tools.workspace.grammar import Accepted, match, problems
 
 from tests.config.reference import reference_text, shipped_servers
 

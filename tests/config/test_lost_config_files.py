@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from bundle_router import Router, Step
 from bundle_router.errors import ConfigError
-from bundle_router.wiring.config_editing import ConfigEditor
+from bundle_router.workbench.config_editing import ConfigEditor
 
 TEXTS = {
     "servers.toml": "# no server of our own\n",
@@ -131,9 +131,9 @@ def test_a_policy_that_is_gone_while_the_service_runs_is_logged_and_in_readyz(
 ) -> None:
     pytest.importorskip("prometheus_client", reason="the service needs the 'service' extra")
     import httpx2
-    from bundle_router.serving import serve
+    from bundle_router.service import serve
 
-    monkeypatch.setattr("bundle_router.serving.reloading.LOOK_S", 0.02)
+    monkeypatch.setattr("bundle_router.service.reloading.LOOK_S", 0.02)
     config = make_config(tmp_path)
 
     async def main() -> None:
@@ -167,7 +167,7 @@ async def until(http: Any, seen: Callable[[dict[str, Any]], object]) -> dict[str
             return said
 
 
-# --- a volume of Kubernetes, in which each file is a link within the folder ------------------------
+# --- a volume of Kubernetes, in which each file is a link within the folder -----------------------
 
 
 class Volume:
@@ -218,7 +218,7 @@ def test_a_volume_of_links_within_the_folder_is_read_and_swapped(tmp_path: Path)
         assert in_force(router, "third")[0] == []
 
 
-# --- what is an edit and no accident ---------------------------------------------------------------
+# --- what is an edit and no accident --------------------------------------------------------------
 
 
 def test_a_file_that_is_added_or_says_something_else_takes_effect(tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_a_text_saved_on_a_page_keeps_the_line_break_at_the_end_of_its_file(tmp_
     assert (config / "router.toml").read_text() == "[limits]\ncall_timeout_s = 6\n"
 
 
-# --- at a start ------------------------------------------------------------------------------------
+# --- at a start -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

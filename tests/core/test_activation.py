@@ -17,7 +17,7 @@ from bundle_router.core.decide.activation import (
     resume_activation,
     touch,
 )
-from bundle_router.core.models import Activation, AskedTool, Entry, Reason
+from bundle_router.core.values import Activation, AskedTool, Entry, Reason
 
 
 def entry(id_: str, used: int = 1, origin: Reason = "mapped", place: int = 0, **more: Any) -> Entry:

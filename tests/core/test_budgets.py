@@ -21,7 +21,7 @@ from bundle_router.core.decide.budgets import (
     shorten_arguments,
     sum_totals,
 )
-from bundle_router.core.models.canonical import digest
+from bundle_router.core.values.canonical import digest
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -19,7 +19,7 @@ from bundle_router.core.catalog import (
     Settings,
 )
 from bundle_router.core.decide.decide import Question, decide, decide_without_answer, settle
-from bundle_router.core.models import (
+from bundle_router.core.values import (
     Activation,
     Answer,
     Candidate,

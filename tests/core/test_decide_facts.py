@@ -10,7 +10,7 @@ import pytest
 from bundle_router.core.catalog import Bundle, Policy, Route
 from bundle_router.core.decide.decide import decide
 from bundle_router.core.decide.plans import permitted_tools, plan_for
-from bundle_router.core.models import Activation, AskedTool, Decision, Drift, Entry, Facts, Step
+from bundle_router.core.values import Activation, AskedTool, Decision, Drift, Entry, Facts, Step
 from bundle_router.testing import small_catalog
 
 STEP = Step(run_id="r", workflow="w", role="r", step="s")

@@ -24,7 +24,18 @@ from bundle_router.core.catalog import (
 from bundle_router.core.decide.decide import Question, decide, decide_without_answer, settle
 from bundle_router.core.decide.plans import plan_for
 from bundle_router.core.decide.replies import admit_reply
-from bundle_router.core.models import (
+from bundle_router.core.records.decision_record import (
+    activation_json,
+    decision_from,
+    facts_from,
+    facts_json,
+    outcome_json,
+    reply_json,
+    step_from,
+    step_json,
+)
+from bundle_router.core.records.replayed import catalog_from, conclude, replay
+from bundle_router.core.values import (
     CODES,
     EFFECTS,
     REASONS,
@@ -46,18 +57,7 @@ from bundle_router.core.models import (
     Step,
     StepPolicy,
 )
-from bundle_router.core.models.canonical import encode
-from bundle_router.core.records.decision_record import (
-    activation_json,
-    decision_from,
-    facts_from,
-    facts_json,
-    outcome_json,
-    reply_json,
-    step_from,
-    step_json,
-)
-from bundle_router.core.records.replayed import catalog_from, conclude, replay
+from bundle_router.core.values.canonical import encode
 from bundle_router.testing import small_catalog
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st

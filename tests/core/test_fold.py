@@ -13,18 +13,6 @@ from typing import Any
 
 import pytest
 from bundle_router.core.decide.budgets import Totals
-from bundle_router.core.models import (
-    Activation,
-    AskedTool,
-    Chosen,
-    Decision,
-    Entry,
-    Exposure,
-    Facts,
-    RecentStep,
-    Step,
-)
-from bundle_router.core.models.canonical import encode
 from bundle_router.core.records.call_records import (
     CallFinished,
     CallStarted,
@@ -35,6 +23,18 @@ from bundle_router.core.records.call_records import (
 )
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.records.fold import MANY_EFFECTS, KeyedCall, RunFold
+from bundle_router.core.values import (
+    Activation,
+    AskedTool,
+    Chosen,
+    Decision,
+    Entry,
+    Exposure,
+    Facts,
+    RecentStep,
+    Step,
+)
+from bundle_router.core.values.canonical import encode
 
 HELD = Activation((Entry("a", "mapped", 1), Entry("b", "mapped", 2, place=1)))
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from bundle_router.core.catalog import Bundle, Catalog, Policy, Route, Server
 from bundle_router.core.decide.decide import decide
-from bundle_router.core.models import CODES, Activation, Code, Decision, Facts, Step
+from bundle_router.core.values import CODES, Activation, Code, Decision, Facts, Step
 from bundle_router.review.explanation import explain
 from bundle_router.testing import fake_router, small_catalog
 

@@ -8,8 +8,8 @@ import pytest
 from bundle_router.core.catalog import Bundle, Catalog, Policy, Server
 from bundle_router.core.decide.ceiling import ceiling_of, may_call_untrusted_in_code
 from bundle_router.core.decide.policy import checks, constituents, verdict
-from bundle_router.core.models import Drift, Facts, Grant
-from bundle_router.core.models.patterns import Targets, covers, is_glob, is_selected, matches
+from bundle_router.core.values import Drift, Facts, Grant
+from bundle_router.core.values.patterns import Targets, covers, is_glob, is_selected, matches
 from bundle_router.testing import small_catalog
 
 AT = ("w", "r", "s")

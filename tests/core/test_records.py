@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 from bundle_router.core.catalog import ActivationSettings, Bundle, Catalog, Policy, Route, Settings
 from bundle_router.core.decide.decide import decide
-from bundle_router.core.models import (
+from bundle_router.core.records.decision_record import (
+    DecisionRecord,
+    decision_from,
+    facts_from,
+    input_digest,
+    reply_from,
+    step_from,
+)
+from bundle_router.core.records.replayed import catalog_from, replay
+from bundle_router.core.values import (
     DRIFT_CODES,
     Activation,
     Answer,
@@ -25,16 +34,7 @@ from bundle_router.core.models import (
     SearchUse,
     Step,
 )
-from bundle_router.core.models.canonical import EncodedObject, digest_of, encode, encode_object
-from bundle_router.core.records.decision_record import (
-    DecisionRecord,
-    decision_from,
-    facts_from,
-    input_digest,
-    reply_from,
-    step_from,
-)
-from bundle_router.core.records.replayed import catalog_from, replay
+from bundle_router.core.values.canonical import EncodedObject, digest_of, encode, encode_object
 from bundle_router.testing import fake_router, small_catalog
 from hypothesis import given
 from hypothesis import strategies as st

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 from bundle_router.core.catalog import Route
 from bundle_router.core.decide.decide import Question, decide, settle
-from bundle_router.core.models import (
+from bundle_router.core.records.decision_record import input_digest
+from bundle_router.core.records.replayed import replay
+from bundle_router.core.values import (
     Activation,
     Answer,
     Candidate,
@@ -23,9 +25,7 @@ from bundle_router.core.models import (
     SearchUse,
     Step,
 )
-from bundle_router.core.models.canonical import encode
-from bundle_router.core.records.decision_record import input_digest
-from bundle_router.core.records.replayed import replay
+from bundle_router.core.values.canonical import encode
 from bundle_router.testing import FakeRouter, fake_router, small_catalog
 
 CATALOG = small_catalog(

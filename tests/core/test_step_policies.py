@@ -13,7 +13,7 @@ from bundle_router.core.catalog import Bundle, Catalog, Policy, Route
 from bundle_router.core.decide import plans
 from bundle_router.core.decide.plans import indexes_of, plan_for
 from bundle_router.core.decide.step_policy import MAX_PATTERN, check_step_policy
-from bundle_router.core.models import Facts, Grant, Step, StepPolicy
+from bundle_router.core.values import Facts, Grant, Step, StepPolicy
 from bundle_router.errors import InvalidStep, RequestError
 from bundle_router.testing import FakeRouter, fake_router, small_catalog
 from pydantic import ValidationError

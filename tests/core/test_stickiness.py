@@ -18,7 +18,8 @@ from bundle_router.core.catalog import (
 )
 from bundle_router.core.decide.activation import UNTRUSTED, inherit
 from bundle_router.core.decide.decide import Question, decide
-from bundle_router.core.models import (
+from bundle_router.core.records.replayed import conclude
+from bundle_router.core.values import (
     REASONS,
     Activation,
     Answer,
@@ -31,7 +32,6 @@ from bundle_router.core.models import (
     Source,
     Step,
 )
-from bundle_router.core.records.replayed import conclude
 from bundle_router.testing import fake_router, small_catalog
 
 ROUTES = [

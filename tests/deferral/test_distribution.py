@@ -1,4 +1,6 @@
-"""`bundle-router-deferral` is a distribution of its own: the router without it, and both together."""
+"""`bundle-router-deferral` is a distribution of its own: the router without it, and both
+together.
+"""
 
 from __future__ import annotations
 

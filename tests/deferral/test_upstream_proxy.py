@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from bundle_router.core.tools.transport.proxies import proxy_of
+from bundle_router.core.servers.transport.proxies import proxy_of
 from bundle_router.testing.upstream import ReceivedRequest, ScriptedServer, body
 from bundle_router_deferral.upstream import Upstream
 

@@ -12,7 +12,7 @@ import pytest
 from bundle_router import Router, Step
 from bundle_router.adapters.archive import open_archive
 from bundle_router.errors import ConfigError, RequestError, StorageError
-from bundle_router.wiring.config_editing import ConfigConflict, ConfigEditor, WideningRefused
+from bundle_router.workbench.config_editing import ConfigConflict, ConfigEditor, WideningRefused
 
 from tests.command_line import ROOT
 

@@ -19,11 +19,11 @@ import httpx
 import pytest
 from bundle_router import Router, Step
 from bundle_router.adapters.archive import open_archive
-from bundle_router.serving.pages.application import pages
-from bundle_router.serving.pages.service_pages import WITH_CONFIG, ConfigRoutes
-from bundle_router.wiring.config_editing import ConfigEditor
-from bundle_router.wiring.pin_approval import PinApproval
-from bundle_router.wiring.run_reader import open_reader
+from bundle_router.service.pages.application import pages
+from bundle_router.service.pages.service_pages import WITH_CONFIG, ConfigRoutes
+from bundle_router.workbench.config_editing import ConfigEditor
+from bundle_router.workbench.pin_approval import PinApproval
+from bundle_router.workbench.run_reader import open_reader
 
 from tests.command_line import ROOT
 from tests.pages.browsing import BrowserThread, browsed
@@ -442,7 +442,7 @@ def test_without_javascript_the_form_is_all_there_is_and_enough(
 def test_the_vendored_editor_was_built_from_the_sources_here() -> None:
     sources, assets = (
         ROOT / ".ci" / "editor",
-        ROOT / "router" / "bundle_router" / "serving" / "pages" / "assets",
+        ROOT / "router" / "bundle_router" / "service" / "pages" / "assets",
     )
     digest = hashlib.sha256(
         b"".join((sources / name).read_bytes() for name in ("editor.js", "package-lock.json"))

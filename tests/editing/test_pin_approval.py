@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from bundle_router.errors import RequestError
 from bundle_router.wiring.catalogs import open_pins
-from bundle_router.wiring.config_editing import ConfigEditor
-from bundle_router.wiring.pin_approval import DefinitionsChanged, PinApproval
+from bundle_router.workbench.config_editing import ConfigEditor
+from bundle_router.workbench.pin_approval import DefinitionsChanged, PinApproval
 
 from tests.at_once import at_once
 from tests.command_line import ROOT, run

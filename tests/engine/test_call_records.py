@@ -19,8 +19,8 @@ from bundle_router import Router, Step
 from bundle_router.adapters.archive import Archive
 from bundle_router.adapters.local import cards_of
 from bundle_router.core.catalog import LogSettings, Route, Settings
-from bundle_router.core.models import Data, Media, Text
-from bundle_router.core.tools.transport.tool_servers import Scope
+from bundle_router.core.servers.transport.tool_servers import Scope
+from bundle_router.core.values import Data, Media, Text
 from bundle_router.errors import CorruptRun, KeyConflict, RequestError, StorageError, UnknownRun
 from bundle_router.testing import fake_router, small_catalog
 from bundle_router.tool import LocalTool, ToolContext, ToolOutput

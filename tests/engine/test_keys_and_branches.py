@@ -18,10 +18,10 @@ from typing import Any, Final
 import pytest
 from bundle_router import Router, Step
 from bundle_router.core.catalog import Bundle, CallLimits, Catalog, Policy, Route, Server, Settings
-from bundle_router.core.models import Decision, StepPolicy, Text
-from bundle_router.core.models.canonical import encode_large
 from bundle_router.core.records.chain import check
-from bundle_router.core.tools.transport.tool_servers import RawResult
+from bundle_router.core.servers.transport.tool_servers import RawResult
+from bundle_router.core.values import Decision, StepPolicy, Text
+from bundle_router.core.values.canonical import encode_large
 from bundle_router.engine import arguments
 from bundle_router.engine.calls import UNKNOWN_TEXT
 from bundle_router.engine.open_runs import MOVED_AT_MOST
@@ -633,7 +633,7 @@ def test_a_list_is_handed_out_again_only_where_it_changed() -> None:
 
 
 def test_the_whole_result_is_had_on_request_and_results_say_whether_to_try_again() -> None:
-    from bundle_router.core.tools.transport.tool_servers import RawResult
+    from bundle_router.core.servers.transport.tool_servers import RawResult
     from bundle_router.engine.results import Result
 
     busy = RawResult((), "busy", "busy")
@@ -721,7 +721,7 @@ def test_every_entry_point_of_a_forked_process_says_that_it_is_to_open_a_router_
 ASYNC: Final = [name for name in ENTRIES if inspect.iscoroutinefunction(getattr(Router, name))]
 
 
-@pytest.mark.parametrize("name", [*ASYNC, "serve", "close", "__aenter__"])
+@pytest.mark.parametrize("name", [*ASYNC, "close", "__aenter__"])
 def test_a_coroutine_on_another_event_loop_gets_a_sentence(name: str) -> None:
     with worker(MemoryRuns()) as router, pytest.raises(WrongContext, match="asyncio"):
         carry_out(enter(router, name), lambda coroutine: coroutine.send(None))

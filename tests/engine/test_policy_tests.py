@@ -13,7 +13,7 @@ from bundle_router import Router, Step
 from bundle_router.core.catalog import Bundle
 from bundle_router.core.decide import policy
 from bundle_router.core.decide.policy import FactChecks, FactTest
-from bundle_router.core.models import Code
+from bundle_router.core.values import Code
 
 STEP: dict[str, Any] = {"workflow": "feature", "role": "planner", "step": "plan"}
 CODE: Code = "allowlist_required"

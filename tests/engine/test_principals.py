@@ -20,7 +20,7 @@ from bundle_router.core.catalog import (
     Settings,
 )
 from bundle_router.core.decide.decide import Question
-from bundle_router.core.models import RecentStep, Reply, Text
+from bundle_router.core.values import RecentStep, Reply, Text
 from bundle_router.errors import KeyConflict, RequestError, UnknownArtifact
 from bundle_router.testing import MemoryRuns, fake_router, small_catalog
 from bundle_router.tool import LocalServer

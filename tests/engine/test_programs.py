@@ -15,7 +15,7 @@ import pytest
 from bundle_router import Result, Router, Step
 from bundle_router.adapters.monty import WORKERS
 from bundle_router.core.catalog import Bundle, Policy, Route, Server
-from bundle_router.core.tools.stubs import called_and_undefined
+from bundle_router.core.exposure.stubs import called_and_undefined
 from bundle_router.engine.programs import callable_in_code
 from bundle_router.testing import fake_router, small_catalog
 from bundle_router.tool import LocalServer, Media

@@ -31,7 +31,7 @@ from bundle_router.core.catalog import (
     Server,
     Settings,
 )
-from bundle_router.core.models import Data, Media, Text
+from bundle_router.core.values import Data, Media, Text
 from bundle_router.engine.engine import TOGETHER
 from bundle_router.errors import RequestError, StorageError, UnknownRun, WrongContext
 from bundle_router.testing import fake_router, small_catalog
@@ -750,7 +750,8 @@ def test_secrets_are_redacted_before_deciding_and_in_every_record(
         ))  # fmt: skip
         result = router.call_sync("r-1", "repo.read_file", {"path": "leak.txt"})
         router.call_sync("r-1", "repo.ripgrep", {"pattern": token})
-        assert token in result.text, "the agent sees the file as it is"
+        assert token not in result.text
+        assert "token [redacted:github-pat]" in result.text
     written = b"".join(path.read_bytes() for path in (tmp_path / "runs" / "r-1").glob("*.json*"))
     for secret in (token, "correct-horse-battery", "abcdefghijklmnop", "hunter2hunter2"):
         assert secret.encode() not in written

@@ -16,10 +16,10 @@ import pytest
 from bundle_router import Router, Step, StepPolicy
 from bundle_router.core.catalog import Bundle, Card, LogSettings, Route, Server, Settings
 from bundle_router.core.decide.decide import Question
-from bundle_router.core.models import Answer, ModelUse, RecentStep, Reply
-from bundle_router.core.models.canonical import digest, encode
-from bundle_router.core.models.folders import is_beneath, relative_folder
 from bundle_router.core.records.replayed import replay
+from bundle_router.core.values import Answer, ModelUse, RecentStep, Reply
+from bundle_router.core.values.canonical import digest, encode
+from bundle_router.core.values.folders import is_beneath, relative_folder
 from bundle_router.errors import InvalidStep, RequestError, StorageError, UnknownRun
 from bundle_router.testing import FakeRouter, fake_router, small_catalog
 

@@ -15,7 +15,7 @@ import pytest
 from bundle_router import Router, Step
 from bundle_router.adapters.archive import Archive
 from bundle_router.core.catalog import Route
-from bundle_router.core.models import Answer, Reply
+from bundle_router.core.values import Answer, Reply
 from bundle_router.testing import FakeRouter, fake_router, small_catalog
 from bundle_router.tool import LocalServer
 

@@ -12,7 +12,7 @@ import pytest
 from bundle_router import Router, Step, StepPolicy, load_catalog
 from bundle_router.errors import MAX_MESSAGE, ConfigError, RequestError
 from bundle_router.ext import step_tools
-from bundle_router.serving import serve_mcp
+from bundle_router.service import serve_mcp
 from bundle_router.testing import fake_router
 from bundle_router.tool import LocalServer
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from bundle_router import Step
 from bundle_router.core.catalog import Bundle, Route
-from bundle_router.core.tools.meta_tools.definitions import NAMES
+from bundle_router.core.exposure.meta_tools.definitions import NAMES
 from bundle_router.testing import FakeRouter, fake_router, small_catalog
 
 

@@ -10,7 +10,7 @@ import pytest
 from bundle_router import Step
 from bundle_router.core.catalog import Bundle, Policy, Route
 from bundle_router.core.decide.activation import from_messages
-from bundle_router.core.models import Activation, AskedTool, Entry
+from bundle_router.core.values import Activation, AskedTool, Entry
 from bundle_router.testing import FakeRouter, fake_router, small_catalog
 from hypothesis import given
 from hypothesis import strategies as st

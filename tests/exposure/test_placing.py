@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from bundle_router.core.catalog import Bundle, Catalog, Server
 from bundle_router.core.decide.activation import Room, apply, ask_for
-from bundle_router.core.models import MODES, Activation, Mode
-from bundle_router.core.tools.exposure.placements import Placement
-from bundle_router.core.tools.exposure.placing import ShownBundle, needs_ranking, place
-from bundle_router.core.tools.meta_tools.definitions import EXECUTE, meta_names
-from bundle_router.core.tools.meta_tools.descriptions import VisibleTools, found_text
+from bundle_router.core.exposure.meta_tools.definitions import EXECUTE, meta_names
+from bundle_router.core.exposure.meta_tools.descriptions import VisibleTools, found_text
+from bundle_router.core.exposure.placements import Placement
+from bundle_router.core.exposure.placing import ShownBundle, needs_ranking, place
+from bundle_router.core.values import MODES, Activation, Mode
 from bundle_router.testing import small_catalog
 from hypothesis import given
 from hypothesis import strategies as st

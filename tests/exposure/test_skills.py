@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from bundle_router import Router, Step, load_catalog
 from bundle_router.core.catalog import Bundle, Catalog, Route
+from bundle_router.core.exposure.skills import MAX_TEXT, parse_skill
 from bundle_router.core.records.replayed import catalog_from
-from bundle_router.core.tools.skills import MAX_TEXT, parse_skill
 from bundle_router.testing import fake_router, small_catalog
 from hypothesis import given
 from hypothesis import strategies as st

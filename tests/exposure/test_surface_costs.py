@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router.core.tools.meta_tools.definitions import NAMES, meta_definitions, meta_tokens
+from bundle_router.core.exposure.meta_tools.definitions import NAMES, meta_definitions, meta_tokens
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from bundle_router import Router, Step
 from bundle_router.adapters.archive import Archive
-from bundle_router.core.models import Text
-from bundle_router.core.tools.meta_tools.definitions import NAMES, READERS
+from bundle_router.core.exposure.meta_tools.definitions import NAMES, READERS
+from bundle_router.core.values import Text
 from bundle_router.engine.selecting import RankedTools, SearchSelector
 from bundle_router.testing import FakeDiagnostics
 from bundle_router.tool import LocalTool, ToolContext, ToolOutput

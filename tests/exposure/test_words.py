@@ -10,15 +10,15 @@ from typing import Any, ClassVar, cast
 
 import pytest
 from bundle_router.core.catalog import Bundle, Card
-from bundle_router.core.models import Activation
-from bundle_router.core.tools.exposure.names import exposed_names
-from bundle_router.core.tools.exposure.placing import ShownBundle, place
-from bundle_router.core.tools.meta_tools.artifact_pages import literal, read_page, search_lines
-from bundle_router.core.tools.meta_tools.coercion import ReadArtifact, SearchArtifact, parse
-from bundle_router.core.tools.meta_tools.guidance import CHARS_A_TOKEN, NAMED_TOKENS, guidance
-from bundle_router.core.tools.meta_tools.resolving import resolve
-from bundle_router.core.tools.meta_tools.signatures import one_line, signature
-from bundle_router.core.tools.stubs import functions
+from bundle_router.core.exposure.meta_tools.artifact_pages import literal, read_page, search_lines
+from bundle_router.core.exposure.meta_tools.coercion import ReadArtifact, SearchArtifact, parse
+from bundle_router.core.exposure.meta_tools.guidance import CHARS_A_TOKEN, NAMED_TOKENS, guidance
+from bundle_router.core.exposure.meta_tools.resolving import resolve
+from bundle_router.core.exposure.meta_tools.signatures import one_line, signature
+from bundle_router.core.exposure.names import exposed_names
+from bundle_router.core.exposure.placing import ShownBundle, place
+from bundle_router.core.exposure.stubs import functions
+from bundle_router.core.values import Activation
 from bundle_router.testing import small_catalog
 from hypothesis import given
 from hypothesis import strategies as st

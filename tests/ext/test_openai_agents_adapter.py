@@ -9,7 +9,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from bundle_router.errors import RequestError
 
 from tests.ext.scenario import Notebook, Seen, check, records
 
@@ -56,5 +55,5 @@ def test_a_name_that_is_not_in_the_array_ends_the_run_of_a_plain_agent_and_not_o
 def test_an_agent_needs_a_router_and_a_step() -> None:
     from bundle_router.ext.openai_agents import RoutedAgent
 
-    with pytest.raises(RequestError, match="missing a required argument: 'router'"):
+    with pytest.raises(TypeError, match="missing 2 required keyword-only arguments: 'router'"):
         RoutedAgent(name="nobody")  # type: ignore[call-arg]  # the case

@@ -34,10 +34,10 @@ sys.path.insert(0, str(ROOT / "tests" / "mcp"))
 import fault_server
 from bundle_router.adapters.mcp import ConnectionSetting, open_mcp_sessions
 from bundle_router.core.catalog import Server
-from bundle_router.core.models import Text
-from bundle_router.core.models.breaker import BreakerTerms
-from bundle_router.core.tools.transport.bounds import Bounds
-from bundle_router.core.tools.transport.tool_servers import Scope
+from bundle_router.core.servers.transport.bounds import Bounds
+from bundle_router.core.servers.transport.tool_servers import Scope
+from bundle_router.core.values import Text
+from bundle_router.core.values.breaker import BreakerTerms
 from bundle_router.testing import FakeClock, FakeDiagnostics
 
 RUNS: Final = st.integers(0, 4).map(lambda number: f"r-{number}")

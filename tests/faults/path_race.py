@@ -23,8 +23,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from bundle_router.errors import ToolFailure
-from bundle_router.tools.repo.beneath import Opener, best_opener, open_by_openat2, open_by_walk
-from bundle_router.tools.repo.confinement import Root, read_up_to
+from bundle_router.local_tools.repo.beneath import (
+    Opener,
+    best_opener,
+    open_by_openat2,
+    open_by_walk,
+)
+from bundle_router.local_tools.repo.confinement import Root, read_up_to
 
 INSIDE, OUTSIDE = b"inside", b"OUTSIDE"
 PATHS = (

@@ -25,9 +25,9 @@ sys.path.insert(0, str(ROOT))
 from bundle_router.adapters.archive import Archive  # noqa: E402 (the repository has to be on the path first)
 from bundle_router.adapters.run_log import DiskRunLog, DiskRunStore  # noqa: E402
 from bundle_router.core.catalog import Durability  # noqa: E402
-from bundle_router.core.models.canonical import digest, time_text  # noqa: E402
 from bundle_router.core.records.chain import FILES, BadLine, unseal  # noqa: E402
 from bundle_router.core.records.run_header import RunHeader  # noqa: E402
+from bundle_router.core.values.canonical import digest, time_text  # noqa: E402
 from bundle_router.engine.upstreams import Servers  # noqa: E402
 from bundle_router.ports import ArtifactStore  # noqa: E402
 

@@ -14,10 +14,10 @@ from bundle_router import Router, Step
 from bundle_router.adapters.archive import Archive
 from bundle_router.adapters.index import RunIndex, index_url
 from bundle_router.core.catalog import Bundle, Route
-from bundle_router.core.models import MODES, Mode
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.records.read_model import RunQuery, Sort
 from bundle_router.core.records.replayed import catalog_from
+from bundle_router.core.values import MODES, Mode
 from bundle_router.errors import UnknownRun
 from bundle_router.review.learning.recorded_steps import StepLabel
 from bundle_router.review.model_view import model_view

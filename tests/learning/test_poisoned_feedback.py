@@ -17,7 +17,6 @@ from zlib import crc32
 
 import pytest
 from bundle_router.adapters.embeddings import VectorStore, vectors_for
-from bundle_router.core.models import RecentStep
 from bundle_router.core.search.corpus import texts_of
 from bundle_router.core.search.index import Embedding
 from bundle_router.core.search.meaning import Passage, passage, passages_of
@@ -32,6 +31,7 @@ from bundle_router.core.search.memory import (
 from bundle_router.core.search.ranking import Search
 from bundle_router.core.search.recall import Recollection, key_of
 from bundle_router.core.search.request import Request
+from bundle_router.core.values import RecentStep
 from bundle_router.review.learning.fitting import fit
 from bundle_router.review.learning.labels import label_steps
 from bundle_router.wiring.searching import make_search

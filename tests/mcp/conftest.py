@@ -19,9 +19,9 @@ from bundle_router import Router, Step, load_catalog
 from bundle_router.adapters.mcp import ConnectionSetting, McpSessions, open_mcp_sessions
 from bundle_router.adapters.pin_file import PinFiles
 from bundle_router.core.catalog import Server
-from bundle_router.core.models import Text
-from bundle_router.core.tools.pins.reviewed import approve
-from bundle_router.core.tools.transport.tool_servers import EVERYONE, RawResult
+from bundle_router.core.servers.pins.reviewed import approve
+from bundle_router.core.servers.transport.tool_servers import EVERYONE, RawResult
+from bundle_router.core.values import Text
 from bundle_router.testing import FakeClock, FakeDiagnostics
 
 from tests.mcp.own_processes import forget, own_processes

@@ -30,7 +30,7 @@ from bundle_router.adapters.json_schema import (
     verdicts,
 )
 from bundle_router.core.catalog import Server
-from bundle_router.core.tools.admission import admit
+from bundle_router.core.servers.admission import admit
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -18,7 +18,7 @@ from bundle_router.adapters.mcp import McpSessions
 from bundle_router.adapters.mcp.authorization import Authorization
 from bundle_router.adapters.mcp.receiver import is_safe_to_show
 from bundle_router.adapters.mcp.tokens import TokenFile, default_folder
-from bundle_router.core.tools.transport.tool_servers import Scope
+from bundle_router.core.servers.transport.tool_servers import Scope
 
 
 class Person:

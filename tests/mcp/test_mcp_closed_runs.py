@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from bundle_router.adapters.mcp import McpSessions
-from bundle_router.core.tools.transport.tool_servers import Scope
+from bundle_router.core.servers.transport.tool_servers import Scope
 from bundle_router.errors import ToolFailure
 
 from tests.mcp.own_processes import own_processes

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from bundle_router.adapters.mcp import McpSessions
 from bundle_router.core.catalog import Server
-from bundle_router.core.tools.transport.tool_servers import Scope
+from bundle_router.core.servers.transport.tool_servers import Scope
 
 mcpserver = pytest.importorskip("mcp.server.mcpserver")
 uvicorn = pytest.importorskip("uvicorn")

@@ -17,9 +17,9 @@ from bundle_router.adapters.mcp import McpSessions
 from bundle_router.adapters.mcp.faults import RequestState
 from bundle_router.adapters.mcp.http import Body
 from bundle_router.core.catalog import Server
-from bundle_router.core.tools.transport.bounds import Bounds
-from bundle_router.core.tools.transport.pass_through import Client
-from bundle_router.core.tools.transport.tool_servers import Scope
+from bundle_router.core.servers.transport.bounds import Bounds
+from bundle_router.core.servers.transport.pass_through import Client
+from bundle_router.core.servers.transport.tool_servers import Scope
 from mcp.client import streamable_http
 from mcp_types import jsonrpc_message_adapter
 

@@ -20,8 +20,8 @@ from bundle_router.adapters.loop import share_running_loop
 from bundle_router.adapters.mcp import McpSessions, posting
 from bundle_router.adapters.mcp.http import OriginClient
 from bundle_router.adapters.mcp.posting import _Answer, read_object
-from bundle_router.core.tools.shaping.json_text import LARGE
-from bundle_router.core.tools.transport.tool_servers import RawResult
+from bundle_router.core.results.shaping.json_text import LARGE
+from bundle_router.core.servers.transport.tool_servers import RawResult
 
 DISCOVERED = {
     "supportedVersions": ["2026-07-28"],

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from bundle_router.core.tools.transport.pass_through import Client
+from bundle_router.core.servers.transport.pass_through import Client
 
 from tests.serving.plain_server import SCHEMA, plain
 

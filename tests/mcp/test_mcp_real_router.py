@@ -27,7 +27,7 @@ from bundle_router import Router, Step
 from bundle_router.adapters.mcp import ConnectionSetting, open_mcp_sessions
 from bundle_router.adapters.pin_file import PinFiles
 from bundle_router.core.catalog import Server
-from bundle_router.core.tools.pins.reviewed import approve
+from bundle_router.core.servers.pins.reviewed import approve
 from bundle_router.demo.real_servers import page_url
 from bundle_router.testing import FakeClock, FakeDiagnostics
 

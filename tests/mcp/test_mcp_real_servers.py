@@ -9,7 +9,7 @@ import subprocess
 from typing import Any
 
 from bundle_router.adapters.mcp import McpSessions
-from bundle_router.core.models import Data, Media, Text
+from bundle_router.core.values import Data, Media, Text
 
 from tests.mcp.real_servers import HANDSHAKE, INSTALLED, MODERN, PIXEL, npm, pypi
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from bundle_router import Result, Router
-from bundle_router.core.tools.shaping.frame import FIRST_LINE, LAST_LINE
+from bundle_router.core.results.shaping.frame import FIRST_LINE, LAST_LINE
 
 from tests.mcp.own_processes import own_processes
 

@@ -19,12 +19,12 @@ from bundle_router.adapters.mcp import McpSessions
 from bundle_router.adapters.mcp.faults import Busy
 from bundle_router.adapters.mcp.hub import Guards
 from bundle_router.adapters.workers import _one_at_a_time, run_in_turn
-from bundle_router.core.models import Data, Media, Text
-from bundle_router.core.models.breaker import BreakerTerms
-from bundle_router.core.tools.transport.bounds import Bounds
-from bundle_router.core.tools.transport.definitions import Pages
-from bundle_router.core.tools.transport.pass_through import Client
-from bundle_router.core.tools.transport.tool_servers import RawResult, Scope
+from bundle_router.core.servers.transport.bounds import Bounds
+from bundle_router.core.servers.transport.list_pages import Pages
+from bundle_router.core.servers.transport.pass_through import Client
+from bundle_router.core.servers.transport.tool_servers import RawResult, Scope
+from bundle_router.core.values import Data, Media, Text
+from bundle_router.core.values.breaker import BreakerTerms
 from bundle_router.errors import RequestError, ToolFailure
 from bundle_router.testing import FakeClock
 

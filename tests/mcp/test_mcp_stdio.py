@@ -27,9 +27,9 @@ from bundle_router.adapters.mcp import McpSessions
 from bundle_router.adapters.mcp.processes import HOMES
 from bundle_router.adapters.mcp.stdio import Pipes
 from bundle_router.core.catalog import Server
-from bundle_router.core.tools.transport.bounds import Bounds
-from bundle_router.core.tools.transport.tool_servers import Scope
-from bundle_router.tools.private_folders import private_folder
+from bundle_router.core.servers.transport.bounds import Bounds
+from bundle_router.core.servers.transport.tool_servers import Scope
+from bundle_router.local_tools.private_folders import private_folder
 
 from tests.mcp.own_processes import own_processes
 

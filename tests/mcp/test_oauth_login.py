@@ -26,7 +26,7 @@ from bundle_router.adapters.mcp.faults import ServerFault
 from bundle_router.adapters.mcp.http import AUTHORIZING, OriginClient, Request, Response, TcpPool
 from bundle_router.adapters.mcp.receiver import Receiver
 from bundle_router.adapters.mcp.tokens import TokenFile
-from bundle_router.core.tools.transport.tool_servers import EVERYONE
+from bundle_router.core.servers.transport.tool_servers import EVERYONE
 from bundle_router.testing import FakeClock
 
 from tests.command_line import watch

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from bundle_router import load_catalog
-from bundle_router.core.tools.transport.tool_servers import EVERYONE, Listing, Scope, ServerStatus
+from bundle_router.core.servers.transport.tool_servers import EVERYONE, Listing, Scope, ServerStatus
 from bundle_router.engine.upstreams import Servers
 from bundle_router.errors import ToolFailure
 from bundle_router.ports import ToolServers

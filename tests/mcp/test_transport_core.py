@@ -11,13 +11,13 @@ import pytest
 from bundle_router.adapters.mcp.faults import ServerFault
 from bundle_router.adapters.mcp.lists import RETRY_S, Freshness
 from bundle_router.adapters.mcp.wires import resolve_references
-from bundle_router.core.models import Data, Media, Text
-from bundle_router.core.models.breaker import Breaker, BreakerTerms, End, Ticket
-from bundle_router.core.tools.transport.blocks import blocks_of, take_out_nan
-from bundle_router.core.tools.transport.bounds import Bounds, bounds_for, lifetime_s
-from bundle_router.core.tools.transport.concurrency import Gate, HeldConnection, Leases
-from bundle_router.core.tools.transport.definitions import Pages
-from bundle_router.core.tools.transport.lines import EventBuffer, LineBuffer, LineTooLong
+from bundle_router.core.servers.transport.blocks import blocks_of, take_out_nan
+from bundle_router.core.servers.transport.bounds import Bounds, bounds_for, lifetime_s
+from bundle_router.core.servers.transport.concurrency import Gate, HeldConnection, Leases
+from bundle_router.core.servers.transport.lines import EventBuffer, LineBuffer, LineTooLong
+from bundle_router.core.servers.transport.list_pages import Pages
+from bundle_router.core.values import Data, Media, Text
+from bundle_router.core.values.breaker import Breaker, BreakerTerms, End, Ticket
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule

@@ -14,7 +14,7 @@ from bundle_router.adapters.loop import LoopThread
 from bundle_router.adapters.system import SystemClock
 from bundle_router.core.catalog import Bundle, Catalog, ModelOptions, ModelSettings
 from bundle_router.core.decide.decide import Question, decide
-from bundle_router.core.models import Activation, Facts, Reply, Step
+from bundle_router.core.values import Activation, Facts, Reply, Step
 from bundle_router.engine.asking import ModelSelector
 from bundle_router.ports import Clock, ModelClient
 from bundle_router.testing import FakeDiagnostics, small_catalog

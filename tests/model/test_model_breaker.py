@@ -12,8 +12,8 @@ from bundle_router.core.decide.asking.model_breaker import (
     classify,
     end_of,
 )
-from bundle_router.core.models import FAILURES, Failure
-from bundle_router.core.models.breaker import Breaker, Ticket
+from bundle_router.core.values import FAILURES, Failure
+from bundle_router.core.values.breaker import Breaker, Ticket
 from hypothesis import given
 from hypothesis import strategies as st
 

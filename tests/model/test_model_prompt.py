@@ -25,8 +25,8 @@ from bundle_router.core.decide.asking.prompt import (
     user_part,
 )
 from bundle_router.core.decide.decide import Question
-from bundle_router.core.models import RecentStep, Reply, Step
-from bundle_router.core.models.canonical import digest
+from bundle_router.core.values import RecentStep, Reply, Step
+from bundle_router.core.values.canonical import digest
 from bundle_router.engine.asking import ModelSelector
 from bundle_router.testing.upstream import ScriptedServer, choice, says
 from hypothesis import given, settings

@@ -17,8 +17,8 @@ from urllib.parse import quote
 
 import pytest
 from bundle_router import Router, Step
-from bundle_router.core.models import Reply
 from bundle_router.core.records.replayed import replay
+from bundle_router.core.values import Reply
 from bundle_router.engine.asking import ModelSelector
 from bundle_router.testing.upstream import (
     Act,

@@ -20,10 +20,10 @@ from bundle_router.core.decide.asking.model_exchange import ModelReply, ModelReq
 from bundle_router.core.decide.asking.picks import MAX_JUSTIFICATION, shape_for
 from bundle_router.core.decide.asking.prompt import user_part
 from bundle_router.core.decide.decide import Question, settle
-from bundle_router.core.models import FAILURES, Failure, Reply, Step
-from bundle_router.core.models.canonical import encode
 from bundle_router.core.records.decision_record import outcome_json
 from bundle_router.core.records.replayed import conclude, replay
+from bundle_router.core.values import FAILURES, Failure, Reply, Step
+from bundle_router.core.values.canonical import encode
 from bundle_router.engine.asking import ModelSelector
 from bundle_router.engine.asking.answer_memory import MAX_ANSWERS, AnswerMemory, CachedAnswer
 from bundle_router.engine.asking.flights import Flights

@@ -29,7 +29,7 @@ from bundle_router.adapters.loop import LoopThread
 from bundle_router.engine.asking import ModelSelector
 from bundle_router.core.catalog import Bundle, ModelOptions, ModelSettings
 from bundle_router.core.decide.decide import decide
-from bundle_router.core.models import Activation, Facts, Step
+from bundle_router.core.values import Activation, Facts, Step
 from bundle_router.testing.upstream import ScriptedServer, body, choice, completion, says, status
 from bundle_router.testing import FakeDiagnostics, small_catalog
 

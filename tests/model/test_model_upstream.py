@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from bundle_router.adapters.llm.wire import MAX_ERROR_BYTES, Allowance, allowance, open_session
 from bundle_router.core.decide.decide import Question
-from bundle_router.core.models import Failure, Reply
+from bundle_router.core.values import Failure, Reply
 from bundle_router.engine.asking import ModelSelector
 from bundle_router.testing import FakeClock, FakeDiagnostics
 from bundle_router.testing.upstream import (

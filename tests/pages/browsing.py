@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
-from bundle_router.serving.pages.application import pages
-from bundle_router.wiring.run_reader import RunReader
+from bundle_router.service.pages.application import pages
+from bundle_router.workbench.run_reader import RunReader
 
 T = TypeVar("T")
 CHROMIUM = (

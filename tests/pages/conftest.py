@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bundle_router.wiring.run_reader import RunReader, open_reader
+from bundle_router.workbench.run_reader import RunReader, open_reader
 
 from tests.pages.browsing import served
 from tests.pages.sample_runs import team, write

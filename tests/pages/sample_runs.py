@@ -18,11 +18,11 @@ from typing import Any
 from bundle_router import Step
 from bundle_router.adapters.media import describe
 from bundle_router.core.catalog import Bundle, Card, Catalog, Policy, Route
-from bundle_router.core.models import Answer, Media, ModelUse, Reply, Text
-from bundle_router.core.models.canonical import digest
 from bundle_router.core.records.chain import FILES, genesis, parse, seal
 from bundle_router.core.records.run_header import RunHeader
-from bundle_router.core.tools.transport.tool_servers import RawResult
+from bundle_router.core.servers.transport.tool_servers import RawResult
+from bundle_router.core.values import Answer, Media, ModelUse, Reply, Text
+from bundle_router.core.values.canonical import digest
 from bundle_router.testing import (
     FakeRouter,
     MemoryRuns,

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bundle_router.wiring.run_reader import open_reader
+from bundle_router.workbench.run_reader import open_reader
 
 from tests.pages.browsing import BrowserThread, missing, served
 from tests.pages.sample_runs import team, write

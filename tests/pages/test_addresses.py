@@ -17,16 +17,16 @@ import pytest
 from bundle_router import Router, Step
 from bundle_router.adapters.archive import Archive
 from bundle_router.adapters.index import RunIndex
-from bundle_router.core.models.words import CODES, FAILURES, OUTCOMES, REASONS, SOURCES
 from bundle_router.core.records.chain import genesis, seal
 from bundle_router.core.records.read_model import NOBODY, RunQuery
+from bundle_router.core.values.words import CODES, FAILURES, OUTCOMES, REASONS, SOURCES
 from bundle_router.errors import RequestError
 from bundle_router.review import sentences
-from bundle_router.serving.pages.application import POLICY, PageRoutes, pages
-from bundle_router.serving.pages.publishing import publish
-from bundle_router.serving.pages.rendering import Links
-from bundle_router.serving.refusals import ScopedMount
-from bundle_router.wiring.run_reader import RunReader, open_reader
+from bundle_router.service.pages.application import POLICY, PageRoutes, pages
+from bundle_router.service.pages.publishing import publish
+from bundle_router.service.pages.rendering import Links
+from bundle_router.service.refusals import ScopedMount
+from bundle_router.workbench.run_reader import RunReader, open_reader
 from starlette.routing import Route
 from starlette.testclient import TestClient
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 from bundle_router import Router, Step
-from bundle_router.serving.pages.publishing import publish
-from bundle_router.wiring.run_reader import RunReader, open_reader
+from bundle_router.service.pages.publishing import publish
+from bundle_router.workbench.run_reader import RunReader, open_reader
 
 from tests.pages.browsing import BrowserThread, browsed, served
 from tests.pages.conftest import CONFIG

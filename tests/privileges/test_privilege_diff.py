@@ -25,7 +25,7 @@ from bundle_router.core.catalog import (
     Settings,
 )
 from bundle_router.core.decide.plans import permitted_tools
-from bundle_router.core.models import (
+from bundle_router.core.values import (
     Activation,
     BinaryForm,
     BinaryRule,

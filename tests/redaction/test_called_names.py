@@ -36,8 +36,8 @@ SPELLINGS = {
     "between spaces": " {} ",
 }
 FOUND_IN_TEXT = ("bare", "of a server", "between spaces")
-"""Spellings in which free text (the arguments of `call_tool`) is redacted, too: not a token within a
-word (SECURITY.md).
+"""Spellings in which free text (the arguments of `call_tool`) is redacted, too: not a token within
+a word (SECURITY.md).
 """
 
 

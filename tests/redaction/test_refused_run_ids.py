@@ -90,8 +90,8 @@ def test_no_answer_and_no_log_line_of_the_service_holds_it(
     from urllib.parse import quote
 
     import httpx2
-    from bundle_router.serving import serve
-    from bundle_router.serving.pages.service_pages import PageSources, service_pages
+    from bundle_router.service import serve
+    from bundle_router.service.pages.service_pages import PageSources, service_pages
 
     id_, wrong = IDS[name], []
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 from bundle_router import Router, Step
-from bundle_router.core.models import Media, Text
-from bundle_router.core.tools.artifact_handles import handles_in
+from bundle_router.core.results.artifact_handles import handles_in
+from bundle_router.core.values import Media, Text
 from bundle_router.errors import RequestError
 from bundle_router.tool import LocalTool, ToolContext, ToolOutput
 from pydantic import BaseModel

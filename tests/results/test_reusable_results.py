@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from bundle_router.core.catalog import Bundle, Catalog, Reuse, Server
-from bundle_router.core.tools.reusable_results import (
+from bundle_router.core.results.reusable_results import (
     HERE,
     MAX_BYTES,
     MAX_ENTRIES,
@@ -25,7 +25,7 @@ from bundle_router.core.tools.reusable_results import (
     place_of,
     reuse_of,
 )
-from bundle_router.core.tools.shaping import Blob, MediaFacts, ShapedResult
+from bundle_router.core.results.shaping import Blob, MediaFacts, ShapedResult
 from bundle_router.testing import small_catalog
 
 TOOLS = ("get", "set", "run", "send", "hinted", "again", "free")

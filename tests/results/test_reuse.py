@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from bundle_router import Router, Step, StepPolicy, load_catalog
 from bundle_router.core.catalog import Bundle, Card, Catalog, Reuse, Server
-from bundle_router.core.models import Media, Text
-from bundle_router.core.tools.reusable_results import CachedResult, ResultCache, ReusableCall
-from bundle_router.core.tools.shaping import ShapedResult
+from bundle_router.core.results.reusable_results import CachedResult, ResultCache, ReusableCall
+from bundle_router.core.results.shaping import ShapedResult
+from bundle_router.core.values import Media, Text
 from bundle_router.engine.reuse import CallOutcome, ResultReuse
 from bundle_router.errors import ConfigError, KeyConflict
 from bundle_router.testing import FakeClock
@@ -480,7 +480,7 @@ def test_a_change_leaves_a_read_of_another_server_that_is_under_way() -> None:
 def test_a_tool_that_one_bundle_says_may_write_and_another_that_it_reads_is_taken_for_neither() -> (
     None
 ):
-    from bundle_router.core.tools.reusable_results import is_read_only
+    from bundle_router.core.results.reusable_results import is_read_only
 
     assert not is_read_only(catalog(), "s.get")
     assert not is_read_only(catalog(), "s.set")

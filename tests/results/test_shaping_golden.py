@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from bundle_router.adapters.media import describe
-from bundle_router.core.tools.shaping import ShapedResult, shape
-from bundle_router.core.tools.shaping.shape import looks_like_error
-from bundle_router.core.tools.transport.blocks import blocks_of
+from bundle_router.core.results.shaping import ShapedResult, shape
+from bundle_router.core.results.shaping.shape import looks_like_error
+from bundle_router.core.servers.transport.blocks import blocks_of
 
 RECORDED = Path(__file__).parent.parent / "data" / "results"
 CASES = sorted(path.stem for path in RECORDED.glob("*__*.json"))

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 from bundle_router.adapters.media import describe
-from bundle_router.core.models import Block, Data, Media, Text
-from bundle_router.core.tools.shaping import json_text, references, shape, visible
-from bundle_router.core.tools.shaping.shape import _SHORT_PLAIN
-from bundle_router.core.tools.shaping.visible import slices
-from bundle_router.core.tools.transport.blocks import blocks_of
+from bundle_router.core.results.shaping import json_text, shape, visible
+from bundle_router.core.results.shaping import payloads as payload_rules
+from bundle_router.core.results.shaping.shape import _SHORT_PLAIN
+from bundle_router.core.results.shaping.visible import slices
+from bundle_router.core.servers.transport.blocks import blocks_of
+from bundle_router.core.values import Block, Data, Media, Text
 from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
@@ -198,8 +199,10 @@ pieces = st.builds(
 @example("\\/" * 256 + "==")
 @example("x " + "\\" + "/" * 256)
 def test_payloads_are_found_piece_by_piece_as_they_were_in_one_go(text: str) -> None:
-    assert list(references._runs(text)) == [found.span() for found in RUNS.finditer(text)]
-    assert list(references._line_blocks(text)) == [found.span() for found in BLOCKS.finditer(text)]
+    assert list(payload_rules._runs(text)) == [found.span() for found in RUNS.finditer(text)]
+    assert list(payload_rules._line_blocks(text)) == [
+        found.span() for found in BLOCKS.finditer(text)
+    ]
     assert "".join(slices(text)) == text
 
 
@@ -224,7 +227,7 @@ HIDDEN = [
 def test_no_text_holds_the_interpreter_longer_than_a_slice_takes(
     unit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = sys.modules["bundle_router.core.tools.shaping.visible"]
+    module = sys.modules["bundle_router.core.results.shaping.visible"]
     real, seen = vars(module)["_escape_invisible"], list[int]()
 
     def recorded(part: str) -> str:
@@ -349,7 +352,7 @@ def test_a_large_value_is_written_once_and_once_more_for_its_artifact() -> None:
 
 def test_a_value_without_payloads_is_shaped_without_being_copied() -> None:
     value = {"rows": [{"id": 1, "text": "x " * 150, "tags": ["a", "b"]}] * 50}
-    found = references.References(describe)
+    found = payload_rules.References(describe)
     assert found.value(value) is value
     with_one = {"rows": ["data:image/png;base64," + base64.b64encode(PNG).decode()]}
     assert found.value(with_one)["rows"][0].startswith("[artifact ")
@@ -492,7 +495,7 @@ plain_or_not = st.recursive(
 @example({"uri": "u", "blob": "QUJD"})
 def test_a_value_that_is_called_plain_has_no_payload(value: Any) -> None:
     if json_text.JsonSizes(value).is_plain:
-        found = references.References(describe)
+        found = payload_rules.References(describe)
         assert found.value(value) == value
         assert not found.blobs
 
@@ -502,7 +505,7 @@ def test_a_value_is_called_plain_down_to_the_level_where_more_is_left_out(levels
     value: Any = 1
     for _ in range(levels):
         value = [value]
-    left_out = references.References(describe).value(value) is not value
+    left_out = payload_rules.References(describe).value(value) is not value
     assert not (left_out and json_text.JsonSizes(value).is_plain)
     assert left_out == (levels > 100)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from bundle_router.core.models import Block, Data, Media, Text
-from bundle_router.core.models.canonical import PIECE, encode, encode_large
-from bundle_router.core.tools.shaping import is_small
-from bundle_router.core.tools.shaping.json_text import encode_small
+from bundle_router.core.results.shaping import is_small
+from bundle_router.core.results.shaping.json_text import encode_small
+from bundle_router.core.values import Block, Data, Media, Text
+from bundle_router.core.values.canonical import PIECE, encode, encode_large
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ import pytest
 from bundle_router.adapters.archive import Archive
 from bundle_router.adapters.run_log import POSIX, DiskRunLog, DiskRunStore, Storage
 from bundle_router.core.catalog import Durability
-from bundle_router.core.models.canonical import digest, encode, time_text
 from bundle_router.core.records.chain import Record
 from bundle_router.core.records.run_header import RunHeader
+from bundle_router.core.values.canonical import digest, encode, time_text
 from bundle_router.ports import ArtifactStore, Redactor
 
 CATALOG = encode({"schema": "bundle-router.catalog/1", "bundles": []})

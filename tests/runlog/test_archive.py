@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from bundle_router.adapters.archive import prune
 from bundle_router.cli import main
-from bundle_router.core.models.canonical import digest, encode
 from bundle_router.core.records.chain import genesis, seal
 from bundle_router.core.records.run_header import RunHeader, catalog_file
+from bundle_router.core.values.canonical import digest, encode
 from bundle_router.errors import CorruptRun, UnknownRun
 
 from tests.profiles import rounds

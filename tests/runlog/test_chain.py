@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router.core.models.canonical import digest
 from bundle_router.core.records import chain
 from bundle_router.core.records.chain import (
     FILES,
@@ -29,6 +28,7 @@ from bundle_router.core.records.chain import (
     unseal,
     with_opening,
 )
+from bundle_router.core.values.canonical import digest
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from bundle_router.adapters.redaction import SecretRedactor
-from bundle_router.core.models.canonical import EncodedObject, EncodedRows
 from bundle_router.core.records.chain import encode_clean, encode_record
+from bundle_router.core.values.canonical import EncodedObject, EncodedRows
 from hypothesis import given
 from hypothesis import strategies as st
 

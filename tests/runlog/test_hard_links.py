@@ -12,7 +12,7 @@ from bundle_router import Router, Step
 from bundle_router.adapters.archive.head_files import FolderHeads
 from bundle_router.cli import main
 from bundle_router.errors import RouterError, StorageError
-from bundle_router.serving.tokens import AccessTokens
+from bundle_router.service.tokens import AccessTokens
 from bundle_router.tool import LocalServer
 
 CONFIG = {

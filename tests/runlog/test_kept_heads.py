@@ -25,10 +25,10 @@ from bundle_router.adapters.archive import Archive, FolderHeads, head_files, pru
 from bundle_router.adapters.archive.head_files import HeadKeepingStore
 from bundle_router.adapters.run_log import DiskRunStore
 from bundle_router.cli import main
-from bundle_router.core.models.canonical import digest_of
 from bundle_router.core.records.chain import FILES, Appended, genesis, parse, seal, unseal
 from bundle_router.core.records.heads import StoredHead, faults_of_head, missing_runs
 from bundle_router.core.records.run_header import RunHeader
+from bundle_router.core.values.canonical import digest_of
 from bundle_router.errors import CorruptRun, StorageError, UnknownRun
 from bundle_router.testing import FakeClock
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from bundle_router.adapters.run_log.run_files import release_kept
-from bundle_router.core.models.canonical import digest, encode
 from bundle_router.core.records.chain import genesis, unseal
+from bundle_router.core.values.canonical import digest, encode
 from bundle_router.errors import CorruptRun, RequestError, RunBusy, StorageError
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from bundle_router.adapters.run_log import POSIX, DiskRunStore
 from bundle_router.adapters.run_log.log import ALONE_S, ID_DIGITS, WAIT_S
-from bundle_router.core.models.canonical import digest
 from bundle_router.core.records.chain import Appended, RepairedTail, Writer
+from bundle_router.core.values.canonical import digest
 from bundle_router.errors import CorruptRun, RunBusy, StorageError
 
 from tests.runlog.watched_storage import (

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from bundle_router.adapters.archive import Archive
 from bundle_router.cli import main
-from bundle_router.core.models.canonical import digest_of
 from bundle_router.core.records.chain import seal, unseal
 from bundle_router.core.records.receipt import check_receipt
+from bundle_router.core.values.canonical import digest_of
 from bundle_router.errors import CorruptRun, RequestError
 
 RECORDED = Path(__file__).parent.parent / "data" / "runs" / "0.1.0-first-layout"

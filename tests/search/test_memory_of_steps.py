@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from bundle_router.adapters.bm25 import english_stemmer
-from bundle_router.core.models import RecentStep
 from bundle_router.core.search.fit import TRUSTS, Recalling, fit_memory, fold_of
 from bundle_router.core.search.index import NearDocument
 from bundle_router.core.search.memory import (
@@ -24,6 +23,7 @@ from bundle_router.core.search.recall import Recollection, key_of
 from bundle_router.core.search.request import Request, marks_of
 from bundle_router.core.search.text import Analyzer
 from bundle_router.core.search.trials import quality_of
+from bundle_router.core.values import RecentStep
 from hypothesis import given
 from hypothesis import strategies as st
 

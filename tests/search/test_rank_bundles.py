@@ -4,11 +4,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from bundle_router.core.models import RecentStep, Step
-from bundle_router.core.models.evidence import FLOOR, Evidence
 from bundle_router.core.search.documents import BundleText, ToolText
 from bundle_router.core.search.ranking import Search
 from bundle_router.core.search.request import Request
+from bundle_router.core.values import RecentStep, Step
+from bundle_router.core.values.evidence import FLOOR, Evidence
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -18,7 +18,11 @@ from bundle_router.core.catalog import (
     Settings,
 )
 from bundle_router.core.decide.decide import Question, decide
-from bundle_router.core.models import (
+from bundle_router.core.records.replayed import conclude
+from bundle_router.core.search.corpus import corpus_of, texts_of
+from bundle_router.core.search.ranking import Search
+from bundle_router.core.search.text import Analyzer
+from bundle_router.core.values import (
     Activation,
     Answer,
     Decision,
@@ -29,11 +33,7 @@ from bundle_router.core.models import (
     Reply,
     Step,
 )
-from bundle_router.core.models.canonical import digest
-from bundle_router.core.records.replayed import conclude
-from bundle_router.core.search.corpus import corpus_of, texts_of
-from bundle_router.core.search.ranking import Search
-from bundle_router.core.search.text import Analyzer
+from bundle_router.core.values.canonical import digest
 from bundle_router.engine.selecting import SearchSelector, StagedSelector
 from bundle_router.ports import Diagnostics, Readiness
 from bundle_router.testing import FakeDiagnostics

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 from bundle_router.adapters.embeddings import VectorStore, vectors_in_stages
 from bundle_router.core.catalog import Catalog
-from bundle_router.core.models import Failure
 from bundle_router.core.search.corpus import texts_of
 from bundle_router.core.search.index import Embedding, Vectors
 from bundle_router.core.search.meaning import passages_of
+from bundle_router.core.values import Failure
 from bundle_router.engine.selecting import Meanings, SearchSelector
 from bundle_router.ports import Clock
 from bundle_router.testing import FakeClock, FakeDiagnostics

@@ -6,8 +6,6 @@ from dataclasses import replace
 
 import pytest
 from bundle_router.core.catalog import Bundle, Catalog, Server
-from bundle_router.core.models import RecentStep, Step
-from bundle_router.core.models.canonical import digest_of
 from bundle_router.core.search.corpus import (
     INDEX_RULES,
     corpus_of,
@@ -16,6 +14,8 @@ from bundle_router.core.search.corpus import (
     texts_of,
 )
 from bundle_router.core.search.documents import Corpus
+from bundle_router.core.values import RecentStep, Step
+from bundle_router.core.values.canonical import digest_of
 from hypothesis import given
 from hypothesis import strategies as st
 

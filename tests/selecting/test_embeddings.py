@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 from bundle_router.adapters.embeddings import VectorStore, embed_texts, vectors_for
-from bundle_router.core.models import Failure, Reply
-from bundle_router.core.models.canonical import encode
 from bundle_router.core.records.decision_record import search_json
 from bundle_router.core.search.index import Embedding
 from bundle_router.core.search.meaning import Passage
+from bundle_router.core.values import Failure, Reply
+from bundle_router.core.values.canonical import encode
 from bundle_router.engine.selecting import SearchSelector
 from bundle_router.engine.selecting.goal_embedding import KEPT_GOALS
 from bundle_router.testing import FakeDiagnostics

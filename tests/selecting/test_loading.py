@@ -41,11 +41,11 @@ SEARCH = (
 )
 OTHERS = (
     "review.explain",
-    "core.tools.warning_light",
+    "core.servers.warning_light",
     "adapters.mcp.hub",
     "adapters.llm",
     "adapters.embeddings",
-    "serving",
+    "service",
 )
 
 

@@ -21,7 +21,15 @@ from bundle_router.core.catalog import (
 from bundle_router.core.config import ConfigFile, load
 from bundle_router.core.config.config_text import Layer
 from bundle_router.core.decide.decide import Question, decide
-from bundle_router.core.models import (
+from bundle_router.core.records.decision_record import (
+    decision_from,
+    facts_json,
+    outcome_json,
+    reply_json,
+    step_json,
+)
+from bundle_router.core.records.replayed import catalog_from, conclude, replay
+from bundle_router.core.values import (
     FAILURES,
     Activation,
     Answer,
@@ -32,16 +40,8 @@ from bundle_router.core.models import (
     SearchUse,
     Step,
 )
-from bundle_router.core.models.canonical import encode
-from bundle_router.core.models.evidence import Evidence
-from bundle_router.core.records.decision_record import (
-    decision_from,
-    facts_json,
-    outcome_json,
-    reply_json,
-    step_json,
-)
-from bundle_router.core.records.replayed import catalog_from, conclude, replay
+from bundle_router.core.values.canonical import encode
+from bundle_router.core.values.evidence import Evidence
 from bundle_router.review.lint import check
 from hypothesis import given
 from hypothesis import strategies as st

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from bundle_router.core.catalog import Bundle, Catalog, Fallback, OfferSettings, Policy, Route
 from bundle_router.core.decide.decide import decide
-from bundle_router.core.models import Activation, Decision, Facts
-from bundle_router.core.models.canonical import encode
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.records.replayed import replay
 from bundle_router.core.search.documents import MIN_WORDS
+from bundle_router.core.values import Activation, Decision, Facts
+from bundle_router.core.values.canonical import encode
 from bundle_router.testing import FakeRouter, fake_router
 
 from tests.selecting.catalogs import (

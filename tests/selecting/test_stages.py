@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 from bundle_router.core.catalog import Calibration, Catalog
 from bundle_router.core.decide.decide import decide
-from bundle_router.core.models import Activation, Decision, Facts, RecentStep, Reply
-from bundle_router.core.models.canonical import encode
 from bundle_router.core.records.decision_record import outcome_json, reply_json
 from bundle_router.core.records.replayed import conclude, replay
 from bundle_router.core.search.ranking import Search
+from bundle_router.core.values import Activation, Decision, Facts, RecentStep, Reply
+from bundle_router.core.values.canonical import encode
 from bundle_router.engine.selecting import SearchSelector
 from bundle_router.errors import NotInstalled
 from bundle_router.testing import FakeDiagnostics, fake_router
@@ -322,7 +322,7 @@ def test_the_same_question_gets_the_same_bytes_from_an_index_made_anew(
 def test_the_same_question_gets_the_same_bytes_under_any_hash_seed() -> None:
     script = (
         "from tests.selecting.catalogs import *\nfrom bundle_router.core.records.decision_record"
-        " import outcome_json\nfrom bundle_router.core.models.canonical import encode\nfor goal in"
+        " import outcome_json\nfrom bundle_router.core.values.canonical import encode\nfor goal in"
         " (SURE, EITHER, UNSURE, WRITES): print(encode(outcome_json(settled(catalog(), goal)[1])))"
     )
     printed = {

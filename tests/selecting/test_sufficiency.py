@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from bundle_router.core.catalog import MIN_LABELS, Bundle, Calibration, Catalog
-from bundle_router.core.models import EFFECTS, Effect
-from bundle_router.core.models.evidence import Evidence
 from bundle_router.core.search.passes import ScoredId
 from bundle_router.core.search.ranking import Ranking
 from bundle_router.core.search.sufficiency import REMEMBERED, SHIPPED, Judgement, is_harmless, judge
+from bundle_router.core.values import EFFECTS, Effect
+from bundle_router.core.values.evidence import Evidence
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 import pytest
 from bundle_router import Router, Step
-from bundle_router.core.models import Text
+from bundle_router.core.values import Text
 from bundle_router.tool import LocalTool, ToolContext, ToolOutput
 from pydantic import BaseModel, ConfigDict
 
@@ -300,7 +300,7 @@ class Site:
         """Runs the work beside an endpoint with the run `r` at step `some`, and looks that nothing
         of it is left. `limits` goes into router.toml.
         """
-        from bundle_router.serving import serve, serve_mcp
+        from bundle_router.service import serve, serve_mcp
 
         begin: Callable[..., Any] = serve if whole else serve_mcp
 

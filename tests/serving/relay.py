@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bundle_router import Router, Step
-from bundle_router.serving import Endpoint, serve_mcp
+from bundle_router.service import Endpoint, serve_mcp
 
 from tests.serving.everything_server import everything
 from tests.serving.plain_server import plain

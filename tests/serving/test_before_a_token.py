@@ -120,7 +120,7 @@ async def faster_than_its_bytes(port: int, most: int, *, fails: bytes = b"") -> 
 
 
 def test_work_before_a_token_grows_no_faster_than_the_bytes_at_the_service(site: Any) -> None:
-    from bundle_router.serving.pages.service_pages import PageSources, service_pages
+    from bundle_router.service.pages.service_pages import PageSources, service_pages
 
     async def work(_router: Any, endpoint: Any) -> None:
         assert await faster_than_its_bytes(endpoint.port, 30_000) == []
@@ -185,7 +185,7 @@ def test_the_proxy_of_deferral_reads_in_time_linear_in_its_bytes(tmp_path: Path)
 def test_a_body_that_needs_no_token_has_at_most_four_kilobytes(
     site: Any, target: str, chunked: bool
 ) -> None:
-    from bundle_router.serving.pages.service_pages import PageSources, service_pages
+    from bundle_router.service.pages.service_pages import PageSources, service_pages
 
     async def work(_router: Any, endpoint: Any) -> None:
         for size, refused in ((4_096, False), (4_097, True), (4_000_000, True)):
@@ -226,7 +226,7 @@ def test_a_body_that_needs_no_token_has_at_most_four_kilobytes(
 def test_the_cookie_of_a_session_is_found_among_others_and_never_guessed(
     site: Any, cookies: list[str], opens: bool
 ) -> None:
-    from bundle_router.serving.pages.service_pages import PageSources, service_pages
+    from bundle_router.service.pages.service_pages import PageSources, service_pages
 
     async def work(_router: Any, endpoint: Any) -> None:
         async with site.http(endpoint, token="") as browser:

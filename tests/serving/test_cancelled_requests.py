@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router.core.tools.transport.pass_through import Client
+from bundle_router.core.servers.transport.pass_through import Client
 
 from tests.engine.cancellation import cancel_at_each_await, cancel_at_each_turn, check_records
 from tests.serving.relay import Entry, Relay, relayed

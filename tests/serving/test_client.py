@@ -21,7 +21,7 @@ from typing import Any
 
 import bundle_router
 import pytest
-from bundle_router.core.models import Media
+from bundle_router.core.values import Media
 from bundle_router.testing.upstream import ScriptedServer, status
 from bundle_router.tool import ToolContext, ToolOutput
 

@@ -23,7 +23,7 @@ import pytest
 pytest.importorskip("mcp", reason="the endpoint needs the 'mcp' extra")
 
 from bundle_router.engine.results import Result
-from bundle_router.serving.mcp.direct import Answers, DirectPath
+from bundle_router.service.mcp.direct import Answers, DirectPath
 from mcp.server.lowlevel.server import Server
 
 from tests.profiles import rounds

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 from bundle_router.errors import RequestError, UnknownRun
-from bundle_router.serving import Keys, key_from_env, new_key
-from bundle_router.serving import requests as requests_under_way
-from bundle_router.serving.gate import Destination, destination_of, path_of
-from bundle_router.serving.mcp.mount import METHODS
-from bundle_router.serving.requests import RequestBounds, Requests
+from bundle_router.service import Keys, key_from_env, new_key
+from bundle_router.service import requests as requests_under_way
+from bundle_router.service.gate import Destination, destination_of, path_of
+from bundle_router.service.mcp.mount import METHODS
+from bundle_router.service.requests import RequestBounds, Requests
 
 pytest.importorskip("mcp", reason="the endpoint needs the 'mcp' extra")
 

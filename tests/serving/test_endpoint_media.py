@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from bundle_router.core.models import Block, Media, Text
+from bundle_router.core.values import Block, Media, Text
 from bundle_router.errors import RequestError
 from bundle_router.tool import LocalTool, ToolContext, ToolOutput
 from pydantic import BaseModel
@@ -259,7 +259,7 @@ def test_a_client_of_an_older_revision_gets_no_block_it_does_not_know(
     studio: Any, revision: str, expected: list[str]
 ) -> None:
     async def work(router: Any, _endpoint: Any) -> list[list[str]]:
-        from bundle_router.serving.mcp.served_runs import content_of
+        from bundle_router.service.mcp.served_runs import content_of
 
         async def media(uri: str, link: bool) -> dict[str, Any]:
             block: dict[str, Any] = await router.media("r", uri, format="mcp", link=link)
@@ -280,7 +280,7 @@ def test_an_artifact_is_read_as_a_resource_by_what_its_bytes_are_or_refused_in_w
     studio: Any,
 ) -> None:
     async def work(router: Any, _endpoint: Any) -> list[Any]:
-        from bundle_router.serving.mcp.served_runs import resource_of
+        from bundle_router.service.mcp.served_runs import resource_of
 
         async def media(uri: str, link: bool) -> dict[str, Any]:
             block: dict[str, Any] = await router.media("r", uri, format="mcp", link=link)

@@ -14,9 +14,9 @@ import pytest
 
 pytest.importorskip("uvicorn", reason="the endpoint needs the 'mcp' extra")
 
-from bundle_router.serving.keys import Caller
-from bundle_router.serving.listener import HELD_BYTES, CoalescingTransport
-from bundle_router.serving.mcp.mount import TOGETHER, McpMount
+from bundle_router.service.keys import Caller
+from bundle_router.service.listener import HELD_BYTES, CoalescingTransport
+from bundle_router.service.mcp.mount import TOGETHER, McpMount
 
 JSON = [(b"content-type", b"application/json"), (b"accept", b"application/json, text/event-stream")]
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from bundle_router import StepPolicy
-from bundle_router.core.tools.meta_tools.definitions import NAMES
+from bundle_router.core.exposure.meta_tools.definitions import NAMES
 from bundle_router.errors import RequestError
-from bundle_router.serving import serve_mcp
+from bundle_router.service import serve_mcp
 
 from tests.profiles import rounds
 

@@ -11,8 +11,8 @@ from pathlib import Path
 LOADED_AT_THE_FIRST_ANSWER = """
 import asyncio, json, sys, threading, urllib.error, urllib.request
 from bundle_router import Router
-from bundle_router.serving import endpoint, serve
-from bundle_router.serving.pages.service_pages import PageSources, service_pages
+from bundle_router.service import endpoint, serve
+from bundle_router.service.pages.service_pages import PageSources, service_pages
 
 may_load = threading.Event()
 load = endpoint.import_module

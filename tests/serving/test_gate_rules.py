@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 from bundle_router.errors import RequestError, StorageError
-from bundle_router.serving.address import ServiceAddress
-from bundle_router.serving.gate import Admission, judge, values_of
-from bundle_router.serving.keys import MAX_FOUND, NOBODY, Caller, Keys, NamedToken, run_tag
-from bundle_router.serving.refusals import Refusal
-from bundle_router.serving.tokens import MAX_BYTES, AccessTokens
+from bundle_router.service.address import ServiceAddress
+from bundle_router.service.gate import Admission, judge, values_of
+from bundle_router.service.keys import MAX_FOUND, NOBODY, Caller, Keys, NamedToken, run_tag
+from bundle_router.service.refusals import Refusal
+from bundle_router.service.tokens import MAX_BYTES, AccessTokens
 
 KEY = "the-endpoints-own-token-which-is-long-enough"
 ALICE = "a-token-of-alice-that-nobody-else-would-guess"

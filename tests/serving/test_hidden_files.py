@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from bundle_router import Router, Step
 from bundle_router.errors import RequestError
-from bundle_router.serving import AccessTokens
-from bundle_router.serving.endpoint import opened_keys
+from bundle_router.service import AccessTokens
+from bundle_router.service.endpoint import opened_keys
 from bundle_router.wiring import opening
 
 

@@ -19,7 +19,7 @@ schemathesis = pytest.importorskip(
 )
 pytest.importorskip("prometheus_client", reason="the service needs the 'service' extra")
 
-from bundle_router.serving.api.openapi import openapi_document  # noqa: E402 - after what it needs
+from bundle_router.service.api.openapi import openapi_document  # noqa: E402 - after what it needs
 from hypothesis import HealthCheck, Phase, given, seed, settings  # noqa: E402
 from schemathesis.generation import GenerationMode  # noqa: E402
 

@@ -1,5 +1,5 @@
-"""What a token of one principal is told of others: nothing that differs from what it is told of what
-does not exist (S-48).
+"""What a token of one principal is told of others: nothing that differs from what it is told of
+what does not exist (S-48).
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router.core.models import Step
-from bundle_router.serving import AccessTokens
+from bundle_router.core.values import Step
+from bundle_router.service import AccessTokens
 
 pytest.importorskip("prometheus_client", reason="the service needs the 'service' extra")
 

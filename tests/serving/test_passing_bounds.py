@@ -255,7 +255,7 @@ def test_a_large_answer_is_looked_through_off_every_event_loop(
     site: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, is_large: bool
 ) -> None:
     from bundle_router.adapters.mcp import faults
-    from bundle_router.core.tools.transport import pass_through
+    from bundle_router.core.servers.transport import pass_through
 
     seen: set[str] = set()
 
@@ -285,8 +285,8 @@ def test_a_large_answer_is_looked_through_off_every_event_loop(
 
 
 def test_an_error_whose_data_nest_deeper_than_can_be_written_comes_without_them() -> None:
-    from bundle_router.core.tools.transport.pass_through import ServerError, ServerReply
-    from bundle_router.serving.mcp.passage import as_sent
+    from bundle_router.core.servers.transport.pass_through import ServerError, ServerReply
+    from bundle_router.service.mcp.passage import as_sent
     from mcp.shared.exceptions import MCPError
 
     for depth in (100, 400):
@@ -296,7 +296,7 @@ def test_an_error_whose_data_nest_deeper_than_can_be_written_comes_without_them(
 
 
 def test_an_answer_that_nests_deeper_than_can_be_written_is_out_of_form() -> None:
-    from bundle_router.serving.mcp.passage import has_form
+    from bundle_router.service.mcp.passage import has_form
 
     for depth, fits in ((100, True), (400, False)):
         content = {"uri": "plain://", "text": "t", "_meta": {"deep": nested(depth)}}
@@ -381,7 +381,7 @@ def test_a_host_that_uses_the_sdk_itself_keeps_its_log(
 def test_a_resource_that_changes_without_end_is_announced_now_and_then_and_the_last_change_always() -> (
     None
 ):
-    from bundle_router.serving.mcp.following import FollowedResources
+    from bundle_router.service.mcp.following import FollowedResources
 
     async def main() -> None:
         announced, may_go_on = asyncio.Queue[str](), asyncio.Event()

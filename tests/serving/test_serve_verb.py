@@ -19,8 +19,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from bundle_router.serving import Keys
-from bundle_router.serving.keys import run_tag
+from bundle_router.service import Keys
+from bundle_router.service.keys import run_tag
 
 from tests.command_line import ROOT, run
 from tests.command_line import begin as start

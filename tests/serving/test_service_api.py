@@ -13,7 +13,7 @@ from typing import Any
 import bundle_router_client as client
 import pytest
 from bundle_router import Decision, Result, Step, Toolset
-from bundle_router.core.models import Media
+from bundle_router.core.values import Media
 from bundle_router.errors import UnknownRun
 from bundle_router.tool import ToolContext, ToolOutput
 

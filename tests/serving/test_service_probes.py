@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from bundle_router.errors import StorageError
-from bundle_router.serving.idling import IdleRuns
+from bundle_router.service.idling import IdleRuns
 
 pytest.importorskip("prometheus_client", reason="the service needs the 'service' extra")
 

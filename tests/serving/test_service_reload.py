@@ -31,7 +31,7 @@ async def until(http: Any, seen: Any) -> Any:
 def test_a_valid_edit_counts_from_the_next_step_and_an_invalid_one_not_at_all(
     site: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("bundle_router.serving.reloading.LOOK_S", 0.05)
+    monkeypatch.setattr("bundle_router.service.reloading.LOOK_S", 0.05)
     routes = site.folder / "config" / "routes.toml"
     wider = routes.read_text().replace(
         'bundles = ["kit.some"]', 'bundles = ["kit.some", "kit.later"]'
@@ -81,7 +81,7 @@ def test_a_valid_edit_counts_from_the_next_step_and_an_invalid_one_not_at_all(
 def test_nothing_is_read_again_while_nothing_changed(
     site: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bundle_router.serving.reloading.LOOK_S", 0.002)
+    monkeypatch.setattr("bundle_router.service.reloading.LOOK_S", 0.002)
     looks: list[object] = []
     read: list[bool] = []
 
@@ -113,7 +113,7 @@ def test_a_writer_at_work_never_gives_a_torn_config(
     """F-19: valid, invalid, huge and missing files, written in place and moved into place, while
     steps are routed. Every decision names a revision that was whole, and what is wrong is said.
     """
-    monkeypatch.setattr("bundle_router.serving.reloading.LOOK_S", 0.002)
+    monkeypatch.setattr("bundle_router.service.reloading.LOOK_S", 0.002)
     routes = site.folder / "config" / "routes.toml"
     valid = [
         routes.read_text(),

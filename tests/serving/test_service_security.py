@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from bundle_router import Router, Step, StepPolicy
 from bundle_router.errors import RequestError
-from bundle_router.serving import AccessTokens, ServiceAddress, serve
-from bundle_router.serving.http import NOTHING
-from bundle_router.serving.refusals import RefusalApp
+from bundle_router.service import AccessTokens, ServiceAddress, serve
+from bundle_router.service.http import NOTHING
+from bundle_router.service.refusals import RefusalApp
 
 from tests.command_line import run
 
@@ -251,7 +251,7 @@ def test_a_run_serves_one_principal_where_the_config_says_nothing(site: Any) -> 
 def test_tokens_follow_their_file_and_a_broken_one_changes_nothing(
     site: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("bundle_router.serving.reloading.LOOK_S", 0.02)
+    monkeypatch.setattr("bundle_router.service.reloading.LOOK_S", 0.02)
 
     async def work(_router: Any, endpoint: Any) -> None:
         async with site.http(endpoint, token=ALICE) as alice, site.http(endpoint) as whole:
@@ -277,7 +277,7 @@ def test_tokens_follow_their_file_and_a_broken_one_changes_nothing(
 def test_a_token_added_while_the_service_runs_counts_at_once(
     site: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bundle_router.serving.reloading.LOOK_S", 3600)
+    monkeypatch.setattr("bundle_router.service.reloading.LOOK_S", 3600)
     reads: list[int] = []
 
     class Counted(AccessTokens):
@@ -441,7 +441,7 @@ def test_a_browser_signs_in_with_a_token_and_its_cookie_is_for_pages_alone(site:
 def test_a_cookie_is_good_no_longer_than_its_token(
     site: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bundle_router.serving.reloading.LOOK_S", 0.05)
+    monkeypatch.setattr("bundle_router.service.reloading.LOOK_S", 0.05)
     late = f"late-{'x' * 40}"
     kept, gone = ENTRIES[2], (ROUTE, ["review"], "", "")
     tokens = token_file(
@@ -493,7 +493,7 @@ def test_a_token_file_that_became_a_pipe_or_a_device_is_refused_and_not_waited_f
 
 
 def test_a_token_of_a_principal_sees_no_page_as_pages_show_the_runs_of_all(site: Any) -> None:
-    from bundle_router.serving.pages.service_pages import PageSources, service_pages
+    from bundle_router.service.pages.service_pages import PageSources, service_pages
 
     async def work(_router: Any, endpoint: Any) -> None:
         async with site.http(endpoint, token=ALICE) as alice:
@@ -524,7 +524,7 @@ def test_a_token_of_a_principal_sees_no_page_as_pages_show_the_runs_of_all(site:
 
 
 def test_an_address_or_form_that_is_too_much_is_refused_and_no_fault_of_ours(site: Any) -> None:
-    from bundle_router.serving.pages.service_pages import PageSources, service_pages
+    from bundle_router.service.pages.service_pages import PageSources, service_pages
 
     fields = "&".join(f"a{number}=1" for number in range(501))
     paths = (
@@ -565,7 +565,7 @@ def test_the_config_pages_read_for_review_and_write_for_edit_alone(site: Any) ->
     """S-04 over the service itself: a token of each scope, through the gate, at every address of
     the config.
     """
-    from bundle_router.serving.pages.service_pages import PageSources, service_pages
+    from bundle_router.service.pages.service_pages import PageSources, service_pages
 
     edit = "edit-" + "x" * 40
     both = "both-" + "x" * 40
@@ -685,9 +685,8 @@ def test_no_tool_reads_or_changes_what_the_service_is_kept_by(tmp_path: Path) ->
         async with Router.open("config", runs=tmp_path / "runs", workspace=folder) as router:
             await router.route(step)
             for name in files:
-                assert (await router.call("r", "repo.read_file", {"path": name})).ok, (
-                    "a file like any other, so far"
-                )
+                read = await router.call("r", "repo.read_file", {"path": name})
+                assert read.ok is (name != "key.pem"), "a private key is shown to nobody"
             async with serve(router, tokens=tokens, address=address):
                 for name in files:
                     read = await router.call("r", "repo.read_file", {"path": name})

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router.core.tools.meta_tools.definitions import NAMES
+from bundle_router.core.exposure.meta_tools.definitions import NAMES
 
 from tests.command_line import run
 from tests.serving.test_endpoint_runs import names, text

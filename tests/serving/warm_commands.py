@@ -118,7 +118,7 @@ if __name__ == "__main__":
     import mcp.server.mcpserver  # noqa: F401 - what `serve` imports late
     import uvicorn  # noqa: F401 - the same
     from bundle_router.cli import local, main, serve  # noqa: F401 - the same
-    from bundle_router.serving import endpoint, listener  # noqa: F401 - the same
+    from bundle_router.service import endpoint, listener  # noqa: F401 - the same
 
     assert threading.active_count() == 1
     assert "uvloop" not in sys.modules, "a fork chooses its loop itself"

@@ -28,7 +28,7 @@ from bundle_router.core.config.config_text import (
     from_bytes,
 )
 from bundle_router.core.config.init_files import ignores_runs, scaffold_texts
-from bundle_router.core.models.canonical import digest_of
+from bundle_router.core.values.canonical import digest_of
 from bundle_router.errors import ConfigError, Problem, RequestError
 
 _READS: Final = 6

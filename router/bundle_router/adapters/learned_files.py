@@ -29,7 +29,7 @@ from bundle_router.adapters.learned_folder import (
     TOOLS,
 )
 from bundle_router.adapters.text_files import read_within, replace_texts
-from bundle_router.core.models.canonical import encode
+from bundle_router.core.values.canonical import encode
 from bundle_router.errors import ConfigError, Problem
 from bundle_router.review.learning.learned_values import (
     NOTHING,

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from bundle_router.tools.expressions import MAX_BYTES, compile_expression
+from bundle_router.local_tools.expressions import MAX_BYTES, compile_expression
 
 SCHEMA_PROGRAM_BYTES: Final = 256 * 1024
 """Maximum bytes of a schema pattern's program. A schema may have thousands of patterns."""

@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from bundle_router.core.tools.stubs import Program, ProgramEnd
+from bundle_router.core.exposure.stubs import Program, ProgramEnd
 from bundle_router.errors import needs_extra
 from bundle_router.ports import CallFunction
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from bundle_router.adapters.text_files import lock_folder, read_bounded, replace_texts
-from bundle_router.core.models import SERVER_NAME
-from bundle_router.core.tools.pins.reviewed import Pins
+from bundle_router.core.servers.pins.reviewed import Pins
+from bundle_router.core.values import SERVER_NAME
 from bundle_router.errors import CorruptPins, RequestError
 
 MAX_BYTES: Final = 64 * 1024 * 1024
@@ -61,7 +61,9 @@ class PinFiles:
             raise CorruptPins(
                 f"{path}: is not UTF-8 text ({error.reason} at byte {error.start})"
             ) from None
-        from bundle_router.core.tools.pins.file import pins_from_text  # loaded where there are pins
+        from bundle_router.core.servers.pins.file import (
+            pins_from_text,  # loaded where there are pins
+        )
 
         pins = pins_from_text(text, str(path))
         if pins.server != server:
@@ -114,7 +116,7 @@ class PinFiles:
         Raises StorageError, and then nothing has changed.
         """
         path = self.path(pins.server)
-        from bundle_router.core.tools.pins.file import pins_to_text
+        from bundle_router.core.servers.pins.file import pins_to_text
 
         replace_texts({path: pins_to_text(pins)})
         return path

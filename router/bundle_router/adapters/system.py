@@ -55,7 +55,7 @@ def token_counter() -> Callable[[str], int] | None:
     """Return a function that counts the tokens of a text as cl100k_base does; None without a
     tokenizer. Never uses the network: litellm carries the vocabulary that tiktoken would fetch.
     Loading it takes a second, so this is for reviews and reports. Routing uses counts made earlier,
-    which are in pins and in `bundle_router/tools/cards.json`.
+    which are in pins and in `bundle_router/local_tools/cards.json`.
     """
     carrier = find_spec("litellm")
     if carrier is None or carrier.origin is None or find_spec("tiktoken") is None:

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bundle_router.errors import storage_error
-from bundle_router.tools.descriptors import Opened
+from bundle_router.local_tools.descriptors import Opened
 
 
 def replace_texts(texts: Mapping[Path, str], *, follow: bool = True) -> None:

@@ -15,12 +15,12 @@ from bundle_router.cli.vendor import DEFAULT_FOLDER
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.config.config_text import MAX_BYTES, ConfigFile
 from bundle_router.core.config.problem_report import excerpt_lines
-from bundle_router.core.tools.pins.reviewed import Pins
+from bundle_router.core.servers.pins.reviewed import Pins
 from bundle_router.errors import Problem
 from bundle_router.review.lint import unused_local
 from bundle_router.review.unrouted import unpickable_line
 from bundle_router.review.vendor import drifted_wrappers, module_name
-from bundle_router.wiring.server_reviews import Review, json_of, lines_of, remote_servers, review
+from bundle_router.workbench.server_reviews import Review, json_of, lines_of, remote_servers, review
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -45,8 +45,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from bundle_router.adapters.config_files import content_file, displayed_path, read_config
     from bundle_router.core.config.resolve import resolve
+    from bundle_router.local_tools.workspace.grammar import problems as check_binary
     from bundle_router.review.lint import check, pin_problems, unpinned_servers
-    from bundle_router.tools.workspace.grammar import problems as check_binary
     from bundle_router.wiring.catalogs import (
         declared_files,
         local_cards,

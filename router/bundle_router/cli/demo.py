@@ -22,10 +22,10 @@ from bundle_router.cli.local import local_servers
 from bundle_router.cli.output import heading, say, say_whole, table
 from bundle_router.cli.route import new_run_id
 from bundle_router.cli.shared_arguments import add_config, add_runs, config_folder
-from bundle_router.core.models import Decision, Step
-from bundle_router.core.tools.admission import admit
-from bundle_router.core.tools.exposure.placements import Toolset
-from bundle_router.core.tools.pins.reviewed import approve
+from bundle_router.core.exposure.placements import Toolset
+from bundle_router.core.servers.admission import admit
+from bundle_router.core.servers.pins.reviewed import approve
+from bundle_router.core.values import Decision, Step
 from bundle_router.demo import trouble
 from bundle_router.demo.real_servers import (
     INSTALL,
@@ -46,7 +46,7 @@ from bundle_router.demo.workflow import run as run_workflow
 from bundle_router.errors import NotInstalled
 from bundle_router.review.sentences import selection_lines
 from bundle_router.wiring.catalogs import LocalServers
-from bundle_router.wiring.server_reviews import Review, remote_servers, review
+from bundle_router.workbench.server_reviews import Review, remote_servers, review
 
 
 def declare(parser: argparse.ArgumentParser) -> None:

@@ -98,7 +98,7 @@ class _Loaded:
 
 def _load_side(text: str, arguments: argparse.Namespace, stack: ExitStack) -> _Loaded:
     """Load a folder, or its content in a git revision. Raises ConfigError, RequestError."""
-    from bundle_router.wiring.config_folders import load_with_places, revision_folder
+    from bundle_router.workbench.config_folders import load_with_places, revision_folder
 
     local = local_servers(arguments)
     if Path(text).is_dir():

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bundle_router.core.search.ranking import Memories
     from bundle_router.review.evaluation import LabelledRow, Measures
     from bundle_router.review.model_comparison import Estimate, ModelFigures
-    from bundle_router.wiring.model_trials import ModelComparison
+    from bundle_router.workbench.model_trials import ModelComparison
 
 LABELLED: Final = ".jsonl"
 FORMS: Final = """\
@@ -271,7 +271,7 @@ def compare_models(
     Raises RequestError if there is nothing to route.
     """
     from bundle_router.review.evaluation import unknown_ids
-    from bundle_router.wiring.model_trials import ModelTrials
+    from bundle_router.workbench.model_trials import ModelTrials
 
     if not sets or len(sets) != len(arguments.files):
         raise RequestError(

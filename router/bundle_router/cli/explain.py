@@ -20,8 +20,8 @@ from bundle_router.cli.shared_arguments import (
     config_folder,
     step_from,
 )
-from bundle_router.core.models import Step
 from bundle_router.core.records.decision_record import DecisionRecord
+from bundle_router.core.values import Step
 from bundle_router.errors import RequestError
 from bundle_router.review.explanation import Explanation, explain
 from bundle_router.review.sentences import selection_lines

@@ -106,8 +106,8 @@ def _appended(
 ) -> dict[Path, str]:
     from bundle_router.adapters.config_files import read_config
     from bundle_router.core.config import from_bytes
+    from bundle_router.local_tools.workspace.grammar import problems as check_binary
     from bundle_router.review.lint import check
-    from bundle_router.tools.workspace.grammar import problems as check_binary
     from bundle_router.wiring.catalogs import declared_files, local_cards
 
     new_texts = {}

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
-from bundle_router.core.models import SERVER_NAME, LocalServer, LocalTool
+from bundle_router.core.values import SERVER_NAME, LocalServer, LocalTool
 from bundle_router.errors import RequestError
 
 _FORM: Final = "write --local NAME=module:TOOLS, such as --local tickets=our_engine.tools:TOOLS"

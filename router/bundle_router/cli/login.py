@@ -10,15 +10,15 @@ from bundle_router.cli.local import local_servers
 from bundle_router.cli.output import counted, print_result
 from bundle_router.cli.shared_arguments import add_config, add_json, config_folder
 from bundle_router.core.catalog import Catalog, Server
-from bundle_router.core.tools.shaping import visible
+from bundle_router.core.results.shaping import visible
 from bundle_router.errors import RequestError, ToolFailure
-from bundle_router.wiring.server_reviews import remote_servers
+from bundle_router.workbench.server_reviews import remote_servers
 
 MAX_TIMEOUT_S = 3_600.0
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    from bundle_router.wiring.logins import LOGIN_S
+    from bundle_router.workbench.logins import LOGIN_S
 
     parser.add_argument("server", metavar="SERVER", help="a server of servers.toml")
     parser.add_argument(
@@ -52,7 +52,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from bundle_router.wiring import load_catalog
-    from bundle_router.wiring.logins import log_in, log_out
+    from bundle_router.workbench.logins import log_in, log_out
 
     catalog = load_catalog(config_folder(arguments), local=local_servers(arguments))
     server = _server(catalog, arguments.server)

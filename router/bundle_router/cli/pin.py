@@ -12,12 +12,12 @@ from bundle_router.cli.local import local_servers
 from bundle_router.cli.output import counted, print_json, progress, say
 from bundle_router.cli.shared_arguments import add_config, add_development, add_json, config_folder
 from bundle_router.core.catalog import Catalog
-from bundle_router.core.tools.pins.reviewed import approve
+from bundle_router.core.servers.pins.reviewed import approve
 from bundle_router.errors import RequestError
 from bundle_router.review.imports import bundle_text
 from bundle_router.review.unrouted import unpickable_line
 from bundle_router.wiring.catalogs import LocalServers
-from bundle_router.wiring.server_reviews import Review, json_of, lines_of, remote_servers, review
+from bundle_router.workbench.server_reviews import Review, json_of, lines_of, remote_servers, review
 
 
 def declare(parser: argparse.ArgumentParser) -> None:

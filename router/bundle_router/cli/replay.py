@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     differs in any way. For an early run (`RunHeader.is_early`) only other bundles count, and other
     differences are named.
     """
-    from bundle_router.wiring.config_folders import load_with_places, open_replays
+    from bundle_router.workbench.config_folders import load_with_places, open_replays
 
     archive = archive_of(arguments)
     if arguments.local and not arguments.config:

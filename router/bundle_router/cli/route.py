@@ -11,8 +11,8 @@ from bundle_router.cli.output import print_json, say, say_whole, table
 from bundle_router.cli.shared_arguments import add_opening, add_step, open_router, step_from
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide.ceiling import ceiling_of
-from bundle_router.core.models import Decision, Step
 from bundle_router.core.records.decision_record import outcome_json
+from bundle_router.core.values import Decision, Step
 from bundle_router.errors import RequestError
 from bundle_router.review.sentences import exposure_line, selection_lines
 

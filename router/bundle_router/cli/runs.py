@@ -381,8 +381,8 @@ def _index(arguments: argparse.Namespace) -> int:
 
 
 def _publish(arguments: argparse.Namespace) -> int:
-    from bundle_router.serving.pages.publishing import publish
-    from bundle_router.wiring.run_reader import open_reader
+    from bundle_router.service.pages.publishing import publish
+    from bundle_router.workbench.run_reader import open_reader
 
     with closing(
         open_reader(arguments.runs, store=arguments.store, config=config_folder(arguments))

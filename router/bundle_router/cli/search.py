@@ -14,11 +14,11 @@ from bundle_router.cli.local import local_servers
 from bundle_router.cli.output import print_json, say, table
 from bundle_router.cli.shared_arguments import ADDRESS, add_config, add_json, config_folder
 from bundle_router.core.catalog import Catalog
-from bundle_router.core.models import Facts, Step
 from bundle_router.core.search.memory import Memory
 from bundle_router.core.search.ranking import NO_MEMORIES, Memories, Search
 from bundle_router.core.search.request import Request
 from bundle_router.core.search.sufficiency import Judgement
+from bundle_router.core.values import Facts, Step
 from bundle_router.errors import RequestError
 
 

@@ -31,11 +31,11 @@ from bundle_router.cli.shared_arguments import (
     step_from,
 )
 from bundle_router.cli.tools import warn_of_lost
-from bundle_router.core.models import RUN_ID, Step
+from bundle_router.core.values import RUN_ID, Step
 from bundle_router.errors import RequestError, RouterError
 
 if TYPE_CHECKING:
-    from bundle_router.serving import Endpoint
+    from bundle_router.service import Endpoint
     from bundle_router.wiring import Router
 
 
@@ -87,7 +87,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from bundle_router.serving import key_from_env, new_key, require_extra
+    from bundle_router.service import key_from_env, new_key, require_extra
 
     require_extra("mcp" if arguments.mcp_only else "service")
     if arguments.run is not None and not RUN_ID.fullmatch(arguments.run):
@@ -162,7 +162,7 @@ def _first_step(arguments: argparse.Namespace) -> Step | None:
 async def _serve(
     arguments: argparse.Namespace, step: Step | None, key: str, clients: Clients
 ) -> None:
-    from bundle_router.serving import AccessTokens, ServiceAddress, serve, serve_mcp
+    from bundle_router.service import AccessTokens, ServiceAddress, serve, serve_mcp
 
     begin = serve_mcp if arguments.mcp_only else serve
     tls = (arguments.tls_cert, arguments.tls_key)
@@ -203,7 +203,7 @@ async def _serve(
 def _spare_collector() -> None:
     """Exclude permanent objects from garbage collections, during which no request is answered."""
     import_module(
-        "bundle_router.serving.mcp.protocol"
+        "bundle_router.service.mcp.protocol"
     )  # loaded in another thread: this waits for it
     gc.freeze()
 
@@ -214,7 +214,7 @@ def _pages(arguments: argparse.Namespace, router: Router) -> Iterator[dict[str, 
     if arguments.mcp_only:
         yield {}
         return
-    from bundle_router.serving.pages.service_pages import PageSources, service_pages
+    from bundle_router.service.pages.service_pages import PageSources, service_pages
 
     sources = PageSources(
         runs=arguments.runs,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 from bundle_router.cli.local import add_local, local_servers
 from bundle_router.cli.output import say_skipped
 from bundle_router.core.config.config_text import FILE_NAMES
-from bundle_router.core.models import Step, StepPolicy, Trust
+from bundle_router.core.values import Step, StepPolicy, Trust
 from bundle_router.errors import CorruptRun, RequestError, StorageError, UnknownRun
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from bundle_router.errors import RequestError
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    from bundle_router.serving.keys import SCOPES
+    from bundle_router.service.keys import SCOPES
 
     parser.add_argument("name", help="its name in logs and records")
     parser.add_argument(
@@ -41,7 +41,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from bundle_router.serving.tokens import AccessTokens
+    from bundle_router.service.tokens import AccessTokens
 
     try:
         expires = datetime.fromisoformat(arguments.expires) if arguments.expires else None

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from bundle_router.core.models import Trust
+from bundle_router.core.values import Trust
 
 FOLDER_VARIABLE: Final = "BUNDLE_ROUTER_TEST_SERVERS"
 FOLDERS: Final = (".servers", ".")

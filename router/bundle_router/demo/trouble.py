@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from bundle_router.core.models import Step
+from bundle_router.core.values import Step
 from bundle_router.demo import faulty
 from bundle_router.demo.real_servers import Calls, DemoServer
 from bundle_router.engine.results import Result

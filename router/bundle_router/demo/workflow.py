@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bundle_router.core.config.config_text import FILE_NAMES
-from bundle_router.core.models import Decision, Step
+from bundle_router.core.values import Decision, Step
 from bundle_router.demo.repository import Repository
 from bundle_router.engine.results import Result
 from bundle_router.testing.upstream import Exchange, ScriptedServer, choice, completion, status

@@ -25,8 +25,7 @@ from typing import Any, Final
 
 from bundle_router.core.catalog import Server
 from bundle_router.core.decide.budgets import HEAD
-from bundle_router.core.models.canonical import PIECE, budget_left, digest, encode, encode_large
-from bundle_router.core.tools.artifact_handles import (
+from bundle_router.core.results.artifact_handles import (
     PREFIX,
     Handle,
     encoded,
@@ -34,9 +33,10 @@ from bundle_router.core.tools.artifact_handles import (
     fill_arguments,
     handles_in,
 )
-from bundle_router.core.tools.shaping import Blob
-from bundle_router.core.tools.shaping.json_text import JsonSizes
-from bundle_router.core.tools.shaping.references import LONG, References
+from bundle_router.core.results.shaping import Blob
+from bundle_router.core.results.shaping.json_text import JsonSizes
+from bundle_router.core.results.shaping.payloads import LONG, References
+from bundle_router.core.values.canonical import PIECE, budget_left, digest, encode, encode_large
 from bundle_router.engine.engine_ports import EnginePorts
 from bundle_router.engine.surface import CallTarget, RunState
 from bundle_router.errors import CorruptRun, RequestError, StorageError

@@ -35,17 +35,17 @@ from weakref import WeakValueDictionary
 
 from bundle_router.core.decide import budgets
 from bundle_router.core.decide.budgets import Totals
-from bundle_router.core.models import Outcome, Text
-from bundle_router.core.models.canonical import time_text
-from bundle_router.core.models.folders import TOP
+from bundle_router.core.exposure.meta_tools.resolving import ResolvedName
+from bundle_router.core.exposure.meta_tools.signatures import takes_nothing
 from bundle_router.core.records.call_records import CallFinished, CallStarted
 from bundle_router.core.records.fold import KeyedCall
-from bundle_router.core.tools.meta_tools.resolving import ResolvedName
-from bundle_router.core.tools.meta_tools.signatures import takes_nothing
-from bundle_router.core.tools.reusable_results import ReusableCall, may_repeat
-from bundle_router.core.tools.shaping import ShapedResult, shape
-from bundle_router.core.tools.transport.pass_through import narrow_client, passes
-from bundle_router.core.tools.transport.tool_servers import CallPlace, Scope
+from bundle_router.core.results.reusable_results import ReusableCall, may_repeat
+from bundle_router.core.results.shaping import ShapedResult, shape
+from bundle_router.core.servers.transport.pass_through import narrow_client, passes
+from bundle_router.core.servers.transport.tool_servers import CallPlace, Scope
+from bundle_router.core.values import Outcome, Text
+from bundle_router.core.values.canonical import time_text
+from bundle_router.core.values.folders import TOP
 from bundle_router.engine.engine_ports import CallPorts, EnginePorts
 from bundle_router.engine.open_runs import MOVED_AT_MOST, OpenRun
 from bundle_router.engine.results import (

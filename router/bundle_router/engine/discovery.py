@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from bundle_router.core.catalog import Bundle, Catalog
-from bundle_router.core.models import DRIFT_CODES, Facts
-from bundle_router.core.models.patterns import matches
+from bundle_router.core.values import DRIFT_CODES, Facts
+from bundle_router.core.values.patterns import matches
 from bundle_router.engine.surface import RunState, exposed_now
 from bundle_router.engine.upstreams import Servers
 

@@ -20,17 +20,17 @@ from weakref import WeakKeyDictionary
 
 from bundle_router.core.catalog import Catalog, Feature
 from bundle_router.core.decide.budgets import Totals
-from bundle_router.core.models import Decision, Facts, Step
-from bundle_router.core.models.folders import TOP, relative_folder
-from bundle_router.core.tools.artifact_handles import PREFIX
-from bundle_router.core.tools.exposure.names import names_in
-from bundle_router.core.tools.exposure.placements import Toolset
-from bundle_router.core.tools.meta_tools.coercion import CallTool, parse
-from bundle_router.core.tools.meta_tools.definitions import EXECUTE, NAMES
-from bundle_router.core.tools.pins.reviewed import Pins
-from bundle_router.core.tools.reusable_results import may_repeat
-from bundle_router.core.tools.shaping.media_forms import media_form
-from bundle_router.core.tools.transport.pass_through import Client
+from bundle_router.core.exposure.meta_tools.coercion import CallTool, parse
+from bundle_router.core.exposure.meta_tools.definitions import EXECUTE, NAMES
+from bundle_router.core.exposure.names import names_in
+from bundle_router.core.exposure.placements import Toolset
+from bundle_router.core.results.artifact_handles import PREFIX
+from bundle_router.core.results.reusable_results import may_repeat
+from bundle_router.core.results.shaping.media_forms import media_form
+from bundle_router.core.servers.pins.reviewed import Pins
+from bundle_router.core.servers.transport.pass_through import Client
+from bundle_router.core.values import Decision, Facts, Step
+from bundle_router.core.values.folders import TOP, relative_folder
 from bundle_router.engine.arguments import (
     Arguments,
     check_arguments,

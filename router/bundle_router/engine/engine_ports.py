@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bundle_router.core.tools.meta_tools.artifact_pages import Finder
-from bundle_router.core.tools.shaping import MediaFacts
+from bundle_router.core.exposure.meta_tools.artifact_pages import Finder
+from bundle_router.core.results.shaping import MediaFacts
 from bundle_router.engine.reuse import ResultReuse
 from bundle_router.ports import (
     Clock,

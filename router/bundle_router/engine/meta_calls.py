@@ -20,9 +20,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from bundle_router.core.models import META_SERVER, Outcome, Text
-from bundle_router.core.models.artifacts import Artifact
-from bundle_router.core.tools.meta_tools.artifact_pages import (
+from bundle_router.core.exposure.meta_tools.artifact_pages import (
     describe_media,
     literal,
     queried,
@@ -30,7 +28,7 @@ from bundle_router.core.tools.meta_tools.artifact_pages import (
     search_lines,
     text_of,
 )
-from bundle_router.core.tools.meta_tools.coercion import (
+from bundle_router.core.exposure.meta_tools.coercion import (
     GetToolDetails,
     ListTools,
     Malformed,
@@ -41,7 +39,7 @@ from bundle_router.core.tools.meta_tools.coercion import (
     Wanted,
     parse,
 )
-from bundle_router.core.tools.meta_tools.descriptions import (
+from bundle_router.core.exposure.meta_tools.descriptions import (
     MetaAnswer,
     VisibleTools,
     describe_tool,
@@ -50,7 +48,9 @@ from bundle_router.core.tools.meta_tools.descriptions import (
     list_bundles,
     selected_text,
 )
-from bundle_router.core.tools.shaping import MediaFacts
+from bundle_router.core.results.shaping import MediaFacts
+from bundle_router.core.values import META_SERVER, Outcome, Text
+from bundle_router.core.values.artifacts import Artifact
 from bundle_router.engine.arguments import Arguments
 from bundle_router.engine.calls import refuse, why_missing, within_budget
 from bundle_router.engine.engine_ports import CallPorts, EnginePorts

@@ -28,13 +28,13 @@ from typing import Any, Final, TypeVar
 
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide.budgets import Totals
-from bundle_router.core.models import Activation
-from bundle_router.core.models.words import shown_run_id
 from bundle_router.core.records.call_records import CallFinished, CallRecord, RequestPassed
 from bundle_router.core.records.chain import Writer
 from bundle_router.core.records.decision_record import BudgetKey, DecisionRecord
 from bundle_router.core.records.fold import RunFold
 from bundle_router.core.records.run_header import RunHeader
+from bundle_router.core.values import Activation
+from bundle_router.core.values.words import shown_run_id
 from bundle_router.engine.surface import RunState
 from bundle_router.errors import (
     RequestError,

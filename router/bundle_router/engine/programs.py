@@ -27,12 +27,8 @@ from typing import Any, Final
 
 from bundle_router.core.catalog import Bundle
 from bundle_router.core.decide.ceiling import may_call_untrusted_in_code
-from bundle_router.core.models import META_SERVER, MODES, Data, Text
-from bundle_router.core.models.canonical import digest
-from bundle_router.core.tools.meta_tools.definitions import EXECUTE
-from bundle_router.core.tools.shaping import Blob
-from bundle_router.core.tools.shaping.frame import without_frame
-from bundle_router.core.tools.stubs import (
+from bundle_router.core.exposure.meta_tools.definitions import EXECUTE
+from bundle_router.core.exposure.stubs import (
     MAX_PROGRAM,
     Program,
     ProgramEnd,
@@ -40,6 +36,10 @@ from bundle_router.core.tools.stubs import (
     functions,
     stubs,
 )
+from bundle_router.core.results.shaping import Blob
+from bundle_router.core.results.shaping.frame import without_frame
+from bundle_router.core.values import META_SERVER, MODES, Data, Text
+from bundle_router.core.values.canonical import digest
 from bundle_router.engine.calls import within_budget
 from bundle_router.engine.engine_ports import CallPorts
 from bundle_router.engine.meta_calls import MissedTool, record_missed

@@ -27,13 +27,10 @@ from functools import partial
 from typing import Any, Final
 
 from bundle_router.core.catalog import Feature, Server
-from bundle_router.core.models import Text
-from bundle_router.core.models.artifacts import Artifact
-from bundle_router.core.models.canonical import encode, time_text
 from bundle_router.core.records.call_records import RequestPassed
-from bundle_router.core.tools.shaping import ShapedResult, shape
-from bundle_router.core.tools.transport.blocks import blocks_of
-from bundle_router.core.tools.transport.pass_through import (
+from bundle_router.core.results.shaping import ShapedResult, shape
+from bundle_router.core.servers.transport.blocks import blocks_of
+from bundle_router.core.servers.transport.pass_through import (
     CHANGED,
     MAX_PASSED_BYTES,
     Client,
@@ -42,6 +39,9 @@ from bundle_router.core.tools.transport.pass_through import (
     narrow_client,
     passes,
 )
+from bundle_router.core.values import Text
+from bundle_router.core.values.artifacts import Artifact
+from bundle_router.core.values.canonical import encode, time_text
 from bundle_router.engine.calls import reserve
 from bundle_router.engine.engine_ports import CallPorts
 from bundle_router.engine.results import ended_by, may_pass, shape_blocks, store

@@ -17,15 +17,15 @@ from typing import Any, Final
 
 from bundle_router.core.decide import activation as sticky_set
 from bundle_router.core.decide.budgets import shorten_arguments
-from bundle_router.core.models import Activation, Block, Outcome
-from bundle_router.core.models.artifacts import Artifact
-from bundle_router.core.models.canonical import budget_left, time_text
+from bundle_router.core.exposure.meta_tools.definitions import READERS
 from bundle_router.core.records.call_records import CallFinished, CallStarted, ShapedSize
-from bundle_router.core.tools.meta_tools.definitions import READERS
-from bundle_router.core.tools.reusable_results import may_repeat
-from bundle_router.core.tools.shaping import Blob, Part, ShapedResult, is_small, shape
-from bundle_router.core.tools.transport.pass_through import Client, ServerReply, fits
-from bundle_router.core.tools.transport.tool_servers import Scope
+from bundle_router.core.results.reusable_results import may_repeat
+from bundle_router.core.results.shaping import Blob, Part, ShapedResult, is_small, shape
+from bundle_router.core.servers.transport.pass_through import Client, ServerReply, fits
+from bundle_router.core.servers.transport.tool_servers import Scope
+from bundle_router.core.values import Activation, Block, Outcome
+from bundle_router.core.values.artifacts import Artifact
+from bundle_router.core.values.canonical import budget_left, time_text
 from bundle_router.engine.arguments import INLINE_CHARS, MAX_NAME, Arguments
 from bundle_router.engine.engine_ports import EnginePorts
 from bundle_router.engine.open_runs import OpenRun

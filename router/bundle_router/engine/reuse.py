@@ -1,4 +1,4 @@
-"""Reuses the results of calls that only read (`bundle_router.core.tools.reusable_results` says
+"""Reuses the results of calls that only read (`bundle_router.core.results.reusable_results` says
 which).
 
 Rules:
@@ -22,9 +22,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from bundle_router.core.catalog import Catalog, Reuse
-from bundle_router.core.models import Block, Outcome
-from bundle_router.core.models.artifacts import Artifact
-from bundle_router.core.tools.reusable_results import (
+from bundle_router.core.results.reusable_results import (
     CachedResult,
     ResultCache,
     ReusableCall,
@@ -34,8 +32,10 @@ from bundle_router.core.tools.reusable_results import (
     place_of,
     reuse_of,
 )
-from bundle_router.core.tools.shaping import ShapedResult
-from bundle_router.core.tools.transport.pass_through import ServerReply
+from bundle_router.core.results.shaping import ShapedResult
+from bundle_router.core.servers.transport.pass_through import ServerReply
+from bundle_router.core.values import Block, Outcome
+from bundle_router.core.values.artifacts import Artifact
 from bundle_router.ports import Clock
 
 S_IN_NS: Final = 1_000_000_000

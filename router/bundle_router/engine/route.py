@@ -26,15 +26,15 @@ from bundle_router.core.decide import activation as sticky_set
 from bundle_router.core.decide.decide import Question, decide
 from bundle_router.core.decide.replies import admit_reply
 from bundle_router.core.decide.step_policy import refuse_unknown
-from bundle_router.core.models import Activation, Decision, Entry, Facts, RecentStep, Reply, Step
-from bundle_router.core.models.canonical import EncodedObject, time_text
-from bundle_router.core.models.folders import TOP
 from bundle_router.core.records.decision_record import (
     DecisionRecord,
     decided_inputs_digest,
     step_json,
 )
 from bundle_router.core.records.replayed import conclude
+from bundle_router.core.values import Activation, Decision, Entry, Facts, RecentStep, Reply, Step
+from bundle_router.core.values.canonical import EncodedObject, time_text
+from bundle_router.core.values.folders import TOP
 from bundle_router.engine.engine_ports import EnginePorts
 from bundle_router.engine.open_runs import (
     MOVED_AT_MOST,

@@ -26,12 +26,12 @@ from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide import budgets
 from bundle_router.core.decide.budgets import Totals
 from bundle_router.core.decide.step_policy import refuse_unknown
-from bundle_router.core.models import Activation, Grant, Step
-from bundle_router.core.models.canonical import time_text
-from bundle_router.core.models.folders import TOP, folder_seen_from, is_beneath, relative_folder
 from bundle_router.core.records.call_records import SubRunOpened
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.records.run_header import RunHeader
+from bundle_router.core.values import Activation, Grant, Step
+from bundle_router.core.values.canonical import time_text
+from bundle_router.core.values.folders import TOP, folder_seen_from, is_beneath, relative_folder
 from bundle_router.engine.open_runs import NOTHING_ACTIVE, OpenRun, RunTable, recorded_decision
 from bundle_router.errors import RequestError, UnknownRun
 from bundle_router.ports import Clock

@@ -18,17 +18,22 @@ from typing import Any, Final
 from bundle_router.core.catalog import Catalog, Server
 from bundle_router.core.decide.activation import Room, room_left, room_of
 from bundle_router.core.decide.plans import permitted_tools, plan_for
-from bundle_router.core.models import Activation, Code, Facts, Mode, Step
-from bundle_router.core.models.patterns import matches
-from bundle_router.core.records.decision_record import DecisionRecord
-from bundle_router.core.tools.exposure.placements import (
+from bundle_router.core.exposure.meta_tools.definitions import (
+    meta_definitions,
+    meta_names,
+    meta_tokens,
+)
+from bundle_router.core.exposure.meta_tools.descriptions import VisibleTools
+from bundle_router.core.exposure.meta_tools.guidance import guidance, without_tools
+from bundle_router.core.exposure.meta_tools.resolving import ResolvedName, resolve
+from bundle_router.core.exposure.placements import (
     ActiveTool,
     DeferredTool,
     Placement,
     SkillText,
     Toolset,
 )
-from bundle_router.core.tools.exposure.placing import (
+from bundle_router.core.exposure.placing import (
     as_presented,
     is_named_in,
     needs_ranking,
@@ -36,22 +41,17 @@ from bundle_router.core.tools.exposure.placing import (
     presented_bundles,
     waits,
 )
-from bundle_router.core.tools.exposure.provider_forms import (
+from bundle_router.core.exposure.provider_forms import (
     FORMATS,
     NATIVE,
     Format,
     listing,
     with_deferred,
 )
-from bundle_router.core.tools.meta_tools.definitions import (
-    meta_definitions,
-    meta_names,
-    meta_tokens,
-)
-from bundle_router.core.tools.meta_tools.descriptions import VisibleTools
-from bundle_router.core.tools.meta_tools.guidance import guidance, without_tools
-from bundle_router.core.tools.meta_tools.resolving import ResolvedName, resolve
-from bundle_router.core.tools.transport.tool_servers import Scope
+from bundle_router.core.records.decision_record import DecisionRecord
+from bundle_router.core.servers.transport.tool_servers import Scope
+from bundle_router.core.values import Activation, Code, Facts, Mode, Step
+from bundle_router.core.values.patterns import matches
 from bundle_router.errors import RequestError, expect
 from bundle_router.ports import ToolSearch
 
@@ -336,7 +336,7 @@ class Surface:
             found = self._search.rank_tools(self.catalog, query, permitted, k, answering=answering)
             if found is not None:
                 return found
-        from bundle_router.core.tools.meta_tools.plain import plain_ranking, relevant
+        from bundle_router.core.exposure.meta_tools.plain import plain_ranking, relevant
 
         ranked = plain_ranking(self.catalog, query, permitted, k)
         return relevant(self.catalog, query, ranked) if answering else ranked

@@ -27,19 +27,19 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from bundle_router.core.catalog import Catalog, Server
-from bundle_router.core.models import WHOLE_SERVER, Drift, Facts
-from bundle_router.core.models.patterns import matches
-from bundle_router.core.tools.admission import Admitted
-from bundle_router.core.tools.pins.compare import compare
-from bundle_router.core.tools.pins.reviewed import Pins, narrow_pins
-from bundle_router.core.tools.pins.usable import (
+from bundle_router.core.servers.admission import Admitted
+from bundle_router.core.servers.pins.compare import compare
+from bundle_router.core.servers.pins.reviewed import Pins, narrow_pins
+from bundle_router.core.servers.pins.usable import (
     PinSetting,
     UsableCards,
     drifted_among,
     usable,
     with_cards,
 )
-from bundle_router.core.tools.transport.tool_servers import Listing, Scope, ServerStatus
+from bundle_router.core.servers.transport.tool_servers import Listing, Scope, ServerStatus
+from bundle_router.core.values import WHOLE_SERVER, Drift, Facts
+from bundle_router.core.values.patterns import matches
 from bundle_router.errors import ToolFailure
 from bundle_router.ports import Capabilities, Clock, Diagnostics, Redactor, ToolServers
 
@@ -452,8 +452,8 @@ class Servers:
 
         Takes milliseconds a tool and decides nothing.
         """
-        from bundle_router.core.tools.warning_light import Neighbourhood
-        from bundle_router.core.tools.warning_light.inspect import (
+        from bundle_router.core.servers.warning_light import Neighbourhood
+        from bundle_router.core.servers.warning_light.inspect import (
             lights,
         )  # routing loads no warning light
 

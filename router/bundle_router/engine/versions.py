@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from bundle_router.core.tools.pins.reviewed import Pins
+from bundle_router.core.servers.pins.reviewed import Pins
 from bundle_router.engine.engine import Engine
 from bundle_router.engine.open_runs import in_thread
 from bundle_router.errors import CorruptPins

@@ -18,8 +18,8 @@ from collections.abc import Awaitable, Callable
 from functools import lru_cache, partial
 from typing import Annotated, Any, NotRequired, TypeVar
 
-from bundle_router.core.models import Decision, Step
-from bundle_router.core.tools.exposure.placements import Toolset
+from bundle_router.core.exposure.placements import Toolset
+from bundle_router.core.values import Decision, Step
 from bundle_router.engine.results import Result
 from bundle_router.errors import needs_extra
 from bundle_router.ext.step_tools import StepTools, check_parts, step_key

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from bundle_router.core.models import Step
+from bundle_router.core.values import Step
 from bundle_router.errors import needs_extra
 from bundle_router.ext.step_tools import StepTools, check_parts
 from bundle_router.wiring import Router

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from bundle_router.core.models import Step
+from bundle_router.core.values import Step
 from bundle_router.errors import needs_extra
 from bundle_router.ext.step_tools import META_NAMES, StepTools, check_parts, step_key
 from bundle_router.wiring import Router

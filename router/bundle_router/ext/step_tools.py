@@ -17,11 +17,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from bundle_router.core.models import Step
-from bundle_router.core.models.canonical import digest
-from bundle_router.core.tools.exposure.placements import Toolset
-from bundle_router.core.tools.exposure.provider_forms import Format
-from bundle_router.core.tools.meta_tools.definitions import NAMES
+from bundle_router.core.exposure.meta_tools.definitions import NAMES
+from bundle_router.core.exposure.placements import Toolset
+from bundle_router.core.exposure.provider_forms import Format
+from bundle_router.core.values import Step
+from bundle_router.core.values.canonical import digest
 from bundle_router.engine.results import Result
 from bundle_router.errors import expect
 from bundle_router.wiring import Router

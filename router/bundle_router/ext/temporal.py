@@ -28,8 +28,8 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
-from bundle_router.core.models import Decision, Step
-from bundle_router.core.tools.exposure.placements import Toolset
+from bundle_router.core.exposure.placements import Toolset
+from bundle_router.core.values import Decision, Step
 from bundle_router.engine.results import Result
 from bundle_router.errors import RequestError, expect, needs_extra
 from bundle_router.ext.step_tools import short_key, step_key

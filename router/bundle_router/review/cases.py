@@ -32,7 +32,8 @@ from bundle_router.core.config.positions import Path, locate
 from bundle_router.core.config.problem_report import Report
 from bundle_router.core.decide.decide import Question, decide
 from bundle_router.core.decide.step_policy import check_step_policy
-from bundle_router.core.models import (
+from bundle_router.core.records.replayed import conclude
+from bundle_router.core.values import (
     CODES,
     Activation,
     Answer,
@@ -46,9 +47,8 @@ from bundle_router.core.models import (
     Step,
     StepPolicy,
 )
-from bundle_router.core.models.form_errors import explain
-from bundle_router.core.models.spelling import Suggester
-from bundle_router.core.records.replayed import conclude
+from bundle_router.core.values.form_errors import explain
+from bundle_router.core.values.spelling import Suggester
 from bundle_router.errors import RequestError
 
 

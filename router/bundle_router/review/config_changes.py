@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from bundle_router.core.models.canonical import encode
+from bundle_router.core.values.canonical import encode
 from bundle_router.review.privileges import PrivilegeDiff, sentence
 
 FILE_NAME: Final = "changes.jsonl"

@@ -29,7 +29,11 @@ from pydantic import AliasChoices, Field, ValidationError
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide.decide import Question, decide
 from bundle_router.core.decide.plans import plan_for
-from bundle_router.core.models import (
+from bundle_router.core.search.ranking import NO_MEMORIES, Memories, Search
+from bundle_router.core.search.request import Request
+from bundle_router.core.search.sufficiency import Judgement, judge
+from bundle_router.core.search.trials import mean, ndcg
+from bundle_router.core.values import (
     MAX_GOAL,
     MAX_ITEMS,
     Activation,
@@ -39,11 +43,7 @@ from bundle_router.core.models import (
     RecentStep,
     Step,
 )
-from bundle_router.core.models.evidence import Evidence
-from bundle_router.core.search.ranking import NO_MEMORIES, Memories, Search
-from bundle_router.core.search.request import Request
-from bundle_router.core.search.sufficiency import Judgement, judge
-from bundle_router.core.search.trials import mean, ndcg
+from bundle_router.core.values.evidence import Evidence
 
 NOWHERE: Final = "-"
 """Workflow, role and step of a row without them."""

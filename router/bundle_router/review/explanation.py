@@ -12,7 +12,8 @@ from bundle_router.core.catalog import Bundle, Catalog
 from bundle_router.core.decide.decide import Question, decide
 from bundle_router.core.decide.plans import Plan, plan_for
 from bundle_router.core.decide.policy import Check, checks
-from bundle_router.core.models import (
+from bundle_router.core.records.replayed import conclude
+from bundle_router.core.values import (
     Activation,
     Code,
     Decision,
@@ -24,8 +25,7 @@ from bundle_router.core.models import (
     SearchUse,
     Step,
 )
-from bundle_router.core.models.spelling import Suggester
-from bundle_router.core.records.replayed import conclude
+from bundle_router.core.values.spelling import Suggester
 
 
 @dataclass(frozen=True, slots=True)

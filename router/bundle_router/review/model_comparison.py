@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from bundle_router.core.catalog import Catalog, Policy
-from bundle_router.core.models import Decision, Reason
+from bundle_router.core.values import Decision, Reason
 from bundle_router.review.evaluation import LabelledRow
 
 Z: Final = 1.959964

@@ -18,17 +18,17 @@ from typing import Any
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide.activation import room_of
 from bundle_router.core.decide.plans import plan_for
-from bundle_router.core.records.decision_record import DecisionRecord
-from bundle_router.core.tools.exposure.names import names_in
-from bundle_router.core.tools.exposure.placements import Placement
-from bundle_router.core.tools.exposure.placing import needs_ranking, place, presented_bundles
-from bundle_router.core.tools.exposure.provider_forms import Format, listing
-from bundle_router.core.tools.meta_tools.definitions import (
+from bundle_router.core.exposure.meta_tools.definitions import (
     meta_definitions,
     meta_names,
     meta_tokens,
 )
-from bundle_router.core.tools.meta_tools.guidance import guidance, without_tools
+from bundle_router.core.exposure.meta_tools.guidance import guidance, without_tools
+from bundle_router.core.exposure.names import names_in
+from bundle_router.core.exposure.placements import Placement
+from bundle_router.core.exposure.placing import needs_ranking, place, presented_bundles
+from bundle_router.core.exposure.provider_forms import Format, listing
+from bundle_router.core.records.decision_record import DecisionRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,10 @@ from typing import Any, Final, Protocol
 
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide.decide import decide
-from bundle_router.core.models import Facts
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.records.replayed import Decide, ReplayedDecision, catalog_from, replay
 from bundle_router.core.records.run_header import RunHeader
+from bundle_router.core.values import Facts
 from bundle_router.errors import CorruptRun
 from bundle_router.review.behaviour import Behaviour, CauseFinder
 

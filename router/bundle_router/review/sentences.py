@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from bundle_router.core.models import Exposure, ModelUse, SearchUse
+from bundle_router.core.values import Exposure, ModelUse, SearchUse
 
 CODE_SENTENCES: Final[Mapping[str, str]] = {
     "unknown_bundle": "No bundle has this id, and no bundle holds a tool of this name.",

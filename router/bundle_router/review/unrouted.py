@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bundle_router.core.catalog import Catalog
-from bundle_router.core.models.patterns import first_match
-from bundle_router.core.tools.exposure.placing import may_be_offered
+from bundle_router.core.exposure.placing import may_be_offered
+from bundle_router.core.values.patterns import first_match
 
 
 def unpickable_line(catalog: Catalog) -> str:

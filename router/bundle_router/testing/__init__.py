@@ -20,18 +20,18 @@ from typing import Any, Final
 
 from bundle_router.core.catalog import Bundle, Card, Catalog, Policy, Route, Server, Settings
 from bundle_router.core.decide.decide import Question
-from bundle_router.core.models import Answer, Failure, RecentStep, Reply
-from bundle_router.core.models.canonical import digest
-from bundle_router.core.models.patterns import matches
-from bundle_router.core.models.spelling import Suggester
-from bundle_router.core.tools.shaping import MediaFacts
-from bundle_router.core.tools.transport.tool_servers import (
+from bundle_router.core.results.shaping import MediaFacts
+from bundle_router.core.servers.transport.tool_servers import (
     EVERYONE,
     NOWHERE,
     CallPlace,
     RawResult,
     Scope,
 )
+from bundle_router.core.values import Answer, Failure, RecentStep, Reply
+from bundle_router.core.values.canonical import digest
+from bundle_router.core.values.patterns import matches
+from bundle_router.core.values.spelling import Suggester
 from bundle_router.engine.engine import Engine
 from bundle_router.engine.engine_ports import EnginePorts
 from bundle_router.engine.versions import EngineVersions

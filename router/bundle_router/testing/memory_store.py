@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from bundle_router.core.models import RUN_ID
-from bundle_router.core.models.words import RUN_ID_ADVICE, not_a_run_id
 from bundle_router.core.records.chain import (
     FILES,
     Appended,
@@ -27,6 +25,8 @@ from bundle_router.core.records.chain import (
     seal,
 )
 from bundle_router.core.records.run_header import RunHeader
+from bundle_router.core.values import RUN_ID
+from bundle_router.core.values.words import RUN_ID_ADVICE, not_a_run_id
 from bundle_router.errors import CorruptRun, RequestError, StorageError
 from bundle_router.ports import Redactor
 

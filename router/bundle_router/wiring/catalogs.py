@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bundle_router.core.catalog import Card, Catalog, Server
-from bundle_router.core.models import LocalServer, LocalTool
+from bundle_router.core.values import LocalServer, LocalTool
 from bundle_router.errors import RequestError, expect, shorten
 
 if TYPE_CHECKING:
     from bundle_router.adapters.pin_file import PinFiles
     from bundle_router.core.config import ConfigFile
-    from bundle_router.core.models.local_tools import Block
     from bundle_router.core.search.ranking import Memories
-    from bundle_router.core.tools.pins.reviewed import Pins
+    from bundle_router.core.servers.pins.reviewed import Pins
+    from bundle_router.core.values.local_tools import Block
     from bundle_router.ports import Diagnostics
 
 LocalServers = Mapping[str, Sequence[LocalTool | Callable[..., Any]] | LocalServer]
@@ -192,7 +192,7 @@ def with_reviewed(config: str | Path | None, catalog: Catalog) -> tuple[Catalog,
     """Return the catalog with the cards of the pins that its servers may use, and with its skills;
     and all its pins. Raises CorruptPins.
     """
-    from bundle_router.core.tools.pins.usable import with_pinned_cards
+    from bundle_router.core.servers.pins.usable import with_pinned_cards
 
     pins = open_pins(config).read_all(remote_servers(catalog))
     return with_skills(config, with_pinned_cards(catalog, pins)), pins
@@ -259,7 +259,7 @@ def with_skills(config: str | Path | None, catalog: Catalog) -> Catalog:
     if not paths:
         return catalog
     from bundle_router.adapters.config_files import read_content
-    from bundle_router.core.tools.skills import MAX_BYTES, parse_skill
+    from bundle_router.core.exposure.skills import MAX_BYTES, parse_skill
 
     texts = {path: read_content(config, path, MAX_BYTES) for path in paths}
     return replace(

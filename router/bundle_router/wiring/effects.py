@@ -83,3 +83,12 @@ def open_diagnostics(catalog: Catalog, redactor: Redactor) -> Diagnostics:
     from bundle_router.adapters.diagnostics import StderrDiagnostics
 
     return StderrDiagnostics(redactor, level=catalog.settings.log.diagnostics)
+
+
+def token_folder() -> Path:
+    """Return the folder of the tool servers' tokens: the user's own, for all projects and outside
+    of every run.
+    """
+    from bundle_router.adapters.mcp.tokens import default_folder
+
+    return default_folder(os.environ)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bundle_router.core.catalog import Catalog, Feature
 from bundle_router.core.config.last_good import ConfigSnapshot
 from bundle_router.core.decide.decide import Question
-from bundle_router.core.models import Answer, Decision, Facts, RecentStep, Reply, Step
-from bundle_router.core.tools.exposure.placements import Toolset
-from bundle_router.core.tools.exposure.placing import may_be_offered
-from bundle_router.core.tools.transport.pass_through import Client, ServerReply
+from bundle_router.core.exposure.placements import Toolset
+from bundle_router.core.exposure.placing import may_be_offered
+from bundle_router.core.servers.transport.pass_through import Client, ServerReply
+from bundle_router.core.values import Answer, Decision, Facts, RecentStep, Reply, Step
 from bundle_router.engine.results import Result
 from bundle_router.engine.surface import surface_form
 from bundle_router.engine.versions import EngineVersions
@@ -21,7 +22,6 @@ from bundle_router.errors import RequestError
 
 if TYPE_CHECKING:
     from bundle_router.wiring.opening import Opening
-    from bundle_router.wiring.run_reader import RunReader
 
 
 class EndpointAccess:
@@ -39,15 +39,17 @@ class EndpointAccess:
         self._opening = opening
         self._snapshot = snapshot
 
-    def open_reader(self) -> RunReader:
-        """Open a reader of the router's runs. Raises RequestError, StorageError."""
-        from bundle_router.wiring.run_reader import open_reader
+    @property
+    def runs_place(self) -> tuple[str | Path, str | None]:
+        """Where the router's runs are: the folder, and the database that keeps them instead.
 
+        Raises RequestError for a router that was not opened from files.
+        """
         if self._opening is None:
             raise RequestError(
                 "this router was not opened from files", advice="open it with Router.open(...)"
             )
-        return open_reader(self._opening.runs, store=self._opening.store)
+        return self._opening.runs, self._opening.store
 
     def hide(self, *files: str | None) -> None:
         """Hide these files from every tool from now on."""

@@ -12,8 +12,8 @@ from bundle_router.adapters.loop import Portal, refuse_running_loop
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.config.last_good import ConfigSnapshot
 from bundle_router.core.decide.step_policy import refuse_unknown
-from bundle_router.core.models import Activation, Decision, Step
-from bundle_router.core.tools.exposure.placements import Toolset
+from bundle_router.core.exposure.placements import Toolset
+from bundle_router.core.values import Activation, Decision, Step
 from bundle_router.engine.engine import Engine
 from bundle_router.engine.open_runs import RunEnd
 from bundle_router.engine.results import Result

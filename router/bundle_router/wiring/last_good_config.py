@@ -10,7 +10,7 @@ from typing import Any, Final
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.config.config_text import ConfigFile
 from bundle_router.core.config.last_good import ConfigSnapshot, lost_files
-from bundle_router.core.models.canonical import decode
+from bundle_router.core.values.canonical import decode
 from bundle_router.errors import ConfigError, RequestError, RouterError
 from bundle_router.ports import Diagnostics
 

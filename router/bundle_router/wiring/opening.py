@@ -29,15 +29,20 @@ from bundle_router.wiring.catalogs import (
     with_learned,
     with_skills,
 )
-from bundle_router.wiring.effects import open_diagnostics, open_redactor, open_results, open_store
+from bundle_router.wiring.effects import (
+    open_diagnostics,
+    open_redactor,
+    open_results,
+    open_store,
+    token_folder,
+)
 from bundle_router.wiring.last_good_config import refuse_lost_files, warn_of_shipped_policy
-from bundle_router.wiring.logins import token_folder
 from bundle_router.wiring.searching import open_selector, open_tool_search
 from bundle_router.wiring.toolservers import REMOTE, Development, PinnedServers
 
 if TYPE_CHECKING:
     from bundle_router.adapters.pin_file import PinFiles
-    from bundle_router.core.tools.pins.reviewed import Pins
+    from bundle_router.core.servers.pins.reviewed import Pins
     from bundle_router.engine.selecting import StagedSelector
 
 MakeEngine = Callable[[Catalog, "Mapping[str, Pins]", Collection[str]], Engine]
@@ -63,7 +68,7 @@ class PinnedCatalog:
 
     def catalog(self) -> Catalog:
         """Return the catalog with the cards of the pins that were read last."""
-        from bundle_router.core.tools.pins.usable import with_pinned_cards
+        from bundle_router.core.servers.pins.usable import with_pinned_cards
 
         return with_pinned_cards(self._unpinned, self.pins)
 

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from bundle_router.core.catalog import TRANSPORTS, Catalog, Server
 from bundle_router.ports import Clock, Diagnostics, Redactor
-from bundle_router.wiring.effects import open_diagnostics, open_redactor
-from bundle_router.wiring.logins import token_folder
+from bundle_router.wiring.effects import open_diagnostics, open_redactor, token_folder
 
 if TYPE_CHECKING:
-    from bundle_router.core.tools.admission import Admitted
-    from bundle_router.core.tools.pins.reviewed import Pins
-    from bundle_router.core.tools.pins.usable import PinSetting
+    from bundle_router.core.servers.admission import Admitted
+    from bundle_router.core.servers.pins.reviewed import Pins
+    from bundle_router.core.servers.pins.usable import PinSetting
     from bundle_router.engine.upstreams import Servers
 
 Development = bool | Literal["unpinned"]
@@ -46,7 +45,7 @@ class PinnedServers:
     ) -> None:
         from bundle_router.adapters.mcp import ConnectionSetting, open_mcp_sessions
         from bundle_router.adapters.mcp.authorization import Authorization
-        from bundle_router.core.tools.transport.bounds import bounds_for
+        from bundle_router.core.servers.transport.bounds import bounds_for
 
         self._setting: PinSetting = "trusted-may-skip" if development == "unpinned" else "required"
         self._clock = clock
@@ -105,8 +104,8 @@ def admitted_now(
     only with `development`, and ends each once it has listed.
     """
     from bundle_router.adapters.system import SystemClock, token_counter
-    from bundle_router.core.tools.admission import admit
-    from bundle_router.core.tools.transport.tool_servers import Scope
+    from bundle_router.core.servers.admission import admit
+    from bundle_router.core.servers.transport.tool_servers import Scope
     from bundle_router.errors import ToolFailure
 
     redactor = open_redactor(catalog)

@@ -12,7 +12,7 @@ from typing import Final, Self
 from urllib.parse import urlsplit
 
 import aiohttp
-from bundle_router.core.tools.transport.proxies import proxy_of
+from bundle_router.core.servers.transport.proxies import proxy_of
 from multidict import CIMultiDict
 from yarl import URL
 

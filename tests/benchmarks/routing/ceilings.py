@@ -28,8 +28,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide.asking.prompt import prompt_for
 from bundle_router.core.decide.decide import Question, decide
-from bundle_router.core.models import Activation, Answer, Facts, ModelUse, RecentStep, Reply
 from bundle_router.core.records.replayed import conclude
+from bundle_router.core.values import Activation, Answer, Facts, ModelUse, RecentStep, Reply
 from bundle_router.engine.selecting import SearchSelector, StagedSelector
 from bundle_router.ports import Readiness
 from bundle_router.review.evaluation import LabelledRow

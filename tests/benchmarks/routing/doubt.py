@@ -29,11 +29,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from bundle_router.core.catalog import MIN_LABELS, Calibration, Catalog
-from bundle_router.core.models.evidence import fit_logistic
 from bundle_router.core.search.ranking import Ranking
 from bundle_router.core.search.request import Request
 from bundle_router.core.search.sufficiency import features_of, judge
 from bundle_router.core.search.trials import mean
+from bundle_router.core.values.evidence import fit_logistic
 from bundle_router.review.evaluation import auroc
 from bundle_router.review.learning.calibration import FEATURES
 

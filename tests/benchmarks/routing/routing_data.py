@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bundle_router.core.models import RecentStep
 from bundle_router.core.search.documents import BundleText, ToolText
 from bundle_router.core.search.request import Request
+from bundle_router.core.values import RecentStep
 
 SAMPLES = Path(__file__).resolve().parents[3] / "tests" / "data" / "routing"
 """What ships: one small set."""

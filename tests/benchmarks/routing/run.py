@@ -38,11 +38,6 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from bundle_router.adapters.bm25 import LexicalIndex, english_stemmer  # noqa: E402
-from bundle_router.core.models.evidence import (  # noqa: E402
-    RELEVANCE,
-    fit_logistic,
-    relevance_features,
-)
 from bundle_router.core.search.documents import make_corpus  # noqa: E402
 from bundle_router.core.search.fit import Recalling, fit_memory  # noqa: E402
 from bundle_router.core.search.memory import Label, Memory  # noqa: E402
@@ -51,6 +46,11 @@ from bundle_router.core.search.recall import Recollection  # noqa: E402
 from bundle_router.core.search.request import Request, marks_of  # noqa: E402
 from bundle_router.core.search.text import Analyzer  # noqa: E402
 from bundle_router.core.search.trials import mean, ndcg  # noqa: E402
+from bundle_router.core.values.evidence import (  # noqa: E402
+    RELEVANCE,
+    fit_logistic,
+    relevance_features,
+)
 from bundle_router.review.evaluation import auroc, recall, reciprocal_rank  # noqa: E402
 
 from tests.benchmarks.routing import (  # noqa: E402  the path is set above
@@ -68,7 +68,7 @@ MEASURES = ("R@1", "R@5", "nDCG@10", "MRR")
 SOURCES = Path(__file__).resolve().parents[3] / "router" / "bundle_router"
 RANKING = (
     "core/search/*.py",
-    "core/models/evidence.py",
+    "core/values/evidence.py",
     "adapters/bm25.py",
     "adapters/embeddings/*.py",
 )

@@ -26,11 +26,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from bundle_router.adapters.bm25 import LexicalIndex, english_stemmer
 from bundle_router.core.catalog import Bundle, Card, Catalog, Policy, Server
-from bundle_router.core.models import Effect, Step, Trust
-from bundle_router.core.models.canonical import digest
 from bundle_router.core.search.corpus import corpus_of, outline_of, texts_of
 from bundle_router.core.search.ranking import Search
 from bundle_router.core.search.text import Analyzer
+from bundle_router.core.values import Effect, Step, Trust
+from bundle_router.core.values.canonical import digest
 from bundle_router.engine.selecting import SearchSelector, StagedSelector
 from bundle_router.testing import FakeDiagnostics, fake_router
 

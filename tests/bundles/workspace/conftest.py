@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router.core.models import BinaryForm, BinaryRule, Data, LocalSettings, Text, ToolContext
-from bundle_router.tools.sandbox.plan import FACILITIES
-from bundle_router.tools.workspace.execution import ExecArguments, execute
+from bundle_router.core.values import BinaryForm, BinaryRule, Data, LocalSettings, Text, ToolContext
+from bundle_router.local_tools.sandbox.plan import FACILITIES
+from bundle_router.local_tools.workspace.execution import ExecArguments, execute
 
 PYTHON_FROM_STDIN = BinaryForm(
     words=("-",), positionals="(?s).*", max_positionals=1000, paths=False

@@ -17,13 +17,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router.core.models import LocalSettings, ToolContext
+from bundle_router.core.values import LocalSettings, ToolContext
 from bundle_router.errors import ToolFailure
-from bundle_router.tools.repo.hiding import CREDENTIALS
-from bundle_router.tools.sandbox.plan import FACILITIES
-from bundle_router.tools.workspace import autorun
-from bundle_router.tools.workspace.router_code import RouterCode, base_interpreter, router_code
-from bundle_router.tools.workspace.writing import WriteFileArguments, write_file
+from bundle_router.local_tools.repo.hiding import CREDENTIALS
+from bundle_router.local_tools.sandbox.plan import FACILITIES
+from bundle_router.local_tools.workspace import autorun
+from bundle_router.local_tools.workspace.router_code import (
+    RouterCode,
+    base_interpreter,
+    router_code,
+)
+from bundle_router.local_tools.workspace.writing import WriteFileArguments, write_file
 
 REPOSITORY = Path(__file__).parents[3]
 NO_MOUNTS = tuple(name for name in FACILITIES if name != "mounts")
@@ -45,10 +49,10 @@ ROUTER = """
 import sys, json
 sys.path += json.loads(sys.argv[2])
 from pathlib import Path
-from bundle_router.core.models import BinaryForm, BinaryRule, LocalSettings, ToolContext
+from bundle_router.core.values import BinaryForm, BinaryRule, LocalSettings, ToolContext
 from bundle_router.errors import ToolFailure
-from bundle_router.tools.workspace.execution import ExecArguments, execute
-from bundle_router.tools.workspace.writing import WriteFileArguments, write_file
+from bundle_router.local_tools.workspace.execution import ExecArguments, execute
+from bundle_router.local_tools.workspace.writing import WriteFileArguments, write_file
 
 python = BinaryRule(name="python", path="@python", forms=(BinaryForm(words=("-",)),))
 context = ToolContext(sys.argv[1], LocalSettings(binaries=(python,)), timeout_s=60, max_bytes=100_000)
@@ -161,9 +165,9 @@ def test_the_launchers_code_is_what_it_was_when_the_router_started(tmp_path: Pat
     )
     site = [entry for entry in sys.path if entry.endswith("site-packages")]
     code = (
-        'print(write("src/bundle_router/tools/sandbox/linux.py"), write("src/sitecustomize.py"),'
+        'print(write("src/bundle_router/local_tools/sandbox/linux.py"), write("src/sitecustomize.py"),'
         f' write("lib/a.py"))\nlauncher = Path({str(copy)!r},'
-        ' "tools/sandbox/launcher.py")\nlauncher.write_text("raise'
+        ' "local_tools/sandbox/launcher.py")\nlauncher.write_text("raise'
         " SystemExit(99)\")\nprint(run(\"open('src/new.py', 'w')\"))\nprint(run(\"print(6 *"
         ' 7)"))\n'
     )
@@ -553,8 +557,8 @@ def test_where_the_kernel_has_no_path_descriptors_a_file_is_written_all_the_same
         "import os, sys; del os.O_PATH\nimport pathlib; readlink = pathlib.Path.readlink\ndef"
         " none(self):\n    if str(self).startswith('/proc'): raise FileNotFoundError(2, 'no"
         " /proc')\n    return readlink(self)\npathlib.Path.readlink = none\nfrom"
-        " bundle_router.core.models import LocalSettings, ToolContext\nfrom bundle_router.errors"
-        " import ToolFailure\nfrom bundle_router.tools.workspace.writing import WriteFileArguments,"
+        " bundle_router.core.values import LocalSettings, ToolContext\nfrom bundle_router.errors"
+        " import ToolFailure\nfrom bundle_router.local_tools.workspace.writing import WriteFileArguments,"
         " write_file\ncontext = ToolContext(sys.argv[1], LocalSettings(), timeout_s=60,"
         " max_bytes=9999, protected=(sys.argv[2],))\nfor path in ('a/b/c.py', 'a/b/c.py',"
         " 'config/policy.toml', 'link/hooks/x'):\n    try:"

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router.tools.sandbox.plan import FACILITIES
-from bundle_router.tools.workspace import cgroups
+from bundle_router.local_tools.sandbox.plan import FACILITIES
+from bundle_router.local_tools.workspace import cgroups
 
 OWN = FACILITIES[1:]
 NO_NAMESPACES = ("files", "system calls")
@@ -321,8 +321,8 @@ def test_what_children_that_have_ended_wrote_counts(run: Any) -> None:
 def test_the_number_of_files_is_bounded(
     run_either: Any, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    from bundle_router.tools.sandbox.plan import SandboxPlan
-    from bundle_router.tools.workspace import execution
+    from bundle_router.local_tools.sandbox.plan import SandboxPlan
+    from bundle_router.local_tools.workspace import execution
 
     monkeypatch.setattr(
         execution, "SandboxPlan", lambda **fields: SandboxPlan(**fields, max_new_files=2000)

@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from bundle_router.core.models import (
+from bundle_router.core.values import (
     BinaryForm,
     BinaryRule,
     Data,
@@ -29,9 +29,9 @@ from bundle_router.core.models import (
     ToolOutput,
 )
 from bundle_router.errors import ToolFailure
-from bundle_router.tools.sandbox.plan import FACILITIES
-from bundle_router.tools.workspace import TOOLS
-from bundle_router.tools.workspace.execution import (
+from bundle_router.local_tools.sandbox.plan import FACILITIES
+from bundle_router.local_tools.workspace import TOOLS
+from bundle_router.local_tools.workspace.execution import (
     BinariesArguments,
     ExecArguments,
     execute,
@@ -297,7 +297,7 @@ def test_nothing_but_the_launcher_and_the_binary_is_executed(
     if shutil.which("strace") is None:
         pytest.skip("strace is not installed")
     code = (
-        "from bundle_router.tools.workspace.execution import *; from bundle_router.core.models"
+        "from bundle_router.local_tools.workspace.execution import *; from bundle_router.core.values"
         " import *\nform = BinaryForm(words=('-',), positionals='.*', max_positionals=9,"
         " paths=False)\nrule = BinaryRule(name='python', path='@python', forms=(form,))\ncontext ="
         f" ToolContext({str(workspace)!r}, LocalSettings(binaries=(rule,)), timeout_s=60,"
@@ -395,7 +395,7 @@ def test_a_binary_inside_the_workspace_is_not_started(workspace: Path, tmp_path:
 
 
 def test_a_binary_swapped_after_the_check_is_not_what_runs(workspace: Path, tmp_path: Path) -> None:
-    from bundle_router.tools.workspace.binary import opened
+    from bundle_router.local_tools.workspace.binary import opened
 
     link = tmp_path / "it"
     link.symlink_to("/usr/bin/env")
@@ -466,7 +466,7 @@ def test_a_timeout_ends_children_that_ignore_it_and_changed_their_session(
         return time.monotonic() + (60 if (workspace / "printed").exists() else 0)
 
     monkeypatch.setattr(
-        "bundle_router.tools.workspace.process.time", SimpleNamespace(monotonic=later)
+        "bundle_router.local_tools.workspace.process.time", SimpleNamespace(monotonic=later)
     )
     marker = f"marker-{tmp_path.name}-{os.getpid()}"
     ran = run(
@@ -515,7 +515,7 @@ def test_a_killed_router_takes_its_programs_with_it(
 ) -> None:
     marker = f"marker-{tmp_path.name}-{os.getpid()}"
     code = (
-        "from bundle_router.tools.workspace.execution import *; from bundle_router.core.models"
+        "from bundle_router.local_tools.workspace.execution import *; from bundle_router.core.values"
         " import *; import sys\nform = BinaryForm(words=('-',), positionals='.*',"
         " max_positionals=9, paths=False)\nrule = BinaryRule(name='python', path='@python',"
         f" forms=(form,))\ncontext = ToolContext({str(workspace)!r},"
@@ -590,7 +590,7 @@ def test_the_model_is_told_what_it_may_run(workspace: Path) -> None:
 def test_the_launcher_starts_without_the_slow_half_of_the_standard_library() -> None:
     root = Path(__file__).parents[3] / "router"
     code = (
-        "import sys; sys.path.append(sys.argv[1]); import bundle_router.tools.sandbox.launcher\n"
+        "import sys; sys.path.append(sys.argv[1]); import bundle_router.local_tools.sandbox.launcher\n"
         "print(*{'dataclasses', 'inspect', 'ast', 'subprocess', 'asyncio'} & set(sys.modules))"
     )
     words = [sys.executable, "-I", "-S", "-c", code, str(root)]

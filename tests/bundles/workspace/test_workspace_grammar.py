@@ -9,9 +9,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from bundle_router.core.models import BinaryForm, BinaryOption, BinaryRule
+from bundle_router.core.values import BinaryForm, BinaryOption, BinaryRule
 from bundle_router.errors import ToolFailure
-from bundle_router.tools.workspace import grammar
+from bundle_router.local_tools.workspace import grammar
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError

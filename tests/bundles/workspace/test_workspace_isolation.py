@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router.tools.workspace.cgroups import control_groups
+from bundle_router.local_tools.workspace.cgroups import control_groups
 
 
 @pytest.fixture

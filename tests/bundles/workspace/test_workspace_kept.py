@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router.core.models import BinaryForm, BinaryRule, LocalSettings, ToolContext
+from bundle_router.core.values import BinaryForm, BinaryRule, LocalSettings, ToolContext
 from bundle_router.errors import ToolFailure
-from bundle_router.tools.repo.confinement import Root
-from bundle_router.tools.sandbox.plan import FACILITIES, Place, SandboxPlan
-from bundle_router.tools.workspace import confine
-from bundle_router.tools.workspace.binary import opened
-from bundle_router.tools.workspace.execution import ExecArguments, execute, program_folder
-from bundle_router.tools.workspace.process import ProcessExit
-from bundle_router.tools.workspace.process import run as run_plan
-from bundle_router.tools.workspace.writing import WriteFileArguments, write_file
+from bundle_router.local_tools.repo.confinement import Root
+from bundle_router.local_tools.sandbox.plan import FACILITIES, Place, SandboxPlan
+from bundle_router.local_tools.workspace import confine
+from bundle_router.local_tools.workspace.binary import opened
+from bundle_router.local_tools.workspace.execution import ExecArguments, execute, program_folder
+from bundle_router.local_tools.workspace.process import ProcessExit
+from bundle_router.local_tools.workspace.process import run as run_plan
+from bundle_router.local_tools.workspace.writing import WriteFileArguments, write_file
 
 NO_MOUNTS = tuple(name for name in FACILITIES if name != "mounts")
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router.core.models import LocalSettings, ToolContext
+from bundle_router.core.values import LocalSettings, ToolContext
 from bundle_router.errors import ToolFailure
-from bundle_router.tools.sandbox.plan import FACILITIES
-from bundle_router.tools.workspace.linked import MAX_PLACES
-from bundle_router.tools.workspace.writing import WriteFileArguments, write_file
+from bundle_router.local_tools.sandbox.plan import FACILITIES
+from bundle_router.local_tools.workspace.linked import MAX_PLACES
+from bundle_router.local_tools.workspace.writing import WriteFileArguments, write_file
 
 NO_NAMESPACES = ("files", "system calls")
 NAME = "node_modules/dep/index.js"

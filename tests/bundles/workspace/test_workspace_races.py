@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from bundle_router.core.models import LocalSettings, ToolContext
+from bundle_router.core.values import LocalSettings, ToolContext
 from bundle_router.errors import ToolFailure
-from bundle_router.tools.workspace.writing import WriteFileArguments, write_file
+from bundle_router.local_tools.workspace.writing import WriteFileArguments, write_file
 
 TRIES = 60
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router.core.models import Data, LocalSettings, Text, ToolContext
+from bundle_router.core.values import Data, LocalSettings, Text, ToolContext
 from bundle_router.errors import ToolFailure
-from bundle_router.tools.workspace.writing import (
+from bundle_router.local_tools.workspace.writing import (
     MAX_CONTENT,
     WriteFileArguments,
     replace_or_create,

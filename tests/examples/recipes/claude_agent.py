@@ -9,7 +9,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from bundle_router.serving import serve_mcp
+from bundle_router.service import serve_mcp
 from claude_agent_sdk import ClaudeAgentOptions, ResultMessage, query
 from own_tool import STEP, open_router
 

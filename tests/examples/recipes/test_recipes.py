@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 from bundle_router.adapters.archive import open_archive
-from bundle_router.serving import serve_mcp
-from bundle_router.serving.listener import Listener
+from bundle_router.service import serve_mcp
+from bundle_router.service.listener import Listener
 
 from tests.deferral.fake_api import Block, FakeApi, blocks_of
 

@@ -16,9 +16,6 @@ from itertools import chain
 from typing import Any, Final, Literal, Protocol, TypeVar
 
 from bundle_router.adapters.archive.head_files import FolderHeads
-from bundle_router.core.models import RUN_ID
-from bundle_router.core.models.artifacts import ArtifactFile
-from bundle_router.core.models.canonical import digest_of, encode
 from bundle_router.core.records.call_records import Record, read_record
 from bundle_router.core.records.chain import BadLine, Break, Head, check, link, parse
 from bundle_router.core.records.decision_record import DecisionRecord
@@ -26,6 +23,9 @@ from bundle_router.core.records.heads import NO_HEAD, StoredHead, faults_of_head
 from bundle_router.core.records.read_model import RunStamp
 from bundle_router.core.records.receipt import make_receipt
 from bundle_router.core.records.run_header import FIRST_CATALOG, RunHeader, catalog_file
+from bundle_router.core.values import RUN_ID
+from bundle_router.core.values.artifacts import ArtifactFile
+from bundle_router.core.values.canonical import digest_of, encode
 from bundle_router.errors import CorruptRun, RequestError, StorageError, UnknownRun, storage_error
 from bundle_router.review.learning.recorded_steps import StepLabel
 

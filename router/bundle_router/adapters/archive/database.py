@@ -22,10 +22,10 @@ from bundle_router.adapters.postgres.connections import Pool, to_storage_error, 
 from bundle_router.adapters.postgres.objects import ObjectStore
 from bundle_router.adapters.postgres.schema import migrate
 from bundle_router.adapters.postgres.sessions import WriterSession
-from bundle_router.core.models.canonical import decode, encode
 from bundle_router.core.records.chain import FILES, File, genesis, parse
 from bundle_router.core.records.read_model import RunStamp
 from bundle_router.core.records.run_header import RunHeader
+from bundle_router.core.values.canonical import decode, encode
 from bundle_router.errors import CorruptRun, RequestError
 from bundle_router.review.learning.recorded_steps import StepLabel
 

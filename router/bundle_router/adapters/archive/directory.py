@@ -31,13 +31,13 @@ from bundle_router.adapters.archive.label_files import FILE as LABELS
 from bundle_router.adapters.archive.label_files import append_label, read_labels
 from bundle_router.adapters.artifact_files import ArtifactPool, ArtifactReader
 from bundle_router.adapters.text_files import holders
-from bundle_router.core.models.canonical import decode
 from bundle_router.core.records.chain import FILES, MAX_LINE, boundary
 from bundle_router.core.records.read_model import RunStamp
 from bundle_router.core.records.run_header import RunHeader
+from bundle_router.core.values.canonical import decode
 from bundle_router.errors import CorruptRun, StorageError, storage_error
+from bundle_router.local_tools.descriptors import Opened
 from bundle_router.review.learning.recorded_steps import StepLabel
-from bundle_router.tools.descriptors import Opened
 
 _MAX_JSON: Final = 64 * 1024 * 1024
 _BLOCK: Final = 1024 * 1024

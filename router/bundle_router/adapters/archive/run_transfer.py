@@ -12,9 +12,9 @@ from bundle_router.adapters.archive import Archive, RunArchive
 from bundle_router.adapters.archive.label_files import FILE as LABELS
 from bundle_router.adapters.archive.label_files import label_line
 from bundle_router.adapters.artifact_files import RunArtifacts
-from bundle_router.core.models.canonical import encode
+from bundle_router.core.values.canonical import encode
 from bundle_router.errors import CorruptRun, RequestError, storage_error
-from bundle_router.tools.private_folders import private_folder
+from bundle_router.local_tools.private_folders import private_folder
 
 _BEGUN: Final = ".importing-"
 """Prefix of a run that is being written; no run id starts with a dot."""

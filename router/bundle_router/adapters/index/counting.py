@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from bundle_router.adapters.index.database import PREFIX, tables
-from bundle_router.core.models.words import GAP_CODES
 from bundle_router.core.records.read_model import NOBODY
+from bundle_router.core.values.words import GAP_CODES
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection

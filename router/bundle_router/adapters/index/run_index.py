@@ -47,7 +47,7 @@ from bundle_router.core.records.read_model import (
     Timeline,
 )
 from bundle_router.core.records.tables import COLUMNS, Table
-from bundle_router.core.tools.artifact_handles import PREFIX as HANDLE
+from bundle_router.core.results.artifact_handles import PREFIX as HANDLE
 from bundle_router.errors import RequestError, StorageError, UnknownRun
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from bundle_router.adapters.linear_patterns import LinearPattern, compile_linear
-from bundle_router.core.tools.admission.references import anchors_in, target_of
-from bundle_router.core.tools.admission.schemas import form_fault
+from bundle_router.core.servers.admission.references import anchors_in, target_of
+from bundle_router.core.servers.admission.schemas import form_fault
 
 MAX_SENTENCES: Final = 20
 CHECK_STEPS: Final = 1_200_000

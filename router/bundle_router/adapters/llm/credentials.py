@@ -17,7 +17,7 @@ from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
 from bundle_router.core.catalog import provider_key_name
-from bundle_router.core.models import Failure
+from bundle_router.core.values import Failure
 
 NO_KEY: Final = "bundle-router-sends-no-key"
 """Stands for a key where none is sent, because the client libraries insist on one."""

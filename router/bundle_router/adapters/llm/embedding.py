@@ -41,8 +41,8 @@ from bundle_router.adapters.llm.loading import (
 from bundle_router.adapters.llm.responses import failure_of
 from bundle_router.adapters.llm.wire import Allowance, allowance, open_session
 from bundle_router.adapters.loop import LoopThread
-from bundle_router.core.models.canonical import digest
 from bundle_router.core.search.index import Embedding
+from bundle_router.core.values.canonical import digest
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession

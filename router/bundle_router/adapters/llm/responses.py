@@ -16,7 +16,7 @@ from typing import Any, Final
 from bundle_router.core.decide.asking.model_breaker import MAX_TEXT, classify
 from bundle_router.core.decide.asking.model_exchange import MAX_RAW, ModelReply
 from bundle_router.core.decide.asking.picks import without_fence
-from bundle_router.core.models import Failure
+from bundle_router.core.values import Failure
 
 MAX_COST_USD: Final = 1_000.0
 """Maximum plausible cost of one call. A higher one results from a made-up token count."""

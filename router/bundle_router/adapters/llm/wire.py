@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from bundle_router.adapters.llm.credentials import ModelHost, RequestNotSent
-from bundle_router.core.tools.transport.proxies import proxy_of
+from bundle_router.core.servers.transport.proxies import proxy_of
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession

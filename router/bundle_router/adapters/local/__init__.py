@@ -1,8 +1,8 @@
 """Local tools: Python functions behind the same port as any tool server.
 
 Rules:
-1. A local server named `x` is the package `bundle_router.tools.x`, or tools passed by the caller's
-   code. Config names a server; it can't name code.
+1. A local server named `x` is the package `bundle_router.local_tools.x`, or tools passed by the
+   caller's code. Config names a server; it can't name code.
 2. A tool runs in a worker thread, with validated arguments and a deadline that begins with the
    call. If the caller is cancelled or the deadline passes, `context.cancelled()` becomes true and
    the result is dropped. A call that is still waiting for a thread by then is never carried out,
@@ -34,7 +34,14 @@ from pydantic import BaseModel, ValidationError
 from bundle_router.adapters.json_schema import CHECK_STEPS, JsonSchema, Unchecked
 from bundle_router.adapters.workers import Workers
 from bundle_router.core.catalog import CallLimits, Card
-from bundle_router.core.models import (
+from bundle_router.core.servers.transport.tool_servers import (
+    EVERYONE,
+    NOWHERE,
+    CallPlace,
+    RawResult,
+    Scope,
+)
+from bundle_router.core.values import (
     TOOL_NAME,
     BinaryRule,
     Block,
@@ -47,14 +54,7 @@ from bundle_router.core.models import (
     ToolContext,
     ToolOutput,
 )
-from bundle_router.core.models.canonical import digest_of, encode, holds_more_than
-from bundle_router.core.tools.transport.tool_servers import (
-    EVERYONE,
-    NOWHERE,
-    CallPlace,
-    RawResult,
-    Scope,
-)
+from bundle_router.core.values.canonical import digest_of, encode, holds_more_than
 from bundle_router.errors import RequestError, ToolFailure
 from bundle_router.ports import Diagnostics, Redactor
 
@@ -81,14 +81,16 @@ Then its thread is abandoned and the call ends.
 
 def shipped_tools(server: str) -> Sequence[LocalTool]:
     """Load the package of one first-party server, and return its tools."""
-    return tuple(getattr(importlib.import_module(f"bundle_router.tools.{server}"), "TOOLS", ()))
+    return tuple(
+        getattr(importlib.import_module(f"bundle_router.local_tools.{server}"), "TOOLS", ())
+    )
 
 
 def shipped_cards() -> dict[str, Card]:
     """Return the cards of the first-party tools by canonical name, as `.ci/generate` wrote them,
     without loading the tools' modules.
     """
-    text = (Path(__file__).parents[2] / "tools" / "cards.json").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "local_tools" / "cards.json").read_text(encoding="utf-8")
     return {f"{row['server']}.{row['tool']}": Card(**row) for row in json.loads(text)["tools"]}
 
 
@@ -488,7 +490,7 @@ def _sentence(error: Mapping[str, Any]) -> str:
 
 def binary_problems(rule: BinaryRule) -> Sequence[str]:
     """Return the errors in the patterns of a `[[binaries]]` rule, one sentence each."""
-    from bundle_router.tools.workspace.grammar import problems
+    from bundle_router.local_tools.workspace.grammar import problems
 
     return problems(rule)
 

@@ -23,7 +23,7 @@ from pydantic.errors import PydanticUserError
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticSerializationError, PydanticUndefined
 
-from bundle_router.core.models import Data, LocalTool, Media, Text, ToolContext, ToolOutput
+from bundle_router.core.values import Data, LocalTool, Media, Text, ToolContext, ToolOutput
 from bundle_router.errors import RequestError
 
 ADVICE: Final = "annotate every parameter: `def get_ticket(number: int) -> str:`"

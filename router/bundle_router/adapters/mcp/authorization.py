@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from bundle_router.adapters.mcp.tokens import TokenFile
 from bundle_router.core.catalog import Server
-from bundle_router.core.tools.transport.tool_servers import Scope
+from bundle_router.core.servers.transport.tool_servers import Scope
 from bundle_router.errors import needs_extra
 
 if TYPE_CHECKING:

@@ -34,8 +34,8 @@ from bundle_router.adapters.mcp.posting import (
     read_result,
 )
 from bundle_router.core.catalog import Era
-from bundle_router.core.tools.transport.bounds import Bounds
-from bundle_router.core.tools.transport.pass_through import Client
+from bundle_router.core.servers.transport.bounds import Bounds
+from bundle_router.core.servers.transport.pass_through import Client
 
 _CLOSED_CODE: Final = -32000
 _LEAST_S: Final = 0.01

@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from bundle_router.adapters.workers import run_in_turn
-from bundle_router.core.models import Outcome, Text
-from bundle_router.core.tools.transport.blocks import blocks_of
-from bundle_router.core.tools.transport.pass_through import (
+from bundle_router.core.servers.transport.blocks import blocks_of
+from bundle_router.core.servers.transport.pass_through import (
     Client,
     ServerError,
     ServerReply,
     why_unanswerable,
 )
-from bundle_router.core.tools.transport.tool_servers import RawResult
+from bundle_router.core.servers.transport.tool_servers import RawResult
+from bundle_router.core.values import Outcome, Text
 
 if TYPE_CHECKING:
     import anyio

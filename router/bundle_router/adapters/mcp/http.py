@@ -41,8 +41,8 @@ from bundle_router.adapters.mcp.posting import (
     read_message,
     read_object,
 )
-from bundle_router.core.tools.shaping.json_text import LARGE, encode_small
-from bundle_router.core.tools.transport.lines import EventBuffer, cut_deep
+from bundle_router.core.results.shaping.json_text import LARGE, encode_small
+from bundle_router.core.servers.transport.lines import EventBuffer, cut_deep
 
 READ_S: Final = 300.0
 AUTHORIZING: Final = "bundle_router_authorizing"

@@ -54,15 +54,15 @@ from bundle_router.adapters.mcp.processes import ProcessSupervisor
 from bundle_router.adapters.mcp.quiet import is_traced
 from bundle_router.adapters.workers import run_in_turn
 from bundle_router.core.catalog import Server
-from bundle_router.core.models.breaker import Breaker, End, Ticket
-from bundle_router.core.models.canonical import EACH, PIECE, budget_left
-from bundle_router.core.tools.admission import Admitted, VolatileError, admit
-from bundle_router.core.tools.shaping.json_text import encode_small
-from bundle_router.core.tools.transport.blocks import take_out_nan
-from bundle_router.core.tools.transport.bounds import Bounds
-from bundle_router.core.tools.transport.concurrency import Gate, HeldConnection
-from bundle_router.core.tools.transport.pass_through import ServerReply, passes
-from bundle_router.core.tools.transport.tool_servers import Listing, RawResult, Scope
+from bundle_router.core.results.shaping.json_text import encode_small
+from bundle_router.core.servers.admission import Admitted, VolatileError, admit
+from bundle_router.core.servers.transport.blocks import take_out_nan
+from bundle_router.core.servers.transport.bounds import Bounds
+from bundle_router.core.servers.transport.concurrency import Gate, HeldConnection
+from bundle_router.core.servers.transport.pass_through import ServerReply, passes
+from bundle_router.core.servers.transport.tool_servers import Listing, RawResult, Scope
+from bundle_router.core.values.breaker import Breaker, End, Ticket
+from bundle_router.core.values.canonical import EACH, PIECE, budget_left
 from bundle_router.ports import Clock, Diagnostics
 
 if TYPE_CHECKING:

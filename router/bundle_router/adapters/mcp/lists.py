@@ -24,12 +24,12 @@ from bundle_router.adapters.mcp.faults import RpcError, ServerFault
 from bundle_router.adapters.mcp.pool import CLOSED
 from bundle_router.adapters.workers import run_in_turn
 from bundle_router.core.catalog import Server
-from bundle_router.core.models.canonical import PIECE, budget_left
-from bundle_router.core.tools.admission import Admitted
-from bundle_router.core.tools.transport.bounds import Bounds, lifetime_s
-from bundle_router.core.tools.transport.definitions import Pages
-from bundle_router.core.tools.transport.pass_through import Client
-from bundle_router.core.tools.transport.tool_servers import Listing, Scope
+from bundle_router.core.servers.admission import Admitted
+from bundle_router.core.servers.transport.bounds import Bounds, lifetime_s
+from bundle_router.core.servers.transport.list_pages import Pages
+from bundle_router.core.servers.transport.pass_through import Client
+from bundle_router.core.servers.transport.tool_servers import Listing, Scope
+from bundle_router.core.values.canonical import PIECE, budget_left
 from bundle_router.ports import Clock, Diagnostics
 
 Key = tuple[str, str]

@@ -24,10 +24,10 @@ from typing import Any, Final
 from bundle_router.adapters.mcp.connection import Connection
 from bundle_router.adapters.mcp.faults import EXCHANGE, RequestState, RpcError, ServerFault
 from bundle_router.core.catalog import Era, Server
-from bundle_router.core.tools.transport.bounds import Bounds
-from bundle_router.core.tools.transport.concurrency import HeldConnection, Leases
-from bundle_router.core.tools.transport.pass_through import Client
-from bundle_router.core.tools.transport.tool_servers import Scope
+from bundle_router.core.servers.transport.bounds import Bounds
+from bundle_router.core.servers.transport.concurrency import HeldConnection, Leases
+from bundle_router.core.servers.transport.pass_through import Client
+from bundle_router.core.servers.transport.tool_servers import Scope
 from bundle_router.ports import Clock
 
 Key = tuple[str, str, str, str]

@@ -26,8 +26,7 @@ from typing import Any, Final, Protocol
 from bundle_router.adapters.mcp.channels import ChannelPool, Headers
 from bundle_router.adapters.mcp.faults import MAX_MESSAGE, RequestState, RpcError, ServerFault
 from bundle_router.adapters.workers import run_in_turn
-from bundle_router.core.models.canonical import PIECE, budget_left, encode_large
-from bundle_router.core.tools.shaping.json_text import (
+from bundle_router.core.results.shaping.json_text import (
     LARGE,
     JsonSizes,
     abridge,
@@ -37,8 +36,9 @@ from bundle_router.core.tools.shaping.json_text import (
     encode_small,
     read_large,
 )
-from bundle_router.core.tools.transport.lines import EventBuffer, cut_deep
-from bundle_router.core.tools.transport.pass_through import MAX_PASSED_BYTES
+from bundle_router.core.servers.transport.lines import EventBuffer, cut_deep
+from bundle_router.core.servers.transport.pass_through import MAX_PASSED_BYTES
+from bundle_router.core.values.canonical import PIECE, budget_left, encode_large
 
 MAX_ERROR_BYTES: Final = 64 * 1024
 MAX_VALUES: Final = 2_048

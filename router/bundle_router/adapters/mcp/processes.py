@@ -30,7 +30,7 @@ from typing import Any, BinaryIO, Final, TypeVar
 
 from bundle_router.adapters.mcp.faults import ServerFault
 from bundle_router.adapters.mcp.supervision import AT_ONCE
-from bundle_router.tools.descriptors import Opened
+from bundle_router.local_tools.descriptors import Opened
 
 MARK: Final = "BUNDLE_ROUTER_OWNER"
 HOMES: Final = "bundle-router-home-"
@@ -278,7 +278,7 @@ class ProcessSupervisor:
                 "stdio servers need a POSIX system, where they can be ended for certain",
             )
         program = _program(command)
-        from bundle_router.tools.private_folders import private_folder
+        from bundle_router.local_tools.private_folders import private_folder
 
         with contextlib.ExitStack() as home:
             try:

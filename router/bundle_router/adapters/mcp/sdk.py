@@ -50,7 +50,7 @@ from bundle_router.adapters.mcp.faults import EXCHANGE, RequestState, ServerFaul
 from bundle_router.adapters.mcp.posting import RequestCarrier, encode_params, replace_surrogates
 from bundle_router.adapters.mcp.quiet import is_traced, trace_request
 from bundle_router.core.catalog import Era
-from bundle_router.core.tools.transport.pass_through import (
+from bundle_router.core.servers.transport.pass_through import (
     CHANGED,
     LOG,
     PROGRESS,

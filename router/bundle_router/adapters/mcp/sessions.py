@@ -24,8 +24,8 @@ from bundle_router.adapters.mcp.authorization import Authorization
 from bundle_router.adapters.mcp.faults import MAX_MESSAGE, CircuitOpen, RpcError, ServerFault
 from bundle_router.adapters.mcp.quiet import LogListener, trace_only
 from bundle_router.core.catalog import Server
-from bundle_router.core.tools.transport.pass_through import ServerReply
-from bundle_router.core.tools.transport.tool_servers import (
+from bundle_router.core.servers.transport.pass_through import ServerReply
+from bundle_router.core.servers.transport.tool_servers import (
     EVERYONE,
     NOWHERE,
     CallPlace,

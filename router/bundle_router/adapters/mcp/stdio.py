@@ -40,9 +40,9 @@ from bundle_router.adapters.mcp.faults import (
 )
 from bundle_router.adapters.mcp.posting import Ended, read_message, read_object, read_result
 from bundle_router.adapters.mcp.processes import Process, ProcessSupervisor, ServerCommand
-from bundle_router.core.tools.shaping.json_text import LARGE
-from bundle_router.core.tools.transport.bounds import Bounds
-from bundle_router.core.tools.transport.lines import LineBuffer, LineTooLong, cut_deep
+from bundle_router.core.results.shaping.json_text import LARGE
+from bundle_router.core.servers.transport.bounds import Bounds
+from bundle_router.core.servers.transport.lines import LineBuffer, LineTooLong, cut_deep
 
 FIRST_NUMBER: Final = 1_000_000_000
 """First id of our own requests; the SDK counts from 1."""

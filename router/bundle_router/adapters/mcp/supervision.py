@@ -55,7 +55,7 @@ def main(router: int, import_root: str) -> None:
     os.set_inheritable(router, False)
     if sys.platform == "linux":
         sys.path.append(import_root)
-        from bundle_router.tools.sandbox import linux
+        from bundle_router.local_tools.sandbox import linux
 
         linux.adopt_orphans()
     Supervision(socket.socket(fileno=router), _watch_children()).run()
@@ -139,7 +139,7 @@ class SupervisedServer:
             for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGPIPE, signal.SIGTERM):
                 signal.signal(number, signal.SIG_DFL)
             if sys.platform == "linux":
-                from bundle_router.tools.sandbox import linux
+                from bundle_router.local_tools.sandbox import linux
 
                 linux.die_with_parent()
                 if os.getppid() != supervisor:

@@ -22,8 +22,8 @@ from urllib.parse import urlsplit
 
 from bundle_router.adapters.mcp.faults import ServerFault
 from bundle_router.core.catalog import CallLimits, Server, Transport
-from bundle_router.core.tools.transport.bounds import Bounds, bounds_for
-from bundle_router.core.tools.transport.tool_servers import Scope
+from bundle_router.core.servers.transport.bounds import Bounds, bounds_for
+from bundle_router.core.servers.transport.tool_servers import Scope
 
 if TYPE_CHECKING:
     from bundle_router.adapters.mcp.http import OriginClient, TcpPool

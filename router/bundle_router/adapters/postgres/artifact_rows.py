@@ -13,7 +13,7 @@ import psycopg
 
 from bundle_router.adapters.postgres.connections import Pool, is_away, to_storage_error
 from bundle_router.adapters.postgres.objects import ObjectStore
-from bundle_router.core.models.artifacts import ArtifactFile, check_digest, check_size
+from bundle_router.core.values.artifacts import ArtifactFile, check_digest, check_size
 from bundle_router.errors import CorruptRun, StorageError
 
 MAX_BYTES: Final = 64 * 1024 * 1024

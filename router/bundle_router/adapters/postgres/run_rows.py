@@ -16,7 +16,6 @@ from bundle_router.adapters.postgres.connections import (
     to_storage_error,
 )
 from bundle_router.adapters.postgres.sessions import WriterSession
-from bundle_router.core.models.canonical import decode, encode, time_text
 from bundle_router.core.records.chain import (
     Appended,
     BadLine,
@@ -31,6 +30,7 @@ from bundle_router.core.records.chain import (
     with_opening,
 )
 from bundle_router.core.records.run_header import RunHeader
+from bundle_router.core.values.canonical import decode, encode, time_text
 from bundle_router.errors import CorruptRun, KeyConflict, RunBusy, StorageError
 from bundle_router.ports import Clock, Redactor
 

@@ -14,11 +14,11 @@ from bundle_router.adapters.postgres.objects import ObjectStore
 from bundle_router.adapters.postgres.run_rows import PostgresRunLog
 from bundle_router.adapters.postgres.schema import migrate
 from bundle_router.adapters.postgres.sessions import WriterSession
-from bundle_router.core.models import RUN_ID
-from bundle_router.core.models.canonical import decode, time_text
-from bundle_router.core.models.words import RUN_ID_ADVICE, not_a_run_id
 from bundle_router.core.records.chain import genesis
 from bundle_router.core.records.run_header import RunHeader
+from bundle_router.core.values import RUN_ID
+from bundle_router.core.values.canonical import decode, time_text
+from bundle_router.core.values.words import RUN_ID_ADVICE, not_a_run_id
 from bundle_router.errors import RequestError, StorageError
 from bundle_router.ports import Clock, Redactor
 

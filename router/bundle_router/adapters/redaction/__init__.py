@@ -23,7 +23,7 @@ from typing import Any, Final
 from bundle_router.adapters.redaction.detection import RuleBook, SecretHit
 from bundle_router.adapters.redaction.encodings import label_of, unescape_quickly
 from bundle_router.adapters.redaction.field_names import HARMLESS, is_header_name, is_secret_name
-from bundle_router.core.models.words import shown_run_id
+from bundle_router.core.values.words import shown_run_id
 
 __all__ = ["SecretRedactor", "quoted_run_id"]
 

@@ -39,7 +39,6 @@ from bundle_router.adapters.run_log.run_files import (
 )
 from bundle_router.adapters.text_files import holders
 from bundle_router.core.catalog import Durability
-from bundle_router.core.models.canonical import time_text
 from bundle_router.core.records.chain import (
     FILES,
     Appended,
@@ -52,6 +51,7 @@ from bundle_router.core.records.chain import (
     with_opening,
 )
 from bundle_router.core.records.run_header import RunHeader
+from bundle_router.core.values.canonical import time_text
 from bundle_router.errors import CorruptRun, StorageError
 from bundle_router.ports import ArtifactStore, Clock, Redactor
 

@@ -57,7 +57,7 @@ from bundle_router.core.records.chain import (
     seal_text,
 )
 from bundle_router.errors import CorruptRun, RunBusy, StorageError
-from bundle_router.tools.descriptors import Opened
+from bundle_router.local_tools.descriptors import Opened
 
 _BLOCK: Final = 1024 * 1024
 _FIRST_PAUSE_S: Final = 0.00002

@@ -36,14 +36,14 @@ from bundle_router.adapters.run_log.directory import (
 )
 from bundle_router.adapters.run_log.log import DiskRunLog, RunLogSetting
 from bundle_router.core.catalog import Durability
-from bundle_router.core.models import RUN_ID
-from bundle_router.core.models.canonical import time_text
-from bundle_router.core.models.words import RUN_ID_ADVICE, not_a_run_id
 from bundle_router.core.records.chain import FILES
 from bundle_router.core.records.run_header import RunHeader, lost_header
+from bundle_router.core.values import RUN_ID
+from bundle_router.core.values.canonical import time_text
+from bundle_router.core.values.words import RUN_ID_ADVICE, not_a_run_id
 from bundle_router.errors import RequestError, StorageError
+from bundle_router.local_tools.descriptors import ClosedOnError, Opened
 from bundle_router.ports import ArtifactStore, Clock, Redactor
-from bundle_router.tools.descriptors import ClosedOnError, Opened
 
 CREATING: Final = ".creating-"
 """Prefix of a run directory that is being created.

@@ -54,8 +54,8 @@ from bundle_router.core.catalog.tables import (
     Server,
     Transport,
 )
-from bundle_router.core.models import LocalSettings
-from bundle_router.core.models.canonical import digest, encode
+from bundle_router.core.values import LocalSettings
+from bundle_router.core.values.canonical import digest, encode
 
 __all__ = [
     "MIN_LABELS",
@@ -127,7 +127,7 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Skill:
-    """A bundle's skill: its instructions (see `core.tools.skills`).
+    """A bundle's skill: its instructions (see `core.exposure.skills`).
 
     `path` is as bundles name it; `tools` are names as written: `server.tool`, or a tool's name
     alone.

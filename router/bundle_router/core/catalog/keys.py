@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
-from bundle_router.core.models import BUNDLE_ID, SERVER_NAME, Effect
+from bundle_router.core.values import BUNDLE_ID, SERVER_NAME, Effect
 
 T = TypeVar("T")
 

@@ -23,7 +23,7 @@ from bundle_router.core.catalog.keys import (
     key,
     without_repetition,
 )
-from bundle_router.core.models import Offer
+from bundle_router.core.values import Offer
 
 Durability = Literal["process", "disk"]
 FallbackStage = Literal["search", "model", "shortlist", "default"]

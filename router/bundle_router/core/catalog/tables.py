@@ -31,8 +31,8 @@ from bundle_router.core.catalog.keys import (
     needs_one_of,
     without_repetition,
 )
-from bundle_router.core.models import MODES, BinaryRule, Effect, Mode, Trust
-from bundle_router.core.models.patterns import is_selected
+from bundle_router.core.values import MODES, BinaryRule, Effect, Mode, Trust
+from bundle_router.core.values.patterns import is_selected
 
 Era = Literal["auto", "handshake", "modern"]
 ServerAuth = Literal["oauth"]
@@ -92,7 +92,7 @@ Code asks a transport's row for its traits, never for its name.
 
 A new transport is a row here, and a function in `bundle_router.adapters.mcp.wires` that opens its
 connection. A key of its own that identifies the server also belongs to
-`core.tools.pins.reviewed.Origin`: else a pin would hold for another.
+`core.servers.pins.reviewed.Origin`: else a pin would hold for another.
 """
 TRANSPORT_KEYS: Final = tuple(
     dict.fromkeys(key for traits in TRANSPORTS.values() for key in traits.takes)

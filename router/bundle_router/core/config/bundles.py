@@ -22,8 +22,8 @@ from bundle_router.core.config.entries import WrittenEntry
 from bundle_router.core.config.overlay import WrittenConfig
 from bundle_router.core.config.positions import Path
 from bundle_router.core.config.problem_report import Report
-from bundle_router.core.models import EFFECTS, MODES, TOOL_NAME, Effect, Mode, Trust
-from bundle_router.core.models.patterns import is_glob, matches
+from bundle_router.core.values import EFFECTS, MODES, TOOL_NAME, Effect, Mode, Trust
+from bundle_router.core.values.patterns import is_glob, matches
 
 MAX_TOOLS: Final = 5_000
 MAX_ALL_TOOLS: Final = 250_000

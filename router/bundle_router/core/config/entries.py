@@ -23,7 +23,7 @@ from bundle_router.core.config.config_text import ConfigFile, guard
 from bundle_router.core.config.positions import Path
 from bundle_router.core.config.problem_report import Report
 from bundle_router.core.config.written_forms import FILES, Form, form_of, value_of
-from bundle_router.core.models.form_errors import UNQUOTED, explain, known_keys
+from bundle_router.core.values.form_errors import UNQUOTED, explain, known_keys
 from bundle_router.errors import Problem
 
 MAX_ENTRIES: Final = 8_000

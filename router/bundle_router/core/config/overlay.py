@@ -23,7 +23,7 @@ from bundle_router.core.config.config_text import FILE_NAMES, ConfigFile
 from bundle_router.core.config.entries import FileContent, WrittenEntry, read
 from bundle_router.core.config.problem_report import Report
 from bundle_router.core.config.written_forms import keys_of
-from bundle_router.core.models import BinaryRule
+from bundle_router.core.values import BinaryRule
 
 _REPLACED_WHOLE = ("routes.toml", "policy.toml")
 

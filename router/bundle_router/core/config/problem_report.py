@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 from bundle_router.core.config.config_text import ConfigFile
 from bundle_router.core.config.positions import Path, Positions, locate, show
-from bundle_router.core.models.spelling import Suggester
+from bundle_router.core.values.spelling import Suggester
 from bundle_router.errors import Problem
 
 WIDTH: Final = 110

@@ -20,8 +20,8 @@ from bundle_router.core.config.router_settings import (
     resolve_settings,
 )
 from bundle_router.core.config.servers import check_globs, check_prefixes, resolve_server
-from bundle_router.core.models import EFFECTS
-from bundle_router.core.models.patterns import is_glob, matches
+from bundle_router.core.values import EFFECTS
+from bundle_router.core.values.patterns import is_glob, matches
 
 MAX_ADDRESSES: Final = 1_000
 """Combinations of workflow, role and step that one row may list."""

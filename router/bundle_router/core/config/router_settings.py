@@ -23,7 +23,7 @@ from bundle_router.core.config.positions import Path
 from bundle_router.core.config.problem_report import Report
 from bundle_router.core.config.secrets import looks_secret
 from bundle_router.core.config.servers import check_url
-from bundle_router.core.models import BinaryRule, LocalSettings
+from bundle_router.core.values import BinaryRule, LocalSettings
 
 CheckBinary = Callable[[BinaryRule], Sequence[str]]
 

@@ -23,8 +23,8 @@ from bundle_router.core.config.secrets import (
     malformed_reference,
     references,
 )
-from bundle_router.core.models import META_SERVER, SERVER_NAME
-from bundle_router.core.models.patterns import is_glob
+from bundle_router.core.values import META_SERVER, SERVER_NAME
+from bundle_router.core.values.patterns import is_glob
 
 ServerEntry = WrittenEntry[Server]
 
@@ -104,7 +104,7 @@ def resolve_server(
     for index, row in enumerate(server.reuse):
         check_globs(entry, ("reuse", index, "tools"), row.tools, report)
     if server.volatile:  # what admits definitions is loaded for these alone
-        from bundle_router.core.tools.admission import VolatileError, volatile_paths
+        from bundle_router.core.servers.admission import VolatileError, volatile_paths
     for index, path in enumerate(server.volatile):
         try:
             volatile_paths((path,))

@@ -31,8 +31,8 @@ from math import inf
 from typing import Any, Final
 
 from bundle_router.core.catalog import Card, Catalog
-from bundle_router.core.models import Activation, AskedTool, Decision, Entry, Reason, Step
-from bundle_router.core.tools.exposure.names import names_in
+from bundle_router.core.exposure.names import names_in
+from bundle_router.core.values import Activation, AskedTool, Decision, Entry, Reason, Step
 
 MAX_ASKED: Final = 128
 """Tools that one run may have asked for at a time.

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from bundle_router.core.catalog import CallLimits
-from bundle_router.core.models.canonical import digest, encode
+from bundle_router.core.values.canonical import digest, encode
 
 WINDOW: Final = 8
 """Last calls that are compared."""

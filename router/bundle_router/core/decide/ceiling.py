@@ -18,8 +18,8 @@ from typing import Final
 
 from bundle_router.core.catalog import Bundle, Catalog
 from bundle_router.core.decide.mapping import Address, rows_covering
-from bundle_router.core.models import Effect, Grant, StepPolicy, Trust
-from bundle_router.core.models.patterns import Targets
+from bundle_router.core.values import Effect, Grant, StepPolicy, Trust
+from bundle_router.core.values.patterns import Targets
 
 _NOTHING: Final = Targets((), ())
 

@@ -33,7 +33,8 @@ from bundle_router.core.decide import activation as sticky_set
 from bundle_router.core.decide.plans import Candidates, Plan, plan_for
 from bundle_router.core.decide.replies import rank_candidates
 from bundle_router.core.decide.step_bundles import StepBundles
-from bundle_router.core.models import (
+from bundle_router.core.exposure.placing import may_be_offered
+from bundle_router.core.values import (
     MODES,
     Activation,
     Answer,
@@ -49,7 +50,6 @@ from bundle_router.core.models import (
     Source,
     Step,
 )
-from bundle_router.core.tools.exposure.placing import may_be_offered
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from itertools import product
 from typing import Protocol, TypeVar
 
 from bundle_router.core.catalog import Route
-from bundle_router.core.models.patterns import first_match, is_glob
+from bundle_router.core.values.patterns import first_match, is_glob
 
 Address = tuple[str, str, str]
 """The address of a step: (workflow, role, step)."""

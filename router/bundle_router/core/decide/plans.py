@@ -24,9 +24,9 @@ from bundle_router.core.decide.policy import (
     unknown,
     with_facts,
 )
-from bundle_router.core.models import Facts, Grant, Step, StepPolicy
-from bundle_router.core.models.canonical import digest_of
-from bundle_router.core.models.patterns import first_match
+from bundle_router.core.values import Facts, Grant, Step, StepPolicy
+from bundle_router.core.values.canonical import digest_of
+from bundle_router.core.values.patterns import first_match
 
 _MAX_WEIGHT: Final = 4_000_000
 """Characters, roughly, that the cache holds at most."""

@@ -27,8 +27,8 @@ from typing import Final
 
 from bundle_router.core.catalog import Bundle, Catalog
 from bundle_router.core.decide.ceiling import Layer, StepCeiling
-from bundle_router.core.models import WHOLE_SERVER, Code, Drift, Facts, LeftOut, Trust
-from bundle_router.core.models.patterns import first_cover, is_glob
+from bundle_router.core.values import WHOLE_SERVER, Code, Drift, Facts, LeftOut, Trust
+from bundle_router.core.values.patterns import first_cover, is_glob
 
 _TRUST_ORDER: Final[dict[Trust, int]] = {"untrusted": 0, "trusted": 1}
 

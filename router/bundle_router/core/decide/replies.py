@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Final
 
-from bundle_router.core.models import (
+from bundle_router.core.values import (
     CODES,
     FAILURES,
     Answer,
@@ -28,7 +28,7 @@ from bundle_router.core.models import (
     SearchUse,
     Source,
 )
-from bundle_router.core.models.canonical import encode
+from bundle_router.core.values.canonical import encode
 
 PICKED: Final[frozenset[Reason]] = frozenset(
     ("search", "model", "model_cached", "union", "shortlist")

@@ -11,8 +11,7 @@ from bundle_router.core.catalog import Bundle, Catalog
 from bundle_router.core.decide.activation import room_of
 from bundle_router.core.decide.plans import Verdicts, indexes_of
 from bundle_router.core.decide.policy import BundleVerdict
-from bundle_router.core.models import Activation, Chosen, Exposure, Facts, LeftOut, Reason, Step
-from bundle_router.core.tools.exposure.placing import (
+from bundle_router.core.exposure.placing import (
     as_presented,
     direct_tools,
     fitting_size,
@@ -20,6 +19,7 @@ from bundle_router.core.tools.exposure.placing import (
     place,
     presented_bundles,
 )
+from bundle_router.core.values import Activation, Chosen, Exposure, Facts, LeftOut, Reason, Step
 
 
 class StepBundles:

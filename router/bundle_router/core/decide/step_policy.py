@@ -21,9 +21,9 @@ from functools import cached_property
 from typing import Final
 
 from bundle_router.core.catalog import Catalog
-from bundle_router.core.models import StepPolicy
-from bundle_router.core.models.patterns import first_match, is_glob
-from bundle_router.core.models.spelling import Suggester
+from bundle_router.core.values import StepPolicy
+from bundle_router.core.values.patterns import first_match, is_glob
+from bundle_router.core.values.spelling import Suggester
 from bundle_router.errors import RequestError
 
 MAX_PATTERN: Final = 200

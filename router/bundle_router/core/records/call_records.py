@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final, get_type_hints
 
 from bundle_router.core.decide.budgets import Totals
-from bundle_router.core.models import Outcome
-from bundle_router.core.models.artifacts import Artifact
-from bundle_router.core.models.canonical import flat_json
 from bundle_router.core.records.decision_record import DecisionRecord, Json
 from bundle_router.core.records.field_types import checked
+from bundle_router.core.values import Outcome
+from bundle_router.core.values.artifacts import Artifact
+from bundle_router.core.values.canonical import flat_json
 
 CALL_SCHEMA: Final = "bundle-router.call/1"
 _SHARED: Final = (

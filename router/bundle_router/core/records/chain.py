@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
-from bundle_router.core.models.canonical import decode, digest, encode_object, text_of
+from bundle_router.core.values.canonical import decode, digest, encode_object, text_of
 
 File = Literal["routing", "calls"]
 FILES: Final[Mapping[File, str]] = {"routing": "routing.jsonl", "calls": "tool-calls.jsonl"}

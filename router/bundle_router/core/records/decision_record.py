@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, ClassVar, Final, TypeVar, get_type_hints
 
-from bundle_router.core.models import (
+from bundle_router.core.records.field_types import checked
+from bundle_router.core.values import (
     Activation,
     Answer,
     AskedTool,
@@ -36,7 +37,7 @@ from bundle_router.core.models import (
     Step,
     StepPolicy,
 )
-from bundle_router.core.models.canonical import (
+from bundle_router.core.values.canonical import (
     EncodedObject,
     EncodedRows,
     digest,
@@ -44,8 +45,7 @@ from bundle_router.core.models.canonical import (
     flat_json,
     text_of,
 )
-from bundle_router.core.models.evidence import Evidence
-from bundle_router.core.records.field_types import checked
+from bundle_router.core.values.evidence import Evidence
 
 DECISION_SCHEMA: Final = "bundle-router.decision/1"
 

@@ -27,7 +27,6 @@ from bundle_router.core.decide import activation as sticky_set
 from bundle_router.core.decide import budgets
 from bundle_router.core.decide.activation import CallEffect
 from bundle_router.core.decide.budgets import Totals
-from bundle_router.core.models import Activation, Outcome, RecentStep
 from bundle_router.core.records.call_records import (
     CallFinished,
     CallStarted,
@@ -37,6 +36,7 @@ from bundle_router.core.records.call_records import (
     read_record,
 )
 from bundle_router.core.records.decision_record import BudgetKey, DecisionLine, DecisionRecord
+from bundle_router.core.values import Activation, Outcome, RecentStep
 
 DEFAULT_BRANCH: Final = ""
 MANY_EFFECTS: Final = (

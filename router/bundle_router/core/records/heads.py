@@ -26,7 +26,7 @@ from dataclasses import asdict, astuple, dataclass, replace
 from itertools import islice
 from typing import Final
 
-from bundle_router.core.models.canonical import encode
+from bundle_router.core.values.canonical import encode
 
 NO_HEAD: Final = (
     "no head was kept for it, although heads are kept: it was taken away, or is older than that"

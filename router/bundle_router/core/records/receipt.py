@@ -17,10 +17,10 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
-from bundle_router.core.models.canonical import digest_of
 from bundle_router.core.records.chain import BadLine, genesis, unseal
 from bundle_router.core.records.replayed import catalog_from, replay
 from bundle_router.core.records.run_header import RunHeader
+from bundle_router.core.values.canonical import digest_of
 from bundle_router.errors import CorruptRun
 
 RECEIPT_SCHEMA: Final = "bundle-router.receipt/2"

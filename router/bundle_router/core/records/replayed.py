@@ -25,9 +25,9 @@ from bundle_router.core.catalog import Bundle, Card, Catalog, Policy, Route, Ser
 from bundle_router.core.decide.decide import Question, decide, decide_without_answer, settle
 from bundle_router.core.decide.plans import permitted_tools
 from bundle_router.core.decide.replies import admit_reply
-from bundle_router.core.models import Activation, Decision, Facts, LocalSettings, Reply, Step
-from bundle_router.core.models.canonical import encode
 from bundle_router.core.records.decision_record import DecisionRecord, outcome_json
+from bundle_router.core.values import Activation, Decision, Facts, LocalSettings, Reply, Step
+from bundle_router.core.values.canonical import encode
 from bundle_router.errors import CorruptRun
 
 Outcome = Literal["identical", "same_bundles", "changed", "asks_anew"]

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from bundle_router.core.models.canonical import digest_of
 from bundle_router.core.records.chain import Head, RepairedTail
+from bundle_router.core.values.canonical import digest_of
 
 T = TypeVar("T")
 

@@ -21,8 +21,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from bundle_router.core.catalog import Bundle, Card, Catalog
-from bundle_router.core.models import RecentStep, Step
-from bundle_router.core.models.canonical import digest_of
 from bundle_router.core.search.documents import (
     BundleText,
     Corpus,
@@ -40,6 +38,8 @@ from bundle_router.core.search.index import Collection as SearchCollection
 from bundle_router.core.search.index import Document
 from bundle_router.core.search.request import Request
 from bundle_router.core.search.text import Analyzer
+from bundle_router.core.values import RecentStep, Step
+from bundle_router.core.values.canonical import digest_of
 
 INDEX_RULES: Final = "search-index/4"
 

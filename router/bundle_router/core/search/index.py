@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, Protocol, get_args
 
-from bundle_router.core.models import Failure
+from bundle_router.core.values import Failure
 
 Collection = Literal["bundles", "tools", "reviewed", "unread"]
 """`bundles` and `tools` hold the operator's words and the cards of trusted servers, and rank

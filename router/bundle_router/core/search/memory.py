@@ -34,9 +34,9 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any, Final
 
-from bundle_router.core.models.canonical import digest_of
 from bundle_router.core.search.recall import PastText, Recollection
 from bundle_router.core.search.text import MAX_WORDS, Analyzer, split_quotes
+from bundle_router.core.values.canonical import digest_of
 
 PER_RUN: Final = 3
 AGGRESSIVENESS: Final = 0.2

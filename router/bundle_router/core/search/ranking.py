@@ -33,13 +33,6 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
 from typing import Final
 
-from bundle_router.core.models.evidence import (
-    RELEVANCE,
-    Evidence,
-    Logistic,
-    relevance_features,
-    spread,
-)
 from bundle_router.core.search.documents import Corpus
 from bundle_router.core.search.index import MIN_RESPELT, Collection, Index, Vectors
 from bundle_router.core.search.meaning import best_of_tools, similarities
@@ -61,6 +54,13 @@ from bundle_router.core.search.passes import (
 from bundle_router.core.search.recall import NEIGHBOURS, Recollection
 from bundle_router.core.search.request import Request, marks_of
 from bundle_router.core.search.text import NO_TERMS, Analyzer, Terms, split_quotes
+from bundle_router.core.values.evidence import (
+    RELEVANCE,
+    Evidence,
+    Logistic,
+    relevance_features,
+    spread,
+)
 
 KEPT: Final = 40
 """Maximum ids of a ranking that a memory is learned from."""

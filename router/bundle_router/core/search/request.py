@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bundle_router.core.models import RecentStep, Step
+from bundle_router.core.values import RecentStep, Step
 
 
 @dataclass(frozen=True, slots=True)

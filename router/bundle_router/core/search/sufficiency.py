@@ -33,10 +33,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from bundle_router.core.catalog import MIN_LABELS, Bundle, Calibration, Catalog, SearchSettings
-from bundle_router.core.models import Candidate, SearchUse, Step
-from bundle_router.core.models.evidence import Evidence, Logistic
+from bundle_router.core.exposure.placing import may_be_offered, offer_of
 from bundle_router.core.search.ranking import Ranking
-from bundle_router.core.tools.exposure.placing import may_be_offered, offer_of
+from bundle_router.core.values import Candidate, SearchUse, Step
+from bundle_router.core.values.evidence import Evidence, Logistic
 
 SHIPPED: Final = Calibration(
     "shipped/2",

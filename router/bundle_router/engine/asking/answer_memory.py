@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 
 from pydantic import TypeAdapter, ValidationError
 
-from bundle_router.core.models import Code
+from bundle_router.core.values import Code
 from bundle_router.ports import AnswerStore, Clock
 
 MAX_ANSWERS = 4_096

@@ -34,8 +34,8 @@ from bundle_router.core.decide.asking.prompt import (
     user_part,
 )
 from bundle_router.core.decide.decide import Question
-from bundle_router.core.models import Answer, Failure, ModelUse, RecentStep, Reply
-from bundle_router.core.models.breaker import Breaker, Ticket
+from bundle_router.core.values import Answer, Failure, ModelUse, RecentStep, Reply
+from bundle_router.core.values.breaker import Breaker, Ticket
 from bundle_router.engine.asking.answer_memory import AnswerMemory, CachedAnswer
 from bundle_router.engine.asking.day_budget import DayBudget
 from bundle_router.engine.asking.flights import Flights

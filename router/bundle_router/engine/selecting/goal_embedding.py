@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from bundle_router.core.catalog import Catalog
-from bundle_router.core.models import EmbeddingUse, Failure
-from bundle_router.core.models.breaker import Breaker, BreakerTerms, End, Ticket
 from bundle_router.core.search.index import Embedding, Vectors
+from bundle_router.core.values import EmbeddingUse, Failure
+from bundle_router.core.values.breaker import Breaker, BreakerTerms, End, Ticket
 from bundle_router.ports import Clock, Diagnostics, Embedder
 
 KEPT_GOALS: Final = 512

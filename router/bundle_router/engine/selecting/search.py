@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide.decide import Question
-from bundle_router.core.models import Answer, Reason, Recall, RecentStep, Reply, SearchUse
+from bundle_router.core.values import Answer, Reason, Recall, RecentStep, Reply, SearchUse
 from bundle_router.engine.selecting.goal_embedding import GoalVector, Meanings
 from bundle_router.errors import NotInstalled
 from bundle_router.ports import Diagnostics
@@ -263,7 +263,7 @@ def _shortlist(question: Question, judged: Judgement) -> Answer | None:
     """Return what search would offer behind search: the best that it ranked; where all fit, the
     others too.
     """
-    from bundle_router.core.tools.exposure.placing import may_be_offered
+    from bundle_router.core.exposure.placing import may_be_offered
 
     catalog, ids = question.catalog, judged.shortlist
     if len(question.candidates) <= catalog.settings.search.max_shortlist:

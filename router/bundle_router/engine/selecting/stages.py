@@ -27,7 +27,7 @@ from typing import Protocol
 from bundle_router.core.catalog import Catalog, FallbackStage
 from bundle_router.core.decide.decide import Question
 from bundle_router.core.decide.plans import Candidates
-from bundle_router.core.models import Answer, RecentStep, Reply
+from bundle_router.core.values import Answer, RecentStep, Reply
 from bundle_router.engine.selecting.search import SearchResult, SearchSelector
 from bundle_router.ports import Readiness, Selector
 

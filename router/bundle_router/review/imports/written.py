@@ -15,7 +15,7 @@ from bundle_router.core.config.secrets import (
     malformed_reference,
 )
 from bundle_router.core.config.servers import is_loopback
-from bundle_router.core.models import SERVER_NAME, TOOL_NAME
+from bundle_router.core.values import SERVER_NAME, TOOL_NAME
 from bundle_router.review.imports.foreign import ForeignServer, read_clients
 
 _FOREIGN: Final = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-[^{}]*)?\}")

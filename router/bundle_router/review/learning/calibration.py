@@ -21,11 +21,11 @@ from hashlib import sha256
 from typing import Final
 
 from bundle_router.core.catalog import MIN_LABELS, Calibration, Catalog
-from bundle_router.core.models.canonical import digest_of
-from bundle_router.core.models.evidence import fit_logistic
 from bundle_router.core.search.memory import Memory, bound_labels
 from bundle_router.core.search.ranking import Ranking, Search
 from bundle_router.core.search.sufficiency import features_of, judge
+from bundle_router.core.values.canonical import digest_of
+from bundle_router.core.values.evidence import fit_logistic
 from bundle_router.review.evaluation import auroc
 from bundle_router.review.learning.fitting import base_scores, relearn
 from bundle_router.review.learning.labels import LabelledStep

@@ -27,9 +27,9 @@ from typing import Final, Literal, TypeVar, get_args
 
 from bundle_router.core.catalog import Bundle, Catalog
 from bundle_router.core.decide.plans import plan_for
-from bundle_router.core.models.canonical import digest_of
 from bundle_router.core.search.memory import PER_RUN, Label
 from bundle_router.core.search.request import marks_of
+from bundle_router.core.values.canonical import digest_of
 from bundle_router.review.learning.recorded_steps import PastStep
 
 T = TypeVar("T")

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from bundle_router.core.catalog import MIN_LABELS, Calibration, Catalog
-from bundle_router.core.models.evidence import Evidence
 from bundle_router.core.search.memory import Memory
 from bundle_router.core.search.sufficiency import features_of
+from bundle_router.core.values.evidence import Evidence
 from bundle_router.review.learning.calibration import calibration_version
 from bundle_router.review.learning.labels import fingerprint
 

@@ -24,9 +24,9 @@ from typing import Final
 from bundle_router.core.catalog import Catalog, Route
 from bundle_router.core.decide.mapping import Address
 from bundle_router.core.decide.plans import plan_for
-from bundle_router.core.models.patterns import is_glob
+from bundle_router.core.results.shaping import visible
 from bundle_router.core.search.ranking import Search
-from bundle_router.core.tools.shaping import visible
+from bundle_router.core.values.patterns import is_glob
 from bundle_router.review.learning.labels import LabelledStep, fingerprint
 from bundle_router.review.learning.recorded_steps import PastStep
 

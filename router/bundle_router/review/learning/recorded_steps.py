@@ -14,13 +14,13 @@ from pydantic import Field
 
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide.mapping import Address
-from bundle_router.core.models import Facts, Frozen, RecentStep, Step
-from bundle_router.core.models.canonical import time_text
-from bundle_router.core.models.spelling import Suggester
-from bundle_router.core.models.words import GAP_CODES
 from bundle_router.core.records.call_records import CallFinished, read_record
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.search.request import Request
+from bundle_router.core.values import Facts, Frozen, RecentStep, Step
+from bundle_router.core.values.canonical import time_text
+from bundle_router.core.values.spelling import Suggester
+from bundle_router.core.values.words import GAP_CODES
 from bundle_router.errors import RequestError
 
 LABEL_SCHEMA: Final = "bundle-router.label/1"

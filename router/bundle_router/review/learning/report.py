@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from bundle_router.core.catalog import Catalog
-from bundle_router.core.models.canonical import digest_of
 from bundle_router.core.search.ranking import Search
+from bundle_router.core.values.canonical import digest_of
 from bundle_router.review.learning.calibration import CalibrationFit, calibrate
 from bundle_router.review.learning.fitting import (
     EmbeddingFit,

@@ -23,11 +23,11 @@ from bundle_router.core.config.positions import Path
 from bundle_router.core.config.problem_report import Report
 from bundle_router.core.config.resolve import ResolvedConfig, resolve
 from bundle_router.core.config.router_settings import CheckBinary, no_check
-from bundle_router.core.models.patterns import matches
-from bundle_router.core.models.spelling import Suggester
-from bundle_router.core.tools.pins.compare import server_differences
-from bundle_router.core.tools.pins.reviewed import Pins
-from bundle_router.core.tools.warning_light import Neighbourhood, inspect
+from bundle_router.core.servers.pins.compare import server_differences
+from bundle_router.core.servers.pins.reviewed import Pins
+from bundle_router.core.servers.warning_light import Neighbourhood, inspect
+from bundle_router.core.values.patterns import matches
+from bundle_router.core.values.spelling import Suggester
 from bundle_router.errors import Problem
 from bundle_router.review.lint import bundle_rules as bundles
 from bundle_router.review.lint import row_rules as rows

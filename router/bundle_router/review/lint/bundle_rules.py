@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from bundle_router.core.catalog import Bundle
 from bundle_router.core.config.entries import WrittenEntry
-from bundle_router.core.models.patterns import is_glob, matches
+from bundle_router.core.values.patterns import is_glob, matches
 from bundle_router.review.lint.findings import LintFinding, Subject
 
 LIKENESS: Final = 0.8

@@ -17,7 +17,7 @@ from bundle_router.core.catalog import Bundle, Catalog, Policy, Route
 from bundle_router.core.decide.ceiling import StepCeiling, ceiling_of
 from bundle_router.core.decide.mapping import Address, AddressedRow, rows_covering
 from bundle_router.core.decide.policy import BundleVerdict, static_verdict
-from bundle_router.core.models.patterns import first_match, is_glob, matches
+from bundle_router.core.values.patterns import first_match, is_glob, matches
 
 MAX_ADDRESSES: Final = 20_000
 """Maximum sample addresses. With more, the rules that need them are silent."""

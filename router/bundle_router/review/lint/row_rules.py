@@ -11,8 +11,8 @@ from typing import Final
 
 from bundle_router.core.catalog import Bundle, Catalog
 from bundle_router.core.config.servers import command_words, is_plain_http
-from bundle_router.core.models.patterns import Targets, first_match, is_glob, matches
-from bundle_router.core.tools.reusable_results import is_read_only
+from bundle_router.core.results.reusable_results import is_read_only
+from bundle_router.core.values.patterns import Targets, first_match, is_glob, matches
 from bundle_router.review.lint.findings import LintFinding, Subject
 from bundle_router.review.lint.reach import shadowing_routes
 

@@ -24,7 +24,7 @@ from typing import Final
 from bundle_router.core.catalog import Bundle, Catalog
 from bundle_router.core.decide.mapping import Address
 from bundle_router.core.decide.policy import constituents
-from bundle_router.core.tools.exposure.placing import mode_of
+from bundle_router.core.exposure.placing import mode_of
 from bundle_router.review.config_edits import ConfigEdit, config_edits
 from bundle_router.review.privileges.everywhere import differences_everywhere
 from bundle_router.review.privileges.granted import (

@@ -14,10 +14,10 @@ from dataclasses import fields
 from typing import Any, Final, Literal
 
 from bundle_router.core.catalog import Bundle, Catalog, Server
-from bundle_router.core.models import BinaryRule
-from bundle_router.core.models.canonical import encode
-from bundle_router.core.models.patterns import first_cover
-from bundle_router.core.tools.exposure.placing import mode_of
+from bundle_router.core.exposure.placing import mode_of
+from bundle_router.core.values import BinaryRule
+from bundle_router.core.values.canonical import encode
+from bundle_router.core.values.patterns import first_cover
 from bundle_router.review.config_edits import ConfigEdit, setting_leaves
 from bundle_router.review.privileges.privilege_rows import Kind, PrivilegeRow
 

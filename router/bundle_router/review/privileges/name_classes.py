@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
-from bundle_router.core.models.patterns import is_glob, matches
+from bundle_router.core.values.patterns import is_glob, matches
 
 MAX_STATES: Final = 40_000
 MAX_NAME: Final = 200

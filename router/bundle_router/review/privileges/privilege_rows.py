@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from bundle_router.core.models import Effect
-from bundle_router.core.models.canonical import digest_of
-from bundle_router.core.tools.exposure.placements import Place
+from bundle_router.core.exposure.placements import Place
+from bundle_router.core.values import Effect
+from bundle_router.core.values.canonical import digest_of
 from bundle_router.review.config_edits import ConfigEdit
 from bundle_router.review.privileges.name_classes import ANY, NameClass, label_of
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from bundle_router.core.catalog import Card
-from bundle_router.core.tools.admission.admit import short_description
+from bundle_router.core.servers.admission.admit import short_description
 from bundle_router.review.vendor.naming import Names, docstring, literal, pascal
 from bundle_router.review.vendor.types import ModelField, Types, WrapperModel
 

@@ -1,7 +1,7 @@
 """Which of the closed failures an error is, when a model is left alone for it, and a budget for
 second tries.
 
-Rules (the terms are those of `core.models.breaker`, for models):
+Rules (the terms are those of `core.values.breaker`, for models):
 1. One timeout, 429 or 401 opens the breaker at once; other errors do when there are
    `ERRORS_IN_A_ROW`.
 2. It stays open for `BASE_S`, twice that after every probe that failed, at most `MAX_OPEN_S`;
@@ -22,8 +22,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from bundle_router.core.models import Failure
-from bundle_router.core.models.breaker import BreakerTerms, End
+from bundle_router.core.values import Failure
+from bundle_router.core.values.breaker import BreakerTerms, End
 
 ERRORS_IN_A_ROW: Final = 3
 BASE_S: Final = 15.0

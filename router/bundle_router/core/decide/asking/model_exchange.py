@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pydantic import BaseModel
 
 from bundle_router.core.catalog import ModelChoice
-from bundle_router.core.models import Failure
+from bundle_router.core.values import Failure
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, create_model
 
-from bundle_router.core.models import Code
+from bundle_router.core.values import Code
 
 MAX_SHAPES: Final = 256
 MAX_ENUMERATED: Final = 125

@@ -23,8 +23,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from bundle_router.core.catalog import Bundle, Catalog, ModelChoice
-from bundle_router.core.models import RecentStep, Step
-from bundle_router.core.models.canonical import digest_of
+from bundle_router.core.values import RecentStep, Step
+from bundle_router.core.values.canonical import digest_of
 
 PROMPT_VERSION: Final = "router-prompt/3"
 

@@ -1,0 +1,153 @@
+"""The guidance for the model: that there are more tools than in its array, how to get them, and an
+index of bundles.
+
+The index fits a budget by saying less of each bundle, in rounds over all of them in the decision's
+order: only their number; each with id and number of tools; then with its purpose; then with the
+names of its tools. Naming bundles has a larger budget than the later rounds. Ids and descriptions
+are the operator's; the tool names of an untrusted server were listed by the operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from bundle_router.core.catalog import Catalog
+from bundle_router.core.exposure.meta_tools.signatures import one_line
+from bundle_router.core.exposure.placements import Placement
+from bundle_router.core.values import MODES, Decision
+
+TOLD_TOKENS: Final = 100
+"""Maximum tokens of the index for more than the bundles' names."""
+NAMED_TOKENS: Final = 500
+"""Maximum tokens of the index for the bundles' names: some ninety bundles."""
+CHARS_A_TOKEN: Final = 2.75
+"""Minimum characters per token (cl100k_base: 2.76 measured over a bare list of 53 names, over 4 in
+sentences).
+"""
+MAX_ABOUT: Final = 90
+MAX_LISTED: Final = 20
+"""Maximum evicted tools, and bundles without a server, that are named."""
+NOTHING_LEFT: Final = (
+    "You have no tools now, since the servers of these bundles do not answer or can't be used: {}."
+    " Do what you can without them, and say what is left undone: it can be done once they answer"
+    " and the step is begun again."
+)
+
+INTRODUCTION: Final = (
+    "Some tools you may use are not in your tool list. search_tools finds them; call_tool calls one"
+    " by name."
+)
+
+
+IN_CODE: Final = (
+    "Some tools are called by programs: search_tools gives their names and arguments, execute runs"
+    " a program over them (result = await name(argument=...)) and gives you what it prints. Results"
+    " reach the program whole."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """The line of a bundle in the index, in several lengths, shortest first."""
+
+    ways: tuple[str, ...]
+
+
+def guidance(
+    catalog: Catalog, placement: Placement, exposed: Mapping[str, str], evicted: Sequence[str] = ()
+) -> str:
+    """Return the guidance for a placement; without tools behind search only about evicted ones.
+
+    `exposed`: exposed names by canonical; `evicted`: tools that left the array when the step
+    began.
+    """
+    eviction_text = _eviction_text(evicted, exposed, catalog.settings.activation.max_tools)
+    if not placement.behind:
+        return eviction_text
+    hidden: dict[str, list[str]] = {}
+    for place, row in placement.rows():
+        if row.name in placement.activated or not MODES[place].in_array:
+            hidden.setdefault(row.bundle, []).append(row.name)
+    lines = [_line(catalog, id_, sorted(hidden[id_]), exposed) for id_ in _order(hidden, placement)]
+    total = sum(map(len, hidden.values()))
+    parts = [INTRODUCTION] if placement.found_by_name else []
+    parts += [IN_CODE] if placement.by_program else []
+    text = f"{' '.join(parts)} {_index(lines, total)}"
+    return f"{text}\n{eviction_text}" if eviction_text else text
+
+
+def without_tools(decision: Decision, lost: Iterable[str] = ()) -> str:
+    """Return the guidance where no tool is left: which bundles have no server now.
+
+    `lost`: those the decision shows.
+    """
+    left_out = (
+        row.id for row in decision.left_out if row.code == "server_unavailable" and row.tool is None
+    )
+    away = [*lost, *left_out]
+    return NOTHING_LEFT.format(_listed(away)) if away else ""
+
+
+def _eviction_text(evicted: Sequence[str], exposed: Mapping[str, str], cap: int) -> str:
+    """Return the sentence about evicted tools; it stays true when one of them is asked for
+    again.
+    """
+    if not evicted:
+        return ""
+    names = _listed([exposed.get(tool, tool) for tool in evicted])
+    why = f"for want of room; it keeps the last {cap} asked for at most"
+    return f"When this step began, these left your tool list {why}: {names}."
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - MAX_LISTED
+    return ", ".join(names[:MAX_LISTED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _order(hidden: dict[str, list[str]], placement: Placement) -> list[str]:
+    """Return bundles in the order of their waiting tools; those without waiting tools come last."""
+    waiting = dict.fromkeys(
+        row.bundle for place, row in placement.rows() if not MODES[place].in_array
+    )
+    return sorted(
+        hidden, key=lambda id_: (list(waiting).index(id_) if id_ in waiting else len(waiting), id_)
+    )
+
+
+def _line(catalog: Catalog, id_: str, tools: Sequence[str], exposed: Mapping[str, str]) -> _Line:
+    bundle = catalog.bundles.get(id_)
+    head = f"{id_} {len(tools)}"
+    about = one_line(bundle.description, MAX_ABOUT) if bundle is not None else ""
+    names = ", ".join(exposed.get(tool, tool) for tool in tools)
+    ways = [head]
+    if about:
+        ways.append(f"{head}: {about}")
+    if len(tools) > 0:
+        ways.append(f"{head}: {about} [{names}]" if about else f"{head}: [{names}]")
+    return _Line(tuple(ways))
+
+
+def _index(lines: Sequence[_Line], total: int) -> str:
+    level = [-1] * len(lines)
+    used = 0
+    for wanted in range(3):
+        for at, line in enumerate(lines):
+            if wanted >= len(line.ways) or level[at] != wanted - 1:
+                continue
+            cost = len(line.ways[wanted]) + 2 - (len(line.ways[wanted - 1]) + 2 if wanted else 0)
+            if used + cost <= (TOLD_TOKENS if wanted else NAMED_TOKENS) * CHARS_A_TOKEN:
+                used += cost
+                level[at] = wanted
+    short = [line.ways[0] for line, reached in zip(lines, level, strict=True) if reached == 0]
+    long = [line.ways[reached] for line, reached in zip(lines, level, strict=True) if reached > 0]
+    missing = sum(reached < 0 for reached in level)
+    parts = ["Bundles, with their number of tools:"] if short or long else []
+    parts += [f"- {text}" for text in long]
+    if short:
+        parts.append(", ".join(short))
+    if missing:
+        other = "more " if short or long else ""
+        parts.append(f"{missing} {other}bundles ({total} tools in all): list_tools names them")
+    return "\n".join(parts) if len(parts) > 1 else " ".join(parts)

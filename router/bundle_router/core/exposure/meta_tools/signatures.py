@@ -1,0 +1,149 @@
+"""One line for one tool: its name, parameters and purpose, at a tenth of its schema's tokens.
+
+A parameter without a type is a string; `?` marks an optional one; required ones come first. A
+schema can be anything that admission accepted, so every part is bounded, and a type without a short
+form is `any`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from bundle_router.core.catalog import Card
+from bundle_router.core.values.canonical import EACH, budget_left
+
+MAX_DESCRIPTION: Final = 300
+MAX_PARAMETERS: Final = 12
+MAX_REQUIRED: Final = 40
+"""Maximum parameters that are named: so many of any kind, and so many required ones."""
+MAX_ENUM: Final = 60
+"""Maximum characters of an enum's values."""
+
+_WORDS: Final = {
+    "integer": "int",
+    "number": "num",
+    "boolean": "bool",
+    "array": "list",
+    "null": "null",
+}
+_LINE_ENDS: Final = str.maketrans({"\n": "\\n", "\r": "\\r"})
+"""A server's names and values can't begin a line, which would look like the signature of another
+tool.
+"""
+_SENTENCE: Final = re.compile(r"(?<=[.!?])\s+(?=[A-Z0-9(\[`\"'])|(?<=[。！？])")
+_NOISE: Final = re.compile(r"[*_`#]{2,}|`")
+
+
+def signature(name: str, card: Card) -> str:
+    """Return the signature: `name(required, count: int, optional?)`."""
+    schema = card.input_schema()
+    required = _required_names(schema)
+    properties = _properties(schema)
+    ordered = sorted(properties, key=lambda key: key not in required)
+    room = min(MAX_REQUIRED, max(MAX_PARAMETERS, sum(key in required for key in properties)))
+    parts = [_parameter(key, properties[key], key in required, schema) for key in ordered[:room]]
+    if len(ordered) > room:
+        parts.append(f"+{len(ordered) - room}")
+    return f"{name}({', '.join(parts)})".translate(_LINE_ENDS)
+
+
+def takes_nothing(card: Card) -> bool:
+    """Return whether the tool has no parameters at all."""
+    schema = card.input_schema()
+    combined = any(key in schema for key in ("$ref", "allOf", "anyOf", "oneOf"))
+    return (
+        not _properties(schema)
+        and not combined
+        and schema.get("additionalProperties") in (None, False)
+    )
+
+
+def one_line(text: str, limit: int) -> str:
+    """Return the first sentences of a description that fit `limit` characters, on one line, without
+    markup. A first sentence that does not fit is cut at a word.
+    """
+    plain = " ".join(_NOISE.sub("", text).split())
+    kept = ""
+    for sentence in _SENTENCE.split(plain):
+        longer = f"{kept} {sentence}".strip()
+        if len(longer) > limit:
+            break
+        kept = longer
+    if kept or not plain:
+        return kept
+    cut = plain[: max(limit - 1, 0)]
+    return (cut.rpartition(" ")[0] or cut) + "…"
+
+
+def _required_names(schema: Mapping[str, Any]) -> frozenset[str]:
+    named = schema.get("required")
+    return (
+        frozenset(name for name in named if isinstance(name, str))
+        if isinstance(named, Sequence)
+        else frozenset()
+    )
+
+
+def _properties(schema: Mapping[str, Any]) -> dict[str, Any]:
+    found = schema.get("properties")
+    return dict(found) if isinstance(found, Mapping) else {}
+
+
+def _parameter(key: str, schema: Any, required: bool, root: Mapping[str, Any]) -> str:
+    name = key if len(key) <= 64 else key[:63] + "…"
+    kind = _kind(schema, root, 0)
+    return f"{name}{'' if required else '?'}{'' if kind == 'str' else f': {kind}'}"
+
+
+def _kind(schema: Any, root: Mapping[str, Any], depth: int) -> str:
+    if not isinstance(schema, Mapping) or depth > 3:
+        return "any"
+    if "$ref" in schema:
+        return _kind(_follow_reference(schema["$ref"], root), root, depth + 1)
+    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    is_list = isinstance(values, Sequence) and not isinstance(values, str)
+    if is_list and values and budget_left(values, (EACH + 1) * (MAX_ENUM + 1)) >= 0:
+        written = "|".join(str(value) for value in values)
+        if len(written) <= MAX_ENUM:
+            return written
+    for key in ("anyOf", "oneOf"):
+        if isinstance(schema.get(key), Sequence):
+            return _join_kinds([_kind(part, root, depth + 1) for part in schema[key][:6]])
+    kind = schema.get("type")
+    if isinstance(kind, Sequence) and not isinstance(kind, str):
+        return _join_kinds([_kind({**schema, "type": one}, root, depth + 1) for one in kind[:6]])
+    if kind == "array":
+        return f"{_kind(schema['items'], root, depth + 1)}[]" if schema.get("items") else "list"
+    if kind == "object" or "properties" in schema:
+        return _object(schema, root, depth)
+    if kind in (None, "string"):
+        return "str" if kind == "string" or values else "any"
+    return _WORDS.get(str(kind), "any")
+
+
+def _object(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> str:
+    properties, required = _properties(schema), _required_names(schema)
+    if depth > 1 or not 0 < len(properties) <= 6:
+        return "object"
+    return "{" + ", ".join(key[:64] + ("" if key in required else "?") for key in properties) + "}"
+
+
+def _join_kinds(kinds: Sequence[str]) -> str:
+    named = [kind for kind in dict.fromkeys(kinds) if kind != "null"]
+    return "|".join(named) if 0 < len(named) <= 3 else "any"
+
+
+def _follow_reference(reference: Any, root: Mapping[str, Any]) -> Any:
+    """Return the target of a reference inside the schema; None for any other."""
+    if not isinstance(reference, str) or not reference.startswith("#/"):
+        return None
+    value: Any = root
+    for part in reference[2:].split("/")[:8]:
+        value = (
+            value.get(part.replace("~1", "/").replace("~0", "~"))
+            if isinstance(value, Mapping)
+            else None
+        )
+    return value

@@ -1,0 +1,146 @@
+"""Bounds the text for the model: text keeps head and tail at line ends, JSON keeps whole leading
+items.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bundle_router.core.results.shaping.json_text import dump
+from bundle_router.core.results.shaping.visible import visible
+
+HEAD_SHARE: Final = 0.6
+"""The head says what a result is, the tail how it ended (a test run's summary, an error's last
+line).
+"""
+
+_SEARCHED: Final = 4
+"""Levels of a JSON value that are searched for its largest array."""
+_REFERENCE: Final = re.compile(r"\[artifact artifact:sha256:[0-9a-f]{64}[^\[\]\n]{0,400}\]")
+_ESCAPE: Final = re.compile(r"\\u[0-9a-f]{0,4}\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class CutText:
+    """`text` with its notice; `kept` characters of it come from the result.
+
+    `rule` names what was done.
+    """
+
+    text: str
+    kept: int
+    rule: str
+
+
+def shares(sizes: Sequence[int], cap: int) -> list[int]:
+    """Return the maximum characters of each piece: small pieces whole, the others equal parts of
+    the rest.
+    """
+    granted = [0] * len(sizes)
+    left = cap
+    order = sorted(range(len(sizes)), key=lambda index: (sizes[index], index))
+    for position, index in enumerate(order):
+        granted[index] = min(sizes[index], left // (len(order) - position))
+        left -= granted[index]
+    return granted
+
+
+def head_tail(text: str, budget: int, hidden: int = 0) -> CutText:
+    """Return head and tail of a text longer than `budget` characters, cut at line ends if there are
+    any near.
+
+    `hidden`: characters already missing in the middle, which the notice counts too.
+    """
+    head_end = _cut_before(text, int(budget * HEAD_SHARE))
+    tail_start = _cut_after(text, len(text) - (budget - int(budget * HEAD_SHARE)))
+    head, tail = text[:head_end], text[tail_start:]
+    line = "" if not head or head.endswith("\n") else "\n"
+    left_out, total = tail_start - head_end + hidden, len(text) + hidden
+    notice = f"{line}[{left_out:,} of {total:,} characters left out here]\n"
+    return CutText(head + notice + tail, len(head) + len(tail), "head_tail")
+
+
+def leading_items(value: Any, budget: int) -> CutText | None:
+    """Return the value with only the leading items of its largest array, within `budget` characters
+    of compact JSON.
+
+    None if there is no array that could be shortened enough, or if not one item fits.
+    """
+    found = _large_array(value)
+    if found is None:
+        return None
+    path, items = found
+    rest = len(compact(_with_items(value, path, [])))
+    kept = 0
+    for item in items:
+        rest += len(compact(item)) + (1 if kept else 0)
+        if rest > budget:
+            break
+        kept += 1
+    if kept in (0, len(items)):
+        return None
+    text = compact(_with_items(value, path, items[:kept]))
+    where = visible(".".join(path)[:80])
+    notice = f"\n[{where + ': ' if where else ''}{kept:,} of {len(items):,} items shown]"
+    return CutText(text + notice, len(text), "leading_items")
+
+
+def compact(value: Any) -> str:
+    """Return the value as compact JSON in its own order, with invisible characters escaped."""
+    return visible(dump(value))
+
+
+def _large_array(value: Any) -> tuple[list[str], list[Any]] | None:
+    """Return the array that makes up most of the value, with its path of keys."""
+    path: list[str] = []
+    for _ in range(_SEARCHED):
+        if isinstance(value, list):
+            return path, value
+        if not isinstance(value, dict):
+            return None
+        inner = [key for key, item in value.items() if isinstance(item, list | dict)]
+        if not inner:
+            return None
+        key = max(inner, key=lambda name: len(dump(value[name]))) if len(inner) > 1 else inner[0]
+        path.append(key)
+        value = value[key]
+    return (path, value) if isinstance(value, list) else None
+
+
+def _with_items(value: Any, path: Sequence[str], items: list[Any]) -> Any:
+    if not path:
+        return items
+    return {
+        key: _with_items(item, path[1:], items) if key == path[0] else item
+        for key, item in value.items()
+    }
+
+
+def _cut_before(text: str, at: int) -> int:
+    """Return a position at or before `at`: after a line end if one is in the second half, never
+    inside a reference.
+    """
+    at = _edge_outside(text, at, before=True)
+    line_end = text.rfind("\n", at // 2, at)
+    if line_end >= 0:
+        return line_end + 1
+    return at - len(partial[0]) if (partial := _ESCAPE.search(text[max(0, at - 6) : at])) else at
+
+
+def _cut_after(text: str, at: int) -> int:
+    """Return such a position for the start of the tail: at or after `at`."""
+    at = _edge_outside(text, at, before=False)
+    line_end = text.find("\n", at - 1 if at else 0, at + (len(text) - at) // 2)
+    return line_end + 1 if line_end >= 0 else at
+
+
+def _edge_outside(text: str, at: int, *, before: bool) -> int:
+    """Return `at`, or the edge of the artifact reference that contains it."""
+    opened = text.rfind("[artifact ", max(0, at - 600), at)
+    match = _REFERENCE.match(text, opened) if opened >= 0 else None
+    if match is None or match.end() <= at:
+        return at
+    return match.start() if before else match.end()

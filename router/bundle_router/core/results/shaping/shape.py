@@ -1,0 +1,408 @@
+"""The steps of shaping: drop duplicates, replace payloads, make characters visible, bound the size,
+flag failures.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from bundle_router.core.results.shaping.cut import CutText, head_tail, leading_items, shares
+from bundle_router.core.results.shaping.frame import FRAMED, frame
+from bundle_router.core.results.shaping.json_text import JsonSizes, dump, parse
+from bundle_router.core.results.shaping.payloads import LONG, References
+from bundle_router.core.results.shaping.shaped import Describe, Part, ShapedResult
+from bundle_router.core.results.shaping.visible import visible, without_surrogates
+from bundle_router.core.values import Block, Data, Media, Text
+from bundle_router.core.values.canonical import EACH, budget_left
+
+EMPTY: Final = "[the tool returned nothing]"
+
+_NAMED: Final = 20
+"""Maximum artifacts named in the last notice because their own place was cut."""
+_MARGIN: Final = 1_000
+_SHORT_JSON: Final = 12_000
+"""Maximum characters of a text that is parsed to see whether its JSON reports a failure."""
+_APART: Final = 16
+"""Maximum pieces that are cut one by one; more are cut as one text."""
+_RULES: Final = ("copies", "references", "escapes", "leading_items", "head_tail", FRAMED)
+_SHORT_PLAIN: Final = re.compile(rf"(?!.{{{LONG}}})(?!.*(?:data|DATA):)[\t\n -~]+", re.DOTALL)
+"""A text that no rule changes: it holds no payload and nothing invisible.
+
+A long one is no further looked at.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """One block during shaping: `shown` is what the model sees if it fits."""
+
+    text: str
+    shown: str
+    value: Any = None
+    """Its JSON value with payloads replaced; None for text."""
+    escaped: bool = False
+    hidden: int = 0
+    """Characters of a very long text between the parts of `shown`.
+
+    They were not escaped, as no cut keeps them.
+    """
+    uri: str = ""
+    """URI of a resource; then the first line of `shown` names it."""
+    mime_type: str = ""
+    size: int = 0  # of the JSON `value`
+    survey: JsonSizes | None = None
+
+    @property
+    def full(self) -> str:
+        """Its full text, for an artifact."""
+        return (
+            self.text
+            if self.value is None
+            else without_surrogates(dump(self.value, self.survey, indented=True))
+        )
+
+    @property
+    def part(self) -> Part:
+        return (
+            Part(self.shown.partition("\n")[2], self.uri, self.mime_type)
+            if self.uri
+            else Part(self.shown)
+        )
+
+
+def shape(
+    blocks: Sequence[Block],
+    max_chars: int,
+    describe: Describe,
+    references_to: Callable[[object], int] | None = None,
+    *,
+    framed: bool = False,
+) -> ShapedResult:
+    """Return the text of a result for the model, and the bytes to store. `framed`: an untrusted
+    server says it, so it stands in a frame (`frame`).
+
+    `max_chars` bounds the kept characters; notices (under 3,000 characters) are added. `describe`
+    tells the type of bytes. With `references_to` (`sys.getrefcount`) the blocks' JSON is taken
+    apart, as nobody needs it any more.
+    """
+    kept_blocks = without_copies(blocks) if len(blocks) > 1 else blocks
+    if (texts := _short_plain_texts(kept_blocks)) and len(text := "\n".join(texts)) <= max_chars:
+        flags = (LOOKS_LIKE_ERROR,) if _text_says_failed(next(filter(str.strip, texts), "")) else ()
+        copies = [_size(block, {}) for block in blocks if not isinstance(block, Text)]
+        original_bytes = len(text) - len(texts) + 1 + sum(copies)
+        rule = _rule_names({"copies": bool(copies), FRAMED: framed})
+        text = frame(text) if framed else text
+        return ShapedResult(text, (), original_bytes, len(text), rule, flags)
+    references = References(describe)
+    pieces = [_piece(block, references, max_chars) for block in kept_blocks]
+    sizes = {id(piece.value): piece.size for piece in pieces if piece.size}
+    shown = "\n".join(piece.shown for piece in pieces)
+    rules = {
+        "copies": len(kept_blocks) < len(blocks),
+        "references": bool(references.blobs) or any(isinstance(block, Media) for block in blocks),
+        "escapes": any(piece.escaped for piece in pieces),
+        FRAMED: framed and bool(shown),
+    }
+    text = shown or EMPTY
+    notice = ""
+    if len(shown) > max_chars:
+        cuts = _bound_pieces(pieces, shown, max_chars)
+        rules |= {cut.rule: True for cut in cuts}
+        text = "\n".join(cut.text for cut in cuts if cut.text)
+        notice = "\n" + _notice(text, references, pieces)
+    is_whole = text is shown
+    text = (frame(text) if rules[FRAMED] else text) + notice
+    result = ShapedResult(
+        text=text,
+        blobs=references.blobs,
+        original_bytes=sum(_size(block, sizes) for block in blocks),
+        kept_bytes=len(text.encode("utf-8")),
+        rule=_rule_names(rules),
+        flags=(LOOKS_LIKE_ERROR,) if _says_failed(pieces) else (),
+        parts=(
+            tuple(_part(one, framed) for one in pieces)
+            if is_whole and any(one.uri for one in pieces)
+            else ()
+        ),
+    )
+    for survey in [piece.survey for piece in pieces if piece.survey is not None]:
+        if references_to is not None:
+            survey.release(references_to)
+    return result
+
+
+def _rule_names(rules: Mapping[str, bool]) -> str:
+    """Return the names of the rules that changed a result, in their order."""
+    return "+".join(rule for rule in _RULES if rules.get(rule)) or "as_is"
+
+
+def _part(piece: _Piece, framed: bool) -> Part:
+    return replace(piece.part, text=frame(piece.part.text)) if framed else piece.part
+
+
+def _short_plain_texts(blocks: Sequence[Block]) -> list[str]:
+    """Return the blocks' texts, if no step of shaping changes any of them; else nothing."""
+    texts = [block.text for block in blocks if isinstance(block, Text) and not block.uri]
+    return texts if len(texts) == len(blocks) and all(map(_SHORT_PLAIN.fullmatch, texts)) else []
+
+
+def _piece(block: Block, references: References, max_chars: int) -> _Piece:
+    if isinstance(block, Media):
+        reference = references.media(block)
+        return _Piece(reference, reference)
+    if isinstance(block, Data) and not isinstance(block.value, str):
+        survey = JsonSizes(block.value)
+        if not survey.is_plain and (value := references.value(block.value)) is not block.value:
+            survey = JsonSizes(value)
+        raw = dump(survey.value, survey)
+        shown = visible(raw)
+        size = len(raw) if raw.isascii() else len(raw.encode("utf-8", "surrogatepass"))
+        return _Piece("", shown, survey.value, escaped=shown != raw, size=size, survey=survey)
+    text = _title_text(block) if isinstance(block, Text) else block.value
+    encodable = without_surrogates(text)
+    full = references.text(encodable) if isinstance(block, Text) else references.value(encodable)
+    margin = (
+        2 * max_chars + _MARGIN
+    )  # escaping halves a text at most (`\r\n`), so each margin alone can fill the cap
+    ends = [full] if len(full) <= 2 * margin else [full[:margin], full[-margin:]]
+    parts = [visible(end) for end in ends]
+    escaped = parts != ends or encodable != text
+    hidden = len(full) - sum(map(len, ends))
+    if isinstance(block, Text) and block.uri:
+        return _Piece(
+            full,
+            "".join(parts),
+            None,
+            escaped,
+            hidden,
+            visible(_line(block.uri)),
+            _line(block.mime_type),
+        )
+    return _Piece(full, "".join(parts), None, escaped, hidden)
+
+
+def _title_text(block: Text) -> str:
+    """Return the text; for a resource, under a line that names it."""
+    if not block.uri:
+        return block.text
+    mime_type = f", {_line(block.mime_type)}" if block.mime_type else ""
+    return f"[resource {_line(block.uri)}{mime_type}]\n{block.text}"
+
+
+def _line(text: str) -> str:
+    return without_surrogates(" ".join(text.split()))
+
+
+def _bound_pieces(pieces: Sequence[_Piece], shown: str, max_chars: int) -> list[CutText]:
+    """Return the pieces cut so that together, joined by line ends, they have at most
+    `max_chars`.
+    """
+    if len(pieces) > min(_APART, max_chars):
+        return [head_tail(shown, max_chars, sum(piece.hidden for piece in pieces))]
+    granted = shares([len(piece.shown) for piece in pieces], max(0, max_chars - len(pieces) + 1))
+    return [_fit(piece, budget) for piece, budget in zip(pieces, granted, strict=True)]
+
+
+def _fit(piece: _Piece, budget: int) -> CutText:
+    if len(piece.shown) <= budget:
+        return CutText(piece.shown, len(piece.shown), "")
+    value = parse(piece.text) if piece.value is None else piece.value
+    return (leading_items(value, budget) if value else None) or head_tail(
+        piece.shown, budget, piece.hidden
+    )
+
+
+def _notice(text: str, references: References, pieces: Sequence[_Piece]) -> str:
+    """Return the notice: where the full result is, how to read it, and which artifacts lost their
+    place in the text.
+    """
+    cut = [blob.uri for blob in references.blobs if blob.sha256 not in text]
+    full = references.keep_full("\n".join(piece.full for piece in pieces).encode("utf-8"))
+    readers = "read_artifact reads it in pages, search_artifact searches it"
+    notice = f"[full result: {full.uri} {full.facts.mime_type} {len(full.data):,} bytes; {readers}]"
+    if not cut:
+        return notice
+    rest_text = (
+        f" and {len(cut) - _NAMED:,} more, named in the full result" if len(cut) > _NAMED else ""
+    )
+    return f"{notice}\n[artifacts in the part left out: {', '.join(cut[:_NAMED])}{rest_text}]"
+
+
+def _says_failed(pieces: Sequence[_Piece]) -> bool:
+    """Return whether the first piece of the result reports a failure."""
+    first = next((piece for piece in pieces if piece.shown.strip()), None)
+    if first is None:
+        return False
+    if first.value is not None or len(first.text) > _SHORT_JSON:
+        return says_failed(first.value)
+    return _text_says_failed(first.text)
+
+
+def _text_says_failed(text: str) -> bool:
+    # Of JSON only an object can say it.
+    return looks_like_error(text) or (text.lstrip().startswith("{") and says_failed(parse(text)))
+
+
+def _size(block: Block, known: Mapping[int, int]) -> int:  # by the `id` of a value
+    if isinstance(block, Media):
+        return len(block.data)
+    if isinstance(block, Text):
+        return (
+            len(block.text)
+            if block.text.isascii()
+            else len(block.text.encode("utf-8", "surrogatepass"))
+        )
+    try:
+        return known.get(id(block.value)) or len(dump(block.value).encode("utf-8", "surrogatepass"))
+    except RecursionError:
+        return 0  # too deep for the JSON encoder; References.value bounds what is shown of it
+
+
+# --- what is said twice ---------------------------------------------------------------------------
+# Servers repeat a structured value as text: as the same JSON, as the plain string inside a wrapper
+# (`{"result": "…"}`, `{"content": "…"}`), or as one text block per item of a list. Of JSON the
+# value is kept (its compact form has half the tokens of the indented one), of a plain string the
+# text.
+
+
+def without_copies(blocks: Sequence[Block]) -> list[Block]:
+    """Return the blocks in order, without duplicates."""
+    kept: list[Block | None] = list(blocks)
+    for at, block in enumerate(blocks):
+        if isinstance(block, Data) and any(
+            _settle(kept, at, value) for value in _forms(block.value)
+        ):
+            kept[at] = None
+    return [block for block in kept if block is not None]
+
+
+def _forms(value: Any) -> list[Any]:
+    """Return the value, and its content if it is a wrapper with a single key."""
+    return [value, *value.values()] if isinstance(value, dict) and len(value) == 1 else [value]
+
+
+def _settle(kept: list[Block | None], at: int, value: Any) -> bool:
+    """Return whether the texts repeat the value.
+
+    If so, keep the better of the two in the texts' place.
+    """
+    texts = [
+        (index, block.text)
+        for index, block in enumerate(kept)
+        if isinstance(block, Text) and not block.uri
+    ]
+    for index, text in texts:
+        if _is_same_json(text, value):
+            if not isinstance(value, str):
+                kept[index] = Data(value)
+            return True
+    if len(texts) < 2 or not isinstance(value, list) or len(value) != len(texts):
+        return False
+    if not all(_is_same_json(text, item) for (_, text), item in zip(texts, value, strict=True)):
+        return False
+    if not all(isinstance(item, str) for item in value):
+        for index, _ in texts:
+            kept[index] = None
+        kept[texts[0][0]] = Data(value)
+    return True
+
+
+def _is_same_json(text: str, value: Any) -> bool:
+    if isinstance(value, str):
+        return text.strip() == value.strip() and value.strip() != ""
+    if isinstance(value, dict | list):
+        parsed = parse(text)
+        return type(parsed) is type(value) and _is_equal_json(parsed, value)
+    return text.strip() == json.dumps(value)
+
+
+def _is_equal_json(left: Any, right: Any) -> bool:
+    """Return whether both are equal as JSON: unlike in Python, `1` and `true` differ, and NaN
+    equals nothing.
+    """
+    waiting = [(left, right)]
+    while waiting:
+        one, other = waiting.pop()
+        if isinstance(one, dict) and isinstance(other, dict):
+            if one.keys() != other.keys():
+                return False
+            waiting.extend((value, other[name]) for name, value in one.items())
+        elif isinstance(one, list | tuple) and isinstance(other, list | tuple):
+            if len(one) != len(other):
+                return False
+            waiting.extend(zip(one, other, strict=True))
+        elif type(one) is not type(other) or one != other:
+            return False
+    return True
+
+
+# --- failures that come dressed as success --------------------------------------------------------
+# Of 116 recorded calls to 28 real servers (83 results), several failed in plain text without
+# `isError` ("Error searching libraries: TypeError: fetch failed", "Failed to retrieve balance").
+# This only sets a flag; the result is unchanged.
+
+LOOKS_LIKE_ERROR: Final = "looks_like_error"
+
+_LONGEST: Final = 2_000
+"""Maximum characters of an error.
+
+A longer text that begins with "Error:" is more likely about errors.
+"""
+_FIRST_WORDS: Final = re.compile(r"""(?x) [\s"'\[]{0,4} (?:❌\s*|\#{1,6}\s+|\*\*)?
+    (?: (?:fatal\s+|internal\s+|unexpected\s+|mcp\s+)? [Ee]rror \s* (?::|$|\n|-?\d|- )
+      | ERROR \b | FATAL \b
+      | [Ee]rror\s (?!handling) [a-z]+ing \s [^\n:]{1,100} :
+      | [A-Za-z_.]{0,60} (?:Error|Exception) : \s
+      | (?:MCP|HTTP) \s error \b
+      | Traceback\ \(most\ recent\ call\ last\)
+      | (?:Failed|Unable|Could\ not|Cannot) \s to? \s? [a-z]+ \s
+      | (?:[A-Z][a-z]+\ )? (?:[Vv]alidation|[Aa]uthentication|[Aa]uthorization|[Cc]onnection)
+        \ (?:error|failed|refused)
+      | (?:Access|Permission) \s denied | (?:Unauthorized|Forbidden|Not\ [Ff]ound) \b \s* (?:[.:]|$)
+      | [Ii]nvalid \s [^\n]{1,60} :
+      | [a-z]{2,12} \s (?:failed \b | E[A-Z]{5,} \b)
+    )""")
+_TRUE_FAILS: Final = ("isError", "is_error", "failed")
+_FALSE_FAILS: Final = ("success", "ok", "succeeded")
+
+
+def looks_like_error(text: str) -> bool:
+    """Return whether a short text begins as failures do."""
+    return len(text) <= _LONGEST and _FIRST_WORDS.match(text) is not None
+
+
+def says_failed(value: Any) -> bool:
+    """Return whether a JSON object reports a failure: `success: false`, `isError: true`, or a
+    filled `error`.
+    """
+    if not isinstance(value, dict):
+        return False
+    if any(value.get(key) is True for key in _TRUE_FAILS) or any(
+        value.get(key) is False for key in _FALSE_FAILS
+    ):
+        return True
+    error = value.get("error")
+    return isinstance(error, str | dict) and bool(error)
+
+
+# --- how much work a result is --------------------------------------------------------------------
+# Counting stops as soon as the answer is known.
+
+
+def is_small(blocks: Sequence[Block], max_chars: int) -> bool:
+    """Return whether text and JSON have at most `max_chars`, roughly, and there is no media."""
+    left = max_chars
+    for block in blocks:
+        if isinstance(block, Text):
+            left -= len(block.text) + EACH
+        elif isinstance(block, Data):
+            left = budget_left(block.value, left)
+        else:
+            return False
+        if left < 0:
+            return False
+    return True

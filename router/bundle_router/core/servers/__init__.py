@@ -1,0 +1,3 @@
+"""What tool servers send, as data: admission of definitions, pins, warnings about their text, and
+the values of calls. Pure.
+"""

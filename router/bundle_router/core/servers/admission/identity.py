@@ -1,0 +1,137 @@
+"""The part of a definition that is compared: everything except volatile fields and meaningless
+order.
+
+A volatile path is `[tool:]/segment/segment…`, where `tool` is a name or glob (absent: every tool of
+the server) and a segment is a JSON Pointer segment (`~1` for '/', `~0` for '~') or `*` for any one,
+as in `/inputSchema/properties/since/default`, `list_*:/_meta` and
+`/inputSchema/properties/*/description`. `/instructions` is the server's instructions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bundle_router.core.servers.admission.schemas import subschemas
+from bundle_router.core.values.canonical import digest_of, encode
+from bundle_router.core.values.patterns import matches
+
+INSTRUCTIONS: Final = ("instructions",)
+_UNORDERED: Final = ("required", "enum", "type", "anyOf", "oneOf", "allOf")
+"""Lists of a schema whose order has no meaning in JSON Schema."""
+
+
+class VolatileError(ValueError):
+    """A volatile path is invalid; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class VolatilePath:
+    """One parsed path. It never covers a whole definition."""
+
+    tool: str
+    segments: tuple[str, ...]
+
+
+def volatile_paths(texts: Iterable[str]) -> tuple[VolatilePath, ...]:
+    """Return the parsed paths of `servers.toml`'s `volatile`. Raises VolatileError."""
+    return tuple(_parse(text) for text in texts)
+
+
+def _parse(text: str) -> VolatilePath:
+    tool, _, pointer = text.partition(":") if not text.startswith("/") else ("*", ":", text)
+    segments = tuple(part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:])
+    if not tool or not pointer.startswith("/") or not all(segments):
+        raise VolatileError(
+            f"{text[:120]!r} is not a path: write '/inputSchema/properties/since/default' or"
+            " 'tool:/_meta'"
+        )
+    if segments[0] in ("*", "name"):
+        raise VolatileError(f"{text[:120]!r} would leave nothing to recognise the tool by")
+    return VolatilePath(tool, segments)
+
+
+def identity(
+    definition: Mapping[str, Any], instructions: str, volatile: Sequence[VolatilePath] = ()
+) -> str:
+    """Return the `sha256:…` of the compared part (rule 7 of the package).
+
+    The definition must be within the bounds.
+    """
+    instructions_text = (
+        "" if any(path.segments == INSTRUCTIONS for path in volatile) else instructions
+    )
+    return digest_of(
+        {"tool": normalize_definition(definition, volatile), "instructions": instructions_text}
+    )
+
+
+def normalize_definition(
+    definition: Mapping[str, Any], volatile: Sequence[VolatilePath] = ()
+) -> dict[str, Any]:
+    """Return a copy of the definition without volatile fields, and with meaningless order made
+    canonical.
+    """
+    volatile_paths = [path.segments for path in volatile if matches(path.tool, definition["name"])]
+    copy: dict[str, Any] = _without_paths(dict(definition), volatile_paths)
+    for key in ("inputSchema", "outputSchema"):
+        if key in copy:
+            copy[key] = rewritten(copy[key], _sorted_lists)
+    return copy
+
+
+def _without_paths(value: Any, paths: Sequence[tuple[str, ...]]) -> Any:
+    """Return a copy of the value without the parts at these paths (in a list: null, to keep the
+    positions).
+    """
+    if not paths:
+        return value
+    if isinstance(value, dict):
+        kept = {}
+        for key, inner in value.items():
+            rest = [path[1:] for path in paths if path[0] in (key, "*")]
+            if () not in rest:
+                kept[key] = _without_paths(inner, rest)
+        return kept
+    if isinstance(value, list):
+        items = []
+        for index, inner in enumerate(value):
+            rest = [path[1:] for path in paths if path[0] in (str(index), "*")]
+            items.append(None if () in rest else _without_paths(inner, rest))
+        return items
+    return value
+
+
+def _sorted_lists(schema: dict[str, Any]) -> dict[str, Any]:
+    for key in _UNORDERED:
+        if isinstance(schema.get(key), list):
+            schema[key] = sorted(schema[key], key=encode)
+    return schema
+
+
+def rewritten(schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+    """Return a copy of the schema with `change` applied to every schema in it, inner ones first.
+
+    Values that are not schemas (defaults, examples, constants) are unchanged. Admission has bounded
+    the depth.
+    """
+    if not isinstance(schema, dict):
+        return schema
+    copy = dict(schema)
+    for place, inner in subschemas(schema):
+        _put(copy, schema, place, rewritten(inner, change))
+    return change(copy)
+
+
+def _put(
+    copy: dict[str, Any], original: Mapping[str, Any], place: tuple[str | int, ...], value: Any
+) -> None:
+    key = place[0]
+    if len(place) == 1:
+        copy[str(key)] = value
+        return
+    holder = copy[str(key)]
+    if holder is original[str(key)]:
+        holder = copy[str(key)] = holder.copy()
+    holder[place[1]] = value

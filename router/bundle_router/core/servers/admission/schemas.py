@@ -1,0 +1,308 @@
+"""The places of inner schemas in a JSON Schema, and the valid form of each keyword.
+
+Also finds patterns that may take a backtracking engine forever.
+
+It covers drafts 4 to 2020-12 together, because servers mix them: keywords differ less in where they
+may be than in what they mean. Nothing here evaluates a schema against a value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from bundle_router.core.servers.admission.admitted import DefinitionLimits, RefusalCode
+
+Place = tuple[str | int, ...]
+KeywordFault = tuple[RefusalCode, str, str]
+"""Code, keyword and explanation."""
+
+_ONE: Final = frozenset(
+    (
+        "additionalItems",
+        "additionalProperties",
+        "contains",
+        "contentSchema",
+        "else",
+        "if",
+        "items",
+        "not",
+        "propertyNames",
+        "then",
+        "unevaluatedItems",
+        "unevaluatedProperties",
+    )
+)
+_MAPS: Final = frozenset(
+    ("$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties")
+)
+_LISTS: Final = frozenset(("allOf", "anyOf", "items", "oneOf", "prefixItems"))
+_TYPES: Final = frozenset(("array", "boolean", "integer", "null", "number", "object", "string"))
+_OTHER_NAMES: Final = {
+    "bool": "boolean",
+    "date": "string",
+    "datetime": "string",
+    "dict": "object",
+    "dictionary": "object",
+    "double": "number",
+    "float": "number",
+    "hashmap": "object",
+    "int": "integer",
+    "list": "array",
+    "long": "integer",
+    "map": "object",
+    "none": "null",
+    "set": "array",
+    "str": "string",
+    "text": "string",
+    "tuple": "array",
+}
+"""Names of JSON's types in programming languages. Any other name is no constraint on a value."""
+_NUMBERS: Final = frozenset(("maximum", "minimum", "multipleOf"))
+_COUNTS: Final = frozenset(
+    (
+        "maxContains",
+        "maxItems",
+        "maxLength",
+        "maxProperties",
+        "minContains",
+        "minItems",
+        "minLength",
+        "minProperties",
+    )
+)
+_TEXTS: Final = frozenset(
+    ("$anchor", "$dynamicAnchor", "$schema", "description", "format", "title")
+)
+
+
+def subschemas(schema: Mapping[str, Any]) -> Iterator[tuple[Place, Any]]:
+    """Yield the direct inner schemas with their places: `("items",)`, `("anyOf", 2)`,
+    `("properties", "id")`.
+    """
+    for key, value in schema.items():
+        if key in _LISTS and isinstance(value, list):
+            yield from (((key, index), inner) for index, inner in enumerate(value))
+        elif key in _MAPS and isinstance(value, dict):
+            may_list = key == "dependencies"  # a list there holds names, and is no schema
+            yield from (
+                ((key, name), v)
+                for name, v in value.items()
+                if not (may_list and isinstance(v, list))
+            )
+        elif key in _ONE:
+            yield (key,), value
+
+
+def with_json_types(schema: Any, renamed: set[str]) -> Any:
+    """Return the schema with JSON's type names in place of other languages' ones, and without
+    unknown type names. Adds the replacements to `renamed`.
+    """
+    if not isinstance(schema, dict):
+        return schema
+    made: dict[str, Any] = dict(schema)
+    for (key, *inside), inner in subschemas(schema):
+        known = with_json_types(inner, renamed)
+        if known is inner:
+            continue
+        if inside:
+            properties = schema[key].copy() if made[str(key)] is schema[key] else made[str(key)]
+            properties[inside[0]] = known
+            known = properties
+        made[str(key)] = known
+    names = schema["type"] if isinstance(schema.get("type"), list) else [schema.get("type")]
+    read = [_json_type(name) for name in names]
+    if "" in read:
+        del made["type"]
+    elif read != names:
+        made["type"] = list(dict.fromkeys(read)) if isinstance(schema["type"], list) else read[0]
+    pairs = zip(names, read, strict=True)
+    renamed.update(
+        f"{display_value(name)} as {other or 'any value'}" for name, other in pairs if name != other
+    )
+    return schema if all(made.get(key) is value for key, value in schema.items()) else made
+
+
+def _json_type(name: Any) -> Any:
+    if not isinstance(name, str):
+        return name
+    lower = name.lower()
+    return lower if lower in _TYPES else _OTHER_NAMES.get(lower, "")
+
+
+def pointer(place: Place) -> str:
+    """Return the place as a JSON Pointer, for messages; `/` is the whole schema."""
+    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in place) or "/"
+
+
+def keyword_fault(schema: Mapping[str, Any], limits: DefinitionLimits) -> KeywordFault | None:
+    """Return the first keyword that validators reject, or that would be dangerous to evaluate."""
+    for key, value in schema.items():
+        wrong = form_fault(key, value)
+        if wrong:
+            return "bad_schema", key, wrong
+        texts = (value,) if key == "pattern" else tuple(value) if key == "patternProperties" else ()
+        for text in texts:
+            if len(text) > limits.max_pattern_chars:
+                return "bad_pattern", key, f"is longer than {limits.max_pattern_chars:,} characters"
+            if explosive(text):
+                return (
+                    "bad_pattern",
+                    key,
+                    (
+                        "repeats what already repeats, so that matching it may never end:"
+                        f" {display_value(text)}"
+                    ),
+                )
+    return None
+
+
+def form_fault(key: str, value: Any) -> str:
+    """Return why the keyword can't have this value; empty if it can."""
+    if key == "type":
+        names = value if isinstance(value, list) else [value]
+        unknown = [name for name in names if not isinstance(name, str) or name not in _TYPES]
+        return (
+            f"is {display_value(unknown[0])}, which is no type"
+            if unknown
+            else ""
+            if names
+            else "is empty"
+        )
+    if key in _MAPS or key == "dependentRequired":
+        if not isinstance(value, dict):
+            return f"is {display_value(value)}, not an object"
+        lists = value.values() if key in ("dependencies", "dependentRequired") else ()
+        return next(
+            (
+                f"has {display_value(names)}, not a list of names"
+                for names in lists
+                if not _names(names, key)
+            ),
+            "",
+        )
+    if key in _LISTS - _ONE:
+        return (
+            ""
+            if isinstance(value, list) and value
+            else f"is {display_value(value)}, not a list of schemas"
+        )
+    if key == "enum":
+        return "" if isinstance(value, list) else f"is {display_value(value)}, not a list"
+    if key == "required":
+        return "" if _names(value, key) else f"is {display_value(value)}, not a list of names"
+    if key in _TEXTS or key == "pattern":
+        return "" if isinstance(value, str) else f"is {display_value(value)}, not text"
+    if key in _NUMBERS or key in _COUNTS:
+        fine = (
+            isinstance(value, int | float)
+            and not isinstance(value, bool)
+            and (key in _NUMBERS or value >= 0)
+        )
+        return "" if fine else f"is {display_value(value)}, not a number that fits"
+    return ""
+
+
+def _names(value: object, key: str) -> bool:
+    if key == "dependencies" and not isinstance(value, list):
+        return True  # a schema: checked as one
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
+
+
+def display_value(value: object) -> str:
+    """Return a value for a message: short, on one line, printable."""
+    text = ascii(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+# A repetition inside a repetition is dangerous if the inner one can match what the outer one would:
+# `(a+)+`, `(a|aa)*`, `(\w*\s?)*`, `(\d+.)+`. It is safe if each round must match something that the
+# inner one can't: `(,[^,]+)*`, `(?:[a-z-]+\.)*`. The test: a round has a required piece that is not
+# also repeated in it. This refuses the classical bombs but is no proof, so patterns are only ever
+# evaluated by an engine that is linear by construction.
+_TOKEN: Final = re.compile(r"\\.?|\[[\]^]?(?:\\.|[^\]\\])*\]?|.", re.DOTALL)
+"""One character, escape or class."""
+_QUANTIFIER: Final = re.compile(r"(?:([*+?])|\{(?!,?\})(\d{0,9})(,?)(\d{0,9})\})[?+]?")
+_OPENING: Final = re.compile(r"\((?:\?(?:[:=!>]|<[=!]|P?<\w{1,60}>|[a-zA-Z-]{1,10}:))?")
+_TAKES_ALL: Final = frozenset((".", "\\S", "\\W", "\\D", "[\\s\\S]"))
+_MANY: Final = 10
+"""Count from which a bounded repetition is treated like an endless one: `(a{1,30}){1,30}`."""
+
+
+@dataclass(slots=True)
+class _Round:
+    """The tokens that one round of a group may match: the present alternative, and a verdict on
+    earlier ones.
+    """
+
+    once: set[str] = field(default_factory=set)
+    repeated: set[str] = field(default_factory=set)
+    pieces: set[str] = field(default_factory=set)
+    openings: set[str] = field(default_factory=set)
+    begun: bool = False
+    loose: bool = False
+    """Whether rounds are ambiguous: an alternative repeats without a fixed piece, or two begin
+    alike.
+    """
+
+    def end_alternative(self) -> None:
+        self.loose = self.loose or (
+            bool(self.repeated) and not self.once - self.repeated - _TAKES_ALL
+        )
+        self.once, self.repeated, self.begun = set(), set(), False
+
+    def note(self, pieces: set[str], opening: str, least: int, endless: bool) -> None:
+        if not self.begun:
+            self.begun = True
+            self.loose = self.loose or opening in self.openings
+            self.openings.add(opening)
+        self.pieces |= pieces
+        if endless:
+            self.repeated |= pieces
+        elif least > 0:
+            self.once |= pieces
+
+
+def explosive(pattern: str) -> bool:
+    """Return whether the pattern has a repetition that can match a text in exponentially many
+    ways.
+    """
+    groups, begins = [_Round()], list[int]()
+    at = 0
+    while at < len(pattern):
+        if opening := _OPENING.match(pattern, at):
+            groups.append(_Round())
+            begins.append(at)
+            at = opening.end()
+            continue
+        token = _TOKEN.match(pattern, at)[0]  # type: ignore[index] # it matches any character
+        at += len(token)
+        if token == "|":  # noqa: S105 - a piece of a pattern, not a password
+            groups[-1].end_alternative()
+        elif token == ")" and begins:  # noqa: S105 - a piece of a pattern, not a password
+            inner, text = groups.pop(), pattern[begins.pop() : at]
+            inner.end_alternative()
+            least, endless, at = _quantifier(pattern, at)
+            if endless and inner.loose:
+                return True
+            groups[-1].note(inner.pieces, text, least, endless or inner.loose)
+        elif token not in ("^", "$"):
+            least, endless, at = _quantifier(pattern, at)
+            groups[-1].note({token}, token, least, endless)
+    return False
+
+
+def _quantifier(pattern: str, at: int) -> tuple[int, bool, int]:
+    """Return the quantifier's minimum, whether it has no (small) maximum, and the position of the
+    next token.
+    """
+    found = _QUANTIFIER.match(pattern, at)
+    if found is None:
+        return 1, False, at
+    sign, low, comma, high = found.groups()
+    if sign:
+        return int(sign == "+"), sign != "?", found.end()
+    least = int(low or 0)
+    return least, bool(comma) and (not high or least != int(high) >= _MANY), found.end()

@@ -1,4 +1,0 @@
-"""Rules and values for servers' tools: admission, pins, exposure, calls, shaping of results.
-
-No effects.
-"""

@@ -1,0 +1,303 @@
+"""First-party tools: what they are, what they take and return, and what the config permits them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from pydantic import BaseModel, Field, field_validator
+
+from bundle_router.core.values.steps import Frozen
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Text for the model.
+
+    With a `uri` it is the text of a resource in the result; `uri` and `mime_type` are then the
+    tool's claims.
+    """
+
+    text: str
+    uri: str = ""
+    mime_type: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """A JSON value (objects, arrays, numbers, strings, booleans, null)."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Media:
+    """Bytes that become an artifact.
+
+    `mime_type` is the tool's claim: recorded, not believed. `name` is for people.
+    """
+
+    data: bytes
+    mime_type: str = ""
+    name: str = ""
+
+
+Block = Text | Data | Media
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOutput:
+    """What a local tool returns.
+
+    `failed` marks an error the agent should see (a failing test run, say).
+    """
+
+    blocks: tuple[Block, ...]
+    failed: bool = False
+
+
+class BinaryOption(Frozen):
+    """One option that an allow-listed binary may get: `name` alone, or with a value that fully
+    matches `value`.
+
+    `value=None`: a flag. `joined`: the value may come as `--name=value` (`-nvalue` for a one-letter
+    option); `separate`: as the next argument, which then can't start with `-`. `path` keeps the
+    value inside the workspace. After the flag `--`, where a form has it, only positionals may
+    follow.
+    """
+
+    name: str = Field(
+        pattern=r"^--?[A-Za-z0-9][A-Za-z0-9_.-]*$|^--$",
+        max_length=100,
+        description="As written: '-k', '--tb'.",
+    )
+    value: str | None = Field(
+        default=None,
+        max_length=1000,
+        description="An expression (google-re2) for all of its value. Absent: a flag.",
+    )
+    joined: bool = Field(
+        default=True, description="The value may come as --name=value (-nvalue for one letter)."
+    )
+    separate: bool = Field(
+        default=True, description="The value may come as the next argument; never with a '-' first."
+    )
+    path: bool = Field(
+        default=False, description="true: the value must be a path inside the workspace."
+    )
+
+
+class BinaryForm(Frozen):
+    """One permitted shape of a command line: fixed leading words, then options and positionals in
+    any order.
+
+    `words` must stand first and in order (`["-m", "pytest"]`, `["status"]`). `positionals` is a
+    regular expression (google-re2, full match) for each remaining argument; absent means none may
+    follow. Arguments that start with `-` are only ever options, and arguments that start with `@`
+    (files of further arguments) are refused unless `at_files`. `paths` keeps positionals inside the
+    workspace (what stands before `::`, as in pytest's node ids).
+    """
+
+    words: tuple[str, ...] = Field(
+        default=(),
+        max_length=50,
+        description="Words that come first, in this order: ['-m', 'pytest'].",
+    )
+    options: tuple[BinaryOption, ...] = Field(
+        default=(), max_length=200, description="Options that may follow, in any order."
+    )
+    positionals: str | None = Field(
+        default=None,
+        max_length=1000,
+        description=(
+            "An expression (google-re2) for all of each remaining argument. Absent: none may"
+            " follow."
+        ),
+    )
+    max_positionals: int = Field(default=0, ge=0, le=1000, description="Most remaining arguments.")
+    paths: bool = Field(
+        default=True, description="Keeps remaining arguments (up to '::') inside the workspace."
+    )
+    at_files: bool = Field(
+        default=False, description="true permits @file, which holds further arguments."
+    )
+
+
+class BinaryRule(Frozen):
+    """A binary that `workspace.exec` may start, its permitted command lines, and its limits.
+
+    `path` is absolute, or `@python` for the interpreter that runs the router. Nothing else is
+    looked up on `PATH`. `env` names variables that are passed on from the router (never those that
+    make programs load or run something: `LD_*`, `PYTHON*`, `GIT_*` …); `set_env` holds fixed
+    `NAME=value` pairs. `reads` names folders outside the workspace that it needs to read.
+    `memory_bytes` bounds one process's address space and the memory of all its processes together;
+    `file_bytes` one file, and twice that all that it writes. `protect_git` keeps the workspace's
+    `.git` read-only while it runs. `hard_links = "allow"` starts it also where files of the
+    workspace have other names outside that can't be protected: through these it can change what
+    lies there.
+    """
+
+    name: str = Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,63}$",
+        description="The name that agents use. Unique.",
+    )
+    path: str = Field(
+        pattern=r"^(/.*|@python)$",
+        max_length=4096,
+        description=(
+            "Its absolute path, or '@python' for the router's own interpreter. PATH is not"
+            " searched."
+        ),
+    )
+    forms: tuple[BinaryForm, ...] = Field(
+        min_length=1,
+        max_length=100,
+        description="The command lines it may be given. All others are refused.",
+    )
+    env: tuple[str, ...] = Field(
+        default=(), description="Variables passed on from the router. Never LD_*, PYTHON*, GIT_*."
+    )
+    set_env: tuple[str, ...] = Field(default=(), description="Fixed variables: 'NAME=value'.")
+    reads: tuple[str, ...] = Field(
+        default=(), description="Folders outside the workspace that it may read."
+    )
+    timeout_s: float = Field(default=60.0, gt=0, le=3600, description="Seconds one start may take.")
+    memory_bytes: int = Field(
+        default=4 << 30,
+        ge=64 << 20,
+        description="Bytes of address space of a process, and of memory of all.",
+    )
+    file_bytes: int = Field(
+        default=256 << 20, ge=0, description="Bytes of one file; of all that it writes, twice that."
+    )
+    max_processes: int = Field(
+        default=256, ge=1, le=100_000, description="Most processes at a time."
+    )
+    protect_git: bool = Field(default=True, description="true: .git is read-only while it runs.")
+    hard_links: Literal["protect", "allow"] = Field(
+        default="protect",
+        description=(
+            "'allow': started also where files with other names outside can't be kept read-only."
+        ),
+    )
+
+    ADDED: ClassVar[tuple[str, ...]] = ("hard_links",)
+    """Fields that recorded catalogs of before have not; see `Catalog`."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the rule as a catalog has it: without `ADDED` fields at their default."""
+        return _without_added_defaults(self)
+
+    @field_validator("set_env")
+    @classmethod
+    def _set_env(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for pair in value:
+            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*=[^\x00]*", pair) or pair.startswith("LD_"):
+                raise ValueError(
+                    f"{pair!r} is not an environment setting: write 'NAME=value' (LD_* is never"
+                    " set)"
+                )
+        return value
+
+    @field_validator("reads")
+    @classmethod
+    def _reads(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for path in value:
+            parts = [part for part in path.split("/") if part not in ("", ".")]
+            if not path.startswith("/") or not parts or ".." in parts:
+                raise ValueError(f"{path!r} can't be read: write an absolute folder other than '/'")
+        return value
+
+
+class LocalSettings(Frozen):
+    """The config of the first-party tools."""
+
+    docs_hosts: tuple[str, ...] = ()
+    binaries: tuple[BinaryRule, ...] = ()
+    hard_links: Literal["allow", "refuse"] = "allow"
+    credentials: Literal["hide", "show"] = "hide"
+    """Whether files that hold credentials are hidden."""
+    tokens: Literal["redact", "show"] = "redact"
+    """Whether tokens are redacted in what first-party tools return."""
+
+    ADDED: ClassVar[tuple[str, ...]] = ("credentials", "tokens")
+    """Fields that recorded catalogs of before have not; see `Catalog`."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the settings as a catalog has them: without `ADDED` fields at their default."""
+        return {
+            **_without_added_defaults(self),
+            "binaries": [rule.to_json() for rule in self.binaries],
+        }
+
+
+def _without_added_defaults(value: BinaryRule | LocalSettings) -> dict[str, Any]:
+    written = value.model_dump(mode="json")
+    for name in value.ADDED:
+        if written[name] == type(value).model_fields[name].default:
+            del written[name]
+    return written
+
+
+@dataclass(frozen=True, slots=True)
+class ToolContext:
+    """What a local tool gets besides its arguments.
+
+    `workspace` is the absolute path of the root. `within` is the folder beneath it that confines
+    this step's tools and that relative paths start from: relative, without `..`, and real, so that
+    a symlink in it means that it was swapped after the decision. Tools open it at each call and
+    hold the descriptor; they never join the two paths. `timeout_s` is left for the whole call;
+    `max_bytes` bounds what the tool may return; `cancelled()` is true once the caller has gone
+    away. `protected` are absolute paths that no tool changes, also inside the workspace: the
+    router's config and its runs. `hidden` are absolute paths of folders that no tool reads, lists,
+    searches or writes; they are known by device and inode, so that another name for one does not
+    help. `handed` are absolute paths of files that the router itself wrote for this call, outside
+    the workspace: they may be read.
+    """
+
+    workspace: str
+    settings: LocalSettings
+    timeout_s: float
+    max_bytes: int
+    cancelled: Callable[[], bool] = field(default=lambda: False)
+    protected: tuple[str, ...] = ()
+    within: str = "."
+    hidden: tuple[str, ...] = ()
+    handed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LocalTool:
+    """A first-party tool: a name without its server, the operator's description, arguments, and a
+    function.
+
+    `run(arguments, context)` gets a validated instance of `arguments`. It is called in a worker
+    thread or, if it is a coroutine function, on the caller's event loop. It raises `ToolFailure`
+    for errors that the agent should see; any other exception is a programming error.
+    """
+
+    name: str
+    description: str
+    arguments: type[BaseModel]
+    run: Callable[[Any, ToolContext], Any]
+    """Returns a `ToolOutput`, or an awaitable of one."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalServer:
+    """Your own tools with a server and a bundle for them, declared where the router is opened.
+
+    `tools` are typed functions or `LocalTool`s. The bundle holds them all; its id is `bundle`, or
+    else the server's name. Policy and routes name it like any other. A `[servers]` or `[bundles]`
+    entry of the same name in the config replaces the declaration. `effects` are of `read`, `write`,
+    `exec`, `network`; `mode` is `direct`, `deferred`, `meta` or `code`.
+    """
+
+    tools: Sequence[LocalTool | Callable[..., Any]]
+    description: str
+    effects: Sequence[str] = ("read",)
+    examples: Sequence[str] = ()
+    bundle: str = ""
+    mode: str = "direct"

@@ -1,0 +1,272 @@
+"""The engine's request, and the facts that the shell looks up for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    ValidationError,
+    field_validator,
+)
+from pydantic_core import PydanticKnownError
+
+from bundle_router.core.values.words import (
+    RUN_ID,
+    RUN_ID_ADVICE,
+    DriftCode,
+    Trust,
+    not_a_run_id,
+)
+from bundle_router.errors import InvalidStep, shorten
+
+if TYPE_CHECKING:
+    Words = Sequence[str]
+else:
+    Words = tuple[str, ...]
+
+
+def _refuse_coercion(value: Any) -> Any:
+    if isinstance(value, str | bytes | bool):
+        raise PydanticKnownError("int_type")
+    return value
+
+
+Count = Annotated[int, Field(ge=0), BeforeValidator(_refuse_coercion)]
+"""A number from 0 on; text and truth values are refused. 5.0 is whole, as in JSON Schema."""
+
+
+class Frozen(BaseModel):
+    """Base of the pydantic values: immutable, and unknown keys are refused.
+
+    Errors don't repeat the input, which may hold secrets, since errors are logged. The validator is
+    built with the first value.
+    """
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=False, hide_input_in_errors=True, defer_build=True
+    )
+
+
+MAX_GOAL: Final = 32_768
+"""Characters of a goal or of one constraint.
+
+A longer text is refused: it is a document, not an intent.
+"""
+MAX_ITEMS: Final = 100
+MAX_LABEL: Final = 200
+MAX_LABEL_TEXT: Final = 4_096
+
+
+class _FieldSignature:
+    """Shows `inspect` and `help` the fields of a form, as pydantic does after the first use."""
+
+    def __get__(self, instance: object, owner: type[BaseModel]) -> object:
+        owner.model_rebuild()
+        return owner.__signature__
+
+
+class StepInput(Frozen):
+    """Base of values that an engine's code makes.
+
+    Errors are sentences; JSON is read as by `Frozen`.
+    """
+
+    if not TYPE_CHECKING:
+
+        def __init__(self, *unnamed: object, **values: Any) -> None:
+            if unnamed:
+                raise InvalidStep(
+                    f"{type(self).__name__}(…) takes keyword arguments only",
+                    advice="write run_id=…, step=…",
+                )
+            try:
+                super().__init__(**values)
+            except ValidationError as wrong:
+                from bundle_router.core.values.form_errors import sentences
+
+                raise InvalidStep(
+                    f"{type(self).__name__}(…): {sentences(wrong, type(self))}"
+                ) from None
+
+        __signature__ = _FieldSignature()
+        __init__.__wrapped__ = lambda self, **values: (
+            None
+        )  # for `inspect`: pydantic puts the fields in their place
+        __init__.__pydantic_base_init__ = (
+            True  # pydantic's mark of one that `model_validate` need not call
+        )
+
+
+class StepPolicy(StepInput):
+    """The most that one step may have. It only ever narrows what `policy.toml` permits.
+
+    `allow` and `deny` hold patterns as in `policy.toml`: `bundle:docs.*`, `tool:docs.fetch`, or a
+    bare bundle glob. `allow=None` means "no narrowing"; an empty `allow` permits nothing. A name
+    without globs has to be a bundle's (old ids count) or, with `tool:`, a tool's; `route()` refuses
+    others, since a misspelt denial would permit. A glob may match nothing. At most 200 characters a
+    pattern (see `bundle_router.core.decide.step_policy`).
+    """
+
+    allow: Words | None = Field(default=None, max_length=1000)
+    deny: Words = Field(default=(), max_length=1000)
+    trust: Trust | None = None
+
+    @field_validator("allow", "deny")
+    @classmethod
+    def _patterns(cls, value: Words | None) -> Words | None:
+        for pattern in value or ():
+            kind, colon, rest = pattern.partition(":")
+            if not pattern.strip() or (colon and (kind not in ("bundle", "tool") or not rest)):
+                forms = "'bundle:repo.*', 'tool:repo.read_file' or 'repo.*'"
+                raise ValueError(f"{shorten(pattern, 200)!r} is not a pattern: write {forms}")
+        return value
+
+
+class Step(StepInput):
+    """One routing request: the position in the workflow, the intent, and the limits.
+
+    `max_bundles`, `max_tools` and `max_tokens` limit what the decision exposes; the rest is left
+    out as `over_budget`. `parent_run_id` makes this run a sub-agent of another: it never gets more
+    than the parent's current step may have, and starts from the parent's activation when `inherit`
+    is true.
+
+    `key` is unique in the run: the same key again returns the recorded decision, in any process.
+    `branch` orders decisions within a branch; `parent_decision_id` names the decision that a branch
+    begins at or, in a sub-agent's run, a decision of the parent that limits it besides the present
+    one. `fixed_list`: the agent gets its list of tools once, so no tool that is found or called
+    joins it.
+    """
+
+    run_id: str
+    """The step's run: `[A-Za-z0-9][A-Za-z0-9._-]{0,127}`.
+
+    The first step of an id begins the run.
+    """
+    workflow: str = Field(min_length=1, max_length=200)
+    """The kind of work; routes and policies match by it."""
+    role: str = Field(min_length=1, max_length=200)
+    """Who does the step; routes and policies match by it."""
+    step: str = Field(min_length=1, max_length=200)
+    """The position in the workflow; routes and policies match by it."""
+    goal: str = Field(default="", max_length=MAX_GOAL)
+    """What the step is to do, in words, for search and the model; a route that does not ask ignores
+    it.
+    """
+    constraints: Words = Field(default=(), max_length=MAX_ITEMS)
+    """What the step must keep to, one sentence each; used like the goal."""
+    policy: StepPolicy | None = None
+    """The most that this step may have; it only narrows what the config permits."""
+    principal: str = Field(default="", max_length=200)
+    """The person or service that the step is for: sessions, tokens, results and artifacts are
+    separate for each. All steps of a run and of its sub-agents name the same one, or none, unless
+    the config says `[runs] principals = "mixed"`.
+    """
+    parent_run_id: str | None = None
+    """The run that this one is a sub-agent of; this one never gets more than that one may have."""
+    inherit: StrictBool = True
+    """Whether a sub-agent begins with its parent's activation."""
+    max_bundles: Count | None = None
+    """Bundles shown at most (None: no limit)."""
+    max_tools: Count | None = None
+    """Tools in the array at most (None: no limit)."""
+    max_tokens: Count | None = None
+    """Tokens of the array at most (None: no limit)."""
+    labels: Mapping[str, str] = Field(default_factory=dict, max_length=MAX_ITEMS)
+    """Your own labels, recorded with the decision; they decide nothing."""
+    workspace: str | None = Field(default=None, max_length=4096)
+    """The folder beneath the root that local tools may work in (None: the root)."""
+    key: str = Field(default="", max_length=200)
+    """Unique in the run: the same key again returns the recorded decision."""
+    branch: str = Field(default="", max_length=200)
+    """The branch of the run that this decision belongs to (empty: the default one)."""
+    parent_decision_id: str | None = Field(default=None, max_length=300)
+    """The decision that a branch begins at or, in a sub-agent's run, a decision of the parent that
+    limits it.
+    """
+    fixed_list: StrictBool = False
+    """Whether the agent reads its list of tools once, so that none joins it."""
+
+    @field_validator("run_id", "parent_run_id")
+    @classmethod
+    def _run_id(cls, value: str | None) -> str | None:
+        if value is not None and not RUN_ID.fullmatch(value):
+            raise ValueError(f"{not_a_run_id(value)}: {RUN_ID_ADVICE}")
+        return value
+
+    @field_validator("constraints")
+    @classmethod
+    def _constraints(cls, value: Words) -> Words:
+        if any(len(item) > MAX_GOAL for item in value):
+            raise ValueError(f"a constraint is longer than {MAX_GOAL} characters")
+        return value
+
+    @field_validator("labels")
+    @classmethod
+    def _labels(cls, value: Mapping[str, str]) -> Mapping[str, str]:
+        if any(len(name) > MAX_LABEL or len(text) > MAX_LABEL_TEXT for name, text in value.items()):
+            raise ValueError("a label is too long (name 200 characters, value 4,096)")
+        return value
+
+    def to_json(self) -> dict[str, Any]:
+        """Return this as JSON values."""
+        return self.model_dump(mode="json")
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Step:
+        """Return the step that `to_json` wrote.
+
+        Raises pydantic's ValidationError for anything else.
+        """
+        return cls.model_validate(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """One ancestor's ceiling: its address and its step policy.
+
+    A child is judged under all of them.
+    """
+
+    workflow: str
+    role: str
+    step: str
+    policy: StepPolicy | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """A tool that may not be used (`"*"`: all of the server's), and why."""
+
+    server: str
+    tool: str
+    code: DriftCode = "pin_drift"
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The facts that the shell looked up for one decision, recorded with it so that the decision
+    can be replayed.
+
+    `capabilities` names the present ones (`env:GITHUB_TOKEN`, `binary:git`); others are missing.
+    `unavailable` has `(server, why)` for servers that can't be used now; `drifted` has the tools
+    that are not as reviewed, or not there. `pending` names the unavailable servers whose first list
+    is still awaited: a decision without them is degraded. `grants` are the ancestors' ceilings,
+    nearest first. `revisions` has `(name, revision)` of the learned artifacts (index, memory,
+    thresholds) that the decision rests on. `memo` is a cache, and no part of the value.
+    """
+
+    capabilities: frozenset[str] = frozenset()
+    unavailable: tuple[tuple[str, str], ...] = ()
+    drifted: tuple[Drift, ...] = ()
+    pending: tuple[str, ...] = ()
+    grants: tuple[Grant, ...] = ()
+    revisions: tuple[tuple[str, str], ...] = ()
+    memo: dict[str, object] = field(default_factory=dict, init=False, repr=False, compare=False)

@@ -1,0 +1,76 @@
+"""Private folders, usually in the system's temporary one, which are deleted with the process that
+made them.
+
+Each is locked while it is used. An unlocked one belonged to a killed process, and the next process
+deletes it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from bundle_router.local_tools.descriptors import Opened
+
+_ABANDONED_S: Final = 600.0
+
+
+@contextmanager
+def private_folder(prefix: str, within: Path | None = None) -> Iterator[str]:
+    """Create a folder (mode 0700), yield its real path, and delete it afterwards, unless it was
+    renamed. Raises OSError.
+    """
+    _delete_abandoned(within or Path(tempfile.gettempdir()), prefix)
+    folder, owner = Path(tempfile.mkdtemp(prefix=prefix, dir=within)).resolve(), os.getpid()
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with suppress(OSError):  # a file system without locks, where no folder counts as abandoned
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield str(folder)
+    finally:
+        if os.getpid() == owner:  # a forked process has this generator too
+            _delete(folder)
+        os.close(lock)
+
+
+def _delete_abandoned(parent: Path, prefix: str) -> None:
+    """Delete the folders whose process is gone. A new one may not be locked yet, and is kept."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+    for folder in parent.glob(f"{prefix}*"):
+        # another process may delete it first, or it is another user's
+        with suppress(OSError), Opened(os.open(folder, flags)) as lock:
+            about = os.fstat(lock)
+            if about.st_uid == os.geteuid() and about.st_mtime < time.time() - _ABANDONED_S:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _delete(folder)
+
+
+def _delete(folder: Path) -> None:
+    """Delete it, with restored permissions and at any depth: what is inside an inner folder is
+    moved up, then deleted. No process uses it, so nothing moves.
+    """
+    with suppress(OSError):
+        folder.chmod(0o700)
+        while entries := list(folder.iterdir()):
+            for entry in entries:
+                if not _is_folder(entry):
+                    entry.unlink()
+                    continue
+                entry.chmod(0o700)
+                for below in list(entry.iterdir()):
+                    if _is_folder(below):
+                        below.chmod(0o700)  # else it can't be moved
+                    below.rename(folder / secrets.token_hex(16))
+                entry.rmdir()
+        folder.rmdir()
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()

@@ -1,0 +1,177 @@
+"""The last steps of the process that becomes the program, in order, before execve.
+
+1. Joins its control groups, while it still may write there.
+2. Limits itself; core dumps are off.
+3. Enters the working folder, if it is still the folder that the router checked.
+4. Gives up new privileges, then files (Landlock), then capabilities, then system calls (seccomp).
+5. Executes the file behind the descriptor that the router checked: no name is looked up again.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import signal
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from bundle_router.local_tools.sandbox import landlock, linux, seccomp
+from bundle_router.local_tools.sandbox.namespaces import reason
+from bundle_router.local_tools.sandbox.plan import SandboxPlan, Statement
+
+_REMOVE_TRIES: Final = 100
+CANT_START: Final = 127
+"""Exit status of a process that could not become the program. Its report says why."""
+
+
+def bounds_of_groups(plan: SandboxPlan) -> set[str]:
+    """Return the bounds of the plan's control groups: `pids`, `memory`."""
+    return {kind for *_, kinds in plan.cgroups for kind in kinds.split()}
+
+
+def join_groups(plan: SandboxPlan) -> None:
+    """Put this process in every control group of the plan. Raises OSError."""
+    for group, *_ in plan.cgroups:
+        descriptor = os.open("cgroup.procs", os.O_WRONLY | os.O_CLOEXEC, dir_fd=group)
+        os.write(descriptor, b"0")
+        os.close(descriptor)
+
+
+def remove_groups(plan: SandboxPlan) -> None:
+    """Remove the empty groups here, so that none is left if the router is killed.
+
+    EBUSY: not quite empty yet.
+    """
+    for group, name, _ in plan.cgroups:
+        for _ in range(_REMOVE_TRIES):
+            try:
+                above = os.open("..", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=group)
+                os.rmdir(name, dir_fd=above)
+            except OSError as error:
+                if error.errno == errno.EBUSY:
+                    time.sleep(0.01)
+                    continue
+            break
+
+
+def limit(plan: SandboxPlan, *, own_users: bool) -> None:
+    """Limit this process.
+
+    RLIMIT_NPROC counts per user: it is useful in a user namespace, and ineffective for root.
+    """
+    limits = [
+        (
+            resource.RLIMIT_CORE,
+            1,
+        ),  # of 0 bytes, a core would still be given to the machine's handler of cores
+        (resource.RLIMIT_AS, plan.memory_bytes),
+        (resource.RLIMIT_FSIZE, plan.file_bytes),
+        (resource.RLIMIT_NOFILE, plan.open_files),
+        *([(resource.RLIMIT_NPROC, plan.max_processes)] if own_users and os.geteuid() != 0 else []),
+    ]
+    for kind, value in limits:
+        hard = resource.getrlimit(kind)[1]
+        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (value, value))
+
+
+def enter_folder(plan: SandboxPlan) -> None:
+    """Open `cwd` anew, because the old descriptor does not see mounts of a new namespace, and
+    compare.
+    """
+    swapped = FileNotFoundError(
+        f"the working folder {plan.cwd!r} was replaced while the program was being started"
+    )
+    try:
+        folder = os.open(plan.cwd, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise swapped from error
+    if not os.path.samestat(os.fstat(folder), os.fstat(plan.cwd_fd)):
+        raise swapped
+    os.fchdir(folder)
+    os.close(folder)
+
+
+def restrict_files(plan: SandboxPlan, *, network_held: bool) -> tuple[Statement, int]:
+    """Confine by Landlock.
+
+    Return the statement, and Landlock's version (0: nothing is confined).
+    """
+    if "files" not in plan.facilities:
+        return Statement("files", False, "switched off"), 0
+    try:
+        write: list[str | int] = [plan.root_fd, *plan.write]
+        version = landlock.restrict(
+            write=write, read=plan.read, devices=plan.devices, tcp=network_held
+        )
+    except OSError as error:
+        return Statement("files", False, f"no Landlock ({reason(error)})"), 0
+    tcp = "" if network_held or version < 4 else "; TCP refused, UDP not"
+    detail = f"Landlock ABI {version}: writes only in the workspace and private folders{tcp}"
+    return Statement("files", True, detail), version
+
+
+def filter_calls(plan: SandboxPlan, *, unix_sockets: bool, own_pids: bool) -> Statement:
+    name = "system calls"
+    if name not in plan.facilities:
+        return Statement(name, False, "switched off")
+    try:
+        seccomp.install(unix_sockets=unix_sockets, own_pids=own_pids)
+    except OSError as error:
+        return Statement(name, False, f"no seccomp filter ({error.strerror})")
+    return Statement(
+        name,
+        True,
+        "no io_uring, key rings, tracing, mounts, namespaces, vsock; no set-user-ID files",
+    )
+
+
+def consequences(*, sockets: bool, calls: bool, mounts: bool) -> Iterator[Statement]:
+    """Yield the statements that follow, for unix sockets and for owners, modes and times of files
+    outside.
+    """
+    if sockets:
+        yield Statement("unix sockets", True, "none outside can be reached")
+    elif calls:
+        yield Statement("unix sockets", True, "refused, since those outside could be reached")
+    else:
+        yield Statement("unix sockets", False, "sockets and IPC outside can be reached")
+    detail = "modes, owners, times and attributes outside " + (
+        "are read-only" if mounts else "need a mount namespace"
+    )
+    yield Statement("metadata", mounts, detail)
+
+
+def drop_privileges() -> Statement:
+    """Drop capabilities.
+
+    Root keeps those for files of others (Landlock limits which files); other users keep none.
+    """
+    kept = linux.FILE_CAPABILITIES if os.geteuid() == 0 else ()
+    try:
+        linux.keep_capabilities(kept)
+    except OSError as error:
+        return Statement("privileges", False, reason(error))
+    return Statement(
+        "privileges",
+        True,
+        "no new privileges" + ("; root with file capabilities only" if kept else ""),
+    )
+
+
+def become(plan: SandboxPlan) -> None:
+    """Replace this process with the program.
+
+    Never returns; raises OSError if it can't be started.
+    """
+    for number in range(1, signal.NSIG):
+        if number in (signal.SIGKILL, signal.SIGSTOP) or number not in signal.valid_signals():
+            continue
+        if (
+            signal.getsignal(number) is not signal.SIG_DFL
+        ):  # Python ignores SIGPIPE and SIGXFSZ; programs expect them
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    os.execve(plan.binary_fd, list(plan.argv), dict(plan.env))  # noqa: S606  # no shell is the point

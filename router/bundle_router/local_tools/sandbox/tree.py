@@ -1,0 +1,127 @@
+"""A program's root folder: what of the machine it sees, and what of that it may change.
+
+Only the router computes this, as a list of steps that bubblewrap or our own namespaces carry out
+alike. The root begins empty, so unnamed parts are absent: no socket, no home folder, nobody's
+temporary files.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from bundle_router.local_tools.sandbox.plan import Mount, Place, SandboxPlan
+
+_EMPTY_FOLDERS: Final = (
+    "/dev",
+    "/etc",
+    "/home",
+    "/mnt",
+    "/opt",
+    "/proc",
+    "/root",
+    "/run",
+    "/srv",
+    "/tmp",  # noqa: S108  # of a root of its own
+    "/var",
+)
+SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108  # a mount of its own
+
+
+class PathSwapped(Exception):
+    """Another file is at a place than the router saw there, so it can't be protected from the
+    program.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"{path} was replaced while the program was being started")
+
+
+def mounts_of(plan: SandboxPlan) -> tuple[Mount, ...]:
+    """Return the steps, outer folders first. Raises PathSwapped.
+
+    There is none for a place that is a symlink: a mount would cover the link's target.
+    """
+    root = os.readlink(f"/proc/self/fd/{plan.root_fd}")  # noqa: PTH115  # text
+    at_root = Place(root, *_identity_of(os.fstat(plan.root_fd)))
+    read_only = any(Path(root).is_relative_to(place.path) for place in plan.protected)
+    inside = [
+        place
+        for place in (*plan.protected, *plan.hidden, *plan.masked, *plan.pinned, *plan.linked)
+        if place.path != root
+    ]
+    check_places(inside)
+    kept = [place for place in inside if not stat.S_ISLNK(Path(place.path).lstat().st_mode)]
+    steps = [Mount("folder", path) for path in _EMPTY_FOLDERS]
+    steps += _readable_mounts((*plan.read, *plan.loader), below=root)
+    steps += [Mount("device", path, path) for path in plan.devices if os.path.exists(path)]  # noqa: PTH110  # text
+    steps += [Mount("memory", SHARED_MEMORY)]
+    steps += [Mount("write", target, source) for source, target in plan.temporary]
+    steps += [Mount("write", path, path) for path in plan.write]
+    steps += [_shown_mount(at_root, "read" if read_only else "write")]
+    steps += [
+        _shown_mount(place, "read" if read_only else "write")
+        for place in plan.pinned
+        if place in kept
+    ]
+    steps += [
+        _shown_mount(place, "read")
+        for place in (*plan.protected, *plan.linked)
+        if place in kept and _beneath(place.path, root)
+    ]
+    for place in (*plan.hidden, *plan.masked):
+        is_folder = place in kept and stat.S_ISDIR(Path(place.path).lstat().st_mode)
+        if place in kept:
+            steps += [
+                Mount("hide", place.path) if is_folder else Mount("device", place.path, "/dev/null")
+            ]
+    return tuple(sorted(dict.fromkeys(steps), key=lambda step: step.target.rstrip("/").count("/")))
+
+
+def check_places(places: Iterable[Place]) -> None:
+    """Raise PathSwapped if a place has changed its identity, or is gone."""
+    for place in places:
+        try:
+            same = _identity_of(os.lstat(place.path)) == (place.device, place.inode)  # text
+        except OSError:
+            same = False
+        if not same:
+            raise PathSwapped(place.path)
+
+
+def _readable_mounts(paths: Iterable[str], *, below: str) -> Iterator[Mount]:
+    """Yield the read-only mounts: each path as written, with links as links, and its real
+    target.
+    """
+    shown: list[str] = []
+    every = {
+        found
+        for path in paths
+        for found in (path, os.path.realpath(path))
+        if os.path.lexists(found)
+    }
+    for path in sorted(every, key=len):
+        if _beneath(path, below) or any(_beneath(path, other) for other in shown):
+            continue
+        shown.append(path)
+        if os.path.islink(path):  # noqa: PTH114  # text
+            yield Mount("link", path, os.readlink(path))  # noqa: PTH115  # text
+        else:
+            yield Mount("read", path, path)
+
+
+def _shown_mount(place: Place, kind: str) -> Mount:
+    return Mount(
+        "read" if kind == "read" else "write", place.path, place.path, place.device, place.inode
+    )
+
+
+def _beneath(path: str, folder: str) -> bool:
+    return f"{path}/".startswith(f"{folder.rstrip('/')}/")
+
+
+def _identity_of(info: os.stat_result) -> tuple[int, int]:
+    return info.st_dev, info.st_ino

@@ -1,0 +1,429 @@
+"""One confined program, from the router's side: starts the launcher, feeds and reads it, and ends
+it in time.
+
+Rules:
+1. The launcher is started with an argument list and an empty environment; no code runs between fork
+   and exec. Its interpreter is the base one, which reads no `pyvenv.cfg`. Its code is what this
+   module read when it was imported: later changes on disk, in an environment or in this package,
+   are not run.
+2. When time is up or the caller has gone, the launcher is told to end everything. It gets its grace
+   and some seconds for killing; then it is killed itself, and the program with it.
+3. Whatever is raised, no process, pipe or temporary file of ours is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib.util
+import json
+import marshal
+import os
+import re
+import selectors
+import subprocess
+import time
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import IO, Any, Final, Literal
+
+from bundle_router.errors import ToolFailure
+from bundle_router.local_tools.repo.children import find_binary
+from bundle_router.local_tools.sandbox import bubblewrap
+from bundle_router.local_tools.sandbox.plan import NAMESPACES, SandboxPlan, Statement
+from bundle_router.local_tools.sandbox.tree import PathSwapped, check_places, mounts_of
+from bundle_router.local_tools.workspace.router_code import base_interpreter
+
+_UNSAFE: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]"
+)
+"""C0 and C1 controls except tab and newline, line separators, and characters that change the text
+direction or hide.
+"""
+
+
+def printable(data: bytes) -> str:
+    """Return the bytes as UTF-8 text, with everything that could mislead a terminal or a reader
+    written as `\\xNN`.
+    """
+    text = data.decode("utf-8", "backslashreplace").replace("\r\n", "\n")
+    return _UNSAFE.sub(
+        lambda found: (
+            f"\\x{ord(found[0]):02x}" if found[0] < "\u0100" else f"\\u{ord(found[0]):04x}"
+        ),
+        text,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedOutput:
+    """The shown part of a stream of `total` bytes: `text` names the `dropped` bytes that are left
+    out.
+    """
+
+    text: str
+    total: int
+    dropped: int
+
+
+class Capture:
+    """Keeps the first and the last `limit / 2` bytes that are fed, and counts the rest."""
+
+    def __init__(self, limit: int) -> None:
+        self._half = max(limit // 2, 1)
+        self._head = bytearray()
+        self._tail = bytearray()
+        self.total = 0
+
+    def feed(self, data: bytes) -> None:
+        self.total += len(data)
+        room = self._half - len(self._head)
+        if room > 0:
+            self._head += data[:room]
+            data = data[room:]
+        self._tail += data
+        if len(self._tail) > 2 * self._half:  # trimmed rarely, so that feeding stays linear
+            del self._tail[: -self._half]
+
+    def output(self) -> CapturedOutput:
+        """Return the text, of at most `limit` bytes and the line that counts the missing ones."""
+        head, tail = bytes(self._head), bytes(self._tail[-self._half :])
+        if len(head) + len(tail) == self.total and _size(head + tail) <= 2 * self._half:
+            return CapturedOutput(printable(head + tail), self.total, 0)
+        while head and _size(head) > self._half:  # escapes have made it longer
+            head = head[: len(head) * self._half // (_size(head) + 1)]
+        while tail and _size(tail) > self._half:
+            tail = tail[-(len(tail) * self._half // (_size(tail) + 1)) or len(tail) :]
+        dropped = self.total - len(head) - len(tail)
+        middle = f"\n[… {dropped:,} bytes left out …]\n" if dropped else ""
+        return CapturedOutput(printable(head) + middle + printable(tail), self.total, dropped)
+
+
+def _size(data: bytes) -> int:
+    return len(printable(data).encode("utf-8"))
+
+
+Ended = Literal["exited", "killed", "timeout", "cancelled", "limit"]
+
+_POLL_S: Final = 0.05
+_KILLING_S: Final = 8.0
+_CHUNK: Final = 65_536
+_CODE: Final = (
+    "import sys; sys.path.append('/proc/self/fd/' + sys.argv[1]); "
+    "from bundle_router.local_tools.sandbox.launcher import main; main()"
+)
+_PACKAGES: Final = (
+    "bundle_router",
+    "bundle_router/local_tools",
+    "bundle_router/local_tools/sandbox",
+)
+_SOURCES: Final = {
+    path.stem: path.read_bytes()
+    for path in (Path(__file__).parents[1] / "sandbox").glob("[!_]*.py")
+}
+"""The launcher's code when this process started."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessExit:
+    """How a program ended.
+
+    `exit_code` is None if `signal` ended it; `leftovers` counts the processes it left running.
+
+    `exceeded` names the bound on the whole that was exceeded, if that ended it.
+    """
+
+    ended: Ended
+    exit_code: int | None
+    signal: int | None
+    elapsed_ms: float
+    stdout: CapturedOutput
+    stderr: CapturedOutput
+    statements: tuple[Statement, ...]
+    leftovers: int
+    exceeded: str = ""
+
+
+def run(
+    plan: SandboxPlan,
+    *,
+    stdin: str | None,
+    timeout_s: float,
+    cancelled: Callable[[], bool],
+    max_bytes: int,
+) -> ProcessExit:
+    """Run the plan's program to its end, at most `timeout_s` and the plan's grace.
+
+    Sets `plan.report_fd`.
+
+    Each output stream is kept up to `max_bytes`. Raises ToolFailure `not_started` if it could not
+    be started.
+    """
+    control_out, control_in = os.pipe()
+    report_out, report_in = os.pipe()
+    try:
+        plan, wrapper = _arranged(plan._replace(report_fd=report_in))
+        process = _start(plan, control_out, stdin, wrapper)
+    except (OSError, PathSwapped) as error:
+        for descriptor in (control_in, report_out):
+            os.close(descriptor)
+        why = (
+            str(error)
+            if isinstance(error, PathSwapped)
+            else f"the launcher can't be started: {error.strerror}"
+        )
+        raise ToolFailure(f"the program was not started: {why}", code="not_started") from error
+    finally:
+        os.close(control_out)
+        os.close(report_in)
+    with contextlib.closing(_Watch(process, control_in, report_out, plan, max_bytes)) as watch:
+        watch.follow(timeout_s, cancelled)
+        return watch.finished()
+
+
+def _arranged(plan: SandboxPlan) -> tuple[SandboxPlan, list[str]]:
+    """Return the plan with its mounts, and the bubblewrap command for them (empty: the launcher
+    mounts).
+    """
+    if "mounts" not in plan.facilities:
+        return plan, []
+    plan = plan._replace(mounts=mounts_of(plan))
+    # bubblewrap can't mount a device read-only, and root could change the mode of the machine's own
+    if os.geteuid() == 0 or not {"bubblewrap", *NAMESPACES} <= set(plan.facilities):
+        return plan, []
+    program = find_binary("bwrap", outside=os.readlink(f"/proc/self/fd/{plan.root_fd}"))  # noqa: PTH115  # text
+    if program is None or not _bubblewrap_works(program):
+        return plan, []
+    return plan._replace(entered=True), [program, *bubblewrap.arguments(plan.mounts), "--"]
+
+
+@cache
+def _bubblewrap_works(program: str) -> bool:
+    """Return whether bubblewrap is a file that only root or this user may change, and works on this
+    kernel.
+    """
+    info = Path(program).stat()
+    if info.st_uid not in (0, os.geteuid()) or info.st_mode & 0o022:
+        return False
+    command = [program, *bubblewrap.namespaces(), *bubblewrap.PROBE, "--", program, "--version"]
+    return (
+        subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, check=False, env={}
+        ).returncode
+        == 0
+    )
+
+
+@cache
+def _sealed_code() -> int:
+    """Return a descriptor of the launcher's code as a zip file in memory, sealed against
+    changes.
+    """
+    descriptor = os.memfd_create("launcher", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    modules = {f"{package}/__init__": b"" for package in _PACKAGES}
+    modules |= {f"{_PACKAGES[-1]}/{name}": source for name, source in _SOURCES.items()}
+    header = (
+        importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8)
+    )  # flag 1: by hash, never checked
+    with os.fdopen(os.dup(descriptor), "wb") as file, zipfile.ZipFile(file, "w") as archive:
+        for name, source in modules.items():
+            archive.writestr(
+                f"{name}.pyc", header + marshal.dumps(compile(source, f"{name}.py", "exec"))
+            )
+    seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+    return descriptor
+
+
+def _start(
+    plan: SandboxPlan, control_fd: int, stdin: str | None, wrapper: list[str]
+) -> subprocess.Popen[bytes]:
+    descriptors = (_sealed_code(), control_fd, plan.report_fd)
+    source: int | IO[bytes] = subprocess.DEVNULL
+    with contextlib.ExitStack() as stack:
+        if stdin is not None:
+            source = stack.enter_context(os.fdopen(os.memfd_create("stdin", os.MFD_CLOEXEC), "w+b"))
+            source.write(stdin.encode("utf-8"))
+            source.seek(0)
+        return subprocess.Popen(
+            [*wrapper, base_interpreter(), "-I", "-S", "-c", _CODE, *map(str, descriptors)],
+            stdin=source,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            close_fds=True,
+            pass_fds=(
+                *descriptors,
+                plan.binary_fd,
+                plan.cwd_fd,
+                plan.root_fd,
+                *(group for group, *_ in plan.cgroups),
+            ),
+            env={},
+            cwd="/",
+            start_new_session=True,
+        )
+
+
+class _Watch:
+    """Follows one launcher until it and all processes below it have ended."""
+
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        control_fd: int,
+        report_fd: int,
+        plan: SandboxPlan,
+        max_bytes: int,
+    ) -> None:
+        if process.stdout is None or process.stderr is None:
+            raise AssertionError("the launcher was started without pipes")
+        self._process = process
+        self._plan = plan
+        self._control = control_fd
+        self._report = report_fd
+        self._started = time.monotonic()
+        self._program_ended = 0.0
+        self._out_of_patience = False
+        self._streams = {
+            process.stdout.fileno(): Capture(max_bytes),
+            process.stderr.fileno(): Capture(max_bytes),
+        }
+        self._reports = bytearray()
+        self._outcome: dict[str, Any] = {}
+        self._ended: Ended | None = None
+        self._selector = selectors.DefaultSelector()
+        for descriptor in (*self._streams, report_fd):
+            os.set_blocking(descriptor, False)
+            self._selector.register(descriptor, selectors.EVENT_READ)
+
+    def send_plan(self, line: bytes) -> None:
+        """Write the plan while the launcher reads.
+
+        If the launcher is gone, its report shows that.
+        """
+        with contextlib.suppress(BrokenPipeError):
+            while line:
+                line = line[os.write(self._control, line) :]
+
+    def follow(self, timeout_s: float, cancelled: Callable[[], bool]) -> None:
+        """Send the plan once the launcher is ready, and return when everything has ended."""
+        deadline, grace_s, sent = self._started + timeout_s, self._plan.grace_s, False
+        while self._read(_POLL_S):
+            now = time.monotonic()
+            if not sent and "ready" in self._outcome:
+                self._check_places()
+                self.send_plan(self._plan.encode())
+                sent = True
+            if (
+                self._ended is None
+                and "exited" not in self._outcome
+                and (now >= deadline or cancelled())
+            ):
+                self._ended = "timeout" if now >= deadline else "cancelled"
+                self.send_plan(b"x")
+                deadline = now + grace_s + _KILLING_S
+            elif self._ended is None and "exited" in self._outcome:
+                self._ended = "exited"
+                deadline = now + grace_s + _KILLING_S
+            elif self._ended is not None and now >= deadline:
+                self._out_of_patience = True
+                return
+
+    def _check_places(self) -> None:
+        """Check places again after bubblewrap, which mounts by path: after a swap the program is
+        not started.
+        """
+        plan = self._plan
+        try:
+            places = (*plan.protected, *plan.hidden, *plan.masked, *plan.pinned, *plan.linked)
+            check_places(places if plan.entered else ())
+        except PathSwapped as swapped:
+            raise ToolFailure(
+                f"the program was not started: {swapped}", code="not_started"
+            ) from swapped
+
+    def _read(self, timeout_s: float) -> bool:
+        """Read the available output.
+
+        Return False once the launcher has closed its report, which it does by ending.
+        """
+        alive = True
+        for key, _ in self._selector.select(timeout_s):
+            data = os.read(key.fd, _CHUNK)
+            if not data:
+                self._selector.unregister(key.fd)
+                alive = alive and key.fd != self._report
+            elif key.fd == self._report:
+                self._take_output(data)
+            else:
+                self._streams[key.fd].feed(data)
+        return alive
+
+    def _take_output(self, data: bytes) -> None:
+        self._reports += data
+        *lines, rest = self._reports.split(b"\n")
+        self._reports = bytearray(rest)
+        for line in lines:
+            self._outcome.update(json.loads(line))
+        if "exited" in self._outcome and not self._program_ended:
+            self._program_ended = time.monotonic()
+
+    def finished(self) -> ProcessExit:
+        self._drain()
+        stdout, stderr = (capture.output() for capture in self._streams.values())
+        outcome = self._outcome
+        if "failed" in outcome:
+            raise ToolFailure(
+                f"the program was not started: {outcome['failed']}", code="not_started"
+            )
+        status = outcome.get("exited")
+        if (
+            "exceeded" not in outcome
+            and self._ended in (None, "exited")
+            and (status is None or "statements" not in outcome)
+        ):
+            raise ToolFailure(
+                f"the launcher ended without a result: {stderr.text[-2000:]}", code="not_started"
+            )
+        ended: Ended = "limit" if "exceeded" in outcome else self._ended or "exited"
+        if ended == "exited" and status is not None and status < 0:
+            ended = "killed"
+        return ProcessExit(
+            ended=ended,
+            exit_code=status if status is not None and status >= 0 else None,
+            signal=-status if status is not None and status < 0 else None,
+            elapsed_ms=((self._program_ended or time.monotonic()) - self._started) * 1000,
+            stdout=stdout,
+            stderr=stderr,
+            statements=tuple(Statement(**fields) for fields in outcome.get("statements", ())),
+            leftovers=outcome.get("leftovers", 0),
+            exceeded=outcome.get("exceeded", ""),
+        )
+
+    def _drain(self) -> None:
+        """Read the rest in the pipes.
+
+        Nobody writes any more, so it is little; an escaped writer can't block us.
+        """
+        deadline = time.monotonic() + 1.0
+        while self._selector.get_map() and self._selector.select(0) and time.monotonic() < deadline:
+            self._read(0)
+
+    def close(self) -> None:
+        """End and reap the launcher, and close every descriptor. Idempotent."""
+        self._selector.close()
+        if "leftovers" not in self._outcome and self._ended is None:
+            self.send_plan(b"x")  # an exception was raised while the program ran
+        try:
+            self._process.wait(timeout=0.0 if self._out_of_patience else _KILLING_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()  # the program and its pid namespace die with it (PDEATHSIG)
+            self._process.wait()
+        for stream in (self._process.stdout, self._process.stderr):
+            if stream is not None:
+                stream.close()
+        os.close(self._control)
+        os.close(self._report)

@@ -1,0 +1,181 @@
+"""Admits or refuses a request by its head alone. Pure.
+
+Rules:
+1. Names are compared whole, never by prefix, and a header that decides must occur only once.
+   `localhost:@evil` and a second Host are refused.
+2. Host and Origin are checked first: a web page that reaches us by a name it made resolve to this
+   machine learns nothing, not even whether its token is valid. No answer carries a CORS header.
+3. The token is checked before the path: without one, every path and method gets the same answer. (A
+   browser that requests a page is redirected to the sign-in, whatever the page.)
+4. The path is judged as it was sent. Escapes and double slashes are not interpreted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from bundle_router.core.values import RUN_ID
+from bundle_router.service.address import OwnNames
+from bundle_router.service.keys import NOBODY, Caller, Keys
+from bundle_router.service.refusals import Refusal
+
+Headers = Sequence[tuple[bytes, bytes]]
+"""Headers as in ASGI, with names in lower case."""
+
+ROOT: Final = "/mcp"
+_PREFIX: Final = f"{ROOT}/runs/"
+_DECISION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,255}")
+PROGRAMS: Final = (b"/v1/", b"/mcp", b"/metrics", b"/openapi.json")
+"""Path prefixes that need a token in the request, not a cookie."""
+SIGN_IN: Final = b"/sign-in"
+_NAME: Final = "use one of these names, or start the service with --name"
+_OWN: Final = "send no Origin, as programs do, or open the service's own pages"
+_OWN_SITE: Final = (b"none", b"same-origin")
+_BEARER: Final = re.compile(rb"[Bb]earer +([^\s]{1,1024}) *")
+_PATH: Final = re.compile(rb"/|(?:/(?!\.{1,2}(?:/|\Z))[A-Za-z0-9._~@:+-]{1,600})+")
+"""A valid path: no escape, no empty, long, `.` or `..` segment, no slash at its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """The target of an MCP request: a run, and the decision in the path (None: the current one)."""
+
+    run_id: str
+    decision: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What admission depends on: the service's names, its tokens, the paths open to all, the
+    function that finds the caller of a browser's cookie (for pages only), and the function that
+    reloads tokens when an unknown one arrives.
+    """
+
+    names: OwnNames
+    keys: Keys
+    open_to_all: frozenset[bytes] = frozenset()
+    browsers: Callable[[Headers], Caller | None] | None = None
+    renew: Callable[[], Awaitable[bool]] | None = None
+
+
+def judge(raw_path: bytes, headers: Headers, by: Admission) -> Caller | Refusal:
+    """Return the caller of a request, or the refusal."""
+    stranger = _refuse_stranger(headers, by.names)
+    if stranger is not None:
+        return stranger
+    caller = _caller(headers, by.keys, destination_of(raw_path))
+    if caller is None and by.browsers is not None and not raw_path.startswith(PROGRAMS):
+        caller = by.browsers(headers)
+        wants_a_page = any(b"text/html" in value for value in values_of(headers, b"accept"))
+        if caller is None and raw_path not in by.open_to_all and wants_a_page:
+            return _led_to_sign_in(raw_path)
+    return caller or (NOBODY if raw_path in by.open_to_all else UNAUTHORIZED)
+
+
+def is_misplaced(raw_path: bytes) -> bool:
+    """Return whether the path is malformed."""
+    return _PATH.fullmatch(raw_path) is None
+
+
+def path_of(run_id: str, decision: str | None = None) -> str:
+    """Return the path of a run over MCP, with a decision if one is given."""
+    return f"{_PREFIX}{run_id}/decisions/{decision}" if decision else f"{_PREFIX}{run_id}"
+
+
+def destination_of(raw_path: bytes) -> Destination | None:
+    """Return the run and decision that an MCP path names; None for any other path."""
+    path = raw_path.decode("latin-1")
+    run_id, slash, decision = path.removeprefix(_PREFIX).partition("/decisions/")
+    if not path.startswith(_PREFIX) or not RUN_ID.fullmatch(run_id):
+        return None
+    if not slash:
+        return Destination(run_id)
+    return Destination(run_id, decision) if _DECISION.fullmatch(decision) else None
+
+
+def values_of(headers: Headers, name: bytes) -> list[bytes]:
+    """Return every value of a header, in order."""
+    if len(once := dict(headers)) == len(headers):  # no name twice: found without a look at each
+        return [once[name]] if name in once else []
+    return [value for found, value in headers if found == name]
+
+
+def cookie_of(headers: Headers, name: bytes) -> bytes:
+    """Return the value of a cookie; empty if it is not there, or there more than once.
+
+    Found by splitting, in time linear in the header: `http.cookies` of Python before 3.11.10 takes
+    seconds for 30 KB of backslashes, and no token was looked at by then.
+    """
+    values = [
+        value
+        for header in values_of(headers, b"cookie")
+        for key, _, value in (part.strip().partition(b"=") for part in header.split(b";"))
+        if key == name
+    ]
+    return values[0] if len(values) == 1 else b""
+
+
+def is_too_long(headers: Headers, max_bytes: int) -> bool:
+    """Return whether a declared length is invalid, or exceeds the maximum of a body."""
+    lengths = values_of(headers, b"content-length")
+    return any(
+        not length.isdigit() or len(length) > 18 or int(length) > max_bytes for length in lengths
+    )
+
+
+def is_json(headers: Headers) -> bool:
+    """Return whether exactly one header declares the body to be JSON."""
+    types = values_of(headers, b"content-type")
+    return len(types) == 1 and types[0].partition(b";")[0].strip().lower() == b"application/json"
+
+
+def _refuse_stranger(headers: Headers, names: OwnNames) -> Refusal | None:
+    """Return the refusal of a request to another address, or from a page of another origin; else
+    None.
+    """
+    hosts, origins, sites = (
+        values_of(headers, name) for name in (b"host", b"origin", b"sec-fetch-site")
+    )
+    if len(hosts) != 1 or hosts[0] not in names.hosts:
+        return Refusal(421, "wrong_host", f"The header Host must be {names.words}.", advice=_NAME)
+    if len(origins) > 1 or any(origin not in names.origins for origin in origins):
+        return Refusal(
+            403,
+            "wrong_origin",
+            "The header Origin names another site than this service.",
+            advice=_OWN,
+        )
+    if any(site not in _OWN_SITE for site in sites):
+        return Refusal(
+            403,
+            "wrong_origin",
+            "A page of another site sent this request (Sec-Fetch-Site).",
+            advice=_OWN,
+        )
+    return None
+
+
+def _led_to_sign_in(raw_path: bytes) -> Refusal:
+    back = b"" if raw_path == b"/" or is_misplaced(raw_path) else b"?to=" + raw_path
+    sentence = "Sign in with the endpoint's token, or with one of your own."
+    return Refusal(303, "unauthorized", sentence, ((b"location", SIGN_IN + back),), "open /sign-in")
+
+
+def _caller(headers: Headers, keys: Keys, to: Destination | None) -> Caller | None:
+    values = values_of(headers, b"authorization")
+    bearer = _BEARER.fullmatch(values[0]) if len(values) == 1 else None
+    run_id, decision = (to.run_id, to.decision) if to is not None else (None, None)
+    return keys.caller(bearer[1], run_id, decision) if bearer is not None else None
+
+
+UNAUTHORIZED: Final = Refusal(
+    401,
+    "unauthorized",
+    "Send 'Authorization: Bearer TOKEN' with a valid token of this service (at /mcp/runs also the"
+    " run's).",
+    ((b"www-authenticate", b"Bearer"),),
+    "use the token that `bundle-router serve` printed, or make one with `bundle-router token`",
+)

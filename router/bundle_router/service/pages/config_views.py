@@ -1,0 +1,338 @@
+"""The values of the pages about the config: for templates, and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from bundle_router.core.config.config_text import FILE_NAMES
+from bundle_router.core.config.problem_report import excerpt_lines
+from bundle_router.core.servers.admission.cleaning import reveal
+from bundle_router.core.values.canonical import digest
+from bundle_router.errors import ConfigError, Problem, RequestError, RouterError
+from bundle_router.review.behaviour import CHANGE_KINDS, Behaviour, edited_words, edits_as_words
+from bundle_router.review.privileges import EFFECT_SIGNS, Kind, PrivilegeDiff, sentence
+from bundle_router.service.pages.queries import Query, first
+from bundle_router.service.pages.rendering import PageContent
+from bundle_router.workbench.config_editing import (
+    ConfigConflict,
+    ConfigEditor,
+    Preview,
+    problem_json,
+)
+from bundle_router.workbench.pin_approval import PinApproval, ShownReview
+from bundle_router.workbench.server_reviews import json_of
+
+MAX_ROWS: Final = 60
+"""Maximum rows of each kind on a page; JSON has all."""
+MAX_CHANGES: Final = 50
+_KINDS: Final[tuple[tuple[Kind, str, str], ...]] = (
+    ("widening", "+", "Newly allowed"),
+    ("narrowing", "−", "Taken away"),
+    ("neutral", "~", "Otherwise"),
+)
+
+
+def text_digest(text: str) -> str:
+    """Return the digest of a text, independent of the line ends that a browser sends."""
+    return digest(text.replace("\r\n", "\n"))
+
+
+class ConfigViews:
+    """Makes the pages of one config folder. `others`: folders to compare with, by name."""
+
+    def __init__(
+        self, editor: ConfigEditor, others: Mapping[str, Path], approval: PinApproval | None
+    ) -> None:
+        self._editor = editor
+        self._others = others
+        self._approval = approval
+        self.where = str(editor.folder)
+
+    def config(self, file: str, *, saved: str = "") -> PageContent:
+        """Return the editor of one file, with the problems of the present config."""
+        return self._editing(file or FILE_NAMES[0], None, self._editor.validate({}), saved=saved)
+
+    def problems(self, file: str, text: str) -> PageContent:
+        """Return the problems of a text while it is typed, as a part of the page."""
+        problems = self._editor.validate({file: text})
+        values = {"problems": _problem_rows(problems, {self._path(file): text})}
+        return PageContent(
+            "config_problems.html", values, [problem_json(problem) for problem in problems]
+        )
+
+    def preview(self, form: Query, *, refused: RouterError | None = None) -> PageContent:
+        """Return the effects of an edited text, with the text as typed and the form to save it."""
+        file, text = first(form, "file"), first(form, "text").replace("\r\n", "\n")
+        preview = self._editor.preview({file: text})
+        values = {
+            "reason": first(form, "reason"),
+            "digest": first(form, "digest"),
+            "compared": text_digest(text),
+        }
+        page = self._editing(file, text, preview.problems, preview=preview, refused=refused)
+        status = 409 if isinstance(refused, ConfigConflict) else 422 if refused is not None else 200
+        return PageContent(page.template, {**page.values, **values}, page.json, status)
+
+    def _editing(
+        self,
+        file: str,
+        text: str | None,
+        problems: Sequence[Problem],
+        *,
+        preview: Preview | None = None,
+        refused: RouterError | None = None,
+        saved: str = "",
+    ) -> PageContent:
+        files = self._editor.files()
+        found = next((one for one in files if one.name == file), None)
+        if found is None:
+            raise RequestError(
+                f"{file[:80]!r} is not a file of a config",
+                advice=f"they are {', '.join(FILE_NAMES)}",
+            )
+        shown = found.text if text is None else text
+        facts = {
+            "folder": self.where,
+            "files": [{"name": one.name, "digest": one.digest, "text": one.text} for one in files],
+            "problems": [problem_json(problem) for problem in problems],
+            "preview": preview.to_json() if preview is not None else None,
+        }
+        return self._page(
+            "config.html",
+            "Config",
+            facts,
+            files=[one.name for one in files],
+            file=file,
+            text=shown,
+            absent=[one.name for one in files if not one.digest],
+            digest=found.digest,
+            shipped=found.shipped,
+            lines=min(40, max(18, shown.count("\n") + 2)),
+            problems=_problem_rows(problems, {self._path(file): shown}),
+            preview=_preview_values(preview),
+            refused=refused,
+            saved=saved,
+            compared="",
+            reason="",
+            last=self._editor.last_change(),
+            others=sorted(self._others),
+            servers=[server.name for server in self._servers()],
+        )
+
+    def _page(
+        self, template: str, title: str, json: Any, status: int = 200, **values: Any
+    ) -> PageContent:
+        return PageContent(
+            template,
+            {"title": title, "here": "/config", "where": self.where, **values},
+            json,
+            status,
+        )
+
+    def compare(self, name: str) -> PageContent:
+        """Return the effects that another folder's config would have here."""
+        folder = self._others.get(name)
+        if folder is None and name:
+            raise RequestError(
+                f"no folder is called {name[:80]!r} here", advice=_compare_advice(self._others)
+            )
+        preview = self._editor.compare(folder) if folder is not None else None
+        facts = {
+            "with": name,
+            "others": sorted(self._others),
+            "preview": preview.to_json() if preview else None,
+        }
+        return self._page(
+            "config_compare.html",
+            "Compare configs",
+            facts,
+            others=sorted(self._others),
+            name=name,
+            folder=str(folder or ""),
+            advice=_compare_advice(self._others),
+            preview=_preview_values(preview),
+            problems=_problem_rows(preview.problems if preview is not None else (), {}),
+        )
+
+    def undo(self, *, refused: RouterError | None = None) -> PageContent:
+        """Return the effects of undoing the last change, and the form to undo it."""
+        last, preview = self._editor.last_change(), self._editor.undo_preview()
+        facts = {"change": last, "preview": preview.to_json() if preview is not None else None}
+        return self._page(
+            "config_undo.html",
+            "Undo the last change",
+            facts,
+            200 if refused is None else 422,
+            last=last,
+            problems=_problem_rows(preview.problems if preview is not None else (), {}),
+            preview=_preview_values(preview),
+            refused=refused,
+        )
+
+    def changes(self) -> PageContent:
+        """Return the changes made here, with author and reason, newest first."""
+        changes = self._editor.changes()
+        newest, older = list(reversed(changes))[:MAX_CHANGES], max(0, len(changes) - MAX_CHANGES)
+        title = "Changes of the config"
+        return self._page(
+            "config_changes.html", title, {"changes": changes}, changes=newest, more=older
+        )
+
+    def pins(
+        self,
+        server: str,
+        approved: bool = False,
+        *,
+        ask: bool = False,
+        refused: RouterError | None = None,
+    ) -> PageContent:
+        """Return a server's present definitions beside the reviewed ones.
+
+        With `ask` the server is contacted.
+        """
+        known = {one.name: one for one in self._servers()}
+        if server not in known:
+            raise RequestError(
+                f"no server {server[:80]!r} has pins here",
+                advice=f"there are {', '.join(known) or 'none'}",
+            )
+        shown = self._approval.review(server) if ask and self._approval is not None else None
+        kept = self._approval.pins(server) if self._approval is not None else None
+        facts = {
+            "server": server,
+            "reviewed": None if kept is None else {pin.tool: pin.sha256 for pin in kept.pins},
+            "now": json_of(shown.review) if shown is not None else None,
+        }
+        return self._page(
+            "pins.html",
+            f"Pins of {server}",
+            facts,
+            409 if refused else 200,
+            here="/catalog",
+            approved=approved,
+            server=known[server],
+            shown=_review_values(shown) if shown is not None else None,
+            refused=refused,
+        )
+
+    def _servers(self) -> list[Any]:
+        try:
+            return self._approval.servers() if self._approval is not None else []
+        except ConfigError:  # the page shows its problems
+            return []
+
+    def _path(self, file: str) -> str:
+        return str(self._editor.folder / file)
+
+
+def _compare_advice(others: Mapping[str, Path]) -> str:
+    known = f"there are {', '.join(sorted(others))}" if others else "none was given"
+    return f"{known}; folders are named when the service is started: --compare NAME=FOLDER"
+
+
+def _problem_rows(problems: Sequence[Problem], texts: Mapping[str, str]) -> list[dict[str, Any]]:
+    lines = {name: text.split("\n") for name, text in texts.items()}
+    return [
+        {
+            "problem": problem,
+            "here": problem.file in texts,
+            "place": f"{problem.file}:{problem.line}" if problem.line else problem.file,
+            "excerpt": "\n".join(excerpt_lines(problem, lines.get(problem.file, ()))),
+        }
+        for problem in problems
+    ]
+
+
+def _preview_values(preview: Preview | None) -> dict[str, Any] | None:
+    if preview is None:
+        return None
+    places = preview.places or {}
+    diff = preview.privileges
+    return {
+        "valid": preview.valid,
+        "widens": diff is not None and diff.widens,
+        "digest": diff.widening_digest if diff is not None and diff.widens else "",
+        "powers": _powers(diff, places) if diff is not None else None,
+        "behaviour": _behaviour(preview.behaviour, preview, places)
+        if preview.behaviour is not None
+        else None,
+        "in_force_invalid": preview.in_force_invalid,
+    }
+
+
+def _powers(diff: PrivilegeDiff, places: Mapping[tuple[str, str], str]) -> dict[str, Any]:
+    groups = []
+    for kind, sign, title in _KINDS:
+        rows = [
+            {
+                "sentence": sentence(row),
+                "signs": [EFFECT_SIGNS[effect] for effect in row.effects if effect in EFFECT_SIGNS]
+                if kind != "neutral"
+                else [],
+                "addresses": [
+                    (", ".join(one.workflow), ", ".join(one.role), ", ".join(one.step))
+                    for one in row.addresses
+                ],
+                "edits": list(edits_as_words(row.edits, places)),
+            }
+            for row in diff.of(kind)
+        ]
+        if rows:
+            groups.append(
+                {
+                    "kind": kind,
+                    "sign": sign,
+                    "title": title,
+                    "rows": rows[:MAX_ROWS],
+                    "count": len(rows),
+                }
+            )
+    return {
+        "groups": groups,
+        "addresses": diff.address_count,
+        "counts": diff.class_counts,
+        "complete": diff.complete,
+    }
+
+
+def _behaviour(
+    behaviour: Behaviour, preview: Preview, places: Mapping[tuple[str, str], str]
+) -> dict[str, Any]:
+    groups = [
+        {
+            "words": edited_words(group.cause, places),
+            "decisions": group.decisions,
+            "changes": [
+                (kind, [name for name, _ in counts[:8]], len(counts), counts[0][1])
+                for kind in CHANGE_KINDS
+                if (counts := group.counts_by_name(kind))
+            ],
+            "examples": group.examples,
+            "more": group.decisions - len(group.examples),
+            "by_these_edits": preview.is_cause(group.cause),
+        }
+        for group in behaviour.ordered_groups()
+    ]
+    return {
+        "decisions": behaviour.decisions,
+        "same": behaviour.decisions - behaviour.differing,
+        "groups": groups,
+        "part": preview.replayed_part,
+        "unread": preview.unread_runs,
+    }
+
+
+def _review_values(shown: ShownReview) -> dict[str, Any]:
+    values = json_of(shown.review)
+    for tool in values["tools"]:
+        text = tool["definition"] and tool["definition"].get("description")
+        tool["description"] = reveal(text) if isinstance(text, str) else ""
+        tool["whole"] = (
+            json.dumps(tool["definition"], indent=1, ensure_ascii=True)
+            if tool["definition"]
+            else ""
+        )
+    return {**values, "digest": shown.digest, "command": shown.review.command}

@@ -1,0 +1,633 @@
+"""The views: each method reads the runs for one page, and returns the values of its template.
+
+Knows no HTTP.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from itertools import product
+from typing import Any, Final, Literal
+
+from bundle_router.core.decide.plans import plan_for
+from bundle_router.core.records.read_model import (
+    FACETS,
+    FILTERS,
+    SORTS,
+    Facet,
+    RecordQuery,
+    RunPage,
+    RunQuery,
+    RunRow,
+    Timeline,
+)
+from bundle_router.core.values import Facts, Step
+from bundle_router.core.values.words import SOURCES
+from bundle_router.errors import RequestError
+from bundle_router.service.pages import charts
+from bundle_router.service.pages.queries import (
+    PER_PAGE,
+    Query,
+    first,
+    kept_query,
+    run_query,
+    time_of,
+    whole_number,
+)
+from bundle_router.service.pages.rendering import PageContent
+from bundle_router.workbench.run_reader import DecisionDetail, RunReader
+
+Away = Callable[[], Mapping[str, str]]
+"""Returns the servers that are unavailable, with the reason."""
+RECORDS: Final = 200
+"""Maximum records of a run on one page."""
+NESTED_DEPTH: Final = 3
+NESTED_RUNS: Final = 20
+NESTED_RECORDS: Final = 50
+"""Maximum records of sub-runs that a run's page shows in place; each has its own page."""
+NESTED_OPEN: Final = 5
+"""Maximum sub-runs that are unfolded."""
+SHOWN_FACETS: Final[tuple[Facet, ...]] = (
+    "workflow",
+    "role",
+    "principal",
+    "source",
+    "bundle",
+    "tool",
+    "reason",
+    "code",
+    "missing",
+)
+ORDERS: Final = {
+    "steps": (
+        ("started", "newest"),
+        ("slow", "slowest"),
+        ("tokens", "most tokens"),
+        ("cost", "most expensive"),
+    ),
+    "calls": (("started", "newest"), ("slow", "slowest")),
+}
+PRESETS: Final = {
+    "steps": (
+        ("degraded", {"degraded": "1"}),
+        ("decided by the model", {"source": "model"}),
+        ("decided by search", {"source": "search"}),
+        ("shortlist", {"source": "shortlist"}),
+        ("slowest", {"sort": "slow"}),
+        ("most tokens", {"sort": "tokens"}),
+    ),
+    "calls": (
+        ("denied", {"outcome": "denied"}),
+        ("failed", {"failed": "1"}),
+        ("slowest", {"sort": "slow"}),
+    ),
+}
+
+
+class PageViews:
+    """The pages over one reader. Methods block; many threads may call them."""
+
+    def __init__(self, reader: RunReader, *, away: Away | None = None) -> None:
+        self._reader = reader
+        self._away = away
+
+    def _page(self, template: str, title: str, here: str, json_: Any, **values: Any) -> PageContent:
+        return PageContent(
+            template, {"title": title, "here": here, "where": self._reader.where, **values}, json_
+        )
+
+    # --- lists ------------------------------------------------------------------------------------
+
+    def runs(self, query: Query) -> PageContent:
+        """Return the table of runs with the facets to filter by."""
+        asked = run_query(query)
+        return self.run_list(self._reader.index.runs(asked), asked, query)
+
+    def run_list(self, page: RunPage, asked: RunQuery, query: Query) -> PageContent:
+        """Return the table of given runs."""
+        kept = kept_query(query, (*FACETS, "q", "since", "until", "sort"))
+        facets = [(f, page.facets.get(f, ())) for f in SHOWN_FACETS if page.facets.get(f)]
+        return self._page(
+            "runs.html",
+            "Runs",
+            "/runs",
+            page.to_json(),
+            query=asked,
+            runs=page.runs,
+            total=page.total,
+            facets=facets,
+            marks=page.facets.get("mark", ()),
+            kept=kept,
+            chosen=set(asked.facets),
+            page=asked.offset // asked.limit + 1,
+            pages=max(1, -(-page.total // asked.limit)),
+            sorts=SORTS,
+            newest=page.runs[0].run_id
+            if page.runs and asked.sort == "started" and not asked.ascending
+            else "",
+        )
+
+    def new_runs(self, query: Query) -> PageContent:
+        """Return how many runs are newer than those of a list, as a part of that page."""
+        count = self._reader.index.newer_than(first(query, "newest")[:128], run_query(query))
+        kept = kept_query(query, (*FACETS, "q", "since", "until", "sort"))
+        return PageContent("new_runs.html", {"count": count, "kept": kept}, {"new": count})
+
+    def records(self, of: Literal["steps", "calls"], query: Query) -> PageContent:
+        """Return the table of steps or calls across runs."""
+        equal = tuple((name, value) for name in FILTERS[of] if (value := first(query, name)[:500]))
+        page = whole_number(first(query, "page"), 1) or 1
+        runs = RunQuery(
+            text=first(query, "q")[:500],
+            since=time_of(first(query, "since")),
+            until=time_of(first(query, "until"), whole_day=True),
+        )
+        sort = first(query, "sort") if first(query, "sort") in dict(ORDERS[of]) else "started"
+        asked = RecordQuery(of, runs, equal, sort, (page - 1) * PER_PAGE, PER_PAGE)
+        rows, total = self._reader.index.records(asked)
+        kept = kept_query(query, (*FILTERS[of], "q", "since", "until", "sort"))
+        return self._page(
+            "records.html",
+            of.capitalize(),
+            f"/{of}",
+            {"total": total, of: rows},
+            of=of,
+            rows=rows,
+            total=total,
+            equal=equal,
+            kept=kept,
+            page=page,
+            pages=max(1, -(-total // PER_PAGE)),
+            orders=ORDERS[of],
+            sort=sort,
+            presets=PRESETS[of],
+            filters=FILTERS[of],
+            q=runs.text,
+        )
+
+    def overview(self, query: Query) -> PageContent:
+        """Return totals of the runs as charts and tables."""
+        asked = replace(run_query(query), offset=0)
+        found = self._reader.index.stats(asked)
+        return self._page(
+            "overview.html",
+            "Overview",
+            "/",
+            found.to_json(),
+            stats=found,
+            tokens=charts.tokens_over_days(found.by_day),
+            sources=SOURCES,
+            mix=charts.sources_over_days(
+                [(row.name, row.count) for row in found.tables["source × day"]], SOURCES
+            ),
+            kept=kept_query(query, (*FACETS, "q", "since", "until")),
+        )
+
+    def search(self, query: Query) -> PageContent:
+        """Return the places of words in goals, arguments and artifacts."""
+        words = first(query, "q")[:500]
+        hits = self._reader.index.search(words, limit=100) if words.strip() else []
+        return self._page(
+            "search.html", "Search", "/runs", [asdict(hit) for hit in hits], q=words, hits=hits
+        )
+
+    # --- one run ----------------------------------------------------------------------------------
+
+    def run(self, run_id: str, query: Query, limit: int = RECORDS) -> PageContent:
+        """Return the timeline of a run, `limit` records at a time."""
+        run = self._reader.index.run(run_id)
+        start = whole_number(first(query, "from"))
+        part = self._reader.index.timeline(run_id, start=start, limit=limit)
+        verified = (
+            self._reader.verified(run_id)
+            if run.state != "unreadable" and run.records <= RECORDS
+            else None
+        )
+        return self._page(
+            "run.html",
+            run_id,
+            "/runs",
+            {
+                "run": run.to_json(),
+                "decisions": part.decisions,
+                "calls": part.calls,
+                "sub_runs": [sub.to_json() for sub in part.sub_runs],
+                "next": part.next_seq,
+            },
+            run=run,
+            part=part,
+            items=self._nest_sub_runs(items_of(part, start)),
+            start=start,
+            nested_open=len(part.sub_runs) <= NESTED_OPEN,
+            verified=verified,
+            never_used=self._reader.index.never_used(run_id),
+            refused=self._reader.index.refused(run_id),
+            newest=max((row["seq"] for row in (*part.decisions, *part.calls)), default=-1),
+        )
+
+    def _nest_sub_runs(
+        self, items: list[dict[str, Any]], depth: int = NESTED_DEPTH
+    ) -> list[dict[str, Any]]:
+        """Insert the steps and calls of sub-runs where they began, up to the page's limits."""
+        subs = [below for item in items for below in item["below"] if below["kind"] == "run"]
+        for sub in subs[:NESTED_RUNS] if depth else ():
+            part = self._reader.index.timeline(sub["run"].run_id, limit=NESTED_RECORDS)
+            sub |= {
+                "items": self._nest_sub_runs(items_of(part, 0), depth - 1),
+                "more": part.next_seq is not None,
+            }
+        return items
+
+    def new_records(self, run_id: str, query: Query) -> PageContent:
+        """Return whether the run has new records since a page was made, as a part of that page."""
+        run, seen = self._reader.index.run(run_id), whole_number(first(query, "seen"))
+        part = self._reader.index.timeline(run_id, start=seen + 1, limit=RECORDS)
+        count = len(part.decisions) + len(part.calls)
+        values = {"count": count, "run": run, "seen": seen}
+        return PageContent("new_records.html", values, {"new": count, "state": run.state})
+
+    def record(self, run_id: str, seq: int) -> PageContent:
+        """Return the page of a decision or of a call."""
+        run = self._reader.index.run(run_id)
+        if self._reader.index.rows_of("decisions", run_id, seq=seq):
+            return self._decision(run, self._reader.decision(run_id, seq))
+        calls = self._reader.index.rows_of("calls", run_id, seq=seq)
+        line = self._reader.record(run_id, seq)
+        artifacts = self._reader.index.rows_of("artifacts", run_id, seq=seq)
+        call = calls[0] if calls else None
+        decision = None
+        if call is not None and call["decision_seq"] is not None:
+            decision = next(
+                iter(self._reader.index.rows_of("decisions", run_id, seq=call["decision_seq"])),
+                None,
+            )
+        title = (
+            f"{call['server']}.{call['tool']}"
+            if call is not None
+            else str(line.get("type", "record"))
+        )
+        return self._page(
+            "call.html",
+            title,
+            "/runs",
+            line,
+            run=run,
+            seq=seq,
+            call=call,
+            line=line,
+            artifacts=artifacts,
+            decision=decision,
+        )
+
+    def _decision(self, run: RunRow, found: DecisionDetail) -> PageContent:
+        from bundle_router.review.sentences import selection_lines
+
+        record = found.record
+        return self._page(
+            "decision.html",
+            f"{record.step.role} / {record.step.step}",
+            "/runs",
+            found.line,
+            run=run,
+            found=found,
+            record=record,
+            decision=record.decision,
+            step=record.step,
+            array=array_rows(found),
+            selection=[*selection_lines(record.decision.search, record.decision.model)],
+            names=self._reader.known_names(run.run_id, record.decision.seq),
+        )
+
+    def array(self, run_id: str, seq: int, query: Query) -> PageContent:
+        """Return what the model saw at a decision: the array in a provider's form, and the
+        guidance.
+        """
+        from bundle_router.core.exposure.provider_forms import FORMATS
+        from bundle_router.review.model_view import model_view
+
+        found = self._reader.decision(run_id, seq)
+        if found.catalog is None:
+            raise RequestError(f"run {run_id!r} does not hold the config of its decision {seq}")
+        form = first(query, "form", "openai")
+        form = form if form in FORMATS else "openai"
+        view = model_view(found.catalog, found.record, form)
+        return self._page(
+            "array.html",
+            "What the model saw",
+            "/runs",
+            {
+                "tools": view.tools,
+                "guidance": view.guidance,
+                "tokens": view.tokens,
+                "estimated": view.estimated,
+            },
+            run_id=run_id,
+            seq=seq,
+            view=view,
+            form=form,
+            forms=FORMATS,
+            array=array_rows(found),
+            found=found,
+            tools=[(tool_name(tool), tool) for tool in view.tools],
+        )
+
+    def why(self, run_id: str, seq: int, name: str) -> PageContent:
+        """Return all tests that one tool or bundle went through at a decision."""
+        found = self._reader.decision(run_id, seq)
+        explanation = self._reader.why(run_id, seq, name[:300])
+        return self._page(
+            "why.html",
+            f"Why {'' if explanation.shown else 'not '}{name[:80]}",
+            "/runs",
+            {**asdict(explanation), "shown": explanation.shown},
+            run_id=run_id,
+            seq=seq,
+            name=name[:300],
+            found=found,
+            explanation=explanation,
+            rows={row: place for _, row, place in found.rows},
+            names=self._reader.known_names(run_id, seq),
+        )
+
+    def compare(self, query: Query) -> PageContent:
+        """Return two decisions side by side."""
+        a, b = (self._named_decision(first(query, name)) for name in ("a", "b"))
+        lines = [
+            json.dumps(_comparable(d), indent=1, sort_keys=True, ensure_ascii=False).splitlines()
+            for d in (a, b)
+        ]
+        is_short = len(lines[0]) + len(lines[1]) < 20_000
+        diff = (
+            list(difflib.unified_diff(lines[0], lines[1], lineterm="", n=2))[2:] if is_short else []
+        )
+        ids = [d.record.decision.bundle_ids for d in (a, b)]
+        out = [{row.tool or row.id: row for row in d.record.decision.left_out} for d in (a, b)]
+        names = sorted({*ids[0], *ids[1], *out[0], *out[1]})
+        rows = [(name, *(_outcome_of(name, d) for d in (a, b))) for name in names]
+        return self._page(
+            "compare.html",
+            "Compare",
+            "/runs",
+            {"rows": rows, "diff": diff},
+            a=a,
+            b=b,
+            rows=rows,
+            diff=diff,
+        )
+
+    def _named_decision(self, name: str) -> DecisionDetail:
+        run_id, _, seq = name.rpartition("/")
+        if not run_id or not seq.isdigit():
+            raise RequestError(
+                f"{name[:200]!r} does not name a decision", advice="write RUN/NUMBER, e.g. r-42/0"
+            )
+        return self._reader.decision(run_id, whole_number(seq))
+
+    def artifact(self, sha256: str) -> PageContent:
+        """Return the records that made an artifact, and those that used it."""
+        uses = self._reader.index.artifact(sha256)
+        if not uses:
+            raise RequestError(f"no record names an artifact {sha256[:64]}")
+        made = [use for use in uses if not use.took]
+        return self._page(
+            "artifact.html",
+            f"Artifact {sha256[:12]}…",
+            "/runs",
+            [asdict(use) for use in uses],
+            sha256=sha256,
+            uses=uses,
+            of=made[0] if made else uses[0],
+        )
+
+    # --- the config in force ----------------------------------------------------------------------
+
+    def matrix(self) -> PageContent:
+        """Return the matrix role × bundle: permitted, shown, called."""
+        catalog, problems = self._reader.in_force()
+        seen = {
+            tuple(name.split("\n", 1)): row
+            for name, row in self._reader.index.table("role × bundle").items()
+        }
+        may, why = defaultdict[tuple[str, str], list[str]](list), dict[tuple[str, str], str]()
+        addresses = self._reader.index.addresses()
+        for workflow, role, step in addresses:
+            verdicts = plan_for(
+                catalog, Step(run_id="matrix", workflow=workflow, role=role, step=step), ()
+            ).verdicts
+            for id_ in catalog.bundles:
+                if (code := verdicts.of(id_, Facts()).code) is None:
+                    may[role, id_].append(f"{workflow} / {step}")
+                why[role, id_] = code or ""
+        roles = sorted({role for _, role, _ in addresses})
+        bundles = sorted({*catalog.bundles, *(key[1] for key in seen if len(key) > 1)})
+        cells = {
+            at: (may.get(at, []), seen.get(at), why.get(at, "")) for at in product(roles, bundles)
+        }
+        effects = {id_: bundle.effects for id_, bundle in catalog.bundles.items()}
+        json_ = [
+            {
+                "role": role,
+                "bundle": bundle,
+                "may": at,
+                "seen": tally.count if tally else 0,
+                "called": int(tally.amount) if tally else 0,
+                "why_not": "" if at else code,
+            }
+            for (role, bundle), (at, tally, code) in cells.items()
+        ]
+        return self._page(
+            "matrix.html",
+            "Matrix",
+            "/matrix",
+            json_,
+            roles=roles,
+            bundles=bundles,
+            cells=cells,
+            effects=effects,
+            problems=problems,
+        )
+
+    def catalog(self) -> PageContent:
+        """Return servers, bundles and tools of the config in force."""
+        catalog, problems = self._reader.in_force()
+        used = self._reader.index.table("calls by bundle")
+        bundles = [
+            (
+                bundle,
+                sum(catalog.cards[t].tokens for t in bundle.tools if t in catalog.cards),
+                used.get(bundle.id),
+            )
+            for bundle in catalog.bundles.values()
+        ]
+        servers = list(catalog.servers.values())
+        away = self._away() if self._away is not None else None
+        json_ = {
+            "revision": catalog.revision,
+            "bundles": [
+                {"id": b.id, "tools": b.tools, "tokens": tokens, "effects": b.effects}
+                for b, tokens, _ in bundles
+            ],
+            "servers": [
+                {
+                    "name": s.name,
+                    "transport": s.transport,
+                    "trust": s.trust,
+                    "enabled": s.enabled,
+                    "away": None if away is None else away.get(s.name, ""),
+                }
+                for s in servers
+            ],
+        }
+        return self._page(
+            "catalog.html",
+            "Catalog",
+            "/catalog",
+            json_,
+            catalog=catalog,
+            bundles=bundles,
+            servers=servers,
+            away=away,
+            problems=problems,
+        )
+
+    def bundle(self, id_: str) -> PageContent:
+        """Return one bundle: its tools, tokens, and the rows that name it."""
+        catalog, _ = self._reader.in_force()
+        bundle = catalog.bundle(id_)
+        if bundle is None:
+            raise RequestError(f"the config in force has no bundle {id_[:200]!r}")
+        places = self._reader.row_places()
+        routes = [
+            (row.name, places.get(("route", row.name)))
+            for row in catalog.routes
+            if bundle.id in row.bundles
+        ]
+        cards = [(tool, catalog.cards.get(tool)) for tool in bundle.tools]
+        json_ = {
+            "id": bundle.id,
+            "description": bundle.description,
+            "tools": bundle.tools,
+            "effects": bundle.effects,
+            "routes": [name for name, _ in routes],
+        }
+        return self._page(
+            "bundle.html", bundle.id, "/catalog", json_, bundle=bundle, cards=cards, routes=routes
+        )
+
+    def server(self, name: str) -> PageContent:
+        """Return one server: its reviewed definitions, and the tools that bundles use."""
+        catalog, _ = self._reader.in_force()
+        server = catalog.servers.get(name)
+        if server is None:
+            raise RequestError(f"the config in force has no server {name[:200]!r}")
+        pins = self._reader.pins(name) if server.traits.is_remote else None
+        cards = sorted(
+            (card for card in catalog.cards.values() if card.server == name),
+            key=lambda card: card.name,
+        )
+        bundles = [
+            b for b in catalog.bundles.values() if any(t.partition(".")[0] == name for t in b.tools)
+        ]
+        json_ = {
+            "name": name,
+            "transport": server.transport,
+            "trust": server.trust,
+            "pinned": pins is not None,
+            "tools": [card.name for card in cards],
+        }
+        return self._page(
+            "server.html",
+            name,
+            "/catalog",
+            json_,
+            server=server,
+            pins=pins,
+            cards=cards,
+            bundles=bundles,
+        )
+
+
+# --- shapes ---------------------------------------------------------------------------------------
+
+
+def items_of(part: Timeline, start: int) -> list[dict[str, Any]]:
+    """Return a timeline as rows of its page: steps with their calls, and sub-runs where they
+    began.
+    """
+    steps: list[dict[str, Any]] = []
+    at: dict[int, dict[str, Any]] = {}
+    rows: list[tuple[str, int, str, Any]] = [
+        (row["time"] or "", row["seq"], "step", row) for row in part.decisions
+    ]
+    rows += [(row["time"] or "", row["seq"], "call", row) for row in part.calls]
+    subs = [sub for sub in part.sub_runs if not rows or sub.began >= rows[0][0] or start == 0]
+    for _, seq, kind, row in sorted(rows, key=lambda item: item[1]):
+        while subs and subs[0].began < (row["time"] or ""):
+            _last_step(steps)["below"].append({"kind": "run", "run": subs.pop(0)})
+        if kind == "step":
+            at[seq] = {
+                "kind": "step",
+                "row": row,
+                "bundles": part.bundles.get(seq, ()),
+                "below": [],
+            }
+            steps.append(at[seq])
+        else:
+            holder = at.get(row["decision_seq"]) or _last_step(steps)
+            holder["below"].append(
+                {"kind": "call", "row": row, "artifacts": part.artifacts.get(seq, ())}
+            )
+    if part.next_seq is None:
+        for sub in subs:
+            _last_step(steps)["below"].append({"kind": "run", "run": sub})
+    return steps
+
+
+def _last_step(steps: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the open step; a nameless one if the page begins in the middle of a step."""
+    if not steps:
+        steps.append({"kind": "rest", "row": None, "bundles": (), "below": []})
+    return steps[-1]
+
+
+def array_rows(found: DecisionDetail) -> list[tuple[str, str, str, int]]:
+    """Return where each permitted tool was: `(tool, bundle, place, tokens)`."""
+    if found.view is None:
+        return []
+    return [(row.name, row.bundle, place, row.tokens) for place, row in found.view.placement.rows()]
+
+
+def tool_name(definition: Mapping[str, Any]) -> str:
+    """Return the name of a definition in any provider's form."""
+    return str(definition.get("name") or definition.get("function", {}).get("name", ""))
+
+
+def _outcome_of(name: str, found: DecisionDetail) -> tuple[str, str]:
+    decision = found.record.decision
+    for chosen in decision.bundles:
+        if chosen.id == name:
+            return "shown", f"{chosen.reason}: {chosen.evidence}"
+    for row in decision.left_out:
+        if (row.tool or row.id) == name:
+            return row.code, row.detail
+    return "", ""
+
+
+def _comparable(found: DecisionDetail) -> dict[str, Any]:
+    """Return a record without the fields that always differ."""
+    names = (
+        "seq",
+        "time",
+        "decision_id",
+        "monotonic_ns",
+        "prev",
+        "hash",
+        "run_id",
+        "elapsed_us",
+        "input_digest",
+    )
+    return {name: value for name, value in found.line.items() if name not in names}
