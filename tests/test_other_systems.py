@@ -18,6 +18,7 @@ import pytest
 from bundle_router.local_tools.sandbox.plan import Place, SandboxPlan
 from bundle_router.local_tools.workspace.macos import profile
 
+from tests.command_line import CODE
 from tests.test_docs import ROOT, blocks
 
 LINUX_ONLY = (
@@ -158,14 +159,20 @@ def test_the_tools_work_or_refuse_with_a_sentence(project: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "code", ["from bundle_router import Router", "import bundle_router.cli as c; c.main(['demo'])"]
+    "code",
+    [
+        "from bundle_router import Router",
+        "import bundle_router.cli as c; c.main(['demo'])",
+        "import bundle_router.cli as c; c.main(['deferral', 'audit'])",
+        "import bundle_router_deferral.cli as c; c.main(['audit'])",
+    ],
 )
 def test_windows_is_refused_with_a_sentence(code: str, tmp_path: Path) -> None:
     words = (
         "import sys, asyncio, subprocess; sys.modules['fcntl'] = None; sys.platform = 'win32';"
         f" {code}"
     )
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "router")}
+    env = {**os.environ, "PYTHONPATH": CODE}
     done = subprocess.run(
         [sys.executable, "-c", words],
         cwd=tmp_path,
