@@ -183,6 +183,27 @@ def test_a_launcher_starts_the_agent_whatever_became_of_this_program(
     assert ("base none" in done.stdout) is broken
 
 
+def test_a_launcher_imports_nothing_from_the_folder_it_is_started_in(
+    home: Home, agent: Path
+) -> None:
+    assert deferral("install", "robot", "--yes") == 0
+    checkout = home.folder / "checkout"
+    for name in ("bundle_router", "bundle_router_deferral", "starlette"):
+        (checkout / name).mkdir(parents=True)
+        (checkout / name / "__init__.py").write_text("open('was-imported', 'w')\n")
+    done = subprocess.run(
+        [home.folder / "state/bundle-router/deferral/bin/robot"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": CODE},
+        cwd=checkout,
+        timeout=300,
+        check=False,
+    )
+    assert not (checkout / "was-imported").exists()
+    assert "base http://127.0.0.1:" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("agent", "write", "upstream"),
     [

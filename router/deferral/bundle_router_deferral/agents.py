@@ -274,7 +274,8 @@ def launcher_text(agent: str, program: str) -> bytes:
 
     If this program is gone or broken, it starts the agent alone.
     """
-    command = f"{shlex.quote(sys.executable)} -m bundle_router_deferral"
+    # -P: the agent is started in a checkout, which may have folders of these names.
+    command = f"{shlex.quote(sys.executable)} -P -m bundle_router_deferral"
     real = shlex.quote(program)
     return f"""#!/bin/sh
 # Written by `bundle-router deferral install {agent}`.
