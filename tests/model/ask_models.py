@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import sys
-from typing import Any
+from typing import Any, Final
 
 from bundle_router.adapters.llm import LiteLlm, LiteLlmEmbedder
 from bundle_router.core.catalog import ModelChoice
 from bundle_router.core.decide.asking.model_exchange import ModelRequest
 from bundle_router.core.decide.asking.picks import shape_for
+
+RESOLVE: Final = socket.getaddrinfo
 
 
 async def ask(models: list[dict[str, Any]]) -> list[tuple[str | None, str]]:
@@ -43,7 +46,15 @@ def embed(model: dict[str, Any]) -> tuple[str | None, str]:
     return reply.failure, reply.detail
 
 
+def refuse_names(host: Any, *more: Any, **named: Any) -> Any:
+    """Resolve nothing but this machine: what a library would ask elsewhere stays here."""
+    if host not in ("127.0.0.1", b"127.0.0.1"):
+        raise OSError(f"{host!r} is not asked by tests")
+    return RESOLVE(host, *more, **named)
+
+
 def main() -> None:
+    socket.getaddrinfo = refuse_names
     models = json.load(sys.stdin)
     if models[0].get("embeds"):
         ended = [embed(model) for model in models]

@@ -131,7 +131,7 @@ def ask_all(
         text=True,
         env=environ,
         cwd=Path(__file__).parents[2],
-        timeout=300,
+        timeout=900,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -157,7 +157,11 @@ def test_a_host_gets_the_named_key_or_none_whatever_else_the_environment_holds(
 ) -> None:
     values = {variable_of(label): value for label, (value, _) in VALUES.items() if value}
     expected = {label: sent for label, (_, sent) in VALUES.items()} | {"no key_env": "no key"}
-    rows = [(provider, label) for provider in provider_names() for label in expected]
+    rows = [
+        (provider, label)
+        for provider in provider_names()
+        for label in (expected if provider in PROVIDERS else ("a key", "no key_env"))
+    ]
     wrong = {}
     with ScriptedServer([status(404)]) as server:
         models = [
