@@ -9,6 +9,12 @@ have come below it; `--names` says what was counted.
                 warm, over the shipped config; and how often one is entered again that was left
                 before
     parameters  functions that take more than seven, `self` and `cls` not counted
+    packed      functions of five statements and more with over 0.8 branches a statement: a branch is an `if`,
+                `for`, `while`, `except`, `case`, conditional expression, `assert`, each further term of `and` and
+                `or`, each `for` and `if` of a comprehension. No formatter changes that
+    ternaries   conditional expressions; nested ones; assignments of several values at once
+    names       local and public names that are adverbs or participles (`WEAK_WORDS`)
+    loads       modules that `Router.open` and a first mapped `route` load
     one name    public classes that have their name with another one
     one stem    modules that have their name with one of a neighbouring room: of one that imports
                 theirs, or is imported
@@ -19,6 +25,7 @@ from __future__ import annotations
 import argparse
 import ast
 import asyncio
+import subprocess
 import sys
 import tempfile
 import time
@@ -47,9 +54,9 @@ class Measure:
     """One thing that is measured. `names` is what was counted, where that can be named."""
 
     what: str
-    value: int
-    goal: int | None
-    ceiling: int
+    value: float
+    goal: float | None
+    ceiling: float
     names: tuple[str, ...] = ()
 
     @property
@@ -77,6 +84,12 @@ NAMES: Final = {
 
 The client in `router/client` is a distribution of its own, with the library's names.
 """
+
+
+PRODUCT: Final = tuple(sorted(p.relative_to(ROOT) for p in (ROOT / "router").rglob("*.py")))
+"""Every module below `router/`, the distributions beside the package included."""
+WEAK_WORDS: Final = Path("tests/data/weak_words.txt")
+"""Adverbs and participles, which say less than a noun or a verb would."""
 
 
 @cache
@@ -179,6 +192,134 @@ def shared_stems() -> list[str]:
     return found
 
 
+# --- how it reads ---------------------------------------------------------------------------------
+
+BRANCHES: Final = (
+    *(ast.If, ast.For, ast.AsyncFor, ast.While, ast.ExceptHandler, ast.IfExp, ast.Assert),
+    ast.match_case,
+)
+MAX_BRANCHES: Final = 0.8
+"""The branches a statement from which on a function counts as packed."""
+MIN_STATEMENTS: Final = 5
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def branches(function: ast.AST) -> int:
+    """Return the number of branches in a function and in those within it."""
+    count = 0
+    for node in ast.walk(function):
+        if isinstance(node, BRANCHES):
+            count += 1
+        elif isinstance(node, ast.BoolOp):
+            count += len(node.values) - 1
+        elif isinstance(node, ast.comprehension):
+            count += 1 + len(node.ifs)
+    return count
+
+
+def statements(function: Function) -> int:
+    """Return the number of statements in a function, its docstring not counted."""
+    body = function.body[1:] if ast.get_docstring(function) else function.body
+    return sum(isinstance(node, ast.stmt) for row in body for node in ast.walk(row))
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What was counted in the product's source."""
+
+    lines: int
+    functions: int
+    """Functions of `MIN_STATEMENTS` statements and more."""
+    packed: tuple[str, ...]
+    ternaries: int
+    nested_ternaries: tuple[str, ...]
+    packed_assignments: int
+    """Assignments of two or more values to as many names."""
+    wide_assignments: tuple[str, ...]
+    """Those of three and more."""
+    names: int
+    weak_names: tuple[str, ...]
+
+    def share_of_packed(self) -> float:
+        return round(100 * len(self.packed) / self.functions, 1)
+
+    def per_thousand_lines(self, count: int) -> float:
+        return round(1000 * count / self.lines, 1)
+
+    def share_of_weak_names(self) -> float:
+        return round(100 * len(self.weak_names) / self.names, 1)
+
+
+def packed_width(node: ast.AST) -> int:
+    """Return how many written values a statement assigns to as many names; 0 for another one."""
+    if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Tuple):
+        return 0
+    return len(node.value.elts) if isinstance(node.targets[0], ast.Tuple) else 0
+
+
+def names_in(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield the line and name of each local name that is assigned, and of each public definition."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.id
+        elif isinstance(node, Function | ast.ClassDef) and not node.name.startswith("_"):
+            yield node.lineno, node.name
+
+
+def reading() -> Reading:
+    """Count how the product reads. Raises AssertionError where there is nothing to count."""
+    weak = frozenset((ROOT / WEAK_WORDS).read_text(encoding="utf-8").split())
+    lines = functions = ternaries = assignments = names = 0
+    packed: list[tuple[float, str]] = []
+    nested, wide, weak_names = [], [], []
+    for path in PRODUCT:
+        tree = tree_of(path)
+        lines += (ROOT / path).read_text(encoding="utf-8").count("\n")
+        for node in ast.walk(tree):
+            place = f"{path}:{getattr(node, 'lineno', 0)}"
+            if isinstance(node, Function) and statements(node) >= MIN_STATEMENTS:
+                functions += 1
+                ratio = branches(node) / statements(node)
+                if ratio > MAX_BRANCHES:
+                    packed.append((ratio, f"{place} {node.name} ({ratio:.2f})"))
+            elif isinstance(node, ast.IfExp):
+                ternaries += 1
+                within = (node.body, node.orelse, node.test)
+                if any(isinstance(part, ast.IfExp) for part in within):
+                    nested.append(place)
+            elif (width := packed_width(node)) > 1:
+                assignments += 1
+                if width > 2:
+                    wide.append(place)
+        for number, name in names_in(tree):
+            names += 1
+            if name.strip("_") in weak:
+                weak_names.append(f"{path}:{number} {name}")
+    assert min(lines, functions, names) > 0, "nothing was measured"
+    ordered = tuple(place for _, place in sorted(packed, reverse=True))
+    return Reading(
+        *(lines, functions, ordered, ternaries, tuple(nested), assignments, tuple(wide)),
+        *(names, tuple(weak_names)),
+    )
+
+
+def modules_loaded() -> list[str]:
+    """Return the modules of the package that a fresh process has after a first mapped route."""
+    program = (
+        "import sys, tempfile\n"
+        "from bundle_router import Router, Step\n"
+        "with tempfile.TemporaryDirectory() as folder:\n"
+        "    with Router.open(None, runs=folder + '/runs', workspace=folder) as router:\n"
+        f"        router.route_sync(Step(run_id='r', **{STEP!r}))\n"
+        "        loaded = [name for name in sys.modules if name.startswith('bundle_router')]\n"
+        "print(*loaded)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=ROOT
+    )
+    return sorted(done.stdout.split())
+
+
 # --- what a route and a call go through -----------------------------------------------------------
 
 
@@ -256,7 +397,28 @@ def measures() -> list[Measure]:
         shared_stems(),
         rooms(),
     )
+    read, loaded = reading(), modules_loaded()
     return [
+        Measure("% of functions are packed", read.share_of_packed(), 3, 13.4, read.packed),
+        Measure("nested ternaries", len(read.nested_ternaries), 0, 56, read.nested_ternaries),
+        Measure(
+            "assignments of three values", len(read.wide_assignments), 0, 4, read.wide_assignments
+        ),
+        Measure("ternaries per 1,000 lines", read.per_thousand_lines(read.ternaries), 15, 22.4),
+        Measure(
+            "packed assignments per 1,000",
+            read.per_thousand_lines(read.packed_assignments),
+            2,
+            2,
+        ),
+        Measure(
+            "% of names are adverbs or participles",
+            read.share_of_weak_names(),
+            2.5,
+            8.4,
+            read.weak_names,
+        ),
+        Measure("modules that a first route loads", len(loaded), 110, 168, tuple(loaded)),
         Measure("rooms", len(top), 15, 15, tuple(top)),
         Measure("a route enters", len(route.modules), 15, 15, route.modules),
         Measure("  and again", route.again, None, 60),
