@@ -47,7 +47,8 @@ class RouterError(Exception):
     """Maximum characters of the message and of the advice, which may quote what a caller gave."""
 
     def __init__(self, message: str, *, advice: str = "") -> None:
-        message, advice = shorten(message, self.longest), shorten(advice, self.longest)
+        message = shorten(message, self.longest)
+        advice = shorten(advice, self.longest)
         super().__init__(message)
         self.message = message
         self.advice = advice

@@ -57,19 +57,15 @@ class SqlAnswers:
         """Return the stored answer; None if it is too old, or from the future because the clock was
         set back.
         """
-        now, query = (
-            time.time(),
-            "SELECT text FROM answers_1 WHERE key = ? AND until > ? AND made <= ?",
-        )
+        now = time.time()
+        query = "SELECT text FROM answers_1 WHERE key = ? AND until > ? AND made <= ?"
         row = self._execute(GET_S, (query, (key, now, now))) if self._path.exists() else None
         return str(row[0]) if row is not None else None
 
     def put(self, key: str, text: str, ttl_s: float) -> None:
         """Store the text, and delete expired answers."""
-        now, query = (
-            time.time(),
-            "INSERT OR REPLACE INTO answers_1 (key, text, made, until) VALUES (?, ?, ?, ?)",
-        )
+        now = time.time()
+        query = "INSERT OR REPLACE INTO answers_1 (key, text, made, until) VALUES (?, ?, ?, ?)"
         if len(text) <= MAX_TEXT:
             expired = ("DELETE FROM answers_1 WHERE until <= ?", (now,))
             self._execute(PUT_S, expired, (query, (key, text, now, now + ttl_s)))

@@ -350,7 +350,8 @@ class ArtifactPool:
 
 def _has_bytes(fd: int, data: bytes) -> bool:
     """Return whether a file holds exactly these bytes."""
-    view, at = memoryview(data), 0
+    view = memoryview(data)
+    at = 0
     while block := os.read(fd, 1 << 20):
         if view[at : at + len(block)] != block:
             return False

@@ -191,7 +191,8 @@ def _best_places(scores: NDArray[Any], k: int) -> tuple[NDArray[np.int64], NDArr
     import numpy as np
 
     count, length = scores.shape
-    blocks, highest = length // _BLOCK, scores
+    blocks = length // _BLOCK
+    highest = scores
     if blocks > 2 * k:
         # `k` blocks have a score as high as the k-th best of the blocks' maxima, so lower scores
         # are not sorted.
@@ -254,7 +255,8 @@ class _Matrix:
 
     def rarity(self, terms: Iterable[str]) -> Sequence[float]:
         unseen = math.log1p((max(len(self.ids), 1) + 0.5) / 0.5)
-        columns, rarity = self.columns, self._rarity
+        columns = self.columns
+        rarity = self._rarity
         return [rarity[columns[term]] if term in columns else unseen for term in terms]
 
     def like(self, term: str) -> Sequence[str]:
@@ -287,7 +289,8 @@ class _Matrix:
         """
         import numpy as np
 
-        columns, count = self.columns, len(self.ids)
+        columns = self.columns
+        count = len(self.ids)
         query_terms = [
             (number * count, column, weight)
             for number, weights in enumerate(queries)
@@ -297,7 +300,8 @@ class _Matrix:
         if k <= 0 or not query_terms or (within is not None and not within):
             return [Hits({}, {})] * len(queries)
         first, at, weighed = map(np.array, zip(*query_terms, strict=True))
-        begin, end = self.starts[at], self.starts[at + 1]
+        begin = self.starts[at]
+        end = self.starts[at + 1]
         lengths = end - begin
         spans = [slice(*span) for span in zip(begin.tolist(), end.tolist(), strict=True)]
         rows = np.concatenate([self.rows[span] for span in spans], dtype=np.intp)
@@ -315,11 +319,9 @@ class _Matrix:
         positions = self._mask(within) if within is not None else None
         row, best = _best_places(totals if positions is None else totals[:, positions], k)
         best = best if positions is None else positions[best]
-        ids, scores, matched = (
-            self._names[best].tolist(),
-            totals[row, best].tolist(),
-            matches[row, best].tolist(),
-        )
+        ids = self._names[best].tolist()
+        scores = totals[row, best].tolist()
+        matched = matches[row, best].tolist()
         found = []
         cuts = np.searchsorted(row, np.arange(len(queries) + 1)).tolist()
         for begins, ends in itertools.pairwise(cuts):

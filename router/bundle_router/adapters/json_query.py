@@ -59,7 +59,8 @@ def _count_whole(value: Any) -> int:
 
     Raises ValueError for too many.
     """
-    waiting, count = [value], 0
+    waiting = [value]
+    count = 0
     while waiting:
         one = waiting.pop()
         count += len(one) if isinstance(one, list | dict | str) else 1

@@ -66,7 +66,8 @@ def load_learned(config_folder: str | os.PathLike[str] | None) -> LearnedValues:
     tools = _read(folder / TOOLS, partial(memory_from, form=OF_TOOLS), problems)
     if problems:
         raise ConfigError(problems)
-    (of_bundles, known), (of_tools, known_tools) = memory or (None, ()), tools or (None, ())
+    (of_bundles, known) = memory or (None, ())
+    (of_tools, known_tools) = tools or (None, ())
     return LearnedValues(of_bundles, known, calibration, of_tools, known_tools)
 
 

@@ -138,7 +138,8 @@ class LoopThread:
         """
         with self._lock:
             self.closed = True
-            loop, thread = self._loop, self._thread
+            loop = self._loop
+            thread = self._thread
             self._loop = self._thread = None
         if loop is not None and thread is not None:
             _stop(loop)
@@ -305,7 +306,8 @@ class SessionsLoop:
         Raises ToolFailure `unavailable` if the system has no thread or descriptor left; a later
         call may succeed.
         """
-        running, context = asyncio.get_running_loop(), self._context()
+        running = asyncio.get_running_loop()
+        context = self._context()
         if self._here is None and running in _SHARED and not self._thread.is_started:
             self._here = running
         if self._here is running:

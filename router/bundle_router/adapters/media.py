@@ -83,10 +83,8 @@ def duration(data: bytes) -> float | None:
     if data.startswith(b"RIFF") and data[8:12] == b"WAVE":
         return _wav_seconds(data)
     if data.startswith(b"fLaC") and len(data) >= 26:
-        rate, samples = (
-            int.from_bytes(data[18:21], "big") >> 4,
-            int.from_bytes(data[21:26], "big") & (1 << 36) - 1,
-        )
+        rate = int.from_bytes(data[18:21], "big") >> 4
+        samples = int.from_bytes(data[21:26], "big") & (1 << 36) - 1
         return _seconds(samples, rate)
     return _ogg_seconds(data) if data.startswith(b"OggS") else None
 
@@ -97,12 +95,14 @@ def _seconds(samples: int, rate: int) -> float | None:
 
 def _wav_seconds(data: bytes) -> float | None:
     """Return the seconds by the bytes that are present, not by those that the header claims."""
-    rate, at = 0, 12
+    rate = 0
+    at = 12
     for _ in range(64):
         head = data[at : at + 8]
         if len(head) < 8:
             return None
-        kind, size = head[:4], int.from_bytes(head[4:], "little")
+        kind = head[:4]
+        size = int.from_bytes(head[4:], "little")
         if kind == b"fmt " and len(data) >= at + 20:
             rate = int.from_bytes(data[at + 16 : at + 20], "little")
         if kind == b"data":

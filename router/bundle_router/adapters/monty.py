@@ -126,7 +126,8 @@ class MontyPrograms:
         return self._pools[loop]
 
     async def close(self) -> None:
-        pools, self._pools = list(self._pools.values()), WeakKeyDictionary()
+        pools = list(self._pools.values())
+        self._pools = WeakKeyDictionary()
         for pool in pools:
             # the loop is closed, and its workers ended with it
             with contextlib.suppress(RuntimeError):
@@ -264,7 +265,8 @@ def _with_value_printed(text: str) -> str:
         last = ast.parse(text := text.replace("\r\n", "\n").replace("\r", "\n")).body[-1]
         if isinstance(last, ast.Expr):
             lines = text.encode().split(b"\n")
-            line, at = lines[last.lineno - 1], last.col_offset
+            line = lines[last.lineno - 1]
+            at = last.col_offset
             lines[last.lineno - 1] = line[:at] + b"value__ = " + line[at:]
             return (
                 b"\n".join(lines).decode()

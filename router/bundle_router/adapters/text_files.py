@@ -36,7 +36,8 @@ def replace_texts(texts: Mapping[Path, str], *, follow: bool = True) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             if path.parent not in folders:
                 folders[path.parent] = os.open(path.parent, flags)
-            name, at = f".{path.name}.{secrets.token_hex(8)}.tmp", folders[path.parent]
+            name = f".{path.name}.{secrets.token_hex(8)}.tmp"
+            at = folders[path.parent]
             descriptor = os.open(
                 name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=at
             )

@@ -107,7 +107,8 @@ class Workers:
     def close(self, wait_s: float = 0.0) -> None:
         """End idle threads. A busy one ends after its work, and is awaited for `wait_s` at most."""
         with self._lock:
-            threads, self._threads = self._threads, []
+            threads = self._threads
+            self._threads = []
         for _ in threads:
             self._jobs.put((_LAST, next(self._numbers), None))
         for thread in threads:

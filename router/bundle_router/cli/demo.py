@@ -357,8 +357,10 @@ def _show_change(config: Path, runs: str, run_id: str, workspace: Path, server: 
     from bundle_router.wiring import Router
     from bundle_router.wiring.catalogs import open_pins, read_catalog
 
-    files, (tool, call_arguments) = open_pins(config), server.calls[0]
-    pins, entry = files.read(server.name), read_catalog(config)[0].servers[server.name]
+    files = open_pins(config)
+    (tool, call_arguments) = server.calls[0]
+    pins = files.read(server.name)
+    entry = read_catalog(config)[0].servers[server.name]
     if pins is None:
         return
     definitions = pins.definitions()

@@ -174,7 +174,8 @@ def _measure_all(
     )
     done = []
     for path, rows in sets:
-        ranked, elapsed = [], []
+        ranked = []
+        elapsed = []
         for row in rows:
             started = time.perf_counter()
             ranked.append(rank_row(row, catalog, search, known))

@@ -95,7 +95,8 @@ def _explain_recorded(arguments: argparse.Namespace) -> tuple[Step, Explanation]
 
 def _decision(decisions: Iterable[DecisionRecord], arguments: argparse.Namespace) -> DecisionRecord:
     """Return the decision with the given number, else the last at the named step, else the last."""
-    run_id, seq = arguments.run, arguments.seq
+    run_id = arguments.run
+    seq = arguments.seq
     named = {name: value for name in ADDRESS if (value := getattr(arguments, name)) is not None}
     all_decisions = list(decisions)
     for record in reversed(all_decisions):

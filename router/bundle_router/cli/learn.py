@@ -238,7 +238,8 @@ def _check_version(wanted: str, version: str) -> None:
 
 def _show(learning: Learning, read: _Read, missing: str) -> None:
     kinds = ", ".join(f"{number} {kind}" for kind, number in learning.labelled.by_kind)
-    steps, labelled = counted(learning.steps, "step"), learning.labelled
+    steps = counted(learning.steps, "step")
+    labelled = learning.labelled
     heading(f"{counted(learning.runs, 'run')}, {steps}, {len(labelled.steps)} of them labelled")
     say(f"labels: {kinds}")
     say(
@@ -275,11 +276,13 @@ def _show_fits(learning: Learning) -> None:
 
 
 def _fit_rows(learning: Learning) -> Iterator[tuple[object, ...]]:
-    memory, calibration = learning.memory, learning.calibration
+    memory = learning.memory
+    calibration = learning.calibration
     if memory is not None and memory.replay.trials:
         yield _replay_row("replay, run by run: quality (nDCG@10)", memory)
     if memory is not None and memory.before.steps:
-        before, after = memory.before, memory.after
+        before = memory.before
+        after = memory.after
         yield (
             "newest runs: right bundle first",
             before.steps,
@@ -296,7 +299,8 @@ def _fit_rows(learning: Learning) -> Iterator[tuple[object, ...]]:
     if tools is not None and tools.replay.trials:
         yield _replay_row("tools, replay run by run: quality", tools)
     if calibration is not None and calibration.enough:
-        unfitted, fitted = calibration.before, calibration.after
+        unfitted = calibration.before
+        fitted = calibration.after
         yield (
             "settled by search alone",
             unfitted.steps,
@@ -310,7 +314,8 @@ def _fit_rows(learning: Learning) -> Iterator[tuple[object, ...]]:
 
 
 def _replay_row(what: str, fitted: MemoryFit) -> tuple[object, ...]:
-    replay, memory = fitted.replay, fitted.memory
+    replay = fitted.replay
+    memory = fitted.memory
     after = replay.after if memory is not None else replay.before
     if memory is not None and memory.recollection is not None and replay.recall is not None:
         after = replay.recall.after
@@ -351,7 +356,8 @@ def _show_end(learning: Learning, written: list[str], *, accepted: bool) -> None
     say()
     for path in written:
         say(f"written: {path}")
-    now, proposed = _name_of_learned(learning.now), _name_of_learned(learning.proposed)
+    now = _name_of_learned(learning.now)
+    proposed = _name_of_learned(learning.proposed)
     if not learning.changes:
         say(f"in force, unchanged: {now}")
     elif accepted:

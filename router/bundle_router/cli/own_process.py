@@ -38,7 +38,8 @@ def hide_environment() -> bool:
 def _wipe_text() -> bool:
     stat = Path("/proc/self/stat").read_text(encoding="ascii", errors="replace")
     fields = stat.rpartition(")")[2].split()
-    start, end = int(fields[_ENV_START]), int(fields[_ENV_START + 1])
+    start = int(fields[_ENV_START])
+    end = int(fields[_ENV_START + 1])
     if not 0 < start < end:
         return False
     for name, value in list(os.environ.items()):

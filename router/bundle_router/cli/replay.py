@@ -60,10 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
         else (None, {})
     )
     replaying = open_replays(archive, other, max(0, arguments.examples))
-    total, skipped = (
-        ReplayOutcome(Behaviour(replaying.examples)),
-        SkippedRuns(archive, named=bool(arguments.run_ids)),
-    )
+    total = ReplayOutcome(Behaviour(replaying.examples))
+    skipped = SkippedRuns(archive, named=bool(arguments.run_ids))
     run_ids = arguments.run_ids or archive.run_ids()
     with progress("Replaying", sum(run.records or 0 for run in archive.runs(run_ids))) as done:
         for run_id in run_ids:
@@ -128,10 +126,8 @@ def _show_group(group: CauseGroup, places: Places) -> None:
 
 
 def _cells(item: ReplayedDecision) -> tuple[object, ...]:
-    gained, lost = (
-        _names("+", item.gained, item.gained_tools),
-        _names("-", item.lost, item.lost_tools),
-    )
+    gained = _names("+", item.gained, item.gained_tools)
+    lost = _names("-", item.lost, item.lost_tools)
     step = f"{item.workflow} / {item.role} / {item.step}"
     return (item.run_id, item.seq, step, item.outcome, gained, lost, " ".join(item.differs))
 

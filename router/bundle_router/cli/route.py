@@ -91,10 +91,8 @@ def _unasked(catalog: Catalog, decision: Decision) -> list[str]:
 
     A decision contacts no server.
     """
-    left_out, known = (
-        {row.tool for row in decision.left_out},
-        {card.server for card in catalog.cards.values()},
-    )
+    left_out = {row.tool for row in decision.left_out}
+    known = {card.server for card in catalog.cards.values()}
     bundles = [catalog.bundles[choice.id] for choice in decision.bundles]
     targets = {
         target for bundle in bundles for target in (*bundle.tools, *bundle.patterns)

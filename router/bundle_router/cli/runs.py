@@ -156,7 +156,8 @@ def add_heads(parser: argparse.ArgumentParser) -> None:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    archive, run_id = archive_of(arguments), arguments.run_id[0]
+    archive = archive_of(arguments)
+    run_id = arguments.run_id[0]
     records = [
         record for record in archive.records(run_id) if arguments.seq in (None, record["seq"])
     ]
@@ -199,7 +200,8 @@ def _verify(arguments: argparse.Namespace) -> int:
     archive.heads = _heads(arguments) or archive.heads
     if arguments.secrets:
         return _secrets(archive, arguments)
-    reports, skipped = [], SkippedRuns(archive, named=bool(arguments.run_id))
+    reports = []
+    skipped = SkippedRuns(archive, named=bool(arguments.run_id))
     for run_id in arguments.run_id or archive.run_ids():
         with skipped.reading(run_id):
             reports.append(archive.verify(run_id, artifacts=True))
@@ -259,7 +261,8 @@ def _secrets(archive: RunArchive, arguments: argparse.Namespace) -> int:
     """
     from bundle_router.adapters.redaction import SecretRedactor
 
-    redactor, run_ids = SecretRedactor(), arguments.run_id or archive.run_ids()
+    redactor = SecretRedactor()
+    run_ids = arguments.run_id or archive.run_ids()
     found: list[tuple[str, str, int, list[str]]] = []
     skipped = SkippedRuns(archive, named=bool(arguments.run_id))
     for run_id in run_ids:
@@ -308,7 +311,8 @@ def _receipt(arguments: argparse.Namespace) -> int:
         for problem in wrong:
             say(problem)
         if not wrong:
-            head, count = receipt["head"], receipt["seq"] + len(receipt["later"]) + 1
+            head = receipt["head"]
+            count = receipt["seq"] + len(receipt["later"]) + 1
             say(f"record {receipt['seq']} of run {receipt['run_id']} is as it was written")
             say(f"every copy of this run with {count} records and the head {head} contains it")
     return 5 if wrong else 0
@@ -340,10 +344,8 @@ def _export(arguments: argparse.Namespace) -> int:
 def _import(arguments: argparse.Namespace) -> int:
     from bundle_router.adapters.archive import open_archive
 
-    source, target = (
-        open_archive(arguments.source, present=True),
-        open_archive(arguments.store or arguments.runs),
-    )
+    source = open_archive(arguments.source, present=True)
+    target = open_archive(arguments.store or arguments.runs)
     return _copy_runs(arguments, source, target, target.where)
 
 
@@ -352,7 +354,8 @@ def _copy_runs(
 ) -> int:
     from bundle_router.adapters.archive.run_transfer import copy_run
 
-    count, skipped = 0, SkippedRuns(source, named=bool(arguments.run_id))
+    count = 0
+    skipped = SkippedRuns(source, named=bool(arguments.run_id))
     for run_id in arguments.run_id or source.run_ids():
         with skipped.reading(run_id):
             copy_run(source, run_id, target)

@@ -128,7 +128,8 @@ def _what_then(catalog: Catalog, judged: Judgement) -> str:
     """Return what a step gets that no route covers, and what would decide it if search does not."""
     if judged.ids:
         return f"a step that no route covers is shown {', '.join(judged.ids)}"
-    order, models = catalog.settings.fallback.order, catalog.settings.model.names
+    order = catalog.settings.fallback.order
+    models = catalog.settings.model.names
     asked = f"puts the question to {models[0]}" if models and "model" in order else ""
     offered = f"is offered {', '.join(judged.shortlist)} behind search" if judged.shortlist else ""
     gets = (
@@ -153,7 +154,8 @@ def _tools(
         {"id": row.id, "score": round(row.score, 6), "about": catalog.cards[row.id].description}
         for row in search.rank_tools(Request(request.text), tools_of_bundles, memories, k=limit)
     ]
-    memory, learned = memories.bundles, memories.tools
+    memory = memories.bundles
+    learned = memories.tools
     revisions = {
         "memory": memory.revision if memory else None,
         "tools": learned.revision if learned else None,

@@ -109,7 +109,8 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-_SHORTEST_S, _LONGEST_S = 1.0, 60.0
+_SHORTEST_S = 1.0
+_LONGEST_S = 60.0
 _FOLLOWING = """following: the step is routed again when a server that it needs
   - goes, comes back or has other pins: within 5 s; within a minute, if it keeps changing
   - lists other tools: once it says so; else when its list has run out (`ttl_s`: stdio 60 s, HTTP
@@ -280,7 +281,8 @@ def _announce(arguments: argparse.Namespace, endpoint: Endpoint, run_id: str | N
     """Print the address on standard output; a generated token on standard error."""
     if not arguments.token_env and not arguments.tokens:
         print(f"bearer token: {endpoint.key}", file=sys.stderr, flush=True)
-    url, notices = endpoint.url(run_id or "RUN"), _FOLLOWING if arguments.follow else _NOT_FOLLOWING
+    url = endpoint.url(run_id or "RUN")
+    notices = _FOLLOWING if arguments.follow else _NOT_FOLLOWING
     if arguments.json:
         print_json(
             {

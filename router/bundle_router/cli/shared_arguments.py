@@ -70,7 +70,8 @@ class SkippedRuns:
 
     def __init__(self, archive: RunArchive, *, named: bool) -> None:
         self.status = 0
-        self._archive, self._named = archive, named
+        self._archive = archive
+        self._named = named
 
     @contextmanager
     def reading(self, run_id: str) -> Iterator[None]:

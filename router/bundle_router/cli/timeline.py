@@ -69,7 +69,8 @@ def _show_sub_run(run: RunSummary) -> None:
 
 
 def _show_step(record: DecisionRecord) -> None:
-    step, decision = record.step, record.decision
+    step = record.step
+    decision = record.decision
     say()
     degraded = " (degraded)" if decision.degraded else ""
     heading(

@@ -39,7 +39,8 @@ class FaultTrial:
 
 def servers() -> list[DemoServer]:
     """Return the faulty servers. Their bundle has all their tools; no ordinary calls are made."""
-    args, source = ("-I", "-S", str(Path(faulty.__file__).resolve())), "the demo's own"
+    args = ("-I", "-S", str(Path(faulty.__file__).resolve()))
+    source = "the demo's own"
     calls: Calls = tuple((name, {}) for name in ("echo", *faulty.FAULTS))
     return [
         DemoServer(n, source, sys.executable, args, "trusted", calls, timeout_s=s)

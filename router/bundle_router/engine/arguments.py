@@ -324,8 +324,6 @@ async def check_arguments(
     """
     if target.server is None or arguments.wrong is not None:
         return ()
-    sessions, (server, _, short) = (
-        ports.sessions[target.server.transport],
-        target.tool.partition("."),
-    )
+    sessions = ports.sessions[target.server.transport]
+    (server, _, short) = target.tool.partition(".")
     return await sessions.check_arguments(server, short, arguments.value)

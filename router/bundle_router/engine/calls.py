@@ -173,7 +173,8 @@ def _end_unknown(at: CallPorts, key: str, call: KeyedCall, wait_s: float) -> Res
 
     Return None where the call has another end by now, or began again.
     """
-    run, ports = at.run, at.ports
+    run = at.run
+    ports = at.ports
     for _ in range(MOVED_AT_MOST):
         run.read_on()
         if run.fold.keyed_call(key) != call:
@@ -216,9 +217,13 @@ def admit(
     None: the caller has to try again, since the run was routed meanwhile or the name means another
     tool now.
     """
-    ports, run, started_ns = at.ports, at.run, at.ports.clock.monotonic_ns()
+    ports = at.ports
+    run = at.run
+    started_ns = at.ports.clock.monotonic_ns()
     target = state.target(request.name)
-    tool, client, server = target.tool, request.client, target.server
+    tool = target.tool
+    client = request.client
+    server = target.server
     if tool != checked.tool:
         return None
     if (
@@ -333,8 +338,10 @@ def over_budget(
 
     The caller holds the run's lock.
     """
-    limits, decision_id = state.catalog.settings.limits, state.decided.decision.decision_id
-    spent, total = run.fold.spent(decision_id), run.fold.run_spent
+    limits = state.catalog.settings.limits
+    decision_id = state.decided.decision.decision_id
+    spent = run.fold.spent(decision_id)
+    total = run.fold.run_spent
     if run.passing:
         spent = replace(
             spent,
@@ -484,7 +491,8 @@ def why_missing(state: RunState, name: str, resolved: ResolvedName) -> tuple[str
     """Return why an agent can't call a tool: the code, and a sentence with the names that it may
     have meant.
     """
-    exposed, (code, detail) = state.exposed(), why_not(state, resolved.name)
+    exposed = state.exposed()
+    (code, detail) = why_not(state, resolved.name)
     some = list(exposed)[:MAX_NAMED]
     rest_text = f" and {len(exposed) - len(some)} more" if len(exposed) > len(some) else ""
     hint = resolved.hint or (
@@ -563,13 +571,13 @@ def _call_or_reuse(at: CallPorts, call: AdmittedCall) -> Awaitable[CallOutcome]:
     """Return the shaped result of the call, or the kept result of the same call where the operator
     permits reuse.
     """
-    results, state, catalog = at.ports.results, call.state, call.state.catalog
+    results = at.ports.results
+    state = call.state
+    catalog = call.state.catalog
     server, _, short = call.tool.partition(".")
-    entry, limits, arguments = (
-        catalog.servers[server],
-        catalog.settings.limits,
-        call.request.arguments,
-    )
+    entry = catalog.servers[server]
+    limits = catalog.settings.limits
+    arguments = call.request.arguments
 
     async def work() -> CallOutcome:
         await at.run.wait_until_durable()

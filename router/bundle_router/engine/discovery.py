@@ -43,7 +43,8 @@ class ServerDiscovery:
 
     def is_verified(self, name: str, state: RunState) -> bool:
         """Return whether `verify` would contact no server and change nothing."""
-        servers, asked = self._servers, state.asked_of.get(name)
+        servers = self._servers
+        asked = state.asked_of.get(name)
         if servers is None or (asked is None and self._unasked_servers(servers, state, name)):
             return servers is None
         asked = self._servers_of(servers, state, name) if asked is None else asked
@@ -63,7 +64,8 @@ class ServerDiscovery:
         verified: set[str] = set()
         todo = self._servers_of(self._servers, state, name)
         while todo:
-            before, first = self._servers.availability(state.step.principal), min(todo)
+            before = self._servers.availability(state.step.principal)
+            first = min(todo)
             await self._servers.verify(first, state.scope)
             verified.add(first)
             if self._servers.availability(state.step.principal) is not before:
@@ -129,7 +131,8 @@ class ServerDiscovery:
         surface = state.surface
         if name in surface.catalog.cards or name in surface.canonical:
             return set()
-        hopeful, found = _hopeful_facts(upstreams, state), set()
+        hopeful = _hopeful_facts(upstreams, state)
+        found = set()
         for bundle in _shown_bundles(surface.catalog, state):
             for pattern in bundle.patterns:
                 server = surface.catalog.servers[pattern.partition(".")[0]]
@@ -152,7 +155,8 @@ class ServerDiscovery:
 
 def _hopeful_facts(servers: Servers, state: RunState) -> Facts:
     """Return the facts as if every server answered well when asked again."""
-    now, facts = servers.availability(state.step.principal), state.facts
+    now = servers.availability(state.step.principal)
+    facts = state.facts
     if (facts.unavailable, facts.drifted) == (now.closed, now.unpinned):
         return facts
     found = facts.memo.get("hopeful")

@@ -210,7 +210,8 @@ class Engine:
             if decided is None:
                 raise self._no_decision(run_id)
             if decision_id and decision_id != decided.decision.decision_id:
-                superseded, decided = decision_id, recorded_decision(run, decision_id)
+                superseded = decision_id
+                decided = recorded_decision(run, decision_id)
             activation = (
                 run.fold.activation(branch) if reads_on else NOTHING_ACTIVE
             )  # a call asks the fold itself
@@ -354,7 +355,8 @@ class Engine:
 
         `fields` are further ones of `CallRequest` (`key`, `whole`, `joins`, `client`).
         """
-        asked_ns, key = self.ports.clock.monotonic_ns(), fields.get("key", "")
+        asked_ns = self.ports.clock.monotonic_ns()
+        key = fields.get("key", "")
         if key != "":
             check_key(self.ports.redactor, key)
         run = await self._hold_run(run_id)
@@ -363,7 +365,8 @@ class Engine:
                 turns = _TURNS[loop] = asyncio.Semaphore(TOGETHER)
             await turns.acquire()
             loop.call_soon(turns.release)
-            name, read = self._called_name(name), await self._read(arguments)
+            name = self._called_name(name)
+            read = await self._read(arguments)
             request = CallRequest(
                 name, read, asked_ns, digest=keyed_digest(run.nonce, read) if key else "", **fields
             )
@@ -425,10 +428,8 @@ class Engine:
         )
 
     async def _call(self, run: OpenRun, request: CallRequest, decision_id: str | None) -> Result:
-        at, state = (
-            CallPorts(self.ports, run, self._tree),
-            await self._present_state(run, decision_id),
-        )
+        at = CallPorts(self.ports, run, self._tree)
+        state = await self._present_state(run, decision_id)
         await self._verify(run, request, state, decision_id)
         recorded = await without_payloads(self.ports, request.arguments)
         if not may_hold_handles(recorded):
@@ -482,7 +483,8 @@ class Engine:
     ) -> bool:
         """Return whether a budget has room for a call; a call without room contacts no server."""
         name, text = (request.name, request.arguments.text) if request is not None else ("", "")
-        tree, named = await self._tree_spent(run), state.surface.canonical.get(name, name)
+        tree = await self._tree_spent(run)
+        named = state.surface.canonical.get(name, name)
         return await run.under_lock(lambda _: over_budget(run, state, named, text, tree) is None)
 
     async def _admit_call(
@@ -545,7 +547,8 @@ class Engine:
         """Yield what passes a request of the run's agent on to its servers."""
         from bundle_router.engine.relay import RelayedRequest, passed_through
 
-        run, made = await self._hold_run(run_id), list[object]()
+        run = await self._hold_run(run_id)
+        made = list[object]()
         try:
             state = await self._discovered_state(run_id, decision_id)
             names = [server.name for server in passed_through(state).servers]

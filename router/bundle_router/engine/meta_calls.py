@@ -138,8 +138,13 @@ async def answer(at: CallPorts, state: RunState, request: CallRequest) -> Result
 
 
 async def _answer_call(at: CallPorts, call: AdmittedCall) -> Result:
-    ports, run, state, request = at.ports, at.run, call.state, call.request
-    name, arguments, wrong = request.name, request.arguments, request.arguments.wrong
+    ports = at.ports
+    run = at.run
+    state = call.state
+    request = call.request
+    name = request.name
+    arguments = request.arguments
+    wrong = request.arguments.wrong
     decision_id = state.decided.decision.decision_id
     wanted = (
         Malformed(f"The arguments of {name!r} {wrong[1]}")
@@ -206,7 +211,8 @@ def record_missed(
 
     The caller holds the run's lock.
     """
-    ports, run = at.ports, at.run
+    ports = at.ports
+    run = at.run
     now_ns = ports.clock.monotonic_ns()
     call = AdmittedCall(missed.tool, "", request, state, state.scope, now_ns)
     return refuse(ports, run, call, ("denied", missed.code, missed.text), wait_s)
@@ -289,7 +295,8 @@ def _by_name(
 
 
 def _artifact(question: MetaQuestion, wanted: ReadArtifact | SearchArtifact, cap: int) -> MetaReply:
-    uri, ports = f"artifact:sha256:{wanted.sha256}", question.ports
+    uri = f"artifact:sha256:{wanted.sha256}"
+    ports = question.ports
     try:
         data = question.artifact(wanted.sha256)
     except KeyError:

@@ -211,7 +211,8 @@ class OpenRun:
         """
         for left in reversed(range(MOVED_AT_MOST)):
             record = record_of(place := self.next_id())
-            compare, spent = left > 0 or record.call_id == place, self.fold.spent_after(record)
+            compare = left > 0 or record.call_id == place
+            spent = self.fold.spent_after(record)
             if self.append_call(record, compare=compare, wait_s=wait_s, spent=spent) is not None:
                 return record
         raise self.moved_error()
@@ -251,12 +252,10 @@ class OpenRun:
         Where others hold the store, yield the seconds until the next try. The first try waits for
         the store in place, but not while somebody else tries again.
         """
-        wait_s, pause_s, until_s, mark = (
-            0.0 if self._waiting else QUICK_S,
-            QUICK_S,
-            math.inf,
-            object(),
-        )
+        wait_s = 0.0 if self._waiting else QUICK_S
+        pause_s = QUICK_S
+        until_s = math.inf
+        mark = object()
         try:
             while True:
                 try:
@@ -268,7 +267,8 @@ class OpenRun:
                 yield pause_s
                 self._waiting.add(mark)
                 until_s = min(until_s, time.monotonic() + PATIENT_S)
-                wait_s, pause_s = 0.0, min(2 * pause_s, LONGEST_PAUSE_S)
+                wait_s = 0.0
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         finally:
             self._waiting.discard(mark)
 
@@ -578,7 +578,8 @@ class RunTable:
         return run
 
     def _register_run(self, run_id: str, log: RunLog) -> OpenRun:
-        limits, kept = self._catalog.settings.limits, self._catalog.settings.log
+        limits = self._catalog.settings.limits
+        kept = self._catalog.settings.log
         run = OpenRun(
             log, self, recent_steps=limits.recent_steps, durable=kept.durability == "disk"
         )

@@ -65,7 +65,8 @@ FORM: Final = (
 
 def bundles_in_code(state: RunState) -> list[Bundle]:
     """Return the shown bundles in mode `code`."""
-    catalog, modes = state.catalog, state.modes
+    catalog = state.catalog
+    modes = state.modes
     shown = [bundle for id_ in state.bundle_ids if (bundle := catalog.bundle(id_)) is not None]
     return [bundle for bundle in shown if MODES[modes.get(bundle.id) or bundle.mode].by_program]
 
@@ -74,7 +75,9 @@ def callable_in_code(state: RunState) -> dict[str, str]:
     """Return the tools that a program of this step may call (rule 1), each with its exposed
     name.
     """
-    exposed, catalog, step = state.exposed(), state.catalog, state.step
+    exposed = state.exposed()
+    catalog = state.catalog
+    step = state.step
     strangers = may_call_untrusted_in_code(
         catalog, (step.workflow, step.role, step.step), state.facts.grants
     )
@@ -99,13 +102,11 @@ async def execute(
 
 
 async def _execute(at: CallPorts, programs: Programs, own: AdmittedCall, call: Call) -> Result:
-    ports, run, state, request, limits = (
-        at.ports,
-        at.run,
-        own.state,
-        own.request,
-        own.state.catalog.settings.limits,
-    )
+    ports = at.ports
+    run = at.run
+    state = own.state
+    request = own.request
+    limits = own.state.catalog.settings.limits
     code = request.arguments.value.get("code") if request.arguments.wrong is None else None
     if not isinstance(code, str) or not code.strip() or len(code) > MAX_PROGRAM:
         return await _finish(

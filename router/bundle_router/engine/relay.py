@@ -155,10 +155,8 @@ class RelayedRequest:
             end = await self.servers.follow(owner.name, uri, updated, scope=self.state.scope)
             answer = ServerReply({})
         except ToolFailure as failure:
-            end, answer = (
-                None,
-                ServerReply(outcome="unavailable", code=failure.code, text=failure.message),
-            )
+            end = None
+            answer = ServerReply(outcome="unavailable", code=failure.code, text=failure.message)
         try:
             await self._record(request, answer, *await self._shape_answer(answer))
         except BaseException:  # what leaves no record is not to go on either
@@ -377,7 +375,8 @@ class RelayedRequest:
         wait_s: float,
     ) -> None:
         """Append the record of a request. The caller holds the run's lock."""
-        ports, run = self.at.ports, self.at.run
+        ports = self.at.ports
+        run = self.at.run
 
         def record_of(call_id: str) -> RequestPassed:
             return RequestPassed(
@@ -422,7 +421,8 @@ def _as_result(answer: ServerReply) -> Mapping[str, Any]:
     result = answer.result
     if result is None:
         return {"content": [{"type": "text", "text": answer.text}]}
-    contents, messages = result.get("contents"), result.get("messages")
+    contents = result.get("contents")
+    messages = result.get("messages")
     if isinstance(contents, list):
         return {"content": [{"type": "resource", "resource": content} for content in contents]}
     if isinstance(messages, list):
@@ -490,7 +490,8 @@ def fits_template(uri: str, template: str) -> bool:
     last = rest.pop()
     if not uri.startswith(first) or not uri.endswith(last) or len(uri) < len(first) + len(last):
         return False
-    middle, at = uri[len(first) : len(uri) - len(last)], 0
+    middle = uri[len(first) : len(uri) - len(last)]
+    at = 0
     for literal in rest:
         found = middle.find(literal, at)
         if found < 0:

@@ -176,7 +176,8 @@ def joined_after(
     """Return the tools that join the array when tools of bundles are asked for, as far as the step
     has room. The router's own tools have no card and take no room.
     """
-    before, cards = frozenset(_asked_for(activation)), state.catalog.cards
+    before = frozenset(_asked_for(activation))
+    cards = state.catalog.cards
     for bundle, tools in requested:
         new = [tool for tool in tools if (bundle, tool) not in before]
         fitting = {

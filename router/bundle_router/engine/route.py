@@ -143,7 +143,8 @@ def prepare(
     started_ns: int,
 ) -> RouteRequest:
     """Return the step with everything that it is decided with."""
-    limits, folder = NO_LIMITS, TOP
+    limits = NO_LIMITS
+    folder = TOP
     if (
         run.parent_id is not None
         or requested.parent_run_id is not None
@@ -331,7 +332,8 @@ def decide_cached(
                 kept.clear()
             kept[key] = last, decision
         return decision
-    after, later = found[1].after, last - found[0]
+    after = found[1].after
+    later = last - found[0]
     if later:
         moved = (
             Entry(e.id, e.origin, e.used + later, e.inherited, e.place, e.tools)
@@ -386,7 +388,8 @@ def _known_decision(run: OpenRun, request: RouteRequest) -> Decision | None:
     if seq is None:
         return None
     record = DecisionRecord.from_json(run.log.record(seq))
-    wanted, recorded = _contents(request.asked, request.step), _contents(record.step, record.step)
+    wanted = _contents(request.asked, request.step)
+    recorded = _contents(record.step, record.step)
     recorded |= {"branch": record.branch, "parent_decision_id": record.parent_decision_id or None}
     recorded |= {"fixed_list": record.fixed_list}
     differing = [name for name, value in wanted.items() if recorded.get(name) != value]
@@ -423,9 +426,11 @@ def _record(
     reply: Reply | None,
 ) -> DecisionRecord:
     """Return the record of a decision, with its place and ids. The caller holds the run's lock."""
-    step, catalog = request.step, request.catalog
+    step = request.step
+    catalog = request.catalog
     now_ns = ports.clock.monotonic_ns()
-    workspace, encoded_step = run.workspace, EncodedObject(step_json(step))
+    workspace = run.workspace
+    encoded_step = EncodedObject(step_json(step))
     stamped = replace(
         decision,
         run_id=run.id,

@@ -83,7 +83,8 @@ class RunTree:
 
     def begin_run(self, step: Step) -> OpenRun:
         """Begin the step's run, as a sub-run of its parent where it names one. Blocks."""
-        run_id, parent_id = step.run_id, step.parent_run_id
+        run_id = step.run_id
+        parent_id = step.parent_run_id
         if parent_id == run_id:
             raise RequestError(f"run {run_id!r} can't be its own parent")
         self.refuse_other_principal(parent_id, step.principal)
@@ -152,7 +153,8 @@ class RunTree:
                     Grant(one.step.workflow, one.step.role, one.step.step, one.step.policy)
                 )
                 folders.append(self._folder_of(run, one))
-            parent_id, decision_id = run.parent_id, present.parent_decision_id or None
+            parent_id = run.parent_id
+            decision_id = present.parent_decision_id or None
             if parent_id is None:
                 break
         else:

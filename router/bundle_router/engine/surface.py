@@ -126,17 +126,16 @@ class RunState:
         """Return what a name means now. For a tool's own names it is kept with the state."""
         found = self._targets.get(name)
         if found is None:
-            exposed, catalog = self.exposed(), self.catalog
+            exposed = self.exposed()
+            catalog = self.catalog
             resolved = self.surface.resolve(name, exposed)
             if not resolved.known:
                 holder = next(
                     (one.id for one in catalog.bundles.values() if resolved.name in one.tools), ""
                 )
                 return CallTarget(resolved, resolved.name, holder)
-            bundle, server = (
-                exposed[resolved.name],
-                catalog.servers[resolved.name.partition(".")[0]],
-            )
+            bundle = exposed[resolved.name]
+            server = catalog.servers[resolved.name.partition(".")[0]]
             waiting = self.surface.waiting(bundle, self.modes.get(bundle), resolved.name)
             found = CallTarget(resolved, resolved.name, bundle, server, waiting)
             if name in exposed or name in self.surface.canonical:
@@ -361,7 +360,8 @@ class Surface:
         Blocks where search is needed (rule 3).
         """
         exposed = state.exposed()
-        facts, of = state.facts, plan_for(self.catalog, state.step, state.facts.grants).verdicts.of
+        facts = state.facts
+        of = plan_for(self.catalog, state.step, state.facts.grants).verdicts.of
         presented = presented_bundles(
             self.catalog,
             state.decided.decision.bundles,
@@ -369,7 +369,8 @@ class Surface:
         )
         unranked = needs_ranking(self.catalog, presented)
         ranked = self._ranking(state.decided, unranked) if unranked else ()
-        began, room = state.decided.decision.after, room_of(state.step)
+        began = state.decided.decision.after
+        room = room_of(state.step)
         placement = place(
             self.catalog, presented, state.activation, room=room, began=began, ranked=ranked
         )
@@ -392,12 +393,14 @@ class Surface:
 
     def toolset(self, state: RunState, surface_form: SurfaceForm) -> Toolset:
         """Return the run's tools (see `Router.tools`)."""
-        form, native = surface_form.form, surface_form.native
+        form = surface_form.form
+        native = surface_form.native
         fixed = surface_form.fixed or state.decided.fixed_list
         visible = self.visible_tools(
             replace(state, activation=state.decided.decision.after) if fixed else state
         )
-        placement, cards = visible.placement, self.catalog.cards
+        placement = visible.placement
+        cards = self.catalog.cards
         by_provider = native and form in NATIVE
         ours = (
             replace(

@@ -185,7 +185,8 @@ class Servers:
 
     def known_availability(self, principal: str) -> KnownAvailability:
         """Return what `availability` does, and for how long it holds."""
-        known, changes = self._held_servers.get(principal), self.changes
+        known = self._held_servers.get(principal)
+        changes = self.changes
         if (
             known is not None
             and known.changes == changes
@@ -207,7 +208,9 @@ class Servers:
         status = {row.server: row for row in self._sessions.status(scope=scope)}
         known = {s.name: self._known_listing(s.name, scope) for s in self._remote}
         by_server = {s.name: self._usable_cards(s, known[s.name]) for s in self._remote}
-        closed, passing, pending = [], [], []
+        closed = []
+        passing = []
+        pending = []
         again = [row.again_s for row in status.values() if row.again_s is not None]
         until_ns = now + int(min(again) * 1e9) if again else _NEVER
         for server in self._remote:
@@ -378,7 +381,8 @@ class Servers:
             loop.create_task(self._list(server, scope, wait_s, fresh=False)): server
             for server in servers
         }
-        silent, patience_s = set(listings), wait_s
+        silent = set(listings)
+        patience_s = wait_s
         try:
             while silent:
                 done, silent = await asyncio.wait(
@@ -584,11 +588,9 @@ class MachineFacts:
 
     def facts(self, principal: str = "") -> Facts:
         """Return the present capabilities. The same object while nothing changed."""
-        known, servers, now_ns = (
-            self._facts.get(principal),
-            self._servers,
-            self._clock.monotonic_ns(),
-        )
+        known = self._facts.get(principal)
+        servers = self._servers
+        now_ns = self._clock.monotonic_ns()
         if (
             known is not None
             and now_ns < known[1]

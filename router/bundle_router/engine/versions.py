@@ -58,7 +58,8 @@ class EngineVersions:
         self._set_engines(engine)
 
     def _set_engines(self, *engines: Engine) -> None:
-        self._engines, engines[0].watchers = engines, self._watchers
+        self._engines = engines
+        engines[0].watchers = self._watchers
         until_ns = self._next_look_ns if self._renew is not None else _NEVER
         self.standing = engines[0], until_ns if len(engines) == 1 else 0
         """The engine of every run, and until when that holds without another look; 0 while runs

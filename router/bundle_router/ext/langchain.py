@@ -61,7 +61,8 @@ class RoutedTools(AgentMiddleware[RoutedState, Any, Any]):
     def __init__(self, router: Router, step: Step | StepOf) -> None:
         super().__init__()
         check_parts(router, step)
-        self._router, self._step = router, step
+        self._router = router
+        self._step = step
         # An agent's list is cached while it runs; a dropped one, or another process's, is requested
         # again.
         self._opened = lru_cache(500)(partial(StepTools, router))
@@ -69,7 +70,8 @@ class RoutedTools(AgentMiddleware[RoutedState, Any, Any]):
             # For LangSmith, a hook that is a coroutine function is passed to two threads, even
             # without tracing. A function that returns a coroutine is not; with tracing, its span
             # would end at once.
-            model, tool = self.awrap_model_call, self.awrap_tool_call
+            model = self.awrap_model_call
+            tool = self.awrap_tool_call
             vars(self).update(
                 awrap_model_call=lambda request, handler: model(request, handler),
                 awrap_tool_call=lambda request, handler: tool(request, handler),
@@ -92,7 +94,8 @@ class RoutedTools(AgentMiddleware[RoutedState, Any, Any]):
     def wrap_tool_call(self, request: ToolCallRequest, handler: ToolHandler[Answered]) -> Answered:
         if request.tool is not None:
             return handler(request)
-        tools, call = self._tools(request.state), request.tool_call
+        tools = self._tools(request.state)
+        call = request.tool_call
         result = tools.call_sync(call["name"], call["args"], call["id"] or "")
         return _message(call, result, tools.pictures_sync(result))
 
@@ -101,7 +104,8 @@ class RoutedTools(AgentMiddleware[RoutedState, Any, Any]):
     ) -> Answered:
         if request.tool is not None:
             return await handler(request)
-        tools, call = self._tools(request.state), request.tool_call
+        tools = self._tools(request.state)
+        call = request.tool_call
         result = await tools.call(call["name"], call["args"], call["id"] or "")
         return _message(call, result, await tools.pictures(result))
 

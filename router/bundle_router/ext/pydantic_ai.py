@@ -70,7 +70,10 @@ class StepToolset(AbstractToolset[Any]):
     """The tools of one agent run. The step is routed when they are first needed."""
 
     def __init__(self, router: Router, step: Step, *, own_search: bool, name: str) -> None:
-        self._router, self._step, self._own_search, self._id = router, step, own_search, name
+        self._router = router
+        self._step = step
+        self._own_search = own_search
+        self._id = name
         self._tools: StepTools | None = None
         self._listed: tuple[Any, dict[str, ToolsetTool[Any]]] = (None, {})
 

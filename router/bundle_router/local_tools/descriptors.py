@@ -24,7 +24,8 @@ class Opened:
     __slots__ = ("_close", "_fd")
 
     def __init__(self, fd: int, close: Callable[[int], None] = os.close) -> None:
-        self._fd, self._close = fd, close
+        self._fd = fd
+        self._close = close
 
     def __enter__(self) -> int:
         return self._fd

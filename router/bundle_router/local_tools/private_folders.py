@@ -28,7 +28,8 @@ def private_folder(prefix: str, within: Path | None = None) -> Iterator[str]:
     renamed. Raises OSError.
     """
     _delete_abandoned(within or Path(tempfile.gettempdir()), prefix)
-    folder, owner = Path(tempfile.mkdtemp(prefix=prefix, dir=within)).resolve(), os.getpid()
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=within)).resolve()
+    owner = os.getpid()
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with suppress(OSError):  # a file system without locks, where no folder counts as abandoned

@@ -173,7 +173,8 @@ class CauseFinder:
     """Finds the edits between two catalogs that changed a decision taken under the old one."""
 
     def __init__(self, old: Catalog, new: Catalog) -> None:
-        self._old, self._new = old, new
+        self._old = old
+        self._new = new
         self.edits = config_edits(old, new)
         self._rows = {
             "route": (rows_named(old.routes), rows_named(new.routes)),
@@ -187,7 +188,8 @@ class CauseFinder:
         changes = changes_of(replayed)
         if not changes:
             return {}
-        step, past = record.step, record.decision
+        step = record.step
+        past = record.decision
         active = tuple((entry.id, entry.origin) for entry in past.before.entries)
         key = (
             step.workflow,

@@ -215,7 +215,8 @@ def _left_out(row: str) -> tuple[str, str, str]:
     """
     kind, colon, rest = row.partition(":")
     if not colon or kind.strip() not in ("bundle", "tool"):
-        kind, rest = "", row
+        kind = ""
+        rest = row
     name, _, code = rest.partition(":")
     return kind.strip(), name.strip(), code.strip()
 

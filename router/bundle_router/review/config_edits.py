@@ -89,7 +89,8 @@ def config_edits(old: Catalog, new: Catalog) -> tuple[ConfigEdit, ...]:
         ConfigEdit("policy", n, c)
         for n, c in _entries(rows_named(old.policies), rows_named(new.policies))
     ]
-    before, after = setting_leaves(old.settings), setting_leaves(new.settings)
+    before = setting_leaves(old.settings)
+    after = setting_leaves(new.settings)
     edits += [ConfigEdit("setting", n, c) for n, c in _entries(before, after)]
     edits += [ConfigEdit("local", n, c) for n, c in _entries(dict(old.local), dict(new.local))]
     edits += [ConfigEdit("skill", n, c) for n, c in _entries(old.skills, new.skills)]
@@ -141,7 +142,8 @@ def rows_named(rows: Iterable[Route] | Iterable[Policy]) -> dict[str, Any]:
     """
     named: dict[str, Any] = {}
     for row in rows:
-        name, count = row.name, 1
+        name = row.name
+        count = 1
         while name in named:
             count += 1
             name = f"{row.name} ({count})"
@@ -156,7 +158,8 @@ def _servers_with_other_cards(old: Catalog, new: Catalog) -> list[str]:
             found.setdefault(card.server, set()).add(card)
         return found
 
-    before, after = of(old), of(new)
+    before = of(old)
+    after = of(new)
     return sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
 
 
@@ -170,7 +173,8 @@ def _reasons(
     """Return the edits from which a bundle's whole difference follows; none if it was edited
     itself.
     """
-    old_bundle, is_now = old.bundles[id_], new.bundles[id_]
+    old_bundle = old.bundles[id_]
+    is_now = new.bundles[id_]
     differing = {
         item.name
         for item in fields(Bundle)
@@ -194,7 +198,8 @@ def _reasons(
 
 
 def _moved_fields(old: Bundle, new: Bundle, name: str) -> set[tuple[str, str]]:
-    before, after = set(getattr(old, name)), set(getattr(new, name))
+    before = set(getattr(old, name))
+    after = set(getattr(new, name))
     return {("+", item) for item in after - before} | {("-", item) for item in before - after}
 
 
@@ -226,7 +231,8 @@ def _routes(old: Catalog, new: Catalog, touched: Mapping[str, set[str]]) -> tupl
     A new row comes after the nearest present row before it.
     """
     edited = touched.get("route", set())
-    before, after = rows_named(old.routes), rows_named(new.routes)
+    before = rows_named(old.routes)
+    after = rows_named(new.routes)
     kept = [name for name in before if name not in edited or name in after]
     if "order of routes" in touched:
         common = iter([name for name in after if name in kept])
@@ -247,7 +253,8 @@ def setting_leaves(settings: Any, path: str = "") -> dict[str, Any]:
     """Return the values of the settings by dotted path."""
     found: dict[str, Any] = {}
     for item in fields(settings):
-        value, where = getattr(settings, item.name), f"{path}{item.name}"
+        value = getattr(settings, item.name)
+        where = f"{path}{item.name}"
         if (
             is_dataclass(value)
             and not isinstance(value, type)

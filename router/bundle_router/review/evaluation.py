@@ -74,7 +74,8 @@ def auroc(truths: Sequence[bool], scores: Sequence[float]) -> float | None:
     if not true or not false:
         return None
     ordered = sorted(zip(scores, truths, strict=True))
-    total, position = 0.0, 0
+    total = 0.0
+    position = 0
     while position < len(ordered):
         end = position
         while end < len(ordered) and ordered[end][0] == ordered[position][0]:
@@ -96,7 +97,8 @@ def error_at(share: float, right: Sequence[bool], confidence: Sequence[float]) -
     by_confidence: dict[float, list[bool]] = {}
     for truth, sure in zip(right, confidence, strict=True):
         by_confidence.setdefault(sure, []).append(truth)
-    wrong, left = 0.0, number
+    wrong = 0.0
+    left = number
     for sure in sorted(by_confidence, reverse=True):
         tied = by_confidence[sure]
         counted = min(left, len(tied))
@@ -130,7 +132,9 @@ class LabelledRow(Frozen):
         return None not in (self.workflow, self.role, self.step)
 
     def as_step(self) -> Step:
-        workflow, role, step = self.workflow or NOWHERE, self.role or NOWHERE, self.step or NOWHERE
+        workflow = self.workflow or NOWHERE
+        role = self.role or NOWHERE
+        step = self.step or NOWHERE
         return Step(
             run_id="eval",
             workflow=workflow,
@@ -209,7 +213,8 @@ def rank_row(
 ) -> RankedRow:
     """Rank and judge one row under the catalog."""
     facts = Facts(capabilities=frozenset(row.capabilities))
-    step, request = row.as_step(), row.as_request()
+    step = row.as_step()
+    request = row.as_request()
     permitted = _permitted_ids(row, step, catalog, facts)
     ranking = search.rank_bundles(request, permitted, memories.bundles)
     judged = judge(catalog, step, ranking)

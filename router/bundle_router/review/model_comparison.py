@@ -146,8 +146,10 @@ def share(rows: Sequence[RoutedRow], holds: Callable[[RoutedRow], bool]) -> Esti
     """
     if not rows:
         return Estimate()
-    p, n = sum(map(holds, rows)) / len(rows), len({*_groups(rows)})
-    centre, half = p + Z * Z / (2 * n), Z * math.sqrt(p * (1 - p) / n + Z * Z / (4 * n * n))
+    p = sum(map(holds, rows)) / len(rows)
+    n = len({*_groups(rows)})
+    centre = p + Z * Z / (2 * n)
+    half = Z * math.sqrt(p * (1 - p) / n + Z * Z / (4 * n * n))
     low, high = ((centre + side * half) / (1 + Z * Z / n) for side in (-1, 1))
     return Estimate(p, max(0.0, min(p, low)), min(1.0, max(p, high)))
 
@@ -169,8 +171,10 @@ def middle(values: Iterable[float]) -> Estimate:
     ordered = sorted(values)
     if not ordered:
         return Estimate()
-    n, reach = len(ordered), Z * math.sqrt(len(ordered)) / 2
-    low, high = max(0, math.floor(n / 2 - reach)), min(n - 1, math.ceil(n / 2 + reach))
+    n = len(ordered)
+    reach = Z * math.sqrt(len(ordered)) / 2
+    low = max(0, math.floor(n / 2 - reach))
+    high = min(n - 1, math.ceil(n / 2 + reach))
     return Estimate(statistics.median(ordered), ordered[low], ordered[high])
 
 

@@ -103,7 +103,8 @@ class RunReplays:
 
         Raises UnknownRun, and CorruptRun for any broken record.
         """
-        outcome, last = ReplayOutcome(Behaviour(self.examples)), -1
+        outcome = ReplayOutcome(Behaviour(self.examples))
+        last = -1
         early = self._other is None and self._runs.header(run_id).is_early
         for number, record in enumerate(self._runs.decisions(run_id)):
             try:

@@ -58,10 +58,8 @@ class RequestGate:
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        judged, renew = (
-            judge(scope["raw_path"], scope["headers"], self._admission),
-            self._admission.renew,
-        )
+        judged = judge(scope["raw_path"], scope["headers"], self._admission)
+        renew = self._admission.renew
         if judged is UNAUTHORIZED and renew is not None and await renew():
             judged = judge(scope["raw_path"], scope["headers"], self._admission)
         if not isinstance(judged, Refusal) and is_misplaced(scope["raw_path"]):

@@ -58,7 +58,8 @@ class CoalescingTransport:
 
     def _send(self) -> None:
         if self._buffer:
-            buffered, self._buffer = self._buffer, bytearray()
+            buffered = self._buffer
+            self._buffer = bytearray()
             self._transport.write(buffered)
 
 
@@ -77,7 +78,8 @@ class HttpConnection(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.logger, self.access_log = _LOG, False
+        self.logger = _LOG
+        self.access_log = False
         self._late: asyncio.TimerHandle | None = None
         self._unread_bytes = self._head_bytes = 0
         self._in_head = True
@@ -102,7 +104,9 @@ class HttpConnection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._in_head, self._unread_bytes, self._head_bytes = True, 0, 0
+        self._in_head = True
+        self._unread_bytes = 0
+        self._head_bytes = 0
 
     def on_url(self, url: bytes) -> None:
         super().on_url(url)

@@ -42,7 +42,8 @@ def probe_routes(
         return JSONResponse({"status": "ok"})
 
     async def readyz(request: Request) -> Response:
-        away, trouble = agents(), await _store_trouble(router)
+        away = agents()
+        trouble = await _store_trouble(router)
         body: dict[str, Any] = {"ready": not (away or trouble)}
         if request.scope["user"] is not NOBODY:
             body |= {
@@ -77,7 +78,8 @@ async def _store_trouble(router: Router) -> str:
 
 def _about(router: Router, problems: Sequence[str]) -> dict[str, Any]:
     """Return the versions in force, and what of them is unusable now."""
-    catalog, away = router.catalog, router.endpoint.unusable_servers()
+    catalog = router.catalog
+    away = router.endpoint.unusable_servers()
     servers = [
         {"name": name, "available": name not in away, "why": away.get(name, "")}
         for name, server in sorted(catalog.servers.items())

@@ -126,7 +126,9 @@ class Requests:
         The time limit is a timer that starts with the loop's next iteration: most bodies are read
         before, and a timer costs as much as reading one.
         """
-        body, late, loop = bytearray(), False, asyncio.get_running_loop()
+        body = bytearray()
+        late = False
+        loop = asyncio.get_running_loop()
         timers: list[asyncio.TimerHandle] = []
 
         def give_up() -> None:

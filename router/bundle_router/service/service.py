@@ -98,7 +98,8 @@ async def serve(
     )
     metrics = ServiceMetrics(lambda: requests.under_way)
     async with contextlib.AsyncExitStack() as stack:
-        report, traces = router.endpoint.report, settings.traces
+        report = router.endpoint.report
+        traces = settings.traces
         spans = await asyncio.to_thread(SpanExport, traces) if traces is not None else None
         telemetry = Telemetry(metrics, spans, report, lambda: router.catalog.servers)
         stack.push_async_callback(asyncio.to_thread, telemetry.close)

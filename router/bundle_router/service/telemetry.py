@@ -54,7 +54,8 @@ class Telemetry:
 
     async def decision(self, work: Awaitable[Decision], traceparent: str | None = None) -> Decision:
         """Await a decision and report it."""
-        began_ns, began = time.time_ns(), time.perf_counter()
+        began_ns = time.time_ns()
+        began = time.perf_counter()
         decision = await work
         elapsed_s = time.perf_counter() - began
         self.metrics.decided(decision, elapsed_s)
@@ -77,7 +78,8 @@ class Telemetry:
         """Await a call by a tool's canonical or exposed name, and report it, also if it is
         cancelled.
         """
-        began_ns, began = time.time_ns(), time.perf_counter()
+        began_ns = time.time_ns()
+        began = time.perf_counter()
         try:
             result = await work
         except asyncio.CancelledError:

@@ -61,10 +61,8 @@ def declared_files(local: LocalServers | None) -> list[ConfigFile]:
     for name, server in (local or {}).items():
         if not isinstance(server, LocalServer):
             continue
-        where, advice = (
-            f"local server {name!r}",
-            'LocalServer([get_ticket], "Read tickets.", effects=["read"])',
-        )
+        where = f"local server {name!r}"
+        advice = 'LocalServer([get_ticket], "Read tickets.", effects=["read"])'
         for what in ("effects", "examples"):
             expect(f"{where}: {what}", getattr(server, what), (list, tuple), advice)
         expect(f"{where}: bundle", server.bundle, str, 'bundle="support.tickets", or leave it out')

@@ -113,7 +113,8 @@ class EndpointAccess:
         Raises UnknownRun.
         """
         state = await self._engines.of(run_id).state_async(run_id)
-        recorded, now = state.decided.facts, state.facts
+        recorded = state.decided.facts
+        now = state.facts
         known = [
             (facts.capabilities, facts.unavailable, facts.drifted) for facts in (recorded, now)
         ]

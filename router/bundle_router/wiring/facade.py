@@ -125,7 +125,8 @@ class Router:
         self._snapshot = newer.snapshot
         if newer.engines.newest.catalog.revision == self.catalog.revision:
             return False
-        self._older[known.first], self._selector = self._selector, newer.selector
+        self._older[known.first] = self._selector
+        self._selector = newer.selector
         known.supersede(newer.engines)
         return True
 

@@ -81,7 +81,8 @@ class PinnedCatalog:
         if stamp == self._stamp:
             return False
         self._stamp = stamp
-        before, self.pins = self.pins, self._files.read_all(self._servers)
+        before = self.pins
+        self.pins = self._files.read_all(self._servers)
         return before != self.pins
 
     def renew(

@@ -73,7 +73,8 @@ class SearchMaker:
             raise NotInstalled(
                 f"search needs {missing.name}", advice="install bundle-router anew"
             ) from None
-        texts, analyzer = _searchable_texts(catalog), Analyzer(english_stemmer())
+        texts = _searchable_texts(catalog)
+        analyzer = Analyzer(english_stemmer())
         revision = texts.revision(*made_with)
         index = self._update_index(texts, analyzer, revision) or _build_index(
             texts, analyzer, revision
@@ -208,7 +209,8 @@ def make_search_for(
 
     Blocks while new texts are embedded. Raises NotInstalled as `make_search` does.
     """
-    search, embedder = make_search(catalog), open_embedder(catalog)
+    search = make_search(catalog)
+    embedder = open_embedder(catalog)
     if embedder is None and (memories is None or not memories.recollections):
         return search
     diagnostics = open_diagnostics(catalog, open_redactor(catalog))
@@ -251,7 +253,8 @@ def open_meanings(
     """Return the client of the config's embedder, for steps and for `memories`; None where the
     config names none.
     """
-    chosen, embedder = catalog.settings.search.embeddings, open_embedder(catalog)
+    chosen = catalog.settings.search.embeddings
+    embedder = open_embedder(catalog)
     unused = not catalog.settings.search.ranks_by_meaning and (
         memories is None or not memories.recollections
     )

@@ -109,11 +109,13 @@ def admitted_now(
     from bundle_router.errors import ToolFailure
 
     redactor = open_redactor(catalog)
-    diagnostics, workspace = open_diagnostics(catalog, redactor), Path.cwd()
+    diagnostics = open_diagnostics(catalog, redactor)
+    workspace = Path.cwd()
     sessions = PinnedServers(
         catalog, SystemClock(), diagnostics, redactor, development=development, workspace=workspace
     ).sessions
-    count, places = token_counter(), asyncio.Semaphore(AT_ONCE)
+    count = token_counter()
+    places = asyncio.Semaphore(AT_ONCE)
 
     async def one(server: Server) -> tuple[Server, Admitted | str]:
         async with places:

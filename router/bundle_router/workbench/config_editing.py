@@ -220,10 +220,8 @@ class ConfigEditor:
         self, problems: tuple[Problem, ...], new: Catalog, places: Places, most: int
     ) -> Preview:
         old = self._in_force()
-        diff, edits = (
-            privilege_diff(old or Catalog(), new),
-            config_edits(old, new) if old is not None else (),
-        )
+        diff = privilege_diff(old or Catalog(), new)
+        edits = config_edits(old, new) if old is not None else ()
         preview = Preview(problems, diff, None, places, in_force_invalid=old is None, edits=edits)
         if self._runs is None or most <= 0:
             return preview
@@ -307,7 +305,8 @@ class ConfigEditor:
         from bundle_router.adapters.text_files import lock_folder
 
         with lock_folder(self.folder):
-            read, (by, reason, acknowledged) = self._read(), who
+            read = self._read()
+            (by, reason, acknowledged) = who
             changed = {
                 name: text
                 for name, text in drafts.items()
@@ -433,7 +432,8 @@ def _replay_newest(
 
     Return their changes, whether there are more, and the broken runs.
     """
-    replays, behaviour = open_replays(archive, new, 5), Behaviour(5)
+    replays = open_replays(archive, new, 5)
+    behaviour = Behaviour(5)
     unread: list[str] = []
     ids = [run.run_id for run in archive.runs()]
     for position, run_id in enumerate(ids):

@@ -113,10 +113,8 @@ class ModelTrials:
         from bundle_router.engine.selecting import SearchSelector, StagedSelector
 
         settings = self.catalog.settings
-        clock, diagnostics = (
-            SystemClock(),
-            open_diagnostics(self.catalog, open_redactor(self._ask_model)),
-        )
+        clock = SystemClock()
+        diagnostics = open_diagnostics(self.catalog, open_redactor(self._ask_model))
         meanings = open_meanings(self.catalog, clock, diagnostics, self.memories)
         search = SearchSelector(SearchMaker(), diagnostics, self.memories, meanings=meanings)
         stack.push_async_callback(search.close)

@@ -105,7 +105,9 @@ def review(
 
     if not servers:
         return
-    everyone, later, reviews = Neighbourhood(catalog.cards.values()), Neighbourhood(()), []
+    everyone = Neighbourhood(catalog.cards.values())
+    later = Neighbourhood(())
+    reviews = []
     answers: Iterable[tuple[Server, Admitted | str]] = admitted_now(
         catalog, servers, development=development
     )
@@ -227,7 +229,8 @@ def _quoted(text: str) -> Iterator[str]:
 
 def json_of(reviewed: Review) -> dict[str, Any]:
     """Return the review as JSON values."""
-    compared, added = reviewed.comparison, reviewed.added
+    compared = reviewed.comparison
+    added = reviewed.added
     is_new = reviewed.admitted is not None and reviewed.pins is None
     return {
         "server": reviewed.server.name,

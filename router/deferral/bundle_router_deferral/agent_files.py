@@ -51,7 +51,9 @@ class AgentFiles:
     """
 
     def __init__(self, home: Path, environment: Mapping[str, str], managed: Path = MANAGED) -> None:
-        self.home, self.environment, self.managed = home, environment, managed
+        self.home = home
+        self.environment = environment
+        self.managed = managed
         named = environment.get("CLAUDE_CONFIG_DIR")
         self.folder = Path(named) if named else home / ".claude"
         self._user_file = (self.folder if named else home) / ".claude.json"
@@ -139,7 +141,8 @@ class TranscriptReader:
 
     def __init__(self, table: CauseTable, count: Counter | None = None) -> None:
         self.lines = self.damaged = self.unreadable = self.at = 0
-        self._table, self._count = table, count
+        self._table = table
+        self._count = count
         self._seen = RecentIds()
         self._refused: dict[str, int] = {}
 

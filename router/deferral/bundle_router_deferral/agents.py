@@ -64,7 +64,9 @@ class AgentPlaces:
     """The files in which the known agents configure their upstream."""
 
     def __init__(self, home: Path, folder: Path, environment: Mapping[str, str]) -> None:
-        self.home, self.folder, self.environment = home, folder, environment
+        self.home = home
+        self.folder = folder
+        self.environment = environment
         named = environment.get("CLAUDE_CONFIG_DIR")
         self.claude = Path(named) if named else home / ".claude"
 

@@ -53,7 +53,8 @@ class VersionedRow(BaseModel):
         recent.
         """
         number = version_number(version) or (9, 9, 9)
-        first, last = version_number(self.since), version_number(self.until)
+        first = version_number(self.since)
+        last = version_number(self.until)
         return (first is None or number >= first) and (last is None or number <= last)
 
 
@@ -194,7 +195,8 @@ class RequestJudgement:
 
 def judge(request: RequestFacts, settings: AgentSettings, table: CauseTable) -> RequestJudgement:
     """Return the state of a request and, if it is off, the cause."""
-    state, evidence = request.state, request.evidence
+    state = request.state
+    evidence = request.evidence
     if state == "unknown":
         state, evidence = _by_inventory(request, settings)
     if state != "off":

@@ -105,13 +105,12 @@ class Group:
         self.requests += 1
         self.sessions.add(hash(request.session))
         if not self.first or request.time < self.first:
-            self.first, self.first_version = request.time, request.version
+            self.first = request.time
+            self.first_version = request.version
         if request.time >= self.last:
-            self.last, self.last_version, self.detail = (
-                request.time,
-                request.version,
-                judgement.detail,
-            )
+            self.last = request.time
+            self.last_version = request.version
+            self.detail = judgement.detail
         if request.tools is None:
             return
         self.sized += 1
@@ -275,7 +274,8 @@ class Audit:
     def _unused_findings(self) -> list[Finding]:
         found = []
         for server, pinned in sorted(self.pinned.items()):
-            calls, sessions = self._calls[server], len(pinned.sessions)
+            calls = self._calls[server]
+            sessions = len(pinned.sessions)
             if calls >= CALLS_A_SESSION * sessions:
                 continue
             mark = next((mark for mark in self._always.values() if mark.server == server), None)
@@ -352,7 +352,8 @@ class RouterSavings:
         if record.get("type") != "route.decided":
             return
         exposure = record["exposure"]
-        shown, everything = exposure["tokens"], exposure["all_tokens"]
+        shown = exposure["tokens"]
+        everything = exposure["all_tokens"]
         if not isinstance(shown, int) or not isinstance(everything, int):
             raise TypeError("exposure")
         self.decisions += 1

@@ -235,7 +235,8 @@ def split_events(data: bytes, *, final: bool = False) -> tuple[list[bytes], byte
     if b"\r" not in data:
         parts = data.split(b"\n\n")
         return [part + b"\n\n" for part in parts[:-1]], parts[-1]
-    events, at = [], 0
+    events = []
+    at = 0
     end = (
         len(data) if final or not data.endswith(b"\r") else len(data) - 1
     )  # `\r` may be half of `\r\n`
@@ -445,7 +446,8 @@ class StreamFilter:
         self._earlier = so_far
         self._earlier_output += int(self.usage.get("output_tokens") or 0)
         self._by_index, self._inputs, self._shown, self._hidden = {}, {}, {}, set()
-        self._may_continue, self.paused = may_continue, False
+        self._may_continue = may_continue
+        self.paused = False
         self._rest = b""
         self._reading = True
         return so_far

@@ -232,7 +232,8 @@ class Journal:
         found = self._disk.read(path)
         if found != edit.before:
             raise RequestError(f"{path} was changed after the plan was made", advice="plan again")
-        mode, owner = edit.mode or PRIVATE, [os.geteuid(), os.getegid()]
+        mode = edit.mode or PRIVATE
+        owner = [os.geteuid(), os.getegid()]
         if found is not None:
             status = path.stat()
             if not stat.S_ISREG(status.st_mode) or not status.st_mode & stat.S_IWUSR:
@@ -242,7 +243,8 @@ class Journal:
                     f"{path} has several hard links, so it is left as it is",
                     advice="edit it by hand",
                 )
-            mode, owner = stat.S_IMODE(status.st_mode), [status.st_uid, status.st_gid]
+            mode = stat.S_IMODE(status.st_mode)
+            owner = [status.st_uid, status.st_gid]
         backup = None if found is None else f"backups/{identity}/{number}"
         return {
             "path": str(path),

@@ -190,7 +190,8 @@ def set_member(text: str, keys: Sequence[str], value: Any) -> str:
     if not siblings:
         end = text.index("}", at)
         return text[: at + 1] + f"{json.dumps(keys[-1])}: {shown}" + text[end:]
-    first, last = siblings[0], siblings[-1]
+    first = siblings[0]
+    last = siblings[-1]
     gap = text[at + 1 : first.key_start]
     key_end = scanstring(text, first.key_start + 1, True)[1]
     colon = text[key_end : first.start]

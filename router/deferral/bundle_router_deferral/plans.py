@@ -148,7 +148,9 @@ def _mask_values(data: bytes) -> list[str]:
 
 
 def _mask(line: str) -> str:
-    shown, at, key = [], 0, ""
+    shown = []
+    at = 0
+    key = ""
     for found in _STRING.finditer(line):
         shown.append(line[at : found.start()])
         at = found.end()

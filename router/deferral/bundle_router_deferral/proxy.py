@@ -79,12 +79,10 @@ class DeferralProxy:
         numbers: NumbersLog | None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._upstream, self._rewriter, self._store, self._numbers = (
-            upstream,
-            rewriter,
-            store,
-            numbers,
-        )
+        self._upstream = upstream
+        self._rewriter = rewriter
+        self._store = store
+        self._numbers = numbers
         self._clock = clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -254,7 +252,8 @@ class DeferralProxy:
         later one ends the stream.
         """
         stream = StreamFilter(placeholders=deferred.placeholders, may_continue=True)
-        began, noted = False, 0
+        began = False
+        noted = 0
         try:
             for rounds in range(MAX_CONTINUATIONS + 1):
                 async for piece in answer.pieces(decoded=True):

@@ -140,7 +140,8 @@ class RequestRewriter:
         ]
         wanted = [key for some in keys for key in some]
         hidden = recall(wanted) if wanted else {}
-        called, searched = set[str](), set[str]()
+        called = set[str]()
+        searched = set[str]()
         edits: list[tuple[int, int, str]] = []
         restored = 0
         for message, message_keys in zip(messages, keys, strict=True):
@@ -265,7 +266,8 @@ def _order(tools: Sequence[Element], text: str, deferred: frozenset[str]) -> tup
     staying = [row for row, goes_late in zip(raw, is_late, strict=True) if not goes_late]
     search = json.dumps({"type": SEARCH_TYPE, "name": SEARCH_NAME}, separators=(",", ":"))
     upfront = [search, *(part for _value, part in staying)]
-    late, moved = [], None
+    late = []
+    moved = None
     for (value, part), goes_late in zip(raw, is_late, strict=True):
         if goes_late:
             if value.get("cache_control") is not None:
@@ -297,7 +299,8 @@ def _obstacle(tools: Iterable[Element]) -> str:
         tool = element.value
         if not isinstance(tool, dict):
             return "not read"
-        name, kind = str(tool.get("name", "")).lower(), str(tool.get("type", ""))
+        name = str(tool.get("name", "")).lower()
+        kind = str(tool.get("type", ""))
         if tool.get("defer_loading") or kind.startswith("tool_search_tool") or name in NATIVE_NAMES:
             return "native"
         if name == SEARCH_NAME or kind == "mcp_toolset":

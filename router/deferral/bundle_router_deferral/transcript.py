@@ -178,7 +178,8 @@ def measure_tools(
     """
     rows: dict[str, list[int]] = {}
     loose = [0, 0, 0]
-    deferred, searchable = 0, False
+    deferred = 0
+    searchable = False
     for tool in tools:
         name = str(tool.get("name", ""))
         searchable = (
@@ -216,7 +217,8 @@ class Transcript:
         count: Counter | None = None,
     ) -> None:
         self.lines = self.damaged = 0
-        self._builtins, self._count = builtins, count
+        self._builtins = builtins
+        self._count = count
         self._seen = seen or RecentIds()
         self._refused = {} if refused is None else refused
         """Sessions in which deferral was refused, and the process (of the main transcript) that saw
@@ -329,7 +331,8 @@ class Transcript:
                 self._refused[self._session] = self._process
         if len(self._last) >= OPEN_REQUESTS:
             self._last.clear()
-        self._last[source], self._quiet = request, True
+        self._last[source] = request
+        self._quiet = True
 
     def _begin_process(self) -> None:
         """Begin a new process, for which the last one's state need not apply."""
@@ -341,7 +344,8 @@ class Transcript:
         message = record["message"]
         if message.get("model") == "<synthetic>" or record.get("isApiErrorMessage"):
             return  # the client's own text about an error, no answer
-        identity, content = message["id"], message["content"]
+        identity = message["id"]
+        content = message["content"]
         if not isinstance(identity, str) or not isinstance(content, list):
             raise TypeError("message")
         usage = _usage(message.get("usage") or {})
@@ -350,7 +354,9 @@ class Transcript:
             request = self._answered_request(record, identity)
             if request is None:
                 return
-            request.message, request.outcome, request.usage = identity, "served", usage
+            request.message = identity
+            request.outcome = "served"
+            request.usage = usage
             request.model = request.model or str(message.get("model") or "")
             request.sub_agent = request.sub_agent or bool(record.get("isSidechain"))
             request.cwd = request.cwd or self._cwd
@@ -419,7 +425,8 @@ class Transcript:
 
     def _apply_snapshot(self, request: _Open) -> None:
         if request.evidence in ("none", "search") and self._snapshot is not None:
-            request.evidence, request.tools = "snapshot", self._snapshot
+            request.evidence = "snapshot"
+            request.tools = self._snapshot
             request.on = self._snapshot.searchable or self._snapshot.deferred > 0
 
     def _settle(self, request: _Open) -> RequestFacts:
@@ -448,7 +455,8 @@ class Transcript:
 
 def _prove(request: _Open) -> None:
     if request.evidence == "none":
-        request.evidence, request.on = "search", True
+        request.evidence = "search"
+        request.on = True
 
 
 def _tools(value: Any) -> list[dict[str, Any]]:

@@ -393,14 +393,16 @@ class RunArchive(ABC):
             raise CorruptRun(f"run {run_id!r} is not as it was written: {why}", advice=ADVICE)
 
     def _verify(self, run_id: str, *, artifacts: bool) -> VerifyReport:
-        place, state = self.path_text(run_id), self.summary(run_id).state
+        place = self.path_text(run_id)
+        state = self.summary(run_id).state
         kept, faults = self._kept_head(run_id)  # before the lines, which may become more meanwhile
         head, problems, notes, revisions = self._verify_header(run_id, place)
         files = self.lines(run_id)
         while (again := self._verify_header(run_id, place))[
             0
         ] != head:  # opened or closed meanwhile: read again
-            (head, problems, notes, revisions), files = again, self.lines(run_id)
+            (head, problems, notes, revisions) = again
+            files = self.lines(run_id)
         problems += faults
         named: set[str] = set()
         files = {name: _note_names(lines, named, revisions) for name, lines in files.items()}
@@ -422,7 +424,8 @@ class RunArchive(ABC):
             ]
             missing = named - {artifact.sha256 for artifact in kept_artifacts.iter()}
             problems += [f"artifact {sha256} is gone" for sha256 in sorted(missing)]
-        broken, torn_ends = checked.broken, self.torn(run_id)
+        broken = checked.broken
+        torn_ends = self.torn(run_id)
         self.path_text(run_id)  # raises UnknownRun: what was deleted meanwhile is not damaged
         if self.heads is not None and kept is None and not faults and checked.count:
             problems.append(NO_HEAD)

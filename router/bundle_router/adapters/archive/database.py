@@ -265,12 +265,11 @@ class PostgresArchive(RunArchive):
             for file, name in FILES.items():
                 for line in source.lines(run_id)[name]:
                     record = parse(line)
-                    kind, key, branch = (
-                        str(record.get("type", "")),
-                        record.get("key"),
-                        record.get("branch"),
-                    )
-                    attempt, text = record.get("attempt") or 1, line[:-1].decode("ascii")
+                    kind = str(record.get("type", ""))
+                    key = record.get("key")
+                    branch = record.get("branch")
+                    attempt = record.get("attempt") or 1
+                    text = line[:-1].decode("ascii")
                     rows.write_row(
                         (
                             run_id,

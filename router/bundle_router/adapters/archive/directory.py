@@ -292,7 +292,8 @@ def _size(path: Path) -> int:
 
 def _stamp(run_dir: str) -> RunStamp:
     """Return the sizes of the record files, and inode and time of each relevant file."""
-    sizes, names = 0, []
+    sizes = 0
+    names = []
     for name in (*FILES.values(), "run.json", LABELS):
         try:
             status = os.lstat(
@@ -374,7 +375,8 @@ def _other_writer(fd: int) -> int | None:
 
 def _tree_bytes(path: Path) -> int:
     """Return the total bytes of all files below a directory. Links are counted, not followed."""
-    total, folders = 0, [os.fspath(path)]
+    total = 0
+    folders = [os.fspath(path)]
     while folders:  # however deep
         with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
             for entry in entries:

@@ -164,7 +164,8 @@ class HeadKeepingStore:
     """
 
     def __init__(self, store: Any, heads: FolderHeads) -> None:
-        self._store, self._heads = store, heads
+        self._store = store
+        self._heads = heads
 
     def open(self, run_id: str) -> HeadKeepingLog | None:
         log = self._store.open(run_id)
@@ -186,7 +187,9 @@ class HeadKeepingLog:
     """A run log whose appends are acknowledged only after the head is stored."""
 
     def __init__(self, log: Any, run_id: str, heads: FolderHeads) -> None:
-        self._log, self._run_id, self._heads = log, run_id, heads
+        self._log = log
+        self._run_id = run_id
+        self._heads = heads
         self._holds_head = False
 
     def append(

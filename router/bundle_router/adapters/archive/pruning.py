@@ -63,7 +63,8 @@ def prune(
         except StorageError as error:
             if error.kind == "unreachable":
                 raise
-            failed, reason = failed or error, error.message
+            failed = failed or error
+            reason = error.message
         if reason:
             kept.append((run.run_id, reason))
         else:

@@ -73,7 +73,8 @@ def _write_files(source: RunArchive, run_id: str, folder: Path) -> None:
         _write(folder / name, lines)
     if labels := source.labels(run_id):
         _write(folder / LABELS, ((label_line(label) + "\n").encode("ascii") for label in labels))
-    kept, target = source.artifacts(run_id), RunArtifacts(folder)
+    kept = source.artifacts(run_id)
+    target = RunArtifacts(folder)
     for artifact in kept.iter():
         target.put(kept.get(artifact.sha256))
     _write(folder / "run.json", [header.to_text().encode("ascii")])

@@ -64,7 +64,8 @@ def find_model(source: str) -> ModelFiles:
         weights = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
         if weights is None:
             raise UnusableModel(f"{folder} holds none of {', '.join(WEIGHTS)}")
-        pooling, prompts = _pooling(folder), _prompts(folder)
+        pooling = _pooling(folder)
+        prompts = _prompts(folder)
         settings = _json_if_there(folder / "sentence_bert_config.json")
         limit = min(MAX_WORD_PIECES, int(config.get("max_position_embeddings", MAX_WORD_PIECES)))
         pieces = min(limit, int(settings.get("max_seq_length") or limit))

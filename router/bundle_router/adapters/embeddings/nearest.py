@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _MASKS: Final = 64
-FEW, ENOUGH, USUAL = 16, 512, 0.3
+FEW = 16
+ENOUGH = 512
+USUAL = 0.3
 """Texts that are too few to tell a model's least cosine by, that suffice, and a least cosine that
 changes nothing.
 """
@@ -49,7 +51,8 @@ class DenseVectors:
         matrix = self._matrices.get(collection)
         if matrix is None or not matrix.ids or k <= 0 or (within is not None and not within):
             return ()
-        near, least = matrix.nearest(vector, k, within), self._least
+        near = matrix.nearest(vector, k, within)
+        least = self._least
         return [
             NearDocument(id_, round((c - least) / (1.0 - least), DIGITS))
             for id_, c in near

@@ -153,7 +153,8 @@ class _Model:
         ]  # tokenizers take no lone surrogate
         rows = [encoding.ids for encoding in self._tokenizer.encode_batch(clean)]
         width = max(map(len, rows))
-        ids, mask = np.zeros((len(rows), width), np.int64), np.zeros((len(rows), width), np.int64)
+        ids = np.zeros((len(rows), width), np.int64)
+        mask = np.zeros((len(rows), width), np.int64)
         for row, pieces in enumerate(rows):
             ids[row, : len(pieces)] = pieces
             mask[row, : len(pieces)] = 1
@@ -224,10 +225,8 @@ class _Bert:
         import numpy as np
 
         w = self._tensors
-        places, kinds = (
-            w["embeddings.position_embeddings.weight"],
-            w["embeddings.token_type_embeddings.weight"],
-        )
+        places = w["embeddings.position_embeddings.weight"]
+        kinds = w["embeddings.token_type_embeddings.weight"]
         state = w["embeddings.word_embeddings.weight"][ids] + places[: ids.shape[1]] + kinds[0]
         state = self._normalise_layer(state, "embeddings.LayerNorm")
         hidden = np.where(mask[:, None, None, :] == 1, np.float32(0), np.float32(-1e9))

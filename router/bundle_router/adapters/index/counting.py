@@ -167,7 +167,8 @@ def _set_durations(connection: Connection) -> None:
     """Set the duration of each run. The two databases have different expressions for it."""
     from sqlalchemy import bindparam, select
 
-    runs, sources = tables()["runs"].__table__, tables()["sources"].__table__
+    runs = tables()["runs"].__table__
+    sources = tables()["sources"].__table__
     changed = select(runs.c.run_id, runs.c.began, runs.c.ended).where(
         runs.c.run_id.in_(select(sources.c.run_id).where(sources.c.dirty))
     )

@@ -103,7 +103,8 @@ class Exposures:
 
 def _key(record: Mapping[str, Any]) -> str:
     """Return everything that determines an exposure, as text."""
-    step, activation = record.get("step"), record.get("activation")
+    step = record.get("step")
+    activation = record.get("activation")
     after = activation.get("after") if isinstance(activation, Mapping) else None
     bundles = record.get("bundles")
     shown = (

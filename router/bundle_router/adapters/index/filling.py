@@ -89,7 +89,8 @@ def index_runs(
     try:
         with translate_errors("written"), writing(engine) as connection:
             prepare(connection, named=named)
-            filling, stamps = _Filling(connection, archive), archive.stamps()
+            filling = _Filling(connection, archive)
+            stamps = archive.stamps()
             for run_id in run_ids:
                 if named:
                     forget_run(connection, run_id)
@@ -103,11 +104,9 @@ def index_runs(
             filling.end()
     finally:
         engine.dispose()
-    shown_url, counts, problems = (
-        engine.url.render_as_string(hide_password=True),
-        filling.counts,
-        filling.problems,
-    )
+    shown_url = engine.url.render_as_string(hide_password=True)
+    counts = filling.counts
+    problems = filling.problems
     return IndexBuild(
         shown_url,
         filling.runs,
@@ -241,7 +240,8 @@ class _Filling:
         """Return the row builder of a run with the decisions and unfinished calls of earlier
         reads.
         """
-        decisions, calls = tables()["decisions"].__table__, tables()["calls"].__table__
+        decisions = tables()["decisions"].__table__
+        calls = tables()["calls"].__table__
         seqs = {
             row.decision_id: row.seq
             for row in self._connection.execute(
@@ -261,7 +261,9 @@ class _Filling:
         return rows
 
     def _take(self, run_id: str, source: _Source, stamp: RunStamp, rows: RunRows) -> None:
-        positions, head, problem = dict(source.positions), source.head, ""
+        positions = dict(source.positions)
+        head = source.head
+        problem = ""
         try:
             for record in self._archive.records_after(run_id, positions):
                 head = str(record.get("hash", ""))
@@ -281,7 +283,9 @@ class _Filling:
             problem = error.message
             self.problems.append((run_id, problem))
             self.drop(run_id)
-            positions, head, rows = {}, "", RunRows(run_id)
+            positions = {}
+            head = ""
+            rows = RunRows(run_id)
         for table, row in rows.unfinished_calls():
             self._add(run_id, table, row)
         self._add_labels(run_id, rows)

@@ -263,7 +263,8 @@ def record_rows(ask: Ask, where: str, query: RecordQuery) -> tuple[list[dict[str
     their number.
     """
     filters = _STEP_FILTERS if query.of == "steps" else _CALL_FILTERS
-    parts, bound = [where], {}
+    parts = [where]
+    bound = {}
     for at, (name, value) in enumerate(query.equal):
         parts.append(filters[name].replace("{v}", f":e{at}").replace("{p}", PREFIX))
         bound[f"e{at}"] = value

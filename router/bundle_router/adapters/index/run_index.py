@@ -175,7 +175,8 @@ class RunIndex:
                 found = refresh(self._archive, self._engine, self._report_progress)
                 self.stale = ""
             except StorageError as error:
-                found, self.stale = None, error.message
+                found = None
+                self.stale = error.message
             self._looked = time.monotonic()
             self._took = self._looked - at
             return found

@@ -32,7 +32,8 @@ def _all_fit(place: ValuePlace, verdicts: Iterable[bool]) -> bool:
 
 
 def _type(check: ValueCheck, names: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
-    value, kind = place.value, place.kind
+    value = place.value
+    kind = place.kind
     check.spend(len(names) // 8)
     for name in names if isinstance(names, list) else (names,):
         if name == kind or (
@@ -135,7 +136,8 @@ def _limit(
         size = size_of(place.value)
         if holds(size, _number(limit)):
             return True
-        value, wanted = display_value(place.value), display_value(limit)
+        value = display_value(place.value)
+        wanted = display_value(limit)
         return check.report(place, words.format(value=value, size=size, limit=wanted))
 
     return check_limit
@@ -194,10 +196,12 @@ def _pattern(
 
 def _items(check: ValueCheck, _argument: Any, schema: Mapping[str, Any], place: ValuePlace) -> bool:
     """Check `prefixItems`, `items` and `additionalItems` together: each item against its schema."""
-    items, rest = schema.get("items", True), schema.get("items")
+    items = schema.get("items", True)
+    rest = schema.get("items")
     prefix = schema.get("prefixItems", ()) if check.schema.draft >= 2020 else ()
     if isinstance(items, list):
-        prefix, rest = items, schema.get("additionalItems")
+        prefix = items
+        rest = schema.get("additionalItems")
     inner = prefix if rest is None else chain(prefix, repeat(rest))
     parts = enumerate(zip(inner, place.value, strict=False))
     fine = _all_fit(
@@ -270,7 +274,8 @@ def _properties(
     """Check `properties`, `patternProperties` and `additionalProperties` together: each name
     against its schemas.
     """
-    properties, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
+    properties = schema.get("properties", {})
+    patterns = schema.get("patternProperties", {})
     additional = schema.get("additionalProperties")
     extra: list[str] = []
     fine = True

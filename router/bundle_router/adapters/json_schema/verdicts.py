@@ -413,7 +413,8 @@ def _flat(
     """Return the required names, and what each property and any other may be without a further
     check: types, and texts of an `enum`. None if another keyword of the schema applies.
     """
-    properties, required = schema.get("properties", {}), schema.get("required", [])
+    properties = schema.get("properties", {})
+    required = schema.get("required", [])
     rest = schema.get("additionalProperties", True)
     is_flat = schema.get("type") == "object" and not (KEYWORDS.keys() & schema.keys()) - _FLAT
     if (

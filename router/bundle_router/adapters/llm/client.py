@@ -246,7 +246,8 @@ class LiteLlm:
 
         Adds what instructor need not know.
         """
-        libraries, exchange = self._require_libraries(), _exchange.get()
+        libraries = self._require_libraries()
+        exchange = _exchange.get()
         model = exchange.model
         _make_strict(request)
         exchange.response = response = await libraries.litellm.acompletion(

@@ -89,7 +89,9 @@ class LiteLlmEmbedder:
     def __init__(
         self, model: str, *, base_url: str | None = None, key_env: str | None = None
     ) -> None:
-        self._model, self._base_url, self._key_env = model, base_url, key_env
+        self._model = model
+        self._base_url = base_url
+        self._key_env = key_env
         self._lock = threading.Lock()
         self._thread = LoopThread("bundle-router-embedder", abandon_after_s=GRACE_S * 5)
         self._ready: asyncio.Task[bool] | None = None
@@ -191,7 +193,8 @@ class LiteLlmEmbedder:
     async def _embed_once(
         self, budget: Allowance, texts: list[str], base_url: str | None, way: Way, key: str | None
     ) -> list[tuple[float, ...]]:
-        libraries, session = self._libraries, self._session
+        libraries = self._libraries
+        session = self._session
         assert libraries is not None  # noqa: S101 - _prepare ran before
         assert session is not None  # noqa: S101 - opened with the libraries
         token = allowance.set(budget)

@@ -112,10 +112,8 @@ def metered(litellm: Any, response: Any, model: str, reply: ModelReply) -> Model
     price list (0: unknown, or the counts are invalid).
     """
     usage = getattr(response, "usage", None)
-    prompt_tokens, output_tokens = (
-        _count(getattr(usage, "prompt_tokens", 0)),
-        _count(getattr(usage, "completion_tokens", 0)),
-    )
+    prompt_tokens = _count(getattr(usage, "prompt_tokens", 0))
+    output_tokens = _count(getattr(usage, "completion_tokens", 0))
     try:
         cost = (
             float(

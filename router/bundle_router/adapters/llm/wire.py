@@ -93,7 +93,8 @@ def is_overloaded(answer: bytes | bytearray) -> bool:
         return False  # litellm refuses it at once
     if (not isinstance(top, dict) or "error" in top) and len(answer) > MAX_ERROR_BYTES:
         return True
-    todo, count = [("", top)], 1
+    todo = [("", top)]
+    count = 1
     while todo and count <= MAX_VALUES:
         name, value = todo.pop()
         if (
@@ -136,7 +137,8 @@ def open_session(*, max_bytes: int = MAX_BYTES, vectors: bool = False) -> Client
         async def read(self, n: int = -1) -> bytes:
             if n >= 0:
                 return bytes(await self._reader.read(n))
-            is_error, answer = self._response.status >= 400, bytearray()
+            is_error = self._response.status >= 400
+            answer = bytearray()
             limit = (
                 max_bytes
                 if not is_error

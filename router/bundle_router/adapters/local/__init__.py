@@ -277,7 +277,9 @@ class LocalSessions:
     ) -> RawResult:
         del scope  # local tools keep nothing between calls
         entry = self._tool(server, tool)
-        begun, abandoned, called_at = list[float](), list[bool](), time.monotonic()
+        begun = list[float]()
+        abandoned = list[bool]()
+        called_at = time.monotonic()
         loop = asyncio.get_running_loop()
         timer: asyncio.TimerHandle
         task: asyncio.Task[RawResult] | None = None

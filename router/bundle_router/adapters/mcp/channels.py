@@ -101,7 +101,8 @@ class Channel(asyncio.BufferedProtocol):
                 "unreachable", "the server closed the connection before anything was sent"
             )
         self.reusable = False
-        self._response, response.end = response, self._end
+        self._response = response
+        response.end = self._end
         self._buffer = self._own_buffer
         self._parser = httptools.HttpResponseParser(self)
         self._headers: Headers = {}
@@ -213,7 +214,8 @@ class Channel(asyncio.BufferedProtocol):
 
     def on_message_complete(self) -> None:
         if not self._status:  # an interim response
-            self._headers, self._head_bytes = {}, 0
+            self._headers = {}
+            self._head_bytes = 0
             return
         self.reusable = self._parser.should_keep_alive()
         self._response = None
@@ -336,7 +338,8 @@ class ChannelPool:
         return channel
 
     def close(self) -> None:
-        self._closed, self._keep = True, 0
+        self._closed = True
+        self._keep = 0
         if self._sweep is not None:
             self._sweep.cancel()
         while self._idle:

@@ -260,7 +260,8 @@ class Connection:
                 UnicodeEncodeError
             ):  # half a pair of surrogates would be in a header: it is replaced below
                 pass
-        loop, exchange = asyncio.get_running_loop(), RequestState(client=client)
+        loop = asyncio.get_running_loop()
+        exchange = RequestState(client=client)
 
         def server_time() -> float:
             return (now := loop.time()) - exchange.own_s(now) - self._shared.own_s(now)
@@ -335,7 +336,8 @@ class Connection:
             raise ServerFault(
                 "protocol_error", f"{type(error).__name__} in the transport", sent=True
             ) from error
-        answer, exchange.answer = exchange.answer, None
+        answer = exchange.answer
+        exchange.answer = None
         return (
             read_result(answer, answer.get("id")) if answer is not None and not result else result
         )

@@ -233,7 +233,8 @@ def read_answer(
             )
         text = f"{name} asked for more input in the middle of the call, which is not supported."
         return RawResult((Text(text),), "tool_error", "input_required")
-    blocks, failed = blocks_of(raw, max_blocks), raw.get("isError")
+    blocks = blocks_of(raw, max_blocks)
+    failed = raw.get("isError")
     if unknown := _why_unknown(name, raw):
         return RawResult((Text(unknown), *blocks), "tool_error", "protocol_error", answer)
     return RawResult(blocks, "tool_error" if failed else "ok", "failed" if failed else "", answer)
@@ -244,9 +245,11 @@ def read_reply(name: str, raw: dict[str, Any], client: Client | None) -> ServerR
     answer = ServerReply(raw)
     if answer.wants_input:
         wanted = why_unanswerable(raw, client or Client(may_be_asked=False))
-        code, text = "input_required", wanted and _no_input(name, wanted)
+        code = "input_required"
+        text = wanted and _no_input(name, wanted)
     else:
-        code, text = "protocol_error", _why_unknown(name, raw)
+        code = "protocol_error"
+        text = _why_unknown(name, raw)
     return ServerReply(outcome="tool_error", code=code, text=text) if text else answer
 
 

@@ -108,7 +108,8 @@ class Guards:
             raise Busy
         if verdict == "run":
             return
-        is_turn, left = False, max(deadline - loop.time(), 0.0)
+        is_turn = False
+        left = max(deadline - loop.time(), 0.0)
         timer = loop.call_later(left, lambda: None if waiter.done() else waiter.set_result(False))
         try:
             is_turn = await waiter
@@ -207,7 +208,9 @@ class Hub:
         timeout_s: float,
     ) -> RawResult:
         """Call a tool. Server failures are returned, never raised."""
-        name, loop, queued_ms = f"{server.name}.{tool}", asyncio.get_running_loop(), -1.0
+        name = f"{server.name}.{tool}"
+        loop = asyncio.get_running_loop()
+        queued_ms = -1.0
         asked_at = loop.time()
 
         async def work(deadline: float) -> RawResult:
@@ -241,25 +244,23 @@ class Hub:
         open_now = ready[1].at_once(scope.client) if ready is not None else None
         if ready is None or open_now is None or is_traced() or budget_left(arguments, PIECE) < 0:
             return None
-        (lease, connection), (session, carrier) = ready, open_now
-        asked, schema = (
-            {"name": tool, "arguments": dict(arguments)},
-            self._schema_of(server, tool, scope),
-        )
+        (lease, connection) = ready
+        (session, carrier) = open_now
+        asked = {"name": tool, "arguments": dict(arguments)}
+        schema = self._schema_of(server, tool, scope)
         try:
             params, opts = session.stamp("tools/call", asked, schema, scope.client)
         except UnicodeEncodeError:
             return None  # see `Connection.request`
-        text, headers = encode_small(params), opts.get("headers", {})
+        text = encode_small(params)
+        headers = opts.get("headers", {})
         with self.guards.lock:
             ticket = None if lease.doomed else self.guards.enter_at_once(server.name)
             if ticket is None:
                 return None
             self.pool.hold(lease)
-        end, name = (
-            partial(self._end_call, server, ticket, lease, connection),
-            f"{server.name}.{tool}",
-        )
+        end = partial(self._end_call, server, ticket, lease, connection)
+        name = f"{server.name}.{tool}"
         try:
             raw, size = await carrier.post("tools/call", text, headers, timeout_s, end)
         except RpcError as error:

@@ -58,10 +58,8 @@ class TokenStorage:
     async def get_tokens(self) -> OAuthToken | None:
         tokens = _parse_model(OAuthToken, self._file.read("tokens"))
         if tokens is not None:
-            until, issuer = (
-                self._file.read("until"),
-                _parse_model(OAuthMetadata, self._file.read("issuer")),
-            )
+            until = self._file.read("until")
+            issuer = _parse_model(OAuthMetadata, self._file.read("issuer"))
             self.context.token_expiry_time = until if isinstance(until, int | float) else None
             self.context.oauth_metadata = issuer
             if issuer is None:
@@ -78,7 +76,8 @@ class TokenStorage:
             tokens.expires_in is not None and tokens.expires_in <= 0
         ):  # its server says how long it is good
             context.token_expiry_time = None
-        issuer, client = _dump_json(context.oauth_metadata), _dump_json(context.client_info)
+        issuer = _dump_json(context.oauth_metadata)
+        client = _dump_json(context.client_info)
         until = context.token_expiry_time
         self._write(
             tokens=_dump_json(tokens), until=until, issuer=issuer, client=client, withdrawn=False

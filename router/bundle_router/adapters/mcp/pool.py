@@ -226,7 +226,8 @@ class SessionPool:
 
     async def _wait_settled(self) -> None:
         while self._closing:
-            done, self._closing = self._closing, set()
+            done = self._closing
+            self._closing = set()
             await asyncio.gather(*done, return_exceptions=True)
 
     def open_connections(self, server: str) -> list[Connection]:

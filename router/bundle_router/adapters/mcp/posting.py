@@ -139,7 +139,8 @@ class ModernPosts:
         ended: Ended = bool,
     ) -> tuple[dict[str, Any], int]:
         """See `RequestCarrier.post`."""
-        number, self.number = self.number, self.number + 1
+        number = self.number
+        self.number = self.number + 1
         text = f'{{"jsonrpc":"2.0","id":{number},"method":"{method}","params":{params}}}'
         body = text.encode("utf-8", "replace")
         answer = _Answer(number, self._max_bytes, self._on_change)
@@ -230,7 +231,8 @@ class _Answer:
     # --- as it arrives ----------------------------------------------------------------------------
 
     def head(self, status: int, headers: Headers) -> None:
-        self.status, self.headers = status, headers
+        self.status = status
+        self.headers = headers
         if 300 <= status < 400:
             self.done = True
         encoding = headers.get(b"content-encoding", b"identity").strip().lower()
@@ -270,13 +272,16 @@ class _Answer:
             return
         notice = _NOTICE.match(data[:_HEAD_BYTES]) if len(data) >= LARGE else None
         if len(data) >= LARGE and notice is None:  # it is parsed later, in a thread
-            self.held, self._event, self.done = data, True, True
+            self.held = data
+            self._event = True
+            self.done = True
             return
         message = {"method": (notice[1] or b"").decode("latin-1")} if notice else read_object(data)
         if message is None:
             raise garbled_fault()
         if "method" not in message:
-            self._message, self.done = message, True
+            self._message = message
+            self.done = True
         elif message["method"] == "notifications/tools/list_changed":
             self._on_change()
 
@@ -340,7 +345,8 @@ def read_result(message: dict[str, Any], number: int | None) -> dict[str, Any]:
 
     Raises RpcError for an error, ServerFault if it is no response to `number`.
     """
-    error, result = message.get("error"), message.get("result")
+    error = message.get("error")
+    result = message.get("result")
     if message.get("jsonrpc") == "2.0" and message.get("id") in (number, None):
         if (
             isinstance(error, dict)

@@ -205,7 +205,8 @@ class Process:
         """Read the supervisor's reports until the server's processes, or the supervisor, are
         gone.
         """
-        loop, rest = asyncio.get_running_loop(), b""
+        loop = asyncio.get_running_loop()
+        rest = b""
         try:
             while part := await loop.sock_recv(self._control, 4096):
                 *lines, rest = (rest + part).split(b"\n")
@@ -347,7 +348,8 @@ class ProcessSupervisor:
                 self._process.kill()
 
     async def _drop(self) -> None:
-        process, self._process = self._process, None
+        process = self._process
+        self._process = None
         if self._socket is not None:
             self._socket.close()
             self._socket = None

@@ -44,7 +44,9 @@ class LogListener:
         if self._reported_at is not None and now - self._reported_at < _MIN_S:
             self._unreported += 1
             return
-        unreported, self._reported_at, self._unreported = self._unreported, now, 0
+        unreported = self._unreported
+        self._reported_at = now
+        self._unreported = 0
         self._report(f"{record.name}:{record.lineno}", unreported)
 
 

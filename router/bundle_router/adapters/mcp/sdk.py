@@ -284,7 +284,8 @@ class RawSession(ClientSession):
         params, opts = self.stamp(method, params, schema, client)
         assert self.carrier is not None  # noqa: S101 - the caller has looked
         with trace_request(method, self.carrier.number, params) if is_traced() else nullcontext():
-            text, headers = await encode_params(params), opts.get("headers", {})
+            text = await encode_params(params)
+            headers = opts.get("headers", {})
             return (await self.carrier.post(method, text, headers, timeout_s))[0]
 
     def stamp(

@@ -116,7 +116,8 @@ class McpSessions:
         del (
             place
         )  # a server has the folder it was started in; what is in the arguments is its own affair
-        entry, hub = self._entry(server), self._hub
+        entry = self._entry(server)
+        hub = self._hub
         if hub is not None and (
             entry.traits.starts_process or hub.loop is asyncio.get_running_loop()
         ):
@@ -266,7 +267,8 @@ class McpSessions:
 
     async def close(self) -> None:
         with self._making:
-            hub, self._hub = self._hub, None
+            hub = self._hub
+            self._hub = None
         if hub is not None:
             await self._thread.run(hub.close)
         for end in (self._thread.close, self._checker.close):

@@ -206,7 +206,8 @@ class LineRequests:
         """Fail the requests in progress with `fault`; default: the connection was closed by us."""
         fault = fault or ServerFault("closed", "the connection was closed during the call")
         with self._lock:
-            self._fault, self._due = fault, -math.inf
+            self._fault = fault
+            self._due = -math.inf
         if self._timer is not None:
             self._timer.cancel()
         while self._waiting:
@@ -285,7 +286,8 @@ class Pipes:
         while chunk := await self._next_chunk(lines):
             if len(lines.held) >= _CHUNK:
                 await wait_for_turn()
-            begun, is_wanted = now(), b"\n" not in chunk
+            begun = now()
+            is_wanted = b"\n" not in chunk
             try:
                 found = lines.feed(chunk)
             except LineTooLong as error:
@@ -319,7 +321,8 @@ class Pipes:
                 elif not sdk.is_unwanted(message, self.accepts):
                     with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
                         await session.send(message)
-            found, line = [], bytearray()
+            found = []
+            line = bytearray()
             if not is_wanted:
                 await asyncio.sleep(min(now() - begun, _MAX_PAUSE_S))
 

@@ -99,7 +99,8 @@ class SupervisedServer:
         self.silent = not part
         self.wanted = self.wanted and bool(part)
         if self.plan:
-            self.wanted, self.at_once = False, self.at_once or AT_ONCE in part
+            self.wanted = False
+            self.at_once = self.at_once or AT_ONCE in part
             return
         line, newline, rest = (self._line + part).partition(b"\n")
         self._line = line
@@ -230,7 +231,8 @@ class Supervision:
         except BlockingIOError:
             return
         except OSError:
-            message, descriptors = b"", []
+            message = b""
+            descriptors = []
         for descriptor in descriptors:
             os.set_inheritable(descriptor, False)
         if not message:
@@ -280,7 +282,8 @@ class Supervision:
             self._signal_all(server, left, signal.SIGTERM)
             server.phase, server.until = "terminating", now + server.seconds("term_s")
         if server.phase == "terminating" and (server.at_once or now >= server.until):
-            server.phase, server.until = "killing", now + KILL_FOR_S
+            server.phase = "killing"
+            server.until = now + KILL_FOR_S
         if server.phase == "killing" and left:
             self._signal_all(server, left, signal.SIGKILL)
         if not left or (server.phase == "killing" and now >= server.until):

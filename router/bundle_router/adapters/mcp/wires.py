@@ -87,7 +87,8 @@ def command_of(server: Server, setting: ConnectionSetting) -> ServerCommand:
     """Return the command of a stdio server. Raises ServerFault."""
     from bundle_router.adapters.mcp.processes import DEFAULT_PATH, ServerCommand
 
-    environ, bounds = setting.environ, setting.bounds
+    environ = setting.environ
+    bounds = setting.bounds
     return ServerCommand(
         server=server.name,
         argv=(server.command or "", *server.args),
@@ -136,7 +137,8 @@ class HttpWire:
 
 
 def _prepare_stdio(server: Server, _scope: Scope, parts: WireParts) -> OpenWire:
-    command, report = command_of(server, parts.setting), parts.report
+    command = command_of(server, parts.setting)
+    report = parts.report
     report(
         "info",
         "server.started",
@@ -174,8 +176,11 @@ def _prepare_http(
 ) -> OpenWire:
     from bundle_router.adapters.mcp.http import OriginClient
 
-    headers, bounds = headers_of(server, parts.setting.environ), parts.setting.bounds
-    auth, pool, url = parts.authorize(server, scope), parts.pool(server.name), server.url or ""
+    headers = headers_of(server, parts.setting.environ)
+    bounds = parts.setting.bounds
+    auth = parts.authorize(server, scope)
+    pool = parts.pool(server.name)
+    url = server.url or ""
     if urlsplit(url).scheme not in ("http", "https"):
         raise ServerFault("not_permitted", "its address is neither http nor https")
     return lambda: open_wire(

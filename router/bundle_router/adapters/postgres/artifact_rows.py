@@ -46,7 +46,9 @@ class PostgresArtifacts:
     """The artifacts of one run. Implements `ports.ArtifactStore`; several threads may use it."""
 
     def __init__(self, pool: Pool, run_id: str, objects: ObjectStore | None) -> None:
-        self._pool, self._run_id, self._objects = pool, run_id, objects
+        self._pool = pool
+        self._run_id = run_id
+        self._objects = objects
 
     def put(self, data: bytes) -> str:
         """See `ports.ArtifactStore.put`."""

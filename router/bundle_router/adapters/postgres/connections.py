@@ -87,22 +87,17 @@ def to_storage_error(doing: str, where: str, error: psycopg.Error) -> StorageErr
     """Return the StorageError for an error of the database."""
     why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     if isinstance(error, pg.DiskFull):
-        kind, advice = (
-            "disk_full",
-            "free space for the database, then try again; no restart is needed",
-        )
+        kind = "disk_full"
+        advice = "free space for the database, then try again; no restart is needed"
     elif isinstance(error, pg.ReadOnlySqlTransaction):
-        kind, advice = (
-            "read_only",
-            "the server is a replica: name the primary, or all hosts and target_session_attrs",
-        )
+        kind = "read_only"
+        advice = "the server is a replica: name the primary, or all hosts and target_session_attrs"
     elif isinstance(error, LOST):
-        kind, advice = (
-            "unreachable",
-            "look whether the database is up and can be reached; then try again",
-        )
+        kind = "unreachable"
+        advice = "look whether the database is up and can be reached; then try again"
     else:
-        kind, advice = "io_error", "look at the database's log"
+        kind = "io_error"
+        advice = "look at the database's log"
     return StorageError(f"can't {doing} in {where}: {why}", kind=kind, advice=advice)
 
 
@@ -182,7 +177,8 @@ class Pool:
                 connection = self._idle.pop() if self._idle else None
             if connection is None:
                 connection = self.connect(wait_s=deadline - time.monotonic())
-            connection.deadline, connection.warned = deadline, ""
+            connection.deadline = deadline
+            connection.warned = ""
             try:
                 yield connection
             except BaseException:  # a connection that was interrupted in mid-exchange is unusable
@@ -202,7 +198,8 @@ class Pool:
         too.
         """
         with self._lock:
-            idle, self._idle = self._idle, []
+            idle = self._idle
+            self._idle = []
         for connection in idle:
             connection.close()
 

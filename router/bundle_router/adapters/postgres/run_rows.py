@@ -74,8 +74,11 @@ class PostgresRunLog:
         redactor: Redactor | None,
         clock: Clock,
     ) -> None:
-        self._pool, self._session, self._artifacts = session.pool, session, artifacts
-        self._redactor, self._clock = redactor, clock
+        self._pool = session.pool
+        self._session = session
+        self._artifacts = artifacts
+        self._redactor = redactor
+        self._clock = clock
         self._run_id = run_id = header.run_id
         self.header = header
         self.path = f"{self._pool.where}#{run_id}"
@@ -104,7 +107,8 @@ class PostgresRunLog:
         yield from self._hand_out()
 
     def _hand_out(self) -> list[Record]:
-        records, self._waiting = self._waiting, []
+        records = self._waiting
+        self._waiting = []
         return records
 
     def _fetch(self) -> int:
@@ -139,7 +143,8 @@ class PostgresRunLog:
         if found.seq != self._read_to or found.prev != self.head:
             raise self._other_history(found.seq)
         self._waiting.append(found.record)
-        self._read_to, self.head = found.seq + 1, found.hash
+        self._read_to = found.seq + 1
+        self.head = found.hash
 
     def _deleted(self) -> StorageError:
         advice = "close it; the next step begins a new run"
@@ -195,7 +200,8 @@ class PostgresRunLog:
             )
             others = self._write(file, record, seq, line, hash_, deadline)
             if others is None:
-                self._read_to, self.head = seq + 1, hash_
+                self._read_to = seq + 1
+                self.head = hash_
                 return Appended(tuple(self._hand_out()), seq, hash_)
             for other in others:
                 self._take(other)
@@ -244,7 +250,9 @@ class PostgresRunLog:
                 file == "calls" and bool(record.get("key")) and record.get("type") != "call.started"
             ),
         }
-        is_doubtful, looks, pause = False, 0, PAUSE_S
+        is_doubtful = False
+        looks = 0
+        pause = PAUSE_S
         while True:
             try:
                 with self._pool.lend(deadline) as connection:

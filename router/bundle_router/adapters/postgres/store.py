@@ -38,7 +38,8 @@ class PostgresRunStore:
         self, url: str, *, clock: Clock, redactor: Redactor | None = None, wait_s: float = 5.0
     ) -> None:
         plain, objects = without_objects(url)
-        self._clock, self._redactor = clock, redactor
+        self._clock = clock
+        self._redactor = redactor
         self.pool = Pool(plain, wait_s=wait_s)
         self._objects_url = objects
         self._objects: ObjectStore | None = None

@@ -86,12 +86,16 @@ class SecretRedactor:
             self._labels = self._labels | {
                 label.encode() for label in rules.labels
             }  # before the rules that use them
-            self._rules, self._kept = rules, kept
-            self._clean, self._settled = {}, {}
+            self._rules = rules
+            self._kept = kept
+            self._clean = {}
+            self._settled = {}
 
     def redact(self, text: str) -> str:
         """Return the text without its secrets; the same object if it has none."""
-        clean, settled = self._clean, self._settled  # read before the rules, as below
+        # read before the rules, as below
+        clean = self._clean
+        settled = self._settled
         is_short = len(text) <= MAX_CLEAN_CHARACTERS
         is_long = LONG_CHARACTERS <= len(text) < MAX_LONG_CHARACTERS // 4
         if (is_short and text in clean) or text in settled:
@@ -206,7 +210,8 @@ def _merge_hits(hits: list[SecretHit], data: bytes) -> list[SecretHit]:
     """
     merged: list[SecretHit] = []
     for hit in sorted(hits):
-        start, end = hit.start, hit.end
+        start = hit.start
+        end = hit.end
         while data[start] & 0xC0 == 0x80:  # a continuation byte, with which no text begins
             start -= 1
         while end < len(data) and data[end] & 0xC0 == 0x80:
@@ -364,7 +369,8 @@ def _opened_object(
     named = "value" if secret else _named_value(node)
     for key, item in node.items():
         new = redact(key) if isinstance(key, str) else key
-        base, count = new, 1
+        base = new
+        count = 1
         while new in opened:
             count += 1
             new = f"{base}#{count}"

@@ -126,7 +126,8 @@ class ShapeRule:
     rank: int
 
     def hits(self, text: ProbedText) -> Iterator[SecretHit]:
-        shape, data = self.shape, text.data
+        shape = self.shape
+        data = text.data
         for spans in pattern(shape.regex).spans(data):
             name = spans[shape.name]
             if shape.name and not is_secret_name(data[name[0] : name[1]].decode("latin-1")):
@@ -245,13 +246,14 @@ class RuleBook:
         """Return the book of these values with their labels, behind one probe: one for the whole
         process.
         """
-        shared, values = _shared_rules(), encodings.Values(dict(known))
-        probes, finders, behind = [*shared.probes, *shared.behind], shared.finders, shared.behind
+        shared = _shared_rules()
+        values = encodings.Values(dict(known))
+        probes = [*shared.probes, *shared.behind]
+        finders = shared.finders
+        behind = shared.behind
         if values.labels:  # known values rank before any rule
-            probes, finders = (
-                [*probes, values.regex],
-                {**finders, values.regex: [partial(_known_values, values)]},
-            )
+            probes = [*probes, values.regex]
+            finders = {**finders, values.regex: [partial(_known_values, values)]}
         together = PatternSet(probes)
         if not all(automaton.matching(PROOF) for automaton in (together, *behind.values())):
             raise RuntimeError(
@@ -278,10 +280,8 @@ class RuleBook:
 
     def matching(self, data: bytes) -> list[str]:
         """Return the probes that match, unordered."""
-        found, behind = (
-            [probe for part in self._together for probe in part.matching(data)],
-            self._behind,
-        )
+        found = [probe for part in self._together for probe in part.matching(data)]
+        behind = self._behind
         return [
             one
             for probe in found

@@ -135,12 +135,10 @@ def _replace_matches(
     The origin of a replacement's byte is the whole match.
     """
     pieces: list[bytes] = []
-    decoded_at, decoded_end, original_at, original_end = (
-        array("q"),
-        array("q"),
-        array("q"),
-        array("q"),
-    )
+    decoded_at = array("q")
+    decoded_end = array("q")
+    original_at = array("q")
+    original_end = array("q")
     length = last = 0
     for match in regex.finditer(data):
         start, end = match.span()

@@ -313,7 +313,8 @@ def write_header(
 
 def read_header(storage: Storage, dir_fd: int, path: Path) -> RunHeader | None:
     """Return the content of `run.json`; None if it is absent, or empty after power loss."""
-    where, run_id = path / HEADER_FILE, path.name
+    where = path / HEADER_FILE
+    run_id = path.name
     with translate_errors("read", str(where)):
         text = read_text(storage, dir_fd, HEADER_FILE)
     if not text:

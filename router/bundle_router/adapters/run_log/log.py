@@ -315,7 +315,8 @@ class DiskRunLog:
                     self._folder.mark(b"")
                 if self._uncommitted:  # power loss could have taken them
                     self._chain.write_again(folder)
-                    self._uncommitted, self._commits.reached = False, self.next_seq
+                    self._uncommitted = False
+                    self._commits.reached = self.next_seq
         segment = self._segments[file]
         if self._setting.durable:
             self._commits.sync_others(segment)

@@ -255,14 +255,16 @@ class RunFolder:
             self.let_go()
             return
         _KEPT[self] = self._lock, self._files
-        self._lock, self._files = -1, {}
+        self._lock = -1
+        self._files = {}
         if len(_KEPT) > _KEPT_AT_MOST:
             release_kept(but=_KEPT_AT_MOST)
 
     def let_go(self) -> None:
         """Close the kept descriptors, which releases the lock. Idempotent."""
         lock, files = _KEPT.pop(self, (self._lock, self._files))
-        self._lock, self._files = -1, {}
+        self._lock = -1
+        self._files = {}
         self.close_all(lock, files)
 
     def close_all(self, lock: int, files: Mapping[str, int]) -> None:
@@ -453,7 +455,8 @@ class RunChain:
                     raise BadLine(f"record {found.seq} does not follow the one before it")
                 record = parse(line)
                 segment.grow(found.seq, len(line))
-                self.next_seq, self.head = found.seq + 1, found.hash
+                self.next_seq = found.seq + 1
+                self.head = found.hash
                 yield record
                 wait(segment, lines)
 
@@ -480,7 +483,8 @@ class RunChain:
             where = f"{self._folder.path}/{segment.name}"
             raise self._undo(segment, fd, failed("write a record to", where, "short_write", why))
         segment.grow(seq, len(line))
-        self.next_seq, self.head = seq + 1, hash_
+        self.next_seq = seq + 1
+        self.head = hash_
         return seq
 
     def _undo(self, segment: Segment, fd: int, error: StorageError) -> StorageError:
@@ -572,7 +576,8 @@ class RunChain:
                 data = self._storage.pread(fd, _BLOCK, start)
                 while data:
                     written = self._storage.pwrite(fd, data, start)
-                    data, start = data[written:], start + written
+                    data = data[written:]
+                    start = start + written
                 self._storage.fdatasync(fd)
 
     def corrupt(self, dir_fd: int, why: str) -> CorruptRun:

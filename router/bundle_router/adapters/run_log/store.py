@@ -202,9 +202,12 @@ class DiskRunStore:
             self._checked = True
 
     def _make(self, run_id: str, header: RunHeader, catalog: str) -> None:
-        path, durable, storage = self._runs / run_id, self._setting.durable, self._storage
+        path = self._runs / run_id
+        durable = self._setting.durable
+        storage = self._storage
         temporary = f"{CREATING}{self._tokens.token}-{next(self._numbers)}"
-        now, nonce = time_text(self._setting.clock.time_ns()), secrets.token_hex(NONCE_BYTES)
+        now = time_text(self._setting.clock.time_ns())
+        nonce = secrets.token_hex(NONCE_BYTES)
         begun = header.begin(run_id, opened=now, nonce=nonce, durability=self._setting.durability)
         runs_fd = open_runs(storage, self._runs, durable=durable)
         try:
@@ -217,7 +220,8 @@ class DiskRunStore:
             shutil.rmtree(self._runs / temporary, ignore_errors=True)
 
     def _fill(self, runs_fd: int, path: Path, name: str, header: RunHeader, catalog: str) -> None:
-        storage, durable = self._storage, self._setting.durable
+        storage = self._storage
+        durable = self._setting.durable
         with Opened(
             storage.open(name, DIRECTORY | os.O_NOFOLLOW, dir_fd=runs_fd), storage.close
         ) as folder:
@@ -324,7 +328,8 @@ class WriterTokens:
             return self._token
 
     def _take(self) -> None:
-        token, storage = secrets.token_hex(8), self._storage
+        token = secrets.token_hex(8)
+        storage = self._storage
         with translate_errors("make", str(self._folder)):
             storage.close(open_runs(storage, self._runs, durable=False))
             make_private(storage, str(self._folder), None)
@@ -382,7 +387,8 @@ class WriterTokens:
                 _HELD.discard(self._fd)
                 with contextlib.suppress(OSError):
                     self._storage.close(self._fd)
-            self._fd, self._token = -1, ""
+            self._fd = -1
+            self._token = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -445,7 +451,8 @@ def file_system_of(path: Path, table: Path = Path("/proc/self/mountinfo")) -> Fi
         lines = table.read_text("utf-8", "replace").splitlines()
     except OSError:
         return None
-    best, found = -1, None
+    best = -1
+    found = None
     wanted = path.resolve()
     for line in lines:
         fields = line.split()
@@ -454,7 +461,8 @@ def file_system_of(path: Path, table: Path = Path("/proc/self/mountinfo")) -> Fi
         mount = fields[4].encode("ascii", "backslashreplace").decode("unicode_escape", "replace")
         if wanted.is_relative_to(mount) and len(mount) >= best:
             kind, _, *options = fields[fields.index("-") + 1 :]
-            best, found = len(mount), FileSystem(kind, frozenset(",".join(options).split(",")))
+            best = len(mount)
+            found = FileSystem(kind, frozenset(",".join(options).split(",")))
     return found
 
 

@@ -334,7 +334,9 @@ class ActivationSettings:
     )
 
 
-_STEP, _RUN, _TREE = "one step", "one run", "a run and all runs below it (sub-agents)"
+_STEP = "one step"
+_RUN = "one run"
+_TREE = "a run and all runs below it (sub-agents)"
 
 
 def _calls(of: str, default: int | None = None) -> Any:

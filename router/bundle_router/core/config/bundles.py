@@ -213,11 +213,13 @@ class BundleResolver:
     def _may_be_named(self, entry: BundleEntry, where: Path, ref: str) -> bool:
         """Return whether `server.tool` may be named here; if not, report it once."""
         name, dot, tool = ref.partition(".")
-        message, suggestion = f"{ref!r} is not a tool's name", ""
+        message = f"{ref!r} is not a tool's name"
+        suggestion = ""
         if not dot or not name or not tool:
             suggestion = "write 'server.tool'"
         elif is_glob(name):
-            message, suggestion = f"{ref!r} reaches over all servers", "name the server: 'repo.*'"
+            message = f"{ref!r} reaches over all servers"
+            suggestion = "name the server: 'repo.*'"
         elif not TOOL_NAME.fullmatch(tool.replace("*", "x").replace("?", "x")):
             suggestion = "letters, digits, '_', '-' and '.'; globs have * and ?"
         if suggestion:

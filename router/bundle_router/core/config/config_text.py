@@ -120,7 +120,11 @@ def multiline_end(text: str, at: int) -> int:
 def guard(file: ConfigFile) -> Problem | None:
     """Return the reason not to parse this file, or None. Takes time linear in the text."""
     text = file.text
-    line, dots, depth, cost, position = 1, 0, 0, 0, 0
+    line = 1
+    dots = 0
+    depth = 0
+    cost = 0
+    position = 0
 
     def refused(message: str, suggestion: str = "") -> Problem:
         return Problem(file.display_path, line, "", message, suggestion)
@@ -139,7 +143,9 @@ def guard(file: ConfigFile) -> Problem | None:
                 "a string that starts on this line does not end",
                 "close it with the quote it began with",
             )
-        start, position, kind = position, end, token.lastgroup
+        start = position
+        position = end
+        kind = token.lastgroup
         cost += 5
         if kind == "mark":
             mark = text[start]

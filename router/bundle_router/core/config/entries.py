@@ -126,11 +126,9 @@ def _syntax_problem(file: ConfigFile, message: str) -> Problem:
     if where is not None:
         reason = message[: where.start()]
         twice = re.search(r"[Cc]annot declare \('(\w+)',\) twice", reason)
-        line, column, is_list = (
-            int(where[1]),
-            int(where[2]),
-            file.name in ("routes.toml", "policy.toml"),
-        )
+        line = int(where[1])
+        column = int(where[2])
+        is_list = file.name in ("routes.toml", "policy.toml")
         many = (
             "write [[{}]] for each of several"
             if is_list

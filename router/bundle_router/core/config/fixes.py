@@ -100,7 +100,8 @@ def _repeated_tables(
     text: str, positions: Positions, path: Path, items: list[Any]
 ) -> Iterator[ConfigFix]:
     for index, item in enumerate(items):
-        span, before = positions.span((*path, index)), positions.span((*path, index - 1))
+        span = positions.span((*path, index))
+        before = positions.span((*path, index - 1))
         if item in items[:index] and span is not None and before is not None:
             between = text[before[1] : span[0]]
             if "#" not in between:  # a comment there is about the item: a person should look
@@ -118,10 +119,8 @@ def _commands(text: str, data: dict[str, Any]) -> Iterator[ConfigFix]:
         if len(words) < 2:
             continue
         positions = locate(text)
-        span, args = (
-            positions.span(("servers", name, "command")),
-            positions.span(("servers", name, "args")),
-        )
+        span = positions.span(("servers", name, "command"))
+        args = positions.span(("servers", name, "args"))
         arguments = ", ".join(json.dumps(word) for word in words[1:])
         if span is None:
             continue

@@ -62,7 +62,8 @@ def _lost(
     for name in FILE_NAMES:
         if name not in before:
             continue
-        last, present = before[name], now.get(name)
+        last = before[name]
+        present = now.get(name)
         if present is None:
             if not was_taken_out(last):
                 message = "is gone; it was there when the config in force was read"

@@ -162,7 +162,8 @@ class _Scanner:
 
     def _value(self, path: Path) -> None:
         self._skip_gap()
-        start, first = self._at, self._text[self._at]
+        start = self._at
+        first = self._text[self._at]
         if first == "[":
             self._array(path)
         elif first == "{":

@@ -124,7 +124,8 @@ def room_left(
     """Return the room in the step's array after what the activation holds."""
     before = {tool.name for entry in decision.after.entries for tool in entry.tools}
     now = {tool.name for entry in activation.entries for tool in entry.tools}
-    joined, shown = [cards[tool] for tool in now - before if tool in cards], decision.exposure
+    joined = [cards[tool] for tool in now - before if tool in cards]
+    shown = decision.exposure
     room = room_of(
         step, shown.tools + len(joined), shown.tokens + sum(card.tokens for card in joined)
     )
@@ -139,7 +140,8 @@ def ask_for(activation: Activation, id_: str, tools: Iterable[str]) -> Activatio
     entry = next((entry for entry in activation.entries if entry.id == id_), None)
     if entry is None:
         return activation
-    tick, known = _next_tick(activation), {tool.name: tool for tool in entry.tools}
+    tick = _next_tick(activation)
+    known = {tool.name: tool for tool in entry.tools}
     room = room_in(activation)
     for name in dict.fromkeys(tools):
         if name in known:
@@ -244,7 +246,8 @@ def apply(
     A bundle that the catalog does not have any more is dropped silently, since there is nothing
     left to show.
     """
-    tick, place = _next_tick(activation), _next_place(activation)
+    tick = _next_tick(activation)
+    place = _next_place(activation)
     entries = {
         entry.id: entry
         for entry in _cap_asked_tools(activation, cap)

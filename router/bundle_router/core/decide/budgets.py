@@ -92,19 +92,17 @@ def _exceeded_bound(
     calls, size, seconds = bounds
     elapsed = spent.elapsed_ms / 1000
     if calls is not None and spent.calls >= calls:
-        key, spent_words, limit = "calls", f"{spent.calls:,} calls", f"{calls:,}"
+        key = "calls"
+        spent_words = f"{spent.calls:,} calls"
+        limit = f"{calls:,}"
     elif size is not None and spent.result_bytes >= size:
-        key, spent_words, limit = (
-            "result_bytes",
-            f"results of {spent.result_bytes:,} bytes",
-            f"{size:,}",
-        )
+        key = "result_bytes"
+        spent_words = f"results of {spent.result_bytes:,} bytes"
+        limit = f"{size:,}"
     elif seconds is not None and elapsed >= seconds:
-        key, spent_words, limit = (
-            "call_seconds",
-            f"{elapsed:,.0f} seconds of calls",
-            f"{seconds:,g}",
-        )
+        key = "call_seconds"
+        spent_words = f"{elapsed:,.0f} seconds of calls"
+        limit = f"{seconds:,g}"
     else:
         return None
     message = f"{who} has had {spent_words}, of at most {limit}: it gets no more."
@@ -119,7 +117,8 @@ def bounds_tree(limits: CallLimits) -> bool:
 def sum_totals(parts: Iterable[Totals]) -> Totals:
     """Return the sum of several runs' totals."""
     runs = tuple(parts)
-    calls, size = sum(run.calls for run in runs), sum(run.result_bytes for run in runs)
+    calls = sum(run.calls for run in runs)
+    size = sum(run.result_bytes for run in runs)
     return Totals(calls, size, sum(run.elapsed_ms for run in runs))
 
 
@@ -168,7 +167,8 @@ def count_end(
     spent: Totals, question: int, answered: int, result_bytes: int, elapsed_ms: float
 ) -> Totals:
     """Return the totals after an admitted call ended."""
-    pair, before = (question, answered), spent.recent
+    pair = (question, answered)
+    before = spent.recent
     is_again = pair in before
     return Totals(
         calls=spent.calls,

@@ -91,7 +91,8 @@ def decide(
     route = plan.route
     if route is not None and route.ask is None:
         return _build_decision(catalog, facts, activation, step, _Settling(route, "mapping"))
-    order, permitted = catalog.settings.fallback.order, Candidates(())
+    order = catalog.settings.fallback.order
+    permitted = Candidates(())
     if order != ("default",):
         excluded = (
             tuple(bundle.id for id_ in route.bundles if (bundle := catalog.bundle(id_)))
@@ -256,7 +257,8 @@ class _Settling:
 
 
 def _unanswered(question: Question, selection: _Selection) -> Decision:
-    catalog, route = question.catalog, question.route
+    catalog = question.catalog
+    route = question.route
     source: Source = "mapping"
     needs: tuple[_Need, ...] = ()
     if route is None or not route.bundles:
@@ -450,7 +452,8 @@ def _note_unpicked(bundles: StepBundles, plan: Plan, facts: Facts, selection: _S
 
 
 def _ranked_out(row: Candidate, selection: _Selection) -> LeftOut:
-    search, answer = selection.search, selection.answer
+    search = selection.search
+    answer = selection.answer
     offers = (
         answer is None
         or answer.source == "shortlist"

@@ -387,7 +387,8 @@ def _judge_tools(
             refused.append(LeftOut(bundle.id, failure[0], failure[1], target))
         return failure is None
 
-    kept, open_ = tuple(filter(passes, tools)), tuple(filter(passes, patterns))
+    kept = tuple(filter(passes, tools))
+    open_ = tuple(filter(passes, patterns))
     rows = (*before, *refused)
     if kept or open_:
         return BundleVerdict(bundle.id, kept, rows, patterns=open_)

@@ -82,7 +82,8 @@ class _Reader:
             )
         kind, colon, name = pattern.partition(":")
         if not colon:
-            kind, name = "", pattern
+            kind = ""
+            name = pattern
         if ":" in name:  # all else that is no pattern is refused by `StepPolicy`
             return f"{pattern!r} is not a pattern: {_FORMS}"
         if is_glob(name):

@@ -46,7 +46,8 @@ def offer_of(catalog: Catalog, bundle: Bundle) -> Offer:
 
     Undeclared effects count as `exec`.
     """
-    offer, effects = catalog.settings.search.offer, frozenset(bundle.effects)
+    offer = catalog.settings.search.offer
+    effects = frozenset(bundle.effects)
     if not effects or "exec" in effects:
         return offer.execute
     return offer.write if "write" in effects else offer.read
@@ -164,7 +165,8 @@ def place(
     for card in (room or Room()).fitting(
         catalog.cards[tool] for tool in (*chosen, *activated_places)
     ):
-        tool, home = card.name, homes[card.name]
+        tool = card.name
+        home = homes[card.name]
         direct.append(
             ((activated_places.get(tool, order[home]), tool), PlacedTool(tool, home, card.tokens))
         )
@@ -216,7 +218,8 @@ def _wanted_places(
         for tool in one.tools:
             where = mode_of(catalog, one.bundle, tool)
             if tool not in places or _OPENNESS[where] < _OPENNESS[places[tool]]:
-                places[tool], homes[tool] = where, one.bundle.id
+                places[tool] = where
+                homes[tool] = one.bundle.id
     return places, homes
 
 

@@ -56,7 +56,8 @@ def _keys(head: str) -> dict[str, list[str]]:
     current: list[str] = []
     for line in head.splitlines():
         line = line[:MAX_LINE]
-        item, key = _ITEM.fullmatch(line), _KEY.fullmatch(line)
+        item = _ITEM.fullmatch(line)
+        key = _KEY.fullmatch(line)
         if key is not None and not line[:1].isspace():
             value = key["value"].strip()
             is_list = key["key"] == "tools"

@@ -339,7 +339,8 @@ class _Cursor:
         self.advance()
 
     def advance(self) -> None:
-        self.at, self.fault = None, ""
+        self.at = None
+        self.fault = ""
         line = next(self._lines, None)
         if line is None:
             return
@@ -368,7 +369,8 @@ def check(
     had at least these records, and may have more.
     """
     cursors = [_Cursor(name, lines) for name, lines in files.items()]
-    seq, prev = 0, genesis(run_id)
+    seq = 0
+    prev = genesis(run_id)
     while live := [cursor for cursor in cursors if not cursor.done]:
         if head is not None and seq >= head.count:
             detail = f"the run was closed with {head.count} records; this one was added later"
@@ -388,7 +390,8 @@ def check(
                 prev,
                 cursor.break_at("changed", seq, "it is not the record that the kept head names"),
             )
-        seq, prev = seq + 1, cursor.at.hash
+        seq = seq + 1
+        prev = cursor.at.hash
         cursor.advance()
     if least is not None and seq < least.count:
         detail = f"the kept head says that there were {least.count} records; {seq} are left"
@@ -407,7 +410,8 @@ def _explain(cursors: list[_Cursor], seq: int) -> Break:
         return ahead_of_all.break_at(
             "repeated", lowest, f"record {lowest} stands here a second time"
         )
-    file, line = ahead_of_all.file, ahead_of_all.line
+    file = ahead_of_all.file
+    line = ahead_of_all.line
     for cursor in cursors:
         while not cursor.done:
             if cursor.at is not None and cursor.at.seq == seq:

@@ -184,7 +184,8 @@ class DecisionLine:
     @classmethod
     def of(cls, record: DecisionRecord) -> DecisionLine:
         """Return the parts of a record that exists as a value, without a line to parse."""
-        decision, step = record.decision, record.step
+        decision = record.decision
+        step = record.step
         address = (record.branch, step.workflow, step.role, step.step, record.key)
         recent = RecentStep(
             step.role, step.step, step.goal, tuple([row.id for row in decision.bundles])
@@ -404,7 +405,8 @@ def reply_from(record: Mapping[str, Any]) -> Reply | None:
     value = record.get("reply")
     if value is None:
         return None
-    model, search = model_from(record), search_from(record)
+    model = model_from(record)
+    search = search_from(record)
     if value["heard"] != "answered":
         return Reply(value.get("key", ""), None, value.get("failure"), model, search)
     answer = Answer(
@@ -486,11 +488,9 @@ def outcome_json(decision: Decision) -> Json:
 
 
 def _sets_json(decision: Decision) -> EncodedObject:
-    before, after, evicted = (
-        activation_json(decision.before),
-        activation_json(decision.after),
-        list(decision.evicted),
-    )
+    before = activation_json(decision.before)
+    after = activation_json(decision.after)
+    evicted = list(decision.evicted)
     text = f'{{"after":{text_of(after)},"before":{text_of(before)},"evicted":{encode(evicted)}}}'
     return EncodedObject({"before": before, "after": after, "evicted": evicted}, text)
 

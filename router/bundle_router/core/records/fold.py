@@ -109,7 +109,9 @@ class RunFold:
         """The principals whose calls stored an artifact, by its digest."""
         self.framed_artifacts: set[str] = set()
         """The digests of artifacts of results that the model saw in a frame."""
-        self._run_calls, self._run_bytes, self._run_ms = 0, 0, 0.0
+        self._run_calls = 0
+        self._run_bytes = 0
+        self._run_ms = 0.0
         self.sub_runs: tuple[str, ...] = ()
         """The runs below this one, where it is the root of a tree with a budget."""
 
@@ -139,7 +141,8 @@ class RunFold:
             self._take_end(record, seq, spent)
         elif isinstance(record, DecisionRecord):
             branch = self._take_decision(DecisionLine.of(record))
-            branch.decided, branch.activation = record, record.decision.after
+            branch.decided = record
+            branch.activation = record.decision.after
         elif isinstance(record, SubRunOpened):
             self.sub_runs = tuple(dict.fromkeys((*self.sub_runs, record.sub_run_id)))
         else:
@@ -149,7 +152,8 @@ class RunFold:
 
     def _take_decision(self, made: DecisionLine) -> _Branch:
         """Open a decision in its branch, in place of the one before it."""
-        name, key = made.address[0], made.address[-1]
+        name = made.address[0]
+        key = made.address[-1]
         before = self._branches.get(name)
         steps = (
             before.recent

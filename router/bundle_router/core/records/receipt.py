@@ -58,7 +58,8 @@ def _check(receipt: Mapping[str, Any]) -> list[str]:
     try:
         lines = [receipt["line"], *receipt["later"]]
         found = [unseal(line.encode("ascii")) for line in lines]
-        run_id, record = receipt["run_id"], found[0].record
+        run_id = receipt["run_id"]
+        record = found[0].record
     except (KeyError, TypeError, AttributeError, UnicodeEncodeError):
         return ["it is no receipt: it has no line and no run"]
     except BadLine as error:
@@ -73,11 +74,9 @@ def _check(receipt: Mapping[str, Any]) -> list[str]:
         wrong.append("the line is that of another record")
     if found[0].seq == 0 and found[0].prev != genesis(str(run_id)):
         wrong.append("the first record is that of another run")
-    run, catalog, is_former = (
-        receipt.get("run"),
-        receipt.get("catalog"),
-        receipt.get("schema") == _FORMER,
-    )
+    run = receipt.get("run")
+    catalog = receipt.get("catalog")
+    is_former = receipt.get("schema") == _FORMER
     if not is_former and receipt.get("schema") != RECEIPT_SCHEMA:
         wrong.append("its schema is not known")
     stated = record.get("run_json")

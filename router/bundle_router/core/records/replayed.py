@@ -83,7 +83,10 @@ def replay(
     record = (
         recorded if isinstance(recorded, DecisionRecord) else DecisionRecord.from_json(recorded)
     )
-    step, facts, reply, past = record.step, record.facts, record.reply, record.decision
+    step = record.step
+    facts = record.facts
+    reply = record.reply
+    past = record.decision
     decision_or_question = decide(catalog, facts, past.before, step)
     asks_anew = False
     if isinstance(decision_or_question, Question):

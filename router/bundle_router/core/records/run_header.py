@@ -70,7 +70,8 @@ class RunHeader:
     @property
     def head(self) -> Head | None:
         """The end of a closed run; None where it was not closed, or its end is not recorded."""
-        count, hash_ = self._value("count", int), self._value("head", str)
+        count = self._value("count", int)
+        hash_ = self._value("head", str)
         return (
             Head(count, hash_)
             if "closed" in self.fields and count is not None and hash_ is not None

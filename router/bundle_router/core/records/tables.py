@@ -248,7 +248,8 @@ class RunRows:
             yield "labels", _pick_columns("labels", key, label)
 
     def _note_decision(self, record: Mapping[str, Any]) -> None:
-        seq, decision_id = record.get("seq"), record.get("decision_id")
+        seq = record.get("seq")
+        decision_id = record.get("decision_id")
         if isinstance(seq, int) and isinstance(decision_id, str):
             self._seqs[decision_id] = seq
 
@@ -331,8 +332,10 @@ def _objects(record: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
 
 
 def _decision(record: Mapping[str, Any]) -> Row:
-    model, evicted = _object(record, "model"), _object(record, "activation").get("evicted")
-    step, reply = _object(record, "step"), _object(record, "reply")
+    model = _object(record, "model")
+    evicted = _object(record, "activation").get("evicted")
+    step = _object(record, "step")
+    reply = _object(record, "reply")
     labels = {str(row.get("name")): row.get("value") for row in _objects(step, "labels")}
     failure = reply.get("failure") or model.get("failure") or "server_unavailable"
     counted = {

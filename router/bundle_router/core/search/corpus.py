@@ -104,11 +104,10 @@ class Changes:
 
 def changes_between(before: Texts, after: Texts, analyzer: Analyzer) -> Changes:
     """Analyse only new and changed texts: tools, bundles, and bundles with such tools."""
-    old_tools, new_tools = (
-        {tool.id: tool for tool in before.tools},
-        {tool.id: tool for tool in after.tools},
-    )
-    old, new = _place_documents(before), _place_documents(after)
+    old_tools = {tool.id: tool for tool in before.tools}
+    new_tools = {tool.id: tool for tool in after.tools}
+    old = _place_documents(before)
+    new = _place_documents(after)
     touched = {
         id_
         for id_ in old_tools.keys() | new_tools.keys()

@@ -140,7 +140,8 @@ class Corpus:
 
 def outline(bundles: Iterable[BundleText], tools: Iterable[ToolText]) -> Corpus:
     """Return the corpus without its documents."""
-    named, by_id = tuple(bundles), {tool.id: tool for tool in tools}
+    named = tuple(bundles)
+    by_id = {tool.id: tool for tool in tools}
     read = {id_ for id_, tool in by_id.items() if tool.standing != "unread"}
     return Corpus(
         (),
@@ -176,7 +177,8 @@ def make_corpus(
 
     Ids of bundles must be unique, and so must ids of tools.
     """
-    named, texts = tuple(bundles), {tool.id: tool for tool in tools}
+    named = tuple(bundles)
+    texts = {tool.id: tool for tool in tools}
     corpus = outline(named, texts.values())
     documents = [bundle_document(row, trusted_tools(row, texts), analyzer) for row in named]
     for tool in texts.values():
@@ -206,7 +208,8 @@ def tool_document(tool: ToolText, analyzer: Analyzer) -> Document:
     """Return the document of a tool for the first of its collections."""
     weights = TOOL_WEIGHTS
     max_chars = MAX_UNREAD_CHARS if tool.standing == "unread" else None
-    description, parameter_text = tool.description[:max_chars], tool.parameter_text[:max_chars]
+    description = tool.description[:max_chars]
+    parameter_text = tool.parameter_text[:max_chars]
     fields = (
         (tool.server, weights.server),
         (tool.name, weights.name),
@@ -223,7 +226,8 @@ def tool_document(tool: ToolText, analyzer: Analyzer) -> Document:
 
 
 def bundle_document(bundle: BundleText, tools: Iterable[ToolText], analyzer: Analyzer) -> Document:
-    own, weights = tuple(tools), BUNDLE_WEIGHTS
+    own = tuple(tools)
+    weights = BUNDLE_WEIGHTS
     fields = (
         (bundle.id, weights.name),
         (bundle.description, weights.description),

@@ -185,10 +185,8 @@ def _fit_words(
     ]:
         held = _replay(replayed, rarity, trial.trust, _fold_of_ids)
         for novelty in NOVELTIES:
-            first, fair = (
-                novelty == NOVELTIES[0],
-                [step.keeping(novelty) for step in ranked[trial.trust]],
-            )
+            first = novelty == NOVELTIES[0]
+            fair = [step.keeping(novelty) for step in ranked[trial.trust]]
             qualities = replays[trial.trust] if first else [step.quality() for step in fair]
             if not Trial.of(trial.trust, qualities, difference(qualities, none, witnesses)).pays:
                 break

@@ -309,7 +309,9 @@ def _learn_one(
     """
     if not example.ids:
         return
-    features, base, ids = example.features, example.base, example.ids
+    features = example.features
+    base = example.base
+    ids = example.ids
     others = base if len(known) > CONSIDERED else base.keys() | known
     learned = dict.fromkeys(ids.union(others), 0.0)
     for name, value in features.items():

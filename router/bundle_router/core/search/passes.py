@@ -70,18 +70,15 @@ class Passes:
 
         `need` (an exponent) says how much of the request they have to cover.
         """
-        w, analyzer = self.weights, self.analyzer
+        w = self.weights
+        analyzer = self.analyzer
         among: Collection = self.ranks_tools if tools else "tools"
         for_bundles = analyzer.query_weights(terms, w.bundle_scale)
         asked_mass = self._mass("bundles", terms.stems, for_bundles)
-        own, own_tools = (
-            self.index.known("bundles", terms.stems),
-            self.index.known(among, terms.stems),
-        )
-        known, known_tools = (
-            self._mass("bundles", own, for_bundles),
-            self._mass(among, own_tools, for_bundles),
-        )
+        own = self.index.known("bundles", terms.stems)
+        own_tools = self.index.known(among, terms.stems)
+        known = self._mass("bundles", own, for_bundles)
+        known_tools = self._mass(among, own_tools, for_bundles)
         for hint, weight in analyzer.query_weights(hints, w.bundle_scale).items():
             for_bundles.setdefault(hint, weight * w.context)
         texts = self._covering("bundles", for_bundles, known, need, scope.bundles)
@@ -101,7 +98,9 @@ class Passes:
         self, wishes: Sequence[Terms], scope: SearchScope, tools: bool
     ) -> list[RankingPass]:
         """Return the rankings of a request's wishes, each on its own."""
-        w, index, k = self.weights, self.index, self.weights.clause_depth
+        w = self.weights
+        index = self.index
+        k = self.weights.clause_depth
         among: Collection = self.ranks_tools if tools else "tools"
         queries = [self.analyzer.query_weights(terms, w.bundle_scale) for terms in wishes]
         texts = index.search("bundles", queries, k=k, within=scope.bundles, counting=False)
@@ -143,9 +142,11 @@ class Passes:
                     best[bundle] = score
                     if hits.matched:
                         matched[bundle] = max(matched.get(bundle, 0.0), hits.matched[tool])
-        by_text, by_tool = best_is_one(texts.scores), best_is_one(best)
+        by_text = best_is_one(texts.scores)
+        by_tool = best_is_one(best)
         share = self.weights.text_share
-        of_text, of_tool = share * held[0], (1.0 - share) * held[1]
+        of_text = share * held[0]
+        of_tool = (1.0 - share) * held[1]
         both = blend(
             by_text, by_tool, of_text / (of_text + of_tool) if of_text + of_tool > 0.0 else share
         )
@@ -260,7 +261,8 @@ def add_up(parts: Iterable[tuple[Mapping[str, float], float]], power: float) -> 
 def blend(
     first: Mapping[str, float], second: Mapping[str, float], share: float
 ) -> dict[str, float]:
-    total, rest = {id_: share * score for id_, score in first.items()}, 1.0 - share
+    total = {id_: share * score for id_, score in first.items()}
+    rest = 1.0 - share
     for id_, score in second.items():
         total[id_] = total.get(id_, 0.0) + rest * score
     return total

@@ -169,10 +169,8 @@ class Search:
         read, bundles = self._read(permitted)
         found = self._find(request, self._scope(bundles, read), tools=True)
         scores = self._pull(request, found, bundles, memories)
-        features, votes = (
-            self._features(request, memories.tools),
-            self._votes(request, read, memories.tools),
-        )
+        features = self._features(request, memories.tools)
+        votes = self._votes(request, read, memories.tools)
         own = best_is_one({tool: score for tool, score in found.tools.items() if tool in read})
         for tool, learned in (
             memories.tools.scores(features, votes) if memories.tools is not None else {}
@@ -189,8 +187,12 @@ class Search:
         of others match `alike` as well: its many tools, or a text made of what people ask, must not
         push all others out.
         """
-        pinned, servers, w = self.corpus.pinned, self.corpus.servers, self.weights
-        first, beyond, counts = list[ScoredId](), list[ScoredId](), Counter[str]()
+        pinned = self.corpus.pinned
+        servers = self.corpus.servers
+        w = self.weights
+        first = list[ScoredId]()
+        beyond = list[ScoredId]()
+        counts = Counter[str]()
         if pinned.isdisjoint(row.id for row in ranked):
             return ranked
         for row in ranked:
@@ -258,7 +260,8 @@ class Search:
 
         Cached, because steps use the same few sets.
         """
-        unread, owners = self.corpus.unread, self._bundles_of
+        unread = self.corpus.unread
+        owners = self._bundles_of
 
         @lru_cache(MAX_SCOPES)
         def read(tools: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
@@ -306,8 +309,10 @@ class Search:
                 w.whole,
             )
         else:
-            bundles, of_tools = dict(full.bundles), dict(full.tools)
-        meaning, coherence = self._meaning_scores(request, scope, tools), coherence_of(parts)
+            bundles = dict(full.bundles)
+            of_tools = dict(full.tools)
+        meaning = self._meaning_scores(request, scope, tools)
+        coherence = coherence_of(parts)
         if meaning.bundles:
             words = (
                 (full.strength + full.tool_strength)
@@ -404,7 +409,8 @@ class Search:
         fused = with_memory(found.bundles, memory, self._features(request, memory), bundles, votes)
         of_bundle = best_is_one(fused)
         pull = self.weights.bundle_pull * found.coherence**self.weights.coherence_power
-        owners, action = self._bundles_of, self.analyzer.action_asked(request.text)
+        owners = self._bundles_of
+        action = self.analyzer.action_asked(request.text)
         return {
             tool: (
                 score
@@ -417,7 +423,8 @@ class Search:
     @cached_property
     def _actions_of(self) -> Callable[[str], frozenset[str]]:
         """Returns the actions in a tool's name. Cached."""
-        servers, analyzer = self.corpus.servers, self.analyzer
+        servers = self.corpus.servers
+        analyzer = self.analyzer
         return cache(lambda tool: analyzer.actions_in(tool.removeprefix(servers[tool])))
 
     def _unread_ids(self, request: Request, permitted: frozenset[str]) -> list[ScoredId]:

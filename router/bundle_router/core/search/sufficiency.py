@@ -112,7 +112,8 @@ def thresholds_version(settings: SearchSettings) -> str:
 
 def judge(catalog: Catalog, step: Step, ranking: Ranking) -> Judgement:
     """Judge a ranking of the step's permitted candidates."""
-    settings, evidence = catalog.settings.search, ranking.evidence
+    settings = catalog.settings.search
+    evidence = ranking.evidence
     ranked = tuple(Candidate(row.id, round(row.score, 6)) for row in ranking.scored[:KEPT])
     cut = round(PLAUSIBLE * ranking.scored[0].score, 6) if ranking.scored else 0.0
     use = SearchUse(
@@ -129,7 +130,8 @@ def judge(catalog: Catalog, step: Step, ranking: Ranking) -> Judgement:
     if why:
         return Judgement(replace(use, verdict="novel", why=why), (), None, shortlist)
     plausible = [catalog.bundles[row.id] for row in ranking.scored if row.score >= cut]
-    first, calibration = plausible[0], _in_force(settings)
+    first = plausible[0]
+    calibration = _in_force(settings)
     probability = round(Logistic(calibration.bias, calibration.weights)(features_of(evidence)), 6)
     threshold = _threshold(catalog, first, own=calibration is not SHIPPED)
     also_offered = shortlist if ranking.several else ()
@@ -150,7 +152,8 @@ def judge(catalog: Catalog, step: Step, ranking: Ranking) -> Judgement:
     ):
         refused = f"one of {len(plausible)} is right with probability {one:.2f}"
     if not refused:
-        ids, tokens = tuple(bundle.id for bundle in plausible), _tokens(catalog, plausible)
+        ids = tuple(bundle.id for bundle in plausible)
+        tokens = _tokens(catalog, plausible)
         why += f"; all that is plausible only reads and costs {tokens:,} tokens: {', '.join(ids)}"
         return Judgement(replace(use, verdict="union", why=why), ids, None, also_offered)
     directly = (bundle for bundle in plausible if offer_of(catalog, bundle) == "direct")
@@ -204,11 +207,9 @@ def _threshold(catalog: Catalog, bundle: Bundle, *, own: bool) -> float | None:
 
     None: search alone never shows it.
     """
-    effects, settings, offer = (
-        set(bundle.effects),
-        catalog.settings.search,
-        offer_of(catalog, bundle),
-    )
+    effects = set(bundle.effects)
+    settings = catalog.settings.search
+    offer = offer_of(catalog, bundle)
     if (
         not effects
         or "exec" in effects

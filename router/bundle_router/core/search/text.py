@@ -249,13 +249,15 @@ class Analyzer:
 
     def stems(self, text: str, *, limit: int | None = None) -> list[str]:
         """Return stems in order of appearance, with repetitions, without stop words."""
-        stop, stem = self.stop, self.stem
+        stop = self.stop
+        stem = self.stem
         kept = [word for word in words(text) if word not in stop]
         return [stem(word) for word in kept[:limit]]
 
     def terms(self, text: str, *, limit: int | None = MAX_WORDS) -> Terms:
         """Return the terms of a request."""
-        found, stem = words(text), self.stem
+        found = words(text)
+        stem = self.stem
         foreign = {stem(word) for word in foreign_stop_words(found[:limit])}
         kept = [stem(word) for word in [word for word in found if word not in self.stop][:limit]]
         stems = [one for one in kept if one not in foreign] if foreign else kept

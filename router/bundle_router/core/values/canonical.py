@@ -66,7 +66,8 @@ def budget_left(value: Any, left: int) -> int:
 
 def holds_more_than(most: int, value: object) -> bool:
     """Return whether there are more than so many values in a JSON value. Counting stops there."""
-    waiting, count = [value], 0
+    waiting = [value]
+    count = 0
     while waiting and count <= most:
         item = waiting.pop()
         if isinstance(item, Mapping | list | tuple):

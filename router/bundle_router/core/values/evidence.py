@@ -140,7 +140,8 @@ def fit_logistic(
         ]
         for row in rows
     ]
-    fitted, penalties = [0.0] * (len(names) + 1), [1e-6, *[0.01] * len(names)]
+    fitted = [0.0] * (len(names) + 1)
+    penalties = [1e-6, *[0.01] * len(names)]
     for _ in range(_ROUNDS):
         slope = [penalty * value for penalty, value in zip(penalties, fitted, strict=True)]
         bend = [
@@ -150,13 +151,12 @@ def fit_logistic(
         for row, truth, part in zip(table, truths, mass, strict=True):
             z = sum(map(mul, fitted, row))
             chance = 1.0 / (1.0 + math.exp(-max(-30.0, min(30.0, z))))
-            error, curve = (
-                part * (chance - float(truth)) / total,
-                part * chance * (1.0 - chance) / total,
-            )
+            error = part * (chance - float(truth)) / total
+            curve = part * chance * (1.0 - chance) / total
             for at, value in enumerate(row):
                 slope[at] += error * value
-                bent, scaled = bend[at], curve * value
+                bent = bend[at]
+                scaled = curve * value
                 for place in range(at + 1):
                     bent[place] += scaled * row[place]
         fitted = list(map(sub, fitted, _solve_positive(bend, slope)))

@@ -72,7 +72,9 @@ def explain(
     path = error["loc"]
     if path and path[-1] == "[key]":
         path = path[:-1]
-    kind, value, context = error["type"], error["input"], error.get("ctx", {})
+    kind = error["type"]
+    value = error["input"]
+    context = error.get("ctx", {})
     if kind == "extra_forbidden":
         name = str(path[-1])
         known = known_keys(form, path[:-1])

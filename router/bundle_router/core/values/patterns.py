@@ -76,7 +76,8 @@ class Targets:
 
     @classmethod
     def parse(cls, patterns: Iterable[str]) -> Targets:
-        bundles, tools = [], []
+        bundles = []
+        tools = []
         for pattern in patterns:
             kind, colon, rest = pattern.partition(":")
             if colon and kind == "tool":

@@ -25,7 +25,8 @@ class Suggester:
         """
         if len(word) > 200 or self._left <= 0:
             return None
-        best, best_ratio = None, _CUTOFF
+        best = None
+        best_ratio = _CUTOFF
         matcher = SequenceMatcher(a="", b=word.lower(), autojunk=False)
         for name in known:
             # Two names of very different length can't reach the cut-off: 2·min/(sum) bounds the
@@ -41,7 +42,8 @@ class Suggester:
             self._left -= len(name) * len(word) // 128
             ratio = matcher.ratio()
             if ratio > best_ratio or (ratio == best_ratio and best is not None and name < best):
-                best, best_ratio = name, ratio
+                best = name
+                best_ratio = ratio
         return best
 
     def did_you_mean(self, word: str, known: Iterable[str]) -> str:

@@ -80,7 +80,8 @@ class Flights(Generic[T]):
             with self._lock:
                 if self._flying.get(key) is flight:
                     del self._flying[key]
-                waiters, flight.waiters = flight.waiters, []
+                waiters = flight.waiters
+                flight.waiters = []
             for waiter in waiters:
                 _settle_waiter(waiter, landed)
 

@@ -265,7 +265,8 @@ def _shortlist(question: Question, judged: Judgement) -> Answer | None:
     """
     from bundle_router.core.exposure.placing import may_be_offered
 
-    catalog, ids = question.catalog, judged.shortlist
+    catalog = question.catalog
+    ids = judged.shortlist
     if len(question.candidates) <= catalog.settings.search.max_shortlist:
         others = (id_ for id_ in question.candidates if id_ not in ids)
         ids = (*ids, *(id_ for id_ in others if may_be_offered(catalog, catalog.bundles[id_])))
@@ -313,7 +314,8 @@ class RankedTools:
             if answering:
                 search, vector = self._search.understand(catalog, query)
             else:  # an array must not depend on who can be asked at the moment
-                search, vector = self._search.search_for(catalog), None
+                search = self._search.search_for(catalog)
+                vector = None
             if search is None:
                 return None
             memories = self._search.memories or NO_MEMORIES

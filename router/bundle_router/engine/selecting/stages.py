@@ -96,10 +96,8 @@ class StagedSelector:
 
     def _offer_shortlist(self, reply: Reply, result: SearchResult | None) -> Reply:
         """Return the reply with the shortlist beside what was picked (rules 4 and 6)."""
-        answer, listed = (
-            reply.answer,
-            result.shortlist.ids if result is not None and result.shortlist else (),
-        )
+        answer = reply.answer
+        listed = result.shortlist.ids if result is not None and result.shortlist else ()
         if answer is None or not answer.ids or "shortlist" not in self._order:
             return reply
         return replace(

@@ -143,7 +143,9 @@ def _read(
 ) -> str:
     title, text, anchor = _text_of(page, requested.fragment or page.url.fragment, fetcher)
     headings = find_headings(text)
-    start, end, name = 0, len(text), ""
+    start = 0
+    end = len(text)
+    name = ""
     if section is not None:
         start, end = find_section(headings, section, len(text))
         name = " ".join(section.split())

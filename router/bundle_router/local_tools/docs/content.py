@@ -313,7 +313,8 @@ def _shape_image(image: Tag, base: str, keeps_image: Callable[[str], bool]) -> N
     text = _squeeze(_attribute(image, "alt"))
     source = _absolute_url(_attribute(image, "src"), base)
     if source is not None and keeps_image(source):
-        image["src"], image["alt"] = source, text
+        image["src"] = source
+        image["alt"] = text
     else:
         image.replace_with(text)
 

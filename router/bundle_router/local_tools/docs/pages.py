@@ -89,7 +89,9 @@ def clean_text(text: str) -> str:
 
 def find_headings(markdown: str) -> list[Heading]:
     """Return the ATX headings of a Markdown text, in order, without those in fenced code."""
-    headings, offset, fence = [], 0, ""
+    headings = []
+    offset = 0
+    fence = ""
     for line in markdown.split("\n"):
         if found := _FENCE.match(line):
             run = found.group(1)

@@ -88,7 +88,9 @@ def _inventory_entry(line: str) -> IndexEntry | None:
     words = line[:_MAX_FIELD].split(" ")
     for at in range(1, len(words) - 3):
         if ":" in words[at] and words[at + 1].lstrip("-").isdigit():
-            name, role, location = " ".join(words[:at]), words[at], words[at + 2]
+            name = " ".join(words[:at])
+            role = words[at]
+            location = words[at + 2]
             title = " ".join(words[at + 3 :]).strip()
             if location.endswith("$"):
                 location = location[:-1] + name
@@ -125,7 +127,8 @@ def read_sphinx_search(body: bytes) -> list[IndexEntry] | None:
     text = decode_text(body, "utf-8")
     if not text.lstrip().startswith("Search.setIndex("):
         return None
-    names, titles = _sphinx_array(text, "docnames"), _sphinx_array(text, "titles")
+    names = _sphinx_array(text, "docnames")
+    titles = _sphinx_array(text, "titles")
     if not isinstance(names, list) or not isinstance(titles, list):
         return None
     pages = [name if isinstance(name, str) else "" for name in names]
@@ -385,7 +388,9 @@ def _match(entry: IndexEntry, words: Sequence[str]) -> dict[str, float]:
     """Return the entry's words of the query, with weights: a word of the title, in it, in the URL,
     in the text.
     """
-    title, location, text = entry.title.casefold(), entry.location.casefold(), entry.text.casefold()
+    title = entry.title.casefold()
+    location = entry.location.casefold()
+    text = entry.text.casefold()
     matched = {}
     for word in words:
         if word in title:

@@ -150,7 +150,8 @@ class HostList:
 
         Raises ToolFailure `invalid_settings` for one that is neither form.
         """
-        exact, below = set(), []
+        exact = set()
+        below = []
         for pattern in patterns:
             try:
                 host = spell_host(pattern.removeprefix("*."))

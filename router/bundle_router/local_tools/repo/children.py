@@ -70,7 +70,8 @@ class Child:
 
     def chunks(self) -> Iterator[bytes]:
         """Yield standard output as it arrives. Raises ToolFailure `timeout` or `cancelled`."""
-        out, err = self.process.stdout, self.process.stderr
+        out = self.process.stdout
+        err = self.process.stderr
         if out is None or err is None:
             raise ValueError("a child is read through pipes")
         with selectors.DefaultSelector() as selector:

@@ -233,7 +233,8 @@ def git_diff(arguments: GitDiff, context: ToolContext, *, confined: bool = True)
             if arguments.stat
             else ["--stat=120", "--patch", f"--unified={arguments.context}"]
         )
-        out, cut = b"", False
+        out = b""
+        cut = False
         if paths:
             out, cut, _ = view.run(
                 "diff", *_DIFF, *form, *flags, *paths, max_bytes=max(0, context.max_bytes - 500)

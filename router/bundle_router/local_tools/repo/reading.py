@@ -123,7 +123,8 @@ def _chunks(head: bytes, file: BinaryIO, cancelled: Callable[[], bool]) -> Itera
     of it.
     """
     decoder = codecs.getincrementaldecoder("utf-16")("replace") if head.startswith(_UTF16) else None
-    scanned, chunk = 0, head.removeprefix(codecs.BOM_UTF8)
+    scanned = 0
+    chunk = head.removeprefix(codecs.BOM_UTF8)
     while chunk:
         scanned += len(chunk)
         yield decoder.decode(chunk).encode("utf-8", "replace") if decoder else chunk

@@ -147,7 +147,8 @@ def _files(
     """
     lines: list[Line] = []
     for event in events:
-        kind, data = event["type"], event["data"]
+        kind = event["type"]
+        data = event["data"]
         if kind in ("match", "context"):
             starts = [match["start"] for match in data["submatches"]]
             text = _bytes(data["lines"]).removesuffix(b"\n")

@@ -135,12 +135,15 @@ _TOKEN: Final = re.compile(
 
 
 def _translate(pattern: str, braces: bool) -> str:
-    out, at, depth = [], 0, 0
+    out = []
+    at = 0
+    depth = 0
     while at < len(pattern):
         found = _TOKEN.match(pattern, at)
         if found is None:
             raise ToolFailure(f"{pattern!r} is not a usable glob", code="bad_glob")
-        part, at = found.group(), found.end()
+        part = found.group()
+        at = found.end()
         if found["deep"]:
             out.append("(?:.*/)?")
         elif found["rest"]:
@@ -318,7 +321,9 @@ def _lines(data: bytes, expression: Any, query: Ripgrep) -> Iterator[Line]:
 
 def _matches(data: bytes, expression: Any, limit: int) -> Iterator[tuple[int, int]]:
     """Yield line number, and offset in that line, of the first match of each matching line."""
-    number, counted, at = 1, 0, 0
+    number = 1
+    counted = 0
+    at = 0
     for _ in range(limit):
         match = expression.search(data, at) if at < len(data) else None
         if match is None or (match.start() == len(data) and data.endswith(b"\n")):

@@ -147,7 +147,8 @@ _SKIPPED: Final = (
 def _shown_text(line: Line) -> str:
     """Return at most LINE_CHARS of a line, around its first match."""
     text = line.text
-    start, stop = 0, len(text)
+    start = 0
+    stop = len(text)
     if stop > LINE_CHARS:
         start = max(0, min((line.at or 0) - LINE_CHARS // 4, stop - LINE_CHARS))
         stop = start + LINE_CHARS

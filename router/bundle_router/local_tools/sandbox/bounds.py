@@ -145,7 +145,8 @@ class Watcher:
 
         If others took it, check again after as much more is gone.
         """
-        room, bound = self._free_bytes(), self._plan.total_written_bytes
+        room = self._free_bytes()
+        bound = self._plan.total_written_bytes
         if self._free - room <= bound:
             return False
         sizes = _nameless_files(pids, "")

@@ -98,7 +98,8 @@ def _is_allowed(flag: int) -> bool:
 
 
 def _enter_user_namespace() -> None:
-    user, group = os.geteuid(), os.getegid()
+    user = os.geteuid()
+    group = os.getegid()
     linux.unshare(linux.CLONE_NEWUSER)
     Path("/proc/self/setgroups").write_text("deny", encoding="utf-8")
     Path("/proc/self/uid_map").write_text(f"{user} {user} 1", encoding="utf-8")

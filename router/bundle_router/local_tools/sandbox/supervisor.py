@@ -131,7 +131,8 @@ class Supervisor:
             os._exit(target.CANT_START)
 
     def _give_up_powers(self) -> None:
-        plan, statements = self._plan, self._statements
+        plan = self._plan
+        statements = self._statements
         target.join_groups(plan)
         target.limit(plan, own_users=self._own_users)
         statements += self._watcher.statements()

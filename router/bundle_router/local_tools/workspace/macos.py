@@ -60,7 +60,8 @@ def run(
             ) from error
     with process:
         ended, streams = _follow(process, began + timeout_s, cancelled, max_bytes)
-    status, took_ms = process.returncode, (time.monotonic() - began) * 1000
+    status = process.returncode
+    took_ms = (time.monotonic() - began) * 1000
     code, number = (status, None) if status >= 0 else (None, -status)
     how: Ended = "killed" if ended == "exited" and number else ended
     return ProcessExit(

@@ -90,7 +90,8 @@ class Capture:
 
     def output(self) -> CapturedOutput:
         """Return the text, of at most `limit` bytes and the line that counts the missing ones."""
-        head, tail = bytes(self._head), bytes(self._tail[-self._half :])
+        head = bytes(self._head)
+        tail = bytes(self._tail[-self._half :])
         if len(head) + len(tail) == self.total and _size(head + tail) <= 2 * self._half:
             return CapturedOutput(printable(head + tail), self.total, 0)
         while head and _size(head) > self._half:  # escapes have made it longer
@@ -310,7 +311,9 @@ class _Watch:
 
     def follow(self, timeout_s: float, cancelled: Callable[[], bool]) -> None:
         """Send the plan once the launcher is ready, and return when everything has ended."""
-        deadline, grace_s, sent = self._started + timeout_s, self._plan.grace_s, False
+        deadline = self._started + timeout_s
+        grace_s = self._plan.grace_s
+        sent = False
         while self._read(_POLL_S):
             now = time.monotonic()
             if not sent and "ready" in self._outcome:

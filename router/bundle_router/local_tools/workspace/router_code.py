@@ -133,7 +133,8 @@ def _real_parent(name: str) -> Path:
 def _links_on(name: str) -> Iterable[Path]:
     """Return every symlink on the way to the target of `name`, by the real path of its folder."""
     found: dict[str, None] = {}
-    ahead, current = os.path.abspath(name).split("/")[:0:-1], ""  # noqa: PTH100  # links are kept
+    ahead = os.path.abspath(name).split("/")[:0:-1]  # noqa: PTH100  # links are kept
+    current = ""
     while ahead and len(found) < 40:
         part = ahead.pop()
         if part in ("", "."):

@@ -261,7 +261,8 @@ class _Writing:
         ]
 
     def _stdio(self, name: str, foreign: ForeignServer) -> list[str] | None:
-        command, arguments = at_home(foreign.command or ""), tuple(map(at_home, foreign.args))
+        command = at_home(foreign.command or "")
+        arguments = tuple(map(at_home, foreign.args))
         if not command or "$" in command or len(command) > 2000 or not command.isprintable():
             self.note(name, "has neither an address nor a command that can be started: left out")
             return None

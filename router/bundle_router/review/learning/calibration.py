@@ -203,9 +203,11 @@ def _settled_share(rows: Sequence[Row], under: Sequence[Catalog]) -> SettledShar
         judged = judge(catalog, row.step.past.step, row.ranking)
         helped = any(id_ in row.step.needed for id_ in judged.ids)
         if judged.use.verdict == "enough":
-            enough, wrong = enough + 1, wrong + (not helped)
+            enough = enough + 1
+            wrong = wrong + (not helped)
         elif judged.use.verdict == "union":
-            unions, unions_wrong = unions + 1, unions_wrong + (not helped)
+            unions = unions + 1
+            unions_wrong = unions_wrong + (not helped)
     return SettledShare(len(rows), enough, wrong, unions, unions_wrong)
 
 

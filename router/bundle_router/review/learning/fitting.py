@@ -188,7 +188,9 @@ class _Fitting:
         """Return replay's choice, if what the older runs teach in that way does not make the newest
         worse.
         """
-        search, labels, base = self.search, [*self.older, *self.newest], self.base
+        search = self.search
+        labels = [*self.older, *self.newest]
+        base = self.base
         recalling = (
             Recalling(search.vectors.revision, self.votes) if search.vectors is not None else None
         )

@@ -175,7 +175,8 @@ def _spoken_labels(
 
 
 def _close(entry: _Open, needed: frozenset[str], not_needed: frozenset[str]) -> PastStep:
-    record, decision = entry.record, entry.record.decision
+    record = entry.record
+    decision = entry.record.decision
     answer = record.reply.answer if record.reply is not None else None
     return PastStep(
         run_id=record.decision.run_id,

@@ -51,9 +51,11 @@ def _routes(routes: Sequence[RouteProposal], catalog: Catalog) -> Iterator[str]:
 
 def _free_name(row: RouteProposal, names: set[str]) -> str:
     plain = "-".join((row.workflow, row.role, row.step))
-    name, number = plain, 2
+    name = plain
+    number = 2
     while name in names:
-        name, number = f"{plain}-{number}", number + 1
+        name = f"{plain}-{number}"
+        number = number + 1
     names.add(name)
     return name
 

@@ -74,10 +74,8 @@ def unused_local(local: Iterable[str], catalog: Catalog) -> Iterator[Problem]:
             message = f"servers.toml has no local server {name!r}, so these tools are not used"
             yield Problem(f"--local {name}", 0, "", message, hint, "warning", "unused-local")
         elif name not in bundled:
-            message, hint = (
-                f"no bundle holds a tool of local server {name!r}",
-                f"name '{name}.*' in one of bundles.toml",
-            )
+            message = f"no bundle holds a tool of local server {name!r}"
+            hint = f"name '{name}.*' in one of bundles.toml"
             yield Problem(f"--local {name}", 0, "", message, hint, "warning", "unused-local")
 
 
@@ -144,7 +142,8 @@ def lint(
     alone = all(file.layer == "shipped" for file in resolved.files)
     before: set[tuple[str, str, Path]] | None = None
     for word, finding in _findings(resolved, has_content):
-        file, hint = finding.entry.file, finding.suggestion
+        file = finding.entry.file
+        hint = finding.suggestion
         if file.layer == "shipped" and not alone:
             if word not in ACROSS:
                 continue
@@ -197,7 +196,8 @@ def pin_problems(
         if server is None:
             continue
         development = "--development " if server.traits.starts_process else ""
-        file, again = f"{folder}/{name}.json", f"review it: bundle-router pin {development}{name}"
+        file = f"{folder}/{name}.json"
+        again = f"review it: bundle-router pin {development}{name}"
         for row in server_differences(known, None, server, ()):
             message = (
                 f"server {name!r} was reviewed with another {row.path.rpartition('/')[2]}: no tool"
@@ -210,17 +210,16 @@ def pin_problems(
 
 def _unpinned(written: WrittenConfig, known: Pins, again: str) -> Iterator[Problem]:
     """Yield the places where bundles name, or mean by a glob, no pinned tool of a server."""
-    report, names = Report(()), [f"{known.server}.{tool}" for tool in known.names]
+    report = Report(())
+    names = [f"{known.server}.{tool}" for tool in known.names]
     for entry in written.bundles.values():
         for index, tool in enumerate(entry.value.tools):
             if tool.startswith(f"{known.server}.") and not any(
                 matches(tool, name) for name in names
             ):
                 message = f"{tool!r} is none of the {len(names)} pinned tools"
-                hint, place = (
-                    report.suggester.did_you_mean(tool, names) or again,
-                    (*entry.path, "tools", index),
-                )
+                hint = report.suggester.did_you_mean(tool, names) or again
+                place = (*entry.path, "tools", index)
                 report.add(entry.file, place, message, hint, level="warning", rule="unpinned-tool")
     yield from report.problems()
 

@@ -143,7 +143,8 @@ def missing_skill(subject: Subject) -> Iterator[LintFinding]:
         return
     for entry, bundle in subject.bundles():
         if bundle.skill is not None and not subject.has_content(bundle.skill):
-            message, file = f"there is no file bundles/{bundle.skill}", f"{bundle.skill}/SKILL.md"
+            message = f"there is no file bundles/{bundle.skill}"
+            file = f"{bundle.skill}/SKILL.md"
             advice = (
                 f"did you mean {file!r}?"
                 if subject.has_content(file)
@@ -225,10 +226,8 @@ def _at_the_newer(
     subject: Subject, entry: WrittenEntry[Any], effect: str, tool: str, other_id: str
 ) -> LintFinding:
     """Return the finding for the project's entry, if the other one is a shipped one."""
-    hint, other = (
-        "one of the two is wrong, and policies rest on it",
-        subject.resolved.written.bundles[other_id],
-    )
+    hint = "one of the two is wrong, and policies rest on it"
+    other = subject.resolved.written.bundles[other_id]
     if entry.file.layer == "shipped" and other.file.layer == "project":
         message = f"does not say that {tool!r} can {effect!r}, as bundle {entry.name!r} does"
         return LintFinding(other, message, hint, ("effects",))

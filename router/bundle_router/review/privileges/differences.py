@@ -284,8 +284,10 @@ class _Comparison:
         route.
         """
         old_bundle, new_bundle = self._pairs[number]
-        old, new = self._old, self._new
-        settings, others = old.catalog.settings, new.catalog.settings
+        old = self._old
+        new = self._new
+        settings = old.catalog.settings
+        others = new.catalog.settings
         return (
             old_bundle is not None
             and new_bundle is not None
@@ -311,7 +313,8 @@ class _Comparison:
         bundle = wide.bundle
         if not wide.tools or bundle is None:
             return
-        fresh, kept = wide.tools - narrow.tools, wide.tools & narrow.tools
+        fresh = wide.tools - narrow.tools
+        kept = wide.tools & narrow.tools
         if fresh:
             yield self._row(kind, "may call", fresh, bundle, narrow, wide)
         if not kept or narrow.bundle is None:
@@ -320,7 +323,8 @@ class _Comparison:
             yield self._row(kind, "comes in", kept, bundle, narrow, wide)
         if not _needs_of(narrow.bundle) <= _needs_of(bundle):
             yield self._row(kind, "requires", kept, bundle, narrow, wide)
-        narrow_handles, wide_handles = narrow.side.granted.handles, wide.side.granted.handles
+        narrow_handles = narrow.side.granted.handles
+        wide_handles = wide.side.granted.handles
         looser = frozenset(
             t for t in kept if not narrow_handles(narrow.bundle, t) <= wide_handles(bundle, t)
         )
@@ -369,10 +373,8 @@ class _Comparison:
         self, aspect: Aspect, old: _BundleSide, new: _BundleSide
     ) -> Iterator[ConfigEdit]:
         """Yield the edits that concern a bundle at an address."""
-        sides, bundles = (
-            (old.side, new.side),
-            [one.bundle for one in (old, new) if one.bundle is not None],
-        )
+        sides = (old.side, new.side)
+        bundles = [one.bundle for one in (old, new) if one.bundle is not None]
         for id_ in dict.fromkeys(bundle.id for bundle in bundles):
             yield from (
                 edit for edit in (self._edited.get(("bundle", id_)), self._carried.get(id_)) if edit

@@ -132,13 +132,16 @@ def _edits(by_place: _Places, table: str, name: str) -> _Edits:
 
 def _servers(old: Catalog, new: Catalog, by_place: _Places) -> Iterator[PrivilegeRow]:
     for name in sorted({*old.servers, *new.servers}):
-        old_server, new_server = old.servers.get(name), new.servers.get(name)
-        edits, path = _edits(by_place, "server", name), f"servers.{name}"
+        old_server = old.servers.get(name)
+        new_server = new.servers.get(name)
+        edits = _edits(by_place, "server", name)
+        path = f"servers.{name}"
         if old_server is None or new_server is None:
             yield from _one_sided(path, _origin(old_server), _origin(new_server), edits)
             continue
         for item in fields(Server):
-            before, after = getattr(old_server, item.name), getattr(new_server, item.name)
+            before = getattr(old_server, item.name)
+            after = getattr(new_server, item.name)
             if item.name == "reuse":
                 shared = [
                     tuple(tool for row in rows if row.across_runs for tool in row.tools)
@@ -167,7 +170,8 @@ def _origin(server: Server | None) -> str:
 
 
 def _settings(old: Catalog, new: Catalog, by_place: _Places) -> Iterator[PrivilegeRow]:
-    before, after = setting_leaves(old.settings), setting_leaves(new.settings)
+    before = setting_leaves(old.settings)
+    after = setting_leaves(new.settings)
     for path in before:
         wider = _SETTINGS.get(path, "more" if path.startswith("limits.") else "replace")
         yield from _compare(
@@ -179,13 +183,16 @@ def _local(old: Catalog, new: Catalog, by_place: _Places) -> Iterator[PrivilegeR
     edits = _edits(by_place, "local", "docs_hosts")
     yield from _compare("docs.hosts", old.local.docs_hosts, new.local.docs_hosts, "gain", edits)
     for name, wider in _REPO.items():
-        before_value, after_value = getattr(old.local, name), getattr(new.local, name)
+        before_value = getattr(old.local, name)
+        after_value = getattr(new.local, name)
         edits = _edits(by_place, "local", name)
         yield from _compare(f"repo.{name}", before_value, after_value, wider, edits)
     before, after = ({rule.name: rule for rule in catalog.local.binaries} for catalog in (old, new))
     edits = _edits(by_place, "local", "binaries")
     for name in sorted({*before, *after}):
-        old_rule, new_rule, path = before.get(name), after.get(name), f"binaries.{name}"
+        old_rule = before.get(name)
+        new_rule = after.get(name)
+        path = f"binaries.{name}"
         if old_rule is None or new_rule is None:
             yield from _one_sided(
                 path, old_rule.path if old_rule else "", new_rule.path if new_rule else "", edits
@@ -254,7 +261,8 @@ def _definitions(old: Catalog, new: Catalog, by_place: _Places) -> Iterator[Priv
     """Yield a row per server for tools' definitions that were approved, taken back or replaced."""
     by_server: dict[str, dict[str, list[str]]] = {}
     for name in sorted({*old.cards, *new.cards}):
-        old_card, new_card = old.cards.get(name), new.cards.get(name)
+        old_card = old.cards.get(name)
+        new_card = new.cards.get(name)
         if old_card != new_card:
             what = "approved" if old_card is None else "taken back"
             if old_card is not None and new_card is not None:

@@ -81,12 +81,11 @@ def _walk(
     trie, ends = _trie_of(exact)
     literals = sorted({char for glob in globs for char in glob if char not in "*?"})
     free = _free_char({char for name in exact for char in name} | set(literals))
-    node, states = 0, tuple(_close_stars(1, glob) for glob in globs)
+    node = 0
+    states = tuple(_close_stars(1, glob) for glob in globs)
     for char in prefix:
-        node, states = (
-            trie[node].get(char, -1) if node >= 0 else -1,
-            _move_states(states, globs, char),
-        )
+        node = trie[node].get(char, -1) if node >= 0 else -1
+        states = _move_states(states, globs, char)
     found: dict[frozenset[str], str] = {}
     seen = {(node, states)}
     layer = [(prefix, node, states)]

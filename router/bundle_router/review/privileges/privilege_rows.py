@@ -92,7 +92,8 @@ class PrivilegeRow:
 
 def sentence(row: PrivilegeRow) -> str:
     """Return the row as a sentence for people, without its addresses and edits."""
-    tools, is_narrowing = ", ".join(row.tools), row.kind == "narrowing"
+    tools = ", ".join(row.tools)
+    is_narrowing = row.kind == "narrowing"
     match row.aspect:
         case "may call":
             how = REACH_WORDS.get(row.before if is_narrowing else row.after, "")

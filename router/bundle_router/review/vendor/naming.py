@@ -61,9 +61,11 @@ class Names:
         name = name[:LONGEST].rstrip("_") or "unnamed"
         name = f"n_{name}"[:LONGEST] if name[0].isdigit() else name
         name = name if is_name(name) else f"{name}_"
-        found, count = name, 2
+        found = name
+        count = 2
         while found.lower() in self._used:
-            found, count = f"{name[: LONGEST - 4].rstrip('_')}_{count}", count + 1
+            found = f"{name[: LONGEST - 4].rstrip('_')}_{count}"
+            count = count + 1
         self._used.add(found.lower())
         return found
 

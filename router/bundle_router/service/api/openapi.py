@@ -107,7 +107,8 @@ def _schemas() -> Json:
     refs, document = TypeAdapter.json_schemas(adapters, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type] # the modes are its words
     schemas: Json = dict(document.get("$defs", {}))
     schemas |= {str(name): schema for (name, _mode), schema in refs.items() if "$ref" not in schema}
-    result, toolset = schemas["Result"], schemas["Toolset"]
+    result = schemas["Result"]
+    toolset = schemas["Toolset"]
     for name in _LOCAL:
         result["properties"].pop(name)
     toolset["properties"]["digest"] = {"type": "string"}
@@ -194,28 +195,23 @@ def _query(schemas: Json, name: str) -> list[Json]:
 
 
 def _paths(schemas: Json) -> Json:
-    run, bytes_ = "/v1/runs/{run_id}", {"*/*": {"schema": {"type": "string", "format": "binary"}}}
+    run = "/v1/runs/{run_id}"
+    bytes_ = {"*/*": {"schema": {"type": "string", "format": "binary"}}}
     decision = _answer("Decision", "What the step may see. It is in the run's records.")
     toolset = _answer("Toolset", "The definitions, and the guidance for the model.")
     toolset["200"]["headers"] = {"ETag": {"schema": {"type": "string"}}}
     toolset["304"] = {"description": "The agent has this list already."}
     result = _answer("Result", "The result; also of a call whose failure the agent should see.")
-    why, end = (
-        _answer("Result", "Why the tool is not there."),
-        _answer("RunEnd", "Whether the run ended."),
-    )
+    why = _answer("Result", "Why the tool is not there.")
+    end = _answer("RunEnd", "Whether the run ended.")
     artifact = {"200": {"description": "The bytes.", "content": bytes_}}
     part = {"application/json": {"schema": {"type": "object"}}}
     media = {"200": {"description": "The part, in the provider's form.", "content": part}}
     answers = {"200": {"description": "The same facts as on the page for people.", "content": part}}
-    missed, timeline = (
-        "Record a name that a framework refused itself",
-        [_RUN, *_query(schemas, "TimelineQuery")],
-    )
-    listed, shown = (
-        [_RUN, _ETAG, *_query(schemas, "ToolsQuery")],
-        [_RUN, _SHA, *_query(schemas, "MediaQuery")],
-    )
+    missed = "Record a name that a framework refused itself"
+    timeline = [_RUN, *_query(schemas, "TimelineQuery")]
+    listed = [_RUN, _ETAG, *_query(schemas, "ToolsQuery")]
+    shown = [_RUN, _SHA, *_query(schemas, "MediaQuery")]
     return {
         "/v1/route": {
             "post": _operation("route", "Decide what a step may see", [_KEY], decision, "RouteBody")

@@ -99,7 +99,8 @@ class JsonBytes(Response):
     """
 
     def __init__(self, body: bytes) -> None:
-        self.status_code, self.body = 200, body
+        self.status_code = 200
+        self.body = body
 
     async def __call__(self, _scope: Message, _receive: Receive, send: Send) -> None:
         headers = [
@@ -265,7 +266,8 @@ class DecisionApi:
         return await self._read(lambda views: views.runs(filters))
 
     async def _timeline(self, request: Request) -> Response:
-        run_id, start = await self._run(request), _query(request, TimelineQuery).start
+        run_id = await self._run(request)
+        start = _query(request, TimelineQuery).start
         return await self._read(lambda views: views.run(run_id, {"from": [str(start)]}))
 
     async def _read(self, view: Callable[[PageViews], PageContent]) -> Response:
@@ -389,7 +391,8 @@ async def _while_waited_for(request: Request, work: Work, within_s: float) -> Re
 
     Work that never waits is not watched.
     """
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    loop = asyncio.get_running_loop()
+    task = asyncio.current_task()
     watching: list[asyncio.Task[None]] = []
     ended: list[Refusal] = []
 

@@ -126,7 +126,8 @@ class DirectPath:
             return None
         if not isinstance(message, dict) or message.keys() != {"jsonrpc", "id", "method", "params"}:
             return None
-        id_, params = message["id"], message["params"]
+        id_ = message["id"]
+        params = message["params"]
         if (
             message["jsonrpc"] != "2.0"
             or message["method"] != method

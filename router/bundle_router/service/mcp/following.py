@@ -127,7 +127,8 @@ class FollowedResources:
 
     async def close(self) -> None:
         """End all subscriptions."""
-        followed, self._followed = self._followed, {}
+        followed = self._followed
+        self._followed = {}
         for one in followed.values():
             _end_held(one)
         for task in self._telling:
@@ -136,6 +137,7 @@ class FollowedResources:
 
 
 def _end_held(followed: _Followed) -> None:
-    end, followed.end = followed.end, None
+    end = followed.end
+    followed.end = None
     if end is not None:
         end()

@@ -145,7 +145,8 @@ def _of_sessions(
 
     async def subscribe(context: Context, params: types.SubscribeRequestParams) -> Json:
         _require(run, "resources")
-        uri, followed = str(params.uri), followed_resources(context.session._connection)
+        uri = str(params.uri)
+        followed = followed_resources(context.session._connection)
         if uri in followed:
             return {}
         followed.add(uri)

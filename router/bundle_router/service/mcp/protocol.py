@@ -323,7 +323,8 @@ class RunServer:
         """Return a stream of the modern era that sends the changes its client named, including
         those of resources.
         """
-        requested, features = params.notifications, self._run.features
+        requested = params.notifications
+        features = self._run.features
         wanted = (
             [*map(str, requested.resource_subscriptions or ())] if "resources" in features else []
         )

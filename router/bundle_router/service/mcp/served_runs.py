@@ -100,7 +100,8 @@ class ServedRun:
     async def end_list(self) -> None:
         """Tell listeners, once, that the list has ended."""
         if self._shown:
-            self._shown, self._toolset = "", None
+            self._shown = ""
+            self._toolset = None
             await self.server.announce_change()
 
     async def content(self, result: Result, revision: str) -> list[dict[str, Any]]:

@@ -187,7 +187,8 @@ class PageAnswers:
         browser that signed in (empty for a caller that sends a token), what the caller may do, and
         why the config's files are not in force.
         """
-        path, query = request.url.path, request.url.query
+        path = request.url.path
+        query = request.url.query
         as_json = (
             path
             + ("index.json" if path.endswith("/") else ".json")
@@ -295,7 +296,8 @@ class PageRoutes:
         """Return an artifact's bytes: inline if they are a raster image or sound by content, else
         to download.
         """
-        run_id, sha256 = request.path_params["run"], request.path_params["sha256"]
+        run_id = request.path_params["run"]
+        sha256 = request.path_params["sha256"]
         try:
             if not SHA256.fullmatch(sha256):
                 raise RequestError(f"{sha256[:64]!r} is not an artifact's digest")
@@ -342,7 +344,8 @@ async def read_form(
         form = fields_of(body.decode("utf-8", "replace"))
     except RequestError as error:
         return error.message, 413
-    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
+    site = request.headers.get("sec-fetch-site")
+    origin = request.headers.get("origin")
     service = f"{request.url.scheme}://{request.url.netloc}"
     is_own = (
         site in (None, "same-origin") and origin in (None, service) and (site or origin) is not None

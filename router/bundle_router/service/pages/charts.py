@@ -67,7 +67,9 @@ def sources_over_days(tallies: Sequence[tuple[str, int]], sources: Sequence[str]
     days = sorted({day for day, _ in counts})
     bars = []
     for day in days:
-        total, below, parts = sum(counts.get((day, source), 0) for source in sources) or 1, 0.0, []
+        total = sum(counts.get((day, source), 0) for source in sources) or 1
+        below = 0.0
+        parts = []
         for source in sources:
             share = counts.get((day, source), 0) / total
             words = f"{day}: {source} {counts.get((day, source), 0):,} of {total:,} decisions"
@@ -94,7 +96,8 @@ def _over_days(
     for at, day in enumerate(days):
         x = _LEFT + step * at + (step - wide) / 2
         for name, begins, share, words in bars[at]:
-            y, high = _BASE - _HIGH * (begins + share), _HIGH * share
+            y = _BASE - _HIGH * (begins + share)
+            high = _HIGH * share
             parts.append(
                 f'<rect class="{_text(name)}" x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}"'
                 f' height="{high:.1f}" rx="2"><title>{_text(words)}</title></rect>'

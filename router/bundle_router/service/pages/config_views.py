@@ -65,7 +65,8 @@ class ConfigViews:
 
     def preview(self, form: Query, *, refused: RouterError | None = None) -> PageContent:
         """Return the effects of an edited text, with the text as typed and the form to save it."""
-        file, text = first(form, "file"), first(form, "text").replace("\r\n", "\n")
+        file = first(form, "file")
+        text = first(form, "text").replace("\r\n", "\n")
         preview = self._editor.preview({file: text})
         values = {
             "reason": first(form, "reason"),
@@ -159,7 +160,8 @@ class ConfigViews:
 
     def undo(self, *, refused: RouterError | None = None) -> PageContent:
         """Return the effects of undoing the last change, and the form to undo it."""
-        last, preview = self._editor.last_change(), self._editor.undo_preview()
+        last = self._editor.last_change()
+        preview = self._editor.undo_preview()
         facts = {"change": last, "preview": preview.to_json() if preview is not None else None}
         return self._page(
             "config_undo.html",
@@ -175,7 +177,8 @@ class ConfigViews:
     def changes(self) -> PageContent:
         """Return the changes made here, with author and reason, newest first."""
         changes = self._editor.changes()
-        newest, older = list(reversed(changes))[:MAX_CHANGES], max(0, len(changes) - MAX_CHANGES)
+        newest = list(reversed(changes))[:MAX_CHANGES]
+        older = max(0, len(changes) - MAX_CHANGES)
         title = "Changes of the config"
         return self._page(
             "config_changes.html", title, {"changes": changes}, changes=newest, more=older

@@ -65,7 +65,8 @@ class ConfigRoutes:
         self._editor = editor
         self._approval = approval
         self._views = ConfigViews(editor, dict(others or {}), approval)
-        links, refusal = Links(base, nav=WITH_CONFIG), "this token may read, and not edit"
+        links = Links(base, nav=WITH_CONFIG)
+        refusal = "this token may read, and not edit"
         self._answers = PageAnswers(
             links,
             self._views.where,
@@ -76,7 +77,9 @@ class ConfigRoutes:
         )
 
     def routes(self) -> list[BaseRoute]:
-        page, post, views = self._answers.page, self._answers.post, self._views
+        page = self._answers.page
+        post = self._answers.post
+        views = self._views
 
         def config(request: Request) -> PageContent:
             query = query_of(request)
@@ -109,7 +112,8 @@ class ConfigRoutes:
     # --- what is posted ---------------------------------------------------------------------------
 
     def _save(self, form: Query, by: str, _request: Request) -> PageContent | str:
-        name, text = first(form, "file"), first(form, "text")
+        name = first(form, "file")
+        text = first(form, "text")
         if first(form, "compared") != text_digest(text):
             refusal = RequestError(
                 "the text was changed since it was compared", advice="compare it again"
@@ -141,7 +145,8 @@ class ConfigRoutes:
         if self._approval is None:
             raise RequestError("servers are not asked here")
         try:
-            listed, chosen = form.get("listed", ()), form.get("tool", ())
+            listed = form.get("listed", ())
+            chosen = form.get("tool", ())
             if listed and not chosen:
                 raise RequestError(
                     "no tool is ticked", advice="tick what you have read and approve"

@@ -244,7 +244,8 @@ class PageViews:
 
     def new_records(self, run_id: str, query: Query) -> PageContent:
         """Return whether the run has new records since a page was made, as a part of that page."""
-        run, seen = self._reader.index.run(run_id), whole_number(first(query, "seen"))
+        run = self._reader.index.run(run_id)
+        seen = whole_number(first(query, "seen"))
         part = self._reader.index.timeline(run_id, start=seen + 1, limit=RECORDS)
         count = len(part.decisions) + len(part.calls)
         values = {"count": count, "run": run, "seen": seen}
@@ -412,7 +413,8 @@ class PageViews:
             tuple(name.split("\n", 1)): row
             for name, row in self._reader.index.table("role × bundle").items()
         }
-        may, why = defaultdict[tuple[str, str], list[str]](list), dict[tuple[str, str], str]()
+        may = defaultdict[tuple[str, str], list[str]](list)
+        why = dict[tuple[str, str], str]()
         addresses = self._reader.index.addresses()
         for workflow, role, step in addresses:
             verdicts = plan_for(

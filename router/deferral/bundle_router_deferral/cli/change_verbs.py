@@ -201,7 +201,8 @@ def _print_effect(effect: Effect) -> None:
     rows = []
     for name, sample in (("before", effect.before), ("after", effect.after)):
         figures = sample.as_json()
-        share, searches = f"{sample.hit_rate:.1%}", f"{figures['searches_a_request']:.2f}"
+        share = f"{sample.hit_rate:.1%}"
+        searches = f"{figures['searches_a_request']:.2f}"
         tokens = f"{figures['definition_tokens_a_request']:,}"
         rows.append((name, figures["requests"], figures["sessions"], tokens, share, searches))
     table(columns, rows)

@@ -124,7 +124,8 @@ def _kind(schema: Any, root: Mapping[str, Any], depth: int) -> str:
 
 
 def _object(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> str:
-    properties, required = _properties(schema), _required_names(schema)
+    properties = _properties(schema)
+    required = _required_names(schema)
     if depth > 1 or not 0 < len(properties) <= 6:
         return "object"
     return "{" + ", ".join(key[:64] + ("" if key in required else "?") for key in properties) + "}"

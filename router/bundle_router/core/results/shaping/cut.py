@@ -56,9 +56,11 @@ def head_tail(text: str, budget: int, hidden: int = 0) -> CutText:
     """
     head_end = _cut_before(text, int(budget * HEAD_SHARE))
     tail_start = _cut_after(text, len(text) - (budget - int(budget * HEAD_SHARE)))
-    head, tail = text[:head_end], text[tail_start:]
+    head = text[:head_end]
+    tail = text[tail_start:]
     line = "" if not head or head.endswith("\n") else "\n"
-    left_out, total = tail_start - head_end + hidden, len(text) + hidden
+    left_out = tail_start - head_end + hidden
+    total = len(text) + hidden
     notice = f"{line}[{left_out:,} of {total:,} characters left out here]\n"
     return CutText(head + notice + tail, len(head) + len(tail), "head_tail")
 

@@ -104,7 +104,8 @@ class JsonSizes:
         return self._weights.get(id(value), _LIGHT)
 
     def _weigh(self, value: Any, level: int) -> int:
-        weight, parts = len(value), value
+        weight = len(value)
+        parts = value
         self.is_plain = self.is_plain and level <= _PLAIN_LEVELS
         if isinstance(value, dict):
             parts = value.values()
@@ -125,7 +126,8 @@ class JsonSizes:
         """Take the value apart, except what others refer to: freeing it all at once would hold the
         interpreter.
         """
-        waiting, self.value = [self.value], None
+        waiting = [self.value]
+        self.value = None
         holders = 4  # the block, the piece, `one` and the question
         while waiting:
             one = waiting.pop()
@@ -149,7 +151,9 @@ def abridge(
         return value, count, size
     if not isinstance(value, dict) or not levels:
         return None
-    kept, values_left, room_left = {}, values, room
+    kept = {}
+    values_left = values
+    room_left = room
     for name, part in sorted(value.items(), key=lambda member: survey.weight(member[1])):
         found = abridge(
             part, survey, values_left - 1, room_left - 4 * len(name) - _LIGHT, levels - 1
@@ -205,7 +209,9 @@ def pieces(
         weight += (added := survey.weight(part))
         if group and weight >= _BATCH:
             yield grouped()
-            before, group, weight = ",", {}, added
+            before = ","
+            group = {}
+            weight = added
         if added < _BATCH:
             group[name] = part
             continue
@@ -216,7 +222,8 @@ def pieces(
             + (encode_small({name: 0})[1:-2] + " " * indented if is_object else "")
         )
         yield from pieces(part, survey, level + 1, indented=indented)
-        before, weight = ",", 0
+        before = ","
+        weight = 0
     yield (grouped() if group else "") + line + after
 
 

@@ -221,7 +221,9 @@ class References:
 
     def _of_run(self, run_as_written: str) -> str:
         run = run_as_written.replace("\\/", "/")
-        parts, changed, start = [], False, 0
+        parts = []
+        changed = False
+        start = 0
         while start < len(run):
             end = _segment_end(run, start) if self._looks <= MAX_LOOKS else len(run)
             reference = self._of_segment(run[start:end])

@@ -46,7 +46,8 @@ class Blob:
         return f"artifact:sha256:{self.sha256}"
 
     def stored_as(self, sha256: str) -> Artifact:
-        facts, size = self.facts, len(self.data)
+        facts = self.facts
+        size = len(self.data)
         seen = (
             facts.mime_type,
             size,

@@ -30,7 +30,8 @@ _BETWEEN: Final = re.compile(rf"[^{_SUSPECT}](?=[^{_SUSPECT}])")
 _PATTERN: Final = re.compile(rf"\r\n|{_FLAGS}|[{_SUSPECT}]")
 _IS_SUSPECT: Final = re.compile(rf"[{_SUSPECT}]")
 _ASCII_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
-_ZWNJ, _ZWJ = "\u200c", "\u200d"
+_ZWNJ = "\u200c"
+_ZWJ = "\u200d"
 _JOINING: Final = ((0x0600, 0x08FF), (0x0900, 0x0DFF), (0x1000, 0x109F), (0x1780, 0x18AF))
 _KEYCAPS: Final = frozenset("#*0123456789\u00a9\u00ae")
 
@@ -113,7 +114,9 @@ def _escape(match: re.Match[str]) -> str:
 
 def _belongs(text: str, at: int) -> bool:
     """Return whether ordinary writing needs the joiner or selector at this place."""
-    found, before, after = text[at], text[at - 1 : at], text[at + 1 : at + 2]
+    found = text[at]
+    before = text[at - 1 : at]
+    after = text[at + 1 : at + 2]
     if "\ufe00" <= found <= "\ufe0f":
         return (
             bool(before)

@@ -134,7 +134,8 @@ class _Schemas:
             for key in _REFS:
                 if key not in schema:
                     continue
-                ref, where = schema[key], pointer((*self._places[id(schema)], key))
+                ref = schema[key]
+                where = pointer((*self._places[id(schema)], key))
                 if key == "$recursiveRef" and ref is True:
                     ref = "#"
                 if not isinstance(ref, str):

@@ -269,7 +269,8 @@ def explosive(pattern: str) -> bool:
     """Return whether the pattern has a repetition that can match a text in exponentially many
     ways.
     """
-    groups, begins = [_Round()], list[int]()
+    groups = [_Round()]
+    begins = list[int]()
     at = 0
     while at < len(pattern):
         if opening := _OPENING.match(pattern, at):
@@ -282,7 +283,8 @@ def explosive(pattern: str) -> bool:
         if token == "|":  # noqa: S105 - a piece of a pattern, not a password
             groups[-1].end_alternative()
         elif token == ")" and begins:  # noqa: S105 - a piece of a pattern, not a password
-            inner, text = groups.pop(), pattern[begins.pop() : at]
+            inner = groups.pop()
+            text = pattern[begins.pop() : at]
             inner.end_alternative()
             least, endless, at = _quantifier(pattern, at)
             if endless and inner.loose:

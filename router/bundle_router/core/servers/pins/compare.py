@@ -118,7 +118,8 @@ def server_differences(
     """
     if pins is None:
         return ()
-    pinned, is_now = pins.origin, origin_of(server)
+    pinned = pins.origin
+    is_now = origin_of(server)
     rows = [
         FieldDifference(
             f"/origin/{name}", _text(getattr(pinned, name)), _text(getattr(is_now, name))
@@ -176,7 +177,8 @@ def _path(place: tuple[str | int, ...]) -> str:
 
 
 def _field_difference(path: str, before: Any, after: Any) -> FieldDifference:
-    old, new = _plain_text(before), _plain_text(after)
+    old = _plain_text(before)
+    new = _plain_text(after)
     start = 0
     while start < min(len(old), len(new)) and old[start] == new[start]:
         start += 1
@@ -189,7 +191,8 @@ def _field_difference(path: str, before: Any, after: Any) -> FieldDifference:
 
 
 def _part(text: str, start: int, stop: int) -> str:
-    low, high = max(0, start - _CONTEXT), min(len(text), stop + _CONTEXT)
+    low = max(0, start - _CONTEXT)
+    high = min(len(text), stop + _CONTEXT)
     part = text[low:high]
     if len(part) > _WINDOW:
         part = (

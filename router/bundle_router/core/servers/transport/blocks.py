@@ -105,7 +105,8 @@ def _blocks(item: Any) -> Iterator[Block]:
 
 
 def _resource(resource: Mapping[str, Any]) -> Iterator[Block]:
-    uri, mime_type = _word(resource.get("uri")), _word(resource.get("mimeType"))
+    uri = _word(resource.get("uri"))
+    mime_type = _word(resource.get("mimeType"))
     if isinstance(resource.get("text"), str):
         if uri:
             yield Text(resource["text"], uri, mime_type)

@@ -65,7 +65,8 @@ class LineBuffer:
         lines = []
         for piece in complete:
             self._keep(piece)
-            line, self.held = self.held, bytearray()
+            line = self.held
+            self.held = bytearray()
             if line.startswith(b"\r") or line.endswith(b"\r"):
                 line = line.strip(b"\r")
             if line:
@@ -122,7 +123,8 @@ class EventBuffer:
             elif not line:
                 if self._data is not None or self._fields:
                     events.append((self._data or bytearray(), self._fields))
-                    self._data, self._fields = None, []
+                    self._data = None
+                    self._fields = []
                 self.held = len(piece)
         self._line = bytearray(starts[-1])
         return events

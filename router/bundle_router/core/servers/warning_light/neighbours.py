@@ -53,10 +53,8 @@ class Neighbourhood:
 
     def findings_beside(self, definition: Mapping[str, Any], server: str) -> Iterator[Seen]:
         """Yield names and words copied from other servers' tools, and instructions about them."""
-        name, description = (
-            str(definition.get("name", "")),
-            fold_text(str(definition.get("description") or "")),
-        )
+        name = str(definition.get("name", ""))
+        description = fold_text(str(definition.get("description") or ""))
         words = frozenset(_COMMON_WORDS.findall(description))
         mimicked: set[Neighbour] = set()
         for other in self._alike.get(skeleton(name), ()):

@@ -103,7 +103,8 @@ def _find_orders(sentence: str) -> Iterator[Seen]:
         yield "override", elsewhere[0]
     if become := _find("become", sentence):
         yield "unleash", sentence[become.start() : become.start() + 100]
-    show, prompt = _find("show", sentence), _find("prompt", sentence)
+    show = _find("show", sentence)
+    prompt = _find("prompt", sentence)
     if show and prompt and show.start() < prompt.start():
         yield "reveal-prompt", sentence[show.start() : prompt.end()]
     if (hide := _find("hide", sentence)) and not _find("protects", sentence[: hide.end()]):
@@ -165,6 +166,7 @@ def _find_movements(sentence: str) -> Iterator[Seen]:
             yield "secret-material", secret[0]
             if _find("fetch", sentence) and _find("carry", sentence):
                 yield "read-secret", sentence[:120]
-    acts, far = _find("acts_outside", sentence), _find("far", sentence)
+    acts = _find("acts_outside", sentence)
+    far = _find("far", sentence)
     if acts and far and acts.start() < far.start() and _find("besides", sentence) and not at_home:
         yield "side-effect", sentence[:120]
