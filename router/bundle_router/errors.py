@@ -34,9 +34,9 @@ MAX_MESSAGE: Final = 2_000
 def shorten(text: str, limit: int) -> str:
     """Return a text, or if it is longer than `limit` characters its beginning and end."""
     half = limit // 2 - 20
-    return (
-        text if len(text) <= limit else f"{text[:half]}… ({len(text):,} characters) …{text[-half:]}"
-    )
+    if len(text) <= limit:
+        return text
+    return f"{text[:half]}… ({len(text):,} characters) …{text[-half:]}"
 
 
 class RouterError(Exception):

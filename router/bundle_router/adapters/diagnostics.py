@@ -172,11 +172,9 @@ def _flatten_event(_logger: object, _method: str, event: Event) -> Event:
 def _plain_json(value: object, depth: int) -> Any:
     """Return the value as JSON values, with bounded depth, length and number."""
     if value is None or isinstance(value, (bool, int)):
-        return (
-            value
-            if not isinstance(value, int) or abs(value) < 1 << 63
-            else _show_safely(repr, value)
-        )
+        if not isinstance(value, int) or abs(value) < 1 << 63:
+            return value
+        return _show_safely(repr, value)
     if isinstance(value, str):
         return value[:MAX_LOOKED_AT]
     if isinstance(value, float):

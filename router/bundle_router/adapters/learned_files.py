@@ -79,18 +79,16 @@ def save_learned(config_folder: str | os.PathLike[str], learned: LearnedValues) 
     Raises StorageError; files written before the error stay.
     """
     folder = Path(config_folder, FOLDER)
-    memory = (
-        memory_json(learned.memory, learned.known, OF_BUNDLES)
-        if learned.memory is not None
-        else None
-    )
+    if learned.memory is not None:
+        memory = memory_json(learned.memory, learned.known, OF_BUNDLES)
+    else:
+        memory = None
     calibration = calibration_json(learned.calibration) if learned.calibration is not None else None
     kept = []
-    tools = (
-        memory_json(learned.tools, learned.known_tools, OF_TOOLS)
-        if learned.tools is not None
-        else None
-    )
+    if learned.tools is not None:
+        tools = memory_json(learned.tools, learned.known_tools, OF_TOOLS)
+    else:
+        tools = None
     for name, value in (
         (MEMORY, memory),
         (CALIBRATION, calibration),

@@ -126,9 +126,9 @@ def _ogg_seconds(data: bytes) -> float | None:
             max(0, position - int.from_bytes(head[at + 10 : at + 12], "little")), 48_000
         )
     at = head.find(b"\x01vorbis")
-    return (
-        _seconds(position, int.from_bytes(head[at + 12 : at + 16], "little")) if at >= 0 else None
-    )
+    if at >= 0:
+        return _seconds(position, int.from_bytes(head[at + 12 : at + 16], "little"))
+    return None
 
 
 # --- signatures -----------------------------------------------------------------------------------
@@ -157,11 +157,9 @@ def _container(data: bytes) -> str | None:
         page = data[:96]
         if b"theora" in page:
             return "video/ogg"
-        return (
-            "audio/ogg"
-            if any(word in page for word in (b"vorbis", b"OpusHead", b"Speex", b"FLAC"))
-            else _OGG
-        )
+        if any(word in page for word in (b"vorbis", b"OpusHead", b"Speex", b"FLAC")):
+            return "audio/ogg"
+        return _OGG
     if data.startswith(b"\x1a\x45\xdf\xa3"):
         return "video/webm" if b"webm" in data[:64] else "video/x-matroska"
     if data.startswith((b"PK\x03\x04", b"PK\x05\x06")):
@@ -272,9 +270,9 @@ def _jpeg(data: bytes) -> tuple[int, int] | None:
         if marker == 0xFF:
             at += 1
         elif 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            return (
-                _positive_size(*struct.unpack(">HH", head[5:9])[::-1]) if len(head) == 9 else None
-            )
+            if len(head) == 9:
+                return _positive_size(*struct.unpack(">HH", head[5:9])[::-1])
+            return None
         elif marker in (0x01, 0x00, 0xD8, 0xD9, 0xDA) or 0xD0 <= marker <= 0xD7:
             return None
         else:
@@ -329,11 +327,9 @@ def _markup(head: str) -> str | None:
     if re.match(r"(?i)<svg[\s/>]", root):
         return "image/svg+xml"
     if head.lstrip().startswith("<?xml"):
-        return (
-            "text/html"
-            if re.match(r"(?i)<(?:html|!doctype\s+html)[\s>]", root)
-            else "application/xml"
-        )
+        if re.match(r"(?i)<(?:html|!doctype\s+html)[\s>]", root):
+            return "text/html"
+        return "application/xml"
     return "text/html" if _HTML.match(root) else None
 
 

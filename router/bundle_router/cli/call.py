@@ -27,4 +27,8 @@ def run(arguments: argparse.Namespace) -> int:
         say(result.text)
         for artifact in result.artifacts:
             say(f"artifact {artifact.uri} {artifact.mime_type} {artifact.bytes:,} bytes")
-    return 0 if result.ok else 3 if result.outcome in ("denied", "invalid_arguments") else 4
+    if result.ok:
+        return 0
+    if result.outcome in ("denied", "invalid_arguments"):
+        return 3
+    return 4

@@ -63,11 +63,10 @@ def run(arguments: argparse.Namespace) -> int:
     with ExitStack() as stack:
         old, new = (_load_side(text, arguments, stack) for text in (arguments.old, arguments.new))
         diff = privilege_diff(old.catalog, new.catalog)
-        kept = (
-            _keep(arguments.allow_widening, diff, new)
-            if arguments.allow_widening is not None
-            else None
-        )
+        if arguments.allow_widening is not None:
+            kept = _keep(arguments.allow_widening, diff, new)
+        else:
+            kept = None
         places = {**old.places, **new.places}
         if arguments.json:
             print_json(
@@ -163,11 +162,10 @@ def _show(diff: PrivilegeDiff, places: Places, limit: int | None) -> None:
             " widening"
         )
     workflows, roles, steps = diff.class_counts
-    summary = (
-        ", ".join(f"{count} {kind}" for kind, count in counts.items())
-        if diff.rows
-        else "no difference in powers"
-    )
+    if diff.rows:
+        summary = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+    else:
+        summary = "no difference in powers"
     looked = (
         f"{diff.address_count:,} addresses ({workflows} kinds of workflow, {roles} of role, {steps}"
         " of step)"

@@ -46,9 +46,10 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    step, explanation = (
-        _explain_recorded(arguments) if arguments.run is not None else _explain_now(arguments)
-    )
+    if arguments.run is not None:
+        step, explanation = _explain_recorded(arguments)
+    else:
+        step, explanation = _explain_now(arguments)
     if arguments.json:
         print_json({**asdict(explanation), "shown": explanation.shown})
     else:

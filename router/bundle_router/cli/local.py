@@ -100,11 +100,10 @@ def _tools(option: str, module: ModuleType, attribute: str) -> Sequence[LocalToo
     declared: Any = getattr(module, attribute, None)
     if declared is None:
         lists = sorted(name for name, value in vars(module).items() if _is_tools(value))
-        has = (
-            f"it has {', '.join(lists)}"
-            if lists
-            else "it holds no LocalServer and no list of tools"
-        )
+        if lists:
+            has = f"it has {', '.join(lists)}"
+        else:
+            has = "it holds no LocalServer and no list of tools"
         raise RequestError(
             f"--local {option!r}: module {module.__name__!r} has no {attribute!r}", advice=has
         )

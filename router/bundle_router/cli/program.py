@@ -67,11 +67,10 @@ def run_program(name: str, act: Callable[[], int]) -> int:
     except OSError as error:
         if error.filename is None:  # standard output
             _drop_output()
-        what = (
-            "what it prints can't be written"
-            if error.filename is None
-            else f"can't use {error.filename!r}"
-        )
+        if error.filename is None:
+            what = "what it prints can't be written"
+        else:
+            what = f"can't use {error.filename!r}"
         print(f"{name}: {what}: {error.strerror}", file=sys.stderr)
         return RouterError.exit_code
     return status

@@ -54,11 +54,10 @@ def run(arguments: argparse.Namespace) -> int:
         raise RequestError(
             "--local goes with --config", advice="without it, each decision has its own catalog"
         )
-    other, places = (
-        load_with_places(arguments.config, local=local_servers(arguments))
-        if arguments.config
-        else (None, {})
-    )
+    if arguments.config:
+        other, places = load_with_places(arguments.config, local=local_servers(arguments))
+    else:
+        other, places = (None, {})
     replaying = open_replays(archive, other, max(0, arguments.examples))
     total = ReplayOutcome(Behaviour(replaying.examples))
     skipped = SkippedRuns(archive, named=bool(arguments.run_ids))
@@ -71,11 +70,10 @@ def run(arguments: argparse.Namespace) -> int:
         print_json(total.to_json(places))
     else:
         _show(total, places)
-        remote = (
-            {s.name for s in other.servers.values() if s.traits.is_remote}
-            if other is not None
-            else set()
-        )
+        if other is not None:
+            remote = {s.name for s in other.servers.values() if s.traits.is_remote}
+        else:
+            remote = set()
         if total.behaviour.decisions and (later := ", ".join(sorted(remote - replaying.known))):
             say(f"no run recorded the state of {later}: taken as reviewed and available")
     return skipped.status or (1 if total.differing_count else 0)

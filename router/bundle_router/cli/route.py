@@ -77,11 +77,10 @@ def run(arguments: argparse.Namespace) -> int:
                 f"server {name!r} was not asked which tools it has: bundle-router tools --run"
                 f" {decision.run_id} asks it"
             )
-        where = (
-            "the database"
-            if arguments.store
-            else f"{arguments.runs}/{decision.run_id}/routing.jsonl"
-        )
+        if arguments.store:
+            where = "the database"
+        else:
+            where = f"{arguments.runs}/{decision.run_id}/routing.jsonl"
         say(f"recorded in {where} as record {decision.seq}")
     return 0
 

@@ -152,9 +152,10 @@ def list_runs(arguments: argparse.Namespace) -> int:
     query = query_of(arguments)
     with index_of(arguments) as index:
         page = index.runs(query, facets=arguments.json)
-        sources: Sequence[Tally] = (
-            [] if arguments.json else index.stats(query).tables.get("decisions by source", [])
-        )
+        if arguments.json:
+            sources: Sequence[Tally] = []
+        else:
+            sources = index.stats(query).tables.get("decisions by source", [])
     if arguments.json:
         print_json(page.to_json())
     elif not page.runs:
@@ -249,11 +250,10 @@ def show_stats(arguments: argparse.Namespace) -> int:
         f"{counted(found.runs, 'run')}, {counted(found.decisions, 'decision')},"
         f" {counted(found.calls, 'call')}"
     )
-    share = (
-        f", {found.tokens / found.all_tokens:.1%} of what all tools would have been"
-        if found.all_tokens
-        else ""
-    )
+    if found.all_tokens:
+        share = f", {found.tokens / found.all_tokens:.1%} of what all tools would have been"
+    else:
+        share = ""
     say(
         f"{found.tokens:,} tokens of definitions shown{share}; ${found.cost_usd:.4f} for the"
         " router's model"

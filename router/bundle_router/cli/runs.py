@@ -219,11 +219,9 @@ def _verify(arguments: argparse.Namespace) -> int:
         for text in missing:
             say(text)
         say(f"{sum(r.ok for r in reports)} of {len(reports)} runs are as they were written")
-    return (
-        skipped.status
-        if all(report.ok for report in reports) and not missing
-        else CorruptRun.exit_code
-    )
+    if all(report.ok for report in reports) and not missing:
+        return skipped.status
+    return CorruptRun.exit_code
 
 
 def _heads(arguments: argparse.Namespace) -> FolderHeads | None:
@@ -300,11 +298,10 @@ def _receipt(arguments: argparse.Namespace) -> int:
         receipt = json.loads(arguments.check.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise RequestError(f"{arguments.check} can't be read as a receipt: {error}") from None
-    wrong = (
-        check_receipt(receipt)
-        if isinstance(receipt, dict)
-        else ["it is no receipt: it is not a JSON object"]
-    )
+    if isinstance(receipt, dict):
+        wrong = check_receipt(receipt)
+    else:
+        wrong = ["it is no receipt: it is not a JSON object"]
     if arguments.json:
         print_json({"ok": not wrong, "problems": wrong})
     else:

@@ -51,11 +51,10 @@ def run(arguments: argparse.Namespace) -> int:
         request = Request(request.text)
     permitted = _permitted_bundles(catalog, step) if placed else frozenset(search.corpus.members)
     limit = max(arguments.limit, 0)
-    found = (
-        _tools(catalog, search, known, request, permitted, limit)
-        if arguments.tools
-        else _bundles(catalog, search, known.bundles, request, permitted, step, limit)
-    )
+    if arguments.tools:
+        found = _tools(catalog, search, known, request, permitted, limit)
+    else:
+        found = _bundles(catalog, search, known.bundles, request, permitted, step, limit)
     if arguments.json:
         print_json(found)
     else:

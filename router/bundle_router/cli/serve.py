@@ -190,11 +190,10 @@ async def _serve(
                 _print_pasted(clients, endpoint, run_id or "")
                 if step is not None:
                     warn_of_lost(router, step.run_id, follows=arguments.follow)
-                following = (
-                    asyncio.create_task(_follow(router, step, before))
-                    if arguments.follow and step
-                    else None
-                )
+                if arguments.follow and step:
+                    following = asyncio.create_task(_follow(router, step, before))
+                else:
+                    following = None
                 await stop.wait()
                 if following is not None:
                     following.cancel()
@@ -294,10 +293,9 @@ def _announce(arguments: argparse.Namespace, endpoint: Endpoint, run_id: str | N
             }
         )
     else:
-        others = (
-            ""
-            if arguments.mcp_only
-            else f"{endpoint.base}/ for people, {endpoint.base}/v1, {endpoint.url()} and "
-        )
+        if arguments.mcp_only:
+            others = ""
+        else:
+            others = f"{endpoint.base}/ for people, {endpoint.base}/v1, {endpoint.url()} and "
         say(f"serving {others}{url} until interrupted\n{notices}")
     sys.stdout.flush()

@@ -135,11 +135,10 @@ def _show_ended(
     if record.outcome == "ok" and text:
         say(excerpt("        gave ", text))
     elif text:  # no result, but the text that the agent got instead
-        shown = (
-            text
-            if len(text) <= MAX_EXCERPT
-            else f"{text[:MAX_EXCERPT].rstrip()} … ({len(text):,} characters)"
-        )
+        if len(text) <= MAX_EXCERPT:
+            shown = text
+        else:
+            shown = f"{text[:MAX_EXCERPT].rstrip()} … ({len(text):,} characters)"
         say_whole("        gave ", shown, under=13)
     for artifact in record.artifacts:
         say(

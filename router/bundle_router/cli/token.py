@@ -50,9 +50,10 @@ def run(arguments: argparse.Namespace) -> int:
             f"--expires {arguments.expires!r} is not a time", advice="write e.g. 2027-01-31"
         ) from None
     if expires is not None:
-        expires = (
-            expires.astimezone(UTC) if expires.tzinfo is not None else expires.replace(tzinfo=UTC)
-        )
+        if expires.tzinfo is not None:
+            expires = expires.astimezone(UTC)
+        else:
+            expires = expires.replace(tzinfo=UTC)
     scopes = list(dict.fromkeys(arguments.scope))
     token = AccessTokens(arguments.tokens).add(
         arguments.name, scopes, arguments.principal, arguments.role, expires

@@ -62,10 +62,9 @@ def warn_of_lost(router: Router, run_id: str, *, follows: bool = False) -> None:
     """Print to standard error a line for each server of the run's step that gives no tools, and
     what to do.
     """
-    advice = (
-        "it is asked again"
-        if follows
-        else "see `bundle-router check --live`, and route again when it is up"
-    )
+    if follows:
+        advice = "it is asked again"
+    else:
+        advice = "see `bundle-router check --live`, and route again when it is up"
     for name, why in sorted(router.endpoint.lost_servers(run_id).items()):
         print(visible(f"no tools of server {name!r}: {why}; {advice}"), file=sys.stderr, flush=True)

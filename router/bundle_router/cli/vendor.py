@@ -45,11 +45,10 @@ def run(arguments: argparse.Namespace) -> int:
         raise RequestError(
             f"{folder} is a link", advice="name the folder that it leads to with --to"
         )
-    names = (
-        [one.name for one in remote_servers(catalog, arguments.servers)]
-        if arguments.servers
-        else sorted(pins)
-    )
+    if arguments.servers:
+        names = [one.name for one in remote_servers(catalog, arguments.servers)]
+    else:
+        names = sorted(pins)
     texts: dict[Path, str] = {}
     for name in names:
         cards = [card for card in catalog.cards.values() if card.server == name]

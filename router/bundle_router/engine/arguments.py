@@ -70,11 +70,10 @@ async def read_arguments(
     ports: EnginePorts, arguments: Mapping[str, Any] | str, max_bytes: int
 ) -> Arguments:
     """Read the arguments, large ones in a thread that lets event loops go on."""
-    size = (
-        INLINE_CHARS - len(arguments)
-        if isinstance(arguments, str)
-        else budget_left(arguments, INLINE_CHARS)
-    )
+    if isinstance(arguments, str):
+        size = INLINE_CHARS - len(arguments)
+    else:
+        size = budget_left(arguments, INLINE_CHARS)
     if size >= 0:
         return _read(ports.redactor, arguments, max_bytes, False)
     read: Arguments = await ports.in_thread(
@@ -130,9 +129,10 @@ def _no_constant(name: str) -> object:
 
 
 def _not_json(wrong: Exception, names: list[str] | None = None) -> Arguments:
-    reason = (
-        "they are nested too deep" if isinstance(wrong, RecursionError) else str(wrong)[:MAX_NAME]
-    )
+    if isinstance(wrong, RecursionError):
+        reason = "they are nested too deep"
+    else:
+        reason = str(wrong)[:MAX_NAME]
     text = encode({"not_json": reason} | ({"names": names} if names is not None else {}))
     return Arguments({}, text, ("not_json", f"are not JSON: {reason}."))
 
@@ -256,9 +256,10 @@ class ArtifactFiller:
                 "no_path",
                 f"{what}: it can't read the file. Give it where content is wanted instead.",
             )
-        within = (
-            str(Path(self.state.root, self.server.files)) if self.server.files is not None else ""
-        )
+        if self.server.files is not None:
+            within = str(Path(self.state.root, self.server.files))
+        else:
+            within = ""
         try:
             return self.scratch.put(file_name(handle.sha256, mime_type), data, within=within)
         except StorageError as trouble:

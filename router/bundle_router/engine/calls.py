@@ -464,13 +464,12 @@ def _refusal(
         return "invalid_arguments", kind, f"The arguments of {tool!r} {sentence}"
     if problems:
         card = state.catalog.cards.get(tool)
-        schema = (
-            ""
-            if card is None
-            else "\nIt takes none."
-            if takes_nothing(card)
-            else f"\nIts schema: {card.schema}"
-        )
+        if card is None:
+            schema = ""
+        elif takes_nothing(card):
+            schema = "\nIt takes none."
+        else:
+            schema = f"\nIts schema: {card.schema}"
         text = f"The arguments of {tool!r} do not fit: {'; '.join(problems)}.{schema}"
         return "invalid_arguments", "invalid_arguments", text
     if state.folder is None:
@@ -544,11 +543,10 @@ async def _call_and_store(at: CallPorts, call: AdmittedCall) -> CallOutcome:
             await store(at.run, given)
         outcome = await _call_or_reuse(at, call)
         stored = await store(at.run, outcome.shaped.blobs) if outcome.shaped.blobs else ()
-        answer = (
-            outcome.answer
-            if outcome.answer is not None and await may_pass(at.ports, outcome.answer)
-            else None
-        )
+        if outcome.answer is not None and await may_pass(at.ports, outcome.answer):
+            answer = outcome.answer
+        else:
+            answer = None
     except BaseException as ended:
         nothing = CallOutcome(*ended_by(ended), ShapedResult.empty())
         try:
@@ -560,11 +558,9 @@ async def _call_and_store(at: CallPorts, call: AdmittedCall) -> CallOutcome:
             fields = {"run_id": at.run.id, "call_id": call.call_id, "error": trouble}
             at.ports.diagnostics.event("error", "call.unrecorded", **fields)
         raise
-    return (
-        replace(outcome, stored=stored, answer=answer)
-        if stored or outcome.answer is not None
-        else outcome
-    )
+    if stored or outcome.answer is not None:
+        return replace(outcome, stored=stored, answer=answer)
+    return outcome
 
 
 def _call_or_reuse(at: CallPorts, call: AdmittedCall) -> Awaitable[CallOutcome]:

@@ -416,11 +416,9 @@ class Engine:
         meanwhile.
         """
         run = self.runs.hold_known(run_id)
-        return (
-            run
-            if run is not None
-            else await in_thread(lambda: self.runs.hold(run_id), OpenRun.release)
-        )
+        if run is not None:
+            return run
+        return await in_thread(lambda: self.runs.hold(run_id), OpenRun.release)
 
     def _read(self, arguments: Mapping[str, Any] | str) -> Awaitable[Arguments]:
         return read_arguments(
@@ -444,11 +442,9 @@ class Engine:
         Records that came since are not read: `admit` hears of them.
         """
         state = self._kept_state(run, decision_id)
-        return (
-            state
-            if state is not None
-            else await self.state_async(run.id, decision_id, reads_on=False)
-        )
+        if state is not None:
+            return state
+        return await self.state_async(run.id, decision_id, reads_on=False)
 
     async def _verify(
         self, run: OpenRun, request: CallRequest, state: RunState, decision_id: str | None
@@ -474,9 +470,9 @@ class Engine:
 
     async def _tree_spent(self, run: OpenRun) -> Totals | None:
         """Return what the run's tree of runs has spent; None where no tree is bounded."""
-        return (
-            await run.on_store(lambda _: self._tree.spent(run)) if self._tree.is_bounded else None
-        )
+        if self._tree.is_bounded:
+            return await run.on_store(lambda _: self._tree.spent(run))
+        return None
 
     async def _has_budget(
         self, run: OpenRun, state: RunState, request: CallRequest | None = None

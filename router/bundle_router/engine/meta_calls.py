@@ -146,11 +146,11 @@ async def _answer_call(at: CallPorts, call: AdmittedCall) -> Result:
     arguments = request.arguments
     wrong = request.arguments.wrong
     decision_id = state.decided.decision.decision_id
-    wanted = (
-        Malformed(f"The arguments of {name!r} {wrong[1]}")
-        if wrong
-        else parse(name, arguments.value)
-    )
+    wanted: Wanted
+    if wrong:
+        wanted = Malformed(f"The arguments of {name!r} {wrong[1]}")
+    else:
+        wanted = parse(name, arguments.value)
     question = MetaQuestion(
         ports,
         state,

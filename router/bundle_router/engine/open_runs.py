@@ -298,19 +298,16 @@ class OpenRun:
     def knows(self, decision_id: str | None) -> bool:
         """Return whether the decision was read; with None, whether any was."""
         with self.lock:
-            return (
-                self.fold.branch_of(decision_id) is not None
-                if decision_id
-                else self.fold.decisions > 0
-            )
+            if decision_id:
+                return self.fold.branch_of(decision_id) is not None
+            return self.fold.decisions > 0
 
     def branch_of(self, decision_id: str | None) -> str:
         """Return the branch of a decision (None: of the run's present one). Raises RequestError."""
-        named = (
-            self.fold.branch_of(decision_id)
-            if decision_id and isinstance(decision_id, str)
-            else None
-        )
+        if decision_id and isinstance(decision_id, str):
+            named = self.fold.branch_of(decision_id)
+        else:
+            named = None
         branch = named if decision_id else self.fold.current_branch
         if branch is None:
             expect(

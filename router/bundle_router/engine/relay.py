@@ -113,21 +113,18 @@ class RelayedRequest:
     async def carry_out(self, method: str, params: Mapping[str, Any]) -> ServerReply:
         """Return the answer for the client."""
         feature = FEATURES.get(method)
-        servers = (
-            passed_through(self.state).of(feature)
-            if feature is not None and self.servers is not None
-            else ()
-        )
+        if feature is not None and self.servers is not None:
+            servers = passed_through(self.state).of(feature)
+        else:
+            servers = ()
         if not servers:
             return _error(METHOD_NOT_FOUND, "Method not found")
         if method in LISTS:
             return await self._join_lists(servers, method)
         found = await self._find_addressee(servers, method, params)
-        return (
-            ServerReply(error=found)
-            if isinstance(found, ServerError)
-            else await self._recorded(*found, method)
-        )
+        if isinstance(found, ServerError):
+            return ServerReply(error=found)
+        return await self._recorded(*found, method)
 
     async def follow(
         self, uri: str, updated: Callable[[], None]
@@ -136,11 +133,10 @@ class RelayedRequest:
 
         Return what ends this, or the error.
         """
-        servers = (
-            passed_through(self.state).of(CHANGED.get(uri, "resources"))
-            if self.servers is not None
-            else ()
-        )
+        if self.servers is not None:
+            servers = passed_through(self.state).of(CHANGED.get(uri, "resources"))
+        else:
+            servers = ()
         if uri in CHANGED and self.servers is not None:
             return await self._follow_lists(servers, uri, updated)
         owner = await self._owner(servers, uri) if servers else None
@@ -195,11 +191,10 @@ class RelayedRequest:
             servers, requests, await self._lists(servers, method), strict=True
         ):
             rows += _name_prompts(servers, server, listed) if method == "prompts/list" else listed
-            reply = (
-                ServerReply({key: [row[id_] for row in listed]})
-                if answer.result is not None
-                else answer
-            )
+            if answer.result is not None:
+                reply = ServerReply({key: [row[id_] for row in listed]})
+            else:
+                reply = answer
             await self._record(request, reply, *await self._shape_answer(reply))
         answer = ServerReply({"resultType": "complete", LISTS[method][0]: rows[:MAX_ROWS]})
         if await may_pass(self.at.ports, answer):
@@ -251,9 +246,9 @@ class RelayedRequest:
         named = named if isinstance(named, Mapping) else {}
         if named.get("type") == "ref/prompt":
             found = _prompt(servers, named)
-            return (
-                found if isinstance(found, ServerError) else (found[0], {**params, "ref": found[1]})
-            )
+            if isinstance(found, ServerError):
+                return found
+            return (found[0], {**params, "ref": found[1]})
         uri = str(named.get("uri"))
         owner = await self._owner(servers, uri)
         if owner is None:
@@ -290,11 +285,10 @@ class RelayedRequest:
         clock.
         """
         assert self.servers is not None  # noqa: S101 - `carry_out` saw to it
-        limit_s = (
-            self._limit_s(server)
-            if until_s is None
-            else until_s - asyncio.get_running_loop().time()
-        )
+        if until_s is None:
+            limit_s = self._limit_s(server)
+        else:
+            limit_s = until_s - asyncio.get_running_loop().time()
         scope = replace(self.state.scope, client=narrow_client(self.client, server))
         return await self.servers.ask(
             server.name, method, params, timeout_s=max(limit_s, 0.0), scope=scope
@@ -451,11 +445,9 @@ def _prompt(
         if own != name:
             return server, {**named, "name": own}
     bare = next((server for server in servers if not server.prefix), None)
-    return (
-        (bare, dict(named))
-        if bare is not None
-        else ServerError(INVALID_PARAMS, "Prompt not found", {"name": name})
-    )
+    if bare is not None:
+        return (bare, dict(named))
+    return ServerError(INVALID_PARAMS, "Prompt not found", {"name": name})
 
 
 def _name_prompts(servers: Sequence[Server], server: Server, listed: Iterable[Row]) -> list[Row]:

@@ -104,9 +104,9 @@ class ResultReuse:
         if leader is not None:
             # Shielded, as one who goes away must not take the answer from the others.
             kept = await asyncio.shield(asyncio.wrap_future(leader.done))
-        return (
-            CallOutcome("ok", "", kept.shaped, kept.call_id) if kept is not None else await work()
-        )
+        if kept is not None:
+            return CallOutcome("ok", "", kept.shaped, kept.call_id)
+        return await work()
 
     async def call_fresh(self, catalog: Catalog, tool: str, work: Work) -> CallOutcome:
         """Return the outcome of `work`, never a kept one, and drop the kept results that the call

@@ -255,11 +255,10 @@ class RunTree:
     def spent(self, run: OpenRun) -> Totals:
         """Return the totals of the run's tree of runs."""
         root = self._root_of(run.id)
-        below = (
-            [self._runs.reading(sub_run) for sub_run in root.fold.sub_runs]
-            if root is not None
-            else []
-        )
+        if root is not None:
+            below = [self._runs.reading(sub_run) for sub_run in root.fold.sub_runs]
+        else:
+            below = []
         runs = [one for one in (root or run, *below) if one is not None]
         under_way = Totals(calls=sum(len(one.passing) for one in runs))
         return budgets.sum_totals((under_way, *(one.fold.run_spent for one in runs)))

@@ -145,7 +145,11 @@ class RunState:
     @property
     def why_nothing(self) -> str:
         """Why the decision can't show anything any more; empty while it can."""
-        return superseded_text(self) if self.superseded else OUTDATED if self.outdated else ""
+        if self.superseded:
+            return superseded_text(self)
+        if self.outdated:
+            return OUTDATED
+        return ""
 
     def refuse_stale(self) -> None:
         """Raise RequestError for a decision that can't show anything any more."""
@@ -198,11 +202,9 @@ def exposed_now(state: RunState, facts: Facts, catalog: Catalog) -> Mapping[str,
     if facts is state.decided.facts or facts == state.decided.facts:
         return shown
     still = permitted_tools(catalog, facts, state.step, state.bundle_ids)
-    return (
-        shown
-        if still == shown
-        else {tool: bundle for tool, bundle in still.items() if tool in shown}
-    )
+    if still == shown:
+        return shown
+    return {tool: bundle for tool, bundle in still.items() if tool in shown}
 
 
 def why_not(state: RunState, tool: str) -> tuple[Code, str]:
@@ -402,16 +404,15 @@ class Surface:
         placement = visible.placement
         cards = self.catalog.cards
         by_provider = native and form in NATIVE
-        ours = (
-            replace(
+        if by_provider:
+            ours = replace(
                 placement,
                 placed={**placement.placed, "deferred": ()},
                 activated=frozenset(),
                 reading_from=None,
             )
-            if by_provider
-            else placement
-        )
+        else:
+            ours = placement
         own, at = meta_names(ours, fixed=fixed)
         direct = [cards[row.name] for row in placement.direct]
         evicted = [tool for tool in state.decided.decision.evicted_tools if tool in visible.places]

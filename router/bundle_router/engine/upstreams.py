@@ -248,11 +248,9 @@ class Servers:
     def _known_listing(self, name: str, scope: Scope) -> Listing | None:
         """Return the server's last list, where it can be compared with the pins."""
         listing = self._sessions.known(name, scope=scope)
-        return (
-            None
-            if listing is None or listing.listed_ns < self._approved_ns.get(name, 0)
-            else listing
-        )
+        if listing is None or listing.listed_ns < self._approved_ns.get(name, 0):
+            return None
+        return listing
 
     def _usable_cards(self, server: Server, listing: Listing | None) -> UsableCards:
         admitted = listing.admitted if listing is not None else None
@@ -285,11 +283,10 @@ class Servers:
     ) -> tuple[str, int]:
         """Return why no tool of the server can be shown, as far as is known, and until when."""
         failed = self._failed.get((server.name, principal))
-        since = (
-            listing is not None and listing.listed_ns > failed.at_ns
-            if failed is not None
-            else False
-        )
+        if failed is not None:
+            since = listing is not None and listing.listed_ns > failed.at_ns
+        else:
+            since = False
         if failed is not None and now_ns < failed.until_ns and not since:
             return failed.reason, failed.until_ns
         if usable.open or usable.drifted or self._is_wanted(server, usable.cards):
@@ -580,11 +577,9 @@ class MachineFacts:
 
     def known_availability(self, principal: str) -> KnownAvailability:
         """Return what is known of the servers now, and for how long it holds."""
-        return (
-            self._servers.known_availability(principal)
-            if self._servers is not None
-            else self._everything
-        )
+        if self._servers is not None:
+            return self._servers.known_availability(principal)
+        return self._everything
 
     def facts(self, principal: str = "") -> Facts:
         """Return the present capabilities. The same object while nothing changed."""

@@ -92,11 +92,9 @@ class EngineVersions:
     async def for_step(self, run_id: str, engine: Engine | None = None) -> Engine:
         """Do as `moved`, for an event loop."""
         engine = engine or self.of(run_id)
-        return (
-            engine
-            if engine is self._engines[0]
-            else await in_thread(partial(self.moved, run_id, engine))
-        )
+        if engine is self._engines[0]:
+            return engine
+        return await in_thread(partial(self.moved, run_id, engine))
 
     def _look_at_pins(self) -> None:
         now = self._clock.monotonic_ns()

@@ -122,11 +122,10 @@ class RoutedTools(AgentMiddleware[RoutedState, Any, Any]):
         )  # a key outlives its task's id
         # A task's id is made from the checkpoint before it. The agent's first one may be lost in a
         # crash that the graph's own survived. Its node, begun again, may ask for another step.
-        place = (
-            (starter, step.model_dump_json())
-            if ":" in starter
-            else (info.checkpoint_ns, info.task_id)
-        )
+        if ":" in starter:
+            place = (starter, step.model_dump_json())
+        else:
+            place = (info.checkpoint_ns, info.task_id)
         return step_key(step.model_copy(update={"branch": branch}), info.thread_id, *place)
 
     def _tools(self, state: Any) -> StepTools:

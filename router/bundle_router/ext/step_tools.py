@@ -54,11 +54,10 @@ def call_key(decision_id: str, call_id: str, name: str, arguments: Mapping[str, 
     """
     if not call_id:
         return ""
-    text = (
-        arguments
-        if isinstance(arguments, str)
-        else json.dumps(arguments, sort_keys=True, default=str)
-    )
+    if isinstance(arguments, str):
+        text = arguments
+    else:
+        text = json.dumps(arguments, sort_keys=True, default=str)
     return short_key(decision_id, call_id, name, text)
 
 

@@ -127,11 +127,10 @@ def read_cases(file: ConfigFile) -> tuple[Case, ...]:
     cases: tuple[Case, ...] = ()
     if raw is not None:
         listed = raw.get("cases")
-        with_steps = (
-            {**raw, "cases": [_with_steps(case) for case in listed]}
-            if isinstance(listed, list)
-            else raw
-        )
+        if isinstance(listed, list):
+            with_steps = {**raw, "cases": [_with_steps(case) for case in listed]}
+        else:
+            with_steps = raw
         try:
             cases = CaseFile.model_validate(with_steps).cases
         except ValidationError as error:
@@ -263,11 +262,10 @@ def _decide(case: Case, expected: CaseStep, catalog: Catalog, activation: Activa
     )
     if not isinstance(outcome, Question):
         return outcome
-    answer = (
-        None
-        if expected.answer is None
-        else Answer(expected.answer, "model", "model", "as the case says")
-    )
+    if expected.answer is None:
+        answer = None
+    else:
+        answer = Answer(expected.answer, "model", "model", "as the case says")
     return conclude(outcome, Reply(outcome.key, answer))
 
 

@@ -222,9 +222,10 @@ def rank_row(
         tool for id_ in permitted for tool in search.corpus.members.get(id_, ())
     )
     # As for agents' searches: by a query alone, without its step (see `ToolSearch`).
-    tools = (
-        search.rank_tools(Request(request.text), wanted_tools, memories, k=10) if row.tools else ()
-    )
+    if row.tools:
+        tools = search.rank_tools(Request(request.text), wanted_tools, memories, k=10)
+    else:
+        tools = ()
     settled, shown, tokens = _settle_row(row, step, catalog, facts, judged)
     use = judged.use
     gold = frozenset(

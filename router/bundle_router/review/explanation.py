@@ -91,11 +91,10 @@ def explain(
     """
     outcome = decide(catalog, facts, activation, step)
     asks = isinstance(outcome, Question)
-    decision = (
-        conclude(outcome, reply_for(outcome) if reply_for is not None else None)
-        if isinstance(outcome, Question)
-        else outcome
-    )
+    if isinstance(outcome, Question):
+        decision = conclude(outcome, reply_for(outcome) if reply_for is not None else None)
+    else:
+        decision = outcome
     candidates = outcome.candidates if isinstance(outcome, Question) else ()
     chains = tuple(
         _chain(catalog, facts, step, decision, candidates, bundle, tool)
@@ -215,9 +214,8 @@ def _mapping_check(
         return Check("not_mapped", False, held_back.detail)
     if route is not None:
         return Check("not_mapped", False, f"route {route.name!r} does not name it")
-    only = (
-        ""
-        if bundle.selectable
-        else ", and nothing but a route shows this bundle (selectable = false)"
-    )
+    if bundle.selectable:
+        only = ""
+    else:
+        only = ", and nothing but a route shows this bundle (selectable = false)"
     return Check("not_mapped", False, f"no route covers this step{only}")

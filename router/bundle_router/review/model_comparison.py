@@ -84,11 +84,9 @@ def catalog_for(row: LabelledRow, catalog: Catalog) -> Catalog:
 
     A row without an address matches no route, and may use every bundle.
     """
-    return (
-        catalog
-        if row.is_placed
-        else replace(catalog, routes=(), policies=(Policy("eval", allow=("*",)),))
-    )
+    if row.is_placed:
+        return catalog
+    return replace(catalog, routes=(), policies=(Policy("eval", allow=("*",)),))
 
 
 def judge_row(row: LabelledRow, catalog: Catalog, decision: Decision, ms: float) -> RoutedRow:

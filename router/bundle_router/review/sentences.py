@@ -141,13 +141,12 @@ def _search(use: SearchUse) -> str:
 
 
 def _model(use: ModelUse) -> str:
-    outcome = (
-        f"failed: {use.failure}"
-        if use.failure
-        else "answered from the cache"
-        if use.cached
-        else "answered"
-    )
+    if use.failure:
+        outcome = f"failed: {use.failure}"
+    elif use.cached:
+        outcome = "answered from the cache"
+    else:
+        outcome = "answered"
     parts = [f"{use.attempts} call{'' if use.attempts == 1 else 's'}", f"{use.elapsed_ms:.0f} ms"]
     if use.input_tokens or use.output_tokens:
         parts.append(f"{use.input_tokens:,} + {use.output_tokens:,} tokens")

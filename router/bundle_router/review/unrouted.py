@@ -40,11 +40,9 @@ def unpickable_line(catalog: Catalog) -> str:
     ]
     lost = [b.id for b in bundles if b.id not in routed and not first_match(parts, b.id)]
     text = f"{len(bundles)} of {len(enabled)} bundles can only be picked by a route: {why}"
-    return (
-        f"{text}; no route names {', '.join(lost[:5])}{' …' if len(lost) > 5 else ''}"
-        if lost
-        else text
-    )
+    if lost:
+        return f"{text}; no route names {', '.join(lost[:5])}{' …' if len(lost) > 5 else ''}"
+    return text
 
 
 def unrouted_line(by_source: Mapping[str, int]) -> str:
@@ -54,8 +52,7 @@ def unrouted_line(by_source: Mapping[str, int]) -> str:
     by = ", ".join(
         f"{source} {n:,}" for source, n in sorted(by_source.items()) if source != "mapping" and n
     )
-    return (
-        f"{unrouted:,} of {total:,} steps ({unrouted / total:.0%}) were settled by no route: {by}"
-        if by
-        else ""
-    )
+    if by:
+        share = f"{unrouted:,} of {total:,} steps ({unrouted / total:.0%})"
+        return f"{share} were settled by no route: {by}"
+    return ""

@@ -100,9 +100,12 @@ class ServiceAddress:
         if self.host not in (LOOPBACK, "0.0.0.0", "::"):  # noqa: S104 - compared, not bound
             listed.append(f"{_in_url(self.host)}:{port}")
         listed += self.names
-        schemes = (
-            ("http", "https") if self.without_tls else ("https",) if self.has_tls else ("http",)
-        )
+        if self.without_tls:
+            schemes: tuple[str, ...] = ("http", "https")
+        elif self.has_tls:
+            schemes = ("https",)
+        else:
+            schemes = ("http",)
         origins = frozenset(f"{scheme}://{name}".encode() for scheme in schemes for name in listed)
         words = f"{', '.join(listed[:-1])} or {listed[-1]}"
         return OwnNames(frozenset(name.encode() for name in listed), origins, words)

@@ -131,16 +131,17 @@ class Keys:
         found = self._found.get((known, run_id, decision))
         if found is not None:
             return found
-        first = (
-            base64.urlsafe_b64decode(presented[4:12])[:4]
-            if _RUN_TOKEN.fullmatch(presented)
-            else b""
-        )
-        derived = (
-            ()
-            if run_id is None
-            else (self.token_for_run(run_id, first), self.token_for_run(run_id, first, decision))
-        )
+        if _RUN_TOKEN.fullmatch(presented):
+            first = base64.urlsafe_b64decode(presented[4:12])[:4]
+        else:
+            first = b""
+        if run_id is None:
+            derived: tuple[str, ...] = ()
+        else:
+            derived = (
+                self.token_for_run(run_id, first),
+                self.token_for_run(run_id, first, decision),
+            )
         single = [hmac.compare_digest(known, _digest(token.encode())) for token in derived]
         caller = self.holder(known)
         if any(hmac.compare_digest(known, token.digest) for token in self.named):

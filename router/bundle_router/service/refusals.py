@@ -75,13 +75,11 @@ def refusal_of(caller: Any, scope: str) -> Refusal | None:
     """Return why a caller may not see the pages that need a scope, and show all runs; None if they
     may.
     """
-    return (
-        OTHER_PRINCIPAL
-        if caller.principal
-        else None
-        if scope in caller.scopes
-        else missing_scope(scope)
-    )
+    if caller.principal:
+        return OTHER_PRINCIPAL
+    if scope in caller.scopes:
+        return None
+    return missing_scope(scope)
 
 
 async def refuse(refusal: Refusal, scope: Message, send: Send, *, close: bool = True) -> None:

@@ -91,11 +91,9 @@ class FakeRedactor:
             return self.redact(value)
         if isinstance(value, Mapping):
             return {self.redact(key): self.redact_value(item) for key, item in value.items()}
-        return (
-            [self.redact_value(item) for item in value]
-            if isinstance(value, list | tuple)
-            else value
-        )
+        if isinstance(value, list | tuple):
+            return [self.redact_value(item) for item in value]
+        return value
 
     def keep(self, name: str, value: str) -> None:
         self.secrets = (*self.secrets, value)

@@ -38,11 +38,10 @@ def open_store(
 
     Raises RequestError for an unsupported store, and for a key of `[records]` that is not set.
     """
-    kept = (
-        _open_directory(runs, catalog, clock, redactor)
-        if store is None
-        else _open_database(store, clock, redactor)
-    )
+    if store is None:
+        kept = _open_directory(runs, catalog, clock, redactor)
+    else:
+        kept = _open_database(store, clock, redactor)
     if catalog.settings.records.heads is None and catalog.settings.records.key is None:
         return kept  # without loading what keeps heads
     from bundle_router.adapters.archive import kept_heads

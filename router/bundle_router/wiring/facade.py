@@ -471,11 +471,9 @@ class Router:
         self._engines.newest.mark_closed(run_id)
         engine = self._engine_of(self._engines, run_id)
         with suppress(*[UnknownRun] if missing_ok else []):
-            return (
-                self._portal.run(engine.end_run(run_id))
-                if engine.mark_closed(run_id)
-                else engine.runs.close(run_id)
-            )
+            if engine.mark_closed(run_id):
+                return self._portal.run(engine.end_run(run_id))
+            return engine.runs.close(run_id)
         return RunEnd(ended=False)
 
     async def close(self) -> None:

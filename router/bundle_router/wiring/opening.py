@@ -212,11 +212,10 @@ def open_engines(opening: Opening, last_good: ConfigSnapshot | None = None) -> O
         protected,
         opening.hidden,
     )
-    searching = (
-        open_selector(catalog, opening.runs, clock, diagnostics, memories)
-        if opening.selector is None
-        else None
-    )
+    if opening.selector is None:
+        searching = open_selector(catalog, opening.runs, clock, diagnostics, memories)
+    else:
+        searching = None
     ports = EnginePorts(
         clock=clock,
         redactor=redactor,

@@ -134,9 +134,10 @@ def _digest(review: Review) -> str:
         return ""
     tools = [[tool.card.tool, tool.card.sha256, tool.definition] for tool in review.admitted.tools]
     refused = [[row.name, row.code] for row in review.admitted.refused]
-    before = (
-        [[pin.tool, pin.sha256] for pin in review.pins.pins] if review.pins is not None else None
-    )
+    if review.pins is not None:
+        before = [[pin.tool, pin.sha256] for pin in review.pins.pins]
+    else:
+        before = None
     return digest_of(
         [review.server.name, review.command, review.admitted.instructions, tools, refused, before]
     )

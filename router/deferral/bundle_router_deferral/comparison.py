@@ -97,13 +97,11 @@ class Effect:
         if not self.enough:
             return "pending"
         ratio = self.after.tokens_a_request / max(1.0, self.before.tokens_a_request)
-        return (
-            "worse"
-            if self.hit_rate_fell or ratio > MORE
-            else "measured"
-            if ratio <= LESS
-            else "no effect"
-        )
+        if self.hit_rate_fell or ratio > MORE:
+            return "worse"
+        if ratio <= LESS:
+            return "measured"
+        return "no effect"
 
     def as_json(self) -> dict[str, Any]:
         return {

@@ -309,9 +309,10 @@ class Audit:
             for name, value in file.variables:
                 where = f"{file.path}: env.{name}"
                 mode = search_mode(value).mode
-                cause = (
-                    {"off": "env-off", "auto-100": "auto-100"}.get(mode) if name == SWITCH else None
-                )
+                if name == SWITCH:
+                    cause = {"off": "env-off", "auto-100": "auto-100"}.get(mode)
+                else:
+                    cause = None
                 if name == NO_BETAS and is_truthy(value):
                     cause = "experimental-betas-disabled"
                 if cause is not None and where not in seen and self._holds(where):

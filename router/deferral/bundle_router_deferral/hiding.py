@@ -142,9 +142,9 @@ def shown_blocks(content: Any) -> list[dict[str, Any]]:
     """Return an assistant message's blocks; a plain string counts as one text block."""
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
-    return (
-        [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
-    )
+    if isinstance(content, list):
+        return [block for block in content if isinstance(block, dict)]
+    return []
 
 
 def message_key(blocks: Sequence[dict[str, Any]], prompt: str) -> str:
@@ -157,11 +157,10 @@ def message_key(blocks: Sequence[dict[str, Any]], prompt: str) -> str:
     text = "".join(
         str(block.get("text", "")) for block in blocks if block.get("type") == "text"
     ).strip()
-    return (
-        f"text:{hashlib.sha256(f'{prompt} {text}'.encode('utf-8', 'surrogatepass')).hexdigest()}"
-        if text
-        else ""
-    )
+    if text:
+        whole = f"{prompt} {text}".encode("utf-8", "surrogatepass")
+        return f"text:{hashlib.sha256(whole).hexdigest()}"
+    return ""
 
 
 def keeps_places(blocks: Sequence[dict[str, Any]], thinking: bool) -> bool:
@@ -188,11 +187,10 @@ def notes_of(
     for index, block in enumerate(blocks):
         if is_hidden(block):
             following = next((later for later in blocks[index + 1 :] if not is_hidden(later)), None)
-            before = (
-                str(following.get("id") or "")
-                if following and following.get("type") == "tool_use"
-                else ""
-            )
+            if following and following.get("type") == "tool_use":
+                before = str(following.get("id") or "")
+            else:
+                before = ""
             hidden.append(replace(hidden_block(block, len(visible)), before=before))
         else:
             visible.append(block)

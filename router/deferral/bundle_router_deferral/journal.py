@@ -201,11 +201,10 @@ class Journal:
             )
         for change in entry["changes"]:
             if digest(self._disk.read(Path(change["path"]))) != change["after"]:
-                advice = (
-                    f"its old bytes are in {self.folder / change['backup']}"
-                    if change["backup"]
-                    else ""
-                )
+                if change["backup"]:
+                    advice = f"its old bytes are in {self.folder / change['backup']}"
+                else:
+                    advice = ""
                 raise RequestError(
                     f"{change['path']} was changed since, so it is left as it is", advice=advice
                 )

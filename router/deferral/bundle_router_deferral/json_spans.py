@@ -214,11 +214,10 @@ def remove_element(text: str, keys: Sequence[str], value: Any) -> str:
     """Return the text without the elements that equal `value` in the array at `keys`."""
     while True:
         array = find(text, keys)
-        found = (
-            read_elements(text, array.start)[0]
-            if array is not None and text[array.start] == "["
-            else []
-        )
+        if array is not None and text[array.start] == "[":
+            found = read_elements(text, array.start)[0]
+        else:
+            found = []
         index = next((i for i, element in enumerate(found) if element.value == value), None)
         if array is None or index is None:
             return text

@@ -56,9 +56,10 @@ def probe_body(form: Form, model: str, *, deferred: bool) -> dict[str, Any]:
     late = {"defer_loading": True} if deferred else {}
     schema = {"type": "object", "properties": {"value": {"type": "string"}}}
     if form == "anthropic":
-        tools: list[dict[str, Any]] = (
-            [{"type": SEARCH_TYPE, "name": SEARCH_NAME}] if deferred else []
-        )
+        if deferred:
+            tools: list[dict[str, Any]] = [{"type": SEARCH_TYPE, "name": SEARCH_NAME}]
+        else:
+            tools = []
         tools += [
             {"name": f"probe_{n}", "description": text, "input_schema": schema, **late}
             for n in range(TOOLS)
@@ -101,9 +102,12 @@ def probe(base: str, form: Form, model: str, environment: Mapping[str, str]) -> 
         )
     status, deferred = _ask(base, form, probe_body(form, model, deferred=True), headers)
     tokens = (_input_tokens(upfront), _input_tokens(deferred) if status == 200 else 0)
-    result: ProbeOutcome = (
-        "refused" if status != 200 else "pass" if tokens[1] < FEWER * tokens[0] else "ignored"
-    )
+    if status != 200:
+        result: ProbeOutcome = "refused"
+    elif tokens[1] < FEWER * tokens[0]:
+        result = "pass"
+    else:
+        result = "ignored"
     time = datetime.now(UTC).isoformat(timespec="seconds")
     return ProbeResult(parts.hostname, form, model, result, *tokens, status, time)
 

@@ -312,9 +312,9 @@ def _obstacle(tools: Iterable[Element]) -> str:
 
 def _blocks(message: Any) -> list[dict[str, Any]]:
     content = message.get("content") if isinstance(message, dict) else None
-    return (
-        [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
-    )
+    if isinstance(content, list):
+        return [block for block in content if isinstance(block, dict)]
+    return []
 
 
 def _defers(message: Any) -> bool:
@@ -403,9 +403,10 @@ def _restore_blocks(
     for place in places:
         identity = placeholder_id(place.value)
         if identity is not None and f"id:{identity}" in dict(put_back):
-            kind: BlockKind = (
-                "result" if place.value["text"].strip().startswith("[tool search result") else "use"
-            )
+            if place.value["text"].strip().startswith("[tool search result"):
+                kind: BlockKind = "result"
+            else:
+                kind = "use"
             block = by_kind.get((kind, identity))
             if block is not None:
                 edits.append((place.start, place.end, block.as_text()))

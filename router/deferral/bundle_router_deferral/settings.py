@@ -89,11 +89,10 @@ def read_settings(path: str, scope: Scope, data: bytes) -> SettingsFile:
     )
     permissions = value.get("permissions")
     deny = permissions.get("deny") if isinstance(permissions, dict) else None
-    ignored = (
-        "the agent does not read `mcpServers` here (it does in .mcp.json)"
-        if "mcpServers" in value
-        else ""
-    )
+    if "mcpServers" in value:
+        ignored = "the agent does not read `mcpServers` here (it does in .mcp.json)"
+    else:
+        ignored = ""
     return SettingsFile(
         path, scope, variables, isinstance(deny, list) and "ToolSearch" in deny, ignored
     )

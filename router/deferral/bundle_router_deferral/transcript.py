@@ -158,11 +158,9 @@ def server_of(tool: str) -> str:
     """Return the MCP server in a tool's exposed name (`mcp__server__tool`); built-in tools have
     none.
     """
-    return (
-        tool.removeprefix("mcp__").partition("__")[0] or BUILTIN
-        if tool.startswith("mcp__")
-        else BUILTIN
-    )
+    if tool.startswith("mcp__"):
+        return tool.removeprefix("mcp__").partition("__")[0] or BUILTIN
+    return BUILTIN
 
 
 def definition_text(tool: Mapping[str, Any]) -> str:
@@ -391,11 +389,10 @@ class Transcript:
         if isinstance(position, dict) and isinstance(position.get("promptIndex"), int):
             self._ended = self._ended or position["promptIndex"] <= self._prompt
             self._prompt = position["promptIndex"]
-        results = (
-            [b for b in content if b.get("type") == "tool_result"]
-            if isinstance(content, list)
-            else []
-        )
+        if isinstance(content, list):
+            results = [b for b in content if b.get("type") == "tool_result"]
+        else:
+            results = []
         if not results:
             self._turn += 1
         for block in results:
@@ -437,7 +434,12 @@ class Transcript:
                 not request.sub_agent and request.process > self._refused[request.session]
             )
             request.after_refusal = "held" if is_main_agent else "same"
-        state: State = "unknown" if request.on is None else "on" if request.on else "off"
+        if request.on is None:
+            state: State = "unknown"
+        elif request.on:
+            state = "on"
+        else:
+            state = "off"
         if request.tools is not None and request.tools.count == 0:
             state = "none"
         vertex = request.model.startswith("/vertex") or "tool-search-tool-2025-10-19" in (

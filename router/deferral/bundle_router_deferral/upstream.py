@@ -69,9 +69,10 @@ class UpstreamAnswer:
 
         Raises UpstreamFailed.
         """
-        decoder = (
-            zlib.decompressobj(47) if decoded and self.encoding in ("gzip", "deflate") else None
-        )
+        if decoded and self.encoding in ("gzip", "deflate"):
+            decoder = zlib.decompressobj(47)
+        else:
+            decoder = None
         try:
             async for piece in self._response.content.iter_any():
                 yield decoder.decompress(piece) if decoder else piece

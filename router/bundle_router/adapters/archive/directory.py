@@ -337,9 +337,10 @@ def _line_count(path: Path) -> int:
     total = 0
     for name in FILES.values():
         with _open_regular_file(path / name) as fd:
-            data = (
-                None if fd is None else io.BufferedReader(_WithoutHoles(fd, closefd=False), _BLOCK)
-            )
+            if fd is None:
+                data = None
+            else:
+                data = io.BufferedReader(_WithoutHoles(fd, closefd=False), _BLOCK)
             while data is not None and (block := data.read(_BLOCK)):
                 total += block.count(b"\n")
     return total

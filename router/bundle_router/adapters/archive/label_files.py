@@ -94,11 +94,10 @@ def correction_from(where: str, line: str | bytes) -> StepLabel:
     try:
         return StepLabel.model_validate(json.loads(line))
     except (ValidationError, ValueError, RecursionError) as wrong:
-        reasons = (
-            "; ".join(error["msg"] for error in wrong.errors())
-            if isinstance(wrong, ValidationError)
-            else str(wrong)
-        )
+        if isinstance(wrong, ValidationError):
+            reasons = "; ".join(error["msg"] for error in wrong.errors())
+        else:
+            reasons = str(wrong)
         raise CorruptRun(
             f"{where}: is not a label: {reasons}", advice="correct or remove the line"
         ) from None

@@ -54,9 +54,12 @@ def prune(
         too_old = older_than_s is not None and 0 < ended < instant - older_than_s
         if not too_old and (max_bytes is None or left <= max_bytes):
             continue
-        reason = (
-            "it is open" if run.state == "open" else "its time can't be read" if ended <= 0 else ""
-        )
+        if run.state == "open":
+            reason = "it is open"
+        elif ended <= 0:
+            reason = "its time can't be read"
+        else:
+            reason = ""
         try:
             if not reason and not dry_run and not archive.delete(run.run_id):
                 reason = "it is open"

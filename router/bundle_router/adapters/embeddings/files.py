@@ -82,11 +82,10 @@ def _folder_of(source: str) -> Path:
             raise UnusableModel(f"{source} is not a folder with a model: it has no config.json")
         return Path(source)
     found = importlib.util.find_spec(source) if source.isidentifier() else None
-    places = (
-        [Path(place) for place in found.submodule_search_locations or ()]
-        if found is not None
-        else []
-    )
+    if found is not None:
+        places = [Path(place) for place in found.submodule_search_locations or ()]
+    else:
+        places = []
     for folder in (place / inside for place in places for inside in _INSIDE):
         if (folder / "config.json").is_file() and (folder / "tokenizer.json").is_file():
             return folder
@@ -146,11 +145,10 @@ def read_tensors(file: Path) -> dict[str, Any]:
     """Return the 32-bit tensors of a safetensors file, as numpy arrays. Raises UnusableModel."""
     import numpy as np
 
-    data = (
-        np.memmap(file, dtype=np.uint8, mode="r")
-        if file.stat().st_size > 8
-        else np.zeros(8, np.uint8)
-    )
+    if file.stat().st_size > 8:
+        data: Any = np.memmap(file, dtype=np.uint8, mode="r")
+    else:
+        data = np.zeros(8, np.uint8)
     (size,) = struct.unpack("<Q", data[:8].tobytes())
     if not 0 < size <= min(_MAX_HEADER, len(data) - 8):
         raise UnusableModel(f"{file} is not a safetensors file")

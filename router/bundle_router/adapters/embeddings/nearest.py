@@ -88,11 +88,10 @@ class _Matrix:
         if not len(rows):
             return ()
         cosines = np.clip(np.round(rows @ query, DIGITS), -1.0, 1.0)
-        floor = (
-            np.partition(cosines, len(cosines) - k)[len(cosines) - k]
-            if len(cosines) > k
-            else np.float32(0)
-        )
+        if len(cosines) > k:
+            floor = np.partition(cosines, len(cosines) - k)[len(cosines) - k]
+        else:
+            floor = np.float32(0)
         chosen = np.flatnonzero((cosines >= floor) & (cosines > 0))
         chosen = chosen[np.argsort(-cosines[chosen], kind="stable")[:k]]
         where = chosen if positions is None else positions[chosen]
@@ -122,11 +121,10 @@ def _least_cosine(collections: Sequence[NDArray[np.float32]]) -> float:
 
     rows = np.concatenate(collections) if collections else np.zeros((0, 1), np.float32)
     rows = rows[:: 1 + len(rows) // ENOUGH]
-    least = (
-        np.quantile((rows @ rows.T)[np.triu_indices(len(rows), 1)], 0.01)
-        if len(rows) >= FEW
-        else 0.0
-    )
+    if len(rows) >= FEW:
+        least = np.quantile((rows @ rows.T)[np.triu_indices(len(rows), 1)], 0.01)
+    else:
+        least = 0.0
     return round(float(least), DIGITS) if USUAL < least < 0.99 else 0.0
 
 

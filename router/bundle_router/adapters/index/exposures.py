@@ -107,16 +107,16 @@ def _key(record: Mapping[str, Any]) -> str:
     activation = record.get("activation")
     after = activation.get("after") if isinstance(activation, Mapping) else None
     bundles = record.get("bundles")
-    shown = (
-        [(row.get("id"), row.get("mode")) for row in bundles or () if isinstance(row, Mapping)]
-        if bundles
-        else []
-    )
-    step_fields = (
-        {k: v for k, v in step.items() if k not in ("goal", "constraints", "labels")}
-        if step
-        else None
-    )
+    if bundles:
+        shown = [
+            (row.get("id"), row.get("mode")) for row in bundles or () if isinstance(row, Mapping)
+        ]
+    else:
+        shown = []
+    if step:
+        step_fields = {k: v for k, v in step.items() if k not in ("goal", "constraints", "labels")}
+    else:
+        step_fields = None
     places = [
         (
             row.get("id"),

@@ -96,11 +96,9 @@ def index_url(where: str, runs: str | Path | None) -> str:
         )
         with suppress(OSError):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return (
-        f"sqlite:///{path}"
-        if os.access(path if path.exists() else path.parent, os.W_OK)
-        else "sqlite://"
-    )
+    if os.access(path if path.exists() else path.parent, os.W_OK):
+        return f"sqlite:///{path}"
+    return "sqlite://"
 
 
 class RunIndex:
@@ -240,9 +238,10 @@ class RunIndex:
     def _facets(
         self, connection: Connection, where: str, bound: Mapping[str, Any]
     ) -> dict[Facet, tuple[FacetCount, ...]]:
-        some = (
-            f" join {PREFIX}runs r on r.run_id = f.run_id where {where}" if where != "true" else ""
-        )
+        if where != "true":
+            some = f" join {PREFIX}runs r on r.run_id = f.run_id where {where}"
+        else:
+            some = ""
         rows = self._rows(
             connection,
             "select facet, value, n from (select facet, value, n, row_number() over (partition by"

@@ -42,9 +42,10 @@ def _type(check: ValueCheck, names: Any, _schema: Mapping[str, Any], place: Valu
             and (isinstance(value, int) or value.is_integer())
         ):
             return True
-    wanted = (
-        ", ".join(repr(name) for name in names[:20]) if isinstance(names, list) else repr(names)
-    )
+    if isinstance(names, list):
+        wanted = ", ".join(repr(name) for name in names[:20])
+    else:
+        wanted = repr(names)
     return check.report(place, f"{display_value(value)} is not of type {wanted}")
 
 
@@ -223,9 +224,10 @@ def _contains(check: ValueCheck, wanted: Any, schema: Mapping[str, Any], place: 
     if place.seen is not None and check.schema.draft >= 2020:
         place.seen.indexes.update(found)
     counted = check.schema.draft >= 2019
-    least, maximum = (
-        (schema.get("minContains", 1), schema.get("maxContains")) if counted else (1, None)
-    )
+    if counted:
+        least, maximum = (schema.get("minContains", 1), schema.get("maxContains"))
+    else:
+        least, maximum = (1, None)
     if len(found) < _number(least):
         return check.report(
             place, f"{len(found)} of its items are as {_number(least)} of them must be"

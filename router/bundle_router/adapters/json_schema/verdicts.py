@@ -439,11 +439,10 @@ def _plainly_fine(schema: Any) -> frozenset[Any]:
     `enum`.
     """
     used_keywords = KEYWORDS.keys() & schema.keys() if isinstance(schema, dict) else {""}
-    names, texts = (
-        (schema.get("type"), schema.get("enum"))
-        if used_keywords <= {"type", "enum"}
-        else (None, None)
-    )
+    if used_keywords <= {"type", "enum"}:
+        names, texts = (schema.get("type"), schema.get("enum"))
+    else:
+        names, texts = (None, None)
     if texts is not None:
         is_plain = (
             names == "string"
@@ -473,8 +472,6 @@ def display_value(value: Any) -> str:
         return f"a list of {len(value)}"
     if isinstance(value, str):
         return repr(value) if len(value) <= MAX_SHOWN else repr(value[:MAX_SHOWN]) + "…"
-    return (
-        "a number of many digits"
-        if isinstance(value, int) and value.bit_length() > 200
-        else repr(value)
-    )
+    if isinstance(value, int) and value.bit_length() > 200:
+        return "a number of many digits"
+    return repr(value)

@@ -107,11 +107,9 @@ class LiteLlmEmbedder:
 
     @property
     def revision(self) -> str:
-        return (
-            self._model
-            if self._base_url is None
-            else f"{self._model}@{digest(self._base_url)[7:19]}"
-        )
+        if self._base_url is None:
+            return self._model
+        return f"{self._model}@{digest(self._base_url)[7:19]}"
 
     def embed(self, texts: Sequence[str], *, timeout_s: float) -> Embedding:
         """See `Embedder`."""
@@ -269,11 +267,10 @@ def _vectors(response: Any) -> list[tuple[float, ...]]:
     rows = [
         row if isinstance(row, dict) else vars(row) for row in getattr(response, "data", None) or ()
     ]
-    ordered = (
-        sorted(rows, key=lambda row: row["index"])
-        if all(isinstance(r.get("index"), int) for r in rows)
-        else rows
-    )
+    if all(isinstance(r.get("index"), int) for r in rows):
+        ordered = sorted(rows, key=lambda row: row["index"])
+    else:
+        ordered = rows
     return [_numbers(row.get("embedding")) for row in ordered]
 
 

@@ -115,13 +115,12 @@ def metered(litellm: Any, response: Any, model: str, reply: ModelReply) -> Model
     prompt_tokens = _count(getattr(usage, "prompt_tokens", 0))
     output_tokens = _count(getattr(usage, "completion_tokens", 0))
     try:
-        cost = (
-            float(
+        if prompt_tokens or output_tokens:
+            cost = float(
                 litellm.completion_cost(completion_response=response, model=model, base_model=model)
             )
-            if prompt_tokens or output_tokens
-            else 0.0
-        )
+        else:
+            cost = 0.0
     except Exception:  # noqa: BLE001 - it raises bare Exception for every model that it has no price for
         cost = 0.0
     return ModelReply(

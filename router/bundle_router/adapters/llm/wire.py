@@ -139,13 +139,12 @@ def open_session(*, max_bytes: int = MAX_BYTES, vectors: bool = False) -> Client
                 return bytes(await self._reader.read(n))
             is_error = self._response.status >= 400
             answer = bytearray()
-            limit = (
-                max_bytes
-                if not is_error
-                else 0
-                if _is_compressed(self._response)
-                else MAX_ERROR_BYTES
-            )
+            if not is_error:
+                limit = max_bytes
+            elif _is_compressed(self._response):
+                limit = 0
+            else:
+                limit = MAX_ERROR_BYTES
             async for chunk in self._reader.iter_chunked(65_536):
                 answer += chunk
                 if len(answer) > limit:

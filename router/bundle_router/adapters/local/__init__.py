@@ -121,11 +121,10 @@ def tools_of(server: str, tools: object) -> tuple[LocalTool, ...]:
     from bundle_router.adapters.local.functions import local_tool
 
     if not isinstance(tools, list | tuple) or not tools:
-        what = (
-            "an empty list"
-            if isinstance(tools, list | tuple)
-            else f"{type(tools).__name__}, not a list"
-        )
+        if isinstance(tools, list | tuple):
+            what = "an empty list"
+        else:
+            what = f"{type(tools).__name__}, not a list"
         raise RequestError(
             f"local server {server!r}: its tools are {what}",
             advice=f"write local={{{server!r}: [get_ticket, …]}}",

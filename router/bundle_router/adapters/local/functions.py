@@ -57,15 +57,17 @@ def local_tool(
     if isinstance(function, LocalTool):
         return function
     if not callable(function) or isinstance(function, type):
-        kind = (
-            f"the class {function.__name__}" if isinstance(function, type) else f"{function!r:.50}"
-        )
+        if isinstance(function, type):
+            kind = f"the class {function.__name__}"
+        else:
+            kind = f"{function!r:.50}"
         raise RequestError(f"{kind} is not a tool", advice="give functions, or LocalTool values")
     title = name or getattr(function, "__name__", "")
     if not title or inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        what = (
-            f"{function!r:.80} has no name" if not title else f"the tool {title!r} is a generator"
-        )
+        if not title:
+            what = f"{function!r:.80} has no name"
+        else:
+            what = f"the tool {title!r} is a generator"
         raise RequestError(
             what,
             advice="write a function (`def`) that returns the result; name it with tool(name=…)",

@@ -292,9 +292,10 @@ class ChannelPool:
         """Close the channels that nobody has used for `KEEP_S`, now and whenever there is one."""
         while (idle := self._idle) and loop.time() - idle[0].used_at >= KEEP_S:
             idle.pop(0).close()
-        self._sweep = (
-            loop.call_at(idle[0].used_at + KEEP_S, self._close_unused, loop) if idle else None
-        )
+        if idle:
+            self._sweep = loop.call_at(idle[0].used_at + KEEP_S, self._close_unused, loop)
+        else:
+            self._sweep = None
 
     def has_kept_channel(self, now: float) -> bool:
         return bool(self._idle) and self._idle[-1].is_open and now - self._idle[-1].used_at < KEEP_S
@@ -316,9 +317,10 @@ class ChannelPool:
         # no other to try.
         is_address = ":" in self._host or self._host.rpartition(".")[2].isdigit()
         is_asyncio = isinstance(loop, asyncio.BaseEventLoop)
-        eager: dict[str, Any] = (
-            {"happy_eyeballs_delay": EAGER_S} if is_asyncio and not is_address else {}
-        )
+        if is_asyncio and not is_address:
+            eager: dict[str, Any] = {"happy_eyeballs_delay": EAGER_S}
+        else:
+            eager = {}
         made = partial(Channel, is_asyncio or name is None)
         try:
             async with asyncio.timeout(CONNECT_S):

@@ -178,9 +178,10 @@ class Connection:
             loop.create_task(self._stop.wait()),
             loop.create_task(session.dispatcher.ended.wait()),
         ]
-        tasks = (
-            [*ends, loop.create_task(self._follow(session))] if session.announces_changes else ends
-        )
+        if session.announces_changes:
+            tasks = [*ends, loop.create_task(self._follow(session))]
+        else:
+            tasks = ends
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -295,11 +296,9 @@ class Connection:
         """
         session = self._session
         carrier = session.carrier_for(client) if session is not None and self.alive else None
-        return (
-            (session, carrier)
-            if session is not None and carrier is not None and carrier.is_ready
-            else None
-        )
+        if session is not None and carrier is not None and carrier.is_ready:
+            return (session, carrier)
+        return None
 
     def _forget(self, work: asyncio.Task[Any]) -> None:
         self._behind.discard(work)
@@ -338,9 +337,9 @@ class Connection:
             ) from error
         answer = exchange.answer
         exchange.answer = None
-        return (
-            read_result(answer, answer.get("id")) if answer is not None and not result else result
-        )
+        if answer is not None and not result:
+            return read_result(answer, answer.get("id"))
+        return result
 
     def _failure(self, error: sdk.MCPError, exchange: RequestState) -> Exception:
         if exchange.fault is not None:

@@ -270,11 +270,8 @@ def _no_input(name: str, wanted: str) -> str:
 def _wanted_inputs(raw: Mapping[str, Any]) -> str:
     """Return the methods of a server's input requests, without the server's text."""
     requests = raw.get("inputRequests")
-    methods = (
-        (one.get("method") for one in requests.values() if isinstance(one, Mapping))
-        if isinstance(requests, Mapping)
-        else ()
-    )
+    inputs = requests.values() if isinstance(requests, Mapping) else ()
+    methods = [one.get("method") for one in inputs if isinstance(one, Mapping)]
     return ", ".join(sorted({str(method)[:50] for method in methods})) or "another round"
 
 
@@ -292,9 +289,10 @@ def error_result(name: str, error: RpcError, client: Client | None) -> RawResult
 
 def own_error(error: RpcError) -> ServerError:
     """Return a server's error with its message bounded."""
-    message = (
-        error.message if len(error.message) <= MAX_MESSAGE else error.message[:MAX_MESSAGE] + " […]"
-    )
+    if len(error.message) <= MAX_MESSAGE:
+        message = error.message
+    else:
+        message = error.message[:MAX_MESSAGE] + " […]"
     return ServerError(error.code, message, error.data)
 
 
@@ -317,11 +315,10 @@ def fault_result(name: str, fault: ServerFault, timeout_s: float) -> RawResult:
     if fault.kind == "timeout":
         text = f"{name} took longer than {timeout_s:g} s and was stopped."
         return RawResult((Text(text),), "timeout", "timeout")
-    again = (
-        " The call may have been carried out."
-        if fault.sent and fault.kind != "unauthorized"
-        else ""
-    )
+    if fault.sent and fault.kind != "unauthorized":
+        again = " The call may have been carried out."
+    else:
+        again = ""
     outcome: Outcome = "tool_error" if fault.kind == "too_large" else "unavailable"
     return RawResult(
         (Text(f"{name} could not be called: {fault.detail}.{again}"),), outcome, fault.kind

@@ -170,11 +170,10 @@ class OriginClient(httpx2.AsyncBaseTransport):
                 (name, value) for name, value in headers if name.lower() != b"content-length"
             ]
         body = Body(response, cap, encoding, exchange, self._max_bytes)
-        named = (
-            _REQUEST.match(request.content)
-            if request.method == "POST" and response.status_code < 300
-            else None
-        )
+        if request.method == "POST" and response.status_code < 300:
+            named = _REQUEST.match(request.content)
+        else:
+            named = None
         body.number = named[1].decode() if named and not body.is_stream else ""
         return httpx2.Response(
             response.status_code, headers=headers, stream=body, extensions=response.extensions
@@ -261,9 +260,8 @@ class Body(httpx2.AsyncByteStream):
         self._exchange = exchange
         self._seen = 0
         # zlib's own, which stops after a given number of bytes
-        self._decoder = (
-            zlib.decompressobj(47) if encoding in ("gzip", "x-gzip", "deflate") else None
-        )
+        is_zipped = encoding in ("gzip", "x-gzip", "deflate")
+        self._decoder = zlib.decompressobj(47) if is_zipped else None
         self._known = encoding in ("identity", "") or self._decoder is not None
         self._rest = b""
         self._events = EventBuffer()
@@ -441,13 +439,11 @@ def _nearness(host: str) -> str:
         address = ip_address(host.strip("[]"))
     except ValueError:
         return ""
-    return (
-        "link"
-        if address.is_link_local
-        else "machine"
-        if address.is_loopback or address.is_unspecified
-        else ""
-    )
+    if address.is_link_local:
+        return "link"
+    if address.is_loopback or address.is_unspecified:
+        return "machine"
+    return ""
 
 
 async def _read_whole(response: httpx2.Response) -> bytes:

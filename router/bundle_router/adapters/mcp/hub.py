@@ -274,9 +274,9 @@ class Hub:
             return None
         await self._note_unexpected(server, tool, scope, raw)
         read = partial(read_answer, name, raw, self._bounds.max_blocks, scope.client)
-        return (
-            read() if size * EACH <= _INLINE_CHARS else await _take_apart(raw.get("content"), read)
-        )
+        if size * EACH <= _INLINE_CHARS:
+            return read()
+        return await _take_apart(raw.get("content"), read)
 
     def _end_call(
         self,
@@ -367,7 +367,12 @@ class Hub:
         fault = failure if isinstance(failure, ServerFault) else None
         if fault is not None:
             blame: End = "grave" if fault.kind == "rate_limited" else "failed"
-            end = None if fault.counted else "blameless" if fault.kind in OUR_OWN else blame
+            if fault.counted:
+                end = None
+            elif fault.kind in OUR_OWN:
+                end = "blameless"
+            else:
+                end = blame
             self.errors[server.name] = fault.detail
             self._diagnostics.event(
                 "info", "server.failed", server=server.name, kind=fault.kind, detail=fault.detail
@@ -418,9 +423,10 @@ class Hub:
     ) -> dict[str, Any]:
         lease, connection = await self.pool.acquire(server, scope, deadline)
         try:
-            schema = (
-                self._schema_of(server, params["name"], scope) if method == "tools/call" else None
-            )
+            if method == "tools/call":
+                schema = self._schema_of(server, params["name"], scope)
+            else:
+                schema = None
             left = deadline - asyncio.get_running_loop().time()
             raw = await connection.request(method, params, max(left, 0.0), schema, scope.client)
             if not connection.bypasses_sdk(scope.client) and not take_out_nan(raw, _INLINE_CHARS):
@@ -567,8 +573,6 @@ def _admit_listing(server: Server, listing: Listing) -> Admitted:
 
 async def _take_apart(content: Any, read: Callable[[], T]) -> T:
     """Return what `read` makes of an answer with this content, of a large one in a thread."""
-    return (
-        read()
-        if budget_left(content, _INLINE_CHARS) >= 0
-        else await run_in_turn("taken_apart", read)
-    )
+    if budget_left(content, _INLINE_CHARS) >= 0:
+        return read()
+    return await run_in_turn("taken_apart", read)

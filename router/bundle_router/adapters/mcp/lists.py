@@ -49,7 +49,11 @@ class Freshness:
     changes: int = 0
 
     def state(self, now_ns: int) -> State:
-        return "absent" if self.until_ns is None else "fresh" if now_ns < self.until_ns else "stale"
+        if self.until_ns is None:
+            return "absent"
+        if now_ns < self.until_ns:
+            return "fresh"
+        return "stale"
 
     def may_refresh(self, now_ns: int) -> bool:
         return now_ns >= self.retry_ns

@@ -217,11 +217,9 @@ class Provider(OAuthClientProvider):
         if not self.context.is_token_valid():
             return None
         self._add_auth_header(request)
-        return (
-            self.context.current_tokens.access_token
-            if self.context.current_tokens is not None
-            else None
-        )
+        if self.context.current_tokens is not None:
+            return self.context.current_tokens.access_token
+        return None
 
     def _has_another(self, sent: str | None) -> bool:
         """Return whether there is, or may be, a token other than the refused one."""
@@ -246,9 +244,10 @@ class Provider(OAuthClientProvider):
         registration.
         """
         self.context.clear_tokens()
-        self.context.client_info = (
-            self._configured_client() if self._server.client_id is not None else None
-        )
+        if self._server.client_id is not None:
+            self.context.client_info = self._configured_client()
+        else:
+            self.context.client_info = None
         self._asking = True
         flow = super().async_auth_flow(request)
         try:

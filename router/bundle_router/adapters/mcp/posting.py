@@ -148,11 +148,10 @@ class ModernPosts:
             await self._exchange(self._head(headers, len(body)) + body, answer, timeout_s)
             if b"mcp-session-id" in answer.headers:
                 self._given_session()
-            result = (
-                await run_in_turn("read", answer.result)
-                if len(answer.held) >= LARGE
-                else answer.result()
-            )
+            if len(answer.held) >= LARGE:
+                result = await run_in_turn("read", answer.result)
+            else:
+                result = answer.result()
         except BaseException as error:
             ended(error)
             raise
@@ -185,11 +184,9 @@ class ModernPosts:
 async def encode_params(params: Mapping[str, Any]) -> str:
     """Return a request's params as JSON; those with large arguments are encoded in a thread."""
     is_small = budget_left(params.get("arguments"), PIECE) >= 0
-    return (
-        encode_small(params)
-        if is_small
-        else await run_in_turn("shaped", partial(encode_large, params, encode_small, list))
-    )
+    if is_small:
+        return encode_small(params)
+    return await run_in_turn("shaped", partial(encode_large, params, encode_small, list))
 
 
 async def replace_surrogates(params: dict[str, Any]) -> dict[str, Any]:
@@ -296,9 +293,10 @@ class _Answer:
             if self._message is None:
                 raise cut_fault()
             return read_result(self._message, self._number)
-        message = (
-            read_object(self.held) if self._event or self._kind() == b"application/json" else None
-        )
+        if self._event or self._kind() == b"application/json":
+            message = read_object(self.held)
+        else:
+            message = None
         if message is None:
             raise garbled_fault()
         return read_result(message, self._number)
@@ -394,9 +392,10 @@ def read_object(body: bytes | bytearray) -> dict[str, Any] | None:
     try:
         is_small = len(body) < LARGE
         encoding = "utf-8" if body.startswith(b'{"') else json.detect_encoding(body)
-        value = (
-            decode_small(body.decode(encoding, "surrogatepass")) if is_small else read_large(body)
-        )
+        if is_small:
+            value = decode_small(body.decode(encoding, "surrogatepass"))
+        else:
+            value = read_large(body)
         if (b"\\ud" in body or b"\\uD" in body) if is_small else contains(body, b"\\ud", b"\\uD"):
             value = read_large(dump(value).encode("utf-8", "replace"))
     except RecursionError:

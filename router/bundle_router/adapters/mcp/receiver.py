@@ -158,11 +158,10 @@ class Receiver:
         if (
             errors or len(codes) != 1 or len(issuers) > 1
         ):  # the redirect URI may be registered with an `iss` of its own
-            kind = (
-                errors[0]
-                if len(errors) == 1 and errors[0] in _KNOWN_ERRORS
-                else "no code came back"
-            )
+            if len(errors) == 1 and errors[0] in _KNOWN_ERRORS:
+                kind = errors[0]
+            else:
+                kind = "no code came back"
             done.set_exception(
                 ServerFault("unauthorized", f"the authorization was declined ({kind})")
             )

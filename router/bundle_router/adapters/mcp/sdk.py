@@ -201,11 +201,9 @@ class RawSession(ClientSession):
         """Return whether any client listens to a kind of notification."""
         if method == LOG:
             return any(client.log_level for client in self._clients)
-        return (
-            any(client.progress for client in self._clients)
-            if method == PROGRESS
-            else bool(self._followed)
-        )
+        if method == PROGRESS:
+            return any(client.progress for client in self._clients)
+        return bool(self._followed)
 
     def _build_capabilities(self, version: str) -> types.ClientCapabilities:
         # Overrides a private method: the SDK would declare its own callbacks, not the agent's

@@ -97,11 +97,9 @@ class McpSessions:
         if schema is None and self._hub is not None:
             entry = self._hub.lists.known(server, "")
             schema = entry.schemas.get(tool) if entry is not None else None
-        return (
-            ()
-            if schema is None
-            else await self._checker.problems(f"{server}.{tool}", schema, dict(arguments))
-        )
+        if schema is None:
+            return ()
+        return await self._checker.problems(f"{server}.{tool}", schema, dict(arguments))
 
     async def call(
         self,
@@ -222,9 +220,12 @@ class McpSessions:
         running, waiting = hub.guards.counts(server.name)
         breaker = hub.guards.breaker(server.name)
         retry_in_s = breaker.opens_again_in_s(self._clock.monotonic_ns())
-        circuit = (
-            "closed" if breaker.open_until_ns is None else "open" if retry_in_s else "half_open"
-        )
+        if breaker.open_until_ns is None:
+            circuit = "closed"
+        elif retry_in_s:
+            circuit = "open"
+        else:
+            circuit = "half_open"
         if not reason and circuit == "open":
             reason = f"it kept failing and is left alone for {retry_in_s:.0f} s"
         listing = self.known(server.name)

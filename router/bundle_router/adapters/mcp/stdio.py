@@ -153,9 +153,10 @@ class LineRequests:
             waiting = list(self._waiting.values())
             self._due = min((made.due for made in waiting if made.due > now), default=math.inf)
             wait_s = max(self._due - now, _LEAST_S)
-            self._timer = (
-                self._loop.call_later(wait_s, self._watch) if self._due < math.inf else None
-            )
+            if self._due < math.inf:
+                self._timer = self._loop.call_later(wait_s, self._watch)
+            else:
+                self._timer = None
         for made in waiting:
             if made.due <= now and self._give_up(made):
                 self._end(
@@ -235,11 +236,9 @@ def _unreadable_answer(line: bytes | bytearray) -> Message:
     else None.
     """
     found = _ID.search(line[:_HEAD]) or _ID.search(line[-_HEAD:])
-    return (
-        {"id": int(found[1])}
-        if found is not None and line.startswith(b"{") and b'"method"' not in line
-        else None
-    )
+    if found is not None and line.startswith(b"{") and b'"method"' not in line:
+        return {"id": int(found[1])}
+    return None
 
 
 class Pipes:
@@ -295,11 +294,10 @@ class Pipes:
                 return
             for number, line in enumerate(found, 1):
                 is_large = len(line) >= LARGE
-                value = (
-                    await exchange.read_in_turn(partial(_message, line, read))
-                    if is_large
-                    else _message(line)
-                )
+                if is_large:
+                    value = await exchange.read_in_turn(partial(_message, line, read))
+                else:
+                    value = _message(line)
                 value = (
                     _unreadable_answer(line) if value is None else value
                 )  # its caller need not wait for a deadline
@@ -311,11 +309,10 @@ class Pipes:
                     # one go
                     value = None
                     continue
-                message = (
-                    sdk.read_message(exchange.hold(value) if is_large else value)
-                    if value is not None
-                    else None
-                )
+                if value is not None:
+                    message = sdk.read_message(exchange.hold(value) if is_large else value)
+                else:
+                    message = None
                 if message is None:
                     self._skip(line)
                 elif not sdk.is_unwanted(message, self.accepts):
@@ -364,9 +361,10 @@ class Pipes:
                 "not_started", f"the server can't be started: {process.failed}"
             )
         elif process.status is not None:
-            ended = (
-                f"signal {-process.status}" if process.status < 0 else f"status {process.status}"
-            )
+            if process.status < 0:
+                ended = f"signal {-process.status}"
+            else:
+                ended = f"status {process.status}"
             self.fault = ServerFault("connection_lost", f"the server's process ended ({ended})")
         else:
             self.fault = ServerFault("connection_lost", "the server closed its output")

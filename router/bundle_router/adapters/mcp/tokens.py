@@ -71,11 +71,9 @@ class TokenFile:
         found = self._read_all()
         tokens = found.get("tokens")
         if not isinstance(tokens, dict):
-            return (
-                "it was not authorized"
-                if not found.get("withdrawn")
-                else "its authorization is no longer accepted"
-            )
+            if not found.get("withdrawn"):
+                return "it was not authorized"
+            return "its authorization is no longer accepted"
         until = found.get("until")
         over = isinstance(until, int | float) and until < now
         return "its authorization ran out" if over and not tokens.get("refresh_token") else ""

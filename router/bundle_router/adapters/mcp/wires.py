@@ -78,9 +78,9 @@ def refusal(server: Server, *, development: bool) -> ServerFault | None:
         return ServerFault("not_permitted", why)
     if server.traits.legacy and not server.legacy:
         return ServerFault("not_permitted", f"transport {server.transport!r} needs legacy = true")
-    return (
-        None if server.traits.is_remote else ServerFault("not_permitted", "it is not a tool server")
-    )
+    if server.traits.is_remote:
+        return None
+    return ServerFault("not_permitted", "it is not a tool server")
 
 
 def command_of(server: Server, setting: ConnectionSetting) -> ServerCommand:
@@ -129,11 +129,9 @@ class HttpWire:
         self.transport.ready = True
 
     def carrier(self, on_change: Callable[[], None], *, is_modern: bool) -> ModernPosts | None:
-        return (
-            self.transport.modern_posts(self.posting_pool, on_change)
-            if is_modern and self.posting_pool
-            else None
-        )
+        if is_modern and self.posting_pool:
+            return self.transport.modern_posts(self.posting_pool, on_change)
+        return None
 
 
 def _prepare_stdio(server: Server, _scope: Scope, parts: WireParts) -> OpenWire:

@@ -179,5 +179,10 @@ def _writer(application: str) -> Writer:
     is_this_host = host == socket.gethostname()[: len(host)] and bool(host)
     if is_this_host and pid == str(os.getpid()):
         return Writer(os.getpid(), "another router of this process")
-    name = f"process {pid}" if is_this_host else f"process {pid} on {host}" if host else application
+    if is_this_host:
+        name = f"process {pid}"
+    elif host:
+        name = f"process {pid} on {host}"
+    else:
+        name = application
     return Writer(int(pid) if is_this_host and pid.isdigit() else 0, name)

@@ -101,11 +101,10 @@ class SecretRedactor:
         if (is_short and text in clean) or text in settled:
             return text
         data = text.encode("utf-8", "surrogatepass")
-        redacted = (
-            data
-            if (is_clean := not _is_suspicious(self._rules, data))
-            else self._redact_until_clean(data)
-        )
+        if is_clean := not _is_suspicious(self._rules, data):
+            redacted = data
+        else:
+            redacted = self._redact_until_clean(data)
         text = text if redacted == data else redacted.decode("utf-8", "surrogatepass")
         if is_short and is_clean and len(clean) < MAX_CLEAN:
             clean[text] = None
@@ -155,9 +154,9 @@ class SecretRedactor:
         if self.are_clean([text for text in texts if text not in self._settled]):
             return texts
         redacted = [self.redact(text) for text in texts]
-        return (
-            texts if all(new is old for new, old in zip(redacted, texts, strict=True)) else redacted
-        )
+        if all(new is old for new, old in zip(redacted, texts, strict=True)):
+            return texts
+        return redacted
 
     def redact_value(self, value: Any) -> Any:
         """Return a JSON value without its secrets, keys included; the same object if it has none.
@@ -344,11 +343,10 @@ def redact_copy(
                 for i, item in enumerate(node)
             )
         else:
-            into[at] = (
-                named
-                if secret and isinstance(node, (int, float)) and not isinstance(node, bool)
-                else node
-            )
+            if secret and isinstance(node, (int, float)) and not isinstance(node, bool):
+                into[at] = named
+            else:
+                into[at] = node
     for into, at, items in reversed(tuples):
         into[at] = tuple(items)
     return root[0]
@@ -391,9 +389,9 @@ def _named_value(node: Mapping[Any, Any]) -> str | None:
     if "value" not in node:
         return None
     names = map(node.get, ("name", "key", "header"))
-    return (
-        "value" if any(isinstance(name, str) and is_secret_name(name) for name in names) else None
-    )
+    if any(isinstance(name, str) and is_secret_name(name) for name in names):
+        return "value"
+    return None
 
 
 def _is_header_pair(node: list[Any] | tuple[Any, ...]) -> bool:

@@ -404,11 +404,9 @@ class DiskRunLog:
         The caller holds the lock.
         """
         found = read_header(self._storage, folder, self._path)
-        return (
-            found
-            if found is not None
-            else self.header.restore(time_text(self._setting.clock.time_ns()))
-        )
+        if found is not None:
+            return found
+        return self.header.restore(time_text(self._setting.clock.time_ns()))
 
     def _put_header(self, folder: int, header: RunHeader) -> None:
         write_header(self._storage, folder, self._path, header, durable=self._setting.durable)

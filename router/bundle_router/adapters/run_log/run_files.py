@@ -595,11 +595,12 @@ class RunChain:
                 opened.callback(self._storage.close, fd)
                 files[segment.name] = self._lines(fd, 0, self._storage.fstat(fd).st_size)
             broken = check(files, self.run_id, None).broken
-        where = (
-            f"{broken.file}:{broken.line}: record {broken.seq} {broken.kind}: {broken.detail}"
-            if broken
-            else why
-        )
+        if broken:
+            where = (
+                f"{broken.file}:{broken.line}: record {broken.seq} {broken.kind}: {broken.detail}"
+            )
+        else:
+            where = why
         return CorruptRun(
             f"run {self.run_id!r}: {where}",
             advice=(

@@ -81,11 +81,10 @@ class BundleResolver:
                     flat.absorb(flats[part])
             total += len(flat.tools)
             if len(flat.tools) > MAX_TOOLS or total > MAX_ALL_TOOLS:
-                limit = (
-                    f"{MAX_TOOLS:,} tools"
-                    if len(flat.tools) > MAX_TOOLS
-                    else f"{MAX_ALL_TOOLS:,} in all bundles"
-                )
+                if len(flat.tools) > MAX_TOOLS:
+                    limit = f"{MAX_TOOLS:,} tools"
+                else:
+                    limit = f"{MAX_ALL_TOOLS:,} in all bundles"
                 self._report.add_about(entry, "", f"holds too many tools: the limit is {limit}")
                 break
             flats[entry.name] = flat
@@ -244,11 +243,10 @@ class BundleResolver:
         known_tools = self._local_tools.get(name) if not server.traits.is_remote else None
         if known_tools is not None and tool not in known_tools:
             nearest = self._report.suggester.nearest(tool, known_tools)
-            hint = (
-                f"did you mean '{name}.{nearest}'?"
-                if nearest
-                else f"it has {', '.join(sorted(known_tools))}"
-            )
+            if nearest:
+                hint = f"did you mean '{name}.{nearest}'?"
+            else:
+                hint = f"it has {', '.join(sorted(known_tools))}"
             if (
                 nearest or name not in self._reported_servers
             ):  # of what is another server's list, one is enough
@@ -291,7 +289,12 @@ class BundleResolver:
             name for name in flat.servers if self._servers[name].trust == "untrusted"
         )
         trust: Trust = "untrusted" if untrusted else "trusted"
-        mode: Mode = bundle.mode if "mode" in entry.keys else "meta" if untrusted else "direct"
+        if "mode" in entry.keys:
+            mode: Mode = bundle.mode
+        elif untrusted:
+            mode = "meta"
+        else:
+            mode = "direct"
         if untrusted and not MODES[mode].for_untrusted:
             message = f"{mode!r} would show agents the text of untrusted server {untrusted[0]!r}"
             self._report.add_about(entry, "mode", message, "use mode = 'meta'")

@@ -131,13 +131,12 @@ def guard(file: ConfigFile) -> Problem | None:
 
     while position < len(text):
         token = _TOKEN.match(text, position)
-        end = (
-            multiline_end(text, position)
-            if token and token["multi"]
-            else token.end()
-            if token
-            else 0
-        )
+        if token and token["multi"]:
+            end = multiline_end(text, position)
+        elif token:
+            end = token.end()
+        else:
+            end = 0
         if token is None or not end:
             return refused(
                 "a string that starts on this line does not end",

@@ -129,11 +129,10 @@ def _syntax_problem(file: ConfigFile, message: str) -> Problem:
         line = int(where[1])
         column = int(where[2])
         is_list = file.name in ("routes.toml", "policy.toml")
-        many = (
-            "write [[{}]] for each of several"
-            if is_list
-            else "put all of its keys under the first [{}]"
-        )
+        if is_list:
+            many = "write [[{}]] for each of several"
+        else:
+            many = "put all of its keys under the first [{}]"
         hint = many.format(twice[1]) if twice else _syntax_hint(file, line, column)
         return Problem(
             file.display_path, line, "", f"not valid TOML: {_lower(reason)}", hint, column=column
@@ -151,13 +150,11 @@ def _syntax_hint(file: ConfigFile, line: int, column: int) -> str:
     word = re.match(r"[A-Za-z][\w./:-]*", text)
     if line == 1 and text.startswith("{"):
         return "this is JSON; `bundle-router import` takes over the servers of a .mcp.json"
-    return (
-        f"write {word[0].lower()}"
-        if word and word[0] in ("True", "False")
-        else "put text in quotes"
-        if word
-        else ""
-    )
+    if word and word[0] in ("True", "False"):
+        return f"write {word[0].lower()}"
+    if word:
+        return "put text in quotes"
+    return ""
 
 
 def _lower(message: str) -> str:
@@ -212,7 +209,12 @@ def _without_errors(single: Any, place: WrittenEntry[None], error: ValidationErr
     list up to the error. Required text gets a stand-in. None if the entry is no table.
     """
     depth = len(place.path)
-    table = single if depth == 1 else single[place.name] if isinstance(single, dict) else single[0]
+    if depth == 1:
+        table = single
+    elif isinstance(single, dict):
+        table = single[place.name]
+    else:
+        table = single[0]
     if not isinstance(table, dict):
         return None
     kinds = (dict, list)  # what is taken from is a copy
@@ -236,7 +238,11 @@ def _without_errors(single: Any, place: WrittenEntry[None], error: ValidationErr
             table.pop(bad, None)
         if bad in ("name", "description"):
             table[bad] = f"?{place.path[-1]}"
-    return table if depth == 1 else {name: table} if isinstance(single, dict) else [table]
+    if depth == 1:
+        return table
+    if isinstance(single, dict):
+        return {name: table}
+    return [table]
 
 
 def _dotted_names(name: str, value: Any) -> Iterator[str]:

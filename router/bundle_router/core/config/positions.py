@@ -38,11 +38,10 @@ def show(path: Sequence[str | int]) -> str:
         if isinstance(part, int):
             shown += f"[{part}]"
         else:
-            quoted = (
-                part
-                if _PLAIN_KEY.fullmatch(part)
-                else '"' + part.replace("\\", "\\\\").replace('"', '\\"') + '"'
-            )
+            if _PLAIN_KEY.fullmatch(part):
+                quoted = part
+            else:
+                quoted = '"' + part.replace("\\", "\\\\").replace('"', '\\"') + '"'
             shown += f".{quoted}" if shown else quoted
     return shown
 

@@ -168,18 +168,16 @@ class _Targets:
                 self._entry, where, f"unknown server {server!r} in {name!r}", hint
             )
         entry = self._written.servers.get(server)
-        tools = (
-            self._local_tools.get(server)
-            if entry is not None and not entry.value.traits.is_remote
-            else None
-        )
+        if entry is not None and not entry.value.traits.is_remote:
+            tools = self._local_tools.get(server)
+        else:
+            tools = None
         if tools is not None and not is_glob(tool) and tool not in tools:
             nearest = self._report.suggester.nearest(tool, tools)
-            hint = (
-                f"did you mean '{server}.{nearest}'?"
-                if nearest
-                else f"it has {', '.join(sorted(tools))}"
-            )
+            if nearest:
+                hint = f"did you mean '{server}.{nearest}'?"
+            else:
+                hint = f"it has {', '.join(sorted(tools))}"
             self._report.add_about(self._entry, where, f"unknown tool {name!r}", hint)
 
 
@@ -210,11 +208,9 @@ def _check_names(
 
 def _list_some(names: Iterable[str]) -> str:
     shown = sorted(names)
-    return (
-        f"there are {', '.join(shown[:6])}{' …' if len(shown) > 6 else ''}"
-        if shown
-        else "there are none"
-    )
+    if shown:
+        return f"there are {', '.join(shown[:6])}{' …' if len(shown) > 6 else ''}"
+    return "there are none"
 
 
 @dataclass(frozen=True, slots=True)

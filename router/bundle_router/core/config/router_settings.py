@@ -60,11 +60,10 @@ def _check_search(entry: WrittenEntry[SearchSettings], report: Report) -> None:
     if embeddings is None:
         return
     if (embeddings.model is None) == (embeddings.local is None):
-        message = (
-            "names neither a model nor a local one"
-            if embeddings.model is None
-            else "names both a model and a local one"
-        )
+        if embeddings.model is None:
+            message = "names neither a model nor a local one"
+        else:
+            message = "names both a model and a local one"
         report.add_about(entry, "embeddings", message, "name one of the two")
     if embeddings.model is not None and looks_secret(embeddings.model):
         report.add_about(entry, ("embeddings", "model"), "looks like a secret written out", _ADVICE)

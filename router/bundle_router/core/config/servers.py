@@ -62,11 +62,10 @@ def check_globs(
 ) -> None:
     """Report each of the patterns at `where` that means something elsewhere and nothing here."""
     for index, pattern in enumerate(patterns):
-        mark = (
-            "!"
-            if pattern.startswith("!")
-            else next((char for char in pattern if char in "{}[]|"), "")
-        )
+        if pattern.startswith("!"):
+            mark = "!"
+        else:
+            mark = next((char for char in pattern if char in "{}[]|"), "")
         if mark:
             message = f"{pattern[:80]!r} uses {mark!r}, and patterns know only '*' and '?'"
             path = (where,) if isinstance(where, str) else where
@@ -133,11 +132,10 @@ def _check_keys(entry: ServerEntry, report: Report) -> None:
     for key in TRANSPORT_KEYS:
         if key in entry.keys and key not in fitting:
             takes = f"it takes {', '.join(fitting) or 'neither url nor command'}"
-            hint = (
-                f"{takes}; stdio takes command, args and env"
-                if server.traits.speaks_http
-                else takes
-            )
+            if server.traits.speaks_http:
+                hint = f"{takes}; stdio takes command, args and env"
+            else:
+                hint = takes
             report.add_about(entry, key, f"does not fit transport {server.transport!r}", hint)
     needed = server.traits.needs
     if needed is not None and needed not in entry.keys and entry.complete:
@@ -329,11 +327,10 @@ def _check_local(entry: ServerEntry, local_tools: Mapping[str, Set[str]], report
     tools = local_tools.get(entry.name)
     if tools is None:
         hint = report.suggester.did_you_mean(entry.name, local_tools)
-        known = (
-            f"there are {', '.join(sorted(local_tools))}"
-            if local_tools
-            else "none come with this installation"
-        )
+        if local_tools:
+            known = f"there are {', '.join(sorted(local_tools))}"
+        else:
+            known = "none come with this installation"
         add = (
             "your own come by Router.open(local=...), on the command line by --local"
             f" {entry.name}=module:TOOLS"

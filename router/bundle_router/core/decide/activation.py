@@ -256,11 +256,10 @@ def apply(
     for id_, reason in needed:
         known = entries.get(id_)
         used = 0 if reason == "shortlist" else tick
-        entries[id_] = (
-            Entry(id_, reason, used, False, place)
-            if known is None
-            else _use_again(known, reason, tick)
-        )
+        if known is None:
+            entries[id_] = Entry(id_, reason, used, False, place)
+        else:
+            entries[id_] = _use_again(known, reason, tick)
         place += known is None
 
     needs = {id_ for id_, _ in needed}
@@ -492,11 +491,9 @@ def _results(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _items(value: Any) -> list[Mapping[str, Any]]:
-    return (
-        [item for item in value if isinstance(item, Mapping)]
-        if isinstance(value, list | tuple)
-        else []
-    )
+    if isinstance(value, list | tuple):
+        return [item for item in value if isinstance(item, Mapping)]
+    return []
 
 
 def _text(value: Any) -> str:

@@ -133,11 +133,9 @@ def shorten_arguments(text: str) -> str:
     """Shorten the arguments of a refused call for the record: nothing acted on them, and there may
     be many.
     """
-    return (
-        text
-        if len(text) <= KEPT
-        else encode({"length": len(text), "digest": digest(text), "head": text[:HEAD]})
-    )
+    if len(text) <= KEPT:
+        return text
+    return encode({"length": len(text), "digest": digest(text), "head": text[:HEAD]})
 
 
 def asked_hash(name: str, arguments: str | None) -> int:

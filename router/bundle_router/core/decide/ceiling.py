@@ -64,11 +64,10 @@ def ceiling_of(
     if policy is not None:
         layers.append(_step_layer(catalog, policy, "the step's own policy"))
     for generation, grant in enumerate(grants, start=1):
-        whose = (
-            " of the parent run"
-            if generation == 1
-            else f" of the ancestor run {generation} levels up"
-        )
+        if generation == 1:
+            whose = " of the parent run"
+        else:
+            whose = f" of the ancestor run {generation} levels up"
         grant_layers, missing = _address_layers(
             catalog, (grant.workflow, grant.role, grant.step), whose
         )

@@ -94,11 +94,10 @@ def decide(
     order = catalog.settings.fallback.order
     permitted = Candidates(())
     if order != ("default",):
-        excluded = (
-            tuple(bundle.id for id_ in route.bundles if (bundle := catalog.bundle(id_)))
-            if route
-            else ()
-        )
+        if route:
+            excluded = tuple(bundle.id for id_ in route.bundles if (bundle := catalog.bundle(id_)))
+        else:
+            excluded = ()
         permitted = plan.verdicts.candidates(facts, route.ask if route else None, excluded)
     question = Question(catalog, facts, activation, step, route, permitted)
     if len(permitted.ids) >= 2:
@@ -231,11 +230,10 @@ class _Settling:
     def needs(self, catalog: Catalog) -> list[_Need]:
         """Return what the step asks for, in the order of rule 6."""
         route = self.route
-        mapped = (
-            [_Need(id_, "mapped", f"route {route.name!r}") for id_ in route.bundles]
-            if route
-            else []
-        )
+        if route:
+            mapped = [_Need(id_, "mapped", f"route {route.name!r}") for id_ in route.bundles]
+        else:
+            mapped = []
         return [
             *mapped,
             *(_Need(bundle.id, "always", "always = true") for bundle in catalog.always),
@@ -245,11 +243,10 @@ class _Settling:
     def why_nothing_stays(self, source: Source) -> str:
         """Return why this step keeps no bundle from before; empty where it may."""
         if source == "none":
-            name = (
-                f"route {self.route.name!r} maps nothing"
-                if self.route is not None
-                else "no route covers this step"
-            )
+            if self.route is not None:
+                name = f"route {self.route.name!r} maps nothing"
+            else:
+                name = "no route covers this step"
             return f"{name} and nothing was selected" if self.selection is not _UNASKED else name
         if self.closed is not None and not self.closed.bundles:
             return f"route {self.closed.name!r} says that this step has none"
@@ -282,14 +279,14 @@ def _build_decision(
 ) -> Decision:
     plan = plan_for(catalog, step, facts.grants)
     settings = catalog.settings.activation
-    before = (
-        sticky_set.rename_bundles(activation, catalog.id_today) if catalog.aliases else activation
-    )
-    stays = (
-        {entry.id for entry in before.entries if entry.origin != "shortlist"}
-        if settings.sticky
-        else set()
-    )
+    if catalog.aliases:
+        before = sticky_set.rename_bundles(activation, catalog.id_today)
+    else:
+        before = activation
+    if settings.sticky:
+        stays = {entry.id for entry in before.entries if entry.origin != "shortlist"}
+    else:
+        stays = set()
     shown = StepBundles(catalog, step)
     for need in settling.needs(catalog):
         offered = need.reason == "shortlist"

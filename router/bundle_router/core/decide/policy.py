@@ -330,9 +330,9 @@ def static_verdict(catalog: Catalog, ceiling: StepCeiling, bundle: Bundle) -> Bu
     if bundle.tools or bundle.patterns:
         return _judge_tools(bundle, bundle.tools, bundle.patterns, (), tests.on)
     failure = _first_failure(tests.on(None))
-    return (
-        BundleVerdict(bundle.id) if failure is None else BundleVerdict(bundle.id, (), (), *failure)
-    )
+    if failure is None:
+        return BundleVerdict(bundle.id)
+    return BundleVerdict(bundle.id, (), (), *failure)
 
 
 def with_facts(verdict: BundleVerdict, facts: FactChecks, bundle: Bundle) -> BundleVerdict:
@@ -356,11 +356,9 @@ def with_facts(verdict: BundleVerdict, facts: FactChecks, bundle: Bundle) -> Bun
 def verdict(catalog: Catalog, ceiling: StepCeiling, facts: Facts, id_: str) -> BundleVerdict:
     """Return the verdict on the bundle of that id, under the ceiling and the facts."""
     bundle = catalog.bundle(id_)
-    return (
-        unknown(id_)
-        if bundle is None
-        else with_facts(static_verdict(catalog, ceiling, bundle), FactChecks(facts), bundle)
-    )
+    if bundle is None:
+        return unknown(id_)
+    return with_facts(static_verdict(catalog, ceiling, bundle), FactChecks(facts), bundle)
 
 
 def _first_failure(tests: Iterable[tuple[Code, str | None]]) -> tuple[Code, str] | None:

@@ -54,11 +54,10 @@ class StepBundles:
         mode = offered_mode(self._catalog, bundle) if offered else None
         presented = as_presented(bundle, mode) if mode is not None else bundle
         wanted, tools, tokens = _in_array(self._catalog, presented, verdict.tools)
-        fresh = (
-            wanted
-            if self._wanted.isdisjoint(wanted)
-            else tuple(t for t in wanted if t not in self._wanted)
-        )
+        if self._wanted.isdisjoint(wanted):
+            fresh = wanted
+        else:
+            fresh = tuple(t for t in wanted if t not in self._wanted)
         if fresh is not wanted:
             tools, tokens = fitting_size(self._catalog, presented, fresh)
         over = self._over_budget(tools, tokens)

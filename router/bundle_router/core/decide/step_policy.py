@@ -52,11 +52,10 @@ def refuse_unknown(
     """Raise RequestError when the policy names something that the catalog doesn't have."""
     problems = check_step_policy(catalog, policy) if policy is not None else []
     if problems:
-        rest_text = (
-            f"; and {len(problems) - _MAX_NAMED_PROBLEMS} more"
-            if len(problems) > _MAX_NAMED_PROBLEMS
-            else ""
-        )
+        if len(problems) > _MAX_NAMED_PROBLEMS:
+            rest_text = f"; and {len(problems) - _MAX_NAMED_PROBLEMS} more"
+        else:
+            rest_text = ""
         raise RequestError(
             f"{whose} is not understood: {'; '.join(problems[:_MAX_NAMED_PROBLEMS])}{rest_text}",
             advice="name bundles and tools of the config; only globs may match nothing",
@@ -89,11 +88,9 @@ class _Reader:
         if is_glob(name):
             return None
         if kind == "tool":
-            return (
-                None
-                if self._is_tool(name)
-                else self._unknown_sentence("tool", name, self._catalog.tool_names)
-            )
+            if self._is_tool(name):
+                return None
+            return self._unknown_sentence("tool", name, self._catalog.tool_names)
         if self._catalog.bundle(name) is not None:
             return None
         if self._is_tool(name):

@@ -62,11 +62,9 @@ def offered_mode(catalog: Catalog, bundle: Bundle) -> Mode:
     """Return the bundle's mode in a shortlist: behind search, and no more open than its own
     mode.
     """
-    return (
-        "meta"
-        if not MODES[bundle.mode].may_join or offer_of(catalog, bundle) == "meta"
-        else "deferred"
-    )
+    if not MODES[bundle.mode].may_join or offer_of(catalog, bundle) == "meta":
+        return "meta"
+    return "deferred"
 
 
 def as_presented(bundle: Bundle, mode: Mode | None) -> Bundle:

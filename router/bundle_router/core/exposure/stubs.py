@@ -69,11 +69,10 @@ def _parameters(schema: Mapping[str, Any]) -> str:
     properties = schema.get("properties")
     properties = properties if isinstance(properties, Mapping) else {}
     required = schema.get("required")
-    needed = (
-        frozenset(name for name in required if isinstance(name, str))
-        if isinstance(required, list)
-        else frozenset()
-    )
+    if isinstance(required, list):
+        needed = frozenset(name for name in required if isinstance(name, str))
+    else:
+        needed = frozenset()
     plain = [
         name
         for name in properties
@@ -86,11 +85,10 @@ def _parameters(schema: Mapping[str, Any]) -> str:
         or not properties
         or schema.get("additionalProperties") not in (None, False)
     )
-    open_part = (
-        ["**more: Any"]
-        if is_open and (properties or schema.get("additionalProperties") is not False)
-        else []
-    )
+    if is_open and (properties or schema.get("additionalProperties") is not False):
+        open_part = ["**more: Any"]
+    else:
+        open_part = []
     return ", ".join((["*", *parts] if parts else []) + open_part)
 
 
@@ -113,13 +111,11 @@ def _type(schema: Any, depth: int = 0) -> str:
         )
     if kind == "array":
         return f"list[{_type(schema.get('items'), depth + 1)}]"
-    return (
-        "dict[str, Any]"
-        if kind == "object"
-        else _WORDS.get(kind, "Any")
-        if isinstance(kind, str)
-        else "Any"
-    )
+    if kind == "object":
+        return "dict[str, Any]"
+    if isinstance(kind, str):
+        return _WORDS.get(kind, "Any")
+    return "Any"
 
 
 def called_and_undefined(program: str, named: Iterable[str]) -> Sequence[str]:

@@ -202,11 +202,9 @@ def encode_clean(record: dict[str, Any], redactor: _Redactor | None) -> str:
         for name, value in record.items()
         if name not in OWN_FIELDS or not _OWN_VALUE.fullmatch(str(value))
     }
-    return (
-        text
-        if redactor.redact_value(rest_of) is rest_of
-        else encode_record(redactor.redact_value(record))
-    )
+    if redactor.redact_value(rest_of) is rest_of:
+        return text
+    return encode_record(redactor.redact_value(record))
 
 
 def _texts_of(record: Mapping[str, Any]) -> tuple[list[str], list[str]]:

@@ -155,11 +155,10 @@ class RunFold:
         name = made.address[0]
         key = made.address[-1]
         before = self._branches.get(name)
-        steps = (
-            before.recent
-            if before is not None
-            else deque[tuple[str, RecentStep]](maxlen=self._recent_steps)
-        )
+        if before is not None:
+            steps = before.recent
+        else:
+            steps = deque[tuple[str, RecentStep]](maxlen=self._recent_steps)
         steps.append((made.principal, made.recent))
         self._branches[name] = branch = _Branch(made, steps)
         self._newest = name

@@ -80,9 +80,10 @@ def replay(
 
     Raises CorruptRun on a record that is not a decision.
     """
-    record = (
-        recorded if isinstance(recorded, DecisionRecord) else DecisionRecord.from_json(recorded)
-    )
+    if isinstance(recorded, DecisionRecord):
+        record = recorded
+    else:
+        record = DecisionRecord.from_json(recorded)
     step = record.step
     facts = record.facts
     reply = record.reply
@@ -101,16 +102,14 @@ def replay(
     outcome: Outcome = "same_bundles" if past.bundle_ids == decision.bundle_ids else "changed"
     if asks_anew or not differs:
         outcome = "asks_anew" if asks_anew else "identical"
-    tools_then = (
-        set(permitted_tools(old_catalog, facts, step, past.bundle_ids))
-        if old_catalog is not None
-        else set()
-    )
-    tools_now = (
-        set(permitted_tools(catalog, facts, step, decision.bundle_ids))
-        if old_catalog is not None
-        else set()
-    )
+    if old_catalog is not None:
+        tools_then = set(permitted_tools(old_catalog, facts, step, past.bundle_ids))
+    else:
+        tools_then = set()
+    if old_catalog is not None:
+        tools_now = set(permitted_tools(catalog, facts, step, decision.bundle_ids))
+    else:
+        tools_now = set()
     if tools_then != tools_now and outcome in ("identical", "same_bundles"):
         outcome = "changed"
     return ReplayedDecision(

@@ -72,11 +72,9 @@ class RunHeader:
         """The end of a closed run; None where it was not closed, or its end is not recorded."""
         count = self._value("count", int)
         hash_ = self._value("head", str)
-        return (
-            Head(count, hash_)
-            if "closed" in self.fields and count is not None and hash_ is not None
-            else None
-        )
+        if "closed" in self.fields and count is not None and hash_ is not None:
+            return Head(count, hash_)
+        return None
 
     @property
     def catalog_revision(self) -> str:

@@ -293,7 +293,11 @@ def fit_value(value: Any, kind: Kind) -> Any:
         return None
     if not -(2**63) <= value < 2**63:  # nor are NaN and the infinities
         return None
-    return float(value) if kind == "real" else value if isinstance(value, int) else None
+    if kind == "real":
+        return float(value)
+    if isinstance(value, int):
+        return value
+    return None
 
 
 def _pick_columns(table: Table, *sources: Mapping[str, Any]) -> Row:
@@ -324,11 +328,9 @@ def _object(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 def _objects(record: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
     found = record.get(name)
-    return (
-        [row for row in found if isinstance(row, Mapping)]
-        if isinstance(found, list | tuple)
-        else []
-    )
+    if isinstance(found, list | tuple):
+        return [row for row in found if isinstance(row, Mapping)]
+    return []
 
 
 def _decision(record: Mapping[str, Any]) -> Row:

@@ -159,13 +159,11 @@ def _shapes(schema: Any, root: Mapping[str, Any], depth: int) -> Iterator[Mappin
 def _want(shape: Mapping[str, Any]) -> Want | None:
     if str(shape.get("contentEncoding", "")).lower() == "base64" or shape.get("format") in _BYTES:
         return "base64"
-    return (
-        "path"
-        if shape.get("format") in _PATHS
-        else "data_url"
-        if shape.get("format") in _URLS
-        else None
-    )
+    if shape.get("format") in _PATHS:
+        return "path"
+    if shape.get("format") in _URLS:
+        return "data_url"
+    return None
 
 
 def _names_a_file(place: tuple[str | int, ...]) -> bool:

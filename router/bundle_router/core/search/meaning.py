@@ -78,11 +78,10 @@ def fault_in(vectors: Sequence[Sequence[float]], count: int, dimension: int | No
         dimension = len(vector) if dimension is None else dimension
         if len(vector) != dimension or not 0 < dimension <= MAX_DIMENSION:
             return f"a vector of {len(vector)} numbers, not {dimension}"
-        length = (
-            math.fsum(value * value for value in vector)
-            if all(map(math.isfinite, vector))
-            else math.nan
-        )
+        if all(map(math.isfinite, vector)):
+            length = math.fsum(value * value for value in vector)
+        else:
+            length = math.nan
         if not 0.0 < length < math.inf:
             return "a vector that points nowhere"
     return ""

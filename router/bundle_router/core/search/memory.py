@@ -164,9 +164,10 @@ class Memory:
 
     def to_json(self) -> dict[str, Any]:
         """Return the memory as JSON: rows, never objects keyed by data."""
-        recalling = (
-            {"recollection": self.recollection.to_json()} if self.recollection is not None else {}
-        )
+        if self.recollection is not None:
+            recalling = {"recollection": self.recollection.to_json()}
+        else:
+            recalling = {}
         return {
             "schema": SCHEMA,
             **recalling,

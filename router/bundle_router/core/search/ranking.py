@@ -222,9 +222,9 @@ class Search:
         self, request: Request, permitted: frozenset[str], memory: Memory | None
     ) -> Mapping[str, float]:
         recollection = memory.recollection if memory is not None else None
-        return (
-            self.recall(request, permitted, recollection) if recollection is not None else NO_VOTES
-        )
+        if recollection is not None:
+            return self.recall(request, permitted, recollection)
+        return NO_VOTES
 
     def recall(
         self, request: Request, permitted: frozenset[str], recollection: Recollection
@@ -338,9 +338,10 @@ class Search:
         (lunch is no launch). Which are known depends on the collections that rank bundles; with
         `tools` also on those that rank tools.
         """
-        among: tuple[Collection, ...] = (
-            ("bundles", "tools", self.corpus.ranks_tools) if tools else ("bundles", "tools")
-        )
+        if tools:
+            among: tuple[Collection, ...] = ("bundles", "tools", self.corpus.ranks_tools)
+        else:
+            among = ("bundles", "tools")
         unknown = [
             stem
             for stem in terms.stems
@@ -372,9 +373,10 @@ class Search:
             return _MeaningScores()
         depth = self.weights.depth
         near_tools = self.vectors.nearest("tools", vector, k=depth, within=scope.tools)
-        near_pinned = (
-            self.vectors.nearest("pinned", vector, k=depth, within=scope.tools) if tools else ()
-        )
+        if tools:
+            near_pinned = self.vectors.nearest("pinned", vector, k=depth, within=scope.tools)
+        else:
+            near_pinned = ()
         by_tool = best_of_tools((*near_tools, *near_pinned), self._bundles_of)
         by_text = dict(self.vectors.nearest("bundles", vector, k=depth, within=scope.bundles))
         share = self.weights.text_share if near_tools else 1.0  # tools may not be embedded (yet)
@@ -462,11 +464,10 @@ class Search:
         first = scored[0]
         second = scored[1].score if len(scored) > 1 else 0.0
         full = found.full
-        total = (
-            full.asked
-            if found.whole
-            else self._passes.weight_of(self._respell(self.analyzer.terms(request.text)))
-        )
+        if found.whole:
+            total = full.asked
+        else:
+            total = self._passes.weight_of(self._respell(self.analyzer.terms(request.text)))
         unseen = self.index.rarity("bundles", ("\0",))[0] or 1.0
         votes = [
             scores

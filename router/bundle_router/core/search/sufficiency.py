@@ -233,11 +233,10 @@ def _no_union(
     catalog: Catalog, step: Step, plausible: list[Bundle], settings: SearchSettings
 ) -> str:
     """Return why the plausible bundles can't all be shown; empty if they can."""
-    max_bundles = (
-        settings.max_union
-        if step.max_bundles is None
-        else min(settings.max_union, step.max_bundles)
-    )
+    if step.max_bundles is None:
+        max_bundles = settings.max_union
+    else:
+        max_bundles = min(settings.max_union, step.max_bundles)
     if len(plausible) > max_bundles:
         return f"{len(plausible)} bundles are plausible, at most {max_bundles} may be"
     withheld = next((bundle for bundle in plausible if offer_of(catalog, bundle) != "direct"), None)
@@ -251,11 +250,10 @@ def _no_union(
     tokens = _tokens(catalog, plausible)
     if tokens is None:
         return "what their tools cost is not known"
-    budget = (
-        settings.max_union_tokens
-        if step.max_tokens is None
-        else min(settings.max_union_tokens, step.max_tokens)
-    )
+    if step.max_tokens is None:
+        budget = settings.max_union_tokens
+    else:
+        budget = min(settings.max_union_tokens, step.max_tokens)
     return f"they cost {tokens:,} tokens, at most {budget:,} may be" if tokens > budget else ""
 
 

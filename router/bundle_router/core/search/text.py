@@ -315,13 +315,12 @@ class Analyzer:
         weights: dict[str, float] = {}
         own: dict[str, float] = {}
         for stem in terms.stems:
-            weight = (
-                scale.generic
-                if stem in self.generic
-                else scale.conversation
-                if stem in self.conversation
-                else 1.0
-            )
+            if stem in self.generic:
+                weight = scale.generic
+            elif stem in self.conversation:
+                weight = scale.conversation
+            else:
+                weight = 1.0
             weight *= scale.named if stem in terms.named else 1.0
             own[stem] = weight
             weights[stem] = max(weights.get(stem, 0.0), weight)

@@ -104,13 +104,12 @@ def explain(
     if kind == "repeated":
         return (*path, int(context["index"])), f"{context['item']} is listed twice", ""
     if kind in _WANTED:
-        one = (
-            "..."
-            if value is str
-            else repr(value)
-            if isinstance(value, str) and len(value) < 60
-            else ""
-        )
+        if value is str:
+            one = "..."
+        elif isinstance(value, str) and len(value) < 60:
+            one = repr(value)
+        else:
+            one = ""
         hint = f"write [{one}]" if _WANTED[kind] == "a list" and one else ""
         if _WANTED[kind] == "a table" and len(path) == 1 and isinstance(value, str):
             hint = f"write [{path[0]}] on a line of its own, and its keys below"

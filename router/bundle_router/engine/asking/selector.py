@@ -84,11 +84,10 @@ class Turns:
         None when there is none, or when second calls have been too many lately.
         """
         budget = self._budget.take()
-        turn = (
-            self._turn_from(after.place if same_model else after.place + 1)
-            if budget is not None
-            else None
-        )
+        if budget is not None:
+            turn = self._turn_from(after.place if same_model else after.place + 1)
+        else:
+            turn = None
         if turn is not None and budget is not None:
             self._budget = budget
         return turn
@@ -288,11 +287,10 @@ class ModelSelector:
     async def _warm_up(self) -> Readiness:
         readiness = await self._client.warm_up()
         if readiness != "ready":
-            advice = (
-                "pip install 'bundle-router[model]'"
-                if readiness == "missing"
-                else "see the error before this one"
-            )
+            if readiness == "missing":
+                advice = "pip install 'bundle-router[model]'"
+            else:
+                advice = "see the error before this one"
             self._diagnostics.event(
                 "error", "model.unavailable", readiness=readiness, advice=advice
             )
@@ -381,11 +379,10 @@ class ModelSelector:
                 reply = replace(
                     reply, failure="timeout"
                 )  # libraries wrap the cancellation in errors of their own
-            choice = (
-                parse_picks(reply.answer, prepared.candidates, prepared.max_picks)
-                if reply.answer is not None
-                else None
-            )
+            if reply.answer is not None:
+                choice = parse_picks(reply.answer, prepared.candidates, prepared.max_picks)
+            else:
+                choice = None
             if choice is None and reply.failure is None:
                 reply = replace(reply, answer=None, failure="invalid_output")
             self._turns.settle(turn, reply)

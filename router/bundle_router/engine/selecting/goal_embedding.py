@@ -219,4 +219,8 @@ class Meanings:
 def _end_of(failure: Failure | None) -> End:
     if failure is None:
         return "answered"
-    return "grave" if failure in _GRAVE else "blameless" if failure in _BLAMELESS else "failed"
+    if failure in _GRAVE:
+        return "grave"
+    if failure in _BLAMELESS:
+        return "blameless"
+    return "failed"

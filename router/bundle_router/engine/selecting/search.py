@@ -216,11 +216,10 @@ class SearchSelector:
         meaning = understood.use if understood is not None else None
         meaning = meaning if search.by_meaning else "not_ranking"
         use = replace(judged.use, embeddings=meaning, recall=self._recall(understood))
-        made_by = (
-            understood.vectors.revision
-            if understood is not None and understood.vectors is not None
-            else None
-        )
+        if understood is not None and understood.vectors is not None:
+            made_by = understood.vectors.revision
+        else:
+            made_by = None
         embeddings = (("embeddings", made_by),) if made_by is not None else ()
         revisions = (
             ("index", search.index.revision),

@@ -86,13 +86,11 @@ class StagedSelector:
             and found.stand_in is not None
         ):
             return _in_place_of(failed, found, found.stand_in)
-        return (
-            _with_search(failed, found)
-            if failed is not None
-            else found.reply
-            if found is not None
-            else Reply()
-        )
+        if failed is not None:
+            return _with_search(failed, found)
+        if found is not None:
+            return found.reply
+        return Reply()
 
     def _offer_shortlist(self, reply: Reply, result: SearchResult | None) -> Reply:
         """Return the reply with the shortlist beside what was picked (rules 4 and 6)."""
@@ -152,11 +150,9 @@ def _narrow_question(question: Question, result: SearchResult | None) -> Questio
 
 
 def _with_search(reply: Reply, result: SearchResult | None) -> Reply:
-    return (
-        reply
-        if result is None
-        else replace(reply, search=result.reply.search, revisions=result.reply.revisions)
-    )
+    if result is None:
+        return reply
+    return replace(reply, search=result.reply.search, revisions=result.reply.revisions)
 
 
 def _in_place_of(failed: Reply | None, result: SearchResult, answer: Answer) -> Reply:

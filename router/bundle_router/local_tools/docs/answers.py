@@ -105,11 +105,9 @@ def _fetcher(context: ToolContext, network: Network) -> Fetcher:
 
 
 def _limit(kind: str, context: ToolContext) -> BodyLimit:
-    return (
-        BodyLimit(MAX_TEXT, cut=True)
-        if _TEXT.fullmatch(kind)
-        else BodyLimit(context.max_bytes, cut=False)
-    )
+    if _TEXT.fullmatch(kind):
+        return BodyLimit(MAX_TEXT, cut=True)
+    return BodyLimit(context.max_bytes, cut=False)
 
 
 def _is_text(page: Page) -> bool:

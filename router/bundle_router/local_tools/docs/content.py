@@ -133,7 +133,11 @@ def _main_of(soup: BeautifulSoup) -> Tag:
     mains = _outermost_tags(soup.find_all("main"))
     scope: Tag = max(mains, key=_size) if mains else soup
     articles = _outermost_tags(scope.find_all("article"))
-    return articles[0] if len(articles) == 1 else scope if mains else (soup.body or soup)
+    if len(articles) == 1:
+        return articles[0]
+    if mains:
+        return scope
+    return soup.body or soup
 
 
 def _outermost_tags(tags: list[Tag]) -> list[Tag]:

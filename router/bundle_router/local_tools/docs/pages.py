@@ -125,11 +125,10 @@ def find_section(headings: Sequence[Heading], wanted: str, total: int) -> tuple[
                     other.start for other in headings[index + 1 :] if other.level <= heading.level
                 )
                 return heading.start, next(later, total)
-    advice = (
-        f"its sections: {outline(headings)}"
-        if headings
-        else "it has no headings; page on by offset"
-    )
+    if headings:
+        advice = f"its sections: {outline(headings)}"
+    else:
+        advice = "it has no headings; page on by offset"
     raise ToolFailure(f"the page has no section {wanted!r}", code="no_section", advice=advice)
 
 

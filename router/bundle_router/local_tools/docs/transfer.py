@@ -82,11 +82,9 @@ def get(
         exchange = _Exchange(url, connection, deadline)
         exchange.send_request()
         head = exchange.read_head()
-        return (
-            exchange.read_body(head, limit_for(head))
-            if head.status in _SUCCESS
-            else HttpReply(head)
-        )
+        if head.status in _SUCCESS:
+            return exchange.read_body(head, limit_for(head))
+        return HttpReply(head)
 
 
 class _Exchange:

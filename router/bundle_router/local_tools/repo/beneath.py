@@ -169,11 +169,9 @@ class _Walk:
         return fd
 
     def _finish(self, name: str, flags: int) -> int | None:
-        return (
-            os.open(name, flags, dir_fd=self.behind[-1])
-            if flags & os.O_NOFOLLOW
-            else self._open(name, flags)
-        )
+        if flags & os.O_NOFOLLOW:
+            return os.open(name, flags, dir_fd=self.behind[-1])
+        return self._open(name, flags)
 
     def _open(self, name: str, flags: int) -> int | None:
         """Return the descriptor; None for a link, whose target then is ahead of the walk."""

@@ -346,7 +346,11 @@ def read_up_to(file: BinaryIO, max_bytes: int) -> bytes:
 def _kind(mode: int) -> FileKind:
     if stat.S_ISREG(mode):
         return "file"
-    return "dir" if stat.S_ISDIR(mode) else "symlink" if stat.S_ISLNK(mode) else "other"
+    if stat.S_ISDIR(mode):
+        return "dir"
+    if stat.S_ISLNK(mode):
+        return "symlink"
+    return "other"
 
 
 def _is_hidden(item: os.DirEntry[str], hidden: Hidden) -> bool:

@@ -159,11 +159,9 @@ def plain(name: str) -> str:
 
     `, and characters that some ignore (U+200C and the like).
     """
-    return (
-        name.casefold().rstrip(". ")
-        if name.isascii()
-        else _IGNORED.sub("", name).casefold().rstrip(". ")
-    )
+    if name.isascii():
+        return name.casefold().rstrip(". ")
+    return _IGNORED.sub("", name).casefold().rstrip(". ")
 
 
 def is_credential_file(path: str) -> bool:

@@ -228,11 +228,10 @@ def git_diff(arguments: GitDiff, context: ToolContext, *, confined: bool = True)
                 view, shown = view.copied(names)
                 paths = [f":(literal){name}" for name in shown]
                 withheld += set(names).difference(shown)
-        form = (
-            ["--stat=120"]
-            if arguments.stat
-            else ["--stat=120", "--patch", f"--unified={arguments.context}"]
-        )
+        if arguments.stat:
+            form = ["--stat=120"]
+        else:
+            form = ["--stat=120", "--patch", f"--unified={arguments.context}"]
         out = b""
         cut = False
         if paths:
@@ -262,9 +261,10 @@ def _diff_text(arguments: GitDiff, out: bytes, cut: bool, max_bytes: int, note: 
     where = f" in {show_name(arguments.path)}" if arguments.path else ""
     head = f"Changes from {before} to {after}{where}"
     if not out:
-        untracked = (
-            " Untracked files are not part of a diff." if after == "the working tree" else ""
-        )
+        if after == "the working tree":
+            untracked = " Untracked files are not part of a diff."
+        else:
+            untracked = ""
         return [f"{head}: none.{untracked}{note}"]
     text = out.decode("utf-8", "replace")
     if cut:

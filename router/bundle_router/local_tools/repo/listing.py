@@ -41,18 +41,16 @@ def list_dir(arguments: ListDir, context: ToolContext) -> ToolOutput:
         shown, total = _collect(root, top, arguments, context)
         note = root.hidden.note()
     everything = total < SCAN_ENTRIES
-    of = (
-        ""
-        if len(shown) == total
-        else f" of {total:,}"
-        if everything
-        else f" of more than {total:,}"
-    )
-    head = (
-        f"{show_name(top)}: {len(shown):,}{of} entries"
-        if of
-        else f"{show_name(top)}: {count(total, 'entry', 'entries')}"
-    )
+    if len(shown) == total:
+        of = ""
+    elif everything:
+        of = f" of {total:,}"
+    else:
+        of = f" of more than {total:,}"
+    if of:
+        head = f"{show_name(top)}: {len(shown):,}{of} entries"
+    else:
+        head = f"{show_name(top)}: {count(total, 'entry', 'entries')}"
     head += f", depth {arguments.depth}."
     if of:
         head += (
@@ -95,8 +93,6 @@ def _line(entry: FolderEntry, parts: tuple[str, ...]) -> str:
         return f"{name}/"
     if entry.kind == "symlink":
         return f"{name} -> {show_name(entry.target)}"
-    return (
-        f"{name}  {count(entry.size, 'byte')}"
-        if entry.kind == "file"
-        else f"{name}  (not a regular file)"
-    )
+    if entry.kind == "file":
+        return f"{name}  {count(entry.size, 'byte')}"
+    return f"{name}  (not a regular file)"

@@ -193,9 +193,10 @@ def _as_text(
     window = _Window(first, arguments.end or first + DEFAULT_LINES - 1, context.max_bytes)
     for chunk in chunks:
         window.feed(chunk)
-    total = (
-        count(window.lines, "line") if size <= SCAN_BYTES else f"more than {window.lines:,} lines"
-    )
+    if size <= SCAN_BYTES:
+        total = count(window.lines, "line")
+    else:
+        total = f"more than {window.lines:,} lines"
     body = b"".join(window.parts)
     if not body and first > window.lines and (first > 1 or size > SCAN_BYTES):
         raise ToolFailure(

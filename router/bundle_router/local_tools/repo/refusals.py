@@ -92,21 +92,17 @@ def show_name(name: str) -> str:
     """Return a file name on one line: control characters, and bytes that are not UTF-8, as
     escapes.
     """
-    return (
-        name
-        if name.isprintable()
-        else "".join(char if char.isprintable() else _escape(char) for char in name)
-    )
+    if name.isprintable():
+        return name
+    return "".join(char if char.isprintable() else _escape(char) for char in name)
 
 
 def _escape(char: str) -> str:
     code = ord(char)
     if 0xDC80 <= code <= 0xDCFF:  # Python's form of an undecodable byte
         return f"\\x{code - 0xDC00:02x}"
-    return (
-        f"\\x{code:02x}"
-        if code < 0x100
-        else f"\\u{code:04x}"
-        if code < 0x10000
-        else f"\\U{code:08x}"
-    )
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    if code < 0x10000:
+        return f"\\u{code:04x}"
+    return f"\\U{code:08x}"

@@ -86,11 +86,10 @@ class Watcher:
         for pid in pids if len(pids) > MANY else ():
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, pid, nice)
-        threads = (
-            0
-            if "pids" in self._in_groups
-            else sum(_account(f"/proc/{pid}/status", "Threads:") for pid in pids)
-        )
+        if "pids" in self._in_groups:
+            threads = 0
+        else:
+            threads = sum(_account(f"/proc/{pid}/status", "Threads:") for pid in pids)
         if threads > plan.max_processes:
             return f"it started more than {plan.max_processes} processes and threads"
         written = (

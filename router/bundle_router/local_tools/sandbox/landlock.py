@@ -127,7 +127,12 @@ def ruleset(grants: Iterable[Grant], *, tcp: bool) -> int:
         _TCP_BIND_AND_CONNECT if version >= 4 and not tcp else 0,
         _ABSTRACT_SOCKETS_AND_SIGNALS if version >= 6 else 0,
     )
-    size = 24 if version >= 6 else 16 if version >= 4 else 8
+    if version >= 6:
+        size = 24
+    elif version >= 4:
+        size = 16
+    else:
+        size = 8
     made = linux.syscall(
         _CREATE_RULESET, ctypes.byref(attributes), ctypes.c_size_t(size), ctypes.c_uint32(0)
     )

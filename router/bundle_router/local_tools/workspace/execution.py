@@ -143,11 +143,10 @@ def list_binaries(arguments: BinariesArguments, context: ToolContext) -> ToolOut
     """Return the command lines that `exec` may start, one line for each permitted form."""
     rules = context.settings.binaries
     lines = [line for rule in rules for line in grammar.usage(rule)]
-    text = (
-        "\n".join(lines)
-        if lines
-        else "No binary is allowed. An operator can add [[binaries]] to policy.toml."
-    )
+    if lines:
+        text = "\n".join(lines)
+    else:
+        text = "No binary is allowed. An operator can add [[binaries]] to policy.toml."
     rows = [
         {"name": r.name, "path": r.path, "timeout_s": r.timeout_s, "forms": grammar.usage(r)}
         for r in rules
@@ -294,9 +293,10 @@ def _output(
 
 def _headline(finished: ProcessExit) -> str:
     took = f"{finished.elapsed_ms / 1000:.2f} s"
-    left = (
-        f"; {finished.leftovers} processes it left running were ended" if finished.leftovers else ""
-    )
+    if finished.leftovers:
+        left = f"; {finished.leftovers} processes it left running were ended"
+    else:
+        left = ""
     if finished.ended == "timeout":
         return f"ended after {took}: out of time{left}"
     if finished.ended == "cancelled":

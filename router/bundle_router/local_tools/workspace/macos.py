@@ -90,13 +90,12 @@ def _follow(
                     selector.unregister(key.fileobj)
             now = time.monotonic()
             if ended is None and (process.poll() is not None or now >= deadline or cancelled()):
-                ended = (
-                    "exited"
-                    if process.poll() is not None
-                    else "timeout"
-                    if now >= deadline
-                    else "cancelled"
-                )
+                if process.poll() is not None:
+                    ended = "exited"
+                elif now >= deadline:
+                    ended = "timeout"
+                else:
+                    ended = "cancelled"
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(process.pid, signal.SIGKILL)
                 deadline = now + _DRAIN_S

@@ -171,11 +171,10 @@ def run(
     except (OSError, PathSwapped) as error:
         for descriptor in (control_in, report_out):
             os.close(descriptor)
-        why = (
-            str(error)
-            if isinstance(error, PathSwapped)
-            else f"the launcher can't be started: {error.strerror}"
-        )
+        if isinstance(error, PathSwapped):
+            why = str(error)
+        else:
+            why = f"the launcher can't be started: {error.strerror}"
         raise ToolFailure(f"the program was not started: {why}", code="not_started") from error
     finally:
         os.close(control_out)

@@ -178,11 +178,9 @@ def _names(entry: Mapping[str, Any], *keys: str) -> tuple[str, ...]:
 
 
 def _list(value: Any) -> list[Any]:
-    return (
-        [item for item in value if isinstance(item, str | int | float)][:MAX_ITEMS]
-        if isinstance(value, list)
-        else []
-    )
+    if isinstance(value, list):
+        return [item for item in value if isinstance(item, str | int | float)][:MAX_ITEMS]
+    return []
 
 
 def _pairs(value: Any) -> list[tuple[str, str]]:

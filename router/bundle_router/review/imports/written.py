@@ -383,11 +383,9 @@ def server_name(foreign: str) -> str | None:
 
 
 def _table(name: str, pairs: Sequence[tuple[str, str]]) -> list[str]:
-    return (
-        ["", f"[{name}]", *(f"{_key(key)} = {toml_string(value)}" for key, value in pairs)]
-        if pairs
-        else []
-    )
+    if pairs:
+        return ["", f"[{name}]", *(f"{_key(key)} = {toml_string(value)}" for key, value in pairs)]
+    return []
 
 
 def _key(text: str) -> str:
@@ -402,10 +400,8 @@ def toml_string(text: str) -> str:
 
 def _code(character: str) -> str:
     code = ord(character)
-    return (
-        "\\uFFFD"
-        if 0xD800 <= code <= 0xDFFF
-        else f"\\u{code:04X}"
-        if code <= 0xFFFF
-        else f"\\U{code:08X}"
-    )
+    if 0xD800 <= code <= 0xDFFF:
+        return "\\uFFFD"
+    if code <= 0xFFFF:
+        return f"\\u{code:04X}"
+    return f"\\U{code:08X}"

@@ -191,9 +191,10 @@ class _Fitting:
         search = self.search
         labels = [*self.older, *self.newest]
         base = self.base
-        recalling = (
-            Recalling(search.vectors.revision, self.votes) if search.vectors is not None else None
-        )
+        if search.vectors is not None:
+            recalling = Recalling(search.vectors.revision, self.votes)
+        else:
+            recalling = None
         replay = fit_memory(labels, search.analyzer, base.__getitem__, recalling=recalling)
         before = self._measure(None)
         if replay.memory is None:
@@ -245,11 +246,10 @@ class _Fitting:
         """
         if len(self.newest) < MIN_HELD_BACK:
             return Quality()
-        earlier = (
-            relearn(memory, bound_labels(self.older), self.search, self.base)
-            if memory is not None
-            else Memory()
-        )
+        if memory is not None:
+            earlier = relearn(memory, bound_labels(self.older), self.search, self.base)
+        else:
+            earlier = Memory()
         ranked = [(self._rank(label, earlier), label.ids) for label in self.newest]
         return Quality(
             len(ranked),
@@ -259,9 +259,10 @@ class _Fitting:
 
     def _rank(self, label: Label, memory: Memory) -> list[str]:
         features = memory.features(count_features(label.text, label.marks, self.search.analyzer))
-        votes = (
-            self.votes(label, memory.recollection) if memory.recollection is not None else NO_VOTES
-        )
+        if memory.recollection is not None:
+            votes = self.votes(label, memory.recollection)
+        else:
+            votes = NO_VOTES
         return [row.id for row in order(memory.add_to(self.base[label], features, votes))]
 
 
@@ -298,9 +299,8 @@ def _why_not(replay: Fit, labels: Sequence[Label]) -> tuple[str, bool]:
             True,
         )
     missing = max(0, MIN_LABELS - replay.labels)
-    need = (
-        f"{missing} more labels"
-        if missing
-        else f"more than the {runs} runs (of different ids) there are"
-    )
+    if missing:
+        need = f"{missing} more labels"
+    else:
+        need = f"more than the {runs} runs (of different ids) there are"
     return f"too little to go by: {need} are needed", False

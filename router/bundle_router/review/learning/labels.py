@@ -79,9 +79,9 @@ class LabelledStep:
         as agents ask for tools. None if none was called.
         """
         tools = {tool for id_, tool in self.past.called if id_ in self.counted}
-        return (
-            Label(self.past.request.text, tuple(sorted(tools)), self.past.run_id) if tools else None
-        )
+        if tools:
+            return Label(self.past.request.text, tuple(sorted(tools)), self.past.run_id)
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,9 +202,9 @@ def _still_holds(claim: _Claim, old: Bundle | None, new: Bundle) -> bool:
         return True
     if " ".join(old.description.split()) != " ".join(new.description.split()):
         return False
-    return (
-        old.tools == new.tools if claim.kind == "corrected" else set(claim.tools) <= set(new.tools)
-    )
+    if claim.kind == "corrected":
+        return old.tools == new.tools
+    return set(claim.tools) <= set(new.tools)
 
 
 def _within_quotas(steps: Sequence[LabelledStep]) -> list[LabelledStep]:
@@ -239,8 +239,6 @@ def _counted_steps(by_kind: Mapping[Kind, list[int]], steps: int) -> list[int]:
 
 def _spread_evenly(items: Sequence[T], number: int) -> list[T]:
     """Return at most `number` of the items, spread evenly over all of them."""
-    return (
-        [items[at * len(items) // number] for at in range(number)]
-        if len(items) > number
-        else list(items)
-    )
+    if len(items) > number:
+        return [items[at * len(items) // number] for at in range(number)]
+    return list(items)

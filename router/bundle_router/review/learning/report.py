@@ -120,11 +120,10 @@ def learn(
     calibration = None
     if calibrating and search is not None:
         calibration = calibrate(labelled.steps, search, proposed.memory, current)
-        proposed = (
-            replace(proposed, calibration=calibration.calibration)
-            if calibration.enough
-            else proposed
-        )
+        if calibration.enough:
+            proposed = replace(proposed, calibration=calibration.calibration)
+        else:
+            proposed = proposed
     return Learning(
         runs=len({step.run_id for step in past}),
         steps=len(past),

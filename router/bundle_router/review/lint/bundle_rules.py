@@ -145,11 +145,10 @@ def missing_skill(subject: Subject) -> Iterator[LintFinding]:
         if bundle.skill is not None and not subject.has_content(bundle.skill):
             message = f"there is no file bundles/{bundle.skill}"
             file = f"{bundle.skill}/SKILL.md"
-            advice = (
-                f"did you mean {file!r}?"
-                if subject.has_content(file)
-                else "write it, or take the key out"
-            )
+            if subject.has_content(file):
+                advice = f"did you mean {file!r}?"
+            else:
+                advice = "write it, or take the key out"
             yield LintFinding(entry, message, advice, ("skill",))
 
 
@@ -239,9 +238,9 @@ def _at_the_newer(
 
 def _own_tools(refs: list[str], bundle: Bundle) -> list[str]:
     """Return the bundle's tools without those of the bundles it is composed of."""
-    return (
-        [tool for tool in bundle.tools if any(matches(ref, tool) for ref in refs)] if refs else []
-    )
+    if refs:
+        return [tool for tool in bundle.tools if any(matches(ref, tool) for ref in refs)]
+    return []
 
 
 def always_effects(subject: Subject) -> Iterator[LintFinding]:

@@ -241,11 +241,10 @@ def risky_default(subject: Subject) -> Iterator[LintFinding]:
     for entry in subject.resolved.written.sections.get("fallback", ()):
         for index, id_ in enumerate(entry.value.default):
             bundle = subject.catalog.bundle(id_)
-            strong = (
-                [effect for effect in bundle.effects if effect in ("exec", "write")]
-                if bundle is not None
-                else []
-            )
+            if bundle is not None:
+                strong = [effect for effect in bundle.effects if effect in ("exec", "write")]
+            else:
+                strong = []
             if strong:
                 message = (
                     f"the set for when nothing else answers holds {id_!r}, which can"

@@ -348,7 +348,11 @@ def _sets(before: tuple[str, ...], after: tuple[str, ...], gaining: Kind) -> Ite
 
 def _items(value: Any) -> tuple[str, ...]:
     """Return a value as a set."""
-    return (value,) if isinstance(value, str) else () if value is None else tuple(value)
+    if isinstance(value, str):
+        return (value,)
+    if value is None:
+        return ()
+    return tuple(value)
 
 
 def _rank(wider: Wider) -> Callable[[Any], float]:
@@ -361,13 +365,12 @@ def _rank(wider: Wider) -> Callable[[Any], float]:
 def _text(value: Any) -> str:
     if value is None:
         return "not set"
-    plain = (
-        value
-        if isinstance(value, str)
-        else ", ".join(value)
-        if _is_words(value)
-        else encode(_plain_json(value))
-    )
+    if isinstance(value, str):
+        plain = value
+    elif _is_words(value):
+        plain = ", ".join(value)
+    else:
+        plain = encode(_plain_json(value))
     return plain if len(plain) <= _MAX_SAID else f"{plain[:_MAX_SAID]}… ({len(plain):,} characters)"
 
 
@@ -380,6 +383,6 @@ def _plain_json(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain_json(item) for item in value]
     names = getattr(type(value), "__dataclass_fields__", None)
-    return (
-        {name: _plain_json(getattr(value, name)) for name in names} if names is not None else value
-    )
+    if names is not None:
+        return {name: _plain_json(getattr(value, name)) for name in names}
+    return value

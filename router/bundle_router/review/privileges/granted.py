@@ -79,11 +79,9 @@ class GrantedTools:
         )
         if is_asked and fallback.order != ("default",):
             return "picked"
-        return (
-            "picked"
-            if "default" in fallback.order and not names.isdisjoint(fallback.default)
-            else "permitted"
-        )
+        if "default" in fallback.order and not names.isdisjoint(fallback.default):
+            return "picked"
+        return "permitted"
 
     def _holds_back(self, route: Route | None) -> bool:
         """Return whether no bundle stays at such an address: its route gives none, or nothing would

@@ -117,11 +117,9 @@ def sentence(row: PrivilegeRow) -> str:
             both = f"{row.before} → {row.after}" if row.before and row.after else ""
             change = both or row.after or f"no longer {row.before}"
             change_words = f"{row.subject}: {f'{row.note}: {tools}' if tools else change}"
-    return (
-        change_words
-        if not row.note or row.aspect == "holds everywhere"
-        else f"{change_words} ({row.note})"
-    )
+    if not row.note or row.aspect == "holds everywhere":
+        return change_words
+    return f"{change_words} ({row.note})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,10 +200,9 @@ def _wrapper(card: Card, name: str, model: str) -> str:
     line = f"    return await call({literal(card.name)}, {dump})"
     if len(line) > _WIDTH:
         inner = f"        {literal(card.name)}, {dump}"
-        shown = (
-            [inner]
-            if len(inner) <= _WIDTH
-            else [f"        {literal(card.name)},", f"        {dump},"]
-        )
+        if len(inner) <= _WIDTH:
+            shown = [inner]
+        else:
+            shown = [f"        {literal(card.name)},", f"        {dump},"]
         return "\n".join([*lines, "    return await call(", *shown, "    )"])
     return "\n".join([*lines, line])

@@ -194,8 +194,6 @@ async def _answers_of(context: Context, result: Mapping[str, Any]) -> dict[str, 
             key: await input_from(context, request) for key, request in requests.items()
         }
     }
-    return (
-        answers
-        if result.get("requestState") is None
-        else {**answers, "requestState": result["requestState"]}
-    )
+    if result.get("requestState") is None:
+        return answers
+    return {**answers, "requestState": result["requestState"]}

@@ -86,11 +86,10 @@ class McpMount:
             nonlocal is_ended
             if message.get("more_body") and not is_ended:
                 caller = scope["judge"]()
-                found = (
-                    caller
-                    if to is None or isinstance(caller, Refusal)
-                    else await self._find_served(to, caller)
-                )
+                if to is None or isinstance(caller, Refusal):
+                    found = caller
+                else:
+                    found = await self._find_served(to, caller)
                 is_ended = isinstance(found, Refusal) or (to is None and caller != scope["user"])
                 await send({"type": message["type"]} if is_ended else message)
             elif not is_ended:

@@ -222,11 +222,10 @@ def as_sent(answer: ServerReply) -> Json:
     if answer.result is None:
         raise MCPError(types.INTERNAL_ERROR, answer.text)
     meta = answer.result.get("_meta")
-    extra = (
-        {k: v for k, v in meta.items() if not str(k).startswith(_PROTOCOL)}
-        if isinstance(meta, Mapping)
-        else {}
-    )
+    if isinstance(meta, Mapping):
+        extra = {k: v for k, v in meta.items() if not str(k).startswith(_PROTOCOL)}
+    else:
+        extra = {}
     kept = {name: value for name, value in answer.result.items() if name not in _FRESHNESS}
     return {"resultType": "complete", **kept, "_meta": extra}
 

@@ -286,9 +286,10 @@ class RunServer:
             return await work
         except RouterError as error:
             sentence = f"{error.message} ({error.advice})" if error.advice else error.message
-            code = (
-                types.INVALID_REQUEST if isinstance(error, RequestError) else types.INTERNAL_ERROR
-            )
+            if isinstance(error, RequestError):
+                code = types.INVALID_REQUEST
+            else:
+                code = types.INTERNAL_ERROR
             raise MCPError(code, sentence) from None
         except Exception as defect:  # noqa: BLE001 - the boundary to the client (rule 2)
             self._run.report(defect)
@@ -325,9 +326,10 @@ class RunServer:
         """
         requested = params.notifications
         features = self._run.features
-        wanted = (
-            [*map(str, requested.resource_subscriptions or ())] if "resources" in features else []
-        )
+        if "resources" in features:
+            wanted = [*map(str, requested.resource_subscriptions or ())]
+        else:
+            wanted = []
         lists = zip(
             CHANGED.items(),
             (requested.resources_list_changed, requested.prompts_list_changed),
@@ -355,9 +357,10 @@ class RunServer:
             "prompts/list": PromptsListChanged(),
         }
         await self._bus.publish(events.get(uri) or ResourceUpdated(uri=uri))
-        name, about = (
-            (f"{uri}_changed", None) if uri in CHANGED else ("resources/updated", {"uri": uri})
-        )
+        if uri in CHANGED:
+            name, about = (f"{uri}_changed", None)
+        else:
+            name, about = ("resources/updated", {"uri": uri})
         following = [one for one in list(self._connections) if uri in followed_resources(one)]
         await asyncio.gather(*(_say(one, f"notifications/{name}", about) for one in following))
 

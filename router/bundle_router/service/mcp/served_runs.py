@@ -141,11 +141,9 @@ class ServedRuns:
             return "the service is being stopped"
         if not self._loaded.done():
             return "the MCP SDK is still being loaded"
-        return (
-            f"the MCP SDK can't be loaded: {error}"
-            if (error := self._loaded.exception()) is not None
-            else ""
-        )
+        if (error := self._loaded.exception()) is not None:
+            return f"the MCP SDK can't be loaded: {error}"
+        return ""
 
     async def get(self, run_id: str, decision: str | None = None) -> ServedRun:
         """Return the run, served.

@@ -267,9 +267,9 @@ class PageRoutes:
         """
         stale = self._reader.refresh()
         page = view(request)
-        return (
-            page if isinstance(page, str) else replace(page, values={"stale": stale, **page.values})
-        )
+        if isinstance(page, str):
+            return page
+        return replace(page, values={"stale": stale, **page.values})
 
     def _named_why(self, request: Request) -> PageContent | str:
         """Redirect a form to its address: the typed name becomes a part of the path, if it can."""

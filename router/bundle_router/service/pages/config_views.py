@@ -74,7 +74,12 @@ class ConfigViews:
             "compared": text_digest(text),
         }
         page = self._editing(file, text, preview.problems, preview=preview, refused=refused)
-        status = 409 if isinstance(refused, ConfigConflict) else 422 if refused is not None else 200
+        if isinstance(refused, ConfigConflict):
+            status = 409
+        elif refused is not None:
+            status = 422
+        else:
+            status = 200
         return PageContent(page.template, {**page.values, **values}, page.json, status)
 
     def _editing(
@@ -333,9 +338,8 @@ def _review_values(shown: ShownReview) -> dict[str, Any]:
     for tool in values["tools"]:
         text = tool["definition"] and tool["definition"].get("description")
         tool["description"] = reveal(text) if isinstance(text, str) else ""
-        tool["whole"] = (
-            json.dumps(tool["definition"], indent=1, ensure_ascii=True)
-            if tool["definition"]
-            else ""
-        )
+        if tool["definition"]:
+            tool["whole"] = json.dumps(tool["definition"], indent=1, ensure_ascii=True)
+        else:
+            tool["whole"] = ""
     return {**values, "digest": shown.digest, "command": shown.review.command}

@@ -122,9 +122,10 @@ class PublishedPages:
         values = {**defaults, **page.values, "where": "", "sign_out": ""}
         links = Links("", self._files, file, NAV)
         yield file, render(replace(page, values=values), links).encode("utf-8")
-        json_file = (
-            "runs.json" if file == "index.html" else str(Path(file).with_suffix("")) + ".json"
-        )
+        if file == "index.html":
+            json_file = "runs.json"
+        else:
+            json_file = str(Path(file).with_suffix("")) + ".json"
         yield json_file, json_text(page.json).encode("ascii")
 
     def _view(self, address: str) -> Callable[[], PageContent]:

@@ -207,4 +207,10 @@ def size(count: object) -> str:
 
 def tone(word: object) -> str:
     """Return the CSS class of a word's colour. The word itself is always shown too."""
-    return "good" if word in GOOD else "bad" if word in BAD else "warn" if word else ""
+    if word in GOOD:
+        return "good"
+    if word in BAD:
+        return "bad"
+    if word:
+        return "warn"
+    return ""

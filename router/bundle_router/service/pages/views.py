@@ -202,11 +202,10 @@ class PageViews:
         run = self._reader.index.run(run_id)
         start = whole_number(first(query, "from"))
         part = self._reader.index.timeline(run_id, start=start, limit=limit)
-        verified = (
-            self._reader.verified(run_id)
-            if run.state != "unreadable" and run.records <= RECORDS
-            else None
-        )
+        if run.state != "unreadable" and run.records <= RECORDS:
+            verified = self._reader.verified(run_id)
+        else:
+            verified = None
         return self._page(
             "run.html",
             run_id,
@@ -266,11 +265,10 @@ class PageViews:
                 iter(self._reader.index.rows_of("decisions", run_id, seq=call["decision_seq"])),
                 None,
             )
-        title = (
-            f"{call['server']}.{call['tool']}"
-            if call is not None
-            else str(line.get("type", "record"))
-        )
+        if call is not None:
+            title = f"{call['server']}.{call['tool']}"
+        else:
+            title = str(line.get("type", "record"))
         return self._page(
             "call.html",
             title,
@@ -362,9 +360,10 @@ class PageViews:
             for d in (a, b)
         ]
         is_short = len(lines[0]) + len(lines[1]) < 20_000
-        diff = (
-            list(difflib.unified_diff(lines[0], lines[1], lineterm="", n=2))[2:] if is_short else []
-        )
+        if is_short:
+            diff = list(difflib.unified_diff(lines[0], lines[1], lineterm="", n=2))[2:]
+        else:
+            diff = []
         ids = [d.record.decision.bundle_ids for d in (a, b)]
         out = [{row.tool or row.id: row for row in d.record.decision.left_out} for d in (a, b)]
         names = sorted({*ids[0], *ids[1], *out[0], *out[1]})

@@ -33,9 +33,10 @@ DAY_S: Final = 86_400
 
 def add_sources(parser: argparse.ArgumentParser, *, positional: bool = True) -> None:
     """Add the options for the sources to read."""
-    name, options = (
-        ("paths", {}) if positional else ("--transcripts", {"dest": "paths", "default": []})
-    )
+    if positional:
+        name, options = ("paths", {})
+    else:
+        name, options = ("--transcripts", {"dest": "paths", "default": []})
     parser.add_argument(
         name,
         nargs="*",
@@ -235,11 +236,10 @@ def print_servers(findings: list[Finding], work: AuditRun) -> None:
     servers = sum_servers(findings)
     if not servers:
         return
-    how = (
-        "tokens are counted (cl100k_base)"
-        if work.counted
-        else f"tokens are estimated: {BYTES_PER_TOKEN} bytes each"
-    )
+    if work.counted:
+        how = "tokens are counted (cl100k_base)"
+    else:
+        how = f"tokens are estimated: {BYTES_PER_TOKEN} bytes each"
     say()
     heading(f"definitions that went out and need not have ({how})")
     columns = (

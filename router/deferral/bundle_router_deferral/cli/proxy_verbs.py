@@ -69,7 +69,11 @@ def _state() -> Path:
 
 
 def _runs(named: str) -> Path:
-    return Path(named) if named else Path("runs") if Path("runs").is_dir() else _state() / "runs"
+    if named:
+        return Path(named)
+    if Path("runs").is_dir():
+        return Path("runs")
+    return _state() / "runs"
 
 
 def run_run(arguments: argparse.Namespace) -> int:
@@ -175,11 +179,10 @@ def run_status(arguments: argparse.Namespace) -> int:
         "probes": [*read_results(state).values()],
         "proxies": proxies,
     }
-    extra = (
-        "installed"
-        if not missing_modules(EXTRA)
-        else f"missing: {', '.join(missing_modules(EXTRA))}"
-    )
+    if not missing_modules(EXTRA):
+        extra = "installed"
+    else:
+        extra = f"missing: {', '.join(missing_modules(EXTRA))}"
     if arguments.json:
         print_json({"state_folder": str(state), "proxy_extra": extra, **tables})
         return 0

@@ -41,7 +41,11 @@ def end_of(failure: Failure | None) -> End:
     """Return what a call's end says of the model's health."""
     if failure is None:
         return "answered"
-    return "blameless" if failure in _BLAMELESS else "grave" if failure in _GRAVE else "failed"
+    if failure in _BLAMELESS:
+        return "blameless"
+    if failure in _GRAVE:
+        return "grave"
+    return "failed"
 
 
 @dataclass(frozen=True, slots=True)

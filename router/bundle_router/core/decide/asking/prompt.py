@@ -152,11 +152,9 @@ def _json(value: Any) -> str:
     Letters of all scripts stay as they are, everything invisible is escaped.
     """
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return (
-        text
-        if text.isprintable()
-        else "".join(c if c.isprintable() else _escape_character(c) for c in text)
-    )
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else _escape_character(c) for c in text)
 
 
 def _escape_character(character: str) -> str:

@@ -136,16 +136,14 @@ def search_lines(wanted: SearchArtifact, text: str, find: Finder, cap: int) -> s
     if not hits:
         return f"[{wanted.pattern[:100]!r} is nowhere in its {len(lines):,} lines]"
     body = _join_lines(shown)
-    limit_text = (
-        ""
-        if hits <= MAX_HITS and room > 0
-        else ", the first shown: use a narrower pattern to see others"
-    )
-    cut = (
-        f"; only the first {MAX_SEARCHED:,} characters were searched"
-        if len(text) > MAX_SEARCHED
-        else ""
-    )
+    if hits <= MAX_HITS and room > 0:
+        limit_text = ""
+    else:
+        limit_text = ", the first shown: use a narrower pattern to see others"
+    if len(text) > MAX_SEARCHED:
+        cut = f"; only the first {MAX_SEARCHED:,} characters were searched"
+    else:
+        cut = ""
     return f"{body}\n[{hits:,} of {len(lines):,} lines{limit_text}{cut}; line numbers count from 0]"
 
 

@@ -179,9 +179,10 @@ def list_bundle(visible: VisibleTools, id_: str) -> MetaAnswer:
     """Return the tools of one bundle of the decision, one line each."""
     places = visible.places
     bundle = visible.catalog.bundle(id_)
-    bundle_tools = (
-        sorted(tool for tool in bundle.tools if tool in places) if bundle is not None else []
-    )
+    if bundle is not None:
+        bundle_tools = sorted(tool for tool in bundle.tools if tool in places)
+    else:
+        bundle_tools = []
     if not bundle_tools:
         return MetaAnswer(
             f"There is no bundle {id_[:100]!r} here. list_tools without a name lists them."

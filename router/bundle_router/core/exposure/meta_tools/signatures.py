@@ -79,11 +79,9 @@ def one_line(text: str, limit: int) -> str:
 
 def _required_names(schema: Mapping[str, Any]) -> frozenset[str]:
     named = schema.get("required")
-    return (
-        frozenset(name for name in named if isinstance(name, str))
-        if isinstance(named, Sequence)
-        else frozenset()
-    )
+    if isinstance(named, Sequence):
+        return frozenset(name for name in named if isinstance(name, str))
+    return frozenset()
 
 
 def _properties(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -142,9 +140,8 @@ def _follow_reference(reference: Any, root: Mapping[str, Any]) -> Any:
         return None
     value: Any = root
     for part in reference[2:].split("/")[:8]:
-        value = (
-            value.get(part.replace("~1", "/").replace("~0", "~"))
-            if isinstance(value, Mapping)
-            else None
-        )
+        if isinstance(value, Mapping):
+            value = value.get(part.replace("~1", "/").replace("~0", "~"))
+        else:
+            value = None
     return value

@@ -68,11 +68,9 @@ def _text(kind: str, data: bytes) -> str | None:
     ):
         return None
     text = data.decode("utf-8", "replace")
-    return (
-        text
-        if len(text) <= MAX_TEXT
-        else f"{text[:MAX_TEXT]}\n[{len(text) - MAX_TEXT:,} characters left out]"
-    )
+    if len(text) <= MAX_TEXT:
+        return text
+    return f"{text[:MAX_TEXT]}\n[{len(text) - MAX_TEXT:,} characters left out]"
 
 
 def _openai(kind: str, data: bytes, name: str) -> dict[str, Any] | None:

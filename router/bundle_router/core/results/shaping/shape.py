@@ -59,19 +59,15 @@ class _Piece:
     @property
     def full(self) -> str:
         """Its full text, for an artifact."""
-        return (
-            self.text
-            if self.value is None
-            else without_surrogates(dump(self.value, self.survey, indented=True))
-        )
+        if self.value is None:
+            return self.text
+        return without_surrogates(dump(self.value, self.survey, indented=True))
 
     @property
     def part(self) -> Part:
-        return (
-            Part(self.shown.partition("\n")[2], self.uri, self.mime_type)
-            if self.uri
-            else Part(self.shown)
-        )
+        if self.uri:
+            return Part(self.shown.partition("\n")[2], self.uri, self.mime_type)
+        return Part(self.shown)
 
 
 def shape(
@@ -226,9 +222,10 @@ def _notice(text: str, references: References, pieces: Sequence[_Piece]) -> str:
     notice = f"[full result: {full.uri} {full.facts.mime_type} {len(full.data):,} bytes; {readers}]"
     if not cut:
         return notice
-    rest_text = (
-        f" and {len(cut) - _NAMED:,} more, named in the full result" if len(cut) > _NAMED else ""
-    )
+    if len(cut) > _NAMED:
+        rest_text = f" and {len(cut) - _NAMED:,} more, named in the full result"
+    else:
+        rest_text = ""
     return f"{notice}\n[artifacts in the part left out: {', '.join(cut[:_NAMED])}{rest_text}]"
 
 
@@ -251,11 +248,9 @@ def _size(block: Block, known: Mapping[int, int]) -> int:  # by the `id` of a va
     if isinstance(block, Media):
         return len(block.data)
     if isinstance(block, Text):
-        return (
-            len(block.text)
-            if block.text.isascii()
-            else len(block.text.encode("utf-8", "surrogatepass"))
-        )
+        if block.text.isascii():
+            return len(block.text)
+        return len(block.text.encode("utf-8", "surrogatepass"))
     try:
         return known.get(id(block.value)) or len(dump(block.value).encode("utf-8", "surrogatepass"))
     except RecursionError:

@@ -40,17 +40,15 @@ def visible(text: str) -> str:
     """Return the text with invisible characters written out as `\\u202e` (JSON's own escapes, so
     JSON stays JSON).
     """
-    return (
-        "".join(_escape_invisible(part) for part in slices(text))
-        if len(text) > _SLICE
-        else _escape_invisible(text)
-    )
+    if len(text) > _SLICE:
+        return "".join(_escape_invisible(part) for part in slices(text))
+    return _escape_invisible(text)
 
 
 def _escape_invisible(text: str) -> str:
-    return (
-        text if text.isascii() and not _ASCII_CONTROL.search(text) else _PATTERN.sub(_escape, text)
-    )
+    if text.isascii() and not _ASCII_CONTROL.search(text):
+        return text
+    return _PATTERN.sub(_escape, text)
 
 
 def slices(text: str) -> Iterator[str]:

@@ -138,9 +138,9 @@ def _length(text: str) -> int:
 
 def _number_fault(item: object) -> Fault | None:
     if isinstance(item, int):
-        return (
-            ("too_large", "a number of more than 300 digits") if item.bit_length() > 1_000 else None
-        )
+        if item.bit_length() > 1_000:
+            return ("too_large", "a number of more than 300 digits")
+        return None
     if isinstance(item, float):
         return None if math.isfinite(item) else ("not_json", f"{item} is not a JSON number")
     return None if item is None else ("not_json", f"holds a {type(item).__name__}")

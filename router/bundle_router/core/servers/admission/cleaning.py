@@ -57,11 +57,9 @@ def _cleaned_value(value: Any) -> Any:
         return cleaned(value)
     if isinstance(value, list):
         return [_cleaned_value(item) for item in value]
-    return (
-        {cleaned(key): _cleaned_value(item) for key, item in value.items()}
-        if isinstance(value, dict)
-        else value
-    )
+    if isinstance(value, dict):
+        return {cleaned(key): _cleaned_value(item) for key, item in value.items()}
+    return value
 
 
 def hidden_value(schema: dict[str, Any]) -> str | None:

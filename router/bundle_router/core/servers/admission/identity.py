@@ -59,9 +59,10 @@ def identity(
 
     The definition must be within the bounds.
     """
-    instructions_text = (
-        "" if any(path.segments == INSTRUCTIONS for path in volatile) else instructions
-    )
+    if any(path.segments == INSTRUCTIONS for path in volatile):
+        instructions_text = ""
+    else:
+        instructions_text = instructions
     return digest_of(
         {"tool": normalize_definition(definition, volatile), "instructions": instructions_text}
     )

@@ -143,7 +143,12 @@ def keyword_fault(schema: Mapping[str, Any], limits: DefinitionLimits) -> Keywor
         wrong = form_fault(key, value)
         if wrong:
             return "bad_schema", key, wrong
-        texts = (value,) if key == "pattern" else tuple(value) if key == "patternProperties" else ()
+        if key == "pattern":
+            texts: tuple[Any, ...] = (value,)
+        elif key == "patternProperties":
+            texts = tuple(value)
+        else:
+            texts = ()
         for text in texts:
             if len(text) > limits.max_pattern_chars:
                 return "bad_pattern", key, f"is longer than {limits.max_pattern_chars:,} characters"
@@ -164,13 +169,11 @@ def form_fault(key: str, value: Any) -> str:
     if key == "type":
         names = value if isinstance(value, list) else [value]
         unknown = [name for name in names if not isinstance(name, str) or name not in _TYPES]
-        return (
-            f"is {display_value(unknown[0])}, which is no type"
-            if unknown
-            else ""
-            if names
-            else "is empty"
-        )
+        if unknown:
+            return f"is {display_value(unknown[0])}, which is no type"
+        if names:
+            return ""
+        return "is empty"
     if key in _MAPS or key == "dependentRequired":
         if not isinstance(value, dict):
             return f"is {display_value(value)}, not an object"
@@ -184,11 +187,9 @@ def form_fault(key: str, value: Any) -> str:
             "",
         )
     if key in _LISTS - _ONE:
-        return (
-            ""
-            if isinstance(value, list) and value
-            else f"is {display_value(value)}, not a list of schemas"
-        )
+        if isinstance(value, list) and value:
+            return ""
+        return f"is {display_value(value)}, not a list of schemas"
     if key == "enum":
         return "" if isinstance(value, list) else f"is {display_value(value)}, not a list"
     if key == "required":

@@ -140,7 +140,11 @@ def server_differences(
 
 
 def _text(value: object) -> str | None:
-    return None if value is None else reveal(value) if isinstance(value, str) else encode(value)
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return reveal(value)
+    return encode(value)
 
 
 def differences(before: Any, after: Any) -> tuple[FieldDifference, ...]:

@@ -51,16 +51,16 @@ def usable(
     if pins is None:
         return _unpinned_cards(admitted, server, setting)
     known = reviewed if reviewed is not None else pins.reviewed(server)
-    listed = (
-        set(pins.names) | {tool.card.tool for tool in admitted.tools}
-        if admitted is not None
-        else set(pins.names)
-    )
+    if admitted is not None:
+        listed = set(pins.names) | {tool.card.tool for tool in admitted.tools}
+    else:
+        listed = set(pins.names)
     if server_differences(pins, admitted, server, volatile_paths(server.volatile)):
         return UsableCards(drifted=(Drift(server.name, WHOLE_SERVER),))
-    live = (
-        None if admitted is None else {tool.card.tool: tool.card.sha256 for tool in admitted.tools}
-    )
+    if admitted is None:
+        live = None
+    else:
+        live = {tool.card.tool: tool.card.sha256 for tool in admitted.tools}
     cards = {
         tool.card.name: tool.card
         for tool in known.tools
@@ -142,8 +142,6 @@ def _expand_globs(
         for name in by_server.get(server.name, ())
         if matches(pattern, name)
     }
-    return (
-        replace(bundle, tools=tuple(sorted({*bundle.tools, *found})))
-        if found - {*bundle.tools}
-        else bundle
-    )
+    if found - {*bundle.tools}:
+        return replace(bundle, tools=tuple(sorted({*bundle.tools, *found})))
+    return bundle

@@ -120,13 +120,12 @@ def why_unanswerable(result: Mapping[str, Any], client: Client) -> str:
     support; "" if nothing. A server was told its capabilities, but may ask nevertheless.
     """
     requests = result.get("inputRequests")
-    questions = (
-        list(requests.values())
-        if isinstance(requests, Mapping)
-        else []
-        if requests is None
-        else [requests]
-    )
+    if isinstance(requests, Mapping):
+        questions = list(requests.values())
+    elif requests is None:
+        questions = []
+    else:
+        questions = [requests]
     if not client.may_be_asked:
         return ", ".join(sorted({_method(question) for question in questions})) or "another round"
     return ", ".join(

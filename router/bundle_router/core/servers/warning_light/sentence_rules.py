@@ -49,11 +49,10 @@ def _stated(text: str, before: str) -> str:
     """
     if _find("label", before[-60:]) or _find("label", text):
         return ""
-    stated = (
-        PATTERNS["quoted"].sub(" ", text)
-        if _find("mention", text) or _find("mention", before)
-        else text
-    )
+    if _find("mention", text) or _find("mention", before):
+        stated = PATTERNS["quoted"].sub(" ", text)
+    else:
+        stated = text
     if indirect := _find("indirect", stated):
         stated = stated[: indirect.end()]
     return PATTERNS["link"].sub(" https://link ", stated)
