@@ -15,8 +15,6 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from bundle_router.local_tools.sandbox.plan import Place, SandboxPlan
-from bundle_router.local_tools.workspace.macos import profile
 
 from tests.command_line import CODE
 from tests.test_docs import ROOT, blocks
@@ -125,30 +123,6 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-STAND_IN = """#!/bin/sh
-printf '%s\\n' "$@" > {said}
-shift 2
-exec "$@"
-"""
-
-
-def test_a_program_is_confined_by_the_systems_own_sandbox_where_there_is_one(
-    project: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    elsewhere = tmp_path_factory.mktemp("bin")
-    stand_in = elsewhere / "sandbox-exec"
-    stand_in.write_text(STAND_IN.format(said=elsewhere / "said"), encoding="utf-8")
-    stand_in.chmod(0o700)
-    monkeypatch.setenv("PATH", f"{elsewhere}{os.pathsep}{os.environ['PATH']}")
-    ends = dict(line.split(" ", 1) for line in run_elsewhere(TOOLS, project).splitlines())
-    assert ends["workspace.exec"].split() == ["ok"]
-    said = (elsewhere / "said").read_text(encoding="utf-8").splitlines()
-    assert (said[0], said[-4:]) == ("-p", [sys.executable, "-m", "py_compile", "own.py"])
-    assert said[1:3] == ["(version 1)", "(deny default)"]
-    assert not [line for line in said if line.startswith("(allow network")]
-    assert said[said.index("(allow file-write*") + 1] == f'  (subpath "{project / "work"}")'
-
-
 def test_the_tools_work_or_refuse_with_a_sentence(project: Path) -> None:
     ends = dict(line.split(" ", 1) for line in run_elsewhere(TOOLS, project).splitlines())
     refused = ends.pop("workspace.exec")
@@ -195,30 +169,3 @@ def test_the_readmes_snippets_run(project: Path) -> None:
         + "\nasyncio.run(snippet())\n"
     )
     run_elsewhere("\n".join((snippet, *others)), project)
-
-
-def test_a_profile_says_what_a_plan_says() -> None:
-    """Golden: whoever changes a rule reads what comes of it."""
-    fields = {
-        "argv": ("python",),
-        "env": (),
-        "binary_fd": -1,
-        "cwd": "/w",
-        "cwd_fd": -1,
-        "root_fd": -1,
-        "report_fd": -1,
-    }
-    plan = SandboxPlan(
-        **fields,  # type: ignore[arg-type]  # the fields that a profile does not read
-        write=("/private/var/folders/p",),
-        read=("/opt/py thon",),
-        devices=("/dev/null",),
-        protected=(Place('/w/.git"(allow default)', 1, 1),),
-        hidden=(Place("/w/runs", 1, 2),),
-        masked=(Place("/w/.env", 1, 3),),
-        pinned=(Place("/w/sub", 1, 4),),
-    )
-    golden = Path(__file__).parent / "data" / "workspace" / "seatbelt.sb"
-    if os.environ.get("BUNDLE_ROUTER_WRITE_CASES") and not golden.exists():
-        golden.write_text(profile(plan, "/w"), encoding="utf-8")
-    assert profile(plan, "/w") == golden.read_text(encoding="utf-8")

@@ -7,10 +7,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,11 +28,10 @@ from bundle_router.errors import ToolFailure
 from bundle_router.local_tools.descriptors import Opened
 from bundle_router.local_tools.private_folders import private_folder
 from bundle_router.local_tools.repo.beneath import PATH_ONLY
-from bundle_router.local_tools.repo.children import find_binary
 from bundle_router.local_tools.repo.confinement import Root, workspace
 from bundle_router.local_tools.repo.lineage import location
 from bundle_router.local_tools.sandbox.plan import FACILITIES, SandboxPlan, Statement
-from bundle_router.local_tools.workspace import confine, grammar, macos
+from bundle_router.local_tools.workspace import confine, grammar
 from bundle_router.local_tools.workspace.binary import Binary, opened
 from bundle_router.local_tools.workspace.cgroups import ControlGroup, control_groups
 from bundle_router.local_tools.workspace.confine import environment
@@ -101,6 +99,12 @@ def execute(
 
     `facilities` omits parts of the isolation, so that tests can show what holds without them.
     """
+    if sys.platform != "linux":
+        raise ToolFailure(
+            "programs are started on Linux only: other systems have no sandbox for them here",
+            code="unsupported_platform",
+            advice="run the router on Linux, in a container or a virtual machine",
+        )
     rule = _rule(arguments.binary, context)
     accepted = _accept_arguments(rule, arguments.args)
     with (
@@ -111,13 +115,12 @@ def execute(
         control_groups({"pids": rule.max_processes, "memory": rule.memory_bytes}) as groups,
         _opened_groups(groups) as cgroups,
     ):
-        start = _starter(root.path)
         _check_paths(root, arguments, accepted)
         kept = protected_places(root, context, confine.readable_paths(rule, binary), rule)
         plan = _plan(rule, binary, arguments, root=root, cwd_fd=cwd_fd, private=private, kept=kept)
         plan = plan._replace(cgroups=cgroups, facilities=facilities)
         with moved_aside(root, kept.absent) as moved:
-            finished = start(
+            finished = run(
                 plan,
                 stdin=arguments.stdin,
                 timeout_s=min(
@@ -152,20 +155,6 @@ def list_binaries(arguments: BinariesArguments, context: ToolContext) -> ToolOut
         for r in rules
     ]
     return ToolOutput((Text(text), Data({"binaries": rows})))
-
-
-def _starter(root: str) -> Callable[..., ProcessExit]:
-    """Return the function that runs a plan on this system.
-
-    Raises ToolFailure if nothing can confine a program.
-    """
-    if sys.platform == "linux":
-        return run
-    program = find_binary("sandbox-exec", outside=root) if sys.platform == "darwin" else None
-    if program is None:
-        message = "programs are started on Linux, and on macOS where there is sandbox-exec"
-        raise ToolFailure(message, code="unsupported_platform")
-    return partial(macos.run, program, root=root)
 
 
 # --- before ---------------------------------------------------------------------------------------
