@@ -1,4 +1,4 @@
-"""Bounds on all of a program's processes together, kept by control groups or watched."""
+"""Bounds on all of a program's processes together: the watcher."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from bundle_router.local_tools.sandbox.plan import FACILITIES
-from bundle_router.local_tools.workspace import cgroups
 
 OWN = FACILITIES[1:]
 NO_NAMESPACES = ("files", "system calls")
@@ -25,27 +24,6 @@ for _ in range(8):
         time.sleep(60)
 for _ in range(8):
     os.wait()
-"""
-# Each child holds its memory until all do, or one was ended.
-HELD_TOGETHER = """
-import os, time
-holding, held, go, going = *os.pipe(), *os.pipe()
-for _ in range(8):
-    if os.fork() == 0:
-        os.close(going)
-        kept = b"x" * (80 << 20)
-        os.write(held, b"x")
-        os.read(go, 1)
-        os._exit(0)
-os.set_blocking(holding, False)
-count = 0
-while count < 8 and not (ended := os.waitpid(-1, os.WNOHANG))[0]:
-    try:
-        count += len(os.read(holding, 8))
-    except BlockingIOError:
-        time.sleep(0.01)
-print("ended", ended[1])
-os.close(going)
 """
 WRITER = """
 import os
@@ -62,26 +40,11 @@ def facilities(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
-@pytest.fixture
-def no_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cgroups, "_membership", lambda: "")
-
-
 def bound(ran: Any, name: str) -> str:
     return str(next(row["detail"] for row in ran.record["isolation"] if row["name"] == name))
 
 
-def test_memory_of_all_processes_is_bounded_by_a_control_group(run: Any) -> None:
-    ran = run(HELD_TOGETHER, memory_bytes=256 << 20)
-    if "by cgroup" not in bound(ran, "memory"):
-        pytest.skip("no control group can be made here")
-    assert ran.failed or "ended 9" in ran.text
-
-
-@pytest.mark.usefixtures("no_groups")
-def test_memory_of_all_processes_is_bounded_where_there_are_no_groups(
-    run: Any, facilities: Any
-) -> None:
+def test_memory_of_all_processes_is_bounded(run: Any, facilities: Any) -> None:
     ran = run(GREEDY, memory_bytes=256 << 20, facilities=facilities)
     assert bound(ran, "memory").endswith(
         "256 MiB together, watched, without what sockets hold and shared mappings that it left"
@@ -113,7 +76,6 @@ except PermissionError:
     assert "no further" in shown
 
 
-@pytest.mark.usefixtures("no_groups")
 def test_memory_that_processes_share_counts_once(run: Any) -> None:
     shared = GREEDY.replace(
         "for _ in range(8):\n    if", 'held = b"x" * (100 << 20)\nfor _ in range(8):\n    if', 1
@@ -135,10 +97,7 @@ def test_memory_that_processes_share_counts_once(run: Any) -> None:
     assert not ran.failed, ran.text
 
 
-@pytest.mark.usefixtures("no_groups")
-def test_the_number_of_processes_is_bounded_where_there_are_no_groups(
-    run: Any, facilities: Any
-) -> None:
+def test_the_number_of_processes_is_bounded(run: Any, facilities: Any) -> None:
     source = (
         "import os, time\nfor _ in range(200):\n    if os.fork() == 0:"
         " time.sleep(60)\ntime.sleep(60)"
@@ -149,7 +108,6 @@ def test_the_number_of_processes_is_bounded_where_there_are_no_groups(
     assert ran.record["ended"] in ("limit", "exited")
 
 
-@pytest.mark.usefixtures("no_groups")
 def test_threads_count_as_processes(run: Any, facilities: Any) -> None:
     source = (
         "import threading, time\nfor _ in range(100): threading.Thread(target=time.sleep,"
@@ -162,7 +120,6 @@ def test_threads_count_as_processes(run: Any, facilities: Any) -> None:
     )
 
 
-@pytest.mark.usefixtures("no_groups")
 def test_memory_counts_of_processes_whose_binary_can_not_be_read(run: Any, facilities: Any) -> None:
     """The kernel shows others of the same user only the status of such a process."""
     source = f"""
@@ -300,7 +257,6 @@ for number in range(60):
 }
 
 
-@pytest.mark.usefixtures("no_groups")
 @pytest.mark.parametrize("source", HELD.values(), ids=HELD.keys())
 def test_memory_that_no_process_is_charged_for_is_bounded(run_either: Any, source: str) -> None:
     ran = run_either(f"import os, time\n{source}\ntime.sleep(60)", memory_bytes=256 << 20)

@@ -430,15 +430,20 @@ try:
         if os.fork() == 0: time.sleep(600)
         count += 1
 except OSError: pass
-print("forked", count)
+print("forked", count, flush=True)
+if count == 200: time.sleep(600)
 """
 
 
 def test_a_fork_bomb_is_bounded_and_ended(run: Any) -> None:
+    """By the kernel in a user namespace of its own, else by the watcher."""
     ran = run(FORK_MANY, max_processes=30)
     ran.need("process count")
+    if ran.record["ended"] == "limit":
+        assert "it started more than 30 processes and threads" in ran.text
+        return
     forked = int(ran.text.partition("forked ")[2].split()[0])
-    assert 20 < forked < 30  # RLIMIT_NPROC counts the launcher as well, a control group does not
+    assert 20 < forked < 30  # the kernel's limit counts the launcher as well
     assert ran.record["leftovers"] == forked
 
 
@@ -503,12 +508,6 @@ def test_a_caller_who_has_gone_ends_it(
     assert alive(marker) == []
 
 
-def control_groups_of(pid: int) -> list[str]:
-    """Those that a router made; `os.walk` does not mind that others come and go."""
-    folders = (name for _, names, _ in os.walk("/sys/fs/cgroup") for name in names)
-    return [name for name in folders if name.startswith(f"bundle-router-{pid}-")]
-
-
 @EVERYWHERE
 def test_a_killed_router_takes_its_programs_with_it(
     workspace: Path, tmp_path: Path, alive: Any, eventually: Any, facilities: tuple[str, ...]
@@ -536,7 +535,6 @@ def test_a_killed_router_takes_its_programs_with_it(
         assert alive(marker)
         router.send_signal(signal.SIGKILL)
     assert eventually(lambda: not alive(marker))
-    assert eventually(lambda: not control_groups_of(router.pid))
 
 
 @pytest.mark.usefixtures("many_descriptors")

@@ -9,12 +9,10 @@ import ctypes
 import os
 import shutil
 import socket
-import stat
 from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router.local_tools.workspace.cgroups import control_groups
 
 
 @pytest.fixture
@@ -191,28 +189,3 @@ def test_a_hidden_folder_is_empty(run: Any) -> None:
     ran = run("import os; print('seen', os.listdir('/run'))", facilities=("mounts",))
     ran.need("mounts")
     assert "seen []" in ran.text
-
-
-# --- control groups -------------------------------------------------------------------------------
-
-
-def test_a_version_2_group_is_made_beneath_the_own_one_and_removed(tmp_path: Path) -> None:
-    own = tmp_path / "service"
-    own.mkdir()
-    (own / "cgroup.subtree_control").write_text("memory pids\n")
-    with control_groups({"pids": 7}, mount=tmp_path, membership="0::/service\n") as groups:
-        [group] = groups
-        assert group.path.parent == own
-        assert (group.path / "pids.max").read_text() == "7"
-        (group.path / "pids.max").unlink()  # a kernel's group is removed with its files
-    assert [entry.name for entry in own.iterdir()] == ["cgroup.subtree_control"]
-
-
-@pytest.mark.parametrize("membership", ["", "0::/\n", "4:memory:/\n0::/gone\n"])
-def test_no_group_is_made_where_the_controller_is_not_delegated(
-    tmp_path: Path, membership: str
-) -> None:
-    with control_groups({"pids": 7}, mount=tmp_path, membership=membership) as groups:
-        assert groups == ()
-    assert stat.S_ISDIR(tmp_path.stat().st_mode)
-    assert list(tmp_path.iterdir()) == []

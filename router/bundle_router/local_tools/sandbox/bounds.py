@@ -1,15 +1,14 @@
 """Bounds on all processes of a program together, watched from outside.
 
-The kernel bounds each process (limits) or, if control groups can be made, memory and number of all
-processes. The other bounds are checked ten times a second, and the program is ended when it exceeds
-one, so it may exceed it for a moment.
+The kernel bounds each process (limits). The bounds on the whole are checked ten times a second, and
+the program is ended when it exceeds one, so it may exceed it for a moment.
 
 Written bytes are those that the kernel accounts: of each process, and of its children that were
 waited for. Other writes (by children that nobody waits for, or space taken without writing) show as
 lost free space: when more of that is gone than may be written, the files that changed since the
 program began are summed. Memory is that of the processes, plus memory that belongs to none: System
-V segments, and nameless files in memory. Threads count as processes, as they do in control groups.
-A process of an unreadable binary shows only its status: then all it shares counts as its own.
+V segments, and nameless files in memory. Threads count as processes. A
+process of an unreadable binary shows only its status: then all it shares counts as its own.
 """
 
 from __future__ import annotations
@@ -34,15 +33,11 @@ BEHIND: Final = 10
 class Watcher:
     """Checks whether a program is within the plan's bounds on the whole.
 
-    `processes` lists the program's; None if /proc does not show them. `in_groups` are bounds that
-    the kernel keeps.
+    `processes` lists the program's; None if /proc does not show them.
     """
 
-    def __init__(
-        self, plan: SandboxPlan, processes: Callable[[], Iterable[int]] | None, in_groups: set[str]
-    ) -> None:
+    def __init__(self, plan: SandboxPlan, processes: Callable[[], Iterable[int]] | None) -> None:
         self._plan = plan
-        self._in_groups = in_groups
         self._can_read = processes is not None and Path("/proc/self/io").exists()
         self._processes = processes if processes is not None and self._can_read else list
         self._files = self._free_files()
@@ -61,22 +56,17 @@ class Watcher:
         )
         disk = f"{plan.file_bytes >> 20} MiB a file, {plan.total_written_bytes >> 20} MiB"
         rows = [
-            ("memory", "memory" in self._in_groups, memory),
-            ("process count", "pids" in self._in_groups, f"at most {plan.max_processes}"),
-            ("disk", False, f"{disk} and {plan.max_new_files:,} files together"),
+            (
+                "memory",
+                memory,
+                "watched, without what sockets hold and shared mappings that it left",
+            ),
+            ("process count", f"at most {plan.max_processes}", "watched"),
+            ("disk", f"{disk} and {plan.max_new_files:,} files together", "watched"),
         ]
-        seen = {"memory": "watched, without what sockets hold and shared mappings that it left"}
-        why = "no /proc to watch it by"
-        ends = [
-            (True, "by cgroup")
-            if in_group
-            else (self._can_read, seen.get(name, "watched") if self._can_read else why)
-            for name, in_group, _ in rows
-        ]
-        return [
-            Statement(name, held, f"{detail}, {by}")
-            for (name, _, detail), (held, by) in zip(rows, ends, strict=True)
-        ]
+        if not self._can_read:
+            rows = [(name, bound, "no /proc to watch it by") for name, bound, _ in rows]
+        return [Statement(name, self._can_read, f"{bound}, {by}") for name, bound, by in rows]
 
     def exceeded_bound(self) -> str:
         """Return the exceeded bound in words; empty if there is none."""
@@ -86,10 +76,7 @@ class Watcher:
         for pid in pids if len(pids) > MANY else ():
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, pid, nice)
-        if "pids" in self._in_groups:
-            threads = 0
-        else:
-            threads = sum(_account(f"/proc/{pid}/status", "Threads:") for pid in pids)
+        threads = sum(_account(f"/proc/{pid}/status", "Threads:") for pid in pids)
         if threads > plan.max_processes:
             return f"it started more than {plan.max_processes} processes and threads"
         written = (
@@ -101,7 +88,7 @@ class Watcher:
             return f"it wrote more than {plan.total_written_bytes >> 20} MiB"
         if self._files - self._free_files() > plan.max_new_files:
             return f"it made more than {plan.max_new_files:,} files"
-        if "memory" not in self._in_groups and self._memory(pids) > plan.total_memory_bytes:
+        if self._memory(pids) > plan.total_memory_bytes:
             return f"it used more than {plan.total_memory_bytes >> 20} MiB of memory"
         return ""
 

@@ -21,7 +21,6 @@ def main() -> None:
     code_fd, control_fd, report_fd = map(int, sys.argv[1:4])
     os.write(report_fd, b'{"ready": true}\n')
     plan = SandboxPlan.decode(_read_line(control_fd))
-    groups = [group for group, *_ in plan.cgroups]
     for descriptor in (
         code_fd,
         control_fd,
@@ -29,7 +28,6 @@ def main() -> None:
         plan.cwd_fd,
         plan.root_fd,
         report_fd,
-        *groups,
     ):
         os.set_inheritable(descriptor, False)
     linux.adopt_orphans()

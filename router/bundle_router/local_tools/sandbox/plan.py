@@ -84,8 +84,7 @@ class SandboxPlan(NamedTuple):
     the launcher starts. `loader` are folders that only the launcher itself needs.
 
     `memory_bytes` bounds one process's address space, `total_memory_bytes` the memory of all;
-    `file_bytes` one file, `total_written_bytes` and `max_new_files` all writing. `cgroups` are the
-    program's control groups (descriptor, name, what they bound).
+    `file_bytes` one file, `total_written_bytes` and `max_new_files` all writing.
     """
 
     argv: tuple[str, ...]
@@ -108,7 +107,6 @@ class SandboxPlan(NamedTuple):
     linked_details: str = ""
     mounts: tuple[Mount, ...] = ()
     entered: bool = False
-    cgroups: tuple[tuple[int, str, str], ...] = ()
     memory_bytes: int = 2 << 30
     total_memory_bytes: int = 2 << 30
     file_bytes: int = 256 << 20

@@ -56,9 +56,7 @@ class Supervisor:
             self._report(failed=str(error))
             return
         others = _everyone_else if self._first else partial(descendants, os.getpid())
-        self._watcher = Watcher(
-            self._plan, others if own_proc else None, target.bounds_of_groups(self._plan)
-        )
+        self._watcher = Watcher(self._plan, others if own_proc else None)
         self._program = os.fork()
         if self._program == 0:
             self._be_program()
@@ -66,7 +64,6 @@ class Supervisor:
             self._wait(wake)
         finally:
             self._end_all(wake)
-            target.remove_groups(self._plan)
         self._report(leftovers=self._leftovers)
 
     def _is_held(self, name: str) -> bool:
@@ -133,7 +130,6 @@ class Supervisor:
     def _give_up_powers(self) -> None:
         plan = self._plan
         statements = self._statements
-        target.join_groups(plan)
         target.limit(plan, own_users=self._own_users)
         statements += self._watcher.statements()
         target.enter_folder(plan)

@@ -1,19 +1,16 @@
 """The last steps of the process that becomes the program, in order, before execve.
 
-1. Joins its control groups, while it still may write there.
-2. Limits itself; core dumps are off.
-3. Enters the working folder, if it is still the folder that the router checked.
-4. Gives up new privileges, then files (Landlock), then capabilities, then system calls (seccomp).
-5. Executes the file behind the descriptor that the router checked: no name is looked up again.
+1. Limits itself; core dumps are off.
+2. Enters the working folder, if it is still the folder that the router checked.
+3. Gives up new privileges, then files (Landlock), then capabilities, then system calls (seccomp).
+4. Executes the file behind the descriptor that the router checked: no name is looked up again.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import resource
 import signal
-import time
 from collections.abc import Iterator
 from typing import Final
 
@@ -21,39 +18,8 @@ from bundle_router.local_tools.sandbox import landlock, linux, seccomp
 from bundle_router.local_tools.sandbox.namespaces import reason
 from bundle_router.local_tools.sandbox.plan import SandboxPlan, Statement
 
-_REMOVE_TRIES: Final = 100
 CANT_START: Final = 127
 """Exit status of a process that could not become the program. Its report says why."""
-
-
-def bounds_of_groups(plan: SandboxPlan) -> set[str]:
-    """Return the bounds of the plan's control groups: `pids`, `memory`."""
-    return {kind for *_, kinds in plan.cgroups for kind in kinds.split()}
-
-
-def join_groups(plan: SandboxPlan) -> None:
-    """Put this process in every control group of the plan. Raises OSError."""
-    for group, *_ in plan.cgroups:
-        descriptor = os.open("cgroup.procs", os.O_WRONLY | os.O_CLOEXEC, dir_fd=group)
-        os.write(descriptor, b"0")
-        os.close(descriptor)
-
-
-def remove_groups(plan: SandboxPlan) -> None:
-    """Remove the empty groups here, so that none is left if the router is killed.
-
-    EBUSY: not quite empty yet.
-    """
-    for group, name, _ in plan.cgroups:
-        for _ in range(_REMOVE_TRIES):
-            try:
-                above = os.open("..", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=group)
-                os.rmdir(name, dir_fd=above)
-            except OSError as error:
-                if error.errno == errno.EBUSY:
-                    time.sleep(0.01)
-                    continue
-            break
 
 
 def limit(plan: SandboxPlan, *, own_users: bool) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +33,6 @@ from bundle_router.local_tools.repo.lineage import location
 from bundle_router.local_tools.sandbox.plan import FACILITIES, SandboxPlan, Statement
 from bundle_router.local_tools.workspace import confine, grammar
 from bundle_router.local_tools.workspace.binary import Binary, opened
-from bundle_router.local_tools.workspace.cgroups import ControlGroup, control_groups
 from bundle_router.local_tools.workspace.confine import environment
 from bundle_router.local_tools.workspace.keeping import (
     ProtectedPlaces,
@@ -112,13 +111,11 @@ def execute(
         Opened(root.open_fd(arguments.cwd, PATH_ONLY | os.O_DIRECTORY)) as cwd_fd,
         opened(rule, workspace=root.top) as binary,
         program_folder() as private,
-        control_groups({"pids": rule.max_processes, "memory": rule.memory_bytes}) as groups,
-        _opened_groups(groups) as cgroups,
     ):
         _check_paths(root, arguments, accepted)
         kept = protected_places(root, context, confine.readable_paths(rule, binary), rule)
         plan = _plan(rule, binary, arguments, root=root, cwd_fd=cwd_fd, private=private, kept=kept)
-        plan = plan._replace(cgroups=cgroups, facilities=facilities)
+        plan = plan._replace(facilities=facilities)
         with moved_aside(root, kept.absent) as moved:
             finished = run(
                 plan,
@@ -241,26 +238,6 @@ def _plan(
         total_written_bytes=2 * rule.file_bytes,
         max_processes=rule.max_processes,
     )
-
-
-@contextmanager
-def _opened_groups(groups: Sequence[ControlGroup]) -> Iterator[tuple[tuple[int, str, str], ...]]:
-    """Yield descriptors of the groups for the launcher, which sees no control groups in its own
-    root.
-    """
-    found = [
-        (
-            os.open(group.path, PATH_ONLY | os.O_DIRECTORY),
-            group.path.name,
-            " ".join(group.controllers),
-        )
-        for group in groups
-    ]
-    try:
-        yield tuple(found)
-    finally:
-        for descriptor, *_ in found:
-            os.close(descriptor)
 
 
 # --- after ----------------------------------------------------------------------------------------
