@@ -148,6 +148,7 @@ OWNERS = {
     "docstring_parser": {"router/bundle_router/adapters/local/functions.py"},
     "h11": {"router/bundle_router/local_tools/docs/transfer.py"},
     "re2": {"router/bundle_router/local_tools/expressions.py"},
+    "jsonschema_rs": {"router/bundle_router/adapters/json_schema/validators.py"},
     "litellm": {"router/bundle_router/adapters/llm/loading.py"},
     "instructor": {"router/bundle_router/adapters/llm/loading.py"},
     "aiohttp": {
@@ -363,7 +364,10 @@ def test_each_heavy_library_has_its_owners(library: str) -> None:
 
 
 def test_importing_the_package_loads_nothing_heavy() -> None:
-    heavy = ("litellm", "instructor", "mcp", "sqlmodel", "structlog", "re2", "rich", "numpy")
+    heavy = (
+        *("litellm", "instructor", "mcp", "sqlmodel", "structlog", "re2", "rich", "numpy"),
+        "jsonschema_rs",
+    )
     script = f"import sys, bundle_router; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True

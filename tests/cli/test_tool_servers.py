@@ -193,6 +193,42 @@ def test_what_no_bundle_holds_yet_is_offered_as_a_bundle(project: Path) -> None:
     run(project, "check")
 
 
+def test_what_only_its_server_checks_is_listed_at_each_review(project: Path) -> None:
+    server = project / "server.py"
+    declared = '"properties": {"text": {"type": "string"}}'
+    recursive = (
+        '"properties": {"text": {"$ref": "#/$defs/n"}},'
+        ' "$defs": {"n": {"items": {"$ref": "#/$defs/n"}}}'
+    )
+    text = server.read_text(encoding="utf-8")
+    assert declared in text
+    server.write_text(text.replace(declared, recursive), encoding="utf-8")
+    line = "mail.echo: its arguments are left to the server to check: its schema contains itself"
+    assert line in run(project, "pin", "--development", "mail", "--yes").stdout
+    assert line in run(project, "check", "--live", "--development").stdout, "pinned, and still said"
+    (found,) = json_of(project, "check", "--live", "--development")["live"]
+    assert found["unchecked"] == [{"tool": "echo", "reason": "its schema contains itself"}]
+    opened = ("--run", "r", "--development")
+    run(project, "route", *STEP, *opened)
+    assert json_of(project, "call", "mail.echo", '{"text": [[5]]}', *opened)["outcome"] == "ok"
+
+
+def test_a_required_argument_with_a_default_may_be_left_out(project: Path) -> None:
+    server = project / "server.py"
+    declared = '{"text": {"type": "string"}}'
+    text = server.read_text(encoding="utf-8")
+    assert declared in text
+    with_default = '{"text": {"type": "string", "default": "hi"}}'
+    server.write_text(text.replace(declared, with_default), encoding="utf-8")
+    run(project, "pin", "--development", "mail", "--yes")
+    opened = ("--run", "r", "--development")
+    run(project, "route", *STEP, *opened)
+    assert json_of(project, "call", "mail.echo", "{}", *opened)["outcome"] == "ok"
+    wrong = json_of(project, "call", "mail.echo", '{"text": 5}', *opened, code=3)
+    assert wrong["outcome"] == "invalid_arguments"
+    assert "text: 5 is not of type 'string'" in wrong["text"]
+
+
 def test_one_tool_can_be_approved_alone(project: Path) -> None:
     changed(project, echo="Says it again.")
     run(project, "pin", "--development", "mail", "--yes", "--tool", "echo")

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from bundle_router.adapters.json_schema import unchecked_reason
 from bundle_router.core.catalog import Catalog, Server
 from bundle_router.core.servers.admission import Admitted, AdmittedTool
 from bundle_router.core.servers.admission.cleaning import reveal, reveal_line
@@ -58,6 +59,16 @@ class Review:
             return {}
         names = self.comparison.of("added")
         return {tool.card.tool: tool for tool in self.admitted.tools if tool.card.tool in names}
+
+    def unchecked(self) -> dict[str, str]:
+        """Return why arguments are left to the server to check, by the names of such tools."""
+        if self.admitted is None:
+            return {}
+        reasons = {
+            tool.card.tool: unchecked_reason(tool.card.input_schema())
+            for tool in self.admitted.tools
+        }
+        return {name: reason for name, reason in reasons.items() if reason}
 
 
 def remote_servers(catalog: Catalog, names: Sequence[str]) -> list[Server]:
@@ -151,6 +162,7 @@ def lines_of(reviewed: Review, *, full: bool = False) -> Iterator[str]:
         return
     if reviewed.clean:
         yield f"{reviewed.server.name}: as it was reviewed ({len(reviewed.admitted.tools)} tools)"
+        yield from _unchecked(reviewed)
         return
     if reviewed.pins is None:
         yield f"{reviewed.server.name}: never reviewed; {reviewed.command}"
@@ -172,7 +184,17 @@ def lines_of(reviewed: Review, *, full: bool = False) -> Iterator[str]:
                 yield from json.dumps(
                     json.loads(tool.definition), indent=1, ensure_ascii=True
                 ).splitlines()
+    yield from _unchecked(reviewed)
     yield from _warnings(reviewed)
+
+
+def _unchecked(reviewed: Review) -> Iterator[str]:
+    """Yield the tools whose arguments no one but their server checks, or checks in full."""
+    for tool, reason in reviewed.unchecked().items():
+        yield (
+            f"  unchecked  {reviewed.server.name}.{tool}: its arguments are left to the server to"
+            f" check: {reveal_line(reason)}"
+        )
 
 
 def _warnings(reviewed: Review) -> Iterator[str]:
@@ -251,6 +273,9 @@ def json_of(reviewed: Review) -> dict[str, Any]:
             | {"definition": json.loads(added[c.tool].definition) if c.tool in added else None}
             for c in (compared.tools if compared is not None else ())
             if c.kind != "unchanged"
+        ],
+        "unchecked": [
+            {"tool": tool, "reason": reason} for tool, reason in reviewed.unchecked().items()
         ],
         "warnings": [
             {"tool": light.tool, "score": light.verdict.score}

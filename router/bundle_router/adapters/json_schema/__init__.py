@@ -1,111 +1,198 @@
-"""JSON Schema, drafts 4 to 2020-12: finds the errors of a value in a bounded number of steps.
+"""JSON Schema, drafts 4 to 2020-12: finds the errors of a value.
 
-Why not a library: `jsonschema` compares and prints whole values at every keyword and runs patterns
-in `re`; `jsonschema-rs` is linear in most keywords, but can't be stopped, and holds the GIL all the
-time.
+The library (jsonschema-rs) is quick, but holds the GIL and can't be stopped. So a check is begun
+only if its work has a bound (see `work_bounds`), and then it needs no thread.
 
 Rules:
 1. A schema is untrusted. References are resolved inside it only; nothing is ever fetched.
-2. RE2 runs the patterns, in linear time. A pattern that RE2 rejects (look-around, back-references)
-   is not checked.
-3. Every keyword costs a step, and every name, item and character it reads a fraction of one. Values
-   are compared by canonical texts, so `uniqueItems`, `enum` and `const` are linear. Evaluated names
-   and items are collected on the way, so `unevaluatedProperties` and `unevaluatedItems` evaluate
-   nothing twice.
-4. A check that exceeds its steps or time raises `Unchecked`, and so does an invalid schema. The
-   caller then leaves the verdict to the server that wrote the schema.
+2. Patterns run in linear time.
+3. A value is checked if that takes at most `CHECK_STEPS` (about 40 ms on the caller's event loop, a
+   few µs for nearly every call). Its errors are described if that takes at most `ERROR_STEPS`.
+4. What can't be checked within these bounds raises `Unchecked`, and so does a schema that contains
+   itself, or can't be compiled, such as draft 4's exclusive limits in a newer draft. The caller
+   leaves the verdict to the server that wrote the schema. A `pattern` of another dialect
+   (look-around, back-references) is not checked, the rest of its schema is.
 5. `format`, `contentEncoding` and similar keywords are annotations, which refuse nothing.
+6. A required property that has a default counts as given: servers fill it in.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import threading
-import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
-import bundle_router.adapters.json_schema.keywords  # noqa: F401  # it fills the table of keywords
-from bundle_router.adapters.json_schema.verdicts import (
-    CHECK_STEPS,
-    INLINE_STEPS,
-    JsonSchema,
-    OutOfSteps,
+from bundle_router.adapters.json_schema.work_bounds import (
     Unchecked,
+    Work,
+    holds_inexact,
+    sizes_of,
+    steps_for,
+    steps_for_errors,
+    work_of,
 )
-from bundle_router.adapters.workers import Workers
-from bundle_router.errors import ToolFailure
+from bundle_router.core.servers.admission.schemas import display_value, rebuilt
 
-WAIT_S: Final = 2.0
-"""Seconds that a check may take, waiting included."""
+if TYPE_CHECKING:
+    from bundle_router.adapters.json_schema.validators import Validator
+
+CHECK_STEPS: Final = 1_500_000
+"""Maximum steps of one check, of about 25 ns each."""
+ERROR_STEPS: Final = 30_000
+"""Maximum steps of describing the errors of one value, of about 1 µs each."""
+MAX_VALUES: Final = 100_000
+"""Maximum values in one value: counting them takes up to 30 ms."""
+MAX_SENTENCES: Final = 20
 KEPT: Final = 512
+
+_ANNOTATIONS: Final = frozenset(("contentEncoding", "contentMediaType", "contentSchema", "format"))
+
+
+class JsonSchema:
+    """A compiled schema, which threads may share. Raises Unchecked if it can't be compiled."""
+
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self.foreign_patterns: list[str] = []
+        """Patterns of other dialects, which no text is checked against."""
+        self._work: Work = work_of(root)
+        self._compares_items = any(level.unique for level in self._work)
+        try:
+            self._validator = self._compiled(root)
+        except (ValueError, RecursionError) as wrong:
+            reason = str(wrong).splitlines()[0][:200]
+            raise Unchecked(f"its schema can't be compiled ({reason})") from None
+
+    def _compiled(self, root: Mapping[str, Any]) -> Validator:
+        from bundle_router.adapters.json_schema.validators import compiled
+
+        draft = _draft(root.get("$schema"))
+        prepared = rebuilt(dict(root), _prepared)
+        try:
+            return compiled(prepared, draft)
+        except ValueError:
+            known = rebuilt(prepared, self._without_foreign_pattern)
+            if not self.foreign_patterns:
+                raise
+            return compiled(known, draft)
+
+    def _without_foreign_pattern(self, schema: dict[str, Any]) -> dict[str, Any]:
+        from bundle_router.adapters.json_schema.validators import compiled
+
+        pattern = schema.get("pattern")
+        try:
+            compiled({"pattern": pattern} if isinstance(pattern, str) else {}, 2020)
+        except ValueError:
+            self.foreign_patterns.append(str(pattern))
+            return {key: value for key, value in schema.items() if key != "pattern"}
+        return schema
+
+    def problems(self, value: Any) -> list[str]:
+        """Return the errors of the value, one sentence each, at most 20.
+
+        Raises Unchecked if finding out would take too long, or if the value is no JSON.
+        """
+        sizes = sizes_of(value, MAX_VALUES)
+        if steps_for(self._work, sizes) > CHECK_STEPS:
+            raise Unchecked("they are too large")
+        if self._compares_items and holds_inexact(value):
+            raise Unchecked("they hold a large number where items must be unique")
+        try:
+            if self._validator.is_valid(value):
+                return []
+            if steps_for_errors(self._work, sizes) > ERROR_STEPS:
+                return ["arguments: they do not fit the schema, and are too large to say where"]
+            return self._sentences(value)
+        except ValueError as wrong:
+            raise Unchecked(f"they are no JSON ({wrong})") from None
+
+    def _sentences(self, value: Any) -> list[str]:
+        from bundle_router.adapters.json_schema.error_sentences import sentence_of
+
+        found: dict[str, None] = {}
+        for error in self._validator.iter_errors(value):
+            found[sentence_of(error)] = None
+            if len(found) == MAX_SENTENCES:
+                break
+        return list(found)
 
 
 class SchemaChecker:
-    """Checks values for any event loop, and caches the last schemas.
+    """Checks values, and caches the last schemas. Threads may share it.
 
     A value that can't be checked counts as valid.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: OrderedDict[str, JsonSchema] = OrderedDict()
-        # One thread: several would take turns in keeping the GIL from the event loop.
-        self._worker = Workers(1)
+        self._kept: OrderedDict[str, tuple[Mapping[str, Any], JsonSchema | None]] = OrderedDict()
 
-    async def problems(self, name: str, schema: Mapping[str, Any], value: Any) -> Sequence[str]:
+    def problems(self, name: str, schema: Mapping[str, Any], value: Any) -> Sequence[str]:
         """Return the errors of the value, one sentence each.
 
         `name` identifies the schema in the cache.
         """
         ready = self._kept_schema(name, schema)
-        if ready.accepts(value):
+        if ready is None:
             return ()
         try:
-            return ready.problems(value, INLINE_STEPS)
-        except OutOfSteps:
-            pass
+            return ready.problems(value)
         except Unchecked:
             return ()
-        pause = _turns_of(asyncio.get_running_loop(), time.monotonic() + WAIT_S)
-        with contextlib.suppress(
-            TimeoutError, ToolFailure, Unchecked
-        ):  # without a thread it can't be checked
-            work = self._worker.submit(lambda: ready.problems(value, CHECK_STEPS, pause))
-            return await asyncio.wait_for(work, WAIT_S)
-        return ()
 
-    def _kept_schema(self, name: str, schema: Mapping[str, Any]) -> JsonSchema:
+    def _kept_schema(self, name: str, schema: Mapping[str, Any]) -> JsonSchema | None:
         with self._lock:
-            ready = self._kept.pop(name, None)
-            if ready is None or ready.root is not schema:
-                ready = JsonSchema(schema)
-            self._kept[name] = ready
+            kept = self._kept.pop(name, None)
+            if kept is None or kept[0] is not schema:
+                kept = (schema, _compiled(schema))
+            self._kept[name] = kept
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
-            return ready
-
-    def close(self) -> None:
-        self._worker.close(WAIT_S)
+            return kept[1]
 
 
-def _turns_of(loop: asyncio.AbstractEventLoop, until: float) -> Callable[[], None]:
-    """Return a function that waits, in a thread, until the loop has run once.
-
-    From `until` on it raises Unchecked, because nobody waits for the verdict any longer.
+def unchecked_reason(schema: Mapping[str, Any]) -> str:
+    """Return why values are not checked against the schema, or not against all of it; empty if they
+    are.
     """
-
-    def wait_for_turn() -> None:
-        turn = threading.Event()
-        with contextlib.suppress(RuntimeError):  # the loop was closed
-            loop.call_soon_threadsafe(turn.set)
-            turn.wait(0.05)
-        if time.monotonic() > until:
-            raise Unchecked("too slow")
-
-    return wait_for_turn
+    try:
+        patterns = JsonSchema(schema).foreign_patterns
+    except Unchecked as reason:
+        return str(reason)
+    if patterns:
+        return f"the pattern {display_value(patterns[0])} is of another dialect"
+    return ""
 
 
-__all__ = ["CHECK_STEPS", "INLINE_STEPS", "JsonSchema", "OutOfSteps", "SchemaChecker", "Unchecked"]
+def _compiled(schema: Mapping[str, Any]) -> JsonSchema | None:
+    try:
+        return JsonSchema(schema)
+    except Unchecked:
+        return None
+
+
+def _prepared(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema for the library: without addresses, annotations that some drafts check, and
+    required properties that have a default.
+    """
+    made = {key: value for key, value in schema.items() if key not in _ANNOTATIONS}
+    made.pop("$schema", None)
+    if not str(made.get("$id", "#")).startswith("#"):
+        del made["$id"]
+    properties, required = made.get("properties"), made.get("required")
+    if isinstance(properties, dict) and isinstance(required, list):
+        made["required"] = [name for name in required if not _has_default(properties.get(name))]
+    return made
+
+
+def _has_default(schema: Any) -> bool:
+    return isinstance(schema, dict) and "default" in schema
+
+
+def _draft(uri: Any) -> int:
+    """Return 4, 6, 7, 2019 or 2020; the newest if the schema names no draft or an unknown one."""
+    older = (("draft-04", 4), ("draft-06", 6), ("draft-07", 7), ("2019-09", 2019))
+    return next((draft for name, draft in older if isinstance(uri, str) and name in uri), 2020)
+
+
+__all__ = ["CHECK_STEPS", "JsonSchema", "SchemaChecker", "Unchecked", "unchecked_reason"]

@@ -31,7 +31,7 @@ from weakref import WeakKeyDictionary
 
 from pydantic import BaseModel, ValidationError
 
-from bundle_router.adapters.json_schema import CHECK_STEPS, JsonSchema, Unchecked
+from bundle_router.adapters.json_schema import JsonSchema, Unchecked
 from bundle_router.adapters.workers import Workers
 from bundle_router.core.catalog import CallLimits, Card
 from bundle_router.core.servers.transport.tool_servers import (
@@ -188,10 +188,11 @@ def _check_form(server: str, tool: LocalTool) -> None:
 
 def argument_problems(tool: LocalTool, arguments: Mapping[str, Any]) -> Sequence[str]:
     """Return the errors of a call's arguments, one sentence each; empty if they are valid."""
-    if _holds_many(arguments):
+    schema = _schema_of(tool.arguments) if _holds_many(arguments) else None
+    if schema is not None:
         # pydantic lists every invalid value, which can take seconds and holds the GIL.
         try:
-            if problems := _schema_of(tool.arguments).problems(arguments, CHECK_STEPS):
+            if problems := schema.problems(arguments):
                 return problems
         except Unchecked as unchecked:
             return [f"arguments: they hold too much to be checked ({unchecked})"]
@@ -208,8 +209,14 @@ def argument_problems(tool: LocalTool, arguments: Mapping[str, Any]) -> Sequence
 
 
 @lru_cache(maxsize=256)
-def _schema_of(arguments: type[BaseModel]) -> JsonSchema:
-    return JsonSchema(input_schema(arguments))
+def _schema_of(arguments: type[BaseModel]) -> JsonSchema | None:
+    """Return the schema of a tool's arguments; None if only pydantic can check them, because they
+    may contain themselves.
+    """
+    try:
+        return JsonSchema(input_schema(arguments))
+    except Unchecked:
+        return None
 
 
 def _holds_many(value: object) -> bool:

@@ -176,7 +176,7 @@ class Hub:
         clock: Clock,
         diagnostics: Diagnostics,
         authorization: Authorization,
-        check: Callable[[str, Mapping[str, Any], Any], Awaitable[Sequence[str]]],
+        check: Callable[[str, Mapping[str, Any], Any], Sequence[str]],
         note_change: Callable[[], None],
     ) -> None:
         self._servers = servers
@@ -467,7 +467,7 @@ class Hub:
             return
         wrong: Sequence[str] = ("nothing structured",)
         if isinstance(structured, dict | Mapping):
-            wrong = await self._check(f"{server.name}.{tool} output", declared, structured)
+            wrong = self._check(f"{server.name}.{tool} output", declared, structured)
         if wrong:
             self._diagnostics.event(
                 "info", "result.unexpected", server=server.name, tool=tool, wrong=wrong[0]

@@ -99,7 +99,7 @@ class McpSessions:
             schema = entry.schemas.get(tool) if entry is not None else None
         if schema is None:
             return ()
-        return await self._checker.problems(f"{server}.{tool}", schema, dict(arguments))
+        return self._checker.problems(f"{server}.{tool}", schema, dict(arguments))
 
     async def call(
         self,
@@ -272,8 +272,10 @@ class McpSessions:
             self._hub = None
         if hub is not None:
             await self._thread.run(hub.close)
-        for end in (self._thread.close, self._checker.close):
-            await asyncio.to_thread(end) if self._thread.is_started else end()
+        if self._thread.is_started:
+            await asyncio.to_thread(self._thread.close)
+        else:
+            self._thread.close()
 
     # --- within -----------------------------------------------------------------------------------
 

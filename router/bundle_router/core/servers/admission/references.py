@@ -17,6 +17,7 @@ from urllib.parse import unquote
 
 from bundle_router.core.servers.admission.admitted import DefinitionLimits, Fault
 from bundle_router.core.servers.admission.schemas import (
+    SAME_VALUE,
     Place,
     display_value,
     keyword_fault,
@@ -25,9 +26,6 @@ from bundle_router.core.servers.admission.schemas import (
 )
 
 _REFS: Final = ("$ref", "$dynamicRef", "$recursiveRef")
-_SAME_VALUE: Final = frozenset(
-    ("allOf", "anyOf", "dependencies", "dependentSchemas", "else", "if", "not", "oneOf", "then")
-)
 
 
 def schema_fault(root: dict[str, Any], limits: DefinitionLimits) -> Fault | None:
@@ -203,7 +201,7 @@ class _Schemas:
                 )
 
     def _on_the_same_value(self, schema: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        inner = (child for place, child in subschemas(schema) if place[0] in _SAME_VALUE)
+        inner = (child for place, child in subschemas(schema) if place[0] in SAME_VALUE)
         yield from (child for child in (*self._targets(schema), *inner) if isinstance(child, dict))
 
     def _subschemas_of(self, schema: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

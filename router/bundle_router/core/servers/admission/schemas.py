@@ -9,7 +9,7 @@ may be than in what they mean. Nothing here evaluates a schema against a value.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -39,6 +39,10 @@ _MAPS: Final = frozenset(
     ("$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties")
 )
 _LISTS: Final = frozenset(("allOf", "anyOf", "items", "oneOf", "prefixItems"))
+SAME_VALUE: Final = frozenset(
+    ("allOf", "anyOf", "dependencies", "dependentSchemas", "else", "if", "not", "oneOf", "then")
+)
+"""Keywords whose inner schemas are about the same value, not a part of it."""
 _TYPES: Final = frozenset(("array", "boolean", "integer", "null", "number", "object", "string"))
 _OTHER_NAMES: Final = {
     "bool": "boolean",
@@ -96,33 +100,54 @@ def subschemas(schema: Mapping[str, Any]) -> Iterator[tuple[Place, Any]]:
             yield (key,), value
 
 
-def with_json_types(schema: Any, renamed: set[str]) -> Any:
-    """Return the schema with JSON's type names in place of other languages' ones, and without
-    unknown type names. Adds the replacements to `renamed`.
+def rebuilt(schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+    """Return the schema with every schema in it, and then itself, replaced by `change` of it.
+
+    It is the same object if nothing was changed.
     """
     if not isinstance(schema, dict):
         return schema
     made: dict[str, Any] = dict(schema)
     for (key, *inside), inner in subschemas(schema):
-        known = with_json_types(inner, renamed)
-        if known is inner:
+        name = str(key)
+        other = rebuilt(inner, change)
+        if other is inner:
             continue
-        if inside:
-            properties = schema[key].copy() if made[str(key)] is schema[key] else made[str(key)]
-            properties[inside[0]] = known
-            known = properties
-        made[str(key)] = known
-    names = schema["type"] if isinstance(schema.get("type"), list) else [schema.get("type")]
-    read = [_json_type(name) for name in names]
-    if "" in read:
-        del made["type"]
-    elif read != names:
-        made["type"] = list(dict.fromkeys(read)) if isinstance(schema["type"], list) else read[0]
-    pairs = zip(names, read, strict=True)
-    renamed.update(
-        f"{display_value(name)} as {other or 'any value'}" for name, other in pairs if name != other
+        if not inside:
+            made[name] = other
+            continue
+        if made[name] is schema[name]:
+            made[name] = schema[name].copy()
+        made[name][inside[0]] = other
+    made = change(made)
+    is_same = len(made) == len(schema) and all(
+        made.get(key) is value for key, value in schema.items()
     )
-    return schema if all(made.get(key) is value for key, value in schema.items()) else made
+    return schema if is_same else made
+
+
+def with_json_types(schema: Any, renamed: set[str]) -> Any:
+    """Return the schema with JSON's type names in place of other languages' ones, and without
+    unknown type names. Adds the replacements to `renamed`.
+    """
+
+    def with_known_types(inner: dict[str, Any]) -> dict[str, Any]:
+        names = inner["type"] if isinstance(inner.get("type"), list) else [inner.get("type")]
+        read = [_json_type(name) for name in names]
+        pairs = zip(names, read, strict=True)
+        renamed.update(
+            f"{display_value(name)} as {other or 'any value'}"
+            for name, other in pairs
+            if name != other
+        )
+        if read == names:
+            return inner
+        if "" in read:
+            return {key: value for key, value in inner.items() if key != "type"}
+        known = list(dict.fromkeys(read)) if isinstance(inner["type"], list) else read[0]
+        return {**inner, "type": known}
+
+    return rebuilt(schema, with_known_types)
 
 
 def _json_type(name: Any) -> Any:
