@@ -16,6 +16,7 @@ import pytest
 from bundle_router import Step
 from bundle_router.adapters.export import export
 from bundle_router.adapters.index import IndexBuild, dump, index_runs
+from bundle_router.adapters.index.database import VERSION, version_of
 from bundle_router.core.catalog import Route
 from bundle_router.core.records.tables import COLUMNS, rows
 from bundle_router.errors import RequestError, StorageError
@@ -150,6 +151,17 @@ def test_a_table_of_our_name_that_is_not_ours_is_not_touched(url: str, recorded:
     assert execute(url, "select word from bundle_router_calls") == [("precious",)]
 
 
+def test_the_version_follows_from_the_columns() -> None:
+    """A column that was added without a new number left newer runs out of lists, with exit 0."""
+    more = {**COLUMNS, "calls": {**COLUMNS["calls"], "mood": "text"}}
+    fewer = {**COLUMNS, "calls": dict(list(COLUMNS["calls"].items())[:-1])}
+    other = {**COLUMNS, "calls": {**COLUMNS["calls"], "tool": "integer"}}
+    turned = {**COLUMNS, "calls": dict(reversed(list(COLUMNS["calls"].items())))}
+    versions = [version_of(columns) for columns in (more, fewer, other)]
+    assert len({VERSION, *versions}) == 4
+    assert version_of(turned) == VERSION  # columns are found by their names
+
+
 def test_an_index_of_another_version_is_made_anew_and_only_as_a_whole(
     url: str, recorded: Recorded
 ) -> None:
@@ -164,7 +176,7 @@ def test_an_index_of_another_version_is_made_anew_and_only_as_a_whole(
     assert indexed(url) == ["one", "two"]
     rebuild(recorded, url)
     assert indexed(url) == ["one", "two"]
-    assert execute(url, "select name, value from bundle_router_index") == [("version", "4")]
+    assert execute(url, "select name, value from bundle_router_index") == [("version", VERSION)]
     with pytest.raises(Exception, match="old"):
         execute(url, "select old from bundle_router_calls")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,13 +12,17 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from bundle_router.adapters.database_file import create_private, use_wal
 from bundle_router.core.records.tables import COLUMNS, Kind, Row, Table, keys_of
+from bundle_router.core.values.canonical import digest_of
 from bundle_router.errors import NotInstalled, RequestError, StorageError, storage_error
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
     from sqlalchemy.engine.reflection import Inspector
 
-VERSION: Final = 4
+MEANING: Final = 5
+"""What the columns mean. Raise it when the same columns come to hold something else; what the
+tables look like is in the version anyway (`version_of`).
+"""
 BATCH: Final = 1000
 BUSY_S: Final = 5
 """Seconds that a transaction waits for another process's."""
@@ -76,6 +80,23 @@ _FULL_TEXT: Final = (
 """SQLite's full-text search: a table holds the words, and triggers keep the search over it up to
 date.
 """
+
+
+def version_of(columns: Mapping[Table, Mapping[str, Kind]]) -> str:
+    """Return the version of an index with these columns of records: tables of another version are
+    made anew, so that no column can be forgotten in a number kept by hand.
+    """
+    layout = [
+        [[table, sorted(rows.items()), sorted(keys_of(table))] for table, rows in columns.items()],
+        [[name, sorted(rows.items())] for name, rows in _DERIVED.items()],
+        sorted(_DERIVED_KEYS.items()),
+        _INDEXES,
+        _FULL_TEXT,
+    ]
+    return f"{MEANING}-{digest_of(layout).removeprefix('sha256:')[:12]}"
+
+
+VERSION: Final = version_of(COLUMNS)
 
 _TABLES: dict[str, Any] = {}
 _MAKING: Final = threading.Lock()
@@ -247,7 +268,7 @@ def prepare(connection: Connection, *, named: bool) -> None:
             " changed",
             advice="give --url another database (or schema), or rename that table",
         )
-    if version not in (None, str(VERSION)):
+    if version not in (None, VERSION):
         if named:
             raise RequestError(
                 f"the index was made by another version (its tables are version {version}, not"
@@ -257,8 +278,8 @@ def prepare(connection: Connection, *, named: bool) -> None:
         drop(connection, [made[name] for name in existing])
     SQLModel.metadata.create_all(connection, tables=list(made.values()))
     _make_the_rest(connection)
-    if version != str(VERSION):
-        connection.execute(made[META].insert(), [{"name": "version", "value": str(VERSION)}])
+    if version != VERSION:
+        connection.execute(made[META].insert(), [{"name": "version", "value": VERSION}])
     elif not named:
         clear(connection)
 
@@ -291,7 +312,7 @@ def has_current_tables(connection: Connection) -> bool:
     from sqlalchemy import inspect
 
     look = inspect(connection)
-    return look.has_table(META) and _version(connection, look) == str(VERSION)
+    return look.has_table(META) and _version(connection, look) == VERSION
 
 
 def _make_the_rest(connection: Connection) -> None:
