@@ -140,7 +140,9 @@ def test_a_policy_that_is_gone_while_the_service_runs_is_logged_and_in_readyz(
         opened = Router.open(config, runs=tmp_path / "runs", workspace=tmp_path)
         async with opened as router, serve(router) as endpoint:
             headers = {"authorization": f"Bearer {endpoint.key}"}
-            async with httpx2.AsyncClient(base_url=endpoint.base, headers=headers) as http:
+            async with httpx2.AsyncClient(
+                base_url=endpoint.base, headers=headers, timeout=60
+            ) as http:
                 for name in TEXTS:
                     (config / name).rename(config / f"{name}~")
                     said = await until(http, lambda said: said["problems"])
