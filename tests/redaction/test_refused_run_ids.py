@@ -100,7 +100,9 @@ def test_no_answer_and_no_log_line_of_the_service_holds_it(
         async with opened as router, serve(router, pages=pages) as endpoint:
             await router.route(Step(run_id="r", **STEP))
             headers = {"authorization": f"Bearer {endpoint.key}"}
-            async with httpx2.AsyncClient(base_url=endpoint.base, headers=headers, timeout=60) as http:
+            async with httpx2.AsyncClient(
+                base_url=endpoint.base, headers=headers, timeout=60
+            ) as http:
                 ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
                 for path in (id_, quote(id_, safe="")):
                     for method, target, body in (
