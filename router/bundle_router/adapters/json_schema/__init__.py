@@ -32,7 +32,8 @@ from bundle_router.adapters.json_schema.work_bounds import (
     steps_for_errors,
     work_of,
 )
-from bundle_router.core.servers.admission.schemas import display_value, rebuilt
+from bundle_router.core.servers.admission.schemas import display_value
+from bundle_router.core.values.schema_tree import rebuilt
 
 if TYPE_CHECKING:
     from bundle_router.adapters.json_schema.validators import Validator

@@ -17,8 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, Final, NamedTuple
 
-from bundle_router.core.servers.admission.references import anchors_in, target_of
-from bundle_router.core.servers.admission.schemas import SAME_VALUE, subschemas
+from bundle_router.core.values.schema_tree import SAME_VALUE, anchors_in, subschemas, target_of
 
 MAX_VALUE_DEPTH: Final = 128
 MAX_SCHEMAS: Final = 5_000

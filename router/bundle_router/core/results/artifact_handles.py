@@ -21,6 +21,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from bundle_router.core.values.schema_tree import schema_at
+
 Want = Literal["base64", "data_url", "path"]
 PREFIX: Final = "artifact:sha256:"
 MAX_DEPTH: Final = 20
@@ -143,12 +145,7 @@ def _shapes(schema: Any, root: Mapping[str, Any], depth: int) -> Iterator[Mappin
     """Yield the schema and its alternatives, references followed; a bounded number."""
     if not isinstance(schema, Mapping) or depth > 4:
         return
-    reference = schema.get("$ref")
-    if isinstance(reference, str) and reference.startswith("#/"):
-        target: Any = root
-        for part in reference[2:].split("/")[:8]:
-            target = target.get(part) if isinstance(target, Mapping) else None
-        yield from _shapes(target, root, depth + 1)
+    yield from _shapes(schema_at(root, schema.get("$ref")), root, depth + 1)
     yield schema
     for key in ("anyOf", "oneOf", "allOf"):
         parts = schema.get(key)

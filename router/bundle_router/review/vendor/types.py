@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from bundle_router.core.values.schema_tree import schema_at
 from bundle_router.review.vendor.naming import Names, literal, pascal
 
 _PLAIN: Final = {
@@ -157,7 +158,7 @@ class Types:
     ) -> str:
         if ref in refs:
             return refs[ref]
-        target = _target(ref, root)
+        target = schema_at(root, ref)
         if not isinstance(target, dict) or ref in trail:
             return "Any"
         wish = pascal(ref.rsplit("/", 1)[-1]) or "Root"
@@ -198,12 +199,3 @@ class Types:
         name = self.names.claim(wish)
         self.aliases.append((name, type_))
         return name
-
-
-def _target(ref: str, root: Mapping[str, Any]) -> Any:
-    """Return the target of an internal reference. Admission has checked that it exists."""
-    value: Any = root
-    for part in ref.removeprefix("#").split("/")[1:]:
-        key = part.replace("~1", "/").replace("~0", "~")
-        value = value.get(key) if isinstance(value, dict) else None
-    return value

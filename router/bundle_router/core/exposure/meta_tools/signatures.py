@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from bundle_router.core.catalog import Card
 from bundle_router.core.values.canonical import EACH, budget_left
+from bundle_router.core.values.schema_tree import schema_at
 
 MAX_DESCRIPTION: Final = 300
 MAX_PARAMETERS: Final = 12
@@ -99,7 +100,7 @@ def _kind(schema: Any, root: Mapping[str, Any], depth: int) -> str:
     if not isinstance(schema, Mapping) or depth > 3:
         return "any"
     if "$ref" in schema:
-        return _kind(_follow_reference(schema["$ref"], root), root, depth + 1)
+        return _kind(schema_at(root, schema["$ref"]), root, depth + 1)
     values = schema.get("enum", [schema["const"]] if "const" in schema else None)
     is_list = isinstance(values, Sequence) and not isinstance(values, str)
     if is_list and values and budget_left(values, (EACH + 1) * (MAX_ENUM + 1)) >= 0:
@@ -132,16 +133,3 @@ def _object(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> s
 def _join_kinds(kinds: Sequence[str]) -> str:
     named = [kind for kind in dict.fromkeys(kinds) if kind != "null"]
     return "|".join(named) if 0 < len(named) <= 3 else "any"
-
-
-def _follow_reference(reference: Any, root: Mapping[str, Any]) -> Any:
-    """Return the target of a reference inside the schema; None for any other."""
-    if not isinstance(reference, str) or not reference.startswith("#/"):
-        return None
-    value: Any = root
-    for part in reference[2:].split("/")[:8]:
-        if isinstance(value, Mapping):
-            value = value.get(part.replace("~1", "/").replace("~0", "~"))
-        else:
-            value = None
-    return value

@@ -7,8 +7,7 @@ import unicodedata
 from typing import Any, Final
 
 from bundle_router.core.results.shaping.visible import invisible_in, visible, without_invisible
-from bundle_router.core.servers.admission.identity import rewritten
-from bundle_router.core.servers.admission.schemas import Place, pointer, subschemas
+from bundle_router.core.values.schema_tree import Place, pointer, rebuilt, subschemas
 
 _TERMINAL: Final = re.compile(
     r"\x1b(?:\[[0-?]{0,64}[ -/]{0,16}[@-~]|\][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)|[@-Z\\^_])"
@@ -40,8 +39,8 @@ def has_hidden(text: str) -> bool:
 
 
 def cleaned_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy of the schema with readable texts cleaned; other values are unchanged."""
-    copy: dict[str, Any] = rewritten(schema, _with_clean_texts)
+    """Return the schema with readable texts cleaned; other values are unchanged."""
+    copy: dict[str, Any] = rebuilt(schema, _with_clean_texts)
     return copy
 
 

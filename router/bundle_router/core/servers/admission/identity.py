@@ -9,13 +9,13 @@ as in `/inputSchema/properties/since/default`, `list_*:/_meta` and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from bundle_router.core.servers.admission.schemas import subschemas
 from bundle_router.core.values.canonical import digest_of, encode
 from bundle_router.core.values.patterns import matches
+from bundle_router.core.values.schema_tree import rebuilt
 
 INSTRUCTIONS: Final = ("instructions",)
 _UNORDERED: Final = ("required", "enum", "type", "anyOf", "oneOf", "allOf")
@@ -78,7 +78,7 @@ def normalize_definition(
     copy: dict[str, Any] = _without_paths(dict(definition), volatile_paths)
     for key in ("inputSchema", "outputSchema"):
         if key in copy:
-            copy[key] = rewritten(copy[key], _sorted_lists)
+            copy[key] = rebuilt(copy[key], _sorted_lists)
     return copy
 
 
@@ -109,30 +109,3 @@ def _sorted_lists(schema: dict[str, Any]) -> dict[str, Any]:
         if isinstance(schema.get(key), list):
             schema[key] = sorted(schema[key], key=encode)
     return schema
-
-
-def rewritten(schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
-    """Return a copy of the schema with `change` applied to every schema in it, inner ones first.
-
-    Values that are not schemas (defaults, examples, constants) are unchanged. Admission has bounded
-    the depth.
-    """
-    if not isinstance(schema, dict):
-        return schema
-    copy = dict(schema)
-    for place, inner in subschemas(schema):
-        _put(copy, schema, place, rewritten(inner, change))
-    return change(copy)
-
-
-def _put(
-    copy: dict[str, Any], original: Mapping[str, Any], place: tuple[str | int, ...], value: Any
-) -> None:
-    key = place[0]
-    if len(place) == 1:
-        copy[str(key)] = value
-        return
-    holder = copy[str(key)]
-    if holder is original[str(key)]:
-        holder = copy[str(key)] = holder.copy()
-    holder[place[1]] = value

@@ -13,16 +13,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
-from urllib.parse import unquote
 
 from bundle_router.core.servers.admission.admitted import DefinitionLimits, Fault
 from bundle_router.core.servers.admission.schemas import (
-    SAME_VALUE,
-    Place,
     display_value,
     keyword_fault,
+)
+from bundle_router.core.values.schema_tree import (
+    SAME_VALUE,
+    Place,
+    anchor_names,
     pointer,
     subschemas,
+    target_of,
 )
 
 _REFS: Final = ("$ref", "$dynamicRef", "$recursiveRef")
@@ -40,50 +43,6 @@ def schema_fault(root: dict[str, Any], limits: DefinitionLimits) -> Fault | None
         or schemas.cycle_fault()
         or schemas.expansion_fault(limits)
     )
-
-
-def target_of(root: Mapping[str, Any], anchors: Mapping[str, Any], ref: str) -> Any:
-    """Return the target of a reference inside the schema (a schema, if it is valid); None if there
-    is none.
-    """
-    if not ref.startswith("#/"):
-        return (
-            root if ref == "#" else anchors.get(unquote(ref[1:])) if ref.startswith("#") else None
-        )
-    value: Any = root
-    for raw in ref[2:].split("/"):
-        part = unquote(raw).replace("~1", "/").replace("~0", "~")
-        if isinstance(value, dict) and part in value:
-            value = value[part]
-        elif (
-            isinstance(value, list)
-            and part.isascii()
-            and part.isdigit()
-            and int(part[:9]) < len(value)
-        ):
-            value = value[int(part[:9])]
-        else:
-            return None
-    return value
-
-
-def anchors_in(root: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schemas in a schema that have an anchor, by its name."""
-    found: dict[str, Any] = {}
-    waiting: list[Any] = [root]
-    while waiting:
-        schema = waiting.pop()
-        if isinstance(schema, dict):
-            for name in _anchor_names(schema):
-                found.setdefault(name, schema)
-            waiting.extend(inner for _, inner in reversed(list(subschemas(schema))))
-    return found
-
-
-def _anchor_names(schema: Mapping[str, Any]) -> Iterator[str]:
-    for key in ("$anchor", "$dynamicAnchor", "$id"):
-        if isinstance(schema.get(key), str):
-            yield schema[key].removeprefix("#")
 
 
 class _Schemas:
@@ -120,7 +79,7 @@ class _Schemas:
                 )
             self._places[id(schema)] = place
             self._schemas.append(schema)
-            for name in _anchor_names(schema):
+            for name in anchor_names(schema):
                 self._anchors.setdefault(name, schema)
             waiting.extend(
                 ((*place, *where), inner) for where, inner in reversed(list(subschemas(schema)))

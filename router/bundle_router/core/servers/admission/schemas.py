@@ -1,48 +1,21 @@
-"""The places of inner schemas in a JSON Schema, and the valid form of each keyword.
+"""The valid form of each keyword of a JSON Schema, for drafts 4 to 2020-12 together.
 
 Also finds patterns that may take a backtracking engine forever.
-
-It covers drafts 4 to 2020-12 together, because servers mix them: keywords differ less in where they
-may be than in what they mean. Nothing here evaluates a schema against a value.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from bundle_router.core.servers.admission.admitted import DefinitionLimits, RefusalCode
+from bundle_router.core.values.schema_tree import LISTS, MAPS, ONE, rebuilt
 
-Place = tuple[str | int, ...]
 KeywordFault = tuple[RefusalCode, str, str]
 """Code, keyword and explanation."""
 
-_ONE: Final = frozenset(
-    (
-        "additionalItems",
-        "additionalProperties",
-        "contains",
-        "contentSchema",
-        "else",
-        "if",
-        "items",
-        "not",
-        "propertyNames",
-        "then",
-        "unevaluatedItems",
-        "unevaluatedProperties",
-    )
-)
-_MAPS: Final = frozenset(
-    ("$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties")
-)
-_LISTS: Final = frozenset(("allOf", "anyOf", "items", "oneOf", "prefixItems"))
-SAME_VALUE: Final = frozenset(
-    ("allOf", "anyOf", "dependencies", "dependentSchemas", "else", "if", "not", "oneOf", "then")
-)
-"""Keywords whose inner schemas are about the same value, not a part of it."""
 _TYPES: Final = frozenset(("array", "boolean", "integer", "null", "number", "object", "string"))
 _OTHER_NAMES: Final = {
     "bool": "boolean",
@@ -82,50 +55,6 @@ _TEXTS: Final = frozenset(
 )
 
 
-def subschemas(schema: Mapping[str, Any]) -> Iterator[tuple[Place, Any]]:
-    """Yield the direct inner schemas with their places: `("items",)`, `("anyOf", 2)`,
-    `("properties", "id")`.
-    """
-    for key, value in schema.items():
-        if key in _LISTS and isinstance(value, list):
-            yield from (((key, index), inner) for index, inner in enumerate(value))
-        elif key in _MAPS and isinstance(value, dict):
-            may_list = key == "dependencies"  # a list there holds names, and is no schema
-            yield from (
-                ((key, name), v)
-                for name, v in value.items()
-                if not (may_list and isinstance(v, list))
-            )
-        elif key in _ONE:
-            yield (key,), value
-
-
-def rebuilt(schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
-    """Return the schema with every schema in it, and then itself, replaced by `change` of it.
-
-    It is the same object if nothing was changed.
-    """
-    if not isinstance(schema, dict):
-        return schema
-    made: dict[str, Any] = dict(schema)
-    for (key, *inside), inner in subschemas(schema):
-        name = str(key)
-        other = rebuilt(inner, change)
-        if other is inner:
-            continue
-        if not inside:
-            made[name] = other
-            continue
-        if made[name] is schema[name]:
-            made[name] = schema[name].copy()
-        made[name][inside[0]] = other
-    made = change(made)
-    is_same = len(made) == len(schema) and all(
-        made.get(key) is value for key, value in schema.items()
-    )
-    return schema if is_same else made
-
-
 def with_json_types(schema: Any, renamed: set[str]) -> Any:
     """Return the schema with JSON's type names in place of other languages' ones, and without
     unknown type names. Adds the replacements to `renamed`.
@@ -155,11 +84,6 @@ def _json_type(name: Any) -> Any:
         return name
     lower = name.lower()
     return lower if lower in _TYPES else _OTHER_NAMES.get(lower, "")
-
-
-def pointer(place: Place) -> str:
-    """Return the place as a JSON Pointer, for messages; `/` is the whole schema."""
-    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in place) or "/"
 
 
 def keyword_fault(schema: Mapping[str, Any], limits: DefinitionLimits) -> KeywordFault | None:
@@ -199,7 +123,7 @@ def form_fault(key: str, value: Any) -> str:
         if names:
             return ""
         return "is empty"
-    if key in _MAPS or key == "dependentRequired":
+    if key in MAPS or key == "dependentRequired":
         if not isinstance(value, dict):
             return f"is {display_value(value)}, not an object"
         lists = value.values() if key in ("dependencies", "dependentRequired") else ()
@@ -211,7 +135,7 @@ def form_fault(key: str, value: Any) -> str:
             ),
             "",
         )
-    if key in _LISTS - _ONE:
+    if key in LISTS - ONE:
         if isinstance(value, list) and value:
             return ""
         return f"is {display_value(value)}, not a list of schemas"

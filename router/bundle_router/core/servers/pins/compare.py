@@ -16,9 +16,9 @@ from bundle_router.core.servers.admission.identity import (
     VolatilePath,
     normalize_definition,
 )
-from bundle_router.core.servers.admission.schemas import pointer
 from bundle_router.core.servers.pins.reviewed import Pins, origin_of
 from bundle_router.core.values.canonical import encode
+from bundle_router.core.values.schema_tree import pointer
 
 Kind = Literal["unchanged", "changed", "added", "removed", "refused"]
 

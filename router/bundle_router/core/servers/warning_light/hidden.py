@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 from bundle_router.core.results.shaping.visible import invisible_in, without_invisible
 from bundle_router.core.servers.admission.cleaning import as_latin, is_mixed
-from bundle_router.core.servers.admission.schemas import pointer
+from bundle_router.core.values.schema_tree import pointer
 
 Seen = tuple[str, str]
 """Rule and words."""
