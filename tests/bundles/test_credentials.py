@@ -4,6 +4,7 @@ are taken out of what first-party tools return.
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 from collections.abc import Mapping
@@ -54,6 +55,17 @@ BY_CONTENT = {
     "one_line.js": "const key = " + json.dumps(KEY) + ";\n",
     "putty.txt": f"PuTTY-User-Key-File-2: ssh-rsa\nPrivate-Lines: 14\n{BODY}\n",
     "encrypted": KEY.replace("RSA PRIVATE", "ENCRYPTED PRIVATE"),
+    "secret_in_json.json": json.dumps({"config": json.dumps({"key": KEY})}) + "\n",
+    "keys.h": "#define KEY \\\n" + " \\\n".join(f'"{line}\\r\\n"' for line in KEY.split("\n")),
+    "keys.php": " .\n".join(f'"{line}\\n"' for line in KEY.split("\n")),
+    "keys.go": "".join(f"// {line}\n" for line in KEY.split("\n")),
+    "keys.ini": "".join(f"; {line}\n" for line in KEY.split("\n")),
+    "page.html": KEY.replace("\n", "<br>\n") + KEY.replace("\n", "&#10;"),
+    "escaped.properties": "key=" + KEY.replace("\n", "\\u000a"),
+    "request.log": "POST key=" + KEY.replace("\n", "%0A"),
+    "listing.txt": "".join(f"{at:4} {line}\n" for at, line in enumerate(KEY.split("\n"))),
+    "secret.yaml": f"data:\n  tls.key: {base64.b64encode(KEY.encode()).decode()}\n",
+    "wrapped.txt": base64.encodebytes(KEY.encode()).decode(),
     "with_headers": KEY.replace("KEY-----\n", "KEY-----\nProc-Type: 4,ENCRYPTED\n\n", 1),
 }
 SHOWN = {

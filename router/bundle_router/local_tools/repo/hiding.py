@@ -7,6 +7,7 @@ new name makes no difference. Results count and report what was left out for thi
 
 from __future__ import annotations
 
+import base64
 import codecs
 import fnmatch
 import os
@@ -147,10 +148,15 @@ _EXAMPLES: Final = frozenset(EXAMPLES)
 _NAMES: Final = re.compile("|".join(fnmatch.translate(name) for name, _ in CREDENTIAL_NAMES))
 _KEY_BLOCK: Final = re.compile(
     rb"PuTTY-User-Key-File-\d|-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
-    # Line ends, as they are or escaped, marks of a patch, quotes, and headers ("DEK-Info: …").
-    rb"(?:[\s\"'`+,#*|>-]|\\[nr]|[A-Za-z][A-Za-z-]{0,30}: [^\n\\]{0,120}(?:\n|\\n)){0,600}"
+    # What stands between the lines of a key: line ends, as they are or escaped, once or more often;
+    # marks of a patch, a comment, a quote, a joined text or a listing; headers ("DEK-Info: …").
+    rb"(?:[^A-Za-z0-9]|\\[nrt]|\\u000[aAdD]|\\x0[aAdD]|%0[aAdD]|&(?:#(?:10|13|x[aAdD])|quot);"
+    rb"|<br ?/?>|vb(?:CrLf|NewLine|Lf)|[0-9]{1,6}[\t :|]"
+    rb"|[A-Za-z][A-Za-z-]{0,30}: [^\n\\]{0,120}(?:\n|\\n)){0,600}"
     rb"[A-Za-z0-9+/]{40}"
 )
+_KEY_IN_BASE64: Final = re.compile(rb"LS0tLS1CRUdJTi(?:[A-Za-z0-9+/]\s*){118,600}")
+"""The beginning of PEM's header, itself in base64: a Secret of Kubernetes."""
 _KEY_MARKS: Final = (b"PRIVATE KEY", b"PuTTY-User-Key-File-")
 
 
@@ -189,9 +195,13 @@ def holds_private_key(data: bytes) -> bool:
     """
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         data = data.decode("utf-16", "replace").encode("utf-8", "replace")
-    if not any(mark in data for mark in _KEY_MARKS):
-        return False
-    return _KEY_BLOCK.search(data) is not None
+    if any(mark in data for mark in _KEY_MARKS) and _KEY_BLOCK.search(data) is not None:
+        return True
+    for found in _KEY_IN_BASE64.finditer(data):
+        text = b"".join(found[0].split())
+        if _KEY_BLOCK.search(base64.b64decode(text[: len(text) // 4 * 4])) is not None:
+            return True
+    return False
 
 
 def is_git_folder(folder: Path) -> bool:
