@@ -73,6 +73,8 @@ MARGIN: Final = 400
 """Characters of the result's limit that a page of an artifact leaves for the text around it."""
 RANKED: Final = 30
 """Tools that search is asked for: enough to fill an answer when some are revoked or too long."""
+BAD_QUERY: Final = "bad_query"
+"""The code of a query that can't be answered. The text that says why may quote the artifact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +161,7 @@ async def _answer_call(at: CallPorts, call: AdmittedCall) -> Result:
         run.signed_at(decision_id),
     )
     found = await asyncio.to_thread(_answer, question, wanted)
-    if isinstance(wanted, ReadArtifact | SearchArtifact) and found.outcome == "ok":
+    if isinstance(wanted, ReadArtifact | SearchArtifact) and found.code in ("", BAD_QUERY):
         is_framed = await asyncio.to_thread(at.tree.is_framed, run.id, wanted.sha256)
         found = replace(found, framed=is_framed)
     shaped = await shape_blocks(
@@ -322,7 +324,7 @@ def _artifact(question: MetaQuestion, wanted: ReadArtifact | SearchArtifact, cap
             return MetaReply(queried(partial(ports.queries, wanted.query), text, cap))
         except ValueError as wrong:
             return MetaReply(
-                f"The query can't be answered: {wrong}.", "invalid_arguments", "bad_query"
+                f"The query can't be answered: {wrong}.", "invalid_arguments", BAD_QUERY
             )
     find = literal(wanted.pattern)
     if wanted.is_regex:
