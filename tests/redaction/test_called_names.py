@@ -98,6 +98,39 @@ def test_a_name_that_is_too_long_is_redacted_before_it_is_cut(tmp_path: Path) ->
     )
 
 
+QUOTED: tuple[tuple[str, str | None], ...] = (
+    ("list_tools", "bundle"),
+    ("search_tools", None),
+    ("call_tool", None),
+    ("read_artifact", "uri"),
+    ("search_artifact", "uri"),
+    ("repo.ripgrep", "pattern"),
+    ("docs.fetch", "url"),
+)
+"""Calls whose failure quotes the caller: the tool, and the argument (None: the argument's name)."""
+
+
+@pytest.mark.parametrize(("tool", "argument"), QUOTED)
+def test_no_message_quotes_a_secret_up_to_the_place_where_the_quote_is_cut(
+    tmp_path: Path, tool: str, argument: str | None
+) -> None:
+    tokens = (TOKENS["vault"], "key_" + "0f9e8d7c6b5a4938" * 8)
+    opening = "([" if tool == "repo.ripgrep" else ""
+    with Router.open(CONFIG, runs=tmp_path / "runs", workspace=tmp_path) as router:
+        for number, token in enumerate(tokens):
+            router.route_sync(step(run_id=f"r{number}"))
+            for before in range(0, 320, 12):
+                quoted = opening + "x" * before + " " * (before > 0) + token
+                arguments: dict[str, Any] = {argument or quoted: quoted, "pattern": quoted}
+                if argument is not None and tool not in ("search_artifact", "repo.ripgrep"):
+                    del arguments["pattern"]
+                assert not router.call_sync(f"r{number}", tool, arguments).text.startswith("{")
+    stored = [path.read_bytes() for path in tmp_path.rglob("*.jsonl")]
+    assert stored
+    for token in tokens:
+        assert not any(token[:24].encode() in part for part in stored)
+
+
 FIXED_FIELDS = (
     "run_id",
     "parent_run_id",

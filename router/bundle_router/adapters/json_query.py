@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from bundle_router.core.values.words import shorten
+
 MAX_STEPS: Final = 1_000_000
 """Maximum visits of a node of the expression: about a second and a half."""
 MAX_MADE: Final = 2_000_000
@@ -47,7 +49,7 @@ def query_json(expression: str, value: Any) -> Any:
     try:
         return Bounded().visit(jmespath.compile(expression).parsed, value)
     except JMESPathError as wrong:
-        raise ValueError(" ".join(str(wrong).split())[:300]) from None
+        raise ValueError(shorten(" ".join(str(wrong).split()), 300)) from None
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except (TypeError, AttributeError, KeyError, IndexError) as wrong:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from bundle_router.core.exposure.meta_tools.artifact_pages import Finder
 from bundle_router.core.results.shaping import MediaFacts
+from bundle_router.core.values.words import shorten
 from bundle_router.engine.reuse import ResultReuse
 from bundle_router.ports import (
     Clock,
@@ -28,12 +29,14 @@ if TYPE_CHECKING:
 
 def no_patterns(pattern: str) -> Finder:
     """Refuse a regular expression: no engine for them is installed."""
-    raise ValueError(f"regular expressions such as {pattern[:50]!r} are not searched for here")
+    raise ValueError(
+        f"regular expressions such as {shorten(pattern, 50)!r} are not searched for here"
+    )
 
 
 def no_queries(expression: str, value: Any) -> Any:
     """Refuse a query: no engine for them is installed."""
-    raise ValueError(f"queries such as {expression[:50]!r} are not answered here")
+    raise ValueError(f"queries such as {shorten(expression, 50)!r} are not answered here")
 
 
 @dataclass(frozen=True, slots=True)

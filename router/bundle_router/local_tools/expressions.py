@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from bundle_router.core.values import shorten
+
 MAX_BYTES: Final = 8 * 1024 * 1024
 """Maximum bytes of one expression, re2's own default."""
 _SHOWN: Final = 300
@@ -85,4 +87,4 @@ def _options(max_bytes: int, *, latin1: bool) -> Any:
 def _words(error: Exception) -> str:
     why = error.args[0] if error.args else "invalid"
     words = why.decode("utf-8", "replace") if isinstance(why, bytes) else str(why)
-    return words if len(words) <= _SHOWN else words[:_SHOWN] + "…"
+    return shorten(words, _SHOWN)

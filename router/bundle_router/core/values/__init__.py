@@ -76,6 +76,7 @@ from bundle_router.core.values.words import (
     Source,
     Trust,
     Verdict,
+    shorten,
 )
 
 __all__ = [
@@ -138,4 +139,5 @@ __all__ = [
     "ToolOutput",
     "Trust",
     "Verdict",
+    "shorten",
 ]

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from bundle_router.core.values.words import shorten
 from bundle_router.errors import RequestError, StorageError
 
 _ALWAYS: Final = ("uri", "sha256", "mime_type", "bytes", "role")
@@ -66,7 +67,7 @@ def check_digest(sha256: str) -> None:
     """Raise RequestError for an invalid digest."""
     if not SHA256.fullmatch(sha256):
         raise RequestError(
-            f"{sha256[:100]!r} is not an artifact's digest",
+            f"{shorten(sha256, 100)!r} is not an artifact's digest",
             advice="give the 64 lower-case hex digits behind 'artifact:sha256:'",
         )
 

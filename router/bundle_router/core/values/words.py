@@ -129,6 +129,19 @@ def shown_run_id(run_id: str, redact: Callable[[str], str]) -> str:
     return repr(redact(run_id)) if RUN_ID.fullmatch(run_id) is not None else "[an invalid id]"
 
 
+_LAST_WORD: Final = re.compile(r"[^\s\"'`,;|&?#/\\<>()\[\]{}]*\Z")
+
+
+def shorten(text: str, limit: int) -> str:
+    """Return a text for a message, at most `limit` characters and `…`.
+
+    No word is cut: what is left of half a secret is recognised by no rule of redaction.
+    """
+    if len(text) <= limit:
+        return text
+    return _LAST_WORD.sub("", text[:limit]) + "…"
+
+
 RUN_ID_ADVICE: Final = f"it must match {RUN_ID.pattern}"
 BUNDLE_ID: Final = re.compile(r"[a-z0-9][a-z0-9_-]*(?:\.[a-z0-9][a-z0-9_-]*)*")
 SERVER_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, urljoin
 
+from bundle_router.core.values import shorten
 from bundle_router.errors import ToolFailure
 
 MAX_URL: Final = 2048
@@ -124,7 +125,7 @@ def spell_host(text: str) -> str:
     """
     name = text.removesuffix(".").lower()
     if not name or len(name) > 253:
-        raise ValueError(f"its host {text[:80]!r} is empty or longer than 253 characters")
+        raise ValueError(f"its host {shorten(text, 80)!r} is empty or longer than 253 characters")
     labels = [_spell_label(label) for label in name.split(".")]
     if len(labels) < 2:
         raise ValueError(f"its host {text!r} has no dot; a full name is needed")
@@ -192,7 +193,7 @@ class HostList:
 
 
 def _invalid_url(text: str, why: str) -> ToolFailure:
-    return ToolFailure(f"{text[:200]!r} can't be fetched: {why}", code="invalid_url")
+    return ToolFailure(f"{shorten(text, 200)!r} can't be fetched: {why}", code="invalid_url")
 
 
 def _host_of(authority: str) -> str:
@@ -221,7 +222,7 @@ def _spell_unicode_label(label: str) -> str:
     # The standard library has IDNA 2003. A name that survives the round trip unchanged, and has no
     # digits but 0-9, means the same under IDNA 2008; all others are tricks of rule 3.
     if len(label) > 63 or any(char.isnumeric() and not char.isascii() for char in label):
-        raise ValueError(f"its host has the part {label[:80]!r}; write its xn-- form")
+        raise ValueError(f"its host has the part {shorten(label, 80)!r}; write its xn-- form")
     try:
         ascii_form = label.encode("idna").decode("ascii")
         back = ascii_form.encode("ascii").decode("idna")

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import BinaryIO, Final, Literal, Self
 
 from bundle_router.core.values import ToolContext
+from bundle_router.core.values.words import shorten
 from bundle_router.errors import ToolFailure
 from bundle_router.local_tools.descriptors import ClosedOnError, Opened
 from bundle_router.local_tools.repo.beneath import (
@@ -149,7 +150,7 @@ class Root:
         if b"\0" in raw:
             raise invalid(path, "it contains a NUL character")
         if len(raw) > MAX_PATH_BYTES:
-            raise invalid(path[:40] + "…", f"it has {len(raw)} bytes, more than {MAX_PATH_BYTES}")
+            raise invalid(shorten(path, 40), f"it has {len(raw)} bytes, more than {MAX_PATH_BYTES}")
         if path.startswith("/"):
             inside = [path[len(top) :] for top in self._tops if f"{path}/".startswith(f"{top}/")]
             if not inside:

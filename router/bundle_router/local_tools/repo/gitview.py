@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from bundle_router.core.values import ToolContext
+from bundle_router.core.values import ToolContext, shorten
 from bundle_router.errors import ToolFailure
 from bundle_router.local_tools.private_folders import private_folder
 from bundle_router.local_tools.repo.children import Child, Command, find_binary, output_of
@@ -387,4 +387,6 @@ def _git_failure(child: Child) -> ToolFailure:
     for sign, (code, message) in _EXPLAINED.items():
         if sign in words:
             return ToolFailure(message, code=code)
-    return ToolFailure(f"git failed (status {child.code}): {words[:500]}", code="git_failed")
+    return ToolFailure(
+        f"git failed (status {child.code}): {shorten(words, 500)}", code="git_failed"
+    )

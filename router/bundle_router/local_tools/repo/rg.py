@@ -26,7 +26,7 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from bundle_router.core.values import ToolContext
+from bundle_router.core.values import ToolContext, shorten
 from bundle_router.errors import ToolFailure
 from bundle_router.local_tools.descriptors import Opened
 from bundle_router.local_tools.repo import scanning
@@ -182,5 +182,5 @@ def _check_end(child: Child, query: Ripgrep) -> None:
     if "error parsing glob" in words or "glob" in words.partition(":")[0]:
         raise ToolFailure(f"{query.glob!r} is not a usable glob: {words}", code="bad_glob")
     raise bad_pattern(
-        words.partition(" Consider enabling")[0].partition(" error: ")[2] or words[:300]
+        words.partition(" Consider enabling")[0].partition(" error: ")[2] or shorten(words, 300)
     )

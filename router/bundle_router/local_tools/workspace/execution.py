@@ -23,6 +23,7 @@ from bundle_router.core.values import (
     Text,
     ToolContext,
     ToolOutput,
+    shorten,
 )
 from bundle_router.errors import ToolFailure
 from bundle_router.local_tools.descriptors import Opened
@@ -177,7 +178,7 @@ def _accept_arguments(rule: BinaryRule, args: tuple[str, ...]) -> grammar.Accept
 def _refusal(rule: BinaryRule, args: tuple[str, ...], refused: grammar.Refused) -> ToolFailure:
     shown = f"argument {refused.index + 1}"
     if 0 <= refused.index < len(args):
-        shown += f" {args[refused.index][:200]!a}"
+        shown += f" {shorten(args[refused.index], 200)!a}"
     allowed = "; ".join(grammar.usage(rule))
     return ToolFailure(
         f"{rule.name}: {shown}: {refused.why}", code="not_permitted", advice=f"permitted: {allowed}"

@@ -31,7 +31,15 @@ from typing import Final
 
 from pydantic import Field, model_validator
 
-from bundle_router.core.values import Data, Frozen, LocalTool, Text, ToolContext, ToolOutput
+from bundle_router.core.values import (
+    Data,
+    Frozen,
+    LocalTool,
+    Text,
+    ToolContext,
+    ToolOutput,
+    shorten,
+)
 from bundle_router.errors import ToolFailure
 from bundle_router.local_tools.descriptors import Opened
 from bundle_router.local_tools.repo.beneath import PATH_ONLY
@@ -122,10 +130,12 @@ def _check_name(relative: str, name: str, *, asked: str) -> None:
         raise ToolFailure(f"{relative!r} does not name a file", code="invalid_path")
     if len(parts) > MAX_DEPTH:
         raise ToolFailure(
-            f"{relative[:200]!r} is more than {MAX_DEPTH} folders deep", code="invalid_path"
+            f"{shorten(relative, 200)!r} is more than {MAX_DEPTH} folders deep", code="invalid_path"
         )
     if any(ord(character) < 32 or ord(character) == 127 for character in relative):
-        raise ToolFailure(f"{relative[:200]!a} contains a control character", code="invalid_path")
+        raise ToolFailure(
+            f"{shorten(relative, 200)!a} contains a control character", code="invalid_path"
+        )
 
 
 def _refuse_marks(

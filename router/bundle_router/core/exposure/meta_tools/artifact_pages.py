@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from bundle_router.core.exposure.meta_tools.coercion import ReadArtifact, SearchArtifact
 from bundle_router.core.results.shaping.shaped import MediaFacts
+from bundle_router.core.values.words import shorten
 
 MAX_HITS: Final = 50
 MAX_LINE: Final = 400
@@ -134,7 +135,7 @@ def search_lines(wanted: SearchArtifact, text: str, find: Finder, cap: int) -> s
                 room -= len(body) + 8 if near not in shown else 0
                 shown[near] = f"{near}{mark} {body}"
     if not hits:
-        return f"[{wanted.pattern[:100]!r} is nowhere in its {len(lines):,} lines]"
+        return f"[{shorten(wanted.pattern, 100)!r} is nowhere in its {len(lines):,} lines]"
     body = _join_lines(shown)
     if hits <= MAX_HITS and room > 0:
         limit_text = ""

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 
 from bundle_router.core.exposure.meta_tools.definitions import meta_schema
 from bundle_router.core.values.canonical import encode
+from bundle_router.core.values.words import shorten
 
 Unit = Literal["chars", "lines", "bytes"]
 UNITS: Final[tuple[Unit, ...]] = ("chars", "lines", "bytes")
@@ -117,7 +118,7 @@ def parse(tool: str, arguments: Any) -> Wanted:
         known = meta_schema(tool)["properties"]
         for name in arguments:
             if name not in known:
-                raise _Wrong(f"there is no argument {str(name)[:80]!r}")
+                raise _Wrong(f"there is no argument {shorten(str(name), 80)!r}")
         return _READERS[tool](arguments)
     except _Wrong as wrong:
         return Malformed(
@@ -177,7 +178,8 @@ def _artifact(arguments: Mapping[str, Any]) -> str:
     found = _ARTIFACT.fullmatch(uri)
     if found is None:
         raise _Wrong(
-            f"{uri[:100]!r} is not an artifact: write 'artifact:sha256:' and its 64 hex digits"
+            f"{shorten(uri, 100)!r} is not an artifact: write 'artifact:sha256:' and its 64 hex"
+            " digits"
         )
     return found[1]
 

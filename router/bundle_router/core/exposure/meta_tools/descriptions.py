@@ -15,6 +15,7 @@ from bundle_router.core.exposure.meta_tools.signatures import one_line, signatur
 from bundle_router.core.exposure.placements import Placement
 from bundle_router.core.exposure.stubs import functions
 from bundle_router.core.values import MODES, Mode
+from bundle_router.core.values.words import shorten
 
 ANSWER_CHARS: Final = 2_000
 """Maximum characters of one search answer, about 500 tokens; the best result may fill it."""
@@ -185,7 +186,7 @@ def list_bundle(visible: VisibleTools, id_: str) -> MetaAnswer:
         bundle_tools = []
     if not bundle_tools:
         return MetaAnswer(
-            f"There is no bundle {id_[:100]!r} here. list_tools without a name lists them."
+            f"There is no bundle {shorten(id_, 100)!r} here. list_tools without a name lists them."
         )
     rows = []
     for tool in bundle_tools[:PAGE]:
