@@ -128,6 +128,27 @@ def test_no_head_label_index_or_token_file_that_is_a_hard_link_is_written_to(
     ]
 
 
+@pytest.mark.parametrize("name", ["index.sqlite", ".index.sqlite"])
+@pytest.mark.parametrize("ending", ["-wal", "-shm", "-journal"])
+@pytest.mark.parametrize("is_there", [True, False], ids=["beside an index", "before there is one"])
+def test_what_sqlite_writes_beside_an_index_is_no_hard_link_either(
+    tmp_path: Path, name: str, ending: str, is_there: bool
+) -> None:
+    with open_router(tmp_path) as router:
+        use(router)
+    runs = tmp_path / "runs"
+    list_and_index = (["runs", "list"], ["runs", "stats"], ["runs", "index"])
+    for words in list_and_index if is_there else ():
+        assert main([*words, "--runs", str(runs)]) == 0
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_bytes(b"precious\n")
+    (runs / f"{name}{ending}").unlink(missing_ok=True)
+    os.link(elsewhere, runs / f"{name}{ending}")
+    for words in list_and_index:
+        main([*words, "--runs", str(runs)])
+    assert elsewhere.read_bytes() == b"precious\n"
+
+
 def test_artifacts_that_runs_share_as_hard_links_are_read_and_shared_on(tmp_path: Path) -> None:
     with open_router(tmp_path) as router:
         use(router, 2_000)

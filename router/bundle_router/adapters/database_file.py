@@ -9,6 +9,7 @@ Rules:
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import time
@@ -18,18 +19,23 @@ from typing import Final
 from bundle_router.local_tools.descriptors import refuse_links
 
 RETRY_S: Final = 0.005
+WRITTEN_BESIDE: Final = ("-wal", "-shm", "-journal")
+"""Endings of the files that SQLite writes beside a database, and overwrites where they exist."""
 
 
 def create_private(path: str | Path) -> None:
     """Create the file, empty and readable by its owner alone, unless it exists.
 
-    Raises OSError, also for a hard link.
+    Raises OSError, also where it is a hard link, or what SQLite writes beside it is one.
     """
     real_path = os.path.realpath(path)
     try:
         os.close(os.open(real_path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
     except FileExistsError:
         refuse_links(Path(path).name, Path(real_path).stat())
+    for ending in WRITTEN_BESIDE:
+        with contextlib.suppress(FileNotFoundError):
+            refuse_links(Path(path).name + ending, Path(real_path + ending).stat())
 
 
 def use_wal(connection: sqlite3.Connection, wait_s: float) -> None:
