@@ -210,10 +210,21 @@ def test_another_name_of_a_file_of_credentials_is_no_way_around(
     (repository / "src" / "hard").hardlink_to(repository / ".env.production")
     (repository / "deploy" / "hard").hardlink_to(repository / "deploy" / "prod.env")
     (repository / "utf16").write_bytes(KEY.encode("utf-16"))
-    names = ("link", "hard", "src/hard", "deploy/hard", "utf16", "./src/../.env")
+    (repository / "ours").mkdir()
+    for name in ("production.txt", "credentials"):
+        (repository / "ours" / name).write_text(f"STRIPE={CANARY}\n")
+    (repository / "deep" / ".env").symlink_to("../ours/production.txt")
+    (repository / "deep" / ".aws").symlink_to("../ours")
+    linked = ("link", "hard", "src/hard", "deploy/hard", "deep/.env")
+    names = (*linked, "deep/.aws/credentials", "utf16", "./src/../.env")
     with Opened(tmp_path, repository) as opened:
         codes = {name: opened.call("repo.read_file", path=name).code for name in names}
+        printed = {
+            name: CANARY in opened.call("workspace.exec", binary="cat", args=[name]).text
+            for name in linked
+        }
     assert codes == dict.fromkeys(names, "credentials")
+    assert printed == dict.fromkeys(linked, False)
 
 
 TOKENS = {

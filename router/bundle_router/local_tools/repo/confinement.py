@@ -23,8 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import BinaryIO, Final, Literal, Self
 
-from bundle_router.core.values import ToolContext
-from bundle_router.core.values.words import shorten
+from bundle_router.core.values import ToolContext, shorten
 from bundle_router.errors import ToolFailure
 from bundle_router.local_tools.descriptors import ClosedOnError, Opened
 from bundle_router.local_tools.repo.beneath import (
@@ -192,12 +191,14 @@ class Root:
         return file
 
     def _is_credential(self, file: BinaryIO, path: str) -> bool:
-        """Return whether a file holds credentials: by its real path, by another name of it at the
-        top or in its own folder, or by a private key in it.
+        """Return whether a file holds credentials: by its real path, by the one that was asked for
+        (`.env` may be a link), by another name of it at the top or in its own folder, or by a
+        private key in it.
         """
         fd = file.fileno()
-        real_path = self.real_path(fd, self.relative(path))
-        if is_credential_file(real_path):
+        asked = self.relative(path)
+        real_path = self.real_path(fd, asked)
+        if is_credential_file(real_path) or is_credential_file(f"{self.path}/{asked}"):
             return True
         info = os.fstat(fd)
         if info.st_nlink > 1 and self._has_credential_name(info, os.path.dirname(real_path)):  # noqa: PTH120 - text

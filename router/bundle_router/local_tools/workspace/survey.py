@@ -14,7 +14,7 @@ import os
 import stat
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -87,7 +87,10 @@ def survey(top: str, leave_out: Collection[str], *, git_objects: bool = False) -
             if info.st_nlink > 1:
                 one = linked.setdefault(_identity(info), LinkedFile(info.st_nlink))
                 one.paths.append(entry.path)
-        elif not entry.is_symlink():
+        elif entry.is_symlink():
+            if is_credential_file(entry.path):
+                found.credentials += _target_inside(entry.path, top)
+        else:
             mode = entry.stat(follow_symlinks=False).st_mode
             found.sockets += (
                 [Path(entry.path)] if stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode) else []
@@ -95,6 +98,7 @@ def survey(top: str, leave_out: Collection[str], *, git_objects: bool = False) -
         if number > MAX_ENTRIES:
             found.complete = False
             break
+    found.credentials += _other_names(found.credentials, linked.values())
     if linked:
         code = linked_code(tuple(sys.path), Path(top).stat().st_dev)
         found.router_code = [
@@ -102,6 +106,24 @@ def survey(top: str, leave_out: Collection[str], *, git_objects: bool = False) -
         ]
         found.linked = list(linked.values())
     return found
+
+
+def _target_inside(link: str, top: str) -> list[Path]:
+    """Return the file in the folder `top` that a link leads to, if it leads to one."""
+    target = Path(link).resolve()
+    return [target] if target.is_relative_to(top) and target.is_file() else []
+
+
+def _other_names(named: Collection[Path], linked: Iterable[LinkedFile]) -> list[Path]:
+    """Return the further names of these files, which may be any."""
+    known = frozenset(map(str, named))
+    return [
+        Path(path)
+        for one in linked
+        if not known.isdisjoint(one.paths)
+        for path in one.paths
+        if path not in known
+    ]
 
 
 @lru_cache(maxsize=4)
