@@ -131,7 +131,7 @@ def test_the_wheel_holds_the_data_that_modules_read(tmp_path: Path) -> None:
     }
     assert {
         f"bundle_router/core/{name}.toml"
-        for name in ("search/word_lists", "tools/warning_light/vocabulary")
+        for name in ("search/word_lists", "servers/warning_light/vocabulary")
     } <= data
     with zipfile.ZipFile(wheel) as packed:
         assert data - {*packed.namelist()} == set()
