@@ -15,7 +15,7 @@ from bundle_router.core.catalog import TRANSPORT_KEYS, Server
 from bundle_router.core.servers.admission import VolatileError, admit
 from bundle_router.core.servers.pins.compare import compare, report_lines
 from bundle_router.core.servers.pins.file import pins_from_text, pins_to_text
-from bundle_router.core.servers.pins.reviewed import Pins, approve
+from bundle_router.core.servers.pins.reviewed import Approval, Pins, approve
 from bundle_router.core.servers.pins.usable import UsableCards, drifted_among, usable
 from bundle_router.core.servers.warning_light import Neighbourhood
 from bundle_router.core.servers.warning_light.inspect import lights
@@ -360,7 +360,8 @@ TAMPERED: dict[str, Callable[[dict[str, Any]], object]] = {
     "a volatile path that is none": lambda v: v.update(volatile=["x"]),
     "a name beside another's text": lambda v: v["tools"][0].update(tool="other"),
     "a tool twice": lambda v: v["tools"].append(v["tools"][0]),
-    "an unknown key": lambda v: v.update(extra=1),
+    "an unknown key of the origin": lambda v: v["origin"].update(extra="1"),
+    "an approval without a time": lambda v: v["tools"][0].update(approved={"by": "ann"}),
     "a server that is none": lambda v: v.update(server="../x"),
     "the version": lambda v: v.update(schema="bundle-router.pins/9"),
 }
@@ -373,6 +374,40 @@ def test_a_file_edited_by_hand_is_refused(
     text = pins_to_text(approved(server, definitions))
     with pytest.raises(CorruptPins):
         pins_from_text(_edited(text, TAMPERED[what]), "mail.json")
+
+
+LATER: dict[str, Callable[[dict[str, Any]], object]] = {
+    "a key of the file": lambda v: v.update(extra=1),
+    "a key of a pin": lambda v: v["tools"][0].update(extra={"a": 1}),
+    "a key of an approval": lambda v: v["tools"][0].update(
+        approved={"at": "2026-11-28T20:00:00+00:00", "by": "ann", "ticket": "T-1"}
+    ),
+}
+"""What a later version may have added to a file: an earlier one reads the rest."""
+
+
+@pytest.mark.parametrize("what", LATER)
+def test_what_a_later_version_added_is_ignored(
+    server: Server, definitions: Definitions, what: str
+) -> None:
+    pins = approved(server, definitions)
+    assert pins_from_text(_edited(pins_to_text(pins), LATER[what]), "mail.json") == pins
+
+
+def test_a_pin_says_who_approved_it_and_when_and_keeps_it_while_it_is_the_same(
+    server: Server, definitions: Definitions
+) -> None:
+    first = Approval("2026-11-01T08:00:00+00:00", "ann")
+    later = Approval("2026-11-28T20:00:00+00:00", "bob")
+    before = approve(server, admit(server, definitions, INSTRUCTIONS), approval=first)
+    before = pins_from_text(pins_to_text(before), "mail.json")
+    assert {pin.approval for pin in before.pins} == {first}
+
+    changed = [{**definitions[0], "description": "Something else."}, *definitions[1:]]
+    after = approve(server, admit(server, changed, INSTRUCTIONS), before, approval=later)
+    by_tool = {pin.tool: pin.approval for pin in after.pins}
+    assert by_tool[definitions[0]["name"]] == later
+    assert {by_tool[row["name"]] for row in definitions[1:]} == {first}
 
 
 @pytest.mark.parametrize(

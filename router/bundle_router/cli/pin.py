@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import getpass
 import sys
 from contextlib import nullcontext
+from datetime import UTC, datetime
 from pathlib import Path
 
 from bundle_router.cli.importing import append_texts
@@ -12,7 +14,7 @@ from bundle_router.cli.local import local_servers
 from bundle_router.cli.output import counted, print_json, progress, say
 from bundle_router.cli.shared_arguments import add_config, add_development, add_json, config_folder
 from bundle_router.core.catalog import Catalog
-from bundle_router.core.servers.pins.reviewed import approve
+from bundle_router.core.servers.pins.reviewed import Approval, approve
 from bundle_router.errors import RequestError
 from bundle_router.review.imports import bundle_text
 from bundle_router.review.unrouted import unpickable_line
@@ -35,6 +37,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--full", action="store_true", help="print the whole text of what was not reviewed"
+    )
+    parser.add_argument(
+        "--by", metavar="NAME", help="who approves, for the pin file (default: this user's name)"
     )
     add_development(parser)
     add_config(parser)
@@ -72,7 +77,9 @@ def run(arguments: argparse.Namespace) -> int:
                 continue
             if row.admitted is not None and not row.clean and _ask_approval(row, arguments):
                 with files.unchanged(row.server.name, row.pins):
-                    approved = approve(row.server, row.admitted, row.pins, arguments.tool)
+                    approved = approve(
+                        row.server, row.admitted, row.pins, arguments.tool, _approval(arguments.by)
+                    )
                     written[row.server.name] = str(files.write(approved))
                 if not arguments.json:
                     say(f"{row.server.name}: pinned in {written[row.server.name]}")
@@ -136,6 +143,16 @@ def _first_bundle(
     say(f"added to {path}:" if arguments.write else offer)
     for line in text.splitlines():
         say(f"  {line}")
+
+
+def _approval(name: str | None) -> Approval:
+    """Return who approves now: `name`, or this user's name where none is given."""
+    if name is None:
+        try:
+            name = getpass.getuser()
+        except (KeyError, OSError):  # a user without a name, as in containers
+            name = ""
+    return Approval(datetime.now(UTC).isoformat(timespec="seconds"), name[:200])
 
 
 def _ask_approval(row: Review, arguments: argparse.Namespace) -> bool:

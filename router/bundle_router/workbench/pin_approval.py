@@ -96,7 +96,7 @@ class PinApproval:
         Raises DefinitionsChanged, RequestError, StorageError.
         """
         from bundle_router.adapters.config_journal import append_change
-        from bundle_router.core.servers.pins.reviewed import approve
+        from bundle_router.core.servers.pins.reviewed import Approval, approve
 
         shown = self.review(name)
         found = shown.review
@@ -107,7 +107,8 @@ class PinApproval:
                 f"server {name!r} lists something else now than was shown",
                 advice="read the difference again",
             )
-        pins = approve(found.server, found.admitted, found.pins, only)
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        pins = approve(found.server, found.admitted, found.pins, only, Approval(now, by))
         files = open_pins(self._config)
         with files.unchanged(name, found.pins):
             if self._config is not None:
@@ -118,7 +119,6 @@ class PinApproval:
                     if c.kind != "unchanged" and (only is None or c.tool in only)
                 )
                 revision = read_catalog(self._config, self._local)[0].revision
-                now = datetime.now(UTC).isoformat(timespec="seconds")
                 append_change(
                     Path(self._config),
                     ConfigChange(

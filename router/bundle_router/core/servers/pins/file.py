@@ -2,6 +2,10 @@
 
 ASCII only, so that invisible characters show as `\\u202e` in every editor and diff; one key a line;
 tools by name.
+
+How it grows: a reader ignores keys that it does not know, of the file and of a pin, so a later
+version may add some. What an earlier reader must not ignore raises the schema's number. An origin
+and a definition are read in full or not at all.
 """
 
 from __future__ import annotations
@@ -9,11 +13,11 @@ from __future__ import annotations
 import json
 from typing import Any, Final, Literal
 
-from pydantic import Field, StrictBool, StrictInt, ValidationError
+from pydantic import ConfigDict, Field, StrictBool, StrictInt, ValidationError
 
 from bundle_router.core.servers.admission import VolatileError, identity, volatile_paths
 from bundle_router.core.servers.admission.admitted import DefinitionLimits, beyond_bounds
-from bundle_router.core.servers.pins.reviewed import Origin, Pin, Pins
+from bundle_router.core.servers.pins.reviewed import Approval, Origin, Pin, Pins
 from bundle_router.core.values import SERVER_NAME, TOOL_NAME, Frozen
 from bundle_router.core.values.canonical import encode
 from bundle_router.errors import CorruptPins
@@ -22,15 +26,27 @@ SCHEMA: Final = "bundle-router.pins/1"
 _BOUNDS: Final = DefinitionLimits()
 
 
+class _WrittenApproval(Frozen):
+    model_config = ConfigDict(extra="ignore")
+
+    at: str = Field(max_length=40)
+    by: str = Field(max_length=200)
+
+
 class _WrittenPin(Frozen):
+    model_config = ConfigDict(extra="ignore")
+
     tool: str = Field(pattern=f"^(?:{TOOL_NAME.pattern})$")
     sha256: str = Field(pattern=r"^sha256:[0-9a-f]{64}$")
     tokens: StrictInt = Field(ge=0)
     counted: StrictBool = True
     definition: dict[str, Any]
+    approved: _WrittenApproval | None = None
 
 
 class _WrittenPins(Frozen):
+    model_config = ConfigDict(extra="ignore")
+
     schema_: Literal["bundle-router.pins/1"] = Field(alias="schema")
     server: str = Field(pattern=f"^(?:{SERVER_NAME.pattern})$")
     origin: Origin
@@ -48,18 +64,21 @@ def pins_to_text(pins: Pins) -> str:
         "origin": {name: value for name, value in origin.items() if value},
         "volatile": list(pins.volatile),
         "instructions": pins.instructions,
-        "tools": [
-            {
-                "tool": pin.tool,
-                "sha256": pin.sha256,
-                "tokens": pin.tokens,
-                "counted": pin.counted,
-                "definition": json.loads(pin.definition),
-            }
-            for pin in sorted(pins.pins, key=lambda pin: pin.tool)
-        ],
+        "tools": [_written_pin(pin) for pin in sorted(pins.pins, key=lambda pin: pin.tool)],
     }
     return json.dumps(written, indent=1, ensure_ascii=True, allow_nan=False) + "\n"
+
+
+def _written_pin(pin: Pin) -> dict[str, Any]:
+    written = {
+        "tool": pin.tool,
+        "sha256": pin.sha256,
+        "tokens": pin.tokens,
+        "counted": pin.counted,
+    }
+    if pin.approval is not None:
+        written["approved"] = {"at": pin.approval.at, "by": pin.approval.by}
+    return {**written, "definition": json.loads(pin.definition)}
 
 
 def pins_from_text(text: str, name: str) -> Pins:
@@ -96,7 +115,11 @@ def _check_pin(row: _WrittenPin, written: _WrittenPins, name: str) -> Pin:
         raise _corrupt_pins(name, str(wrong)) from None
     if digest != row.sha256:
         raise _corrupt_pins(name, f"the text of {row.tool!r} is not what its digest was made of")
-    return Pin(row.tool, row.sha256, encode(row.definition), row.tokens, row.counted)
+    approval = None
+    if row.approved is not None:
+        approval = Approval(row.approved.at, row.approved.by)
+    definition = encode(row.definition)
+    return Pin(row.tool, row.sha256, definition, row.tokens, row.counted, approval)
 
 
 def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

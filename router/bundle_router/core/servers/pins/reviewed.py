@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -47,14 +47,28 @@ def origin_of(server: Server) -> Origin:
 
 
 @dataclass(frozen=True, slots=True)
+class Approval:
+    """Who approved a definition, and when."""
+
+    at: str
+    """RFC 3339, UTC, to the second."""
+    by: str
+    """The name that was given, or of the user of the machine; it proves nothing."""
+
+
+@dataclass(frozen=True, slots=True)
 class Pin:
-    """One reviewed tool. `definition` is the canonical JSON of the original definition."""
+    """One reviewed tool."""
 
     tool: str
     sha256: str
     definition: str
+    """The canonical JSON of the original definition."""
     tokens: int
     counted: bool = True
+    """False where `tokens` is estimated from the length."""
+    approval: Approval | None = field(default=None, compare=False)
+    """None in files of earlier versions."""
 
 
 @dataclass(frozen=True)
@@ -97,14 +111,24 @@ def approve(
     admitted: Admitted,
     previous: Pins | None = None,
     only: Collection[str] | None = None,
+    approval: Approval | None = None,
 ) -> Pins:
     """Return pins that record the present definitions as reviewed.
 
-    `only` approves those tools and keeps all others.
+    `only` approves those tools and keeps all others. A definition that was approved before, and is
+    the same, keeps that approval.
 
     Raises RequestError if `only` names a tool that the server does not have, or if something
     changed that concerns all tools, which can't be approved in part.
     """
+    earlier = {pin.tool: pin for pin in previous.pins} if previous is not None else {}
+
+    def approval_of(tool: str, sha256: str) -> Approval | None:
+        pin = earlier.get(tool)
+        if pin is not None and pin.sha256 == sha256 and pin.approval is not None:
+            return pin.approval
+        return approval
+
     fresh = Pins(
         server=server.name,
         origin=origin_of(server),
@@ -116,6 +140,7 @@ def approve(
                 tool.definition,
                 tool.card.tokens,
                 tool.card.counted,
+                approval_of(tool.card.tool, tool.card.sha256),
             )
             for tool in admitted.tools
         ),
