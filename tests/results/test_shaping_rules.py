@@ -381,3 +381,15 @@ def test_a_failure_dressed_as_success_is_flagged_and_left_as_it_is(
     assert result.flags == (("looks_like_error",) if flagged else ())
     if isinstance(block, Text):
         assert result.text == block.text
+
+
+def test_a_cut_within_a_line_goes_through_no_word() -> None:
+    token = "hvs." + "4nT9xV2mK4pL8nR3" * 6
+    seen = set()
+    for before in range(0, 2_000, 7):
+        line = f"{'word ' * 400}"[:before] + f" {token} " + "word " * 400
+        text = shaped(Text(line), max_chars=1_500).text
+        seen.add(token in text)
+        assert token[:9] not in text.replace(token, "")
+        assert token[-9:] not in text.replace(token, "")
+    assert seen == {True, False}

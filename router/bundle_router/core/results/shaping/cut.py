@@ -20,6 +20,9 @@ line).
 _SEARCHED: Final = 4
 """Levels of a JSON value that are searched for its largest array."""
 _REFERENCE: Final = re.compile(r"\[artifact artifact:sha256:[0-9a-f]{64}[^\[\]\n]{0,400}\]")
+_LONG_WORD: Final = 1_000
+_BETWEEN_WORDS: Final = ' \t,"'
+"""Where a line is cut: of a secret that is cut in two, no rule would recognise the halves."""
 _ESCAPE: Final = re.compile(r"\\u[0-9a-f]{0,4}\Z")
 
 
@@ -122,21 +125,28 @@ def _with_items(value: Any, path: Sequence[str], items: list[Any]) -> Any:
 
 
 def _cut_before(text: str, at: int) -> int:
-    """Return a position at or before `at`: after a line end if one is in the second half, never
-    inside a reference.
+    """Return a position at or before `at`: after a line end if one is in the second half, else
+    between words; never inside a reference.
     """
     at = _edge_outside(text, at, before=True)
     line_end = text.rfind("\n", at // 2, at)
     if line_end >= 0:
         return line_end + 1
+    word_end = max(text.rfind(space, max(at // 2, at - _LONG_WORD), at) for space in _BETWEEN_WORDS)
+    if word_end >= 0:
+        return word_end + 1
     return at - len(partial[0]) if (partial := _ESCAPE.search(text[max(0, at - 6) : at])) else at
 
 
 def _cut_after(text: str, at: int) -> int:
     """Return such a position for the start of the tail: at or after `at`."""
     at = _edge_outside(text, at, before=False)
-    line_end = text.find("\n", at - 1 if at else 0, at + (len(text) - at) // 2)
-    return line_end + 1 if line_end >= 0 else at
+    half = at + (len(text) - at) // 2
+    line_end = text.find("\n", at - 1 if at else 0, half)
+    if line_end >= 0:
+        return line_end + 1
+    places = [text.find(space, at, min(half, at + _LONG_WORD)) for space in _BETWEEN_WORDS]
+    return min((place for place in places if place >= 0), default=at)
 
 
 def _edge_outside(text: str, at: int, *, before: bool) -> int:
