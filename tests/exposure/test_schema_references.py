@@ -23,6 +23,7 @@ REFERENCES: dict[str, tuple[str, dict[str, Any]]] = {
     "a name with a slash": ("#/$defs/a~1b", {"$defs": {"a/b": TARGET}}),
     "a name with a tilde": ("#/$defs/a~0b", {"$defs": {"a~b": TARGET}}),
     "a name with a space": ("#/$defs/a%20b", {"$defs": {"a b": TARGET}}),
+    "a slash in per cent": ("#/%24defs/a%2Fb", {"$defs": {"a": {"b": TARGET}}}),
     "an anchor": ("#b64", {"$defs": {"a": {**TARGET, "$anchor": "b64"}}}),
     "an anchor of draft 7": ("#b64", {"definitions": {"a": {**TARGET, "$id": "#b64"}}}),
     "an item of a list": ("#/$defs/a/anyOf/1", {"$defs": {"a": {"anyOf": [{}, TARGET]}}}),

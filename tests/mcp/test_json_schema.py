@@ -27,6 +27,7 @@ from bundle_router.adapters.json_schema import (
 )
 from bundle_router.core.catalog import Server
 from bundle_router.core.servers.admission import admit
+from bundle_router.core.values.schema_tree import schema_at
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -741,6 +742,78 @@ def _doubling_list() -> Any:
     for _ in range(100):
         value = [value, value]
     return value
+
+
+NULL = {"type": "null"}
+AMBIGUOUS: dict[str, tuple[str, dict[str, Any]]] = {
+    # A reference, which leads to `NULL` by one reading, and to a schema for all values by another.
+    "two anchors of one name": (
+        "#x",
+        {"$ref": "#x", "$defs": {"a": {"$anchor": "x"}, "b": {"$anchor": "x", **NULL}}},
+    ),
+    "two anchors of one name, the other way round": (
+        "#x",
+        {"$ref": "#x", "$defs": {"b": {"$anchor": "x", **NULL}, "a": {"$anchor": "x"}}},
+    ),
+    "two anchors of one name in draft 7": (
+        "#x",
+        {
+            "$schema": D7,
+            "allOf": [{"$ref": "#x"}],
+            "definitions": {"a": {"$id": "#x"}, "b": {"$id": "#x", **NULL}},
+        },
+    ),
+    "an address of its own": (
+        "#/$defs/e",
+        {
+            "allOf": [{"$id": "http://x/", "$ref": "#/$defs/e", "$defs": {"e": NULL}}],
+            "$defs": {"e": {}},
+        },
+    ),
+    "an address of its own in draft 4": (
+        "#/definitions/e",
+        {
+            "$schema": D4,
+            "allOf": [
+                {
+                    "id": "http://x/",
+                    "allOf": [{"$ref": "#/definitions/e"}],
+                    "definitions": {"e": NULL},
+                }
+            ],
+            "definitions": {"e": {}},
+        },
+    ),
+    "a slash in per cent": (
+        "#/$defs/a%2Fb",
+        {"$ref": "#/$defs/a%2Fb", "$defs": {"a/b": {}, "a": {"b": NULL}}},
+    ),
+    "a tilde twice": (
+        "#/$defs/a~01b",
+        {"$ref": "#/$defs/a~01b", "$defs": {"a~1b": {}, "a/b": NULL}},
+    ),
+    "an index with a zero": (
+        "#/$defs/e/anyOf/01",
+        {"$ref": "#/$defs/e/anyOf/01", "$defs": {"e": {"anyOf": [NULL, {}]}}},
+    ),
+}
+
+
+@pytest.mark.parametrize(("reference", "schema"), AMBIGUOUS.values(), ids=AMBIGUOUS)
+def test_the_library_follows_no_reference_elsewhere_than_its_work_was_measured(
+    reference: str, schema: dict[str, Any]
+) -> None:
+    measured = schema_at(schema, reference)
+    try:
+        fitting = JsonSchema(schema).problems(5) == []
+    except Unchecked:
+        return
+    assert fitting is ("type" not in measured)
+
+
+def test_a_large_schema_is_left_to_the_server_though_most_of_it_is_never_applied() -> None:
+    unused = {f"d{index}": {"type": "string"} for index in range(9_000)}
+    assert unchecked_reason({"type": "object", "$defs": unused}) == "its schema is too large"
 
 
 ODD_VALUES: dict[str, Any] = {

@@ -178,8 +178,9 @@ def _prepared(schema: dict[str, Any]) -> dict[str, Any]:
     """
     made = {key: value for key, value in schema.items() if key not in _ANNOTATIONS}
     made.pop("$schema", None)
-    if not str(made.get("$id", "#")).startswith("#"):
-        del made["$id"]
+    for key in ("$id", "id"):  # references inside the schema would be read relative to them
+        if isinstance(made.get(key), str) and not made[key].startswith("#"):
+            del made[key]
     properties, required = made.get("properties"), made.get("required")
     if isinstance(properties, dict) and isinstance(required, list):
         made["required"] = [name for name in required if not _has_default(properties.get(name))]

@@ -13,15 +13,26 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
 
-from bundle_router.core.values.schema_tree import SAME_VALUE, anchors_in, subschemas, target_of
+from bundle_router.core.values.schema_tree import (
+    SAME_VALUE,
+    all_schemas,
+    anchor_names,
+    anchors_in,
+    subschemas,
+    target_of,
+)
 
 MAX_VALUE_DEPTH: Final = 128
 MAX_SCHEMAS: Final = 5_000
 """Maximum schemas with every reference written out: compiling them takes up to 60 ms."""
+MAX_SCHEMA_VALUES: Final = 10_000
+"""Maximum values in a schema, those included that are never applied: they are compiled too."""
 MAX_PATTERN_PIECES: Final = 5_000
 """Maximum size of all patterns together: compiling them takes up to 60 ms."""
 MAX_BITS: Final = 256
@@ -149,6 +160,10 @@ class LevelSize(NamedTuple):
 def work_of(root: Mapping[str, Any]) -> Work:
     """Return the work of checking a value against the schema. Raises Unchecked."""
     try:
+        sizes_of(root, MAX_SCHEMA_VALUES)
+    except Unchecked:
+        raise Unchecked("its schema is too large") from None
+    try:
         return _Works(root).of(root)
     except RecursionError:
         raise Unchecked("its schema is nested too deep") from None
@@ -252,6 +267,9 @@ class _Works:
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
+        names = Counter(name for schema in all_schemas(root) for name in anchor_names(schema))
+        # The library may follow another one of several than is measured here.
+        self._ambiguous = {name for name, count in names.items() if count > 1}
         self._anchors = anchors_in(root)
         self._done: dict[int, tuple[Work, int]] = {}
         self._open: set[int] = set()
@@ -304,9 +322,12 @@ class _Works:
         for place, inner in subschemas(schema):
             yield str(place[0]), inner
         if "$ref" in schema:
-            target = target_of(self._root, self._anchors, str(schema["$ref"]))
+            reference = str(schema["$ref"])
+            target = target_of(self._root, self._anchors, reference)
             if target is None:
                 raise Unchecked("its schema refers to nothing")
+            if unquote(reference[1:]) in self._ambiguous:
+                raise Unchecked("its schema has two anchors of one name")
             yield "$ref", target
 
     def _own(self, schema: Mapping[str, Any]) -> LevelWork:

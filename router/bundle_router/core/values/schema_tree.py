@@ -96,8 +96,8 @@ def target_of(root: Mapping[str, Any], anchors: Mapping[str, Any], ref: str) -> 
     if not ref.startswith("#/"):
         return anchors.get(unquote(ref[1:])) if ref.startswith("#") else None
     value: Any = root
-    for raw in ref[2:].split("/"):
-        part = unquote(raw).replace("~1", "/").replace("~0", "~")
+    for escaped in unquote(ref[2:]).split("/"):
+        part = escaped.replace("~1", "/").replace("~0", "~")
         if isinstance(value, Mapping) and part in value:
             value = value[part]
         elif (
@@ -123,16 +123,22 @@ def schema_at(root: Mapping[str, Any], reference: object) -> Any:
 
 
 def anchors_in(root: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schemas in a schema that have an anchor, by its name."""
+    """Return the schemas in a schema that have an anchor, by its name; the first of several."""
     found: dict[str, Any] = {}
+    for schema in all_schemas(root):
+        for name in anchor_names(schema):
+            found.setdefault(name, schema)
+    return found
+
+
+def all_schemas(root: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a schema and all schemas in it, in the order in which they are written."""
     waiting: list[Any] = [root]
     while waiting:
         schema = waiting.pop()
         if isinstance(schema, dict):
-            for name in anchor_names(schema):
-                found.setdefault(name, schema)
+            yield schema
             waiting.extend(inner for _, inner in reversed(list(subschemas(schema))))
-    return found
 
 
 def anchor_names(schema: Mapping[str, Any]) -> Iterator[str]:
