@@ -30,7 +30,7 @@ from bundle_router.local_tools.workspace.router_code import (
 from bundle_router.local_tools.workspace.writing import WriteFileArguments, write_file
 
 REPOSITORY = Path(__file__).parents[3]
-NO_MOUNTS = tuple(name for name in FACILITIES if name != "mounts")
+WITHOUT_BUBBLEWRAP = FACILITIES[1:]
 
 
 def refusal(workspace: Path, path: str, content: str = "planted") -> str:
@@ -98,7 +98,7 @@ def as_router(workspace: Path, source: str, python: str = ".venv/bin/python") ->
     return done.stdout
 
 
-@pytest.mark.parametrize("facilities", [FACILITIES, FACILITIES[1:]], ids=["bubblewrap", "own"])
+@pytest.mark.parametrize("facilities", [FACILITIES, FACILITIES[1:]], ids=["bubblewrap", "landlock"])
 def test_no_code_planted_in_the_routers_environment_runs_outside(
     made_environment: Path, tmp_path: Path, facilities: tuple[str, ...]
 ) -> None:
@@ -144,7 +144,7 @@ def test_a_program_sees_the_routers_environment_read_only(made_environment: Path
 
 
 def test_where_it_cant_be_kept_read_only_no_program_is_started(made_environment: Path) -> None:
-    said = as_router(made_environment, f"print(run('print(1)', facilities={NO_MOUNTS!r}))")
+    said = as_router(made_environment, f"print(run('print(1)', facilities={WITHOUT_BUBBLEWRAP!r}))")
     assert said.startswith("not_started: ")
     assert ".venv, which can't be kept read-only here" in said
     assert "keep the router's environment outside the workspace" in said

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from bundle_router.local_tools.sandbox.plan import FACILITIES
 
-OWN = FACILITIES[1:]
-NO_NAMESPACES = ("files", "system calls")
+WITHOUT_BUBBLEWRAP = FACILITIES[1:]
 
 GREEDY = """
 import os, time
@@ -33,9 +32,7 @@ for number in range(1000):
 """
 
 
-@pytest.fixture(
-    params=[FACILITIES, OWN, NO_NAMESPACES], ids=["bubblewrap", "own", "without_namespaces"]
-)
+@pytest.fixture(params=[FACILITIES, WITHOUT_BUBBLEWRAP], ids=["bubblewrap", "landlock"])
 def facilities(request: pytest.FixtureRequest) -> Any:
     return request.param
 
@@ -260,6 +257,8 @@ for number in range(60):
 @pytest.mark.parametrize("source", HELD.values(), ids=HELD.keys())
 def test_memory_that_no_process_is_charged_for_is_bounded(run_either: Any, source: str) -> None:
     ran = run_either(f"import os, time\n{source}\ntime.sleep(60)", memory_bytes=256 << 20)
+    if "shmget" in source:
+        ran.need("mounts")  # segments are refused without it
     assert "it used more than 256 MiB of memory" in ran.text
 
 
@@ -284,4 +283,6 @@ def test_the_number_of_files_is_bounded(
         execution, "SandboxPlan", lambda **fields: SandboxPlan(**fields, max_new_files=2000)
     )
     ran = run_either(f"for n in range(10_000_000): open(f'{where}/f{{n}}', 'w').close()")
+    if where == "/dev/shm":
+        ran.need("mounts")  # the machine's own can't be written without it
     assert "it made more than 2,000 files" in ran.text

@@ -25,7 +25,7 @@ from bundle_router.local_tools.workspace.process import ProcessExit
 from bundle_router.local_tools.workspace.process import run as run_plan
 from bundle_router.local_tools.workspace.writing import WriteFileArguments, write_file
 
-NO_MOUNTS = tuple(name for name in FACILITIES if name != "mounts")
+WITHOUT_BUBBLEWRAP = FACILITIES[1:]
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_a_git_folder_that_is_a_link_is_said_not_to_be_kept(run: Any, job: Path)
     ran = run("print('ran')", within="job/part")
     assert "ran" in ran.text
     assert not ran.held(".git")
-    assert "symbolic link" in ran.text or "needs a mount namespace" in ran.text
+    assert "symbolic link" in ran.text or "needs bubblewrap" in ran.text
 
 
 def test_git_internals_of_the_narrowed_folder_are_read_only(run: Any, job: Path) -> None:
@@ -156,12 +156,14 @@ def test_a_program_sees_nothing_of_a_hidden_folder(run: Any, records: Path) -> N
     assert [path.name for path in records.iterdir()] == ["r1"]
 
 
-def test_without_mounts_the_result_says_that_it_can_be_read(run: Any, records: Path) -> None:
+def test_without_bubblewrap_the_result_says_that_it_can_be_read(run: Any, records: Path) -> None:
     look = LOOK.format(absolute=str(records / "r1" / "routing.jsonl"))
-    ran = run(look, hidden=(str(records),), protected=(str(records),), facilities=NO_MOUNTS)
+    ran = run(
+        look, hidden=(str(records),), protected=(str(records),), facilities=WITHOUT_BUBBLEWRAP
+    )
     assert "read a record" in ran.text
     assert "NOT: " in ran.text
-    assert "runs (can be read: hiding it needs a mount namespace)" in ran.text
+    assert "runs (can be read: hiding it needs bubblewrap)" in ran.text
     assert [row["name"] for row in ran.record["isolation"]].count("runs") == 1
 
 
@@ -341,7 +343,7 @@ def test_a_program_does_not_start_in_a_folder_that_was_swapped(
 
 
 @linux_only
-@pytest.mark.parametrize("facilities", [FACILITIES, FACILITIES[1:]], ids=["bubblewrap", "own"])
+@pytest.mark.parametrize("facilities", [FACILITIES, FACILITIES[1:]], ids=["bubblewrap", "landlock"])
 @pytest.mark.parametrize("kind", ["protected", "hidden", "pinned"])
 @pytest.mark.parametrize("change", ["swapped", "removed", "replaced"])
 def test_a_program_does_not_start_when_what_it_is_kept_from_was_swapped(
@@ -356,7 +358,7 @@ def test_a_program_does_not_start_when_what_it_is_kept_from_was_swapped(
         if not any(
             statement.held for statement in finished.statements if statement.name == "mounts"
         ):
-            pytest.skip("no mount namespace here")
+            pytest.skip("without bubblewrap")
         (workspace / "started").unlink()
         if change == "swapped":
             swap(folder, outside)

@@ -33,13 +33,13 @@ BEHIND: Final = 10
 class Watcher:
     """Checks whether a program is within the plan's bounds on the whole.
 
-    `processes` lists the program's; None if /proc does not show them.
+    `processes` lists the program's.
     """
 
-    def __init__(self, plan: SandboxPlan, processes: Callable[[], Iterable[int]] | None) -> None:
+    def __init__(self, plan: SandboxPlan, processes: Callable[[], Iterable[int]]) -> None:
         self._plan = plan
-        self._can_read = processes is not None and Path("/proc/self/io").exists()
-        self._processes = processes if processes is not None and self._can_read else list
+        self._can_read = Path("/proc/self/io").exists()
+        self._processes = processes if self._can_read else list
         self._files = self._free_files()
         self._began_ns = max(
             Path(path).stat().st_ctime_ns for path in plan.write

@@ -17,35 +17,11 @@ import sys
 from collections.abc import Iterable
 from typing import Final
 
-CLONE_NEWNS: Final = 0x00020000
-CLONE_NEWIPC: Final = 0x08000000
-CLONE_NEWUSER: Final = 0x10000000
-CLONE_NEWPID: Final = 0x20000000
-CLONE_NEWNET: Final = 0x40000000
-
 MS_NOSUID: Final = 2
-MS_NODEV: Final = 4
 MS_NOEXEC: Final = 8
 MS_RDONLY: Final = 1
 MS_REMOUNT: Final = 32
 MS_BIND: Final = 4096
-MS_REC: Final = 16384
-MS_PRIVATE: Final = 1 << 18
-MNT_DETACH: Final = 2
-
-_OPEN_TREE: Final = 428
-_MOVE_MOUNT: Final = 429
-_MOUNT_SETATTR: Final = 442
-_CLONE_RECURSIVE: Final = (
-    1 | os.O_CLOEXEC | 0x1000 | 0x8000
-)  # OPEN_TREE_CLONE, AT_EMPTY_PATH, AT_RECURSIVE
-_EMPTY_PATH: Final = 0x1000
-_RECURSIVE: Final = 0x8000
-_MOVE_FROM_EMPTY_PATH: Final = 4
-_AT_FDCWD: Final = -100
-ATTR_RDONLY: Final = 1
-ATTR_NOSUID: Final = 2
-ATTR_NODEV: Final = 4
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_DUMPABLE: Final = 4
@@ -64,6 +40,11 @@ Without FSETID, writing to a set-user-ID file removes that bit.
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
+
+
+def reason(error: OSError) -> str:
+    """Return the error for a statement: `EPERM: Operation not permitted`."""
+    return f"{errno.errorcode.get(error.errno or 0, 'error')}: {error.strerror}"
 
 
 def _raise() -> None:
@@ -120,56 +101,11 @@ def forbid_new_privileges() -> None:
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
-def unshare(flags: int) -> None:
-    if _libc.unshare(ctypes.c_int(flags)) == -1:
-        _raise()
-
-
 def mount(
     source: str | None, target: str, kind: str | None, flags: int, data: str | None = None
 ) -> None:
     texts = [None if text is None else os.fsencode(text) for text in (source, target, kind, data)]
     if _libc.mount(texts[0], texts[1], texts[2], ctypes.c_ulong(flags), texts[3]) == -1:
-        _raise()
-
-
-class _MountAttributes(ctypes.Structure):
-    _fields_ = tuple((name, ctypes.c_uint64) for name in ("set", "clear", "propagation", "userns"))
-
-
-def clone_tree(descriptor: int) -> int:
-    """Return a descriptor of a detached copy of the mounts at and beneath an open folder.
-
-    Linux 5.2.
-    """
-    return syscall(_OPEN_TREE, ctypes.c_int(descriptor), b"", ctypes.c_uint(_CLONE_RECURSIVE))
-
-
-def attach_tree(tree: int, target: str) -> None:
-    """Mount the result of `clone_tree`."""
-    flags = ctypes.c_uint(_MOVE_FROM_EMPTY_PATH)
-    syscall(
-        _MOVE_MOUNT, ctypes.c_int(tree), b"", ctypes.c_int(_AT_FDCWD), os.fsencode(target), flags
-    )
-
-
-def restrict_mounts(descriptor: int, attributes: int) -> None:
-    """Add `ATTR_…` to the open mount and all beneath it. Linux 5.12."""
-    wanted = _MountAttributes(attributes, 0, 0, 0)
-    size = ctypes.c_size_t(ctypes.sizeof(wanted))
-    flags = ctypes.c_uint(_EMPTY_PATH | _RECURSIVE)
-    syscall(_MOUNT_SETATTR, ctypes.c_int(descriptor), b"", flags, ctypes.byref(wanted), size)
-
-
-def change_root(folder: str, old: str) -> None:
-    """Call `pivot_root(2)`; `old` is beneath `folder`, which is a mount point."""
-    if _libc.pivot_root(os.fsencode(folder), os.fsencode(old)) == -1:
-        _raise()
-
-
-def unmount(target: str) -> None:
-    """Detach a mount and all beneath it; files that are open there stay open."""
-    if _libc.umount2(os.fsencode(target), ctypes.c_int(MNT_DETACH)) == -1:
         _raise()
 
 

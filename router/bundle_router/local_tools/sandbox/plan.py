@@ -13,16 +13,16 @@ import json
 from collections.abc import Iterable
 from typing import Any, Final, Literal, NamedTuple
 
-Facility = Literal["bubblewrap", "network", "process tree", "mounts", "files", "system calls"]
-FACILITIES: Final[tuple[Facility, ...]] = (
-    *("bubblewrap", "network", "process tree", "mounts"),
-    *("files", "system calls"),
-)
-"""Facilities that can be omitted on purpose.
+Facility = Literal["bubblewrap", "files", "system calls"]
+FACILITIES: Final[tuple[Facility, ...]] = ("bubblewrap", "files", "system calls")
+"""Facilities that can be omitted on purpose: bubblewrap, Landlock, seccomp.
 
 All others (limits, privileges, ending every process) always apply.
 """
-NAMESPACES: Final = ("network", "process tree", "mounts")
+SWITCHED_OFF: Final = "switched off"
+"""What is said of a facility that was omitted."""
+NEEDS_BUBBLEWRAP: Final = "needs bubblewrap"
+"""What is said of a protection that nothing else gives."""
 
 MountKind = Literal["folder", "link", "read", "write", "device", "memory", "hide"]
 
@@ -75,13 +75,14 @@ class SandboxPlan(NamedTuple):
     beneath `root_fd`, the folder that the program works in, and `write`, and using `read` and
     `devices`.
 
-    With a mount namespace, the program has a root of its own (`mounts`, filled in by the router):
+    With bubblewrap, the program has a root of its own (`mounts`, filled in by the router):
     it sees `read`, `devices`, `write`, the folder behind `root_fd` and the `temporary` folders
     (source, target). `hidden` and `masked` places are emptied, `protected` ones read-only, and
     `pinned` folders, which hold some of those, can't be moved away with them. If one of these was
     swapped the program does not start. `linked` ones have other names outside: they are read-only,
-    and `linked_details` is said of them. `entered` says that bubblewrap has done all that before
-    the launcher starts. `loader` are folders that only the launcher itself needs.
+    and `linked_details` is said of them. `without_bubblewrap` is the reason why none of that holds;
+    it is empty if bubblewrap has done it before the launcher starts. `loader` are folders that only
+    the launcher itself needs.
 
     `memory_bytes` bounds one process's address space, `total_memory_bytes` the memory of all;
     `file_bytes` one file, `total_written_bytes` and `max_new_files` all writing.
@@ -106,7 +107,7 @@ class SandboxPlan(NamedTuple):
     linked: tuple[Place, ...] = ()
     linked_details: str = ""
     mounts: tuple[Mount, ...] = ()
-    entered: bool = False
+    without_bubblewrap: str = ""
     memory_bytes: int = 2 << 30
     total_memory_bytes: int = 2 << 30
     file_bytes: int = 256 << 20

@@ -4,9 +4,9 @@ Rules:
 1. Refused (EPERM): io_uring, key rings, tracing other processes, mounts, new namespaces, kernel
    modules, BPF and the like. `clone3` and `openat2` don't exist (ENOSYS): a filter can't see their
    flags, and programs fall back.
-2. Sockets: IP, netlink and, if none outside can be reached, unix; no vsock, no packet, no AF_ALG.
-   No TCP by another name (MPTCP, SCTP, SMC, fast open), which Landlock does not see. IPC by key or
-   name is treated as unix sockets are.
+2. Sockets: netlink and, with namespaces of its own, in which none outside can be reached, IP and
+   unix; no vsock, no packet, no AF_ALG. No TCP by another name (MPTCP, SCTP, SMC, fast open). IPC
+   by key or name is treated as unix sockets are.
 3. No file becomes set-user-ID or set-group-ID, by any call.
 4. A process can't hide its accounts from the watcher of the bounds (PR_SET_DUMPABLE), nor limit or
    slow it down: by number, only processes of an own pid namespace but its first get limits and
@@ -130,6 +130,7 @@ _OF_PROCESS: Final = (
 ioprio_set.
 """
 _SOCKET: Final = (41, 198)
+_NETLINK: Final = 16
 _MACHINES: Final = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 """Column of the tables, and the kernel's number of the architecture (linux/audit.h)."""
 
@@ -145,25 +146,25 @@ _ARCHITECTURE_AT = 4
 _ARGUMENTS_AT = 16
 
 
-def install(*, unix_sockets: bool, own_pids: bool) -> None:
-    """Install the filter irrevocably.
+def install(*, namespaces: bool) -> None:
+    """Install the filter irrevocably; see `program`.
 
     Raises OSError if the kernel or the architecture does not support it.
     """
-    linux.filter_system_calls(
-        program(os.uname().machine, unix_sockets=unix_sockets, own_pids=own_pids)
-    )
+    linux.filter_system_calls(program(os.uname().machine, namespaces=namespaces))
 
 
-def program(machine: str, *, unix_sockets: bool, own_pids: bool) -> bytes:
-    """Return the filter.
+def program(machine: str, *, namespaces: bool) -> bytes:
+    """Return the filter, for a process that has namespaces of its own (network, IPC, pids) or none.
 
     Raises OSError (ENOSYS) for a machine whose system call numbers we don't have.
     """
     if machine not in _MACHINES:
         raise OSError(errno.ENOSYS, f"no table of system calls for {machine}")
     column, architecture = _MACHINES[machine]
-    families = (socket.AF_INET, socket.AF_INET6, 16, *([socket.AF_UNIX] if unix_sockets else []))
+    families = [_NETLINK]
+    if namespaces:
+        families += [socket.AF_INET, socket.AF_INET6, socket.AF_UNIX]
     steps = [
         _step(_LOAD, _ARCHITECTURE_AT),
         _step(_EQUAL, architecture, 1, 0),
@@ -181,16 +182,16 @@ def program(machine: str, *, unix_sockets: bool, own_pids: bool) -> bytes:
     ):
         for numbers in table.values():
             steps += [_step(_EQUAL, numbers[column], 0, 1), _error(code)]
-    for numbers in () if unix_sockets else _IPC:
+    for numbers in () if namespaces else _IPC:
         steps += [_step(_EQUAL, numbers[column], 0, 1), _error(errno.EPERM)]
-    bits = (*_BITS_REFUSED, *(() if unix_sockets else [_DATAGRAM_PAIR]))
+    bits = (*_BITS_REFUSED, *(() if namespaces else [_DATAGRAM_PAIR]))
     for test, rows in ((_ANY_BIT, bits), (_EQUAL, _VALUES_REFUSED)):
         for row in rows:
             if row[column] >= 0:
                 steps += _on_argument(
                     row[column], row[2], [_step(test, row[3], 0, 1), _error(errno.EPERM)]
                 )
-    others = _step(_EQUAL, 1, 0, 1) if own_pids else _step(_EQUAL, 0, 1, 0)
+    others = _step(_EQUAL, 1, 0, 1) if namespaces else _step(_EQUAL, 0, 1, 0)
     for process in _OF_PROCESS:
         steps += _on_argument(process[column], process[2], [others, _error(errno.EPERM)])
     allowed = [_step(_EQUAL, family, len(families) - at, 0) for at, family in enumerate(families)]

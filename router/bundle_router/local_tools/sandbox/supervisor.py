@@ -17,31 +17,33 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from bundle_router.local_tools.sandbox import linux, namespaces, target
+from bundle_router.local_tools.sandbox import linux, target
 from bundle_router.local_tools.sandbox.bounds import INTERVAL_S, Watcher
-from bundle_router.local_tools.sandbox.plan import Place, SandboxPlan, Statement, encode_statements
-from bundle_router.local_tools.sandbox.tree import SHARED_MEMORY, PathSwapped
+from bundle_router.local_tools.sandbox.plan import (
+    NEEDS_BUBBLEWRAP,
+    Place,
+    SandboxPlan,
+    Statement,
+    encode_statements,
+)
+from bundle_router.local_tools.sandbox.tree import SHARED_MEMORY, PathSwapped, check_mounts
 
 _KILL_FOR_S: Final = 5.0
 _POLL_S: Final = 0.02
 
 
 class Supervisor:
-    """One program's life. `statements` are those already made (about the namespaces)."""
+    """One program's life."""
 
-    def __init__(
-        self, plan: SandboxPlan, control_fd: int, statements: list[Statement], *, own_users: bool
-    ) -> None:
+    def __init__(self, plan: SandboxPlan, control_fd: int) -> None:
         self._plan = plan
         self._control = control_fd
-        self._statements = statements
-        self._own_users = own_users
-        self._first = self._is_held("process tree")
+        self._entered = not plan.without_bubblewrap
+        self._statements = _about_namespaces(plan)
         self._program = 0
         self._status: int | None = None
         self._leftovers = 0
@@ -51,12 +53,11 @@ class Supervisor:
         linux.hide_from_program()
         wake = self._watch_children()
         try:
-            own_proc = self._arrange_mounts()
+            self._arrange_mounts()
         except (OSError, PathSwapped, _Unprotected) as error:
             self._report(failed=str(error))
             return
-        others = _everyone_else if self._first else partial(descendants, os.getpid())
-        self._watcher = Watcher(self._plan, others if own_proc else None)
+        self._watcher = Watcher(self._plan, self._others)
         self._program = os.fork()
         if self._program == 0:
             self._be_program()
@@ -66,8 +67,9 @@ class Supervisor:
             self._end_all(wake)
         self._report(leftovers=self._leftovers)
 
-    def _is_held(self, name: str) -> bool:
-        return any(statement.held for statement in self._statements if statement.name == name)
+    def _others(self) -> list[int]:
+        """Return the program's processes: with bubblewrap, all of the pid namespace but this."""
+        return _everyone_else() if self._entered else descendants(os.getpid())
 
     def _report(self, **fields: Any) -> None:
         """Report to the router.
@@ -84,16 +86,14 @@ class Supervisor:
         signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
         return readable
 
-    def _arrange_mounts(self) -> bool:
-        """Return whether /proc shows this process's own pid namespace.
-
-        Raises OSError, PathSwapped, _Unprotected.
-        """
+    def _arrange_mounts(self) -> None:
+        """Check and complete what bubblewrap mounted. Raises OSError, PathSwapped, _Unprotected."""
         plan = self._plan
-        if not self._is_held("mounts"):
-            self._statements += _not_kept(plan, self._statements)
-            return not self._first
-        own_proc = plan.entered or namespaces.build_root(plan.mounts)
+        if not self._entered:
+            self._statements += _not_kept(plan)
+            return
+        check_mounts(plan)
+        _protect_devices(plan)
         _reopen(plan.root_fd, [_path_of_root(plan)], os.O_PATH | os.O_DIRECTORY)
         _reopen(plan.binary_fd, plan.read, os.O_RDONLY)
         covered = {mount.target for mount in plan.mounts}
@@ -110,9 +110,9 @@ class Supervisor:
             self._statements.append(
                 Statement(HARD_LINKS, True, f"{plan.linked_details}: read-only")
             )
-        read = (*plan.read, "/proc") if own_proc else plan.read
-        self._plan = plan._replace(read=read, write=(*plan.write, *_own_writable(plan)))
-        return own_proc
+        self._plan = plan._replace(
+            read=(*plan.read, "/proc"), write=(*plan.write, *_own_writable(plan))
+        )
 
     # --- the child --------------------------------------------------------------------------------
 
@@ -126,22 +126,22 @@ class Supervisor:
         except OSError as error:
             self._report(failed=str(error.strerror or error))
             os._exit(target.CANT_START)
+        except target.Unconfined as error:
+            self._report(failed=str(error))
+            os._exit(target.CANT_START)
 
     def _give_up_powers(self) -> None:
         plan = self._plan
         statements = self._statements
-        target.limit(plan, own_users=self._own_users)
+        target.limit(plan)
         statements += self._watcher.statements()
         target.enter_folder(plan)
         linux.forbid_new_privileges()
-        files, abi = target.restrict_files(plan, network_held=self._is_held("network"))
+        files = target.restrict_files(plan)
         statements += [files, target.drop_privileges()]
-        sockets = self._is_held("mounts") and (self._is_held("network") or abi >= 6)
-        calls = target.filter_calls(plan, unix_sockets=sockets, own_pids=self._first)
-        statements += [
-            calls,
-            *target.consequences(sockets=sockets, calls=calls.held, mounts=self._is_held("mounts")),
-        ]
+        calls = target.filter_calls(plan)
+        target.require_confinement(plan, files, calls)
+        statements += [calls, *target.consequences(plan, calls)]
         self._report(**encode_statements(statements))
 
     # --- the parent -------------------------------------------------------------------------------
@@ -200,13 +200,43 @@ class Supervisor:
         """Signal all processes: in a pid namespace all but its first; elsewhere all descendants of
         this process.
         """
-        if self._first:
+        if self._entered:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(-1, number)
             return
         for pid in descendants(os.getpid()):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
+
+
+def _about_namespaces(plan: SandboxPlan) -> list[Statement]:
+    """Return the statements about bubblewrap and what it gives, or why it is missing."""
+    details = {
+        "bubblewrap": "made the root folder and the namespaces",
+        "process tree": "own pid namespace",
+        "mounts": (
+            "own root folder: only the workspace, /tmp, /var/tmp and a private folder are writable"
+        ),
+    }
+    why = plan.without_bubblewrap
+    if not why:
+        return [Statement(name, True, detail) for name, detail in details.items()]
+    missing = [Statement(name, False, NEEDS_BUBBLEWRAP) for name in details if name != "bubblewrap"]
+    return [Statement("bubblewrap", False, why), *missing]
+
+
+def _protect_devices(plan: SandboxPlan) -> None:
+    """Make the devices' modes and times read-only: they are the machine's own, and root's.
+
+    Bubblewrap can't: a device that it mounts read-only can't be opened. Other users have neither
+    the right to mount here nor that to change them.
+    """
+    if os.geteuid() != 0:
+        return
+    flags = linux.MS_REMOUNT | linux.MS_BIND | linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NOEXEC
+    for mount in plan.mounts:
+        if mount.kind == "device":
+            linux.mount(None, mount.target, None, flags)
 
 
 def _reopen(descriptor: int, paths: Sequence[str], flags: int) -> None:
@@ -249,22 +279,20 @@ def _unprotected_links(plan: SandboxPlan, why: str) -> _Unprotected:
     )
 
 
-def _not_kept(plan: SandboxPlan, statements: Iterable[Statement]) -> list[Statement]:
+def _not_kept(plan: SandboxPlan) -> list[Statement]:
     """Return the statements for a sandbox without mounts: Landlock can't exclude parts of what it
-    grants.
+    grants. Raises _Unprotected.
     """
-    why = "; ".join(statement.detail for statement in statements if statement.name == "mounts")
+    why = plan.without_bubblewrap
     for place in plan.protected:
         if place.required:
-            raise _unprotected_code(place, f"no mount namespace: {why}")
+            raise _unprotected_code(place, f"bubblewrap: {why}")
     if any(place.required for place in plan.linked):
-        raise _unprotected_links(plan, f"no mount namespace: {why}")
+        raise _unprotected_links(plan, f"bubblewrap: {why}")
     hidden = [*plan.hidden, *plan.masked]
     kept = [place for place in plan.protected if place not in hidden]
-    readable = [
-        _about(place, False, "can be read: hiding it needs a mount namespace") for place in hidden
-    ]
-    changeable = [_about(place, False, "needs a mount namespace") for place in kept]
+    readable = [_about(place, False, "can be read: hiding it needs bubblewrap") for place in hidden]
+    changeable = [_about(place, False, NEEDS_BUBBLEWRAP) for place in kept]
     if plan.linked:
         detail = f"{plan.linked_details}: what lies outside can be changed"
         changeable.append(Statement(HARD_LINKS, False, detail))

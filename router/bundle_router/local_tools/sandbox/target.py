@@ -15,18 +15,29 @@ from collections.abc import Iterator
 from typing import Final
 
 from bundle_router.local_tools.sandbox import landlock, linux, seccomp
-from bundle_router.local_tools.sandbox.namespaces import reason
-from bundle_router.local_tools.sandbox.plan import SandboxPlan, Statement
+from bundle_router.local_tools.sandbox.linux import reason
+from bundle_router.local_tools.sandbox.plan import (
+    NEEDS_BUBBLEWRAP,
+    SWITCHED_OFF,
+    SandboxPlan,
+    Statement,
+)
 
 CANT_START: Final = 127
 """Exit status of a process that could not become the program. Its report says why."""
 
 
-def limit(plan: SandboxPlan, *, own_users: bool) -> None:
+class Unconfined(Exception):
+    """Neither bubblewrap nor both of Landlock and seccomp confine the program: not started."""
+
+
+def limit(plan: SandboxPlan) -> None:
     """Limit this process.
 
-    RLIMIT_NPROC counts per user: it is useful in a user namespace, and ineffective for root.
+    RLIMIT_NPROC counts per user: it is useful in a user namespace, which bubblewrap makes for all
+    users but root, for whom that limit does not count.
     """
+    own_users = not plan.without_bubblewrap and os.geteuid() != 0
     limits = [
         (
             resource.RLIMIT_CORE,
@@ -35,7 +46,7 @@ def limit(plan: SandboxPlan, *, own_users: bool) -> None:
         (resource.RLIMIT_AS, plan.memory_bytes),
         (resource.RLIMIT_FSIZE, plan.file_bytes),
         (resource.RLIMIT_NOFILE, plan.open_files),
-        *([(resource.RLIMIT_NPROC, plan.max_processes)] if own_users and os.geteuid() != 0 else []),
+        *([(resource.RLIMIT_NPROC, plan.max_processes)] if own_users else []),
     ]
     for kind, value in limits:
         hard = resource.getrlimit(kind)[1]
@@ -60,31 +71,30 @@ def enter_folder(plan: SandboxPlan) -> None:
     os.close(folder)
 
 
-def restrict_files(plan: SandboxPlan, *, network_held: bool) -> tuple[Statement, int]:
-    """Confine by Landlock.
-
-    Return the statement, and Landlock's version (0: nothing is confined).
-    """
+def restrict_files(plan: SandboxPlan) -> Statement:
+    """Confine by Landlock, which refuses TCP, too, where the network is not the program's own."""
     if "files" not in plan.facilities:
-        return Statement("files", False, "switched off"), 0
+        return Statement("files", False, SWITCHED_OFF)
+    own_network = not plan.without_bubblewrap
     try:
         write: list[str | int] = [plan.root_fd, *plan.write]
         version = landlock.restrict(
-            write=write, read=plan.read, devices=plan.devices, tcp=network_held
+            write=write, read=plan.read, devices=plan.devices, tcp=own_network
         )
     except OSError as error:
-        return Statement("files", False, f"no Landlock ({reason(error)})"), 0
-    tcp = "" if network_held or version < 4 else "; TCP refused, UDP not"
+        return Statement("files", False, f"no Landlock ({reason(error)})")
+    tcp = "" if own_network or version < 4 else "; TCP refused, UDP not"
     detail = f"Landlock ABI {version}: writes only in the workspace and private folders{tcp}"
-    return Statement("files", True, detail), version
+    return Statement("files", True, detail)
 
 
-def filter_calls(plan: SandboxPlan, *, unix_sockets: bool, own_pids: bool) -> Statement:
+def filter_calls(plan: SandboxPlan) -> Statement:
+    """Filter system calls by seccomp."""
     name = "system calls"
     if name not in plan.facilities:
-        return Statement(name, False, "switched off")
+        return Statement(name, False, SWITCHED_OFF)
     try:
-        seccomp.install(unix_sockets=unix_sockets, own_pids=own_pids)
+        seccomp.install(namespaces=not plan.without_bubblewrap)
     except OSError as error:
         return Statement(name, False, f"no seccomp filter ({error.strerror})")
     return Statement(
@@ -94,20 +104,42 @@ def filter_calls(plan: SandboxPlan, *, unix_sockets: bool, own_pids: bool) -> St
     )
 
 
-def consequences(*, sockets: bool, calls: bool, mounts: bool) -> Iterator[Statement]:
-    """Yield the statements that follow, for unix sockets and for owners, modes and times of files
-    outside.
+def require_confinement(plan: SandboxPlan, files: Statement, calls: Statement) -> None:
+    """Raise Unconfined if the program would run without a wall that it was to have.
+
+    Bubblewrap keeps a program in by itself; without it Landlock and seccomp are needed both.
     """
-    if sockets:
+    missing = [
+        f"{statement.name}: {statement.detail}"
+        for statement in (files, calls)
+        if not statement.held and statement.name in plan.facilities
+    ]
+    if plan.without_bubblewrap and missing:
+        reasons = "; ".join([f"bubblewrap: {plan.without_bubblewrap}", *missing])
+        raise Unconfined(
+            f"nothing here confines it ({reasons}): install bubblewrap, or use a kernel with"
+            " Landlock and seccomp"
+        )
+
+
+def consequences(plan: SandboxPlan, calls: Statement) -> Iterator[Statement]:
+    """Yield the statements that follow, for the network, for unix sockets and for owners, modes and
+    times of files outside.
+    """
+    entered = not plan.without_bubblewrap
+    if entered:
+        yield Statement("network", True, "own network namespace, loopback only")
         yield Statement("unix sockets", True, "none outside can be reached")
-    elif calls:
+    elif calls.held:
+        yield Statement("network", True, "refused, loopback too")
         yield Statement("unix sockets", True, "refused, since those outside could be reached")
     else:
+        yield Statement("network", False, NEEDS_BUBBLEWRAP)
         yield Statement("unix sockets", False, "sockets and IPC outside can be reached")
     detail = "modes, owners, times and attributes outside " + (
-        "are read-only" if mounts else "need a mount namespace"
+        "are read-only" if entered else "need bubblewrap"
     )
-    yield Statement("metadata", mounts, detail)
+    yield Statement("metadata", entered, detail)
 
 
 def drop_privileges() -> Statement:

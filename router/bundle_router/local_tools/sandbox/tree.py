@@ -1,8 +1,7 @@
 """A program's root folder: what of the machine it sees, and what of that it may change.
 
-Only the router computes this, as a list of steps that bubblewrap or our own namespaces carry out
-alike. The root begins empty, so unnamed parts are absent: no socket, no home folder, nobody's
-temporary files.
+Only the router computes this, as a list of steps that bubblewrap carries out. The root begins
+empty, so unnamed parts are absent: no socket, no home folder, nobody's temporary files.
 """
 
 from __future__ import annotations
@@ -84,12 +83,36 @@ def mounts_of(plan: SandboxPlan) -> tuple[Mount, ...]:
 def check_places(places: Iterable[Place]) -> None:
     """Raise PathSwapped if a place has changed its identity, or is gone."""
     for place in places:
-        try:
-            same = _identity_of(os.lstat(place.path)) == (place.device, place.inode)  # text
-        except OSError:
-            same = False
-        if not same:
+        if not _is_at(place.path, place.device, place.inode):
             raise PathSwapped(place.path)
+
+
+def check_mounts(plan: SandboxPlan) -> None:
+    """Raise PathSwapped if what was mounted is not what the router saw.
+
+    Bubblewrap mounts by path, so somebody outside may have led it elsewhere for a moment.
+    """
+    last = {mount.target: mount for mount in plan.mounts}
+    for mount in last.values():
+        if mount.inode and not _is_mounted(mount):
+            raise PathSwapped(mount.target)
+    for place in (*plan.hidden, *plan.masked):
+        if place.path in last and _is_at(place.path, place.device, place.inode):
+            raise PathSwapped(place.path)
+
+
+def _is_mounted(mount: Mount) -> bool:
+    """Return whether the expected file is at the target, and read-only if it should be."""
+    if not _is_at(mount.target, mount.device, mount.inode):
+        return False
+    return mount.kind != "read" or bool(os.statvfs(mount.target).f_flag & os.ST_RDONLY)
+
+
+def _is_at(path: str, device: int, inode: int) -> bool:
+    try:
+        return _identity_of(os.lstat(path)) == (device, inode)
+    except OSError:
+        return False
 
 
 def _readable_mounts(paths: Iterable[str], *, below: str) -> Iterator[Mount]:

@@ -1,7 +1,7 @@
 """The places that a program may not change, or not even see, in its folder.
 
 Read-only are the router's config, the code of its process (`router_code`) and files that outside
-programs run by themselves (`autorun`); its records are hidden. Without a mount namespace none of
+programs run by themselves (`autorun`); its records are hidden. Without bubblewrap none of
 this is enforced: the result says so, and if the router's code is in the folder the program is not
 started.
 

@@ -33,8 +33,8 @@ from typing import IO, Any, Final, Literal
 from bundle_router.errors import ToolFailure
 from bundle_router.local_tools.repo.children import find_binary
 from bundle_router.local_tools.sandbox import bubblewrap
-from bundle_router.local_tools.sandbox.plan import NAMESPACES, SandboxPlan, Statement
-from bundle_router.local_tools.sandbox.tree import PathSwapped, check_places, mounts_of
+from bundle_router.local_tools.sandbox.plan import SWITCHED_OFF, SandboxPlan, Statement
+from bundle_router.local_tools.sandbox.tree import PathSwapped, mounts_of
 from bundle_router.local_tools.workspace.router_code import base_interpreter
 
 _UNSAFE: Final = re.compile(
@@ -185,36 +185,37 @@ def run(
 
 
 def _arranged(plan: SandboxPlan) -> tuple[SandboxPlan, list[str]]:
-    """Return the plan with its mounts, and the bubblewrap command for them (empty: the launcher
-    mounts).
+    """Return the plan with its mounts, and the bubblewrap command for them.
+
+    Without bubblewrap: the plan with the reason, and no command.
     """
-    if "mounts" not in plan.facilities:
-        return plan, []
-    plan = plan._replace(mounts=mounts_of(plan))
-    # bubblewrap can't mount a device read-only, and root could change the mode of the machine's own
-    if os.geteuid() == 0 or not {"bubblewrap", *NAMESPACES} <= set(plan.facilities):
-        return plan, []
+    if "bubblewrap" not in plan.facilities:
+        return plan._replace(without_bubblewrap=SWITCHED_OFF), []
     program = find_binary("bwrap", outside=os.readlink(f"/proc/self/fd/{plan.root_fd}"))  # noqa: PTH115  # text
-    if program is None or not _bubblewrap_works(program):
-        return plan, []
-    return plan._replace(entered=True), [program, *bubblewrap.arguments(plan.mounts), "--"]
+    if program is None:
+        return plan._replace(without_bubblewrap="not installed"), []
+    if fault := _fault_of_bubblewrap(program):
+        return plan._replace(without_bubblewrap=fault), []
+    plan = plan._replace(mounts=mounts_of(plan))
+    return plan, [program, *bubblewrap.arguments(plan.mounts), "--"]
 
 
 @cache
-def _bubblewrap_works(program: str) -> bool:
-    """Return whether bubblewrap is a file that only root or this user may change, and works on this
-    kernel.
+def _fault_of_bubblewrap(program: str) -> str:
+    """Return why bubblewrap can't be used: others than root and this user may change the file, or
+    it does not work on this kernel. Empty if it can.
     """
     info = Path(program).stat()
     if info.st_uid not in (0, os.geteuid()) or info.st_mode & 0o022:
-        return False
+        return f"others may change {program}"
     command = [program, *bubblewrap.namespaces(), *bubblewrap.PROBE, "--", program, "--version"]
-    return (
-        subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, check=False, env={}
-        ).returncode
-        == 0
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, check=False, env={}
     )
+    if done.returncode == 0:
+        return ""
+    said = printable(done.stderr).strip().splitlines() or [f"status {done.returncode}"]
+    return f"it does not work here: {said[-1][:200]}"
 
 
 @cache
@@ -310,7 +311,6 @@ class _Watch:
         while self._read(_POLL_S):
             now = time.monotonic()
             if not sent and "ready" in self._outcome:
-                self._check_places()
                 self.send_plan(self._plan.encode())
                 sent = True
             if (
@@ -327,19 +327,6 @@ class _Watch:
             elif self._ended is not None and now >= deadline:
                 self._out_of_patience = True
                 return
-
-    def _check_places(self) -> None:
-        """Check places again after bubblewrap, which mounts by path: after a swap the program is
-        not started.
-        """
-        plan = self._plan
-        try:
-            places = (*plan.protected, *plan.hidden, *plan.masked, *plan.pinned, *plan.linked)
-            check_places(places if plan.entered else ())
-        except PathSwapped as swapped:
-            raise ToolFailure(
-                f"the program was not started: {swapped}", code="not_started"
-            ) from swapped
 
     def _read(self, timeout_s: float) -> bool:
         """Read the available output.
