@@ -68,7 +68,8 @@ def _count_whole(value: Any) -> int:
         count += len(one) if isinstance(one, list | dict | str) else 1
         if count > MAX_MADE:
             raise ValueError(_TOO_LARGE)
-        waiting.extend(
-            one if isinstance(one, list) else one.values() if isinstance(one, dict) else ()
-        )
+        if isinstance(one, list):
+            waiting.extend(one)
+        elif isinstance(one, dict):
+            waiting.extend(one.values())
     return count

@@ -100,13 +100,14 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: st
         justify: Literal["right", "left"] = "right" if right[i] else "left"
         made.add_column(Text(heads[i], style="bold"), justify=justify, overflow="fold", width=width)
     for row in cells:
-        made.add_row(
-            *(
-                Text(row[i], "green" if row[i] in _GOOD else "red" if row[i] in _BAD else "")
-                for i in filled
-            )
-        )
+        made.add_row(*(Text(row[i], _color_of(row[i])) for i in filled))
     out.print(made)
+
+
+def _color_of(word: str) -> str:
+    if word in _GOOD:
+        return "green"
+    return "red" if word in _BAD else ""
 
 
 def _widths(columns: Sequence[Sequence[str]], width: int) -> list[int]:

@@ -572,8 +572,9 @@ def summary_of(header: RunHeader, *, is_open: bool, **found: Any) -> RunSummary:
     """
     if header.head is not None:
         found["records"] = header.head.count
+    state = "closed" if header.closed else "ended"
     return RunSummary(
-        state="open" if is_open else "closed" if header.closed else "ended",
+        state="open" if is_open else state,
         opened=header.opened,
         closed=header.closed or None,
         catalog_revision=header.catalog_revision,

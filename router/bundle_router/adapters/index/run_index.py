@@ -546,16 +546,13 @@ def run_of(row: Mapping[str, Any]) -> RunRow:
 def restore_types(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row with times and booleans restored, which SQLite has no types for."""
     kinds = COLUMNS[table]
-    return {
-        name: (
-            iso_time(value)
-            if kinds.get(name) == "timestamp"
-            else bool(value)
-            if kinds.get(name) == "boolean" and value is not None
-            else value
-        )
-        for name, value in row.items()
-    }
+    restored = dict(row)
+    for name, value in row.items():
+        if kinds.get(name) == "timestamp":
+            restored[name] = iso_time(value)
+        elif kinds.get(name) == "boolean" and value is not None:
+            restored[name] = bool(value)
+    return restored
 
 
 def iso_time(value: Any) -> str:

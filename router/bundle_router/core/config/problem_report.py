@@ -82,7 +82,9 @@ class Report:
         """Add an error about an entry: about all of it (`""`), one of its keys, or a path beneath
         it.
         """
-        inner = ((where,) if where else ()) if isinstance(where, str) else where
+        inner = where
+        if isinstance(where, str):
+            inner = (where,) if where else ()
         self.add(entry.file, (*entry.path, *inner), message, suggestion)
 
     def add_unreadable(self, file: ConfigFile, problem: Problem) -> None:

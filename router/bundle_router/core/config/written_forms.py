@@ -61,18 +61,11 @@ def form_of(table: type) -> type[Form]:
         bounds = {**declared.bounds, **({"allow_inf_nan": False} if annotation is float else {})}
         default = defaults[name] if declared.absent is SAME else declared.absent
         default = None if default == () and get_origin(annotation) is dict else default
-        row = (
-            annotation,
-            Field(
-                ...
-                if default is MISSING
-                else list(default)
-                if isinstance(default, tuple)
-                else default,
-                description=declared.description,
-                **bounds,
-            ),
-        )
+        if default is MISSING:
+            default = ...
+        elif isinstance(default, tuple):
+            default = list(default)
+        row = (annotation, Field(default, description=declared.description, **bounds))
         if declared.table:
             inner.setdefault(declared.table, {})[name.removeprefix(f"{declared.table}_")] = row
         else:

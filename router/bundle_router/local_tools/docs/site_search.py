@@ -310,7 +310,9 @@ def rank(entries: Sequence[IndexEntry], query: str) -> list[IndexEntry]:
             / len(words)
         )
         title = " ".join(_words(entry.title))
-        return total * (2.0 if title == phrase else 1.25 if phrase in title else 1.0)
+        if title == phrase:
+            return 2.0 * total
+        return 1.25 * total if phrase in title else total
 
     scored = [
         (-score(entry, matched), len(entry.title), entry.location, entry)

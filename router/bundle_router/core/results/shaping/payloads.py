@@ -321,7 +321,9 @@ def _is_base64(text: str, least: int) -> bool:
 
 
 def _padded_end(text: str, end: int) -> int:
-    return end + (2 if text.startswith("==", end) else 1 if text.startswith("=", end) else 0)
+    if text.startswith("==", end):
+        return end + 2
+    return end + 1 if text.startswith("=", end) else end
 
 
 def _uris(text: str) -> Iterator[Span]:
