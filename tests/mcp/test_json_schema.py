@@ -695,6 +695,24 @@ EXPLODING: dict[str, Callable[[], tuple[Any, Any]]] = {
 }
 
 
+def _matched(pattern: str) -> Callable[[], tuple[Any, Any]]:
+    return lambda: ({"pattern": pattern}, LETTERS[:60_000])
+
+
+EXPLODING |= {
+    f"a pattern of many states, {what}": _matched(pattern)
+    for what, pattern in (
+        ("at least as many", "a[ab]{400,}c"),
+        ("with spaces in its count", "a[ab]{1 , 400}c"),
+        ("counted twice", "a[ab]{20}{20}c"),
+        ("counted twice, lazily", "a[ab]{20}?{20}c"),
+        ("in a group", "a(?:b|[ab]{20}){20}c"),
+        ("in verbose notation", "(?x)a([ab]{20}) {20}c"),
+        ("in verbose notation for a part", "(?ix:a([ab]{20}) {20}c)"),
+    )
+}
+
+
 @pytest.mark.parametrize("name", EXPLODING)
 def test_what_the_library_could_not_end_is_not_begun(name: str) -> None:
     schema, value = EXPLODING[name]()

@@ -437,12 +437,16 @@ _PIECE: Final = re.compile(
     re.DOTALL,
 )
 """An opening or closing parenthesis, a class or a character."""
-_COUNTED: Final = re.compile(r"\{(\d{0,9})(?:,(\d{0,9}))?\}")
+_QUANTIFIER: Final = re.compile(r"[*+?]|\{\s*(\d{0,9})\s*(?:,\s*(\d{0,9})\s*)?\}")
+_VERBOSE: Final = re.compile(r"\(\?[a-zA-Z-]*x")
+"""Where spaces mean nothing: a quantifier may then be far from what it repeats."""
 _UNICODE_CLASS: Final = 50
 
 
 def pattern_pieces(pattern: str) -> int:
-    """Return the size of a pattern with its counted repetitions written out."""
+    """Return the size of a pattern with its counted repetitions written out. Raises Unchecked."""
+    if _VERBOSE.search(pattern):
+        raise Unchecked("a pattern of its schema is in verbose notation")
     sizes = [0]
     at = 0
     while at < len(pattern):
@@ -456,9 +460,8 @@ def pattern_pieces(pattern: str) -> int:
         size = _UNICODE_CLASS if "\\p" in text.lower() else 1
         if text == ")" and len(sizes) > 1:
             size = sizes.pop() + 1
-        counted = _COUNTED.match(pattern, at)
-        if counted is not None:
-            at = counted.end()
-            size *= max(1, int(counted[1] or 0), int(counted[2] or 0))
+        while (quantifier := _QUANTIFIER.match(pattern, at)) is not None:
+            at = quantifier.end()
+            size *= max(1, int(quantifier[1] or 0), int(quantifier[2] or 0))
         sizes[-1] += size
     return sum(sizes)
