@@ -96,6 +96,7 @@ _KEYWORDS: Final = frozenset(
         "uniqueItems",
     )
 )
+_DEPENDENT: Final = frozenset(("dependencies", "dependentRequired", "dependentSchemas"))
 _ONE_OF_MANY: Final = frozenset(("prefixItems", "properties"))
 """Only one of these inner schemas is applied to each part of a value."""
 _NEVER_APPLIED: Final = frozenset(("$defs", "contentSchema", "definitions"))
@@ -334,35 +335,11 @@ class _Works:
         """Return the work of a schema's own keywords on one value."""
         steps = _KEYWORD
         errors = 0
-        pieces = 0
         for key, argument in schema.items():
-            if key in _KEYWORDS:
-                steps += _KEYWORD
-                errors += 1
-            elif key in _LIMITS:
-                steps += _LIMIT
-                errors += 1
-            elif key == "multipleOf":
-                _refuse_extreme(argument)
-                steps += _MULTIPLE
-                errors += 1
-            elif key in ("const", "enum"):
-                steps += _KEYWORD + _compared(argument)
-                errors += 1 + _parts(argument) // _PARTS_PER_ERROR
-        for key in ("properties", "required"):
-            if isinstance(schema.get(key), Mapping | list):
-                steps += _NAME * len(schema[key])
-        errors += _parts(schema.get("not")) // _PARTS_PER_ERROR
-        if isinstance(schema.get("required"), list):
-            errors += len(schema["required"])
-        for key in ("dependencies", "dependentRequired", "dependentSchemas"):
-            if isinstance(schema.get(key), Mapping):
-                for needed in schema[key].values():
-                    names = len(needed) if isinstance(needed, list) else 0
-                    steps += _NAME * (1 + names)
-                    errors += names
-        if isinstance(schema.get("type"), list):
-            steps += _KEYWORD * len(schema["type"])
+            keyword_steps, keyword_errors = _keyword_work(key, argument)
+            steps += keyword_steps
+            errors += keyword_errors
+        pieces = 0
         if isinstance(schema.get("pattern"), str):
             pieces = self._pieces(schema["pattern"])
         return LevelWork(steps, errors, pieces, int(schema.get("uniqueItems") is True))
@@ -382,6 +359,29 @@ class _Works:
         if self._pieces_left < 0:
             raise Unchecked("the patterns of its schema are too large")
         return pieces
+
+
+def _keyword_work(key: str, argument: Any) -> tuple[int, int]:
+    """Return the steps of one keyword on one value, and the errors that it may find."""
+    if key in _LIMITS:
+        return _LIMIT, 1
+    if key == "multipleOf":
+        _refuse_extreme(argument)
+        return _MULTIPLE, 1
+    if key in ("const", "enum"):
+        return _KEYWORD + _compared(argument), 1 + _parts(argument) // _PARTS_PER_ERROR
+    if key == "not":
+        return _KEYWORD, 1 + _parts(argument) // _PARTS_PER_ERROR
+    if key == "properties" and isinstance(argument, Mapping):
+        return _KEYWORD + _NAME * len(argument), 1
+    if key in ("required", "type") and isinstance(argument, list):
+        return _KEYWORD + _NAME * len(argument), 1 + len(argument)
+    if key in _DEPENDENT and isinstance(argument, Mapping):
+        needed = sum(len(names) for names in argument.values() if isinstance(names, list))
+        return _KEYWORD + _NAME * (len(argument) + needed), 1 + needed
+    if key in _KEYWORDS:
+        return _KEYWORD, 1
+    return 0, 0
 
 
 def _added(first: Work, second: Work) -> Work:
