@@ -81,6 +81,7 @@ CALLS = {
     "repo.read_file": {"path": "README.md"},
     "repo.list_dir": {"path": "."},
     "repo.ripgrep": {"pattern": "hello"},
+    "repo.git_log": {},
     "workspace.write_file": {"path": "a.txt", "content": "x"},
     "workspace.binaries": {},
     "workspace.exec": {"binary": "python", "args": ["-m", "py_compile", "own.py"]},
@@ -120,6 +121,11 @@ def project(tmp_path: Path) -> Path:
     for folder in (tmp_path, tmp_path / "work"):
         (folder / "README.md").write_text("# hello\n", encoding="utf-8")
     (tmp_path / "work" / "own.py").write_text("answer = 42\n", encoding="utf-8")
+    repository = tmp_path / "work" / ".git"
+    (repository / "objects").mkdir(parents=True)
+    (repository / "refs").mkdir()
+    (repository / "HEAD").write_text("ref: refs/heads/main\n", encoding="utf-8")
+    (repository / "config").write_text("[core]\n", encoding="utf-8")
     return tmp_path
 
 
@@ -127,8 +133,7 @@ def test_the_tools_work_or_refuse_with_a_sentence(project: Path) -> None:
     ends = dict(line.split(" ", 1) for line in run_elsewhere(TOOLS, project).splitlines())
     refused = ends.pop("workspace.exec")
     assert refused == "tool_error unsupported_platform"
-    if shutil.which("rg") is None:
-        ends.pop("repo.ripgrep")
+    assert ends.pop("repo.git_log") == "tool_error unavailable", "git can't be confined there"
     assert {end.split()[0] for end in ends.values()} == {"ok"}, ends
 
 

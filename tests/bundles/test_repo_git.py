@@ -11,6 +11,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from functools import partial
@@ -21,16 +22,23 @@ import pytest
 from bundle_router.core.values import LocalSettings, Text, ToolContext, ToolOutput
 from bundle_router.errors import ToolFailure
 from bundle_router.local_tools.repo import TOOLS
-from bundle_router.local_tools.repo.children import Command, find_binary, output_of, starts_confined
+from bundle_router.local_tools.repo.children import (
+    Command,
+    confinement_fault,
+    find_binary,
+    output_of,
+)
 from bundle_router.local_tools.repo.confinement import Root
 from bundle_router.local_tools.repo.gitrefs import collect_refs, is_ref_name, is_revision
 from bundle_router.local_tools.repo.history import git_diff, git_log
 from pydantic import ValidationError
 
+from tests.lesser_kernel import LACKING, run_without
+
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 TOOL = {tool.name: tool for tool in TOOLS}
 UNCONFINED: dict[str, Callable[..., ToolOutput]] = {"git_log": git_log, "git_diff": git_diff}
-CONFINED = starts_confined(shutil.which("git") or "")
+CONFINED = not confinement_fault(shutil.which("git") or "")
 ENV = {
     "PATH": os.environ.get("PATH", os.defpath),
     "HOME": "/nonexistent",
@@ -746,3 +754,51 @@ def test_a_confined_child_reads_nothing_outside_and_starts_nothing(tmp_path: Pat
         assert child.code != 0
         assert b"denied" in child.stderr or b"cannot run" in child.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not CONFINED, reason="git can't be confined here")
+def test_a_confined_child_has_no_sockets(tmp_path: Path) -> None:
+    """Landlock alone refuses TCP: a datagram left the machine."""
+    python = os.path.realpath(sys.executable)
+    source = "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM)"
+    command = Command((python, "-I", "-S", "-c", source), "/", {}, (sys.base_prefix,))
+    context = ToolContext(str(tmp_path), LocalSettings(), timeout_s=60, max_bytes=1000)
+    _, _, child = output_of(command, context, max_bytes=1000)
+    assert b"PermissionError" in child.stderr
+
+
+def test_a_cancelled_call_is_not_said_to_have_met_a_bad_config(repo: Path) -> None:
+    context = ToolContext(
+        str(repo), LocalSettings(), timeout_s=30, max_bytes=1000, cancelled=lambda: True
+    )
+    with pytest.raises(ToolFailure) as caught:
+        TOOL["git_log"].run(TOOL["git_log"].arguments(), context)
+    assert caught.value.code == "cancelled"
+
+
+READ = """
+from bundle_router.core.values import LocalSettings, ToolContext
+from bundle_router.errors import ToolFailure
+from bundle_router.local_tools.repo import TOOLS
+
+context = ToolContext(sys.argv[1], LocalSettings(), timeout_s=60, max_bytes=9999)
+tools = {tool.name: tool for tool in TOOLS}
+for name, arguments in (("git_log", {}), ("git_diff", {}), ("ripgrep", {"pattern": "one"})):
+    try:
+        print(name, tools[name].run(tools[name].arguments(**arguments), context).blocks[0].text)
+    except ToolFailure as failure:
+        print(name, failure.code, failure)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
+@pytest.mark.parametrize("missing", LACKING)
+def test_without_landlock_or_seccomp_no_git_is_started_and_searches_work(
+    repo: Path, missing: str
+) -> None:
+    (repo / "b.txt").write_text("one\n")
+    shown = run_without(missing, READ, str(repo))
+    for name in ("git_log", "git_diff"):
+        assert f"{name} unavailable " in shown
+    assert shown.count("is not started, since it can't be confined here: ") == 2
+    assert "b.txt" in shown.partition("ripgrep ")[2]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,26 +12,15 @@ from typing import Any
 import pytest
 from bundle_router.errors import ToolFailure
 
-REFUSED_BY_THE_KERNEL = {
-    # what is missing: number of the system call (x86-64, aarch64), first argument or None, error
-    "Landlock": ((444, 444), None, 38),
-    "seccomp": ((157, 167), 22, 22),  # prctl(PR_SET_SECCOMP)
-}
-RUN_WITHOUT = """
-import json, struct, sys
+from tests.lesser_kernel import LACKING, run_without
+
+RUN = """
+import json
 from bundle_router.core.values import BinaryForm, BinaryRule, LocalSettings, ToolContext
 from bundle_router.errors import ToolFailure
-from bundle_router.local_tools.sandbox import linux
 from bundle_router.local_tools.workspace.execution import ExecArguments, execute
 
-number, argument, error, workspace, facilities = json.loads(sys.argv[1])
-def step(code, value, if_true=0, if_false=0):
-    return struct.pack("=HBBI", code, if_true, if_false, value)
-refuse, allow = step(6, 0x00050000 | error), step(6, 0x7FFF0000)
-test = [] if argument is None else [step(0x20, 16), step(0x15, argument, 0, 1)]
-call = step(0x15, number, 0, len(test) + 1)
-linux.forbid_new_privileges()
-linux.filter_system_calls(b"".join([step(0x20, 0), call, *test, refuse, allow]))
+workspace, facilities = json.loads(sys.argv[1])
 rule = BinaryRule(name="touch", path="/usr/bin/touch", forms=(BinaryForm(words=("started",)),))
 context = ToolContext(workspace, LocalSettings(binaries=(rule,)), timeout_s=60, max_bytes=9999)
 arguments = ExecArguments(binary="touch", args=("started",))
@@ -43,30 +31,16 @@ except ToolFailure as failure:
 """
 
 
-def run_without(missing: str, workspace: Path, facilities: tuple[str, ...]) -> str:
+def exec_without(missing: str, workspace: Path, facilities: tuple[str, ...]) -> str:
     """What `exec` says on a kernel that lacks Landlock or seccomp."""
-    machine = os.uname().machine
-    if machine not in ("x86_64", "aarch64"):
-        pytest.skip("no number of that system call for this machine")
-    numbers, argument, error = REFUSED_BY_THE_KERNEL[missing]
-    number = numbers[("x86_64", "aarch64").index(machine)]
-    words = json.dumps([number, argument, error, str(workspace), facilities])
-    done = subprocess.run(
-        [sys.executable, "-c", RUN_WITHOUT, words],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=Path(__file__).parents[3] / "router",
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return run_without(missing, RUN, json.dumps([str(workspace), facilities]))
 
 
-@pytest.mark.parametrize("missing", REFUSED_BY_THE_KERNEL)
+@pytest.mark.parametrize("missing", LACKING)
 def test_without_bubblewrap_and_one_of_the_others_nothing_is_started(
     workspace: Path, missing: str
 ) -> None:
-    shown = run_without(missing, workspace, ("files", "system calls"))
+    shown = exec_without(missing, workspace, ("files", "system calls"))
     assert shown.startswith("not_started the program was not started: nothing here confines it")
     assert f"no {missing}" in shown
     assert "install bubblewrap" in shown
@@ -79,7 +53,7 @@ def test_without_bubblewrap_and_one_of_the_others_nothing_is_started(
 def test_with_bubblewrap_the_result_says_what_is_missing_besides(
     workspace: Path, facilities: tuple[str, ...], missing: str, said: str
 ) -> None:
-    shown = run_without(missing, workspace, facilities)
+    shown = exec_without(missing, workspace, facilities)
     assert shown.startswith("exit 0")
     assert said in shown
     assert (workspace / "started").exists()

@@ -7,7 +7,7 @@
 | reading, listing | `read_file`, `list_dir` |
 | searching, hits, rg, scanning | `ripgrep`, over the real one or over google-re2 |
 | history, gitview, gitrefs | `git_log`, `git_diff`, over a view that can't run anything |
-| children | starting `rg` and `git`, confined |
+| children | starting `rg` and `git`, confined or not at all |
 """
 
 from __future__ import annotations

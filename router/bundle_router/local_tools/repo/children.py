@@ -7,13 +7,14 @@ Rules:
 2. The child gets only those variables of our environment that the caller lists.
 3. Output is read in chunks as it arrives, with a deadline. A caller that stops reading ends the
    whole process group.
-4. Landlock confines the child if the kernel has it: it reads only beneath the given folders, starts
-   and writes nothing, whatever a hostile repository makes it do. This is the second wall. The
-   first: the child gets no hostile configuration (`local_tools.repo.gitview`), and is told not to
-   follow links.
-5. A thread restricts itself, starts the child and ends: threads have their own Landlock domain, and
-   children inherit it. So no code runs between fork and exec, and the router itself is never
-   restricted.
+4. Landlock and seccomp confine the child: it reads only beneath the given folders, starts and
+   writes nothing and has no sockets, whatever a hostile repository makes it do. Without one of them
+   it is not started. Bubblewrap can't replace them: it mounts by path, and what the child may read
+   are open descriptors. This is the second wall. The first: the child gets no hostile configuration
+   (`local_tools.repo.gitview`), and is told not to follow links.
+5. A thread restricts itself, starts the child and ends: threads have their own Landlock domain and
+   filter, and children inherit both. So no code runs between fork and exec, and the router itself
+   is never restricted.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import os
 import selectors
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -44,10 +46,10 @@ _ADDRESS_SPACE: Final = 8 << 30
 class Command:
     """What is started: `argv[0]` is an absolute path.
 
-    `readable` yields once what it may read when it can be confined.
+    `readable` yields once what it may read.
 
     `inherited` descriptors stay open in the child, under the same numbers. `confined=False` omits
-    Landlock, for tests of the first wall alone.
+    the second wall, for tests of the first alone.
     """
 
     argv: tuple[str, ...]
@@ -110,9 +112,15 @@ def _timeout() -> ToolFailure:
 
 @contextmanager
 def start_child(command: Command, context: ToolContext) -> Iterator[Child]:
-    """Start the command. At the end of the block, kill and reap its process group."""
-    confine = command.confined and starts_confined(command.argv[0])
-    process = _popen_confined(command) if confine else _popen(command)
+    """Start the command. At the end of the block, kill and reap its process group.
+
+    Raises ToolFailure `unavailable` if it can't be confined or started.
+    """
+    if command.confined:
+        _require_confinement(command.argv[0])
+        process = _popen_confined(command)
+    else:
+        process = _popen(command)
     try:
         _limit(process.pid)
         yield Child(process, time.monotonic() + context.timeout_s, context.cancelled)
@@ -158,9 +166,8 @@ def _popen(command: Command) -> subprocess.Popen[bytes]:
 
 
 def _popen_confined(command: Command) -> subprocess.Popen[bytes]:
-    from bundle_router.local_tools.sandbox import (
-        landlock,
-    )  # ctypes costs 5 ms: only when a child is confined
+    # ctypes costs 5 ms: only when a child is confined
+    from bundle_router.local_tools.sandbox import landlock, seccomp
 
     started: list[subprocess.Popen[bytes]] = []
     failed: list[OSError] = []
@@ -168,6 +175,7 @@ def _popen_confined(command: Command) -> subprocess.Popen[bytes]:
     def start(rules: int) -> None:
         try:
             landlock.restrict_thread(rules)
+            seccomp.install(namespaces=False)
             started.append(_popen(command))
         except OSError as error:
             failed.append(error)
@@ -184,23 +192,34 @@ def _popen_confined(command: Command) -> subprocess.Popen[bytes]:
     return started[0]
 
 
-@cache
-def starts_confined(binary: str) -> bool:
-    """Return whether the binary runs under Landlock.
+def _require_confinement(binary: str) -> None:
+    fault = confinement_fault(binary)
+    if fault:
+        raise ToolFailure(
+            f"{binary} is not started, since it can't be confined here: {fault}",
+            code="unavailable",
+            advice="read files instead, or use Linux with Landlock and seccomp",
+        )
 
-    Wrapper scripts, or libraries in unusual places, do not.
+
+@cache
+def confinement_fault(binary: str) -> str:
+    """Return why the binary can't run under Landlock and seccomp; empty if it can.
+
+    Wrapper scripts, or libraries in unusual places, can't.
     """
+    if sys.platform != "linux":
+        return "only Linux has Landlock and seccomp"
     try:
         process = _popen_confined(Command((binary, "--version"), "/", {}, ()))
-    except (
-        ToolFailure,
-        OSError,
-        AttributeError,
-        ImportError,
-    ):  # no Landlock, or it is forbidden; or not Linux
-        return False
-    process.communicate(timeout=10)
-    return process.returncode == 0
+    except ToolFailure as failure:
+        return str(failure)
+    except OSError as error:
+        return f"no Landlock ({error.strerror})"
+    _, said = process.communicate(timeout=10)
+    if process.returncode == 0:
+        return ""
+    return f"it fails there: {said.decode('utf-8', 'backslashreplace')[:200].strip()!a}"
 
 
 def _limit(pid: int) -> None:

@@ -349,6 +349,8 @@ def _carry_config(root: Root, common_dir: str, view: GitView) -> None:
             max_bytes=_MAX_CONFIG_BYTES,
         )
     except ToolFailure as failure:
+        if failure.code in ("unavailable", "timeout", "cancelled"):
+            raise
         raise _refused_failure("its config file can't be parsed") from failure
     finally:
         copy.unlink()

@@ -24,7 +24,7 @@ from typing import Final
 
 from bundle_router.core.values import Text, ToolContext, ToolOutput
 from bundle_router.local_tools.repo import rg, scanning
-from bundle_router.local_tools.repo.children import find_binary
+from bundle_router.local_tools.repo.children import confinement_fault, find_binary
 from bundle_router.local_tools.repo.confinement import workspace
 from bundle_router.local_tools.repo.hits import FileHits, Line, Ripgrep, TextSearch, bad_pattern
 from bundle_router.local_tools.repo.refusals import count, show_name
@@ -54,11 +54,13 @@ def ripgrep(
 
 
 def _pick_engine(context: ToolContext) -> TextSearch:
-    """Return `rg` if installed, else our own engine; also ours if hard links are refused, which rg
-    can't tell.
+    """Return `rg` if it is installed and can be confined, else our own engine; also ours if hard
+    links are refused, which rg can't tell.
     """
     binary = find_binary("rg", outside=context.workspace)
     if binary is None or context.settings.hard_links == "refuse":
+        return scanning.search
+    if confinement_fault(binary):
         return scanning.search
     return partial(rg.search, binary)
 
