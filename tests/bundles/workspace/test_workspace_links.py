@@ -71,6 +71,7 @@ def test_a_program_changes_no_file_outside_through_another_name_of_it(
     assert state(store) == before
 
 
+@pytest.mark.usefixtures("facilities")
 def test_what_was_kept_read_only_is_said(run: Any, store: Path) -> None:
     ran = run("print(1)")
     ran.need("mounts")
@@ -99,6 +100,7 @@ def test_a_file_whose_names_are_all_in_the_workspace_can_be_changed(
     assert (workspace / "b").read_text() == "xy"
 
 
+@pytest.mark.usefixtures("facilities")
 def test_a_name_of_a_protected_file_is_read_only_too(run: Any, workspace: Path) -> None:
     hook = workspace / ".git" / "hooks" / "pre-commit"
     hook.parent.mkdir(parents=True)
@@ -110,6 +112,7 @@ def test_a_name_of_a_protected_file_is_read_only_too(run: Any, workspace: Path) 
     assert hook.read_text() == "true\n"
 
 
+@pytest.mark.usefixtures("facilities")
 def test_a_step_in_one_folder_changes_no_file_of_another_folder(run: Any, workspace: Path) -> None:
     (workspace / "one").mkdir()
     (workspace / "two").write_text("x")
@@ -130,6 +133,7 @@ def linked_files(workspace: Path, folder: str, number: int) -> list[Path]:
     return files
 
 
+@pytest.mark.usefixtures("facilities")
 def test_a_folder_of_nothing_else_is_read_only_as_one_place(run: Any, workspace: Path) -> None:
     (workspace / "src").mkdir()
     (workspace / "src" / "own.py").touch()
@@ -149,6 +153,7 @@ def test_a_folder_of_nothing_else_is_read_only_as_one_place(run: Any, workspace:
     assert (workspace / "src" / "own.py").read_text() == "y"
 
 
+@pytest.mark.usefixtures("facilities")
 def test_more_than_can_be_protected_are_refused_unless_policy_says_so(
     run: Any, workspace: Path
 ) -> None:
@@ -165,6 +170,7 @@ def test_more_than_can_be_protected_are_refused_unless_policy_says_so(
         assert sum(file.read_text() != "x" for file in files) == 1
 
 
+@pytest.mark.usefixtures("facilities")
 def test_objects_of_a_local_clone_are_read_only_where_git_may_be_changed(
     run: Any, workspace: Path
 ) -> None:
