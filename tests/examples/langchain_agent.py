@@ -9,7 +9,6 @@ from typing import Any
 from bundle_router import Router, Step
 from bundle_router.ext.langchain import RoutedTools
 from bundle_router.tool import LocalServer
-
 from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - of its checkpointer
 from langchain_core.language_models import BaseChatModel
 

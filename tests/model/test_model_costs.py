@@ -100,6 +100,34 @@ def test_no_model_is_asked_once_a_day_has_cost_what_it_may_also_after_a_restart(
     assert capsys.readouterr().err.count('"event":"model.over_limit"') == 2
 
 
+USAGES: Final[dict[str, object]] = {
+    "absent": None,
+    "nothing counted": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
+    "negative": {"prompt_tokens": -5, "completion_tokens": -5, "total_tokens": -10},
+    "absurd": {"prompt_tokens": 1 << 60, "completion_tokens": 1, "total_tokens": 1 << 60},
+}
+"""What some servers say of a question's tokens; the question was not free for all that."""
+
+
+@pytest.mark.parametrize("usage", USAGES)
+def test_an_answer_without_a_usable_count_costs_what_its_length_comes_to(
+    place: Place, usage: str
+) -> None:
+    """A question here has some 2,000 characters: an estimate of about 0.0001 USD."""
+    document = json.loads(completion(choice("files.find")))
+    document.pop("usage", None)
+    if USAGES[usage] is not None:
+        document["usage"] = USAGES[usage]
+    with (
+        ScriptedServer([body(json.dumps(document).encode())]) as server,
+        place.open(server, "max_cost_per_day = 0.001") as router,
+    ):
+        outcomes = place.outcomes(router, "r", range(60))
+    assert outcomes[0] == "model"
+    assert outcomes[-1] == "over_limit"
+    assert 3 <= outcomes.count("model") <= 40
+
+
 def test_a_refused_question_is_recorded_and_shown_as_what_it_is(
     place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -174,7 +174,7 @@ class LiteLlm:
                 messages=[{"role": "user", "content": "{}"}],
                 mock_response="{}",
             )
-            metered(libraries.litellm, response, "openai/gpt-4o-mini", ModelReply())
+            metered(libraries.litellm, response, "openai/gpt-4o-mini", "{}", ModelReply())
         finally:
             allowance.reset(token)
 
@@ -230,7 +230,8 @@ class LiteLlm:
             _exchange.reset(token)
         if exchange.response is None:
             return reply
-        return metered(libraries.litellm, exchange.response, request.model.name, reply)
+        sent = "".join(message["content"] for message in _messages(request))
+        return metered(libraries.litellm, exchange.response, request.model.name, sent, reply)
 
     def _client(self, mode: AnswerMode) -> Any:
         known = self._clients.get(mode)

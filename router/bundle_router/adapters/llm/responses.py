@@ -107,20 +107,27 @@ def raw_of(response: Any) -> str | None:
     return text[:MAX_RAW].encode("utf-8", "replace").decode("utf-8") if text is not None else None
 
 
-def metered(litellm: Any, response: Any, model: str, reply: ModelReply) -> ModelReply:
+CHARACTERS_A_TOKEN: Final = 3
+"""For the estimate where a server counts nothing; English text has about four, JSON about three."""
+
+
+def metered(litellm: Any, response: Any, model: str, sent: str, reply: ModelReply) -> ModelReply:
     """Return the reply with the call's usage: the provider's token counts, the cost by litellm's
-    price list (0: unknown, or the counts are invalid).
+    price list (0: no price is known).
+
+    Where the counts are absent or can't be true they stay 0, but the question was not free: its
+    cost is then estimated from the lengths of the text that was `sent` and of the answer.
     """
     usage = getattr(response, "usage", None)
     prompt_tokens = _count(getattr(usage, "prompt_tokens", 0))
     output_tokens = _count(getattr(usage, "completion_tokens", 0))
     try:
-        if prompt_tokens or output_tokens:
+        if prompt_tokens:
             cost = float(
                 litellm.completion_cost(completion_response=response, model=model, base_model=model)
             )
         else:
-            cost = 0.0
+            cost = _estimated_cost(litellm, model, sent, raw_of(response) or "")
     except Exception:  # noqa: BLE001 - it raises bare Exception for every model that it has no price for
         cost = 0.0
     return ModelReply(
@@ -132,6 +139,15 @@ def metered(litellm: Any, response: Any, model: str, reply: ModelReply) -> Model
         output_tokens=output_tokens,
         cost_usd=cost if 0.0 <= cost <= MAX_COST_USD else 0.0,
     )
+
+
+def _estimated_cost(litellm: Any, model: str, sent: str, answer: str) -> float:
+    prices = litellm.cost_per_token(
+        model=model,
+        prompt_tokens=len(sent) // CHARACTERS_A_TOKEN,
+        completion_tokens=len(answer) // CHARACTERS_A_TOKEN,
+    )
+    return float(sum(prices))
 
 
 def _count(value: object) -> int:
