@@ -610,9 +610,11 @@ def test_many_wrong_values_are_told_of_without_listing_each(open_with: Opened) -
             tool("count", lambda _given, _: ToolOutput((Text("counted"),)), Many)
         ) as router:
             await router.route(step())
-            wrong = await router.call("r-1", "mine.count", {"values": [None] * 200_000})
+            wrong = await router.call("r-1", "mine.count", {"values": [None] * 90_000})
             assert wrong.outcome == "invalid_arguments"
-            assert wrong.text.count("is not valid under any of the given schemas") == 20
+            assert len(wrong.text) < 5_000
+            wrong = await router.call("r-1", "mine.count", {"values": [1] * 200_000})
+            assert "they hold too many values" in wrong.text
             wrong = await router.call("r-1", "mine.count", {"odd": [1] * 5_000})
             assert "5,000 values are invalid" in wrong.text
 

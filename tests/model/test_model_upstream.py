@@ -323,7 +323,9 @@ def test_of_an_error_only_the_beginning_is_read() -> None:
 
 
 @pytest.mark.parametrize("tokens", [-5, 10**30], ids=["negative", "absurd"])
-def test_a_count_that_somebody_made_up_costs_nothing(opened: Opened, ask: Ask, tokens: int) -> None:
+def test_a_count_that_somebody_made_up_is_replaced_by_an_estimate(
+    opened: Opened, ask: Ask, tokens: int
+) -> None:
     whole = json.loads(completion(choice("a.one")))
     whole["usage"] = {
         "prompt_tokens": tokens,
@@ -333,7 +335,8 @@ def test_a_count_that_somebody_made_up_costs_nothing(opened: Opened, ask: Ask, t
     with ScriptedServer([body(json.dumps(whole).encode())]) as server:
         reply = ask(opened(names=("openai/gpt-4o-mini",), base_url=server.base_url))
     assert reply.model is not None
-    assert (reply.model.input_tokens, reply.model.cost_usd, ids(reply)) == (0, 0.0, ("a.one",))
+    assert (reply.model.input_tokens, ids(reply)) == (0, ("a.one",))
+    assert 0.0 < reply.model.cost_usd < 0.001
 
 
 def test_a_name_of_slashes_does_not_keep_the_price_look_up_busy(opened: Opened, ask: Ask) -> None:
