@@ -170,7 +170,7 @@ class RunLog(Protocol):
         self, file: File, record: dict[str, Any], *, only_at: int | None = None, wait_s: float = 5.0
     ) -> Appended:
         """Append one record (adds `seq`, `prev`, `hash`) behind all others, and return what came
-        before it.
+        before it. The record is redacted already; a store looks for no secrets.
 
         `only_at`: compare and append. Nothing is written unless the run has exactly that many
         records and all of them were returned before. Appending to a closed run opens it again.
@@ -210,7 +210,12 @@ class RunLog(Protocol):
 
 
 class RunStore(Protocol):
-    """Opens and creates runs."""
+    """Opens and creates runs.
+
+    What a store is handed is redacted already: a record holds no secret that the router knows, and
+    a catalog names variables instead of their values. Artifacts are the bytes that tools returned,
+    unchanged.
+    """
 
     @property
     def blocks(self) -> bool:

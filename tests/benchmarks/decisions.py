@@ -65,9 +65,7 @@ def catalog_of(bundles: int, routes: int) -> Catalog:
 def router_over(catalog: Catalog, runs: str) -> Router:
     """A router with the real log and redactor, and nothing else real."""
     clock, redactor = SystemClock(), SecretRedactor({"GITHUB_TOKEN": "ghp_" + "x" * 36})
-    store = DiskRunStore(
-        runs, clock=clock, artifacts=lambda path: MemoryArtifacts(), redactor=redactor
-    )
+    store = DiskRunStore(runs, clock=clock, artifacts=lambda path: MemoryArtifacts())
     deps = EnginePorts(
         clock, redactor, FakeDiagnostics(), {}, lambda data: MediaFacts("application/octet-stream")
     )

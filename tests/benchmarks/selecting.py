@@ -107,9 +107,7 @@ def unmatched_step_us(bundles: int, count: int) -> list[float]:
     diagnostics = FakeDiagnostics()
     clock, redactor = SystemClock(), SecretRedactor({})
     with tempfile.TemporaryDirectory() as runs:
-        store = DiskRunStore(
-            runs, clock=clock, artifacts=lambda path: MemoryArtifacts(), redactor=redactor
-        )
+        store = DiskRunStore(runs, clock=clock, artifacts=lambda path: MemoryArtifacts())
         selector = SearchSelector(make_search, diagnostics)
         sessions = {"local": FakeSessions({})}
         deps = EnginePorts(

@@ -20,7 +20,7 @@ from bundle_router.adapters.artifact_files import RunArtifacts
 from bundle_router.adapters.run_log import DiskRunStore
 from bundle_router.core.records.chain import FILES
 from bundle_router.ports import RunLog, RunStore
-from bundle_router.testing import FakeClock, FakeRedactor, MemoryRuns, MemoryRunStore
+from bundle_router.testing import FakeClock, MemoryRuns, MemoryRunStore
 
 from tests.engine.schedules import simulate
 from tests.engine.simulation import Place
@@ -41,7 +41,7 @@ class MemoryPlace(Place):
         self._runs = MemoryRuns()
 
     def store(self) -> RunStore:
-        return MemoryRunStore(FakeRedactor(), self._runs)
+        return MemoryRunStore(self._runs)
 
     def kill(self, store: RunStore, logs: Sequence[RunLog], dice: random.Random | None) -> None:
         assert isinstance(store, MemoryRunStore)

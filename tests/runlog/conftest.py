@@ -15,7 +15,7 @@ from bundle_router.core.catalog import Durability
 from bundle_router.core.records.chain import Record
 from bundle_router.core.records.run_header import RunHeader
 from bundle_router.core.values.canonical import digest, encode, time_text
-from bundle_router.ports import ArtifactStore, Redactor
+from bundle_router.ports import ArtifactStore
 
 CATALOG = encode({"schema": "bundle-router.catalog/1", "bundles": []})
 REVISION = digest(CATALOG)
@@ -65,7 +65,6 @@ class Runs:
         *,
         durability: Durability = "process",
         storage: Storage = POSIX,
-        redactor: Redactor | None = None,
     ) -> DiskRunStore:
         return DiskRunStore(
             self.path,
@@ -73,7 +72,6 @@ class Runs:
             artifacts=no_artifacts,
             durability=durability,
             storage=storage,
-            redactor=redactor,
         )
 
     def open(
@@ -83,9 +81,8 @@ class Runs:
         durability: Durability = "process",
         storage: Storage = POSIX,
         catalog: str = CATALOG,
-        redactor: Redactor | None = None,
     ) -> DiskRunLog:
-        store = self.store(durability=durability, storage=storage, redactor=redactor)
+        store = self.store(durability=durability, storage=storage)
         log = store.create(
             run_id, header=RunHeader({"catalog_revision": digest(catalog)}), catalog=catalog
         )

@@ -147,32 +147,6 @@ def test_a_decision_of_another_run_is_read_without_its_lock(runs: Any) -> None:
     assert runs.store().open("none") is None
 
 
-class Censor:
-    """A redactor whose one secret is `hunter2!`."""
-
-    def redact(self, text: str) -> str:
-        return text.replace("hunter2!", "[secret]")
-
-    def redact_many(self, texts: Any) -> Any:
-        return [self.redact(text) for text in texts]
-
-    def are_clean(self, texts: Any) -> bool:
-        return not any("hunter2!" in text for text in texts)
-
-    def redact_value(self, value: Any) -> Any:
-        if isinstance(value, dict):
-            return {self.redact(key): self.redact_value(inner) for key, inner in value.items()}
-        return self.redact(value) if isinstance(value, str) else value
-
-
-def test_a_secret_that_reached_the_log_is_not_written(runs: Any) -> None:
-    log = runs.open(redactor=Censor())
-    log.append("routing", runs.record(0, goal="use hunter2!", hunter2={"hunter2!": "\n hunter2!"}))
-    log.append("routing", runs.record(1, goal='a "quoted" goal'))
-    assert b"hunter2!" not in runs.bytes("routing.jsonl")
-    assert runs.numbers() == [0, 1]
-
-
 # --- one writer -----------------------------------------------------------------------------------
 
 OWNER = """

@@ -19,7 +19,7 @@ from bundle_router.adapters.artifact_files import RunArtifacts
 from bundle_router.adapters.run_log import POSIX, DiskRunStore
 from bundle_router.core.records.run_header import RunHeader
 from bundle_router.errors import CorruptRun, StorageError
-from bundle_router.testing import FakeRedactor, MemoryRunStore
+from bundle_router.testing import MemoryRunStore
 
 from tests.profiles import ALL
 
@@ -453,7 +453,7 @@ def test_an_artifact_is_read_while_its_run_is_written(runs: Any) -> None:
     log = writer.create("r-1", header=RunHeader({"catalog_revision": "sha256:0"}), catalog="{}")
     sha256 = log.artifacts().put(b"kept")
     before = runs.bytes("run.json")
-    fake = MemoryRunStore(FakeRedactor())
+    fake = MemoryRunStore()
     fake.create("r-1", header=RunHeader({}), catalog="{}").artifacts().put(b"kept")
     reader = DiskRunStore(runs.path, clock=runs.clock, artifacts=artifacts)
     for store in (reader, fake):

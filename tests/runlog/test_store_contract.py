@@ -22,7 +22,7 @@ from bundle_router.adapters.run_log import DiskRunStore
 from bundle_router.core.records.chain import FILES, check
 from bundle_router.core.records.run_header import RunHeader
 from bundle_router.ports import RunLog, RunStore
-from bundle_router.testing import FakeClock, FakeRedactor, MemoryRuns, MemoryRunStore
+from bundle_router.testing import FakeClock, MemoryRuns, MemoryRunStore
 
 HEADER = RunHeader({"catalog_revision": "sha256:" + "0" * 64})
 Make = Callable[[], RunStore]
@@ -47,7 +47,7 @@ def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]
             return RunArtifacts(path)
 
         if request.param == "memory":
-            made.append(MemoryRunStore(FakeRedactor(), shared))
+            made.append(MemoryRunStore(shared))
         elif request.param == "postgresql":
             url = (
                 f"{POSTGRESQL}{'&' if '?' in POSTGRESQL else '?'}options=-csearch_path%3D{database}"
@@ -339,7 +339,7 @@ def test_what_a_folder_lies_on_is_said_by_the_innermost_mount(tmp_path: Path) ->
 
 def test_the_chain_of_what_many_wrote_is_whole(tmp_path: Path) -> None:
     runs = MemoryRuns()
-    logs = [begun(MemoryRunStore(FakeRedactor(), runs)) for _ in range(3)]
+    logs = [begun(MemoryRunStore(runs)) for _ in range(3)]
     for number in range(12):
         logs[number % 3].append("calls" if number % 2 else "routing", note(number))
     checked = check(runs.runs["r"].files(), "r", None)

@@ -29,9 +29,10 @@ from typing import Any, Final, TypeVar
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide.budgets import Totals
 from bundle_router.core.records.call_records import CallFinished, CallRecord, RequestPassed
-from bundle_router.core.records.chain import Writer
+from bundle_router.core.records.chain import Appended, File, Writer
 from bundle_router.core.records.decision_record import BudgetKey, DecisionRecord
 from bundle_router.core.records.fold import RunFold
+from bundle_router.core.records.redacting import redact_record
 from bundle_router.core.records.run_header import RunHeader
 from bundle_router.core.values import Activation
 from bundle_router.core.values.words import shown_run_id
@@ -184,6 +185,16 @@ class OpenRun:
         """
         return self.fold.take_all(self.log.news())
 
+    def append(
+        self, file: File, record: dict[str, Any], *, only_at: int | None, wait_s: float
+    ) -> Appended:
+        """Append a record, without the secrets that it may hold (see `RunLog.append`).
+
+        The caller holds the lock.
+        """
+        clean = redact_record(record, self.runs.redactor)
+        return self.log.append(file, clean, only_at=only_at, wait_s=wait_s)
+
     def append_call(
         self, record: CallRecord, *, compare: bool, wait_s: float, spent: Totals | None = None
     ) -> int | None:
@@ -196,7 +207,7 @@ class OpenRun:
         line = record.to_json()
         if spent is not None:
             line["spent"] = spent.to_json()
-        appended = self.log.append("calls", line, only_at=only_at, wait_s=wait_s)
+        appended = self.append("calls", line, only_at=only_at, wait_s=wait_s)
         if appended.news:
             self.fold.take_all(appended.news)
         if appended.seq is not None:
@@ -493,7 +504,7 @@ class RunTable:
         workspace: str,
     ) -> None:
         self.store = store
-        self._redactor = redactor
+        self.redactor = redactor
         self.workspace = workspace
         self._catalog = catalog
         self.diagnostics = diagnostics
@@ -506,11 +517,11 @@ class RunTable:
 
     def quote(self, text: str) -> str:
         """Return an id for a message, in quotes and without what looks like a secret in it."""
-        return repr(self._redactor.redact(text))
+        return repr(self.redactor.redact(text))
 
     def quote_run(self, run_id: str) -> str:
         """Return the id of a run that is not there, for a message (see `shown_run_id`)."""
-        return shown_run_id(run_id, self._redactor.redact)
+        return shown_run_id(run_id, self.redactor.redact)
 
     # --- opening ----------------------------------------------------------------------------------
 

@@ -296,7 +296,7 @@ def _decide(
             decision = conclude(decision, reply)
             facts = replace(facts, revisions=(*facts.revisions, *reply.revisions))
         record = _record(ports, run, request, facts, decision, reply)
-        appended = run.log.append(
+        appended = run.append(
             "routing", record.to_json(), only_at=record.decision.seq, wait_s=wait_s
         )
         run.fold.take_all(appended.news)

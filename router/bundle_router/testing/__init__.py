@@ -288,7 +288,7 @@ def fake_router(
         redactor=redactor,
         diagnostics=FakeDiagnostics(),
         capabilities=FakeCapabilities(set(capabilities)),
-        store=MemoryRunStore(redactor, runs),
+        store=MemoryRunStore(runs),
         sessions=FakeSessions(results or {}),
         selector=answering if isinstance(answering, ScriptedSelector) else None,
     )

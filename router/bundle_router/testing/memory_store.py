@@ -28,7 +28,6 @@ from bundle_router.core.records.run_header import RunHeader
 from bundle_router.core.values import RUN_ID
 from bundle_router.core.values.words import RUN_ID_ADVICE, not_a_run_id
 from bundle_router.errors import CorruptRun, RequestError, StorageError
-from bundle_router.ports import Redactor
 
 
 class MemoryArtifacts:
@@ -154,7 +153,7 @@ class MemoryRunLog:
             self._at = len(run.sealed)
             if only_at is not None and (news or only_at != self._at):
                 return Appended(news, None)
-            line, run.head = seal(self._store.redactor.redact_value(record), self._at, run.head)
+            line, run.head = seal(record, self._at, run.head)
             run.sealed.append((file, line))
             run.writing.add(self._number)
             run.closed = False
@@ -203,10 +202,7 @@ class MemoryRunStore:
 
     blocks = False
 
-    def __init__(
-        self, redactor: Redactor, shared: MemoryRuns | None = None, before: Hook = lambda *_: None
-    ) -> None:
-        self.redactor = redactor
+    def __init__(self, shared: MemoryRuns | None = None, before: Hook = lambda *_: None) -> None:
         self.shared = shared or MemoryRuns()
         self.before = before
         self.writer = f"{next(self.shared.numbers):016x}"

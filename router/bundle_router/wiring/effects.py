@@ -31,17 +31,14 @@ def open_redactor(catalog: Catalog) -> Redactor:
 
 
 def open_store(
-    runs: str | Path, catalog: Catalog, clock: Clock, redactor: Redactor, store: str | None = None
+    runs: str | Path, catalog: Catalog, clock: Clock, store: str | None = None
 ) -> RunStore:
     """Return the store of runs: a directory (`store=None`) or a database, with run heads beside it
     where `[records]` says so.
 
     Raises RequestError for an unsupported store, and for a key of `[records]` that is not set.
     """
-    if store is None:
-        kept = _open_directory(runs, catalog, clock, redactor)
-    else:
-        kept = _open_database(store, clock, redactor)
+    kept = _open_directory(runs, catalog, clock) if store is None else _open_database(store, clock)
     if catalog.settings.records.heads is None and catalog.settings.records.key is None:
         return kept  # without loading what keeps heads
     from bundle_router.adapters.archive import kept_heads
@@ -51,24 +48,20 @@ def open_store(
     return kept if heads is None else cast("RunStore", HeadKeepingStore(kept, heads))
 
 
-def _open_directory(
-    runs: str | Path, catalog: Catalog, clock: Clock, redactor: Redactor
-) -> RunStore:
+def _open_directory(runs: str | Path, catalog: Catalog, clock: Clock) -> RunStore:
     from bundle_router.adapters.artifact_files import RunArtifacts
     from bundle_router.adapters.run_log import DiskRunStore
 
     durability = catalog.settings.log.durability
     artifacts = partial(RunArtifacts, durable=durability == "disk")
-    return DiskRunStore(
-        runs, clock=clock, artifacts=artifacts, redactor=redactor, durability=durability
-    )
+    return DiskRunStore(runs, clock=clock, artifacts=artifacts, durability=durability)
 
 
-def _open_database(store: str, clock: Clock, redactor: Redactor) -> RunStore:
+def _open_database(store: str, clock: Clock) -> RunStore:
     with needs_extra("a PostgreSQL store", "postgresql"):
         from bundle_router.adapters.postgres import PostgresRunStore
 
-    return PostgresRunStore(store, clock=clock, redactor=redactor)
+    return PostgresRunStore(store, clock=clock)
 
 
 def open_results(catalog: Catalog, clock: Clock) -> ResultReuse | None:

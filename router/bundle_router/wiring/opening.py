@@ -231,7 +231,7 @@ def open_engines(opening: Opening, last_good: ConfigSnapshot | None = None) -> O
         queries=query_json,
         in_thread=partial(run_in_turn, "shaped"),
     )
-    kept = open_store(opening.runs, catalog, clock, redactor, opening.store)
+    kept = open_store(opening.runs, catalog, clock, opening.store)
     capabilities = SystemCapabilities(clock, catalog.settings.cache.capabilities_ttl_s)
 
     def engine_over(

@@ -23,7 +23,7 @@ from bundle_router.core.records.chain import (
     Head,
     RepairedTail,
     Writer,
-    encode_clean,
+    encode_record,
     genesis,
     seal_text,
     unseal,
@@ -32,7 +32,7 @@ from bundle_router.core.records.chain import (
 from bundle_router.core.records.run_header import RunHeader
 from bundle_router.core.values.canonical import decode, encode, time_text
 from bundle_router.errors import CorruptRun, KeyConflict, RunBusy, StorageError
-from bundle_router.ports import Clock, Redactor
+from bundle_router.ports import Clock
 
 Record = Mapping[str, Any]
 BATCH: Final = 1000
@@ -71,13 +71,11 @@ class PostgresRunLog:
         header: RunHeader,
         session: WriterSession,
         artifacts: PostgresArtifacts,
-        redactor: Redactor | None,
         clock: Clock,
     ) -> None:
         self._pool = session.pool
         self._session = session
         self._artifacts = artifacts
-        self._redactor = redactor
         self._clock = clock
         self._run_id = run_id = header.run_id
         self.header = header
@@ -190,7 +188,7 @@ class PostgresRunLog:
                 f"run {self._run_id!r} is closed", kind="io_error", advice="open it again"
             )
         deadline = time.monotonic() + wait_s
-        text = encode_clean(record, self._redactor)
+        text = encode_record(record)
         if not self._has_begun:
             self.begin()
         while only_at is None or (only_at == self._read_to and not self._waiting):

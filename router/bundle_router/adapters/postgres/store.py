@@ -20,7 +20,7 @@ from bundle_router.core.values import RUN_ID
 from bundle_router.core.values.canonical import decode, time_text
 from bundle_router.core.values.words import RUN_ID_ADVICE, not_a_run_id
 from bundle_router.errors import RequestError, StorageError
-from bundle_router.ports import Clock, Redactor
+from bundle_router.ports import Clock
 
 
 class PostgresRunStore:
@@ -34,12 +34,9 @@ class PostgresRunStore:
 
     blocks: Final = True
 
-    def __init__(
-        self, url: str, *, clock: Clock, redactor: Redactor | None = None, wait_s: float = 5.0
-    ) -> None:
+    def __init__(self, url: str, *, clock: Clock, wait_s: float = 5.0) -> None:
         plain, objects = without_objects(url)
         self._clock = clock
-        self._redactor = redactor
         self.pool = Pool(plain, wait_s=wait_s)
         self._objects_url = objects
         self._objects: ObjectStore | None = None
@@ -95,9 +92,7 @@ class PostgresRunStore:
         if not rows:
             return None
         header = RunHeader(decode(rows[0][0]))
-        return PostgresRunLog(
-            header, self._session, self.artifacts(run_id), self._redactor, self._clock
-        )
+        return PostgresRunLog(header, self._session, self.artifacts(run_id), self._clock)
 
     def create(self, run_id: str, *, header: RunHeader, catalog: str) -> PostgresRunLog:
         """Begin a run, or open it if it exists. All or nothing."""

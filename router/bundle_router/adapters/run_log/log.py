@@ -47,13 +47,13 @@ from bundle_router.core.records.chain import (
     Record,
     RepairedTail,
     Writer,
-    encode_clean,
+    encode_record,
     with_opening,
 )
 from bundle_router.core.records.run_header import RunHeader
 from bundle_router.core.values.canonical import time_text
 from bundle_router.errors import CorruptRun, StorageError
-from bundle_router.ports import ArtifactStore, Clock, Redactor
+from bundle_router.ports import ArtifactStore, Clock
 
 
 class GroupCommit:
@@ -145,7 +145,6 @@ class RunLogSetting:
     clock: Clock
     durability: Durability
     artifacts: Callable[[str], ArtifactStore]
-    redactor: Redactor | None
 
     @property
     def durable(self) -> bool:
@@ -276,7 +275,7 @@ class DiskRunLog:
         error says otherwise); ValueError or TypeError for a value that can't be a record.
         """
         self._folder.check_usable()
-        text = encode_clean(record, self._setting.redactor)
+        text = encode_record(record)
         until_s = time.monotonic() + wait_s
         try:
             return self._append(file, text, only_at, until_s)

@@ -43,7 +43,7 @@ from bundle_router.core.values.canonical import time_text
 from bundle_router.core.values.words import RUN_ID_ADVICE, not_a_run_id
 from bundle_router.errors import RequestError, StorageError
 from bundle_router.local_tools.descriptors import ClosedOnError, Opened
-from bundle_router.ports import ArtifactStore, Clock, Redactor
+from bundle_router.ports import ArtifactStore, Clock
 
 CREATING: Final = ".creating-"
 """Prefix of a run directory that is being created.
@@ -57,8 +57,8 @@ class DiskRunStore:
     """The runs of one directory.
 
     `durability`: `process` survives kill -9; `disk` also power loss, for records that `sync()`
-    returned for. `artifacts` makes a run's artifact store from its path. `redactor` checks every
-    record once more before it is written. Nothing is created before the first `create`.
+    returned for. `artifacts` makes a run's artifact store from its path. Nothing is created before
+    the first `create`.
     """
 
     blocks: Final = False
@@ -69,12 +69,11 @@ class DiskRunStore:
         *,
         clock: Clock,
         artifacts: Callable[[str], ArtifactStore],
-        redactor: Redactor | None = None,
         durability: Durability = "process",
         storage: Storage = POSIX,
     ) -> None:
         self._runs = Path(runs).absolute()
-        self._setting = RunLogSetting(storage, clock, durability, artifacts, redactor)
+        self._setting = RunLogSetting(storage, clock, durability, artifacts)
         self._storage = storage
         self._tokens = WriterTokens(storage, self._runs)
         self._numbers = itertools.count()
