@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from bundle_router.core.catalog import Catalog
-from bundle_router.core.decide.asking.model_exchange import ModelReply, ModelRequest
 from bundle_router.core.decide.decide import Question
 from bundle_router.core.exposure.stubs import Program, ProgramEnd
 from bundle_router.core.records.chain import Appended, File, Record, RepairedTail, Writer
@@ -30,6 +29,9 @@ from bundle_router.core.servers.transport.tool_servers import (
     ServerStatus,
 )
 from bundle_router.core.values import RecentStep, Reply
+
+if TYPE_CHECKING:  # loaded where models are asked
+    from bundle_router.core.decide.asking.model_exchange import ModelReply, ModelRequest
 
 T = TypeVar("T")
 
