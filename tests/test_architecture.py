@@ -152,6 +152,8 @@ OWNERS = {
     "litellm": {"router/bundle_router/adapters/llm/loading.py"},
     "instructor": {"router/bundle_router/adapters/llm/loading.py"},
     "aiohttp": {
+        "router/bundle_router/adapters/http/client.py",
+        "router/bundle_router/adapters/http/sessions.py",
         "router/bundle_router/adapters/llm/wire.py",
         "router/bundle_router/adapters/llm/client.py",
         "router/bundle_router/adapters/llm/embedding.py",
