@@ -137,6 +137,10 @@ OWNERS = {
         "router/bundle_router/adapters/postgres/store.py",
         "router/bundle_router/adapters/postgres/artifact_rows.py",
     },
+    "subprocess": {
+        "router/bundle_router/local_tools/processes/starting.py",
+        "router/bundle_router/demo/repository.py",
+    },
     "obstore": {"router/bundle_router/adapters/postgres/objects.py"},
     "pyarrow": {"router/bundle_router/adapters/export.py"},
     "jinja2": {"router/bundle_router/service/pages/rendering.py"},

@@ -21,13 +21,9 @@ from typing import Any
 import pytest
 from bundle_router.core.values import LocalSettings, Text, ToolContext, ToolOutput
 from bundle_router.errors import ToolFailure
+from bundle_router.local_tools.processes.starting import Command, find_binary
 from bundle_router.local_tools.repo import TOOLS
-from bundle_router.local_tools.repo.children import (
-    Command,
-    confinement_fault,
-    find_binary,
-    output_of,
-)
+from bundle_router.local_tools.repo.children import ConfinedCommand, confinement_fault, output_of
 from bundle_router.local_tools.repo.confinement import Root
 from bundle_router.local_tools.repo.gitrefs import collect_refs, is_ref_name, is_revision
 from bundle_router.local_tools.repo.history import git_diff, git_log
@@ -746,11 +742,8 @@ def test_a_confined_child_reads_nothing_outside_and_starts_nothing(tmp_path: Pat
         ("config", "--file", "/etc/passwd", "--list"),
         ("init", "new"),
     ):
-        _, _, child = output_of(
-            Command((binary, *arguments), str(tmp_path), env, (str(tmp_path),)),
-            context,
-            max_bytes=1000,
-        )
+        command = Command((binary, *arguments), env, cwd=str(tmp_path))
+        _, _, child = output_of(ConfinedCommand(command, (str(tmp_path),)), context, max_bytes=1000)
         assert child.code != 0
         assert b"denied" in child.stderr or b"cannot run" in child.stderr
     assert list(tmp_path.iterdir()) == []
@@ -761,7 +754,9 @@ def test_a_confined_child_has_no_sockets(tmp_path: Path) -> None:
     """Landlock alone refuses TCP: a datagram left the machine."""
     python = os.path.realpath(sys.executable)
     source = "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM)"
-    command = Command((python, "-I", "-S", "-c", source), "/", {}, (sys.base_prefix,))
+    command = ConfinedCommand(
+        Command((python, "-I", "-S", "-c", source), env={}), (sys.base_prefix,)
+    )
     context = ToolContext(str(tmp_path), LocalSettings(), timeout_s=60, max_bytes=1000)
     _, _, child = output_of(command, context, max_bytes=1000)
     assert b"PermissionError" in child.stderr

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from bundle_router.core.values import LocalSettings, Text, ToolContext
 from bundle_router.errors import ToolFailure
+from bundle_router.local_tools.processes.starting import find_binary
 from bundle_router.local_tools.repo import rg, scanning
-from bundle_router.local_tools.repo.children import find_binary
 from bundle_router.local_tools.repo.hits import Ripgrep, TextSearch
 from bundle_router.local_tools.repo.searching import ripgrep
 

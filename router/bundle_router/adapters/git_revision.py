@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import os
-import subprocess
+import shutil
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from bundle_router.errors import RequestError
+from bundle_router.local_tools.processes.starting import Command, run_to_end
 
 _TIMEOUT_S: Final = 60
 _MAX_BYTES: Final = 256 << 20
@@ -32,10 +33,6 @@ def extract_revision(revision: str, folders: Sequence[str], target: Path) -> Non
     if not present:
         return
     data = _git("archive", "--format=tar", revision, "--", *present)
-    if len(data) > _MAX_BYTES:
-        raise RequestError(
-            f"{', '.join(present)} in {revision!r} is larger than {_MAX_BYTES:,} bytes"
-        )
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         # Only regular files. tarfile's filters would do this, but need Python 3.11.4.
         for member in archive:
@@ -48,16 +45,18 @@ def extract_revision(revision: str, folders: Sequence[str], target: Path) -> Non
 
 
 def _git(*words: str) -> bytes:
+    program = shutil.which("git")
+    if program is None:
+        raise RequestError("git is not installed", advice="compare two folders")
     env = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+    command = Command((str(Path(program).absolute()), *words), env, cwd=str(Path.cwd()))
     try:
-        done = subprocess.run(
-            ["git", *words], capture_output=True, env=env, timeout=_TIMEOUT_S, check=False
-        )
-    except FileNotFoundError:
-        raise RequestError("git is not installed", advice="compare two folders") from None
-    except subprocess.TimeoutExpired:
+        done = run_to_end(command, timeout_s=_TIMEOUT_S, max_bytes=_MAX_BYTES)
+    except TimeoutError:
         raise RequestError(f"git took longer than {_TIMEOUT_S} s") from None
-    if done.returncode:
+    if done.is_cut:
+        raise RequestError(f"git {words[0]} says more than {_MAX_BYTES:,} bytes")
+    if done.status:
         stderr = done.stderr.decode("utf-8", "replace").strip().splitlines()
         why = stderr[0].removeprefix("fatal: ") if stderr else "failed"
         raise RequestError(

@@ -29,14 +29,18 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeVar
 
 from bundle_router.adapters.mcp.faults import ServerFault
-from bundle_router.adapters.mcp.supervision import AT_ONCE
 from bundle_router.local_tools.descriptors import Opened
+from bundle_router.local_tools.processes.starting import Command, StartedProcess, start
+from bundle_router.local_tools.processes.supervision import AT_ONCE
 
 MARK: Final = "BUNDLE_ROUTER_OWNER"
 HOMES: Final = "bundle-router-home-"
 DEFAULT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_SUPERVISION: Final = str(Path(__file__).resolve().with_name("supervision.py"))
 _IMPORT_ROOT: Final = str(Path(__file__).resolve().parents[3])
+_SUPERVISION: Final = (
+    "import sys; sys.path.append(sys.argv[2]); "
+    "from bundle_router.local_tools.processes.supervision import main; main(int(sys.argv[1]))"
+)
 _AT_ONCE_S: Final = 1.0
 _END_S: Final = 10.0
 """Seconds that the supervisor may take to end its servers: longer than its patience with a single
@@ -261,13 +265,14 @@ class Process:
 
 
 class ProcessSupervisor:
-    """Starts stdio servers through one supervisor process (see `supervision`).
+    """Starts stdio servers through one supervisor process.
 
-    It starts that process on first use, and again if it is gone. All on one event loop.
+    It starts that process (`local_tools.processes.supervision`) on first use, and again if it is
+    gone. All on one event loop.
     """
 
     def __init__(self) -> None:
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: StartedProcess | None = None
         self._socket: socket.socket | None = None
         self._starting = asyncio.Lock()
 
@@ -329,7 +334,7 @@ class ProcessSupervisor:
         async with self._starting:
             for again in (True, False):
                 if self._socket is None:
-                    self._process, self._socket = await _supervisor()
+                    self._process, self._socket = _start_supervisor()
                 try:
                     socket.send_fds(self._socket, [b"s"], descriptors)
                     return
@@ -344,8 +349,7 @@ class ProcessSupervisor:
         If the supervisor fails to, kill it: its servers die with it.
         """
         if not await process.stop(timeout_s) and self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
+            self._process.kill()
 
     async def _drop(self) -> None:
         process = self._process
@@ -354,13 +358,7 @@ class ProcessSupervisor:
             self._socket.close()
             self._socket = None
         if process is not None:
-            try:
-                async with asyncio.timeout(_END_S):
-                    await process.wait()
-            except TimeoutError:
-                with contextlib.suppress(ProcessLookupError):
-                    process.kill()
-                await process.wait()
+            await asyncio.to_thread(process.end, patience_s=_END_S)
 
     async def close(self) -> None:
         """End the supervisor and its servers. No process is left when this returns."""
@@ -368,23 +366,20 @@ class ProcessSupervisor:
             await self._drop()
 
 
-async def _supervisor() -> tuple[asyncio.subprocess.Process, socket.socket]:
+def _start_supervisor() -> tuple[StartedProcess, socket.socket]:
     """Start the supervisor. Its only descriptors are the socket and three of /dev/null."""
     ours, theirs = socket.socketpair()
     try:
         # Never 0, 1 or 2, which this process may have closed: the child's standard streams get
         # these numbers.
         with Opened(fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, 3)) as handed:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                *("-I", "-S", _SUPERVISION, str(handed), _IMPORT_ROOT),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.DEVNULL,
-                pass_fds=(handed,),
-                env={},
-                cwd="/",
-                start_new_session=True,
+            process = start(
+                Command(
+                    (sys.executable, "-I", "-S", "-c", _SUPERVISION, str(handed), _IMPORT_ROOT),
+                    env={},
+                    inherited=(handed,),
+                ),
+                piped=False,
             )
     except BaseException:
         ours.close()

@@ -302,6 +302,7 @@ except OSError:
 """
 _REFUSED: Final = 7
 _PROBE_S: Final = 20
+_PROBE_BYTES: Final = 65_536
 
 
 class WriterTokens:
@@ -426,16 +427,15 @@ def refuse_without_locks(storage: Storage, runs: Path, found: FileSystem | None 
 
 def _are_honoured(storage: Storage, runs: Path) -> bool:
     """Return whether a second process is refused a lock that is held."""
-    import subprocess
+    from bundle_router.local_tools.processes.starting import Command, run_to_end
 
     path = runs / f".lock-probe-{secrets.token_hex(4)}"
     with translate_errors("try the locks of", str(runs)):
         fd = storage.open(str(path), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         storage.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        command = [sys.executable, "-I", "-S", "-c", _LOOK, str(path)]
-        done = subprocess.run(command, timeout=_PROBE_S, check=False, capture_output=True)
-        return done.returncode == _REFUSED
+        command = Command((sys.executable, "-I", "-S", "-c", _LOOK, str(path)), os.environ)
+        return run_to_end(command, timeout_s=_PROBE_S, max_bytes=_PROBE_BYTES).status == _REFUSED
     except OSError:
         return False
     finally:

@@ -1,5 +1,5 @@
-"""Starts `git` and `rg`: an absolute binary, an argument list, a clean environment, and a certain
-end.
+"""Starts `git` and `rg` confined, with an absolute binary, an argument list, a clean environment,
+and a certain end (`bundle_router.local_tools.processes`).
 
 Rules:
 1. The binary is looked up once, in the absolute folders of `PATH`, and never inside the workspace,
@@ -12,59 +12,50 @@ Rules:
    it is not started. Bubblewrap can't replace them: it mounts by path, and what the child may read
    are open descriptors. This is the second wall. The first: the child gets no hostile configuration
    (`local_tools.repo.gitview`), and is told not to follow links.
-5. A thread restricts itself, starts the child and ends: threads have their own Landlock domain and
-   filter, and children inherit both. So no code runs between fork and exec, and the router itself
-   is never restricted.
 """
 
 from __future__ import annotations
 
-import os
-import selectors
-import signal
-import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cache
-from typing import IO, Final
+from functools import cache, partial
+from typing import Final
 
 from bundle_router.core.values import ToolContext
 from bundle_router.errors import ToolFailure
 from bundle_router.local_tools.descriptors import Opened
+from bundle_router.local_tools.processes.starting import (
+    Command,
+    FinishedProcess,
+    StartedProcess,
+    run_to_end,
+    start,
+)
 
-_POLL_S: Final = 0.1
-_CHUNK: Final = 65_536
 _STDERR_BYTES: Final = 8192
+_PROBE_S: Final = 10
 _ADDRESS_SPACE: Final = 8 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
-    """What is started: `argv[0]` is an absolute path.
+class ConfinedCommand:
+    """A program that reads, and does nothing else."""
 
-    `readable` yields once what it may read.
-
-    `inherited` descriptors stay open in the child, under the same numbers. `confined=False` omits
-    the second wall, for tests of the first alone.
-    """
-
-    argv: tuple[str, ...]
-    cwd: str
-    env: Mapping[str, str]
+    command: Command
     readable: Iterable[str | int]
-    inherited: tuple[int, ...] = ()
+    """Paths and descriptors of folders that it may read; yielded once."""
     confined: bool = True
+    """False omits the second wall, for tests of the first alone."""
 
 
 @dataclass(slots=True)
 class Child:
     """A started child. `code` and `stderr` are valid only after `chunks` was read to its end."""
 
-    process: subprocess.Popen[bytes]
+    process: StartedProcess
     deadline: float
     cancelled: Callable[[], bool]
     stderr: bytearray = field(default_factory=bytearray)
@@ -72,72 +63,48 @@ class Child:
 
     def chunks(self) -> Iterator[bytes]:
         """Yield standard output as it arrives. Raises ToolFailure `timeout` or `cancelled`."""
-        out = self.process.stdout
-        err = self.process.stderr
-        if out is None or err is None:
-            raise ValueError("a child is read through pipes")
-        with selectors.DefaultSelector() as selector:
-            selector.register(out, selectors.EVENT_READ)
-            selector.register(err, selectors.EVENT_READ)
-            while selector.get_map():
-                self._check_time()
-                for key, _ in selector.select(_POLL_S):
-                    pipe: IO[bytes] = key.fileobj  # type: ignore[assignment]  # we registered two pipes
-                    data = os.read(pipe.fileno(), _CHUNK)
-                    if not data:
-                        selector.unregister(pipe)
-                    elif pipe is out:
-                        yield data
-                    else:
-                        self.stderr += data[: _STDERR_BYTES - len(self.stderr)]
-        try:
-            self.code = self.process.wait(max(_POLL_S, self.deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            raise _timeout() from None
+        for stream, data in self.process.output(self._check_time):
+            if stream == "stdout":
+                yield data
+            else:
+                self.stderr += data[: _STDERR_BYTES - len(self.stderr)]
+        status = self.process.status
+        if status is not None:
+            self.code = status
 
     def _check_time(self) -> None:
         if self.cancelled():
             raise ToolFailure("the call was cancelled", code="cancelled")
         if time.monotonic() >= self.deadline:
-            raise _timeout()
-
-
-def _timeout() -> ToolFailure:
-    return ToolFailure(
-        "it took longer than this call may take",
-        code="timeout",
-        advice="narrow it: name a path or a glob",
-    )
+            raise ToolFailure(
+                "it took longer than this call may take",
+                code="timeout",
+                advice="narrow it: name a path or a glob",
+            )
 
 
 @contextmanager
-def start_child(command: Command, context: ToolContext) -> Iterator[Child]:
+def start_child(command: ConfinedCommand, context: ToolContext) -> Iterator[Child]:
     """Start the command. At the end of the block, kill and reap its process group.
 
     Raises ToolFailure `unavailable` if it can't be confined or started.
     """
+    binary = command.command.argv[0]
     if command.confined:
-        _require_confinement(command.argv[0])
-        process = _popen_confined(command)
-    else:
-        process = _popen(command)
+        _require_confinement(binary)
+    try:
+        process = _start_confined(command) if command.confined else start(command.command)
+    except OSError as error:
+        raise ToolFailure(f"{binary} could not be started: {error}", code="unavailable") from error
     try:
         _limit(process.pid)
         yield Child(process, time.monotonic() + context.timeout_s, context.cancelled)
     finally:
-        if process.poll() is None:
-            with suppress(ProcessLookupError):
-                os.killpg(
-                    process.pid, signal.SIGKILL
-                )  # before reaping: the group's id can't be reused yet
-            process.wait()
-        for pipe in (process.stdout, process.stderr):
-            if pipe is not None:
-                pipe.close()
+        process.end()
 
 
 def output_of(
-    command: Command, context: ToolContext, *, max_bytes: int
+    command: ConfinedCommand, context: ToolContext, *, max_bytes: int
 ) -> tuple[bytes, bool, Child]:
     """Run a command.
 
@@ -152,44 +119,18 @@ def output_of(
     return bytes(kept), False, child
 
 
-def _popen(command: Command) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        command.argv,
-        cwd=command.cwd,
-        env=dict(command.env),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        pass_fds=command.inherited,
-        start_new_session=True,
-    )
+def _start_confined(command: ConfinedCommand) -> StartedProcess:
+    from bundle_router.local_tools.sandbox import landlock  # ctypes costs 5 ms
+
+    with Opened(landlock.reader_ruleset(command.command.argv[0], command.readable)) as rules:
+        return start(command.command, confine=partial(_confine_thread, rules))
 
 
-def _popen_confined(command: Command) -> subprocess.Popen[bytes]:
-    # ctypes costs 5 ms: only when a child is confined
+def _confine_thread(rules: int) -> None:
     from bundle_router.local_tools.sandbox import landlock, seccomp
 
-    started: list[subprocess.Popen[bytes]] = []
-    failed: list[OSError] = []
-
-    def start(rules: int) -> None:
-        try:
-            landlock.restrict_thread(rules)
-            seccomp.install(namespaces=False)
-            started.append(_popen(command))
-        except OSError as error:
-            failed.append(error)
-
-    with Opened(landlock.reader_ruleset(command.argv[0], command.readable)) as rules:
-        thread = threading.Thread(target=start, args=(rules,), name="start-confined")
-        thread.start()
-        thread.join()
-    if not started:
-        error = failed[0] if failed else OSError("the child did not start")
-        raise ToolFailure(
-            f"{command.argv[0]} could not be started: {error}", code="unavailable"
-        ) from error
-    return started[0]
+    landlock.restrict_thread(rules)
+    seccomp.install(namespaces=False)
 
 
 def _require_confinement(binary: str) -> None:
@@ -210,16 +151,29 @@ def confinement_fault(binary: str) -> str:
     """
     if sys.platform != "linux":
         return "only Linux has Landlock and seccomp"
+    from bundle_router.local_tools.sandbox import landlock
+
     try:
-        process = _popen_confined(Command((binary, "--version"), "/", {}, ()))
-    except ToolFailure as failure:
-        return str(failure)
+        rules = Opened(landlock.reader_ruleset(binary, ()))
     except OSError as error:
         return f"no Landlock ({error.strerror})"
-    _, said = process.communicate(timeout=10)
-    if process.returncode == 0:
+    with rules as ruleset:
+        try:
+            probe = _run_probe(binary, ruleset)
+        except OSError as error:
+            return f"{binary} could not be started: {error}"
+    if probe.status == 0:
         return ""
-    return f"it fails there: {said.decode('utf-8', 'backslashreplace')[:200].strip()!a}"
+    return f"it fails there: {probe.stderr.decode('utf-8', 'backslashreplace')[:200].strip()!a}"
+
+
+def _run_probe(binary: str, ruleset: int) -> FinishedProcess:
+    return run_to_end(
+        Command((binary, "--version"), env={}),
+        timeout_s=_PROBE_S,
+        max_bytes=_STDERR_BYTES,
+        confine=partial(_confine_thread, ruleset),
+    )
 
 
 def _limit(pid: int) -> None:
@@ -237,25 +191,3 @@ def _limit(pid: int) -> None:
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, 0))
         resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
         resource.prlimit(pid, resource.RLIMIT_AS, (_ADDRESS_SPACE, _ADDRESS_SPACE))
-
-
-# --- binaries -------------------------------------------------------------------------------------
-
-
-def find_binary(name: str, *, outside: str) -> str | None:
-    """Return the absolute real path of an executable on `PATH` outside of the folder `outside`, or
-    None.
-    """
-    inside = f"{os.path.realpath(outside).rstrip('/')}/"
-    paths = _candidates(name, os.environ.get("PATH", os.defpath))
-    return next((path for path in paths if not f"{path}/".startswith(inside)), None)
-
-
-@cache
-def _candidates(name: str, search_path: str) -> Sequence[str]:
-    found = []
-    for folder in search_path.split(os.pathsep):
-        path = os.path.realpath(f"{folder}/{name}")
-        if folder.startswith("/") and os.path.isfile(path) and os.access(path, os.X_OK):  # noqa: PTH113  (a str is wanted)
-            found.append(path)
-    return tuple(dict.fromkeys(found))

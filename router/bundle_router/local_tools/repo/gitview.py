@@ -31,7 +31,8 @@ from typing import Final
 from bundle_router.core.values import ToolContext, shorten
 from bundle_router.errors import ToolFailure
 from bundle_router.local_tools.private_folders import private_folder
-from bundle_router.local_tools.repo.children import Child, Command, find_binary, output_of
+from bundle_router.local_tools.processes.starting import Command, find_binary
+from bundle_router.local_tools.repo.children import Child, ConfinedCommand, output_of
 from bundle_router.local_tools.repo.confinement import Root, read_up_to
 from bundle_router.local_tools.repo.gitrefs import collect_refs, parse_head
 
@@ -124,11 +125,10 @@ class GitView:
             argv=(self.binary, "--no-pager", "--no-replace-objects", *arguments),
             cwd=self.tree or self.root.place,
             env=_ENVIRONMENT | nothing | {"GIT_DIR": self.folder},
-            readable=(self.root.fd, self.folder),
             inherited=(self.root.fd,),
-            confined=self.confined,
         )
-        out, cut, child = output_of(command, self.context, max_bytes=max_bytes)
+        confined = ConfinedCommand(command, (self.root.fd, self.folder), self.confined)
+        out, cut, child = output_of(confined, self.context, max_bytes=max_bytes)
         if not cut and child.code != 0:
             raise _git_failure(child)
         return out, cut, child

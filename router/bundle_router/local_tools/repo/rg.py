@@ -29,9 +29,10 @@ from typing import Any, Final
 from bundle_router.core.values import ToolContext, shorten
 from bundle_router.errors import ToolFailure
 from bundle_router.local_tools.descriptors import Opened
+from bundle_router.local_tools.processes.starting import Command
 from bundle_router.local_tools.repo import scanning
 from bundle_router.local_tools.repo.beneath import PATH_ONLY, components
-from bundle_router.local_tools.repo.children import Child, Command, start_child
+from bundle_router.local_tools.repo.children import Child, ConfinedCommand, start_child
 from bundle_router.local_tools.repo.confinement import Root
 from bundle_router.local_tools.repo.hits import MAX_FILE_BYTES, FileHits, Line, Ripgrep, bad_pattern
 
@@ -79,11 +80,9 @@ def search(
             ),
             cwd=place if is_folder else root.place,
             env={"LC_ALL": "C.UTF-8", "PATH": "", "HOME": "/nonexistent"},
-            readable=(root.fd,),
             inherited=(fd,),
-            confined=confined,
         )
-        with start_child(command, context) as child:
+        with start_child(ConfinedCommand(command, (root.fd,), confined), context) as child:
             for hits in _files(_events(child), query.path, is_folder=is_folder):
                 if not root.is_hidden(hits.path.rpartition("/")[0] or ".") and scanning.holds(
                     root, hits

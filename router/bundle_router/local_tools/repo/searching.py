@@ -23,8 +23,9 @@ from functools import partial
 from typing import Final
 
 from bundle_router.core.values import Text, ToolContext, ToolOutput
+from bundle_router.local_tools.processes.starting import find_binary
 from bundle_router.local_tools.repo import rg, scanning
-from bundle_router.local_tools.repo.children import confinement_fault, find_binary
+from bundle_router.local_tools.repo.children import confinement_fault
 from bundle_router.local_tools.repo.confinement import workspace
 from bundle_router.local_tools.repo.hits import FileHits, Line, Ripgrep, TextSearch, bad_pattern
 from bundle_router.local_tools.repo.refusals import count, show_name

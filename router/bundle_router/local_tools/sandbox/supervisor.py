@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from bundle_router.local_tools.processes import family
 from bundle_router.local_tools.sandbox import linux, target
 from bundle_router.local_tools.sandbox.bounds import INTERVAL_S, Watcher
 from bundle_router.local_tools.sandbox.plan import (
@@ -31,9 +32,6 @@ from bundle_router.local_tools.sandbox.plan import (
     encode_statements,
 )
 from bundle_router.local_tools.sandbox.tree import SHARED_MEMORY, PathSwapped, check_mounts
-
-_KILL_FOR_S: Final = 5.0
-_POLL_S: Final = 0.02
 
 
 class Supervisor:
@@ -51,7 +49,7 @@ class Supervisor:
 
     def run(self) -> None:
         linux.hide_from_program()
-        wake = self._watch_children()
+        wake = family.watch_children()
         try:
             self._arrange_mounts()
         except (OSError, PathSwapped, _Unprotected) as error:
@@ -69,7 +67,7 @@ class Supervisor:
 
     def _others(self) -> list[int]:
         """Return the program's processes: with bubblewrap, all of the pid namespace but this."""
-        return _everyone_else() if self._entered else descendants(os.getpid())
+        return _everyone_else() if self._entered else family.descendants(os.getpid())
 
     def _report(self, **fields: Any) -> None:
         """Report to the router.
@@ -78,13 +76,6 @@ class Supervisor:
         """
         with contextlib.suppress(BrokenPipeError):
             os.write(self._plan.report_fd, json.dumps(fields).encode("ascii") + b"\n")
-
-    def _watch_children(self) -> int:
-        """Return a descriptor that becomes readable when a child ends."""
-        readable, writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
-        return readable
 
     def _arrange_mounts(self) -> None:
         """Check and complete what bubblewrap mounted. Raises OSError, PathSwapped, _Unprotected."""
@@ -166,35 +157,30 @@ class Supervisor:
             for descriptor, _ in poll.poll(None if timeout_s is None else timeout_s * 1000)
         ]
         if wake in ready:
-            with contextlib.suppress(BlockingIOError):
-                os.read(wake, 4096)
+            family.clear(wake)
         if self._control in ready:
             self._stopped = True
 
     def _reap(self) -> bool:
         """Collect every child that has ended. Return False if there are no children left at all."""
-        try:
-            while True:
-                child, status = os.waitpid(-1, os.WNOHANG)
-                if child == 0:
-                    return True
-                if child == self._program:
-                    self._status = os.waitstatus_to_exitcode(status)
-                    self._report(exited=self._status)
-                else:
-                    self._leftovers += self._status is not None
-        except ChildProcessError:
-            return False
+        return family.reap(self._note_exit)
+
+    def _note_exit(self, pid: int, status: int) -> None:
+        if pid == self._program:
+            self._status = status
+            self._report(exited=status)
+        elif self._status is not None:
+            self._leftovers += 1
 
     def _end_all(self, wake: int) -> None:
         self._signal_all(signal.SIGTERM)
         deadline = time.monotonic() + self._plan.grace_s
         while self._reap() and time.monotonic() < deadline:
-            self._pause(wake, _POLL_S)
-        deadline = time.monotonic() + _KILL_FOR_S
+            self._pause(wake, family.POLL_S)
+        deadline = time.monotonic() + family.KILL_FOR_S
         while self._reap() and time.monotonic() < deadline:
             self._signal_all(signal.SIGKILL)
-            self._pause(wake, _POLL_S)
+            self._pause(wake, family.POLL_S)
 
     def _signal_all(self, number: int) -> None:
         """Signal all processes: in a pid namespace all but its first; elsewhere all descendants of
@@ -204,9 +190,7 @@ class Supervisor:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(-1, number)
             return
-        for pid in descendants(os.getpid()):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, number)
+        family.signal_all(family.descendants(os.getpid()), number)
 
 
 def _about_namespaces(plan: SandboxPlan) -> list[Statement]:
@@ -323,24 +307,3 @@ def _own_writable(plan: SandboxPlan) -> Iterator[str]:
 def _everyone_else() -> list[int]:
     """Return all processes of this pid namespace but the first, by its own /proc."""
     return [int(entry.name) for entry in Path("/proc").glob("[0-9]*") if entry.name != "1"]
-
-
-def descendants(root: int) -> list[int]:
-    """Return all descendants of `root`, nearest first, as /proc shows them now.
-
-    Empty without /proc.
-    """
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            after_name = (
-                (entry / "stat")
-                .read_text(encoding="utf-8", errors="replace")
-                .rpartition(")")[2]
-                .split()
-            )
-            children.setdefault(int(after_name[1]), []).append(int(entry.name))
-    found = [root]
-    for pid in found:
-        found.extend(children.get(pid, ()))
-    return found[1:]

@@ -20,18 +20,23 @@ import json
 import marshal
 import os
 import re
-import selectors
-import subprocess
 import time
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import IO, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from bundle_router.errors import ToolFailure
-from bundle_router.local_tools.repo.children import find_binary
+from bundle_router.local_tools.processes.starting import (
+    Command,
+    PipeReader,
+    StartedProcess,
+    find_binary,
+    run_to_end,
+    start,
+)
 from bundle_router.local_tools.sandbox import bubblewrap
 from bundle_router.local_tools.sandbox.plan import SWITCHED_OFF, SandboxPlan, Statement
 from bundle_router.local_tools.sandbox.tree import PathSwapped, mounts_of
@@ -111,19 +116,25 @@ Ended = Literal["exited", "killed", "timeout", "cancelled", "limit"]
 
 _POLL_S: Final = 0.05
 _KILLING_S: Final = 8.0
+_PROBE_S: Final = 10.0
 _CHUNK: Final = 65_536
 _CODE: Final = (
     "import sys; sys.path.append('/proc/self/fd/' + sys.argv[1]); "
     "from bundle_router.local_tools.sandbox.launcher import main; main()"
 )
+_LOCAL_TOOLS: Final = Path(__file__).parents[1]
 _PACKAGES: Final = (
     "bundle_router",
     "bundle_router/local_tools",
+    "bundle_router/local_tools/processes",
     "bundle_router/local_tools/sandbox",
 )
 _SOURCES: Final = {
-    path.stem: path.read_bytes()
-    for path in (Path(__file__).parents[1] / "sandbox").glob("[!_]*.py")
+    f"bundle_router/local_tools/{path.relative_to(_LOCAL_TOOLS).with_suffix('')}": path.read_bytes()
+    for path in (
+        _LOCAL_TOOLS / "processes" / "family.py",
+        *(_LOCAL_TOOLS / "sandbox").glob("[!_]*.py"),
+    )
 }
 """The launcher's code when this process started."""
 
@@ -208,13 +219,16 @@ def _fault_of_bubblewrap(program: str) -> str:
     info = Path(program).stat()
     if info.st_uid not in (0, os.geteuid()) or info.st_mode & 0o022:
         return f"others may change {program}"
-    command = [program, *bubblewrap.namespaces(), *bubblewrap.PROBE, "--", program, "--version"]
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, check=False, env={}
-    )
-    if done.returncode == 0:
+    arguments = (*bubblewrap.namespaces(), *bubblewrap.PROBE, "--", program, "--version")
+    try:
+        done = run_to_end(
+            Command((program, *arguments), env={}), timeout_s=_PROBE_S, max_bytes=_CHUNK
+        )
+    except OSError as error:
+        return f"it does not work here: {error}"
+    if done.status == 0:
         return ""
-    said = printable(done.stderr).strip().splitlines() or [f"status {done.returncode}"]
+    said = printable(done.stderr).strip().splitlines() or [f"status {done.status}"]
     return f"it does not work here: {said[-1][:200]}"
 
 
@@ -225,7 +239,7 @@ def _sealed_code() -> int:
     """
     descriptor = os.memfd_create("launcher", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     modules = {f"{package}/__init__": b"" for package in _PACKAGES}
-    modules |= {f"{_PACKAGES[-1]}/{name}": source for name, source in _SOURCES.items()}
+    modules |= _SOURCES
     header = (
         importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8)
     )  # flag 1: by hash, never checked
@@ -241,25 +255,20 @@ def _sealed_code() -> int:
 
 def _start(
     plan: SandboxPlan, control_fd: int, stdin: str | None, wrapper: list[str]
-) -> subprocess.Popen[bytes]:
+) -> StartedProcess:
     descriptors = (_sealed_code(), control_fd, plan.report_fd)
-    source: int | IO[bytes] = subprocess.DEVNULL
-    with contextlib.ExitStack() as stack:
-        if stdin is not None:
-            source = stack.enter_context(os.fdopen(os.memfd_create("stdin", os.MFD_CLOEXEC), "w+b"))
-            source.write(stdin.encode("utf-8"))
-            source.seek(0)
-        return subprocess.Popen(
-            [*wrapper, base_interpreter(), "-I", "-S", "-c", _CODE, *map(str, descriptors)],
-            stdin=source,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            close_fds=True,
-            pass_fds=(*descriptors, plan.binary_fd, plan.cwd_fd, plan.root_fd),
-            env={},
-            cwd="/",
-            start_new_session=True,
-        )
+    launcher = (base_interpreter(), "-I", "-S", "-c", _CODE, *map(str, descriptors))
+    command = Command(
+        (*wrapper, *launcher),
+        env={},
+        inherited=(*descriptors, plan.binary_fd, plan.cwd_fd, plan.root_fd),
+    )
+    if stdin is None:
+        return start(command)
+    with os.fdopen(os.memfd_create("stdin", os.MFD_CLOEXEC), "w+b") as source:
+        source.write(stdin.encode("utf-8"))
+        source.seek(0)
+        return start(command, stdin=source)
 
 
 class _Watch:
@@ -267,14 +276,12 @@ class _Watch:
 
     def __init__(
         self,
-        process: subprocess.Popen[bytes],
+        process: StartedProcess,
         control_fd: int,
         report_fd: int,
         plan: SandboxPlan,
         max_bytes: int,
     ) -> None:
-        if process.stdout is None or process.stderr is None:
-            raise AssertionError("the launcher was started without pipes")
         self._process = process
         self._plan = plan
         self._control = control_fd
@@ -283,16 +290,14 @@ class _Watch:
         self._program_ended = 0.0
         self._out_of_patience = False
         self._streams = {
-            process.stdout.fileno(): Capture(max_bytes),
-            process.stderr.fileno(): Capture(max_bytes),
+            process.descriptor_of("stdout"): Capture(max_bytes),
+            process.descriptor_of("stderr"): Capture(max_bytes),
         }
         self._reports = bytearray()
         self._outcome: dict[str, Any] = {}
         self._ended: Ended | None = None
-        self._selector = selectors.DefaultSelector()
-        for descriptor in (*self._streams, report_fd):
-            os.set_blocking(descriptor, False)
-            self._selector.register(descriptor, selectors.EVENT_READ)
+        self._launcher_ended = False
+        self._pipes = PipeReader(*self._streams, report_fd)
 
     def send_plan(self, line: bytes) -> None:
         """Write the plan while the launcher reads.
@@ -308,7 +313,10 @@ class _Watch:
         deadline = self._started + timeout_s
         grace_s = self._plan.grace_s
         sent = False
-        while self._read(_POLL_S):
+        while True:
+            self._read(_POLL_S)
+            if self._launcher_ended:
+                return
             now = time.monotonic()
             if not sent and "ready" in self._outcome:
                 self.send_plan(self._plan.encode())
@@ -329,21 +337,16 @@ class _Watch:
                 return
 
     def _read(self, timeout_s: float) -> bool:
-        """Read the available output.
-
-        Return False once the launcher has closed its report, which it does by ending.
-        """
-        alive = True
-        for key, _ in self._selector.select(timeout_s):
-            data = os.read(key.fd, _CHUNK)
-            if not data:
-                self._selector.unregister(key.fd)
-                alive = alive and key.fd != self._report
-            elif key.fd == self._report:
+        """Read what arrives within that time, and return whether anything did."""
+        chunks = list(self._pipes.read(timeout_s))
+        for descriptor, data in chunks:
+            if descriptor != self._report:
+                self._streams[descriptor].feed(data)
+            elif data:
                 self._take_output(data)
             else:
-                self._streams[key.fd].feed(data)
-        return alive
+                self._launcher_ended = True  # which is what closes its report
+        return bool(chunks)
 
     def _take_output(self, data: bytes) -> None:
         self._reports += data
@@ -392,21 +395,15 @@ class _Watch:
         Nobody writes any more, so it is little; an escaped writer can't block us.
         """
         deadline = time.monotonic() + 1.0
-        while self._selector.get_map() and self._selector.select(0) and time.monotonic() < deadline:
-            self._read(0)
+        while self._read(0) and time.monotonic() < deadline:
+            pass
 
     def close(self) -> None:
         """End and reap the launcher, and close every descriptor. Idempotent."""
-        self._selector.close()
+        self._pipes.close()
         if "leftovers" not in self._outcome and self._ended is None:
             self.send_plan(b"x")  # an exception was raised while the program ran
-        try:
-            self._process.wait(timeout=0.0 if self._out_of_patience else _KILLING_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()  # the program and its pid namespace die with it (PDEATHSIG)
-            self._process.wait()
-        for stream in (self._process.stdout, self._process.stderr):
-            if stream is not None:
-                stream.close()
+        # Killed with its launcher, the program and its pid namespace die (PDEATHSIG).
+        self._process.end(patience_s=0.0 if self._out_of_patience else _KILLING_S)
         os.close(self._control)
         os.close(self._report)

@@ -2,13 +2,11 @@
 
 It starts them, and ends all their processes.
 
-    python -I -S supervision.py ROUTER_FD IMPORT_ROOT
-
-The router hands over a server as four descriptors (its control socket, standard input, output and
-error) with one byte, and writes the server's plan to the control socket as one JSON line. Any byte
-after it asks for the server's end, `!` for its end at once. The supervisor answers there with JSON
-lines: `pid`, `failed`, `exited`. It closes its end of the control socket when no process of the
-server is left.
+The router (`adapters.mcp.processes`) hands over a server as four descriptors (its control socket,
+standard input, output and error) with one byte, and writes the server's plan to the control socket
+as one JSON line. Any byte after it asks for the server's end, `!` for its end at once. The
+supervisor answers there with JSON lines: `pid`, `failed`, `exited`. It closes its end of the
+control socket when no process of the server is left.
 
 Rules:
 1. Every process of a server descends from the supervisor, which adopts orphans. (Linux. Elsewhere:
@@ -38,8 +36,8 @@ import socket
 import sys
 import time
 
-KILL_FOR_S = 5.0
-POLL_S = 0.02
+from bundle_router.local_tools.processes import family
+
 CANT_START = 127
 AT_ONCE = b"!"
 RLIMIT_LOCKS = 10
@@ -49,26 +47,15 @@ _STRIDE = 1 << 24
 """Distance between the marks of two servers. A nested router marks its servers within it."""
 
 
-def main(router: int, import_root: str) -> None:
+def main(router: int) -> None:
     """Run until the router's socket has ended and no process of any server is left."""
     # Inherited by us alone: a server that had it could receive the descriptors of the next one.
     os.set_inheritable(router, False)
     if sys.platform == "linux":
-        sys.path.append(import_root)
         from bundle_router.local_tools.sandbox import linux
 
         linux.adopt_orphans()
-    Supervision(socket.socket(fileno=router), _watch_children()).run()
-
-
-def _watch_children() -> int:
-    """Return a descriptor that becomes readable when a child ends."""
-    readable, writable = os.pipe()
-    for descriptor in (readable, writable):
-        os.set_blocking(descriptor, False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
-    return readable
+    Supervision(socket.socket(fileno=router), family.watch_children()).run()
 
 
 class SupervisedServer:
@@ -198,11 +185,10 @@ class Supervision:
             self._kill_strays()
 
     def _kill_strays(self) -> None:
-        deadline = time.monotonic() + KILL_FOR_S
-        while (strays := descendants(os.getpid())) and time.monotonic() < deadline:
-            for pid in strays:
-                _signal(pid, signal.SIGKILL)
-            time.sleep(POLL_S)
+        deadline = time.monotonic() + family.KILL_FOR_S
+        while (strays := family.descendants(os.getpid())) and time.monotonic() < deadline:
+            family.signal_all(strays, signal.SIGKILL)
+            time.sleep(family.POLL_S)
             self._reap()
 
     def _pause(self) -> None:
@@ -215,10 +201,9 @@ class Supervision:
             if not server.silent:
                 poll.register(descriptor, select.POLLIN)
         ending = any(server.phase != "running" for server in self._servers.values())
-        for descriptor, _ in poll.poll(POLL_S * 1000 if ending else None):
+        for descriptor, _ in poll.poll(family.POLL_S * 1000 if ending else None):
             if descriptor == self._wake:
-                with contextlib.suppress(BlockingIOError):
-                    os.read(self._wake, 4096)
+                family.clear(self._wake)
             elif descriptor in self._servers:
                 self._servers[descriptor].read_orders()
             elif self._router is not None:
@@ -252,15 +237,13 @@ class Supervision:
     # --- ends -------------------------------------------------------------------------------------
 
     def _reap(self) -> None:
-        by_pid = {server.pid: server for server in self._servers.values()}
-        with contextlib.suppress(ChildProcessError):
-            while True:
-                child, status = os.waitpid(-1, os.WNOHANG)
-                if child == 0:
-                    return
-                if child in by_pid:
-                    by_pid[child].ended = True
-                    by_pid[child].report(exited=os.waitstatus_to_exitcode(status))
+        family.reap(self._note_exit)
+
+    def _note_exit(self, pid: int, status: int) -> None:
+        for server in self._servers.values():
+            if server.pid == pid:
+                server.ended = True
+                server.report(exited=status)
 
     def _advance_all(self, now: float) -> None:
         ending = [server for server in self._servers.values() if server.ended or not server.wanted]
@@ -283,7 +266,7 @@ class Supervision:
             server.phase, server.until = "terminating", now + server.seconds("term_s")
         if server.phase == "terminating" and (server.at_once or now >= server.until):
             server.phase = "killing"
-            server.until = now + KILL_FOR_S
+            server.until = now + family.KILL_FOR_S
         if server.phase == "killing" and left:
             self._signal_all(server, left, signal.SIGKILL)
         if not left or (server.phase == "killing" and now >= server.until):
@@ -309,15 +292,14 @@ class Supervision:
             return {}
         numbers = {server.number for server in self._servers.values()}
         found: dict[int, list[int]] = {}
-        children = processes_by_parent()
+        children = family.processes_by_parent()
         for child in children.get(os.getpid(), ()):
             number = of_pid[child] if child in of_pid else _mark_of(child)
-            family = [child, *_descendants_of(child, children)]
+            members = [child, *family.descendants_among(child, children)]
             if number in numbers:
-                found.setdefault(number, []).extend(family)
+                found.setdefault(number, []).extend(members)
             elif number is not None:
-                for pid in family:
-                    _signal(pid, signal.SIGKILL)
+                family.signal_all(members, signal.SIGKILL)
         return found
 
     @staticmethod
@@ -325,13 +307,7 @@ class Supervision:
         if sys.platform != "linux":
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(server.pid, number)
-        for pid in left:
-            _signal(pid, number)
-
-
-def _signal(pid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, number)
+        family.signal_all(left, number)
 
 
 # --- whose a process is ---------------------------------------------------------------------------
@@ -374,39 +350,3 @@ def _children_of_this_process() -> set[int]:
             return {int(child) for child in children.read().split()}
     except OSError:
         return {-1}
-
-
-def processes_by_parent() -> dict[int, list[int]]:
-    """Return the pids of all processes, by parent, as /proc shows them now. Empty without /proc."""
-    children: dict[int, list[int]] = {}
-    try:
-        names = [name for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208  # as above
-    except OSError:
-        return {}
-    for name in names:
-        try:
-            with open(f"/proc/{name}/stat", "rb") as stat:  # noqa: PTH123  # as above
-                parent = int(stat.read().rpartition(b")")[2].split()[1])
-        except (OSError, IndexError, ValueError):
-            continue
-        children.setdefault(parent, []).append(int(name))
-    return children
-
-
-def _descendants_of(root: int, children: dict[int, list[int]]) -> list[int]:
-    found = [root]
-    for pid in found:
-        found.extend(children.get(pid, ()))
-    return found[1:]
-
-
-def descendants(root: int) -> list[int]:
-    """Return the pids of all descendants of `root`, nearest first, as /proc shows them now.
-
-    Empty without /proc.
-    """
-    return _descendants_of(root, processes_by_parent())
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2])
