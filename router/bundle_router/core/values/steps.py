@@ -64,28 +64,18 @@ MAX_LABEL: Final = 200
 MAX_LABEL_TEXT: Final = 4_096
 
 
-class _FieldSignature:
-    """Shows `inspect` and `help` the fields of a form, as pydantic does after the first use."""
-
-    def __get__(self, instance: object, owner: type[BaseModel]) -> object:
-        owner.model_rebuild()
-        return owner.__signature__
-
-
 class StepInput(Frozen):
     """Base of values that an engine's code makes.
 
-    Errors are sentences; JSON is read as by `Frozen`.
+    Errors are sentences; JSON is read as by `Frozen`. The validator is built with the class, so
+    that `inspect` and `help` show the fields.
     """
 
-    if not TYPE_CHECKING:
+    model_config = ConfigDict(defer_build=False)
 
-        def __init__(self, *unnamed: object, **values: Any) -> None:
-            if unnamed:
-                raise InvalidStep(
-                    f"{type(self).__name__}(…) takes keyword arguments only",
-                    advice="write run_id=…, step=…",
-                )
+    if not TYPE_CHECKING:  # type checkers derive a stricter one from the fields
+
+        def __init__(self, /, **values: Any) -> None:
             try:
                 super().__init__(**values)
             except ValidationError as wrong:
@@ -95,13 +85,9 @@ class StepInput(Frozen):
                     f"{type(self).__name__}(…): {sentences(wrong, type(self))}"
                 ) from None
 
-        __signature__ = _FieldSignature()
-        __init__.__wrapped__ = lambda self, **values: (
-            None
-        )  # for `inspect`: pydantic puts the fields in their place
-        __init__.__pydantic_base_init__ = (
-            True  # pydantic's mark of one that `model_validate` need not call
-        )
+        # pydantic's mark of an `__init__` that `model_validate` need not call: what reads JSON gets
+        # a ValidationError with the place of each fault.
+        __init__.__pydantic_base_init__ = True
 
 
 class StepPolicy(StepInput):
@@ -214,7 +200,7 @@ class Step(StepInput):
             raise ValueError("a label is too long (name 200 characters, value 4,096)")
         return value
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return this as JSON values."""
         return self.model_dump(mode="json")
 
