@@ -67,7 +67,7 @@ class Redactor(Protocol):
         False may be wrong, True never is.
         """
 
-    def redact_value(self, value: Any) -> Any:
+    def redact_value(self, value: T) -> T:
         """Return a JSON value with every string in it redacted, keys included; the value itself is
         not changed.
         """

@@ -14,7 +14,7 @@ declares a bundle with the tools, for which no config file is needed.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, overload
+from typing import overload
 
 from bundle_router.adapters.local.functions import local_tool
 from bundle_router.core.values import (
@@ -42,16 +42,18 @@ __all__ = [
 
 
 @overload
-def tool(function: Callable[..., Any] | LocalTool, /) -> LocalTool: ...
+def tool(function: Callable[..., object] | LocalTool, /) -> LocalTool: ...
 @overload
-def tool(*, name: str = "", description: str = "") -> Callable[[Callable[..., Any]], LocalTool]: ...
 def tool(
-    function: Callable[..., Any] | LocalTool | None = None,
+    *, name: str = "", description: str = ""
+) -> Callable[[Callable[..., object]], LocalTool]: ...
+def tool(
+    function: Callable[..., object] | LocalTool | None = None,
     /,
     *,
     name: str = "",
     description: str = "",
-) -> LocalTool | Callable[[Callable[..., Any]], LocalTool]:
+) -> LocalTool | Callable[[Callable[..., object]], LocalTool]:
     """Make a tool of a typed function; used bare or as `@tool(name="…")`.
 
     Raises RequestError for a function that can't be described: a parameter without a type, `*args`,

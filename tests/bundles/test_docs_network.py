@@ -177,7 +177,8 @@ class Rig:
         self, url: str, *, section: str | None = None, offset: int = 0, **context: Any
     ) -> ToolOutput:
         arguments = FetchArguments(url=url, section=section, offset=offset)
-        output: ToolOutput = self.fetch_tool.run(arguments, _context(**context))
+        output = self.fetch_tool.run(arguments, _context(**context))
+        assert isinstance(output, ToolOutput)
         return output
 
     def text(self, url: str, **more: Any) -> str:
@@ -186,9 +187,10 @@ class Rig:
         return block.text
 
     def search(self, site: str, query: str, limit: int = 10) -> str:
-        (block,) = self.search_tool.run(
-            SearchArguments(site=site, query=query, limit=limit), _context()
-        ).blocks
+        arguments = SearchArguments(site=site, query=query, limit=limit)
+        output = self.search_tool.run(arguments, _context())
+        assert isinstance(output, ToolOutput)
+        (block,) = output.blocks
         assert isinstance(block, Text)
         return block.text
 

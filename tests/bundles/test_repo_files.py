@@ -27,7 +27,8 @@ PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
 
 def call(name: str, workspace: Path, *, max_bytes: int = 1 << 20, **arguments: Any) -> ToolOutput:
     context = ToolContext(str(workspace), LocalSettings(), timeout_s=60, max_bytes=max_bytes)
-    output: ToolOutput = TOOL[name].run(TOOL[name].arguments(**arguments), context)
+    output = TOOL[name].run(TOOL[name].arguments(**arguments), context)
+    assert isinstance(output, ToolOutput)
     return output
 
 

@@ -84,6 +84,7 @@ def call(
     )
     run = TOOL[name].run if confined else partial(UNCONFINED[name], confined=False)
     output = run(TOOL[name].arguments(**arguments), context)
+    assert isinstance(output, ToolOutput)
     return "\n".join(block.text for block in output.blocks if isinstance(block, Text))
 
 

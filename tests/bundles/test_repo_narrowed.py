@@ -18,7 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router.core.values import BinaryForm, BinaryRule, LocalSettings, Text, ToolContext
+from bundle_router.core.values import (
+    BinaryForm,
+    BinaryRule,
+    LocalSettings,
+    Text,
+    ToolContext,
+    ToolOutput,
+)
 from bundle_router.errors import ToolFailure
 from bundle_router.local_tools.repo import TOOLS as REPO
 from bundle_router.local_tools.repo import rg, scanning
@@ -277,6 +284,7 @@ def context(top: Path, **changes: Any) -> ToolContext:
 
 def call(name: str, where: ToolContext, **arguments: Any) -> str:
     output = TOOL[name].run(TOOL[name].arguments(**arguments), where)
+    assert isinstance(output, ToolOutput)
     return "\n".join(block.text for block in output.blocks if isinstance(block, Text))
 
 

@@ -9,7 +9,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +94,8 @@ def make_config(tmp_path: Path, *names: str) -> Path:
 def in_force(router: Router, run_id: str) -> tuple[Any, ...]:
     """What a new run is given, and the revision that decided it."""
     decision = router.route_sync(STEP.model_copy(update={"run_id": run_id}))
-    tools = sorted(tool["function"]["name"] for tool in router.tools_sync(run_id).tools)
+    rows: Sequence[Any] = router.tools_sync(run_id).tools
+    tools = sorted(row["function"]["name"] for row in rows)
     return decision.bundle_ids, tools, router.catalog.settings.limits.call_timeout_s
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -96,7 +96,8 @@ STEP = Step(run_id="r", workflow="w", role="r", step="s")
 def test_annotations_and_docstring_are_what_the_agent_sees(tmp_path: Path) -> None:
     with opened(tmp_path, {"own": [get_ticket, find, where]}) as router:
         router.route_sync(STEP)
-        shown = {row["name"]: row for row in router.tools_sync("r", format="mcp").tools}
+        rows: Sequence[Any] = router.tools_sync("r", format="mcp").tools
+    shown = {row["name"]: row for row in rows}
     ticket = next(row for name, row in shown.items() if "get_ticket" in name)
     assert ticket["description"] == "Read a ticket of the tracker.\n\nClosed ones, too."
     properties = ticket["inputSchema"]["properties"]

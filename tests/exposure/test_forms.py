@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -50,7 +51,7 @@ def test_anthropic_defers_by_itself_with_its_search_tool_first_and_not_deferred(
 
 def test_openai_defers_by_itself_one_namespace_for_each_bundle() -> None:
     with opened() as router:
-        tools = router.tools_sync("r", native=True).tools
+        tools: Sequence[Any] = router.tools_sync("r", native=True).tools
     flat, hub, ship, search = tools
     assert flat["name"] == "s__a"
     assert "function" not in flat, "the Responses API takes functions flat"

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -100,8 +100,13 @@ def opened(made: Catalog | None = None, step: str = "all", **more: Any) -> FakeR
     return router
 
 
+def names_of(toolset: Toolset) -> list[str]:
+    rows: Sequence[Any] = toolset.tools
+    return [row["function"]["name"] for row in rows]
+
+
 def shown(router: FakeRouter) -> list[str]:
-    return [tool["function"]["name"] for tool in router.tools_sync("r").tools]
+    return names_of(router.tools_sync("r"))
 
 
 def calls(router: FakeRouter) -> list[dict[str, Any]]:
@@ -354,7 +359,7 @@ def test_at_a_step_with_a_fixed_list_nothing_joins_it() -> None:
     with opened() as router:
         router.route_sync(Step(run_id="r", workflow="w", role="r", step="all", fixed_list=True))
         first = router.tools_sync("r")
-        assert [tool["function"]["name"] for tool in first.tools[: len(NAMES)]] == [*NAMES]
+        assert names_of(first)[: len(NAMES)] == [*NAMES]
         for name, arguments in (
             ("search_tools", {"query": "issue"}),
             ("hub.get_issue", {"repo": "x"}),

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
-from bundle_router import Router, Step
+from bundle_router import Router, Step, Toolset
 from bundle_router.adapters.archive import Archive
 from bundle_router.core.exposure.meta_tools.definitions import NAMES, READERS
 from bundle_router.core.values import Text
@@ -104,8 +105,13 @@ def step(at: str, goal: str = "", run_id: str = "r") -> Step:
     return Step(run_id=run_id, workflow="w", role="r", step=at, goal=goal)
 
 
+def names_of(toolset: Toolset) -> list[str]:
+    rows: Sequence[Any] = toolset.tools
+    return [row["function"]["name"] for row in rows]
+
+
 def shown(router: Router, run_id: str = "r") -> list[str]:
-    return [tool["function"]["name"] for tool in router.tools_sync(run_id).tools]
+    return names_of(router.tools_sync(run_id))
 
 
 def test_in_a_bundle_over_its_budget_the_goal_decides_what_stands_in_the_array(
@@ -203,7 +209,7 @@ def test_the_shipped_steps_show_their_tools_alone_until_a_result_is_cut(tmp_path
         assert len(before.tools) == len(before.active) == 8
         assert before.guidance == ""
         assert router.call_sync("r", "repo.read_file", {"path": "big.txt"}).joined == READERS
-        assert shown(router) == [*(tool["function"]["name"] for tool in before.tools), *READERS]
+        assert shown(router) == [*names_of(before), *READERS]
 
 
 def test_wrong_arguments_of_a_tool_that_takes_none_say_so(router: Router) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,23 +20,36 @@ from temporalio.common import RetryPolicy
 from temporalio.worker import Worker
 
 with workflow.unsafe.imports_passed_through():
-    from bundle_router import Router
-    from bundle_router.ext.temporal import activities, call, close_run, missed, route, tools
+    from bundle_router import Router, Toolset
+    from bundle_router.ext.temporal import (
+        ActivityOptions,
+        activities,
+        call,
+        close_run,
+        missed,
+        route,
+        tools,
+    )
     from bundle_router.tool import LocalServer
 
     from tests.ext import scenario
 
 QUEUE = "agents"
-SLOW: dict[str, Any] = {
+SLOW: ActivityOptions = {
     "heartbeat_timeout": timedelta(minutes=10),
     "start_to_close_timeout": timedelta(hours=1),
 }
 """For what no worker dies in: it is tried once, however slow the machine is."""
-QUICK: dict[str, Any] = {
+QUICK: ActivityOptions = {
     **SLOW,
     "heartbeat_timeout": timedelta(seconds=2),
     "retry_policy": RetryPolicy(),
 }
+
+
+def names_of(shown: Toolset) -> list[str]:
+    rows: Sequence[Any] = shown.tools
+    return [row["function"]["name"] for row in rows]
 
 
 @workflow.defn
@@ -51,7 +65,7 @@ class WholeLoop:
         decision = await route(scenario.step())
         shown = await tools(decision)
         for turn in scenario.TURNS[:-1]:
-            seen["arrays"].append([row["function"]["name"] for row in shown.tools])
+            seen["arrays"].append(names_of(shown))
             results = await asyncio.gather(
                 *(call(decision, one.name, one.arguments) for one in turn)
             )
@@ -62,9 +76,9 @@ class WholeLoop:
                 )
             if any(result.joined for result in results):
                 shown = await tools(decision)
-        seen["arrays"].append([row["function"]["name"] for row in shown.tools])
+        seen["arrays"].append(names_of(shown))
         child = await route(scenario.sub_step())
-        sub = [row["function"]["name"] for row in (await tools(child)).tools]
+        sub = names_of(await tools(child))
         refused = await call(child, "notes__add", {"text": "by the sub-agent"})
         await missed(decision, "no_such_tool")
         await close_run("r")

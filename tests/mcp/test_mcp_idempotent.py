@@ -71,11 +71,8 @@ def test_a_pins_digest_is_of_the_definition_alone_and_a_card_without_the_hint_is
                 project.http(server.url, tools='tools = ["s.echo"]', trust=trust)
                 project.pin()
                 catalog = load_catalog(project.config)
-                (row,) = [
-                    row
-                    for row in catalog.to_json()["cards"]
-                    if row["server"] == "s" and row["tool"] == "echo"
-                ]
+                cards: Any = catalog.to_json()["cards"]
+                (row,) = [row for row in cards if row["server"] == "s" and row["tool"] == "echo"]
                 assert row.get("idempotent") == (True if overlay and trust == "trusted" else None)
                 digests.add((bool(overlay), catalog.cards["s.echo"].sha256))
     assert len(digests) == 2

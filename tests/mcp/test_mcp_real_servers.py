@@ -29,7 +29,7 @@ def test_everything_gives_images_links_resources_and_structured_content(bench: A
             block for block in (await call("get-tiny-image")).blocks if isinstance(block, Media)
         )
         assert image.data.startswith(b"\x89PNG")
-        links = [
+        links: list[Any] = [
             block.value
             for block in (await call("get-resource-links")).blocks
             if isinstance(block, Data)

@@ -208,7 +208,7 @@ def test_what_is_nested_too_deeply_to_look_at_is_not_shown(wrapped: Callable[[An
     value: Any = TOKEN
     for _ in range(100_000):
         value = wrapped(value)
-    redacted = shared_redactor().redact_value(value)
+    redacted: Any = shared_redactor().redact_value(value)
     depth = 0
     while not isinstance(redacted, str):
         redacted, depth = redacted[0], depth + 1

@@ -86,7 +86,7 @@ class Result:
     def ok(self) -> bool:
         return self.outcome == "ok"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return this as JSON values, without the fields that are of use in this process alone
         (`parts`, `whole`, `answer`).
         """

@@ -12,9 +12,10 @@ records it as a gap, instead of ending the run. For `Runner.run_streamed` and ot
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from bundle_router.core.values import Step
 from bundle_router.errors import needs_extra
@@ -27,14 +28,33 @@ with needs_extra("the adapter for the OpenAI Agents SDK", "openai-agents"):
         FunctionTool,
         RunConfig,
         RunContextWrapper,
+        RunErrorHandlers,
+        RunHooks,
         Runner,
         RunResult,
+        RunState,
+        Session,
         Tool,
+        ToolErrorFormatter,
         ToolOutputImage,
         ToolOutputText,
+        TResponseInputItem,
     )
     from agents.run_config import ToolErrorFormatterArgs
     from agents.tool_context import ToolContext
+
+
+class RunOptions(TypedDict, total=False):
+    """Options of `Runner.run`, which says what each means."""
+
+    context: object
+    max_turns: int | None
+    hooks: RunHooks[Any] | None
+    error_handlers: RunErrorHandlers[Any] | None
+    previous_response_id: str | None
+    auto_previous_response_id: bool
+    conversation_id: str | None
+    session: Session | None
 
 
 @dataclass
@@ -81,7 +101,7 @@ class RoutedAgent(Agent[Any]):
             config or RunConfig(), **behaviour, tool_error_formatter=self._formatter(config)
         )
 
-    def _formatter(self, config: RunConfig | None) -> Any:
+    def _formatter(self, config: RunConfig | None) -> ToolErrorFormatter:
         theirs = config.tool_error_formatter if config is not None else None
 
         async def say(error: ToolErrorFormatterArgs[Any]) -> str | None:
@@ -93,13 +113,17 @@ class RoutedAgent(Agent[Any]):
         return say
 
     async def run(
-        self, prompt: Any, *, run_config: RunConfig | None = None, **options: Any
+        self,
+        prompt: str | list[TResponseInputItem] | RunState[Any],
+        *,
+        run_config: RunConfig | None = None,
+        **options: Unpack[RunOptions],
     ) -> RunResult:
         """Run the agent as `Runner.run` does, with its parameters; `prompt` is its input."""
         return await Runner.run(self, prompt, run_config=self.run_config(run_config), **options)
 
 
-def _function_tool(tools: StepTools, row: dict[str, Any]) -> FunctionTool:
+def _function_tool(tools: StepTools, row: Mapping[str, Any]) -> FunctionTool:
     return FunctionTool(
         name=row["name"],
         description=row["description"],

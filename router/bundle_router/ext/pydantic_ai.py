@@ -12,7 +12,7 @@ and each call are steps of theirs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from bundle_router.core.values import Step
@@ -92,8 +92,9 @@ class StepToolset(AbstractToolset[Any]):
             await tools.missed(name)
         listed = await tools.toolset()
         if listed is not self._listed[0]:
+            rows: Sequence[Mapping[str, Any]] = listed.tools
             definitions = [
-                row for row in listed.tools if not (self._own_search and row["name"] in META_NAMES)
+                row for row in rows if not (self._own_search and row["name"] in META_NAMES)
             ]
             made = {row["name"]: self._tool(_definition(row)) for row in definitions}
             if self._own_search:
@@ -151,7 +152,7 @@ def _unknown_names(ctx: RunContext[Any]) -> list[str]:
     ]
 
 
-def _definition(row: dict[str, Any], *, later: bool = False) -> ToolDefinition:
+def _definition(row: Mapping[str, Any], *, later: bool = False) -> ToolDefinition:
     return ToolDefinition(
         name=row["name"],
         description=row["description"],

@@ -13,7 +13,7 @@ Rules:
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -130,18 +130,20 @@ class StepTools:
         Pictures that no provider accepts (another type, too large) are left out, but still named in
         the text.
         """
-        found = [await self.router.media(self.run_id, uri) for uri in _media(result)]
-        return [part["image_url"]["url"] for part in found if part["type"] == "image_url"]
+        return _picture_urls([await self.router.media(self.run_id, uri) for uri in _media(result)])
 
     def pictures_sync(self, result: Result) -> list[str]:
         """As `pictures`, for loops without an event loop."""
-        found = [self.router.media_sync(self.run_id, uri) for uri in _media(result)]
-        return [part["image_url"]["url"] for part in found if part["type"] == "image_url"]
+        return _picture_urls([self.router.media_sync(self.run_id, uri) for uri in _media(result)])
 
     def _note(self, result: Result) -> Result:
         if result.joined:
             self._known = None
         return result
+
+
+def _picture_urls(parts: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [part["image_url"]["url"] for part in parts if part["type"] == "image_url"]
 
 
 def _media(result: Result) -> list[str]:

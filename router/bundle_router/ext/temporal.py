@@ -24,7 +24,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypedDict, Unpack
 
 from pydantic import TypeAdapter
 
@@ -33,24 +33,56 @@ from bundle_router.core.values import Decision, Step
 from bundle_router.engine.results import Result
 from bundle_router.errors import RequestError, expect, needs_extra
 from bundle_router.ext.step_tools import short_key, step_key
+from bundle_router.ports import Selector
 from bundle_router.wiring import Router
+from bundle_router.wiring.catalogs import LocalServers
+from bundle_router.wiring.toolservers import Development
 
 with needs_extra("the adapter for Temporal", "temporal"):
     from temporalio import activity, workflow
     from temporalio.client import Client
+    from temporalio.common import Priority, RetryPolicy
     from temporalio.envconfig import ClientConfig
     from temporalio.exceptions import ApplicationError
     from temporalio.worker import Worker
     from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
-DEFAULTS: Final[Mapping[str, Any]] = {
+DECISIONS: Final = TypeAdapter(Decision)
+"""Created at import, because a workflow's sandbox can't resolve the names in its type."""
+Json = dict[str, Any]
+
+
+class ActivityOptions(TypedDict, total=False):
+    """Options of `workflow.execute_activity`, which says what each means; see `DEFAULTS`."""
+
+    task_queue: str | None
+    schedule_to_close_timeout: timedelta | None
+    schedule_to_start_timeout: timedelta | None
+    start_to_close_timeout: timedelta | None
+    heartbeat_timeout: timedelta | None
+    retry_policy: RetryPolicy | None
+    cancellation_type: workflow.ActivityCancellationType
+    activity_id: str | None
+    summary: str | None
+    priority: Priority
+
+
+DEFAULTS: Final[ActivityOptions] = {
     "start_to_close_timeout": timedelta(minutes=5),
     "heartbeat_timeout": timedelta(seconds=30),
 }
 """Default options of `workflow.execute_activity`: a dead worker is noticed within 30 s."""
-DECISIONS: Final = TypeAdapter(Decision)
-"""Created at import, because a workflow's sandbox can't resolve the names in its type."""
-Json = dict[str, Any]
+
+
+class RouterOptions(TypedDict, total=False):
+    """Options of `Router.open`, which says what each means."""
+
+    runs: str | Path
+    store: str | None
+    workspace: str | Path | None
+    development: Development
+    local: LocalServers | None
+    selector: Selector | None
 
 
 def run_worker(
@@ -58,7 +90,7 @@ def run_worker(
     config: str | Path,
     *,
     task_queue: str = "bundle-router",
-    **options: Any,
+    **options: Unpack[RouterOptions],
 ) -> None:
     """Run a worker of workflows until it is interrupted, with its own router (`options` are
     `Router.open`'s) and the server in Temporal's environment variables (`TEMPORAL_ADDRESS` and
@@ -137,7 +169,7 @@ async def _heartbeat(within: timedelta | None) -> None:
 # --- in workflows ---------------------------------------------------------------------------------
 
 
-async def route(step: Step, **options: Any) -> Decision:
+async def route(step: Step, **options: Unpack[ActivityOptions]) -> Decision:
     """Route a step.
 
     `options` are those of `workflow.execute_activity` (default: `DEFAULTS`), as for all below.
@@ -146,7 +178,9 @@ async def route(step: Step, **options: Any) -> Decision:
     return DECISIONS.validate_python(await _execute("route", step.to_json(), options))
 
 
-async def tools(decision: Decision, *, form: str = "openai", **options: Any) -> Toolset:
+async def tools(
+    decision: Decision, *, form: str = "openai", **options: Unpack[ActivityOptions]
+) -> Toolset:
     """Return what a decision shows."""
     return Toolset.from_json(
         await _execute("tools", {**_named_decision(decision), "format": form}, options)
@@ -154,21 +188,24 @@ async def tools(decision: Decision, *, form: str = "openai", **options: Any) -> 
 
 
 async def call(
-    decision: Decision, name: str, arguments: Mapping[str, Any] | str = "", **options: Any
+    decision: Decision,
+    name: str,
+    arguments: Mapping[str, Any] | str = "",
+    **options: Unpack[ActivityOptions],
 ) -> Result:
     """Call a tool under a decision, once however often the activity is retried."""
     payload = {**_named_decision(decision), "name": name, "arguments": arguments}
     return Result.from_json(await _execute("call", payload, options))
 
 
-async def missed(decision: Decision, name: str, **options: Any) -> Result:
+async def missed(decision: Decision, name: str, **options: Unpack[ActivityOptions]) -> Result:
     """Record a name that the agent asked for and the workflow itself refused."""
     return Result.from_json(
         await _execute("missed", {**_named_decision(decision), "name": name}, options)
     )
 
 
-async def close_run(run_id: str, **options: Any) -> None:
+async def close_run(run_id: str, **options: Unpack[ActivityOptions]) -> None:
     """End a run."""
     await _execute("close_run", run_id, options)
 
@@ -178,7 +215,6 @@ def _named_decision(decision: Decision) -> Json:
     return {"run_id": decision.run_id, "decision": decision.decision_id}
 
 
-async def _execute(name: str, payload: Any, options: Mapping[str, Any]) -> Any:
-    return await workflow.execute_activity(
-        f"bundle_router.{name}", payload, **{**DEFAULTS, **options}
-    )
+async def _execute(name: str, payload: Any, options: ActivityOptions) -> Any:
+    merged: ActivityOptions = {**DEFAULTS, **options}
+    return await workflow.execute_activity(f"bundle_router.{name}", payload, **merged)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from bundle_router.core.catalog import Bundle, Card, Catalog, Policy, Route, Server, Settings
 from bundle_router.core.decide.decide import Question
@@ -48,6 +48,7 @@ from bundle_router.wiring import Router
 from bundle_router.wiring.catalogs import result_blocks, shipped_argument_problems
 from bundle_router.wiring.effects import open_results
 
+T = TypeVar("T")
 _NEW_YEAR_2026_NS: Final = 1_767_225_600_000_000_000
 
 
@@ -84,15 +85,19 @@ class FakeRedactor:
     def are_clean(self, texts: Sequence[str]) -> bool:
         return not any(secret in text for secret in self.secrets for text in texts)
 
-    def redact_value(self, value: Any) -> Any:
+    def redact_value(self, value: T) -> T:
+        redacted: T = self._redacted(value)
+        return redacted
+
+    def _redacted(self, value: Any) -> Any:
         if not self.secrets:
             return value
         if isinstance(value, str):
             return self.redact(value)
         if isinstance(value, Mapping):
-            return {self.redact(key): self.redact_value(item) for key, item in value.items()}
+            return {self.redact(key): self._redacted(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
-            return [self.redact_value(item) for item in value]
+            return [self._redacted(item) for item in value]
         return value
 
     def keep(self, name: str, value: str) -> None:

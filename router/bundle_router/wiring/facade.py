@@ -420,7 +420,7 @@ class Router:
         format: str = "openai",
         link: bool = False,
         decision: str | None = None,
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Return an artifact as a part of a message in a provider's form: OpenAI `image_url`,
         `input_audio` or `file`, Anthropic `image` or `document`, MCP blocks (`link`: a resource
         link). An artifact that the provider does not take, or that is empty or too large, becomes a
@@ -442,7 +442,7 @@ class Router:
         format: str = "openai",
         link: bool = False,
         decision: str | None = None,
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Do as `media` does, for engines without an event loop."""
         refuse_running_loop("media_sync()", "await router.media(...)")
         return self._engine_of(self._engines, run_id).media(

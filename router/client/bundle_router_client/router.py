@@ -165,7 +165,7 @@ def _media(
     format: str = "openai",
     link: bool = False,
     decision: str | None = None,
-) -> _Question[dict[str, Any]]:
+) -> _Question[dict[str, object]]:
     """Return an artifact as a part of a message in a provider's form."""
     query = {"format": format, **({"link": "true"} if link else {}), **_named(decision)}
     return _Question(

@@ -54,7 +54,7 @@ class Received(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return this as JSON values."""
         return self.model_dump(mode="json")
 
@@ -93,7 +93,7 @@ class Step(Sent):
     parent_decision_id: str | None = None
     fixed_list: StrictBool = False
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return this as JSON values, without fields at their default, which an older service may
         not know.
         """
@@ -200,7 +200,7 @@ class Decision(Received):
     evicted: tuple[str, ...]
     exposure: Exposure
     model: ModelUse | None = None
-    search: dict[str, Any] | None = None
+    search: dict[str, object] | None = None
     run_id: str = ""
     seq: int = -1
     decision_id: str = ""
@@ -252,7 +252,7 @@ class SkillText(Received):
 class Toolset(Received):
     """The array in the provider's form, and the guidance for the model."""
 
-    tools: tuple[dict[str, Any], ...]
+    tools: tuple[dict[str, object], ...]
     guidance: str
     tokens: int
     active: tuple[ActiveTool, ...]

@@ -107,6 +107,7 @@ class Runner:
         text, data = output.blocks
         assert isinstance(text, Text)
         assert isinstance(data, Data)
+        assert isinstance(data.value, dict)
         return Ran(text.text, data.value, output.failed)
 
 

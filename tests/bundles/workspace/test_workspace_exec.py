@@ -362,6 +362,7 @@ def test_a_linked_binary_runs_and_its_real_path_is_stated(workspace: Path, tmp_p
     data = output.blocks[1]
     assert isinstance(data, Data)
     assert not output.failed
+    assert isinstance(data.value, dict)
     assert data.value["binary"]["real_path"] == os.path.realpath("/usr/bin/env")
 
 

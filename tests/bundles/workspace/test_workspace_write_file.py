@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from bundle_router.core.values import Data, LocalSettings, Text, ToolContext
@@ -29,8 +29,7 @@ def write(workspace: Path, path: str, content: str = "new", **more: Any) -> dict
     assert isinstance(text, Text)
     assert isinstance(data, Data)
     assert path.rpartition("/")[2] in text.text
-    value: dict[str, Any] = data.value
-    return value
+    return cast("dict[str, Any]", data.value)
 
 
 def refusal(workspace: Path, path: str, content: str = "new", **more: Any) -> str:

@@ -18,13 +18,14 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import filterfalse
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from bundle_router.adapters.redaction.detection import RuleBook, SecretHit
 from bundle_router.adapters.redaction.encodings import label_of, unescape_quickly
 from bundle_router.adapters.redaction.field_names import HARMLESS, is_header_name, is_secret_name
 from bundle_router.core.values.words import shown_run_id
 
+T = TypeVar("T")
 __all__ = ["SecretRedactor", "quoted_run_id"]
 
 MAX_PASSES: Final = 6
@@ -158,13 +159,17 @@ class SecretRedactor:
             return texts
         return redacted
 
-    def redact_value(self, value: Any) -> Any:
+    def redact_value(self, value: T) -> T:
         """Return a JSON value without its secrets, keys included; the same object if it has none.
 
         The value of a field with a secret's name (`password`, `authorization`) is redacted whole,
         unless it refers to one (`$TOKEN`) or is a version or a path. Values of non-JSON types are
         kept.
         """
+        redacted: T = self._redacted(value)
+        return redacted
+
+    def _redacted(self, value: Any) -> Any:
         if isinstance(value, str):
             return self.redact(value)
         strings = plain_strings(value)

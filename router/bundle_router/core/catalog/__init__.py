@@ -250,7 +250,7 @@ class Catalog:
     def always(self) -> tuple[Bundle, ...]:
         return tuple(bundle for bundle in self.bundles.values() if bundle.always)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the canonical form as JSON values: lists of objects, never objects keyed by
         ids.
         """

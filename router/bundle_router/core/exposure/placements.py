@@ -122,7 +122,7 @@ class SkillText:
 class Toolset:
     """The result of `Router.tools()`."""
 
-    tools: tuple[dict[str, Any], ...]
+    tools: tuple[dict[str, object], ...]
     """The array, in the provider's form."""
     guidance: str
     """Text for the model; empty if every permitted tool is in the array, and there is one."""
@@ -148,7 +148,7 @@ class Toolset:
         """Digest of the array and the guidance; unchanged while the model sees the same."""
         return digest_of([self.tools, self.guidance])
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return this as JSON values."""
         return {**asdict(self), "digest": self.digest}
 

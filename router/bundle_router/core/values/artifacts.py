@@ -36,7 +36,7 @@ class Artifact:
     duration_s: float | None = None
     role: str = ""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the row of a record. Unknown values have no field."""
         row = {name: getattr(self, name) for name in _ALWAYS}
         return row | {

@@ -260,7 +260,7 @@ class Decision:
             row.tool for row in self.left_out if row.tool and row.code in ("evicted", "over_budget")
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return this as JSON values."""
         return asdict(self)
 

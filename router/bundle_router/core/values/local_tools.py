@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -29,7 +29,7 @@ class Text:
 class Data:
     """A JSON value (objects, arrays, numbers, strings, booleans, null)."""
 
-    value: Any
+    value: object
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +281,7 @@ class LocalTool:
     name: str
     description: str
     arguments: type[BaseModel]
-    run: Callable[[Any, ToolContext], Any]
+    run: Callable[[Any, ToolContext], ToolOutput | Awaitable[ToolOutput]]
     """Returns a `ToolOutput`, or an awaitable of one."""
 
 
@@ -295,7 +295,7 @@ class LocalServer:
     `exec`, `network`; `mode` is `direct`, `deferred`, `meta` or `code`.
     """
 
-    tools: Sequence[LocalTool | Callable[..., Any]]
+    tools: Sequence[LocalTool | Callable[..., object]]
     description: str
     effects: Sequence[str] = ("read",)
     examples: Sequence[str] = ()

@@ -93,7 +93,8 @@ class ServedRun:
             self.features = await self._runs.passes(self.id, self._named)
             await self.server.following.renew()
             self._shown = decision
-            self._schemas = {tool["name"]: tool["inputSchema"] for tool in self._toolset.tools}
+            rows: Sequence[Mapping[str, Any]] = self._toolset.tools
+            self._schemas = {tool["name"]: tool["inputSchema"] for tool in rows}
         if before is not None and before.tools != self._toolset.tools:
             await self.server.announce_change()
 

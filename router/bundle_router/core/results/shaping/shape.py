@@ -150,35 +150,49 @@ def _piece(block: Block, references: References, max_chars: int) -> _Piece:
     if isinstance(block, Media):
         reference = references.media(block)
         return _Piece(reference, reference)
-    if isinstance(block, Data) and not isinstance(block.value, str):
-        survey = JsonSizes(block.value)
-        if not survey.is_plain and (value := references.value(block.value)) is not block.value:
+    if isinstance(block, Text):
+        return _text_piece(block, references, max_chars)
+    if isinstance(block.value, str):
+        encodable = without_surrogates(block.value)
+        full = references.value(encodable)
+        shown, escaped, hidden = _visible_ends(full, max_chars)
+        return _Piece(full, shown, None, escaped or encodable != block.value, hidden)
+    return _json_piece(block, references)
+
+
+def _json_piece(block: Data, references: References) -> _Piece:
+    survey = JsonSizes(block.value)
+    if not survey.is_plain:
+        value = references.value(block.value)
+        if value is not block.value:
             survey = JsonSizes(value)
-        raw = dump(survey.value, survey)
-        shown = visible(raw)
-        size = len(raw) if raw.isascii() else len(raw.encode("utf-8", "surrogatepass"))
-        return _Piece("", shown, survey.value, escaped=shown != raw, size=size, survey=survey)
-    text = _title_text(block) if isinstance(block, Text) else block.value
+    raw = dump(survey.value, survey)
+    shown = visible(raw)
+    size = len(raw) if raw.isascii() else len(raw.encode("utf-8", "surrogatepass"))
+    return _Piece("", shown, survey.value, escaped=shown != raw, size=size, survey=survey)
+
+
+def _text_piece(block: Text, references: References, max_chars: int) -> _Piece:
+    text = _title_text(block)
     encodable = without_surrogates(text)
-    full = references.text(encodable) if isinstance(block, Text) else references.value(encodable)
-    margin = (
-        2 * max_chars + _MARGIN
-    )  # escaping halves a text at most (`\r\n`), so each margin alone can fill the cap
+    full = references.text(encodable)
+    shown, escaped, hidden = _visible_ends(full, max_chars)
+    escaped = escaped or encodable != text
+    if not block.uri:
+        return _Piece(full, shown, None, escaped, hidden)
+    uri, mime_type = visible(_line(block.uri)), _line(block.mime_type)
+    return _Piece(full, shown, None, escaped, hidden, uri, mime_type)
+
+
+def _visible_ends(full: str, max_chars: int) -> tuple[str, bool, int]:
+    """Return the visible form of a text's ends, whether it escapes anything, and the characters
+    between them.
+    """
+    # Escaping halves a text at most (`\r\n`), so each margin alone can fill the cap.
+    margin = 2 * max_chars + _MARGIN
     ends = [full] if len(full) <= 2 * margin else [full[:margin], full[-margin:]]
     parts = [visible(end) for end in ends]
-    escaped = parts != ends or encodable != text
-    hidden = len(full) - sum(map(len, ends))
-    if isinstance(block, Text) and block.uri:
-        return _Piece(
-            full,
-            "".join(parts),
-            None,
-            escaped,
-            hidden,
-            visible(_line(block.uri)),
-            _line(block.mime_type),
-        )
-    return _Piece(full, "".join(parts), None, escaped, hidden)
+    return "".join(parts), parts != ends, len(full) - sum(map(len, ends))
 
 
 def _title_text(block: Text) -> str:
