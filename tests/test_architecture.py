@@ -37,7 +37,7 @@ LAYERS: dict[str, set[str]] = {
     "demo": {"testing", "wiring", "engine", "core", "errors"},
     "workbench": {"wiring", "engine", "adapters", "review", "ports", "core", "errors"},
     "service": {"workbench", "wiring", "engine", "review", "core", "errors"},
-    "ext": {"wiring", "engine", "core", "errors"},
+    "ext": {"wiring", "engine", "core", "errors", "ports"},
     "cli": {
         "service",
         "workbench",
