@@ -86,7 +86,8 @@ class Area:
 
 AREAS: Final = {
     "decide": Area(
-        ("core/decide/decide.py", "core/decide/step_bundles.py", "core/decide/plans.py", "core/decide/mapping.py",
+        ("core/decide/decide.py", "core/decide/step_bundles.py", "core/decide/plans.py",
+         "core/catalog/step_address.py",
          "core/decide/replies.py", "core/decide/budgets.py"),
         ("tests/core", "tests/exposure/test_history.py", "tests/selecting/test_shortlist.py",
          "--deselect=tests/core/test_decide_properties.py::test_the_generated_cases_reach_what_they_are_about"),

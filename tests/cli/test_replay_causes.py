@@ -109,7 +109,7 @@ def test_people_read_counts_of_bundles_and_of_tools_apart_with_examples(shell: S
     assert said[2:5] == [
         "  lose the bundle docs.fetch (4)",
         "  lose the tool docs.fetch (4), docs.search (4)",
-        "  such as r-0/1 (reviewer / review), r-1/1 (reviewer / review), and 2 more",
+        "  such as r-0/1 (feature / reviewer / review), r-1/1 (feature / reviewer / review), and 2 more",
     ]
     assert "  -bundle:docs.fetch -docs.fetch -docs.search  " in said[7]
 

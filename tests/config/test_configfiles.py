@@ -25,7 +25,7 @@ from bundle_router.core.config.resolve import ResolvedConfig, resolve
 from bundle_router.core.config.written_forms import schema, schema_texts
 from bundle_router.core.decide.ceiling import ceiling_of
 from bundle_router.core.decide.policy import verdict
-from bundle_router.core.values import Facts
+from bundle_router.core.values import Address, Facts
 from bundle_router.errors import ConfigError, RequestError
 from bundle_router.local_tools.workspace.grammar import Accepted, match, problems
 from bundle_router.review.lint import check
@@ -54,7 +54,7 @@ def test_only_implementers_and_verifiers_reach_what_writes_or_runs(
     assert strong == {"workspace.exec"}
     for workflow in ("feature", "bugfix", "anything"):
         for role in (*ROLES, "stranger"):
-            ceiling = ceiling_of(catalog, (workflow, role, "any"), None, ())
+            ceiling = ceiling_of(catalog, Address((workflow, role, "any")), None, ())
             permitted = {
                 id_ for id_ in catalog.bundles if verdict(catalog, ceiling, facts, id_).permitted
             }
@@ -72,7 +72,7 @@ def test_both_workflows_have_a_route_for_every_role_that_policy_lets_through(
     }
     facts = Facts(capabilities=frozenset({"env:GITHUB_TOKEN"}))
     for route in catalog.routes:
-        ceiling = ceiling_of(catalog, (route.workflow[0], route.role[0], "any"), None, ())
+        ceiling = ceiling_of(catalog, Address((route.workflow[0], route.role[0], "any")), None, ())
         assert all(verdict(catalog, ceiling, facts, id_).permitted for id_ in route.bundles)
 
 

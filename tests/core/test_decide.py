@@ -21,6 +21,7 @@ from bundle_router.core.catalog import (
 from bundle_router.core.decide.decide import Question, decide, decide_without_answer, settle
 from bundle_router.core.values import (
     Activation,
+    Address,
     Answer,
     Candidate,
     Decision,
@@ -269,7 +270,7 @@ def test_a_sub_agent_never_gets_more_than_its_parent_may_have() -> None:
     catalog = small_catalog(TWO, routes=ROUTE_ALL, policies=policies)
     alone = decided(catalog, step())
     under_reviewer = decided(
-        catalog, step(), Facts(grants=(Grant("feature", "reviewer", "review"),))
+        catalog, step(), Facts(grants=(Grant(Address(("feature", "reviewer", "review"))),))
     )
     assert (alone.bundle_ids, alone.exposure.tools) == (["repo.readonly", "workspace.exec"], 3)
     assert (under_reviewer.bundle_ids, under_reviewer.exposure.tools) == (["repo.readonly"], 1)
@@ -277,9 +278,11 @@ def test_a_sub_agent_never_gets_more_than_its_parent_may_have() -> None:
         "workspace.exec": "not_allowed",
         "repo.list_dir": "policy_denied",
     }
-    narrow = Grant("feature", "implementer", "edit", StepPolicy(deny=("workspace.exec",)))
+    narrow = Grant(
+        Address(("feature", "implementer", "edit")), StepPolicy(deny=("workspace.exec",))
+    )
     assert decided(catalog, step(), Facts(grants=(narrow,))).bundle_ids == ["repo.readonly"]
-    ungranted = Grant("other", "nobody", "x")
+    ungranted = Grant(Address(("other", "nobody", "x")))
     assert decided(catalog, step(), Facts(grants=(narrow, ungranted))).bundle_ids == []
 
 
@@ -479,7 +482,7 @@ def test_a_steps_trust_and_an_empty_list_of_effects_and_every_ancestor_narrow() 
     nothing = small_catalog(TWO, routes=ROUTE_ALL, policies=[Policy("p", allow=("*",), effects=())])
     assert set(codes(decided(nothing, step())).values()) == {"effect_not_allowed"}
     policies = [Policy("p", allow=("*",)), Policy("top", role=("top",), deny=("workspace.*",))]
-    chain = tuple(Grant("feature", role, "s") for role in ("a", "b", "c", "top"))
+    chain = tuple(Grant(Address(("feature", role, "s"))) for role in ("a", "b", "c", "top"))
     deep = decided(
         small_catalog(TWO, routes=ROUTE_ALL, policies=policies), step(), Facts(grants=chain)
     )

@@ -41,6 +41,7 @@ from bundle_router.core.values import (
     REASONS,
     SOURCES,
     Activation,
+    Address,
     Answer,
     Candidate,
     Decision,
@@ -193,8 +194,12 @@ steps = st.builds(
     max_bundles=mostly(st.none(), st.integers(0, 3), 6),
     max_tools=mostly(st.none(), st.integers(0, 8), 6),
 )
-one_grant = st.builds(Grant, st.sampled_from(("feature", "bugfix")), st.sampled_from(("implementer", "reviewer")),
-                      st.sampled_from(("edit", "test")), step_policies)  # fmt: skip
+grant_addresses = st.tuples(
+    st.sampled_from(("feature", "bugfix")),
+    st.sampled_from(("implementer", "reviewer")),
+    st.sampled_from(("edit", "test")),
+)
+one_grant = st.builds(Grant, grant_addresses.map(Address), step_policies)
 no_grants: st.SearchStrategy[tuple[Grant, ...]] = st.just(())
 grants = mostly(no_grants, st.lists(one_grant, min_size=1, max_size=3).map(tuple), 5)
 facts_ = st.builds(
@@ -286,7 +291,7 @@ def permitted(catalog: Catalog, facts: Facts, step: Step) -> dict[str, set[str]]
         return catalog.servers[tool.split(".")[0]].trust == "trusted"
 
     places = [(step.workflow, step.role, step.step, step.policy)]
-    places += [(g.workflow, g.role, g.step, g.policy) for g in facts.grants]
+    places += [(*g.address, g.policy) for g in facts.grants]
     result: dict[str, set[str]] = {}
     for bundle in catalog.bundles.values():
         left = set(bundle.tools)

@@ -8,11 +8,11 @@ import pytest
 from bundle_router.core.catalog import Bundle, Catalog, Policy, Server
 from bundle_router.core.decide.ceiling import ceiling_of, may_call_untrusted_in_code
 from bundle_router.core.decide.policy import checks, constituents, verdict
-from bundle_router.core.values import Drift, Facts, Grant
+from bundle_router.core.values import Address, Drift, Facts, Grant
 from bundle_router.core.values.patterns import Targets, covers, is_glob, is_selected, matches
 from bundle_router.testing import small_catalog
 
-AT = ("w", "r", "s")
+AT = Address(("w", "r", "s"))
 ALL = Policy("all", allow=("*",))
 GH = Server("gh", "streamable-http", "untrusted", url="https://x.example")
 HUB = Bundle(
@@ -126,7 +126,7 @@ def test_a_layer_that_denies_nothing_stands_before_one_that_does() -> None:
 
 def test_ancestors_are_named_by_how_far_up_they_are() -> None:
     made = catalog(Policy("w", workflow=("w",), allow=("*",)))
-    grants = tuple(Grant(workflow, "r", "s", None) for workflow in ("p1", "p2", "p3"))
+    grants = tuple(Grant(Address((workflow, "r", "s"))) for workflow in ("p1", "p2", "p3"))
     assert ceiling_of(made, AT, None, grants).ungranted == (
         "p1/r/s of the parent run", "p2/r/s of the ancestor run 2 levels up", "p3/r/s of the ancestor run 3 levels up",
     )  # fmt: skip
@@ -156,7 +156,7 @@ def test_a_program_may_call_strangers_where_a_row_says_so_and_none_says_no_for_e
         Policy(f"above {n}", workflow=("p",), untrusted_in_code=says)
         for n, says in enumerate(ancestor or ())
     ]
-    grants = () if ancestor is None else (Grant("p", "r", "s", None),)
+    grants = () if ancestor is None else (Grant(Address(("p", "r", "s"))),)
     assert may_call_untrusted_in_code(catalog(*here, *above), AT, grants) is may
 
 

@@ -153,7 +153,7 @@ def test_an_eviction_is_read_back_and_an_inherited_bundle_stays_marked() -> None
     first, second = router.fakes.records("kid")
     assert decision_from(second).evicted == ("z",)
     assert [entry.inherited for entry in decision_from(first).before.entries] == [True]
-    assert facts_from(first).grants[0].workflow == "w"
+    assert facts_from(first).grants[0].address == ("w", "r", "x")
     assert [replay(record, catalog()).outcome for record in (first, second)] == ["identical"] * 2
 
 

@@ -12,7 +12,7 @@ from bundle_router.core.catalog import Bundle, Catalog, Policy, Route
 from bundle_router.core.decide import plans
 from bundle_router.core.decide.plans import indexes_of, plan_for
 from bundle_router.core.decide.step_policy import MAX_PATTERN, check_step_policy
-from bundle_router.core.values import Facts, Grant, Step, StepPolicy
+from bundle_router.core.values import Address, Facts, Grant, Step, StepPolicy
 from bundle_router.errors import InvalidStep, RequestError
 from bundle_router.testing import FakeRouter, fake_router, small_catalog
 from pydantic import ValidationError
@@ -185,7 +185,7 @@ def test_policies_that_never_repeat_dont_make_the_plans_grow() -> None:
         )
         assert held <= 4_000_000
     assert len(kept) > 1
-    deep = Grant("w", "r", "s", StepPolicy(deny=big))
+    deep = Grant(Address(("w", "r", "s")), StepPolicy(deny=big))
     for n in range(60):
         plan_for(routed, step(step=f"s{n}"), (deep,) * 3)
         assert len(indexes_of(routed)._plans) <= 20  # an ancestor's policy weighs as much

@@ -21,6 +21,7 @@ from bundle_router.core.catalog import (
 from bundle_router.core.decide.decide import Question, decide
 from bundle_router.core.values import (
     Activation,
+    Address,
     AskedTool,
     Decision,
     Drift,
@@ -47,7 +48,7 @@ MATTERS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     "facts.unavailable": ({}, {"unavailable": DOWN}),
     "facts.drifted": ({}, {"drifted": (Drift("s", "x"),)}),
     "facts.pending": ({"unavailable": DOWN}, {"unavailable": DOWN, "pending": ("s",)}),
-    "facts.grants": ({}, {"grants": (Grant("w", "r", "s", StepPolicy(deny=("x",))),)}),
+    "facts.grants": ({}, {"grants": (Grant(Address(("w", "r", "s")), StepPolicy(deny=("x",))),)}),
     "step.workflow": ({}, {"workflow": "other"}),
     "step.role": ({}, {"role": "other"}),
     "step.step": ({}, {"step": "other"}),

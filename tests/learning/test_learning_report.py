@@ -272,7 +272,7 @@ def test_an_answer_that_came_out_the_same_often_enough_becomes_a_proposed_route(
     }
     deployment = kit.Deployment(kit.workshop()).play(runs)
     (row,) = taught_once(deployment).proposals.routes
-    assert (row.workflow, row.role, row.step, row.bundles) == (*here, ("issues.tracker",))
+    assert (row.address, row.bundles) == (here, ("issues.tracker",))
     assert (row.same, row.answers, row.runs, row.used) == (6, 6, 6, 6)
     assert taught(deployment, after=7).proposals.routes == ()
 
@@ -287,12 +287,14 @@ def test_an_answer_that_nobody_used_is_not_promoted(kit: Any) -> None:
         for at in range(6)
     }
     assert {
-        row.step for row in taught(kit.Deployment(kit.workshop()).play(runs)).proposals.routes
+        row.address[-1]
+        for row in taught(kit.Deployment(kit.workshop()).play(runs)).proposals.routes
     } == {"file", "act"}
     for turns in runs.values():
         turns[1] = kit.Turn("rain", ("weather",), ("weather.forecast",))
     assert {
-        row.step for row in taught(kit.Deployment(kit.workshop()).play(runs)).proposals.routes
+        row.address[-1]
+        for row in taught(kit.Deployment(kit.workshop()).play(runs)).proposals.routes
     } == {"act"}
 
 

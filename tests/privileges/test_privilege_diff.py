@@ -24,6 +24,7 @@ from bundle_router.core.catalog import (
     Server,
     Settings,
 )
+from bundle_router.core.catalog.step_address import address_of
 from bundle_router.core.decide.plans import permitted_tools
 from bundle_router.core.values import (
     Activation,
@@ -35,8 +36,8 @@ from bundle_router.core.values import (
     StepPolicy,
 )
 from bundle_router.review.config_edits import config_edits, with_edits
+from bundle_router.review.name_classes import name_classes
 from bundle_router.review.privileges import PrivilegeDiff, PrivilegeRow, privilege_diff, row_json
-from bundle_router.review.privileges.name_classes import name_classes
 from bundle_router.testing import small_catalog
 from hypothesis import given
 from hypothesis import strategies as st
@@ -127,11 +128,8 @@ def test_whatever_a_step_is_newly_permitted_has_a_widening_row(
     old, new = pair
     diff = privilege_diff(old, new)
     for facts, step in asked:
-        places = [
-            (step.workflow, step.role, step.step),
-            *((g.workflow, g.role, g.step) for g in facts.grants),
-        ]
-        rows = [row for place in places for row in diff.at(*place)]
+        addresses = [address_of(step), *(grant.address for grant in facts.grants)]
+        rows = [row for address in addresses for row in diff.at(address)]
         rows += [row for row in diff.rows if not row.addresses]
         for bundle, tool in growth(old, new, facts, step):
             assert any(covers(row, bundle, tool) for row in rows), (
@@ -151,7 +149,7 @@ def test_whatever_a_decision_shows_was_in_reach_or_has_a_widening_row(
     """
     old, new = pair
     diff = privilege_diff(old, new)
-    rows = [row for row in diff.at(step.workflow, step.role, step.step) if row.kind == "widening"]
+    rows = [row for row in diff.at(address_of(step)) if row.kind == "widening"]
     shown = taken(new, facts, Activation(), step, reply)  # type: ignore[arg-type]
     closed = {
         bundle.id
@@ -193,7 +191,7 @@ def test_every_name_is_of_one_class_that_is_found(patterns: list[str], name: str
 def test_names_that_are_too_many_to_look_at_count_as_widening(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bundle_router.review.privileges.name_classes.MAX_STATES", 10)
+    monkeypatch.setattr("bundle_router.review.name_classes.MAX_STATES", 10)
     rows = [Policy("p", role=("*a*b*c*", "*d*e*f*"), allow=("*",))]
     diff = privilege_diff(
         small_catalog({"notes": ["repo.read"]}, policies=rows), small_catalog({}, policies=rows)

@@ -161,15 +161,11 @@ def _show(diff: PrivilegeDiff, places: Places, limit: int | None) -> None:
             "there are too many names, or globs over them, to look at all addresses: this counts as"
             " widening"
         )
-    workflows, roles, steps = diff.class_counts
     if diff.rows:
         summary = ", ".join(f"{count} {kind}" for kind, count in counts.items())
     else:
         summary = "no difference in powers"
-    looked = (
-        f"{diff.address_count:,} addresses ({workflows} kinds of workflow, {roles} of role, {steps}"
-        " of step)"
-    )
+    looked = f"{diff.address_count:,} addresses ({diff.counts_in_words()})"
     say_whole("", f"{summary}; {looked}", under=2)
 
 
@@ -188,8 +184,7 @@ def row_lines(row: PrivilegeRow, places: Places) -> Iterator[tuple[str, str, int
 
 def address_words(address: Addresses) -> str:
     """Return addresses in words: `workflow feature, bugfix · role reviewer · any step`."""
-    parts = (("workflow", address.workflow), ("role", address.role), ("step", address.step))
     return " · ".join(
         f"any {name}" if labels == ("any",) else f"{name} {', '.join(labels)}"
-        for name, labels in parts
+        for name, labels in address.named().items()
     )

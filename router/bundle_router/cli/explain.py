@@ -20,6 +20,7 @@ from bundle_router.cli.shared_arguments import (
     config_folder,
     step_from,
 )
+from bundle_router.core.catalog.step_address import address_of
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.values import Step
 from bundle_router.errors import RequestError
@@ -121,8 +122,8 @@ def _decision(decisions: Iterable[DecisionRecord], arguments: argparse.Namespace
 
 
 def _show(step: Step, explanation: Explanation) -> None:
-    where = f"{step.workflow} / {step.role} / {step.step}"
-    heading(f"{explanation.target} at {where}: {'shown' if explanation.shown else 'not shown'}")
+    result = "shown" if explanation.shown else "not shown"
+    heading(f"{explanation.target} at {address_of(step)}: {result}")
     route = f"route {explanation.route!r}" if explanation.route else "no route"
     degraded = " (degraded)" if explanation.degraded else ""
     unheard = explanation.asks and explanation.search is None and explanation.model is None

@@ -330,7 +330,7 @@ def _show_proposals(learning: Learning) -> None:
     if proposals.routes:
         rows = [
             (
-                f"{r.workflow} / {r.role} / {r.step}",
+                str(r.address),
                 " ".join(r.bundles),
                 f"{r.same} of {r.answers}",
                 r.runs,

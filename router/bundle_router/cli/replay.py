@@ -116,9 +116,7 @@ def _show_group(group: CauseGroup, places: Places) -> None:
         text = f"{words} {shown}{rest_text}" if noun else f"{named[0][1]:,} {words}"
         say_whole("  ", text, under=4)
     if group.examples:
-        named_ones = ", ".join(
-            f"{one.run_id}/{one.seq} ({one.role} / {one.step})" for one in group.examples
-        )
+        named_ones = ", ".join(f"{one.run_id}/{one.seq} ({one.address})" for one in group.examples)
         rest = group.decisions - len(group.examples)
         say_whole("  such as ", named_ones + (f", and {rest:,} more" if rest else ""), under=4)
 
@@ -126,8 +124,15 @@ def _show_group(group: CauseGroup, places: Places) -> None:
 def _cells(item: ReplayedDecision) -> tuple[object, ...]:
     gained = _names("+", item.gained, item.gained_tools)
     lost = _names("-", item.lost, item.lost_tools)
-    step = f"{item.workflow} / {item.role} / {item.step}"
-    return (item.run_id, item.seq, step, item.outcome, gained, lost, " ".join(item.differs))
+    return (
+        item.run_id,
+        item.seq,
+        str(item.address),
+        item.outcome,
+        gained,
+        lost,
+        " ".join(item.differs),
+    )
 
 
 def _names(sign: str, bundles: Sequence[str], tools: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from bundle_router.cli.output import print_json, say, say_whole, table
 from bundle_router.cli.shared_arguments import add_opening, add_step, open_router, step_from
 from bundle_router.core.catalog import Catalog
+from bundle_router.core.catalog.step_address import address_of
 from bundle_router.core.decide.ceiling import ceiling_of
 from bundle_router.core.records.decision_record import outcome_json
 from bundle_router.core.values import Decision, Step
@@ -52,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
         if wants_warm_up(router, step):
             router.warm_up_sync()
         decision = router.route_sync(step)
-        layers = ceiling_of(router.catalog, (step.workflow, step.role, step.step), step.policy, ())
+        layers = ceiling_of(router.catalog, address_of(step), step.policy, ())
     if arguments.json:
         names = ("run_id", "seq", "decision_id", "catalog_revision", "input_digest")
         print_json(

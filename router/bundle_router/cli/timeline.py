@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from bundle_router.cli.output import excerpt, heading, say, say_whole
+from bundle_router.core.catalog.step_address import address_of
 from bundle_router.core.records.call_records import (
     CallFinished,
     CallStarted,
@@ -73,10 +74,7 @@ def _show_step(record: DecisionRecord) -> None:
     decision = record.decision
     say()
     degraded = " (degraded)" if decision.degraded else ""
-    heading(
-        f"{decision.seq:>4}  {_clock(record)}{step.workflow} / {step.role} / {step.step}  ←"
-        f" {decision.source}{degraded}"
-    )
+    heading(f"{decision.seq:>4}  {_clock(record)}{address_of(step)}  ← {decision.source}{degraded}")
     for name, text in _asked_rows(record):
         say(excerpt(f"      {name}: ", text))
     for line in (decision.justification, *selection_lines(decision.search, decision.model)):

@@ -216,6 +216,7 @@ class Engine:
                 run.fold.activation(branch) if reads_on else NOTHING_ACTIVE
             )  # a call asks the fold itself
             decisions = run.fold.decisions
+            address = run.fold.address(decided.decision.decision_id)
         principal = decided.step.principal
         facts = self._machine.facts(principal)
         named = decided.step.workspace
@@ -227,6 +228,7 @@ class Engine:
         state = RunState(
             run_id=run_id,
             decided=decided,
+            address=address,
             activation=activation,
             surface=self._surface_for(principal),
             facts=facts,

@@ -26,6 +26,7 @@ from functools import partial
 from typing import Any, Final
 
 from bundle_router.core.catalog import Bundle
+from bundle_router.core.catalog.step_address import address_of
 from bundle_router.core.decide.ceiling import may_call_untrusted_in_code
 from bundle_router.core.exposure.meta_tools.definitions import EXECUTE
 from bundle_router.core.exposure.stubs import (
@@ -77,10 +78,7 @@ def callable_in_code(state: RunState) -> dict[str, str]:
     """
     exposed = state.exposed()
     catalog = state.catalog
-    step = state.step
-    strangers = may_call_untrusted_in_code(
-        catalog, (step.workflow, step.role, step.step), state.facts.grants
-    )
+    strangers = may_call_untrusted_in_code(catalog, address_of(state.step), state.facts.grants)
     found = dict.fromkeys(
         tool for bundle in bundles_in_code(state) for tool in bundle.tools if tool in exposed
     )

@@ -22,6 +22,7 @@ from functools import partial
 from typing import Any, Final, TypeVar, cast
 
 from bundle_router.core.catalog import Catalog
+from bundle_router.core.catalog.step_address import address_of
 from bundle_router.core.decide import activation as sticky_set
 from bundle_router.core.decide.decide import Question, decide
 from bundle_router.core.decide.replies import admit_reply
@@ -320,7 +321,7 @@ def decide_cached(
     ]
     budgets = step.max_bundles, step.max_tools, step.max_tokens
     kept: dict[object, tuple[int, Decision]] = catalog.memo.setdefault("decided", {})  # type: ignore[assignment] # ours
-    key = facts, step.workflow, step.role, step.step, step.policy, budgets, *rows
+    key = facts, address_of(step), step.policy, budgets, *rows
     if (found := kept.get(key)) is None:
         decision = decide(catalog, facts, activation, step)
         if isinstance(decision, Question) or step.policy is not None or facts.grants:

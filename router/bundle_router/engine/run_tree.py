@@ -23,6 +23,7 @@ from typing import Final
 
 from bundle_router import __version__
 from bundle_router.core.catalog import Catalog
+from bundle_router.core.catalog.step_address import address_of
 from bundle_router.core.decide import budgets
 from bundle_router.core.decide.budgets import Totals
 from bundle_router.core.decide.step_policy import refuse_unknown
@@ -149,9 +150,7 @@ class RunTree:
                 present = run.fold.decided(decided.branch) or decided
                 activation = activation or run.fold.activation(decided.branch)
             for one in {one.decision.decision_id: one for one in (present, decided)}.values():
-                grants.append(
-                    Grant(one.step.workflow, one.step.role, one.step.step, one.step.policy)
-                )
+                grants.append(Grant(address_of(one.step), one.step.policy))
                 folders.append(self._folder_of(run, one))
             parent_id = run.parent_id
             decision_id = present.parent_decision_id or None

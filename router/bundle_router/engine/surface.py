@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from bundle_router.core.catalog import Catalog, Server
 from bundle_router.core.decide.activation import Room, room_left, room_of
-from bundle_router.core.decide.plans import permitted_tools, plan_for
+from bundle_router.core.decide.plans import Verdicts, plan_at
 from bundle_router.core.exposure.meta_tools.definitions import (
     meta_definitions,
     meta_names,
@@ -50,7 +50,7 @@ from bundle_router.core.exposure.provider_forms import (
 )
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.servers.transport.tool_servers import Scope
-from bundle_router.core.values import Activation, Code, Facts, Mode, Step
+from bundle_router.core.values import Activation, Address, Code, Facts, Mode, Step
 from bundle_router.core.values.patterns import matches
 from bundle_router.errors import RequestError, expect
 from bundle_router.ports import ToolSearch
@@ -77,6 +77,8 @@ class RunState:
 
     run_id: str
     decided: DecisionRecord
+    address: Address
+    """The address of the decision's step."""
     activation: Activation
     surface: Surface
     facts: Facts
@@ -198,13 +200,21 @@ def exposed_now(state: RunState, facts: Facts, catalog: Catalog) -> Mapping[str,
     """
     if state.outdated or state.superseded:
         return {}
-    shown = permitted_tools(catalog, state.decided.facts, state.step, state.bundle_ids)
+    bundle_ids = tuple(state.bundle_ids)
+    shown = _verdicts(state, state.decided.facts, catalog).tools(bundle_ids, state.decided.facts)
     if facts is state.decided.facts or facts == state.decided.facts:
         return shown
-    still = permitted_tools(catalog, facts, state.step, state.bundle_ids)
+    still = _verdicts(state, facts, catalog).tools(bundle_ids, facts)
     if still == shown:
         return shown
     return {tool: bundle for tool, bundle in still.items() if tool in shown}
+
+
+def _verdicts(state: RunState, facts: Facts, catalog: Catalog) -> Verdicts:
+    """Return the verdicts of `decide` on the bundles, at the run's address and below the ancestors
+    that the facts name. With fresh facts, at call time, they refuse what was revoked since.
+    """
+    return plan_at(catalog, state.address, state.step.policy, facts.grants).verdicts
 
 
 def why_not(state: RunState, tool: str) -> tuple[Code, str]:
@@ -219,11 +229,11 @@ def why_not(state: RunState, tool: str) -> tuple[Code, str]:
         return _why_not_listed(state, tool)
     if state.outdated:
         return "not_mapped", OUTDATED
-    plan = plan_for(catalog, state.step, state.facts.grants)
+    verdicts = _verdicts(state, state.facts, catalog)
     shown = set(state.bundle_ids)
     first: tuple[Code, str] | None = None
     for bundle in sorted(holders, key=lambda b: b.id not in shown):
-        verdict = plan.verdicts.of(bundle.id, state.facts)
+        verdict = verdicts.of(bundle.id, state.facts)
         for row in verdict.refused:
             if row.tool == tool:
                 first = first or (row.code, row.detail)
@@ -258,10 +268,10 @@ def _why_not_listed(state: RunState, tool: str) -> tuple[Code, str]:
     it yet.
     """
     name = tool if "." in tool else tool.removeprefix("mcp__").replace("__", ".", 1)
-    plan = plan_for(state.catalog, state.step, state.facts.grants)
+    verdicts = _verdicts(state, state.facts, state.catalog)
     for bundle in state.catalog.bundles.values():
         if any(matches(pattern, name) for pattern in bundle.patterns):
-            verdict = plan.verdicts.of(bundle.id, state.facts)
+            verdict = verdicts.of(bundle.id, state.facts)
             rows = [
                 row
                 for row in verdict.refused
@@ -363,7 +373,7 @@ class Surface:
         """
         exposed = state.exposed()
         facts = state.facts
-        of = plan_for(self.catalog, state.step, state.facts.grants).verdicts.of
+        of = _verdicts(state, state.facts, self.catalog).of
         presented = presented_bundles(
             self.catalog,
             state.decided.decision.bundles,
@@ -441,7 +451,7 @@ class Surface:
         )
 
     def _why_empty(self, state: RunState) -> str:
-        of = plan_for(self.catalog, state.step, state.facts.grants).verdicts.of
+        of = _verdicts(state, state.facts, self.catalog).of
         lost = (
             id_ for id_ in state.bundle_ids if of(id_, state.facts).code == "server_unavailable"
         )

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from bundle_router.core.catalog import Catalog
-from bundle_router.core.decide.mapping import AddressedRow, applies
+from bundle_router.core.catalog.step_address import AddressedRow, address_json, address_of
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.records.replayed import ReplayedDecision, replay
 from bundle_router.review.config_edits import ConfigEdit, config_edits, rows_named, with_edits
@@ -29,7 +29,6 @@ from bundle_router.review.config_edits import ConfigEdit, config_edits, rows_nam
 MAX_TRIED: Final = 40
 _MAX_REMEMBERED: Final = 20_000
 _MAX_CATALOGS: Final = 200
-_PLACE: Final = ("run_id", "seq", "workflow", "role", "step")
 
 ChangeKind = Literal[
     "gained bundle", "lost bundle", "gained tool", "lost tool", "asks anew", "other order"
@@ -93,7 +92,12 @@ class CauseGroup:
                 if self.counts_by_name(kind)
             },
             "examples": [
-                {name: getattr(example, name) for name in _PLACE} for example in self.examples
+                {
+                    "run_id": example.run_id,
+                    "seq": example.seq,
+                    **address_json(example.address),
+                }
+                for example in self.examples
             ],
         }
 
@@ -192,9 +196,7 @@ class CauseFinder:
         past = record.decision
         active = tuple((entry.id, entry.origin) for entry in past.before.entries)
         key = (
-            step.workflow,
-            step.role,
-            step.step,
+            address_of(step),
             step.policy,
             record.facts.grants,
             active,
@@ -254,10 +256,9 @@ class CauseFinder:
         """
         if edit.table not in self._rows:
             return True
-        step = record.step
-        places = [(step.workflow, step.role, step.step)]
-        places += [(grant.workflow, grant.role, grant.step) for grant in record.facts.grants]
-        return any(applies(row, place) for row in self._versions(edit) for place in places)
+        addresses = [address_of(record.step)]
+        addresses += [grant.address for grant in record.facts.grants]
+        return any(row.covers(each) for row in self._versions(edit) for each in addresses)
 
     def _versions(self, edit: ConfigEdit) -> Iterator[AddressedRow]:
         for rows in self._rows[edit.table]:

@@ -26,6 +26,7 @@ from typing import Any, Final
 from pydantic import Field, StrictInt, ValidationError
 
 from bundle_router.core.catalog import Catalog
+from bundle_router.core.catalog.step_address import address_from
 from bundle_router.core.config.config_text import ConfigFile
 from bundle_router.core.config.entries import parse
 from bundle_router.core.config.positions import Path, locate
@@ -256,7 +257,7 @@ def _unknown_name(expected: CaseStep, catalog: Catalog) -> str:
 
 def _decide(case: Case, expected: CaseStep, catalog: Catalog, activation: Activation) -> Decision:
     step = Step(run_id="case", **{name: getattr(expected, name) for name in _OF_A_STEP})
-    grants = tuple(Grant(p.workflow, p.role, p.step, p.policy) for p in expected.parents)
+    grants = tuple(Grant(address_from(vars(p), {}), p.policy) for p in expected.parents)
     outcome = decide(
         catalog, Facts(capabilities=frozenset(case.capabilities), grants=grants), activation, step
     )

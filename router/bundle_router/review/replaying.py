@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 from bundle_router.core.catalog import Catalog
+from bundle_router.core.catalog.step_address import address_json
 from bundle_router.core.decide.decide import decide
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.records.replayed import Decide, ReplayedDecision, catalog_from, replay
@@ -160,9 +161,11 @@ class RunReplays:
 
 
 def replayed_row(item: ReplayedDecision) -> dict[str, object]:
-    names = ("run_id", "seq", "workflow", "role", "step", "outcome")
     lists = ("gained", "lost", "gained_tools", "lost_tools", "differs")
     return {
-        **{name: getattr(item, name) for name in names},
+        "run_id": item.run_id,
+        "seq": item.seq,
+        **address_json(item.address),
+        "outcome": item.outcome,
         **{name: list(getattr(item, name)) for name in lists},
     }

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bundle_router.adapters.system import SystemClock
 from bundle_router.core.catalog import Catalog
+from bundle_router.core.catalog.step_address import address_of
 from bundle_router.core.decide.decide import Question, decide
-from bundle_router.core.decide.mapping import applies
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.records.replayed import catalog_from
 from bundle_router.core.values import RecentStep
@@ -276,9 +276,9 @@ class RunReader:
         if catalog is None:
             return ()
         places = self.row_places()
-        address = (record.step.workflow, record.step.role, record.step.step)
+        address = address_of(record.step)
         keys: list[tuple[str, str]] = [
-            ("policy", row.name) for row in catalog.policies if applies(row, address)
+            ("policy", row.name) for row in catalog.policies if row.covers(address)
         ]
         keys += [("route", record.decision.route)] if record.decision.route else []
         return tuple((kind, name, places.get((kind, name))) for kind, name in keys)

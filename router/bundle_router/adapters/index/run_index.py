@@ -31,6 +31,7 @@ from bundle_router.adapters.index.database import (
 from bundle_router.adapters.index.exposures import IndexedRuns
 from bundle_router.adapters.index.filling import RefreshResult, refresh
 from bundle_router.adapters.index.overviews import record_rows, stats, table
+from bundle_router.core.catalog.step_address import PARTS, address_from_json
 from bundle_router.core.records.read_model import (
     NOBODY,
     ArtifactUse,
@@ -48,6 +49,7 @@ from bundle_router.core.records.read_model import (
 )
 from bundle_router.core.records.tables import COLUMNS, Table
 from bundle_router.core.results.artifact_handles import PREFIX as HANDLE
+from bundle_router.core.values import Address
 from bundle_router.errors import RequestError, StorageError, UnknownRun
 
 if TYPE_CHECKING:
@@ -387,15 +389,14 @@ class RunIndex:
         )
         return [(row["name"], row["code"] or "", row["n"]) for row in rows]
 
-    def addresses(self) -> list[tuple[str, str, str]]:
-        """Return every (workflow, role, step) with a decision, the most frequent first, at most
-        500.
-        """
+    def addresses(self) -> list[Address]:
+        """Return every address with a decision, the most frequent first, at most 500."""
+        columns = ", ".join(part.name for part in PARTS)
         rows = self._ask(
-            f"select workflow, role, step, count(*) as n from {PREFIX}decisions "
-            "group by workflow, role, step order by n desc limit 500",
+            f"select {columns}, count(*) as n from {PREFIX}decisions"
+            f" group by {columns} order by n desc limit 500",
         )
-        return [(row["workflow"] or "", row["role"] or "", row["step"] or "") for row in rows]
+        return [address_from_json({name: word or "" for name, word in row.items()}) for row in rows]
 
     # --- across runs ------------------------------------------------------------------------------
 

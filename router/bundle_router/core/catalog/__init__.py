@@ -7,7 +7,7 @@ Rules:
    the same.
 3. Order has a meaning only where the config says so: `routes` (first match wins) and a route's
    `bundles`. Everything else is sorted.
-4. Every config key is declared once, at the field that holds its value (see `catalog.keys`).
+4. Every config key is declared once, at the field that holds its value (see `catalog.config_keys`).
 5. A key that came after the first recorded catalogs is in its class's `ADDED`: the canonical form
    omits it where it has its default, so that a config that does not use it keeps its revision.
 """
@@ -21,6 +21,18 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+from bundle_router.core.catalog.config_tables import (
+    TRANSPORT_KEYS,
+    TRANSPORTS,
+    Bundle,
+    Era,
+    Feature,
+    Policy,
+    Reuse,
+    Route,
+    Server,
+    Transport,
+)
 from bundle_router.core.catalog.settings import (
     MIN_LABELS,
     ActivationSettings,
@@ -41,18 +53,6 @@ from bundle_router.core.catalog.settings import (
     SearchSettings,
     Settings,
     provider_key_name,
-)
-from bundle_router.core.catalog.tables import (
-    TRANSPORT_KEYS,
-    TRANSPORTS,
-    Bundle,
-    Era,
-    Feature,
-    Policy,
-    Reuse,
-    Route,
-    Server,
-    Transport,
 )
 from bundle_router.core.values import LocalSettings
 from bundle_router.core.values.canonical import digest, encode

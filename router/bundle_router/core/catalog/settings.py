@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import AfterValidator, Field
 
-from bundle_router.core.catalog.keys import (
+from bundle_router.core.catalog.config_keys import (
     REQUIRED,
     BundleIds,
     EnvName,

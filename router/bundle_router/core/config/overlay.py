@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bundle_router.core.catalog import Bundle, Policy, Route, Server, Settings
-from bundle_router.core.catalog.tables import DocsLimits, RepoLimits
+from bundle_router.core.catalog.config_tables import DocsLimits, RepoLimits
 from bundle_router.core.config.config_text import FILE_NAMES, ConfigFile
 from bundle_router.core.config.entries import FileContent, WrittenEntry, read
 from bundle_router.core.config.problem_report import Report

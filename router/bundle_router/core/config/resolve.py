@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from bundle_router.core.catalog import Card, Catalog, Policy, Route
+from bundle_router.core.catalog.step_address import PARTS, part_names
 from bundle_router.core.config.bundles import BundleResolver
 from bundle_router.core.config.config_text import ConfigFile
 from bundle_router.core.config.entries import WrittenEntry
@@ -24,7 +25,7 @@ from bundle_router.core.values import EFFECTS
 from bundle_router.core.values.patterns import is_glob, matches
 
 MAX_ADDRESSES: Final = 1_000
-"""Combinations of workflow, role and step that one row may list."""
+"""Addresses that one row may list."""
 
 
 def resolve_routes(
@@ -183,12 +184,11 @@ class _Targets:
 
 def _check_address(entry: WrittenEntry[Route] | WrittenEntry[Policy], report: Report) -> None:
     combinations = 1
-    for key in ("workflow", "role", "step"):
-        names = getattr(entry.value, key)
-        check_globs(entry, key, names, report)
+    for part, names in zip(PARTS, entry.value.patterns, strict=True):
+        check_globs(entry, part.name, names, report)
         combinations *= max(1, len(names))
     if combinations > MAX_ADDRESSES:
-        message = f"lists more than {MAX_ADDRESSES:,} combinations of workflow, role and step"
+        message = f"lists more than {MAX_ADDRESSES:,} combinations of {part_names()}"
         report.add_about(entry, "", message, "use globs, or split the row")
 
 

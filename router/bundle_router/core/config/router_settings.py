@@ -15,7 +15,7 @@ from bundle_router.core.catalog import (
     SearchSettings,
     Settings,
 )
-from bundle_router.core.catalog.tables import RepoLimits
+from bundle_router.core.catalog.config_tables import RepoLimits
 from bundle_router.core.config.bundles import BundleResolver
 from bundle_router.core.config.entries import WrittenEntry
 from bundle_router.core.config.overlay import WrittenConfig

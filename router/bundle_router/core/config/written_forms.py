@@ -22,8 +22,13 @@ from typing import Any, ClassVar, Final, Union, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from bundle_router.core.catalog import Settings
-from bundle_router.core.catalog.keys import KEY, SAME, Key
-from bundle_router.core.catalog.tables import BundlesFile, PolicyFile, RoutesFile, ServersFile
+from bundle_router.core.catalog.config_keys import KEY, SAME, Key
+from bundle_router.core.catalog.config_tables import (
+    BundlesFile,
+    PolicyFile,
+    RoutesFile,
+    ServersFile,
+)
 
 FILES: Final[Mapping[str, type]] = {
     "servers.toml": ServersFile,
@@ -53,13 +58,13 @@ def keys_of(table: type) -> dict[str, Key]:
 @cache
 def form_of(table: type) -> type[Form]:
     """Return the written form of a class of the catalog."""
-    defaults = {item.name: item.default for item in fields(table)}
+    declarations = {item.name: item for item in fields(table)}
     written: dict[str, Any] = {}
     inner: dict[str, dict[str, Any]] = {}
     for name, declared in keys_of(table).items():
-        annotation = _written_type(declared.written or _without_none(table.__annotations__[name]))
+        annotation = _written_type(declared.written or _without_none(declarations[name].type))
         bounds = {**declared.bounds, **({"allow_inf_nan": False} if annotation is float else {})}
-        default = defaults[name] if declared.absent is SAME else declared.absent
+        default = declarations[name].default if declared.absent is SAME else declared.absent
         default = None if default == () and get_origin(annotation) is dict else default
         if default is MISSING:
             default = ...

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from bundle_router.core.catalog import Bundle, Catalog
-from bundle_router.core.decide.mapping import Address, rows_covering
-from bundle_router.core.values import Effect, Grant, StepPolicy, Trust
+from bundle_router.core.catalog.step_address import rows_covering
+from bundle_router.core.values import Address, Effect, Grant, StepPolicy, Trust
 from bundle_router.core.values.patterns import Targets
 
 _NOTHING: Final = Targets((), ())
@@ -68,9 +68,7 @@ def ceiling_of(
             whose = " of the parent run"
         else:
             whose = f" of the ancestor run {generation} levels up"
-        grant_layers, missing = _address_layers(
-            catalog, (grant.workflow, grant.role, grant.step), whose
-        )
+        grant_layers, missing = _address_layers(catalog, grant.address, whose)
         layers += grant_layers
         ungranted += missing
         if grant.policy is not None:
@@ -92,7 +90,9 @@ def _address_layers(
         )
         for row in rows
     ]
-    return layers, [] if any(row.allow is not None for row in rows) else ["/".join(address) + whose]
+    if any(row.allow is not None for row in rows):
+        return layers, []
+    return layers, ["/".join(filter(None, address)) + whose]
 
 
 def may_call_untrusted_in_code(
@@ -101,7 +101,7 @@ def may_call_untrusted_in_code(
     """Return whether a program at this address may call tools of untrusted servers: here and for
     every ancestor some policy row permits it and none forbids it.
     """
-    addresses = [address, *((grant.workflow, grant.role, grant.step) for grant in grants)]
+    addresses = [address, *(grant.address for grant in grants)]
     permissions = [
         [row.untrusted_in_code for row in rows_covering(catalog.policies, each)]
         for each in addresses

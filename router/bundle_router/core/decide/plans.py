@@ -15,8 +15,8 @@ from functools import cached_property
 from typing import Final
 
 from bundle_router.core.catalog import Bundle, Catalog, Route
+from bundle_router.core.catalog.step_address import RowLookup, address_of
 from bundle_router.core.decide.ceiling import StepCeiling, ceiling_of
-from bundle_router.core.decide.mapping import Address, RouteLookup
 from bundle_router.core.decide.policy import (
     BundleVerdict,
     FactChecks,
@@ -24,7 +24,7 @@ from bundle_router.core.decide.policy import (
     unknown,
     with_facts,
 )
-from bundle_router.core.values import Facts, Grant, Step, StepPolicy
+from bundle_router.core.values import Address, Facts, Grant, Step, StepPolicy
 from bundle_router.core.values.canonical import digest_of
 from bundle_router.core.values.patterns import first_match
 
@@ -188,7 +188,7 @@ class Indexes:
         self.all_tools = len(catalog.tool_names)
         self.all_tokens = sum(card.tokens for card in catalog.cards.values())
         self._catalog = catalog
-        self._mapping = RouteLookup(catalog.routes)
+        self._mapping = RowLookup(catalog.routes)
         self._begin()
 
     def _begin(self) -> None:
@@ -230,7 +230,17 @@ def indexes_of(catalog: Catalog) -> Indexes:
 
 def plan_for(catalog: Catalog, step: Step, grants: tuple[Grant, ...]) -> Plan:
     """Return the plan of the step's address, from the cache if it is there."""
-    return indexes_of(catalog).plan(((step.workflow, step.role, step.step), step.policy, grants))
+    return plan_at(catalog, address_of(step), step.policy, grants)
+
+
+def plan_at(
+    catalog: Catalog,
+    address: Address,
+    policy: StepPolicy | None = None,
+    grants: tuple[Grant, ...] = (),
+) -> Plan:
+    """Return the plan of an address, under a step's own policy and its ancestors."""
+    return indexes_of(catalog).plan((address, policy, grants))
 
 
 def permitted_tools(

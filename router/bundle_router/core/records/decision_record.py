@@ -16,9 +16,17 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, ClassVar, Final, TypeVar, get_type_hints
 
+from bundle_router.core.catalog.step_address import (
+    PARTS,
+    address_from,
+    address_from_json,
+    address_json,
+    address_of,
+)
 from bundle_router.core.records.field_types import checked
 from bundle_router.core.values import (
     Activation,
+    Address,
     Answer,
     AskedTool,
     Candidate,
@@ -50,8 +58,8 @@ from bundle_router.core.values.evidence import Evidence
 DECISION_SCHEMA: Final = "bundle-router.decision/1"
 
 Json = dict[str, Any]
-BudgetKey = tuple[str, str, str, str, str]
-"""The address of a budget: branch, workflow, role, step and key."""
+BudgetKey = tuple[str, Address, str]
+"""What a budget belongs to: the branch, the address and the key of steps."""
 V = TypeVar("V")
 
 _STEP_FIELDS: Final = (
@@ -92,7 +100,9 @@ def _forms() -> Mapping[str, Any]:
             "capabilities": list[str],
             "unavailable": [{"server": str, "why": str}],
             "drifted": list[Drift],
-            "grants": list[Grant],
+            "grants": [
+                {**{part.name: str for part in PARTS}, "policy": StepPolicy | None},
+            ],
             "revisions": [{"name": str, "revision": str}],
         },
         "reply": (reply | {"dropped": [{"id": str, "code": str}]}, None),
@@ -175,7 +185,7 @@ class DecisionLine:
     seq: int
     decision_id: str
     principal: str
-    address: BudgetKey
+    budget: BudgetKey
     recent: RecentStep
     asked_model: bool = False
     """Whether a model was asked for it, now and not from the cache."""
@@ -186,32 +196,26 @@ class DecisionLine:
         """Return the parts of a record that exists as a value, without a line to parse."""
         decision = record.decision
         step = record.step
-        address = (record.branch, step.workflow, step.role, step.step, record.key)
+        budget = (record.branch, address_of(step), record.key)
         recent = RecentStep(
             step.role, step.step, step.goal, tuple([row.id for row in decision.bundles])
         )
         asked_model = decision.model is not None and decision.model.attempts > 0
-        return cls(decision.seq, decision.decision_id, step.principal, address, recent, asked_model)
+        return cls(decision.seq, decision.decision_id, step.principal, budget, recent, asked_model)
 
     @classmethod
     @checked(_forms)
     def from_json(cls, line: Mapping[str, Any]) -> DecisionLine:
         """Return the parts of a line. Raises CorruptRun for a line that is no decision."""
         step = line["step"]
-        address = (
-            line.get("branch") or "",
-            step["workflow"],
-            step["role"],
-            step["step"],
-            line.get("key") or "",
-        )
-        recent = RecentStep(
-            *address[2:4], step.get("goal", ""), tuple(row["id"] for row in line["bundles"])
-        )
+        address = address_from(step, _labels_from(step))
+        budget = (line.get("branch") or "", address, line.get("key") or "")
+        shown = tuple(row["id"] for row in line["bundles"])
+        recent = RecentStep(step["role"], step["step"], step.get("goal", ""), shown)
         model = line.get("model") or {}
         asked_model = model.get("attempts", 0) > 0
         principal = line.get("principal", "")
-        return cls(line["seq"], line["decision_id"], principal, address, recent, asked_model, line)
+        return cls(line["seq"], line["decision_id"], principal, budget, recent, asked_model, line)
 
     def record(self) -> DecisionRecord:
         return DecisionRecord.from_json(self.line)
@@ -287,8 +291,13 @@ def step_from(record: Mapping[str, Any]) -> Step:
     row = record["step"]
     values = {name: row[name] for name in _STEP_FIELDS if name in row}
     values |= {"run_id": record["run_id"], "principal": record.get("principal", "")}
-    values["labels"] = {label["name"]: label["value"] for label in row.get("labels", ())}
+    values["labels"] = _labels_from(row)
     return Step.model_validate(values | {"policy": _policy_from(row.get("policy"))})
+
+
+def _labels_from(step: Mapping[str, Any]) -> dict[str, str]:
+    """Return the labels of a step as recorded."""
+    return {label["name"]: label["value"] for label in step.get("labels", ())}
 
 
 def facts_json(facts: Facts) -> Json:
@@ -302,7 +311,8 @@ def facts_json(facts: Facts) -> Json:
             for row in facts.drifted
         ],
         "grants": [
-            {**flat_json(grant), "policy": policy_json(grant.policy)} for grant in facts.grants
+            {**address_json(grant.address), "policy": policy_json(grant.policy)}
+            for grant in facts.grants
         ],
         "revisions": [{"name": name, "revision": revision} for name, revision in facts.revisions],
     }
@@ -329,7 +339,7 @@ def facts_from(record: Mapping[str, Any]) -> Facts:
         unavailable=tuple((row["server"], row["why"]) for row in value.get("unavailable", ())),
         drifted=tuple(_flat_from(Drift, row) for row in value.get("drifted", ())),
         grants=tuple(
-            _flat_from(Grant, {**row, "policy": _policy_from(row.get("policy"))})
+            Grant(address_from_json(row), _policy_from(row.get("policy")))
             for row in value.get("grants", ())
         ),
         revisions=tuple((row["name"], row["revision"]) for row in value.get("revisions", ())),

@@ -6,7 +6,7 @@ Rules:
 2. A run has branches; a decision belongs to one (`""`: the default one) and is open until its
    branch decides again. A call belongs to the branch of the decision that it names, and changes
    that branch's activation alone.
-3. The totals of calls belong to an address (branch, workflow, role, step, key): routing it again
+3. The totals of calls belong to a branch, address and key (a `BudgetKey`): routing them again
    does not reset them. Calls that a budget refused, and names that were only asked for, do not
    count.
 4. A key is bound by the decision that has it, or by the call that began with it. A refused call
@@ -36,7 +36,7 @@ from bundle_router.core.records.call_records import (
     read_record,
 )
 from bundle_router.core.records.decision_record import BudgetKey, DecisionLine, DecisionRecord
-from bundle_router.core.values import Activation, Outcome, RecentStep
+from bundle_router.core.values import Activation, Address, Outcome, RecentStep
 
 DEFAULT_BRANCH: Final = ""
 MANY_EFFECTS: Final = (
@@ -91,7 +91,7 @@ class RunFold:
         self._recent_steps = recent_steps
         self._branches: dict[str, _Branch] = {}
         self._newest = DEFAULT_BRANCH
-        self._addresses: dict[str, BudgetKey] = {}
+        self._budgets: dict[str, BudgetKey] = {}
         self._spent: dict[BudgetKey, Totals] = {}
         self.open_calls: set[str] = set()
         self._key_of_call: dict[str, str] = {}
@@ -152,8 +152,8 @@ class RunFold:
 
     def _take_decision(self, made: DecisionLine) -> _Branch:
         """Open a decision in its branch, in place of the one before it."""
-        name = made.address[0]
-        key = made.address[-1]
+        name = made.budget[0]
+        key = made.budget[-1]
         before = self._branches.get(name)
         if before is not None:
             steps = before.recent
@@ -162,8 +162,8 @@ class RunFold:
         steps.append((made.principal, made.recent))
         self._branches[name] = branch = _Branch(made, steps)
         self._newest = name
-        self._addresses[made.decision_id] = made.address
-        self.decisions = len(self._addresses)
+        self._budgets[made.decision_id] = made.budget
+        self.decisions = len(self._budgets)
         self.model_questions += made.asked_model
         self.principals |= {made.principal}
         self._principals[made.decision_id] = made.principal
@@ -220,9 +220,9 @@ class RunFold:
                 self.activation(branch_name)
 
     def _count_begin(self, decision_id: str) -> None:
-        address = self._addresses.get(decision_id)
-        if address is not None:
-            self._spent[address] = budgets.count_start(self._spent.get(address, _NOTHING))
+        budget = self._budgets.get(decision_id)
+        if budget is not None:
+            self._spent[budget] = budgets.count_start(self._spent.get(budget, _NOTHING))
         self._run_calls += 1
 
     def _count(
@@ -231,9 +231,9 @@ class RunFold:
         """Count the end of a call; `began`: count its start too, which has no record."""
         if began:
             self._count_begin(record.decision_id)
-        address = self._addresses.get(record.decision_id)
-        if address is not None:
-            self._spent[address] = spent or _add_end(self._spent.get(address, _NOTHING), record)
+        budget = self._budgets.get(record.decision_id)
+        if budget is not None:
+            self._spent[budget] = spent or _add_end(self._spent.get(budget, _NOTHING), record)
         self._run_bytes += record.original_bytes
         self._run_ms += record.elapsed_ms
 
@@ -255,12 +255,18 @@ class RunFold:
         """Return the branch of a decision of this run, open or not; None where the run has no such
         decision.
         """
-        address = self._addresses.get(decision_id)
-        return address[0] if address is not None else None
+        budget = self._budgets.get(decision_id)
+        return budget[0] if budget is not None else None
+
+    def address(self, decision_id: str) -> Address:
+        """Return the address of a decision's step. Raises KeyError where the run has no such
+        decision.
+        """
+        return self._budgets[decision_id][1]
 
     def budget_key(self, decision_id: str) -> BudgetKey | None:
-        """Return the address of a decision's budget; None where the run has no such decision."""
-        return self._addresses.get(decision_id)
+        """Return what the budget of a decision belongs to; None where the run has no such decision."""
+        return self._budgets.get(decision_id)
 
     @property
     def current_branch(self) -> str:
@@ -314,9 +320,9 @@ class RunFold:
         return Totals(self._run_calls, self._run_bytes, self._run_ms)
 
     def spent(self, decision_id: str) -> Totals:
-        """Return the totals of the calls at a decision's address."""
-        address = self._addresses.get(decision_id)
-        return self._spent.get(address, _NOTHING) if address is not None else _NOTHING
+        """Return the totals of the calls of a decision's budget."""
+        budget = self._budgets.get(decision_id)
+        return self._spent.get(budget, _NOTHING) if budget is not None else _NOTHING
 
     def keyed_decision(self, key: str) -> int | None:
         """Return the `seq` of the decision with a key; None where there is none."""

@@ -22,11 +22,20 @@ from typing import Any, Literal, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from bundle_router.core.catalog import Bundle, Card, Catalog, Policy, Route, Server, Settings, Skill
+from bundle_router.core.catalog.step_address import address_of
 from bundle_router.core.decide.decide import Question, decide, decide_without_answer, settle
 from bundle_router.core.decide.plans import permitted_tools
 from bundle_router.core.decide.replies import admit_reply
 from bundle_router.core.records.decision_record import DecisionRecord, outcome_json
-from bundle_router.core.values import Activation, Decision, Facts, LocalSettings, Reply, Step
+from bundle_router.core.values import (
+    Activation,
+    Address,
+    Decision,
+    Facts,
+    LocalSettings,
+    Reply,
+    Step,
+)
 from bundle_router.core.values.canonical import encode
 from bundle_router.errors import CorruptRun
 
@@ -45,9 +54,7 @@ class ReplayedDecision:
 
     run_id: str
     seq: int
-    workflow: str
-    role: str
-    step: str
+    address: Address
     outcome: Outcome
     gained: tuple[str, ...]
     lost: tuple[str, ...]
@@ -115,9 +122,7 @@ def replay(
     return ReplayedDecision(
         run_id=step.run_id,
         seq=past.seq,
-        workflow=step.workflow,
-        role=step.role,
-        step=step.step,
+        address=address_of(step),
         outcome=outcome,
         gained=tuple(id_ for id_ in decision.bundle_ids if id_ not in past.bundle_ids),
         lost=tuple(id_ for id_ in past.bundle_ids if id_ not in decision.bundle_ids),

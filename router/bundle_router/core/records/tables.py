@@ -14,6 +14,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Literal
 
+from bundle_router.core.catalog.step_address import PARTS
+
 Table = Literal["runs", "decisions", "bundles", "exposures", "calls", "artifacts", "labels"]
 Kind = Literal["text", "integer", "real", "boolean", "timestamp"]
 
@@ -56,9 +58,7 @@ COLUMNS: Final[Mapping[Table, Mapping[str, Kind]]] = {
         "catalog_revision": "text",
         "input_digest": "text",
         "principal": "text",
-        "workflow": "text",
-        "role": "text",
-        "step": "text",
+        **dict.fromkeys((part.name for part in PARTS), "text"),
         "goal": "text",
         "constraints": "text",
         "parent_run_id": "text",
@@ -354,6 +354,7 @@ def _decision(record: Mapping[str, Any]) -> Row:
         "embeddings": _object(record, "search").get("embeddings"),
         "degraded_code": failure if record.get("degraded") is True else None,
         "labels": labels or None,
+        **{part.name: labels.get(part.label) for part in PARTS if part.label},
         "constraints": "\n".join(map(str, step.get("constraints") or ())) or None,
     }
     plain = {

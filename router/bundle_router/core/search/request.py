@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bundle_router.core.catalog.step_address import address_json, address_of
 from bundle_router.core.values import RecentStep, Step
 
 
@@ -28,9 +29,10 @@ class Request:
         """Return the request of a step: its goal, its address and constraints as hints, and recent
         steps.
         """
-        context = "\n".join((step.workflow, step.role, step.step, *step.constraints))
-        address = (f"workflow:{step.workflow}", f"role:{step.role}", f"step:{step.step}")
-        return cls(step.goal or context, context if step.goal else "", tuple(recent), address)
+        address = address_json(address_of(step))
+        context = "\n".join((*address.values(), *step.constraints))
+        marks = tuple([f"{name}:{word}" for name, word in address.items()])
+        return cls(step.goal or context, context if step.goal else "", tuple(recent), marks)
 
 
 def marks_of(request: Request) -> tuple[str, ...]:

@@ -42,6 +42,7 @@ from bundle_router.core.values.local_tools import (
 from bundle_router.core.values.steps import (
     MAX_GOAL,
     MAX_ITEMS,
+    Address,
     Drift,
     Facts,
     Frozen,
@@ -97,6 +98,7 @@ __all__ = [
     "TOOL_NAME",
     "WHOLE_SERVER",
     "Activation",
+    "Address",
     "Answer",
     "AskedTool",
     "BinaryForm",

@@ -213,17 +213,28 @@ class Step(StepInput):
         return cls.model_validate(value)
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """One ancestor's ceiling: its address and its step policy.
+class Address(tuple[str, ...]):
+    """The address of a step, by which routes and policy rows match.
 
-    A child is judged under all of them.
+    It has one word for each part that `core.catalog.step_address` declares (workflow, role, step),
+    in that order.
     """
 
-    workflow: str
-    role: str
-    step: str
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        """Return the words for people: `feature / reviewer / review`."""
+        return " / ".join(filter(None, self))
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """One ancestor's ceiling. A child is judged under all of them."""
+
+    address: Address
+    """The address of the ancestor's step."""
     policy: StepPolicy | None = None
+    """The policy of the ancestor's step, if it had one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,14 +18,15 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import asdict, dataclass
+from typing import Any, Final
 
 from bundle_router.core.catalog import Catalog, Route
-from bundle_router.core.decide.mapping import Address
+from bundle_router.core.catalog.step_address import address_json
 from bundle_router.core.decide.plans import plan_for
 from bundle_router.core.results.shaping import visible
 from bundle_router.core.search.ranking import Search
+from bundle_router.core.values import Address
 from bundle_router.core.values.patterns import is_glob
 from bundle_router.review.learning.labels import LabelledStep, fingerprint
 from bundle_router.review.learning.recorded_steps import PastStep
@@ -51,15 +52,19 @@ class RouteProposal:
     `same` of `answers` were this one, in `runs` runs; the models took `cost_usd` for it.
     """
 
-    workflow: str
-    role: str
-    step: str
+    address: Address
     bundles: tuple[str, ...]
     answers: int
     same: int
     runs: int
     used: int
     cost_usd: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the proposal as JSON values."""
+        values: dict[str, Any] = asdict(self)
+        del values["address"]
+        return {**address_json(self.address), **values}
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +151,7 @@ def _propose_routes(
         used = sum(any(id_ in best for id_, _ in step.called) for step in settled)
         if bundles and (used >= USED * len(settled) or not calls):
             cost = round(sum(step.cost_usd for step in settled), 6)
-            yield RouteProposal(*address, bundles, len(steps), len(settled), runs, used, cost)
+            yield RouteProposal(address, bundles, len(steps), len(settled), runs, used, cost)
 
 
 def _cap_steps(steps: Iterable[PastStep]) -> list[PastStep]:

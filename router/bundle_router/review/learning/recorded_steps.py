@@ -13,11 +13,11 @@ from typing import Any, Final
 from pydantic import Field
 
 from bundle_router.core.catalog import Catalog
-from bundle_router.core.decide.mapping import Address
+from bundle_router.core.catalog.step_address import address_of
 from bundle_router.core.records.call_records import CallFinished, read_record
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.search.request import Request
-from bundle_router.core.values import Facts, Frozen, RecentStep, Step
+from bundle_router.core.values import Address, Facts, Frozen, RecentStep, Step
 from bundle_router.core.values.canonical import time_text
 from bundle_router.core.values.spelling import Suggester
 from bundle_router.core.values.words import GAP_CODES
@@ -101,7 +101,7 @@ class PastStep:
 
     @property
     def address(self) -> Address:
-        return (self.step.workflow, self.step.role, self.step.step)
+        return address_of(self.step)
 
     @property
     def request(self) -> Request:

@@ -90,7 +90,7 @@ class Learning:
             "embeddings": _embeddings_json(self.embeddings),
             "calibration": _calibration_json(self.calibration),
             "proposals": {
-                "routes": [asdict(row) for row in self.proposals.routes],
+                "routes": [row.to_json() for row in self.proposals.routes],
                 "examples": [asdict(row) for row in self.proposals.examples],
                 "trims": [asdict(row) for row in self.proposals.trims],
             },

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from bundle_router.core.catalog import Catalog
+from bundle_router.core.catalog.step_address import address_json
 from bundle_router.review.imports.written import toml_string
 from bundle_router.review.learning.proposals import (
     ExampleProposal,
@@ -43,14 +44,13 @@ def _routes(routes: Sequence[RouteProposal], catalog: Catalog) -> Iterator[str]:
             yield f"# The models took {row.cost_usd:.4f} USD for them."
         yield "[[routes]]"
         yield f"name = {toml_string(_free_name(row, names))}"
-        yield f"workflow = {toml_string(row.workflow)}"
-        yield f"role = {toml_string(row.role)}"
-        yield f"step = {toml_string(row.step)}"
+        for part, word in address_json(row.address).items():
+            yield f"{part} = {toml_string(word)}"
         yield f"bundles = {_list(row.bundles)}"
 
 
 def _free_name(row: RouteProposal, names: set[str]) -> str:
-    plain = "-".join((row.workflow, row.role, row.step))
+    plain = "-".join(filter(None, row.address))
     name = plain
     number = 2
     while name in names:

@@ -1,158 +1,186 @@
-"""The addresses that the config tells apart, and the bundles that are permitted at them, for lint.
+"""The bundles that policies permit at the addresses that the config tells apart, for lint.
 
-Rows name workflows, roles and steps by words and globs, so an address matters only through the rows
-that cover it. One sample word for every word or glob in some row, and one that is in no row, give a
-sample address for every combination that rows can tell apart. Exception: two globs that overlap in
-a way no sample hits (`a*` and `*b`). There lint may be silent or, for a row written only for the
-overlap, mistaken. It never changes a decision.
+Policies treat all addresses alike that the same rows cover, so a bundle is judged once for each
+such set of rows (see `review.address_classes`). In a config with too many names, or with too many
+sets of rows, lint is silent: it never changes a decision.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
 from bundle_router.core.catalog import Bundle, Catalog, Policy, Route
+from bundle_router.core.catalog.step_address import PARTS, AddressedRow
 from bundle_router.core.decide.ceiling import StepCeiling, ceiling_of
-from bundle_router.core.decide.mapping import Address, AddressedRow, rows_covering
 from bundle_router.core.decide.policy import BundleVerdict, static_verdict
-from bundle_router.core.values.patterns import first_match, is_glob, matches
+from bundle_router.core.values import Address
+from bundle_router.core.values.patterns import is_glob, matches
+from bundle_router.review.address_classes import PartClasses, classes_of_parts
 
-MAX_ADDRESSES: Final = 20_000
-"""Maximum sample addresses. With more, the rules that need them are silent."""
+MAX_COMBINATIONS: Final = 200_000
+"""Maximum combinations of words that are compared. With more, the rules that need them are silent.
+"""
 MAX_LOOKS: Final = 200_000
-"""Maximum verdicts, and addresses of routes, that are computed.
+"""Maximum verdicts, and combinations of a route's words, that are computed.
 
 After that everything counts as permitted.
 """
 MAX_PAIRS: Final = 2_000_000
-MAX_COVERED: Final = 500_000
-"""Maximum pairs of a policy and a sample address, or of two policies: about half a second of
-CPU.
-"""
-_STRANGER: Final = "\x00stranger"
-"""A name in no row, which only `*` covers."""
+_STRANGER: Final = Address(["\x00stranger"] * len(PARTS))
+"""An address that no row names: only open rows and `*` cover it."""
 
-_FIELDS: Final = ("workflow", "role", "step")
-_Group = tuple[str, ...]
-"""The names of the policies that cover an address.
-
-Policy treats all addresses of one group alike.
-"""
+_Examples = Mapping[int, Address]
+"""An example of the addresses that each set of policies covers. The set is given as bits."""
 
 
-def _sample_words(rows: Iterable[AddressedRow], field: str) -> set[str]:
-    written = {name for row in rows for name in getattr(row, field)}
-    return {name.replace("*", "x").replace("?", "x") if is_glob(name) else name for name in written}
+@dataclass(frozen=True, slots=True)
+class _PartReach:
+    """One part of addresses: the sets of policies that cover its words, each with an example."""
+
+    words: Mapping[int, str]
+    """For all words."""
+    words_of_pattern: Mapping[str, Mapping[int, str]]
+    """For the words that a name or glob of some row covers."""
+
+    def words_on(self, names: Sequence[str]) -> Mapping[int, str]:
+        """Return the same for the words that a row with these names and globs covers."""
+        if not names:
+            return self.words
+        found: dict[int, str] = {}
+        for name in names:
+            found |= self.words_of_pattern[name]
+        return found
+
+
+def _part_reach(part: PartClasses) -> _PartReach:
+    words: dict[int, str] = {}
+    words_of_pattern: dict[str, dict[int, str]] = {}
+    for one, (policies, _) in zip(part.classes, part.masks, strict=True):
+        words.setdefault(policies, one.example)
+        for pattern in one.patterns:
+            words_of_pattern.setdefault(pattern, {}).setdefault(policies, one.example)
+    return _PartReach(words, words_of_pattern)
 
 
 class Reach:
     """What policies permit at which addresses.
 
-    `complete` is false if there are too many combinations to check.
+    `complete` is false if there are too many combinations to check: then whatever is asked of all
+    addresses, or of those of a row, counts as permitted.
     """
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
-        self._rows = catalog.policies
-        self._granting = [row for row in catalog.policies if row.allow is not None]
-        self._ceilings: dict[_Group, StepCeiling] = {}
-        self._verdicts: dict[tuple[str, _Group], BundleVerdict] = {}
-        self._groups: dict[Address, _Group] = {}
-        self._tools: dict[tuple[object, ...], Set[str]] = {}
+        self._ceilings: dict[int, StepCeiling] = {}
+        self._verdicts: dict[tuple[str, int], BundleVerdict] = {}
+        self._examples: dict[tuple[tuple[str, ...], ...], _Examples] = {}
+        self._tools: dict[tuple[str, tuple[tuple[str, ...], ...]], Set[str]] = {}
         self._looks = MAX_LOOKS
-        self._sample_words = [
-            sorted({*_sample_words(self._rows, field), _STRANGER}) for field in _FIELDS
-        ]
-        workflows, roles, steps = self._sample_words
-        count = len(workflows) * len(roles) * len(steps)
-        self.complete = count <= MAX_ADDRESSES and count * len(self._rows) <= MAX_COVERED
-        for address in product(workflows, roles, steps) if self.complete else ():
-            self._group(address)
-        self._kinds = {group: address for address, group in self._groups.items()}
+        self._granting = sum(
+            1 << index for index, row in enumerate(catalog.policies) if row.allow is not None
+        )
+        parts = classes_of_parts((catalog.policies, catalog.routes))
+        self._parts = [_part_reach(part) for part in parts]
+        everywhere = None
+        if all(part.complete for part in parts):
+            everywhere = _combine([part.words for part in self._parts], MAX_COMBINATIONS)
+        self.complete = everywhere is not None
+        self._everywhere = everywhere or {}
 
     def permitted_anywhere(self, bundle: Bundle) -> bool:
         """Return whether some step may see the bundle."""
-        return any(self._permits(address, bundle) for address in self._kinds.values())
+        if not self.complete:
+            return True
+        return self._is_permitted(bundle, self._everywhere)
 
     def permitted_to_strangers(self, bundle: Bundle) -> bool:
         """Return whether a step that no row names may see the bundle."""
-        return self._permits((_STRANGER, _STRANGER, _STRANGER), bundle)
+        rows = sum(1 << index for index, row in enumerate(self._catalog.policies) if row.is_open)
+        return self._is_permitted(bundle, {rows: _STRANGER})
 
     def permitted_on(self, row: AddressedRow, bundle: Bundle) -> bool:
         """Return whether some step that the row matches may see the bundle."""
-        return any(self._permits(address, bundle) for address in self._addresses_of(row))
+        examples = self._examples_on(row)
+        return examples is None or self._is_permitted(bundle, examples)
 
     def tools_on(self, row: AddressedRow, bundle: Bundle) -> Set[str]:
         """Return the bundle's tools that some step of the row may see; in a very large config, only
         some.
         """
-        if (key := (bundle.id, row.workflow, row.role, row.step)) not in self._tools:
-            verdicts = (self._verdict(address, bundle) for address in self._addresses_of(row))
-            self._tools[key] = {
-                tool for verdict in verdicts if verdict is not None for tool in verdict.tools
-            }
-        return self._tools[key]
+        key = (bundle.id, row.patterns)
+        known = self._tools.get(key)
+        if known is not None:
+            return known
+        tools: set[str] = set()
+        for rows, example in (self._examples_on(row) or {}).items():
+            verdict = self._verdict(rows, example, bundle)
+            if verdict is not None:
+                tools.update(verdict.tools)
+        self._tools[key] = tools
+        return tools
 
     def granted_on(self, policy: Policy) -> bool:
         """Return whether some policy grants anything at a step that this one also covers."""
-        many = len(self._granting) * len(self._rows) > MAX_COVERED
-        return many or any(_overlap(policy, row) for row in self._granting)
+        examples = self._examples_on(policy)
+        return examples is None or any(rows & self._granting for rows in examples)
 
-    def _group(self, address: Address) -> _Group:
-        if address not in self._groups:
-            self._groups[address] = tuple(row.name for row in rows_covering(self._rows, address))
-        return self._groups[address]
+    def _examples_on(self, row: AddressedRow) -> _Examples | None:
+        """Return an example of each kind of address that the row covers; None where there are too
+        many.
+        """
+        if not self.complete:
+            return None
+        known = self._examples.get(row.patterns)
+        if known is not None:
+            return known
+        words = [
+            part.words_on(names) for part, names in zip(self._parts, row.patterns, strict=True)
+        ]
+        found = _combine(words, self._looks)
+        if found is not None:
+            self._looks -= len(found)
+            self._examples[row.patterns] = found
+        return found
 
-    def _permits(self, address: Address, bundle: Bundle) -> bool:
-        verdict = self._verdict(address, bundle)
-        return verdict is None or verdict.permitted
+    def _is_permitted(self, bundle: Bundle, examples: _Examples) -> bool:
+        for rows, example in examples.items():
+            verdict = self._verdict(rows, example, bundle)
+            if verdict is None or verdict.permitted:
+                return True
+        return False
 
-    def _verdict(self, address: Address, bundle: Bundle) -> BundleVerdict | None:
+    def _verdict(self, rows: int, example: Address, bundle: Bundle) -> BundleVerdict | None:
         """Return the verdict; None once the maximum was computed."""
-        group = self._group(address)
-        if (key := (bundle.id, group)) not in self._verdicts:
-            self._looks -= 1
-            if self._looks < 0:
-                return None
-            if group not in self._ceilings:
-                self._ceilings[group] = ceiling_of(self._catalog, address, None, ())
-            self._verdicts[key] = static_verdict(self._catalog, self._ceilings[group], bundle)
-        return self._verdicts[key]
-
-    def _addresses_of(self, row: AddressedRow) -> Iterator[Address]:
-        pairs = zip(_FIELDS, self._sample_words, strict=True)
-        workflows, roles, steps = (
-            _matching_samples(getattr(row, field), samples) for field, samples in pairs
-        )
-        for address in product(workflows, roles, steps):
-            self._looks -= 1
-            yield address
+        known = self._verdicts.get((bundle.id, rows))
+        if known is not None:
+            return known
+        self._looks -= 1
+        if self._looks < 0:
+            return None
+        if rows not in self._ceilings:
+            self._ceilings[rows] = ceiling_of(self._catalog, example, None, ())
+        verdict = static_verdict(self._catalog, self._ceilings[rows], bundle)
+        self._verdicts[bundle.id, rows] = verdict
+        return verdict
 
 
-def _matching_samples(names: tuple[str, ...], samples: list[str]) -> list[str]:
-    """Return the sample words that a route's field covers. Words without globs are looked up."""
-    if not names:
-        return samples
-    named = {name.replace("*", "x").replace("?", "x") if is_glob(name) else name for name in names}
-    globs = [name for name in names if is_glob(name)]
-    return sorted(
-        named | {sample for sample in samples if globs and first_match(globs, sample) is not None}
-    )
-
-
-def _overlap(one: AddressedRow, other: AddressedRow) -> bool:
-    """Return whether both rows cover some address (by samples)."""
-    return all(_fields_overlap(getattr(one, field), getattr(other, field)) for field in _FIELDS)
-
-
-def _fields_overlap(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
-    if not one or not other:
-        return True
-    return any(
-        matches(a, b) or matches(b, a) or (is_glob(a) and is_glob(b)) for a in one for b in other
-    )
+def _combine(parts: Iterable[Mapping[int, str]], most: int) -> _Examples | None:
+    """Return an example of each kind of address whose words are these; None where more than `most`
+    combinations would be compared.
+    """
+    found: dict[int, tuple[str, ...]] = {-1: ()}
+    for words in parts:
+        if len(found) * len(words) > most:
+            return None
+        longer: dict[int, tuple[str, ...]] = {}
+        for rows, before in found.items():
+            for others, word in words.items():
+                longer.setdefault(rows & others, (*before, word))
+        found = longer
+    return {rows: Address(words) for rows, words in found.items()}
 
 
 # --- routes that an earlier one hides -------------------------------------------------------------
@@ -179,14 +207,14 @@ def _covers_field(wide: tuple[str, ...], narrow: tuple[str, ...]) -> bool:
 
 
 def _covers(wide: AddressedRow, narrow: AddressedRow) -> bool:
-    return all(_covers_field(getattr(wide, field), getattr(narrow, field)) for field in _FIELDS)
+    return all(map(_covers_field, wide.patterns, narrow.patterns))
 
 
 def shadowing_routes(routes: Sequence[Route]) -> dict[int, int]:
     """Return for each route that can never be first: its index, and that of an earlier one that
     covers it.
 
-    Rows that can cover another share its first words or leave them open, so eight look-ups find
+    Rows that can cover another share its first words or leave them open, so a few look-ups find
     them; rows with globs are compared one by one, up to `MAX_PAIRS` comparisons in all.
     """
     exact: dict[tuple[str | None, ...], list[int]] = {}
@@ -195,8 +223,7 @@ def shadowing_routes(routes: Sequence[Route]) -> dict[int, int]:
     left = MAX_PAIRS
     for index, route in enumerate(routes):
         fields: list[tuple[str | None, ...]] = [
-            (None,) if not names or "*" in names else names
-            for names in (route.workflow, route.role, route.step)
+            (None,) if not names or "*" in names else names for names in route.patterns
         ]
         near = {
             earlier

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Final
 
 from bundle_router.core.catalog import Bundle, Catalog
+from bundle_router.core.catalog.step_address import PARTS
 from bundle_router.core.config.servers import command_words, is_plain_http
 from bundle_router.core.results.reusable_results import is_read_only
 from bundle_router.core.values.patterns import Targets, first_match, is_glob, matches
@@ -76,24 +77,23 @@ def grantless_policy(subject: Subject) -> Iterator[LintFinding]:
 
 
 def unrouted_name(subject: Subject) -> Iterator[LintFinding]:
-    """Yield a workflow, role or step in a policy that no route covers, and that is similar to one
-    in a route.
+    """Yield a name in an address of a policy that no route covers, and that is similar to one in a
+    route.
     """
     suggester = subject.resolved.report.suggester
-    for field in ("workflow", "role", "step"):
-        routes = [getattr(route, field) for route in subject.catalog.routes]
+    for position, part in enumerate(PARTS):
+        routes = [route.patterns[position] for route in subject.catalog.routes]
         if not all(routes):
-            continue  # a route without the field covers every name
+            continue  # a route without the part covers every name
         routed = {name for names in routes for name in names}
         globs = [name for name in routed if is_glob(name)]
         for entry in subject.resolved.written.policies:
-            for index, name in enumerate(getattr(entry.value, field)):
+            for index, name in enumerate(entry.value.patterns[position]):
                 if not is_glob(name) and name not in routed and first_match(globs, name) is None:
                     hint = suggester.did_you_mean(name, routed)
                     if hint:
-                        yield LintFinding(
-                            entry, f"no route has the {field} {name!r}", hint, (field, index)
-                        )
+                        message = f"no route has the {part.name} {name!r}"
+                        yield LintFinding(entry, message, hint, (part.name, index))
 
 
 def unmatched_pattern(subject: Subject) -> Iterator[LintFinding]:
@@ -140,10 +140,7 @@ def exec_everywhere(subject: Subject) -> Iterator[LintFinding]:
     for entry, policy in zip(
         subject.resolved.written.policies, subject.catalog.policies, strict=True
     ):
-        is_for_all = all(
-            not names or "*" in names for names in (policy.workflow, policy.role, policy.step)
-        )
-        if is_for_all and policy.allow is not None:
+        if policy.is_open and policy.allow is not None:
             allowed = Targets.parse(policy.allow)
             hit = [
                 b.id for b in everywhere if allowed.bundle(b.id) or any(map(allowed.tool, b.tools))

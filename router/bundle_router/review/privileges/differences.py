@@ -1,8 +1,7 @@
 """The privilege diff: what a config edit newly allows, whether or not a past step met it.
 
 Rules:
-1. Every workflow × role × step that either config tells apart is checked, including names that it
-   never spells.
+1. Every address that either config tells apart is checked, including names that it never spells.
 2. Privileges are a set of grants: this tool, in this bundle, brought in this way. Widening is what
    the new catalog grants and the old one does not; narrowing is the reverse. So exchanging the two
    exchanges widening and narrowing, and a catalog does not differ from itself.
@@ -18,14 +17,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from math import prod
 from typing import Final
 
 from bundle_router.core.catalog import Bundle, Catalog
-from bundle_router.core.decide.mapping import Address
 from bundle_router.core.decide.policy import constituents
 from bundle_router.core.exposure.placing import mode_of
+from bundle_router.core.values import Address
+from bundle_router.review.address_classes import Masks, PartClasses, classes_of_parts, shared
 from bundle_router.review.config_edits import ConfigEdit, config_edits
+from bundle_router.review.name_classes import ANY
 from bundle_router.review.privileges.everywhere import differences_everywhere
 from bundle_router.review.privileges.granted import (
     GrantedTools,
@@ -33,7 +34,6 @@ from bundle_router.review.privileges.granted import (
     tool_examples,
     with_examples,
 )
-from bundle_router.review.privileges.name_classes import ANY, NameClass, name_classes
 from bundle_router.review.privileges.privilege_rows import (
     REACH_RANK,
     Addresses,
@@ -46,23 +46,21 @@ from bundle_router.review.privileges.privilege_rows import (
 
 MAX_ADDRESSES: Final = 2_000_000
 
-_FIELDS: Final = ("workflow", "role", "step")
 _KINDS: Final[tuple[Kind, ...]] = ("widening", "narrowing", "neutral")
-_Triple = tuple[int, int, int]
-_Masks = tuple[int, int, int, int]
+_Indexes = tuple[int, ...]
+"""An address: the index of a group of names for each part."""
 
 
 @dataclass(frozen=True, slots=True)
 class NameGroup:
-    """Names of one field that the rows of both catalogs treat alike.
-
-    `masks`: the rows that cover them, as bits: the old routes and policies, the new routes and
-    policies.
-    """
+    """Names of one part of addresses that the rows of both catalogs treat alike."""
 
     labels: tuple[str, ...]
+    """The labels of their classes."""
     example: str
-    masks: _Masks
+    """One of the names."""
+    masks: Masks
+    """The rows that cover them: the old routes and policies, the new routes and policies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,19 +100,20 @@ def privilege_diff(old: Catalog, new: Catalog) -> PrivilegeDiff:
     differences.
     """
     examples, knows_tools = tool_examples((old, new))
-    fields = [_name_groups(old, new, name) for name in _FIELDS]
-    groups = [found for found, _, _ in fields]
-    complete = knows_tools and all(is_complete for _, _, is_complete in fields)
-    count = len(groups[0]) * len(groups[1]) * len(groups[2])
-    complete = complete and count <= MAX_ADDRESSES
+    parts = classes_of_parts((old.routes, old.policies, new.routes, new.policies))
+    groups = [_name_groups(part) for part in parts]
+    counts = tuple(map(len, groups))
+    count = prod(counts)
+    complete = knows_tools and all(part.complete for part in parts) and count <= MAX_ADDRESSES
     comparison = _Comparison(with_examples(old, examples), with_examples(new, examples), examples)
-    rows: dict[PrivilegeRow, set[_Triple]] = {}
+    rows: dict[PrivilegeRow, set[_Indexes]] = {}
     if count <= MAX_ADDRESSES:
-        for masks, triples in _kinds_of_address(groups).items():
-            for row in comparison.rows(masks, _example(groups, triples[0])):
-                rows.setdefault(row, set()).update(triples)
+        for masks, addresses in _kinds_of_address(groups).items():
+            for row in comparison.rows(masks, _example(groups, addresses[0])):
+                rows.setdefault(row, set()).update(addresses)
     found = [
-        replace(row, addresses=_merge_addresses(triples, groups)) for row, triples in rows.items()
+        replace(row, addresses=_merge_addresses(addresses, groups))
+        for row, addresses in rows.items()
     ]
     found += differences_everywhere(old, new, comparison.edits)
     return PrivilegeDiff(
@@ -122,9 +121,9 @@ def privilege_diff(old: Catalog, new: Catalog) -> PrivilegeDiff:
         new_revision=new.revision,
         rows=tuple(sorted(found, key=_order)),
         address_count=count,
-        class_counts=(len(groups[0]), len(groups[1]), len(groups[2])),
+        class_counts=counts,
         complete=complete,
-        classes=tuple(classes for _, classes, _ in fields),
+        classes=tuple(part.classes for part in parts),
     )
 
 
@@ -145,84 +144,63 @@ def _order(row: PrivilegeRow) -> tuple[object, ...]:
 # --- addresses ------------------------------------------------------------------------------------
 
 
-def _name_groups(
-    old: Catalog, new: Catalog, field: str
-) -> tuple[list[NameGroup], tuple[NameClass, ...], bool]:
-    tables: tuple[Sequence[object], ...] = (old.routes, old.policies, new.routes, new.policies)
-    written = [[frozenset(getattr(row, field)) for row in table] for table in tables]
-    classes, complete = name_classes(
-        {name for table in written for names in table for name in names}
-    )
-    groups: dict[_Masks, NameGroup] = {}
-    for one in classes:
-        bits = [
-            sum(
-                1 << index
-                for index, names in enumerate(table)
-                if not names or not names.isdisjoint(one.patterns)
-            )
-            for table in written
-        ]
-        masks: _Masks = (bits[0], bits[1], bits[2], bits[3])
+def _name_groups(part: PartClasses) -> list[NameGroup]:
+    """Return the classes of one part, those together that the same rows cover."""
+    groups: dict[Masks, NameGroup] = {}
+    for one, masks in zip(part.classes, part.masks, strict=True):
         known = groups.get(masks)
-        labels = (*known.labels, one.label) if known is not None else (one.label,)
-        groups[masks] = NameGroup(
-            labels, known.example if known is not None else one.example, masks
-        )
+        if known is None:
+            groups[masks] = NameGroup((one.label,), one.example, masks)
+        else:
+            groups[masks] = replace(known, labels=(*known.labels, one.label))
     if len(groups) == 1:
-        return [replace(next(iter(groups.values())), labels=(ANY,))], classes, complete
-    return list(groups.values()), classes, complete
+        return [replace(next(iter(groups.values())), labels=(ANY,))]
+    return list(groups.values())
 
 
-def _kinds_of_address(groups: Sequence[Sequence[NameGroup]]) -> dict[_Masks, list[_Triple]]:
+def _kinds_of_address(groups: Sequence[Sequence[NameGroup]]) -> dict[Masks, list[_Indexes]]:
     """Return the addresses by what covers them: each catalog's first route (as a bit), and all
     policies.
     """
-    workflows, roles, steps = groups
-    pairs: dict[_Masks, list[tuple[int, int]]] = {}
-    for (w, workflow), (r, role) in product(enumerate(workflows), enumerate(roles)):
-        pairs.setdefault(_both_masks(workflow.masks, role.masks), []).append((w, r))
-    kinds: dict[_Masks, list[_Triple]] = {}
-    for masks, found in pairs.items():
-        for s, step in enumerate(steps):
-            old_routes, old_policies, new_routes, new_policies = _both_masks(masks, step.masks)
-            key = (old_routes & -old_routes, old_policies, new_routes & -new_routes, new_policies)
-            kinds.setdefault(key, []).extend((w, r, s) for w, r in found)
+    found: dict[Masks, list[_Indexes]] = {(-1, -1, -1, -1): [()]}
+    for part in groups:
+        longer: dict[Masks, list[_Indexes]] = {}
+        for masks, addresses in found.items():
+            for index, group in enumerate(part):
+                both = shared(masks, group.masks)
+                longer.setdefault(both, []).extend((*address, index) for address in addresses)
+        found = longer
+    kinds: dict[Masks, list[_Indexes]] = {}
+    for (old_routes, old_policies, new_routes, new_policies), addresses in found.items():
+        first = (old_routes & -old_routes, old_policies, new_routes & -new_routes, new_policies)
+        kinds.setdefault(first, []).extend(addresses)
     return kinds
 
 
-def _both_masks(one: _Masks, other: _Masks) -> _Masks:
-    return one[0] & other[0], one[1] & other[1], one[2] & other[2], one[3] & other[3]
-
-
-def _example(groups: Sequence[Sequence[NameGroup]], triple: _Triple) -> Address:
-    w, r, s = triple
-    return groups[0][w].example, groups[1][r].example, groups[2][s].example
+def _example(groups: Sequence[Sequence[NameGroup]], indexes: _Indexes) -> Address:
+    return Address([part[index].example for part, index in zip(groups, indexes, strict=True)])
 
 
 def _merge_addresses(
-    triples: set[_Triple], groups: Sequence[Sequence[NameGroup]]
+    addresses: set[_Indexes], groups: Sequence[Sequence[NameGroup]]
 ) -> tuple[Addresses, ...]:
-    """Return the addresses as few products: merges steps of one workflow and role, then roles, then
-    workflows.
+    """Return the addresses as few products: merges those that differ in the last part alone, then
+    in the part before, and so on.
     """
-    steps: dict[tuple[int, int], set[int]] = {}
-    for w, r, s in triples:
-        steps.setdefault((w, r), set()).add(s)
-    roles: dict[tuple[int, frozenset[int]], set[int]] = {}
-    for (w, r), found in steps.items():
-        roles.setdefault((w, frozenset(found)), set()).add(r)
-    workflows: dict[tuple[frozenset[int], frozenset[int]], set[int]] = {}
-    for (w, found_steps), found in roles.items():
-        workflows.setdefault((frozenset(found), found_steps), set()).add(w)
-    made = [
-        Addresses(_labels(ws, groups[0]), _labels(rs, groups[1]), _labels(ss, groups[2]))
-        for (rs, ss), ws in workflows.items()
-    ]
+    products = {tuple([frozenset((index,)) for index in indexes]) for indexes in addresses}
+    for position in reversed(range(len(groups))):
+        merged: dict[tuple[frozenset[int], ...], frozenset[int]] = {}
+        for one in products:
+            others = one[:position] + one[position + 1 :]
+            merged[others] = merged.get(others, frozenset()) | one[position]
+        products = {
+            (*others[:position], indexes, *others[position:]) for others, indexes in merged.items()
+        }
+    made = [Addresses(tuple(map(_labels, product, groups))) for product in products]
     return tuple(sorted(made, key=str))
 
 
-def _labels(indexes: set[int] | frozenset[int], groups: Sequence[NameGroup]) -> tuple[str, ...]:
+def _labels(indexes: frozenset[int], groups: Sequence[NameGroup]) -> tuple[str, ...]:
     if len(indexes) == len(groups):
         return (ANY,)
     return tuple(label for index in sorted(indexes) for label in groups[index].labels)
@@ -246,7 +224,7 @@ class _Comparison:
         )
         self._met: dict[tuple[int, int], tuple[frozenset[int], frozenset[int]]] = {}
 
-    def rows(self, masks: _Masks, address: Address) -> Iterator[PrivilegeRow]:
+    def rows(self, masks: Masks, address: Address) -> Iterator[PrivilegeRow]:
         """Yield the differences at an address, as rows without addresses."""
         old = self._side(self._old, masks[0], masks[1], address)
         new = self._side(self._new, masks[2], masks[3], address)

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from bundle_router.core.catalog.step_address import PARTS
 from bundle_router.core.exposure.placements import Place
-from bundle_router.core.values import Effect
+from bundle_router.core.values import Address, Effect
 from bundle_router.core.values.canonical import digest_of
 from bundle_router.review.config_edits import ConfigEdit
-from bundle_router.review.privileges.name_classes import ANY, NameClass, label_of
+from bundle_router.review.name_classes import ANY, NameClass, label_of
 
 Kind = Literal["widening", "narrowing", "neutral"]
 Reach = Literal["permitted", "stays", "picked", "given"]
@@ -55,14 +56,17 @@ EFFECT_SIGNS: Final[Mapping[Effect, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Workflows, roles and steps in all combinations, each as labels of name classes."""
+    """Names of each part of an address, in all combinations."""
 
-    workflow: tuple[str, ...]
-    role: tuple[str, ...]
-    step: tuple[str, ...]
+    parts: tuple[tuple[str, ...], ...]
+    """The labels of the classes of names, for each part in the order of `PARTS`."""
+
+    def named(self) -> dict[str, tuple[str, ...]]:
+        """Return the labels by the names of their parts."""
+        return {part.name: labels for part, labels in zip(PARTS, self.parts, strict=True)}
 
     def __str__(self) -> str:
-        return " × ".join(", ".join(labels) for labels in (self.workflow, self.role, self.step))
+        return " × ".join(", ".join(labels) for labels in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,17 +130,16 @@ def sentence(row: PrivilegeRow) -> str:
 class PrivilegeDiff:
     """What the new catalog allows that the old one does not, and the reverse.
 
-    `address_count`: combinations of workflow, role and step that were checked; `class_counts`: the
-    number of classes of each; `classes`: the classes that patterns make. `complete` is false if
-    there were too many names to check all: then nobody may say that nothing widened, and `widens`
-    is true.
+    `address_count`: addresses that were checked; `class_counts`: the number of classes of each
+    part; `classes`: the classes that patterns make. `complete` is false if there were too many
+    names to check all: then nobody may say that nothing widened, and `widens` is true.
     """
 
     old_revision: str
     new_revision: str
     rows: tuple[PrivilegeRow, ...] = ()
     address_count: int = 0
-    class_counts: tuple[int, int, int] = (0, 0, 0)
+    class_counts: tuple[int, ...] = (0,) * len(PARTS)
     complete: bool = True
     classes: tuple[tuple[NameClass, ...], ...] = ()
 
@@ -144,20 +147,24 @@ class PrivilegeDiff:
         """Return the rows of that kind."""
         return tuple(row for row in self.rows if row.kind == kind)
 
-    def at(self, workflow: str, role: str, step: str) -> tuple[PrivilegeRow, ...]:
+    def counts_in_words(self) -> str:
+        """Return how many classes of names each part has: `2 kinds of workflow, 1 of role`."""
+        first, *others = zip(PARTS, self.class_counts, strict=True)
+        words = [f"{first[1]} kinds of {first[0].name}"]
+        return ", ".join([*words, *(f"{count} of {part.name}" for part, count in others)])
+
+    def at(self, address: Address) -> tuple[PrivilegeRow, ...]:
         """Return the rows that concern a step at the address, without those that hold
         everywhere.
         """
         labels = [
-            label_of(name, classes)
-            for name, classes in zip((workflow, role, step), self.classes, strict=True)
+            label_of(word, classes) for word, classes in zip(address, self.classes, strict=True)
         ]
 
-        def has(address: Addresses) -> bool:
-            parts = (address.workflow, address.role, address.step)
+        def has(addresses: Addresses) -> bool:
             return all(
                 known == (ANY,) or label in known
-                for label, known in zip(labels, parts, strict=True)
+                for label, known in zip(labels, addresses.parts, strict=True)
             )
 
         return tuple(row for row in self.rows if any(map(has, row.addresses)))
@@ -183,9 +190,9 @@ class PrivilegeDiff:
             "widens": self.widens,
             "complete": self.complete,
             "addresses": self.address_count,
-            "names_told_apart": dict(
-                zip(("workflow", "role", "step"), self.class_counts, strict=True)
-            ),
+            "names_told_apart": {
+                part.name: count for part, count in zip(PARTS, self.class_counts, strict=True)
+            },
             "rows": [row_json(row, places) for row in self.rows],
         }
 
@@ -203,8 +210,7 @@ def row_json(row: PrivilegeRow, places: Mapping[tuple[str, str], str] = {}) -> d
         "servers": list(row.servers),
         "shown": list(row.shown),
         "addresses": [
-            {"workflow": list(one.workflow), "role": list(one.role), "step": list(one.step)}
-            for one in row.addresses
+            {name: list(labels) for name, labels in one.named().items()} for one in row.addresses
         ],
         "edits": [{"edit": str(edit), "place": places.get(edit.place)} for edit in row.edits],
         "note": row.note,

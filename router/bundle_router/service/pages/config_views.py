@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from bundle_router.core.catalog.step_address import part_names
 from bundle_router.core.config.config_text import FILE_NAMES
 from bundle_router.core.config.problem_report import excerpt_lines
 from bundle_router.core.servers.admission.cleaning import reveal
@@ -281,7 +282,7 @@ def _powers(diff: PrivilegeDiff, places: Mapping[tuple[str, str], str]) -> dict[
                 if kind != "neutral"
                 else [],
                 "addresses": [
-                    (", ".join(one.workflow), ", ".join(one.role), ", ".join(one.step))
+                    [(part, ", ".join(labels)) for part, labels in one.named().items()]
                     for one in row.addresses
                 ],
                 "edits": list(edits_as_words(row.edits, places)),
@@ -301,7 +302,8 @@ def _powers(diff: PrivilegeDiff, places: Mapping[tuple[str, str], str]) -> dict[
     return {
         "groups": groups,
         "addresses": diff.address_count,
-        "counts": diff.class_counts,
+        "parts": part_names(),
+        "counts": diff.counts_in_words(),
         "complete": diff.complete,
     }
 

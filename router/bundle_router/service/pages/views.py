@@ -13,7 +13,8 @@ from dataclasses import asdict, replace
 from itertools import product
 from typing import Any, Final, Literal
 
-from bundle_router.core.decide.plans import plan_for
+from bundle_router.core.catalog.step_address import address_json
+from bundle_router.core.decide.plans import plan_at
 from bundle_router.core.records.read_model import (
     FACETS,
     FILTERS,
@@ -25,7 +26,7 @@ from bundle_router.core.records.read_model import (
     RunRow,
     Timeline,
 )
-from bundle_router.core.values import Facts, Step
+from bundle_router.core.values import Facts
 from bundle_router.core.values.words import SOURCES
 from bundle_router.errors import RequestError
 from bundle_router.service.pages import charts
@@ -415,15 +416,17 @@ class PageViews:
         may = defaultdict[tuple[str, str], list[str]](list)
         why = dict[tuple[str, str], str]()
         addresses = self._reader.index.addresses()
-        for workflow, role, step in addresses:
-            verdicts = plan_for(
-                catalog, Step(run_id="matrix", workflow=workflow, role=role, step=step), ()
-            ).verdicts
+        roles_found = set[str]()
+        for address in addresses:
+            words = address_json(address)
+            role = words.pop("role")
+            roles_found.add(role)
+            verdicts = plan_at(catalog, address).verdicts
             for id_ in catalog.bundles:
                 if (code := verdicts.of(id_, Facts()).code) is None:
-                    may[role, id_].append(f"{workflow} / {step}")
+                    may[role, id_].append(" / ".join(words.values()))
                 why[role, id_] = code or ""
-        roles = sorted({role for _, role, _ in addresses})
+        roles = sorted(roles_found)
         bundles = sorted({*catalog.bundles, *(key[1] for key in seen if len(key) > 1)})
         cells = {
             at: (may.get(at, []), seen.get(at), why.get(at, "")) for at in product(roles, bundles)

@@ -10,12 +10,11 @@ evaluating text costs more.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import AfterValidator, Field
 
-from bundle_router.core.catalog.keys import (
+from bundle_router.core.catalog.config_keys import (
     REQUIRED,
     BundleId,
     BundleIds,
@@ -23,7 +22,6 @@ from bundle_router.core.catalog.keys import (
     EnvName,
     EnvNames,
     Line,
-    Names,
     ServerName,
     Word,
     Words,
@@ -31,6 +29,7 @@ from bundle_router.core.catalog.keys import (
     needs_one_of,
     without_repetition,
 )
+from bundle_router.core.catalog.step_address import AddressedRow
 from bundle_router.core.values import MODES, BinaryRule, Effect, Mode, Trust
 from bundle_router.core.values.patterns import is_selected
 
@@ -341,26 +340,17 @@ class BundlesFile:
 
 # --- routes.toml ----------------------------------------------------------------------------------
 
-_ROW_NAME: Final = partial(
-    key, REQUIRED, "The name of this row in records. Unique in the file.", Word
-)
-_ADDRESS: Final = partial(key, (), "Names or globs; leave out for any.", Names, absent=None)
-
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class Route(AddressedRow):
     """One row of the mapping.
 
-    Each of `workflow`, `role`, `step` is a tuple of names or globs; empty means any. `ask` is None,
-    or the candidates (globs over bundle ids) that search and the model may add.
+    Each part of its address is a tuple of names or globs; empty means any. `ask` is None, or the
+    candidates (globs over bundle ids) that search and the model may add.
     """
 
     JSON_SCHEMA: ClassVar[Mapping[str, Any]] = needs_one_of("bundles", "ask")
 
-    name: str = _ROW_NAME()
-    workflow: tuple[str, ...] = _ADDRESS()
-    role: tuple[str, ...] = _ADDRESS()
-    step: tuple[str, ...] = _ADDRESS()
     bundles: tuple[str, ...] = key(
         (), "The step's bundles, in this order. [] gives it none.", Words, absent=None
     )
@@ -383,7 +373,7 @@ class RoutesFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(AddressedRow):
     """One policy row. All rows that match a step apply: denials unite, allowances intersect.
 
     `allow=None`: the row grants nothing and only narrows. `effects=None`: it does not look at
@@ -392,10 +382,6 @@ class Policy:
 
     JSON_SCHEMA: ClassVar[Mapping[str, Any]] = needs_one_of("allow", "deny", "min_trust", "effects")
 
-    name: str = _ROW_NAME()
-    workflow: tuple[str, ...] = _ADDRESS()
-    role: tuple[str, ...] = _ADDRESS()
-    step: tuple[str, ...] = _ADDRESS()
     allow: tuple[str, ...] | None = key(
         None,
         "The most that may be seen: 'bundle:docs.*', 'tool:docs.fetch'. Absent: the row only"
@@ -416,7 +402,7 @@ class Policy:
         " and none no.",
     )
 
-    ADDED: ClassVar[tuple[str, ...]] = ("untrusted_in_code",)
+    ADDED: ClassVar[tuple[str, ...]] = (*AddressedRow.ADDED, "untrusted_in_code")
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,9 +37,11 @@ class NameClass:
     patterns: frozenset[str]
 
 
-def name_classes(patterns: Iterable[str], prefix: str = "") -> tuple[tuple[NameClass, ...], bool]:
+def name_classes(
+    patterns: Iterable[str], prefix: str = "", *, with_empty: bool = False
+) -> tuple[tuple[NameClass, ...], bool]:
     """Return the classes of names that begin with `prefix` and are longer, and whether these are
-    all.
+    all. `with_empty`: there may be no name, too, which is an empty one.
 
     Plain names are patterns that cover only themselves. The class of each plain name comes first,
     the uncovered one last.
@@ -48,6 +50,8 @@ def name_classes(patterns: Iterable[str], prefix: str = "") -> tuple[tuple[NameC
     exact = [pattern for pattern in every if not is_glob(pattern)]
     globs = [pattern for pattern in every if is_glob(pattern)]
     found, complete = _walk(exact, globs, prefix)
+    if with_empty:
+        found.setdefault(frozenset(glob for glob in globs if matches(glob, "")), "")
     named = set(exact)
     classes = [
         NameClass(_label(example, covered, example in named), example, covered)
