@@ -133,7 +133,8 @@ def test_the_tools_work_or_refuse_with_a_sentence(project: Path) -> None:
     ends = dict(line.split(" ", 1) for line in run_elsewhere(TOOLS, project).splitlines())
     refused = ends.pop("workspace.exec")
     assert refused == "tool_error unsupported_platform"
-    assert ends.pop("repo.git_log") == "tool_error unavailable", "git can't be confined there"
+    for name in ("repo.git_log", "repo.ripgrep"):
+        assert ends.pop(name) == "tool_error unavailable", "it can't be confined there"
     assert {end.split()[0] for end in ends.values()} == {"ok"}, ends
 
 

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 import pytest
 from bundle_router.core.values import LocalSettings, Media, Text, ToolContext, ToolOutput
 from bundle_router.errors import ToolFailure
-from bundle_router.local_tools.repo import TOOLS, scanning
+from bundle_router.local_tools.repo import TOOLS
 from bundle_router.local_tools.repo.confinement import Root
 from bundle_router.local_tools.repo.hiding import CREDENTIALS
 from bundle_router.local_tools.repo.hits import Ripgrep
@@ -300,13 +300,12 @@ def test_files_of_credentials_are_neither_read_nor_searched(tmp_path: Path, name
         # read-only)
         return
     context = ToolContext(str(tmp_path), LocalSettings(), timeout_s=60, max_bytes=1 << 20)
-    for engine in (None, scanning.search):
-        found = ripgrep(Ripgrep(pattern="hunter2"), context, engine=engine)
-        assert "hunter2@" not in texts(found)[0]
-        for folder in (path.parent, tmp_path / "folder-link"):
-            if folder.exists():
-                inside = Ripgrep(pattern="hunter2", path=str(folder.relative_to(tmp_path)))
-                assert "hunter2@" not in texts(ripgrep(inside, context, engine=engine))[0]
+    found = ripgrep(Ripgrep(pattern="hunter2"), context)
+    assert "hunter2@" not in texts(found)[0]
+    for folder in (path.parent, tmp_path / "folder-link"):
+        if folder.exists():
+            inside = Ripgrep(pattern="hunter2", path=str(folder.relative_to(tmp_path)))
+            assert "hunter2@" not in texts(ripgrep(inside, context))[0]
 
 
 @pytest.mark.parametrize("name", [".git/config", "separate/config"])

@@ -5,7 +5,6 @@ folders stay shut.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -13,7 +12,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +26,11 @@ from bundle_router.core.values import (
 )
 from bundle_router.errors import ToolFailure
 from bundle_router.local_tools.repo import TOOLS as REPO
-from bundle_router.local_tools.repo import rg, scanning
+from bundle_router.local_tools.repo import rg
 from bundle_router.local_tools.repo.beneath import Opener, best_opener, open_by_walk
 from bundle_router.local_tools.repo.confinement import Root, workspace
 from bundle_router.local_tools.repo.history import GitDiff, git_diff
-from bundle_router.local_tools.repo.hits import Ripgrep, TextSearch
+from bundle_router.local_tools.repo.hits import Ripgrep
 from bundle_router.local_tools.repo.searching import ripgrep
 from bundle_router.local_tools.workspace import TOOLS as WORKSPACE
 
@@ -332,10 +330,8 @@ def test_no_tool_reaches_beside_the_narrowed_folder(tree: Path, tool: str, path:
 
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
-needs_rg = pytest.mark.skipif(shutil.which("rg") is None, reason="no rg on PATH")
 
 
-@needs_rg
 @pytest.mark.parametrize(
     "arguments", [{}, {"path": "deep"}, {"path": "deep/x.txt"}, {"path": "deep", "glob": "deep/x*"}]
 )
@@ -349,20 +345,19 @@ def test_rg_alone_searches_the_folder_that_was_opened(
     where = context(tree, within="job/part")
     with workspace(where) as root:
         swap_for_link(tree)
-        binary = os.path.realpath(str(shutil.which("rg")))
+        binary = rg.find_rg("/")
         hits = list(rg.search(binary, query, root, where, confined=False))
     assert [(file.path, [line.text for line in file.lines]) for file in hits] == [
         ("deep/x.txt", [b"must be found"])
     ]
 
 
-@needs_rg
 def test_rg_alone_obeys_no_ignore_file_above_the_root(tree: Path) -> None:
     (tree.parent / ".gitignore").write_text("*.txt\n")
     (tree / "job" / ".gitignore").write_text("*.txt\n")
     where = context(tree, within="job/part")
     with workspace(where) as root:
-        binary = os.path.realpath(str(shutil.which("rg")))
+        binary = rg.find_rg("/")
         hits = list(rg.search(binary, Ripgrep(pattern="inside"), root, where, confined=False))
     assert [file.path for file in hits] == ["inside.txt"]
 
@@ -449,17 +444,12 @@ def test_a_listing_says_that_a_folder_is_hidden(records: ToolContext) -> None:
     assert "hidden" not in call("list_dir", records, path="job")
 
 
-@pytest.fixture(params=["rg", "re2"])
-def engine(request: pytest.FixtureRequest) -> TextSearch:
-    if request.param == "re2":
-        return scanning.search
-    if shutil.which("rg") is None:
-        pytest.skip("no rg on PATH")
-    return partial(rg.search, os.path.realpath(str(shutil.which("rg"))))
+def found(where: ToolContext, **arguments: Any) -> tuple[str, list[str]]:
+    return shown_of(ripgrep(Ripgrep(pattern="record of", **arguments), where))
 
 
-def found(engine: TextSearch, where: ToolContext, **arguments: Any) -> tuple[str, list[str]]:
-    (block,) = ripgrep(Ripgrep(pattern="record of", **arguments), where, engine=engine).blocks
+def shown_of(output: ToolOutput) -> tuple[str, list[str]]:
+    (block,) = output.blocks
     assert isinstance(block, Text)
     head, *lines = block.text.splitlines()
     return head, [line for line in lines if not line.startswith(" ")]
@@ -492,66 +482,62 @@ def test_what_a_searcher_read_through_a_link_that_is_gone_again_is_not_shown(
         end = {"binary_offset": None, "path": {"text": f"./{by_link}"}}
         events = [{"type": "match", "data": match}, {"type": "end", "data": end}]
         (tmp_path / "events").write_text("".join(json.dumps(event) + "\n" for event in events))
-        assert len(found(partial(rg.search, str(swapped), confined=False), records)[1]) == shown
+        query = Ripgrep(pattern="record of")
+        output = ripgrep(query, records, binary=str(swapped), confined=False)
+        assert len(shown_of(output)[1]) == shown
 
 
 HIDDEN_NOTE = " 1 place hidden: the router's own."
 
 
-def test_a_search_leaves_hidden_folders_out_and_says_so(
-    engine: TextSearch, records: ToolContext
-) -> None:
-    head, files = found(engine, records)
+def test_a_search_leaves_hidden_folders_out_and_says_so(records: ToolContext) -> None:
+    head, files = found(records)
     assert files == ["job/runs/r1/routing.jsonl", "runs-old/r1/routing.jsonl"]
     assert head.endswith(HIDDEN_NOTE)
-    head, files = found(engine, records, glob="runs/**")
+    head, files = found(records, glob="runs/**")
     assert files == []  # the glob has a folder, so it starts at the root
-    assert "hidden" not in found(engine, records, path="job")[0]
+    assert "hidden" not in found(records, path="job")[0]
 
 
 @pytest.mark.parametrize("pattern", ["record of runs$", "nowhere to be found"])
 def test_a_search_that_finds_nothing_says_what_was_hidden(
-    engine: TextSearch, records: ToolContext, pattern: str
+    records: ToolContext, pattern: str
 ) -> None:
-    (block,) = ripgrep(Ripgrep(pattern=pattern), records, engine=engine).blocks
+    (block,) = ripgrep(Ripgrep(pattern=pattern), records).blocks
     assert isinstance(block, Text)
     assert block.text.startswith("No match")
     assert block.text.endswith(HIDDEN_NOTE)
     by_link = replace(records, hidden=(f"{records.workspace}/to-runs",))
-    assert ripgrep(Ripgrep(pattern=pattern), by_link, engine=engine).blocks == (block,)
+    assert ripgrep(Ripgrep(pattern=pattern), by_link).blocks == (block,)
 
 
-def test_a_search_knows_a_hidden_folder_by_what_it_is(
-    engine: TextSearch, tree: Path, records: ToolContext
-) -> None:
+def test_a_search_knows_a_hidden_folder_by_what_it_is(tree: Path, records: ToolContext) -> None:
     """The router's name for it may be a link by now, and another name may be a link to it."""
     (tree / "alias-of-runs").symlink_to("runs")
     (tree / "runs").rename(tree / "innocent")
     (tree / "runs").symlink_to("innocent")
     for name in ("runs", "alias-of-runs", "innocent"):
         with pytest.raises(ToolFailure) as refused:
-            found(engine, records, path=name)
+            found(records, path=name)
         assert refused.value.code == "hidden"
-    head, files = found(engine, records)
+    head, files = found(records)
     assert files == ["job/runs/r1/routing.jsonl", "runs-old/r1/routing.jsonl"]
     assert head.endswith(HIDDEN_NOTE)
 
 
 BOUND = """
 import json, os, sys
-from functools import partial
-from bundle_router.local_tools.repo import TOOLS, rg, scanning
+from bundle_router.local_tools.repo import TOOLS
 from bundle_router.local_tools.repo.hits import Ripgrep
 from bundle_router.local_tools.repo.searching import ripgrep
 from bundle_router.local_tools.sandbox import linux
 from bundle_router.core.values import LocalSettings, ToolContext
 from bundle_router.errors import ToolFailure
 
-top, rg_path = sys.argv[1:]
+top = sys.argv[1]
 linux.mount(f"{top}/runs", f"{top}/job/other-name", None, linux.MS_BIND)
 where = ToolContext(top, LocalSettings(), timeout_s=30, max_bytes=1 << 20, hidden=(f"{top}/runs",))
-engines = [scanning.search, *([partial(rg.search, rg_path)] if rg_path else [])]
-said = [ripgrep(Ripgrep(pattern="record of", path="job"), where, engine=engine).blocks[0].text for engine in engines]
+said = [ripgrep(Ripgrep(pattern="record of", path="job"), where).blocks[0].text]
 tools = {tool.name: tool for tool in TOOLS}
 said.append(tools["list_dir"].run(tools["list_dir"].arguments(path="job"), where).blocks[0].text)
 said.append(tools["git_diff"].run(tools["git_diff"].arguments(), where).blocks[0].text)
@@ -581,8 +567,7 @@ def test_a_bind_mount_of_a_hidden_folder_is_hidden_too(tree: Path, records: Tool
         "tracked under the mount point\n"
     )
     make_repository(tree)
-    rg_path = os.path.realpath(shutil.which("rg") or "") if shutil.which("rg") else ""
-    script = [sys.executable, "-c", BOUND, str(tree), rg_path]
+    script = [sys.executable, "-c", BOUND, str(tree)]
     done = subprocess.run([*MOUNTING, *script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     *shown, code = json.loads(done.stdout)
@@ -593,11 +578,11 @@ def test_a_bind_mount_of_a_hidden_folder_is_hidden_too(tree: Path, records: Tool
         assert "record of runs" not in text
 
 
-def test_names_with_glob_characters_hide_only_themselves(engine: TextSearch, tree: Path) -> None:
+def test_names_with_glob_characters_hide_only_themselves(tree: Path) -> None:
     for name in ("r[u]n?{a,b}*!s", "run", "rux", "runxa!s"):
         (tree / name).mkdir()
         (tree / name / "f").write_text("record of\n")
-    _, files = found(engine, context(tree, hidden=(f"{tree}/r[u]n?{{a,b}}*!s",)))
+    _, files = found(context(tree, hidden=(f"{tree}/r[u]n?{{a,b}}*!s",)))
     assert files == ["run/f", "runxa!s/f", "rux/f"]
 
 

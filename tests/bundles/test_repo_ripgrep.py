@@ -1,12 +1,12 @@
-"""`repo.ripgrep`: one contract for both engines, and S-14, patterns that blow up elsewhere."""
+"""`repo.ripgrep`, and S-14: patterns that blow up elsewhere."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
+import sys
 import threading
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +14,14 @@ import pytest
 from bundle_router.core.values import LocalSettings, Text, ToolContext
 from bundle_router.errors import ToolFailure
 from bundle_router.local_tools.processes.starting import find_binary
-from bundle_router.local_tools.repo import rg, scanning
-from bundle_router.local_tools.repo.hits import Ripgrep, TextSearch
+from bundle_router.local_tools.repo import rg
+from bundle_router.local_tools.repo.globs import globs_beneath
+from bundle_router.local_tools.repo.hits import Ripgrep
 from bundle_router.local_tools.repo.searching import ripgrep
 
 PATTERNS = json.loads(
     (Path(__file__).parents[1] / "data" / "redos" / "patterns.json").read_text("utf-8")
 )
-RG = shutil.which("rg")
-
-
-@pytest.fixture(params=["rg", "re2"])
-def engine(request: pytest.FixtureRequest) -> TextSearch:
-    if request.param == "re2":
-        return scanning.search
-    if RG is None:
-        pytest.skip("no rg on PATH")
-    return partial(rg.search, os.path.realpath(RG))
 
 
 def context_for(workspace: Path, **changes: Any) -> ToolContext:
@@ -39,7 +30,6 @@ def context_for(workspace: Path, **changes: Any) -> ToolContext:
 
 
 def find(
-    engine: TextSearch,
     workspace: Path,
     pattern: str,
     *,
@@ -47,7 +37,7 @@ def find(
     **arguments: Any,
 ) -> list[str]:
     query = Ripgrep(pattern=pattern, **arguments)
-    (block,) = ripgrep(query, context_for(workspace, **(limits or {})), engine=engine).blocks
+    (block,) = ripgrep(query, context_for(workspace, **(limits or {}))).blocks
     assert isinstance(block, Text)
     return block.text.split("\n")
 
@@ -96,8 +86,8 @@ def project(tmp_path: Path) -> Path:
     return root
 
 
-def test_a_search_goes_where_it_should_and_nowhere_else(engine: TextSearch, project: Path) -> None:
-    shown = find(engine, project, "alpha")
+def test_a_search_goes_where_it_should_and_nowhere_else(project: Path) -> None:
+    shown = find(project, "alpha")
     assert shown == [
         "13 matching lines in 12 files.",
         ".github/ci.yml",
@@ -140,6 +130,15 @@ def test_a_search_goes_where_it_should_and_nowhere_else(engine: TextSearch, proj
         ),
         ({"pattern": "alpha", "glob": "debug.log"}, ["debug.log"]),
         ({"pattern": "alpha", "glob": "[ab].[pt][yx]*"}, ["a.py", "b.txt"]),
+        ({"pattern": "alpha", "path": "src", "glob": "src/*/in.*"}, ["src/build/in.txt"]),
+        ({"pattern": "alpha", "path": "src", "glob": "/src/**/*.js"}, []),
+        ({"pattern": "alpha", "path": "src", "glob": "**/in.txt"}, ["src/build/in.txt"]),
+        ({"pattern": "alpha", "path": "src/build", "glob": "src/**"}, ["src/build/in.txt"]),
+        ({"pattern": "alpha", "path": "src", "glob": "build/*.txt"}, []),
+        ({"pattern": "alpha", "path": "src", "glob": "!src/build/**"}, []),
+        ({"pattern": "alpha", "path": "src", "glob": "!build/*.txt"}, ["src/build/in.txt"]),
+        ({"pattern": "alpha", "path": "src", "glob": "{sub,src/b*}/*.txt"}, ["src/build/in.txt"]),
+        ({"pattern": "alpha", "path": "a.py", "glob": "src/*"}, ["a.py"]),
         ({"pattern": "alpha", "path": "sub"}, ["sub/special.log"]),
         ({"pattern": "alpha", "path": "src"}, ["src/build/in.txt"]),
         ({"pattern": "alpha", "path": "src/build/in.txt"}, ["src/build/in.txt"]),
@@ -155,46 +154,39 @@ def test_a_search_goes_where_it_should_and_nowhere_else(engine: TextSearch, proj
     ],
 )
 def test_path_and_glob_narrow_the_search(
-    engine: TextSearch, project: Path, arguments: dict[str, Any], files: list[str]
+    project: Path, arguments: dict[str, Any], files: list[str]
 ) -> None:
-    shown = find(engine, project, **arguments)
+    shown = find(project, **arguments)
     assert [line for line in shown[1:] if not line.startswith("  ")] == files
 
 
-def test_only_gitignore_files_count_and_they_do_without_a_repository(
-    engine: TextSearch, tmp_path: Path
-) -> None:
+def test_only_gitignore_files_count_and_they_do_without_a_repository(tmp_path: Path) -> None:
     (tmp_path / ".git" / "info").mkdir(parents=True)
     for name, content in ((".gitignore", "a\n"), (".ignore", "b\n"), (".git/info/exclude", "c\n")):
         (tmp_path / name).write_text(content)
     for name in "abc":
         (tmp_path / name).write_text("hit\n")
-    assert [line for line in find(engine, tmp_path, "hit")[1:] if line[0] != " "] == ["b", "c"]
+    assert [line for line in find(tmp_path, "hit")[1:] if line[0] != " "] == ["b", "c"]
     shutil.rmtree(tmp_path / ".git")
-    assert [line for line in find(engine, tmp_path, "hit")[1:] if line[0] != " "] == ["b", "c"]
+    assert [line for line in find(tmp_path, "hit")[1:] if line[0] != " "] == ["b", "c"]
 
 
-def test_empty_lines_are_found_and_the_end_of_a_file_is_none(
-    engine: TextSearch, project: Path
-) -> None:
-    assert find(engine, project, "^$", path="blank.txt")[1:] == ["blank.txt", "  1: ", "  2: "]
+def test_empty_lines_are_found_and_the_end_of_a_file_is_none(project: Path) -> None:
+    assert find(project, "^$", path="blank.txt")[1:] == ["blank.txt", "  1: ", "  2: "]
 
 
-def test_case_is_ignored_when_asked(engine: TextSearch, project: Path) -> None:
+def test_case_is_ignored_when_asked(project: Path) -> None:
     assert (
-        find(engine, project, "aLPHa", path="b.txt", ignore_case=True)[0]
-        == "3 matching lines in 1 file."
+        find(project, "aLPHa", path="b.txt", ignore_case=True)[0] == "3 matching lines in 1 file."
     )
-    assert find(engine, project, "aLPHa", path="b.txt")[0].startswith("No match in b.txt.")
+    assert find(project, "aLPHa", path="b.txt")[0].startswith("No match in b.txt.")
 
 
-def test_context_lines_stand_round_matches_and_gaps_are_marked(
-    engine: TextSearch, tmp_path: Path
-) -> None:
+def test_context_lines_stand_round_matches_and_gaps_are_marked(tmp_path: Path) -> None:
     (tmp_path / "f").write_text(
         "".join(f"{n}{' hit' if n in (3, 4, 9) else ''}\n" for n in range(1, 12))
     )
-    assert find(engine, tmp_path, "hit", context=1)[2:] == [
+    assert find(tmp_path, "hit", context=1)[2:] == [
         "  2- 2",
         "  3: 3 hit",
         "  4: 4 hit",
@@ -208,36 +200,36 @@ def test_context_lines_stand_round_matches_and_gaps_are_marked(
 
 @pytest.mark.parametrize("context", [0, 2])
 def test_the_match_limit_holds_over_files_and_says_there_is_more(
-    engine: TextSearch, tmp_path: Path, context: int
+    tmp_path: Path, context: int
 ) -> None:
     for name in ("a", "b"):
         (tmp_path / name).write_text("hit\nhit\nmiss\nhit\n")
-    shown = find(engine, tmp_path, "hit", max_matches=2, context=context)
+    shown = find(tmp_path, "hit", max_matches=2, context=context)
     assert shown[0].startswith(
         "2 matching lines in 1 file, stopped at max_matches=2: there are more."
     )
     assert shown[1:] == ["a", "  1: hit", "  2: hit", *(["  3- miss"] if context else [])]
-    assert find(engine, tmp_path, "hit", max_matches=6)[0] == "6 matching lines in 2 files."
+    assert find(tmp_path, "hit", max_matches=6)[0] == "6 matching lines in 2 files."
 
 
-def test_the_byte_bound_holds(engine: TextSearch, tmp_path: Path) -> None:
+def test_the_byte_bound_holds(tmp_path: Path) -> None:
     (tmp_path / "f").write_text("hit and some more text\n" * 1000)
-    shown = find(engine, tmp_path, "hit", max_matches=2000, limits={"max_bytes": 2000})
+    shown = find(tmp_path, "hit", max_matches=2000, limits={"max_bytes": 2000})
     assert len("\n".join(shown)) <= 2000
     assert "stopped at 2,000 bytes" in shown[0]
 
 
-def test_a_long_line_is_shown_round_its_match(engine: TextSearch, tmp_path: Path) -> None:
+def test_a_long_line_is_shown_round_its_match(tmp_path: Path) -> None:
     (tmp_path / "min.js").write_text("x" * 50_000 + "needle" + "y" * 50_000)
-    line = find(engine, tmp_path, "needle")[2]
+    line = find(tmp_path, "needle")[2]
     assert "needle" in line
     assert len(line) < 500
     assert "(100,006 bytes)" in line
 
 
-def test_files_over_the_size_bound_are_skipped(engine: TextSearch, tmp_path: Path) -> None:
+def test_files_over_the_size_bound_are_skipped(tmp_path: Path) -> None:
     (tmp_path / "big").write_bytes(b"hit\n" + b"x" * (10 * 1024 * 1024))
-    assert find(engine, tmp_path, "hit")[0].startswith("No match")
+    assert find(tmp_path, "hit")[0].startswith("No match")
 
 
 @pytest.mark.parametrize(
@@ -256,22 +248,22 @@ def test_files_over_the_size_bound_are_skipped(engine: TextSearch, tmp_path: Pat
     ],
 )
 def test_what_can_not_be_searched_is_refused_with_its_code(
-    engine: TextSearch, project: Path, arguments: dict[str, Any], code: str
+    project: Path, arguments: dict[str, Any], code: str
 ) -> None:
     os.mkfifo(project / "fifo")
     with pytest.raises(ToolFailure) as caught:
-        find(engine, project, **{"pattern": "alpha", **arguments})
+        find(project, **{"pattern": "alpha", **arguments})
     assert caught.value.code == code
 
 
-def test_a_fifo_in_a_searched_folder_does_not_hang(engine: TextSearch, project: Path) -> None:
+def test_a_fifo_in_a_searched_folder_does_not_hang(project: Path) -> None:
     os.mkfifo(project / "src" / "fifo")
-    assert find(engine, project, "alpha", path="src")[0] == "1 matching line in 1 file."
+    assert find(project, "alpha", path="src")[0] == "1 matching line in 1 file."
 
 
-def test_file_names_are_shown_on_one_line(engine: TextSearch, tmp_path: Path) -> None:
+def test_file_names_are_shown_on_one_line(tmp_path: Path) -> None:
     (tmp_path / os.fsdecode(b"bad\xff\nname")).write_text("hit\n")
-    assert find(engine, tmp_path, "hit")[1] == "bad\\xff\\x0aname"
+    assert find(tmp_path, "hit")[1] == "bad\\xff\\x0aname"
 
 
 # --- S-14 -----------------------------------------------------------------------------------------
@@ -279,44 +271,44 @@ def test_file_names_are_shown_on_one_line(engine: TextSearch, tmp_path: Path) ->
 
 @pytest.mark.parametrize("row", PATTERNS, ids=[row["name"] for row in PATTERNS])
 def test_no_pattern_blows_up_and_none_is_half_supported(
-    engine: TextSearch, tmp_path: Path, row: dict[str, Any]
+    tmp_path: Path, row: dict[str, Any]
 ) -> None:
     (tmp_path / "f").write_text((row["fill"] * 5000 + "!\n") * 20)
     if row["supported"]:
-        assert find(engine, tmp_path, row["pattern"], limits={"timeout_s": 20.0})
+        assert find(tmp_path, row["pattern"], limits={"timeout_s": 20.0})
         return
     with pytest.raises(ToolFailure) as caught:
-        find(engine, tmp_path, row["pattern"])
+        find(tmp_path, row["pattern"])
     assert caught.value.code == "bad_pattern"
     assert "back-references and look-around are not supported" in caught.value.advice
 
 
-def test_ten_thousand_alternatives_are_searched(engine: TextSearch, tmp_path: Path) -> None:
+def test_ten_thousand_alternatives_are_searched(tmp_path: Path) -> None:
     (tmp_path / "f").write_text("word99 word9999x word\n" * 5000)
     pattern = "|".join(f"word{number}x" for number in range(10_000))
-    assert find(engine, tmp_path, pattern, max_matches=3)[0].startswith(
+    assert find(tmp_path, pattern, max_matches=3)[0].startswith(
         "3 matching lines in 1 file, stopped"
     )
 
 
-def test_a_gitignore_of_stars_does_not_blow_up(engine: TextSearch, tmp_path: Path) -> None:
+def test_a_gitignore_of_stars_does_not_blow_up(tmp_path: Path) -> None:
     (tmp_path / ".gitignore").write_text("*a" * 60 + "*b\n" + "[\n" + "x" * 5000 + "\n")
     (tmp_path / ("a" * 200)).write_text("hit\n")
-    assert find(engine, tmp_path, "hit")[0] == "1 matching line in 1 file."
+    assert find(tmp_path, "hit")[0] == "1 matching line in 1 file."
 
 
-# --- time, engines --------------------------------------------------------------------------------
+# --- time, program --------------------------------------------------------------------------------
 
 
-def test_a_search_out_of_time_says_so(engine: TextSearch, project: Path) -> None:
+def test_a_search_out_of_time_says_so(project: Path) -> None:
     with pytest.raises(ToolFailure) as caught:
-        find(engine, project, "alpha", limits={"timeout_s": 0.0})
+        find(project, "alpha", limits={"timeout_s": 0.0})
     assert caught.value.code == "timeout"
 
 
-def test_a_search_whose_caller_went_away_stops(engine: TextSearch, project: Path) -> None:
+def test_a_search_whose_caller_went_away_stops(project: Path) -> None:
     with pytest.raises(ToolFailure) as caught:
-        find(engine, project, "alpha", limits={"cancelled": lambda: True})
+        find(project, "alpha", limits={"cancelled": lambda: True})
     assert caught.value.code == "cancelled"
 
 
@@ -326,6 +318,60 @@ def test_hard_links_are_not_searched_when_they_are_refused(project: Path) -> Non
     (block,) = ripgrep(Ripgrep(pattern="outside"), context).blocks
     assert isinstance(block, Text)
     assert block.text.startswith("No match")
+
+
+@pytest.mark.parametrize(
+    ("glob", "folder", "expected"),
+    [
+        ("*.py", "src/core", ["*.py"]),
+        ("src/*.py", "src", ["/*.py"]),
+        ("src/*.py", "src/core", []),
+        ("src/*.py", "lib", []),
+        ("/src/core/x.py", "src/core", ["/x.py"]),
+        ("src/**", "src/core", ["/**"]),
+        ("src/**/x.py", "src/core", ["/**/x.py"]),
+        ("**/core/x.py", "src/core", ["/**/core/x.py", "/x.py"]),
+        ("**/x.py", "src/core", ["/**/x.py"]),
+        ("s[a-r]c/x", "src", ["/x"]),
+        ("s[^a-r]c/x", "src", []),
+        ("s[!a-r]c/x", "src", []),
+        ("s?c/x", "src", ["/x"]),
+        (r"s\*c/x", "src", []),
+        (r"s\*c/x", "s*c", ["/x"]),
+        ("{src,lib}/{a,b}", "lib", ["/a", "/b"]),
+        ("{src/core,lib}/x", "src/core", ["/x"]),
+        ("src", "src", ["src"]),
+        ("src/core", "src/core", []),
+        ("src/", "src", ["src/"]),
+    ],
+)
+def test_a_glob_means_in_a_folder_what_it_means_in_the_workspace(
+    glob: str, folder: str, expected: list[str]
+) -> None:
+    assert sorted(globs_beneath(glob, folder)) == sorted(expected)
+
+
+@pytest.mark.parametrize("glob", ["{src/x,a", "src}/x", "s[rc/x", "{a,b}/" * 9])
+def test_a_glob_that_can_not_be_used_in_a_folder_is_refused(project: Path, glob: str) -> None:
+    with pytest.raises(ToolFailure) as caught:
+        find(project, "alpha", path="src", glob=glob)
+    assert caught.value.code == "bad_glob"
+
+
+def test_the_program_is_the_one_that_was_installed_with_the_router() -> None:
+    found = Path(rg.find_rg("/"))
+    assert found == Path(sys.prefix, "bin", "rg").resolve()
+
+
+def test_where_it_can_not_be_confined_nothing_is_searched(project: Path, tmp_path: Path) -> None:
+    wrapper = tmp_path / "rg"
+    wrapper.write_text(f'#!/bin/sh\ntouch {tmp_path}/started\nexec rg "$@"\n')
+    wrapper.chmod(0o755)
+    with pytest.raises(ToolFailure, match="can't be confined here") as caught:
+        ripgrep(Ripgrep(pattern="alpha"), context_for(project), binary=str(wrapper))
+    assert caught.value.code == "unavailable"
+    assert "Landlock" in caught.value.advice
+    assert not (tmp_path / "started").exists()
 
 
 def test_a_binary_inside_the_workspace_is_never_started(
@@ -340,13 +386,10 @@ def test_a_binary_inside_the_workspace_is_never_started(
     assert find_binary("rg", outside=str(tmp_path / "elsewhere")) == str(fake)
 
 
-@pytest.mark.skipif(RG is None, reason="no rg on PATH")
 def test_searches_from_many_threads_do_not_disturb_each_other(project: Path) -> None:
     results: list[list[str]] = []
-    search = partial(rg.search, os.path.realpath(str(RG)))
     threads = [
-        threading.Thread(target=lambda: results.append(find(search, project, "alpha")))
-        for _ in range(8)
+        threading.Thread(target=lambda: results.append(find(project, "alpha"))) for _ in range(8)
     ]
     for thread in threads:
         thread.start()

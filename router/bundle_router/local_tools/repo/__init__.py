@@ -5,7 +5,7 @@
 | beneath, lineage, confinement | opening files beneath one directory, in two ways that agree |
 | hiding, refusals | what nobody may enter, and the words for what is refused |
 | reading, listing | `read_file`, `list_dir` |
-| searching, hits, rg, scanning | `ripgrep`, over the real one or over google-re2 |
+| searching, hits, rg, globs, rereading | `ripgrep`, over the real one |
 | history, gitview, gitrefs | `git_log`, `git_diff`, over a view that can't run anything |
 | children | starting `rg` and `git`, confined or not at all |
 """

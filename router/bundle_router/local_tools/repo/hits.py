@@ -1,22 +1,19 @@
-"""Values between `local_tools.repo.searching` and its two engines: the search, its hits, and
-compiled expressions with the messages for those that are not possible.
+"""Values between `local_tools.repo.searching` and `rg`: the search, its hits, and the refusal of a
+pattern.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Final
 
 from pydantic import Field
 
-from bundle_router.core.values import Frozen, ToolContext
+from bundle_router.core.values import Frozen
 from bundle_router.errors import ToolFailure
-from bundle_router.local_tools.expressions import ExpressionError, compile_expression, escape
-from bundle_router.local_tools.repo.confinement import Root
 
 MAX_FILE_BYTES: Final = 10 * 1024 * 1024
-"""Maximum bytes of a searched file. Both engines skip larger ones."""
+"""Maximum bytes of a searched file. Larger ones are skipped."""
 
 
 class Ripgrep(Frozen):
@@ -73,51 +70,16 @@ class FileHits:
     lines: tuple[Line, ...]
 
 
-class TextSearch(Protocol):
-    """Finds lines. Yields files in path order; closing the generator ends the search."""
-
-    def __call__(
-        self, query: Ripgrep, root: Root, context: ToolContext
-    ) -> Generator[FileHits, None, None]: ...
-
-
-MAX_PROGRAM_BYTES: Final = 64 * 1024 * 1024
-"""re2's memory for one expression. A pattern that needs more is refused when it is compiled."""
-
-UNSUPPORTED: Final = (
+_UNSUPPORTED: Final = (
     "back-references and look-around are not supported; for plain text set literal=true",
     "simplify the pattern, or search for a literal part of it",
 )
 
 
-def compile_lines(pattern: str, *, ignore_case: bool, literal: bool) -> Any:
-    """Return an expression over bytes in which `^` and `$` are line ends and nothing matches across
-    lines.
-
-    Raises ToolFailure `bad_pattern` for syntax that re2 does not support and for patterns that are
-    too large.
-    """
-    lines = f"(?m:{escape(pattern) if literal else pattern})".encode()
-    try:
-        return compile_expression(
-            lines, max_bytes=MAX_PROGRAM_BYTES, ignore_case=ignore_case, one_line=True
-        )
-    except ExpressionError as error:
-        raise bad_pattern(str(error)) from error
-
-
-def compile_ascii(pattern: str, code: str, message: str) -> Any:
-    """Return an expression over text, for globs. Raises ToolFailure with `code`."""
-    try:
-        return compile_expression(pattern, max_bytes=MAX_PROGRAM_BYTES)
-    except ExpressionError as error:
-        raise ToolFailure(f"{message}: {error}", code=code) from error
-
-
 def bad_pattern(why: str) -> ToolFailure:
-    """Return the error for both engines: what is wrong, and what is possible instead."""
+    """Return the error that says what is wrong with a pattern, and what is possible instead."""
     return ToolFailure(
         f"the pattern can't be searched for: {why}",
         code="bad_pattern",
-        advice="; ".join(UNSUPPORTED),
+        advice="; ".join(_UNSUPPORTED),
     )

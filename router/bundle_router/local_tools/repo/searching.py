@@ -1,9 +1,9 @@
-"""`repo.ripgrep`: lines that match a pattern, in one form whichever engine found them.
+"""`repo.ripgrep`: lines that match a pattern.
 
 Rules:
-1. Two engines answer alike: the real `rg`, and one on google-re2 (`local_tools.repo.scanning`). A
-   contract suite runs both.
-2. Neither backtracks, so every pattern takes linear time; unsupported syntax is an error, not a
+1. The real `rg` searches (`local_tools.repo.rg`), the one that was installed with the router. Where
+   it can't be confined, nothing is searched.
+2. It does not backtrack, so every pattern takes linear time; unsupported syntax is an error, not a
    guess.
 3. Results come in path order and stop at `max_matches` and at `max_bytes`; the first line says
    whether there is more.
@@ -19,15 +19,12 @@ import re
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final
 
 from bundle_router.core.values import Text, ToolContext, ToolOutput
-from bundle_router.local_tools.processes.starting import find_binary
-from bundle_router.local_tools.repo import rg, scanning
-from bundle_router.local_tools.repo.children import confinement_fault
+from bundle_router.local_tools.repo import rg
 from bundle_router.local_tools.repo.confinement import workspace
-from bundle_router.local_tools.repo.hits import FileHits, Line, Ripgrep, TextSearch, bad_pattern
+from bundle_router.local_tools.repo.hits import FileHits, Line, Ripgrep, bad_pattern
 from bundle_router.local_tools.repo.refusals import count, show_name
 
 LINE_CHARS: Final = 400
@@ -38,15 +35,19 @@ _NEWLINE: Final = re.compile(r"(?<!\\)(?:\\\\)*\\n")
 
 
 def ripgrep(
-    arguments: Ripgrep, context: ToolContext, *, engine: TextSearch | None = None
+    arguments: Ripgrep, context: ToolContext, *, binary: str | None = None, confined: bool = True
 ) -> ToolOutput:
-    """Run `repo.ripgrep` with the engine this machine has."""
+    """Run `repo.ripgrep`, with another `binary` than the installed one if that is given.
+
+    `confined=False` omits the second wall, for tests of the first alone.
+    """
     _check_pattern(arguments)
     with workspace(context) as root:
         arguments = arguments.model_copy(update={"path": root.relative(arguments.path or ".")})
-        search = engine if engine is not None else _pick_engine(context)
+        program = binary if binary is not None else rg.find_rg(context.workspace)
         shown = _Shown(arguments, context.max_bytes)
-        with closing(search(arguments, root, context)) as hits:  # closing it ends a running rg
+        search = rg.search(program, arguments, root, context, confined=confined)
+        with closing(search) as hits:  # closing it ends a running rg
             for file in hits:
                 if not shown.add(file):
                     break
@@ -54,20 +55,8 @@ def ripgrep(
     return ToolOutput((Text(shown.text(note)),))
 
 
-def _pick_engine(context: ToolContext) -> TextSearch:
-    """Return `rg` if it is installed and can be confined, else our own engine; also ours if hard
-    links are refused, which rg can't tell.
-    """
-    binary = find_binary("rg", outside=context.workspace)
-    if binary is None or context.settings.hard_links == "refuse":
-        return scanning.search
-    if confinement_fault(binary):
-        return scanning.search
-    return partial(rg.search, binary)
-
-
 def _check_pattern(query: Ripgrep) -> None:
-    """Refuse patterns on which the engines differ, or that can't be passed to rg."""
+    """Refuse patterns that span lines, or that can't be passed to rg."""
     raw = query.pattern.encode("utf-8")  # pydantic has refused lone surrogates
     if len(raw) > _MAX_PATTERN_BYTES:
         raise bad_pattern(f"it has {len(raw):,} bytes, more than {_MAX_PATTERN_BYTES:,}")
