@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from bundle_router.core.catalog import Catalog
@@ -211,8 +212,82 @@ class RunLog(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True)
+class WholeRun:
+    """A run with everything that is stored for it, as it is copied to another store."""
+
+    header: RunHeader
+    """The contents of `run.json` now."""
+    catalogs: Mapping[str, str]
+    """The texts of the run's catalogs by their revision, in the header's order."""
+    lines: Iterable[tuple[File, bytes]]
+    """The sealed lines in the order of their `seq`, each with its file and its newline."""
+    artifacts: Iterable[bytes]
+    """The artifacts' bytes."""
+    labels: Sequence[str]
+    """The reviewers' labels, in the order they were given."""
+
+
+class StoredRuns(Protocol):
+    """Reads the runs of a store, and copies whole runs into it.
+
+    A run store with these methods can be used wherever a folder of runs can be: by the reading
+    verbs, by the pages, and for copies of runs.
+
+    Methods that get the id of a run are called for runs that `header_of` returned. Where a run was
+    deleted since, they find nothing. All raise StorageError.
+    """
+
+    @property
+    def where(self) -> str:
+        """The place of the runs, for people. Without a password."""
+
+    def run_ids(self) -> Sequence[str]:
+        """Return the ids of all runs."""
+
+    def header_of(self, run_id: str) -> RunHeader | None:
+        """Return the contents of `run.json` now; None where there is no such run."""
+
+    def count_of(self, run_id: str) -> int:
+        """Return the number of the run's records, without reading them."""
+
+    def lines_of(self, run_id: str, file: File, start: int) -> Iterable[bytes]:
+        """Return the lines of one file from its `start`-th on (0: the first), each as it was sealed
+        and with its newline, as far as they were appended when this is called.
+        """
+
+    def catalog_of(self, run_id: str, revision: str) -> str | None:
+        """Return the text of one of the run's catalogs; None where it is missing."""
+
+    def artifacts_of(self, run_id: str) -> Mapping[str, bytes]:
+        """Return the run's artifacts by their digest. Their bytes may be read when asked for."""
+
+    def writers_of(self, run_id: str) -> Sequence[Writer]:
+        """Return the processes that work on the run now."""
+
+    def labels_of(self, run_id: str) -> Sequence[str]:
+        """Return the reviewers' labels, in the order they were given."""
+
+    def add_label(self, run_id: str, label: str) -> None:
+        """Add one label, a line of JSON without its newline."""
+
+    def delete(self, run_id: str) -> bool:
+        """Delete a run with its labels; return False if a process works on it."""
+
+    def take_in(self, run: WholeRun) -> None:
+        """Store a run that was copied from another store, all or nothing.
+
+        Raises RequestError where a run of that id exists.
+        """
+
+
 class RunStore(Protocol):
     """Opens and creates runs.
+
+    One that is passed to `Router.open(store=...)` stays its caller's, who closes it after the
+    router. One that a URL names (`Router.open(store="mine://...")`) is made by the entry point of
+    that scheme in the group `bundle_router_stores`: a function of the URL and of `clock=`.
+    `bundle_router.testing.store_contract` tests what is asked of a store.
 
     What a store is handed is redacted already: a record holds no secret that the router knows, and
     a catalog names variables instead of their values. Artifacts are the bytes that tools returned,

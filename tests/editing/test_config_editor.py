@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from bundle_router import Router, Step
-from bundle_router.adapters.archive import open_archive
 from bundle_router.errors import ConfigError, RequestError, StorageError
+from bundle_router.wiring.stores import open_archive
 from bundle_router.workbench.config_editing import ConfigConflict, ConfigEditor, WideningRefused
 
 from tests.command_line import ROOT

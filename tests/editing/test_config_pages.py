@@ -18,9 +18,9 @@ from typing import Any
 import httpx
 import pytest
 from bundle_router import Router, Step
-from bundle_router.adapters.archive import open_archive
 from bundle_router.service.pages.application import pages
 from bundle_router.service.pages.service_pages import WITH_CONFIG, ConfigRoutes
+from bundle_router.wiring.stores import open_archive
 from bundle_router.workbench.config_editing import ConfigEditor
 from bundle_router.workbench.pin_approval import PinApproval
 from bundle_router.workbench.run_reader import open_reader

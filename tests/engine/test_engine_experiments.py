@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from bundle_router.adapters.archive import open_archive
 from bundle_router.engine.calls import UNKNOWN_TEXT
+from bundle_router.wiring.stores import open_archive
 
 LONG: Final = bool(os.environ.get("BUNDLE_ROUTER_LONG"))
 SEED: Final = int(os.environ.get("BUNDLE_ROUTER_SEED", "1"))

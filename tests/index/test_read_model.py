@@ -303,7 +303,7 @@ def test_what_the_model_saw_is_known_whatever_the_mode(tmp_path: Path, mode: Mod
 def test_a_folder_is_indexed_beside_its_runs_and_tokens_are_known_by_tool(tmp_path: Path) -> None:
     shown = small_run(tmp_path)
     archive = Archive(tmp_path / "runs")
-    url = index_url(archive.where, tmp_path / "runs")
+    url = index_url(archive)
     assert url.endswith("runs/.index.sqlite")
     index = RunIndex(archive, url)
     index.refresh(now=True)

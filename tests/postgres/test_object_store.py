@@ -17,9 +17,10 @@ from urllib.request import Request, urlopen
 
 import psycopg
 import pytest
-from bundle_router.adapters.archive import open_archive, prune
+from bundle_router.adapters.archive import prune
 from bundle_router.adapters.postgres import PostgresRunStore
 from bundle_router.errors import CorruptRun, StorageError
+from bundle_router.wiring.stores import open_archive
 
 from tests.ports import free_port
 from tests.postgres.conftest import CATALOG, HEADER

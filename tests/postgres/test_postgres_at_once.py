@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from bundle_router.adapters.archive import open_archive
 from bundle_router.adapters.index import index_runs
 from bundle_router.adapters.postgres import PostgresRunStore
 from bundle_router.core.records.run_header import RunHeader
 from bundle_router.core.values.canonical import digest
+from bundle_router.wiring.stores import open_archive
 
 from tests.at_once import at_once
 from tests.postgres.conftest import CATALOG

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router.adapters.archive import FolderHeads, open_archive
+from bundle_router.adapters.archive import FolderHeads
 from bundle_router.adapters.archive.database import PostgresArchive
 from bundle_router.adapters.archive.label_files import append_label
 from bundle_router.cli import main
 from bundle_router.review.learning.recorded_steps import StepLabel
+from bundle_router.wiring.stores import open_archive
 
 from tests.command_line import begin
 from tests.postgres.conftest import CATALOG, HEADER

@@ -5,13 +5,11 @@ Two stores stand for two processes.
 
 from __future__ import annotations
 
-import itertools
 import os
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +18,9 @@ from bundle_router.adapters.artifact_files import RunArtifacts
 from bundle_router.adapters.postgres import PostgresRunStore
 from bundle_router.adapters.run_log import DiskRunStore
 from bundle_router.core.records.chain import FILES, check
-from bundle_router.core.records.run_header import RunHeader
-from bundle_router.ports import RunLog, RunStore
+from bundle_router.ports import RunStore
 from bundle_router.testing import FakeClock, MemoryRuns, MemoryRunStore
-
-HEADER = RunHeader({"catalog_revision": "sha256:" + "0" * 64})
-Make = Callable[[], RunStore]
-
+from bundle_router.testing.store_contract import MakeStore, RunStoreContract, begin, note
 
 POSTGRESQL = os.environ.get("BUNDLE_ROUTER_TEST_POSTGRESQL", "")
 NO_SERVER = "BUNDLE_ROUTER_TEST_POSTGRESQL does not name a server; .ci/run starts one"
@@ -34,7 +28,7 @@ DATABASE = pytest.param("postgresql", marks=pytest.mark.skipif(not POSTGRESQL, r
 
 
 @pytest.fixture(params=["memory", "directory", DATABASE])
-def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
+def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakeStore]:
     """Makes stores as processes would have them, over one place."""
     made: list[RunStore] = []
     shared = MemoryRuns()
@@ -75,51 +69,8 @@ def execute(*statements: str) -> None:
             connection.execute(statement)
 
 
-def begun(store: RunStore, run_id: str = "r") -> RunLog:
-    log = store.create(run_id, header=HEADER, catalog="{}")
-    numbers(log)
-    return log
-
-
-def note(number: int, **fields: Any) -> dict[str, Any]:
-    return {"type": "noted", "number": number, **fields}
-
-
-def numbers(log: RunLog) -> list[int]:
-    """The numbers of the news."""
-    return [record["number"] for record in log.news()]
-
-
-def test_a_run_that_is_not_there_is_none_and_reading_begins_none(make_store: Make) -> None:
-    store = make_store()
-    assert store.open("r") is None
-    assert make_store().open("r") is None
-
-
-def test_the_first_news_are_the_whole_run_and_then_what_came_since(make_store: Make) -> None:
-    writer, reader = begun(make_store()), make_store()
-    writer.append("routing", note(0))
-    writer.append("calls", note(1))
-    log = reader.open("r")
-    assert log is not None
-    assert (numbers(log), numbers(log), log.next_seq) == ([0, 1], [], 2)
-    writer.append("routing", note(2))
-    assert [(record["seq"], record["number"]) for record in log.news()] == [(2, 2)]
-    assert log.record(1)["number"] == 1
-    with pytest.raises(KeyError):
-        log.record(3)
-
-
-def test_any_record_of_a_long_run_is_read_again_whoever_wrote_it(make_store: Make) -> None:
-    one, other = begun(make_store()), begun(make_store())
-    for number in range(300):
-        (one, other)[number % 2].append("calls" if number % 3 else "routing", note(number))
-    for log in (one, other, make_store().open("r")):
-        assert log is not None
-        list(log.news())
-        assert [log.record(seq)["number"] for seq in range(300)] == list(range(300))
-        with pytest.raises(KeyError):
-            log.record(300)
+class TestStores(RunStoreContract):
+    """The memory, the directory and the database keep the contract."""
 
 
 def test_reading_an_old_record_of_a_directory_reads_a_part_of_its_file(tmp_path: Path) -> None:
@@ -147,7 +98,7 @@ def test_reading_an_old_record_of_a_directory_reads_a_part_of_its_file(tmp_path:
         artifacts=artifacts,
         storage=Counted(),  # type: ignore[arg-type]  # call by call
     )
-    log = begun(store)
+    log = begin(store)
     for number in range(1_000):
         log.append("routing", note(number, text="x" * 1_000))
     for seq in (0, 500, 999):
@@ -156,108 +107,6 @@ def test_reading_an_old_record_of_a_directory_reads_a_part_of_its_file(tmp_path:
         assert sum(read) < 200_000
     log.close()
     store.close()
-
-
-def test_an_append_gives_what_others_wrote_before_it(make_store: Make) -> None:
-    one, other = begun(make_store()), begun(make_store())
-    one.append("routing", note(0))
-    one.append("calls", note(1))
-    appended = other.append("calls", note(2))
-    assert ([record["number"] for record in appended.news], appended.seq) == ([0, 1], 2)
-    assert numbers(other) == []
-    assert numbers(one) == [2]
-
-
-def test_compare_and_append_writes_only_where_nothing_came(make_store: Make) -> None:
-    one, other = begun(make_store()), begun(make_store())
-    one.append("routing", note(0))
-    refused = other.append("routing", note(9), only_at=other.next_seq)
-    assert ([record["number"] for record in refused.news], refused.seq) == ([0], None)
-    assert other.append("routing", note(1), only_at=other.next_seq).seq == 1
-    assert numbers(one) == [1]
-
-
-def test_many_that_create_and_append_at_once_make_one_run_and_lose_nothing(
-    make_store: Make,
-) -> None:
-    stores = [make_store() for _ in range(4)]
-    written: list[int] = []
-
-    def work(worker: int) -> None:
-        log = begun(stores[worker])
-        for turn in range(10):
-            number = worker * 100 + turn
-            while (
-                log.append(
-                    "calls" if turn % 3 else "routing", note(number), only_at=log.next_seq
-                ).seq
-                is None
-            ):
-                pass
-            written.append(number)
-        log.close()
-
-    threads = [threading.Thread(target=work, args=(worker,)) for worker in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(300)
-    log = make_store().open("r")
-    assert log is not None
-    records = [*log.news()]
-    assert [record["seq"] for record in records] == list(range(40))
-    assert sorted(record["number"] for record in records) == sorted(written)
-    assert all(record["prev"] == before["hash"] for before, record in itertools.pairwise(records))
-
-
-def test_who_closes_a_run_last_ends_it_and_the_others_are_named_before(make_store: Make) -> None:
-    one, other = begun(make_store()), begun(make_store())
-    one.append("routing", note(0))
-    other.append("routing", note(1))
-    assert len(one.close()) == 1
-    assert one.close() == ()
-    assert other.close() == ()
-
-
-def test_who_only_reads_neither_ends_a_run_nor_counts_among_the_others(make_store: Make) -> None:
-    writer, reader = begun(make_store()), make_store().open("r")
-    assert reader is not None
-    writer.append("routing", note(0))
-    assert reader.close() == ()
-    assert writer.close() == ()
-
-
-def test_a_closed_run_is_gone_on_with_by_an_append(make_store: Make) -> None:
-    first = begun(make_store())
-    first.append("routing", note(0))
-    first.close()
-    again = begun(make_store())
-    assert again.append("routing", note(1)).seq == 1
-    assert again.close() == ()
-
-
-def test_ids_begin_alike_for_all_who_have_a_run_open(make_store: Make) -> None:
-    assert begun(make_store()).id_prefix == begun(make_store()).id_prefix
-
-
-def test_a_store_knows_itself_to_be_alive_and_others_too(make_store: Make) -> None:
-    one, other = make_store(), make_store()
-    assert one.writer != other.writer
-    assert one.is_alive(one.writer)
-    assert one.is_alive(other.writer)
-
-
-def test_artifacts_of_a_run_are_had_by_all_who_have_it_open(make_store: Make) -> None:
-    one, other = begun(make_store()), begun(make_store())
-    stored = one.artifacts().put(b"bytes")
-    assert other.artifacts().get(stored) == b"bytes"
-
-
-def test_a_catalog_is_kept_once(make_store: Make) -> None:
-    log = begun(make_store())
-    for _ in range(2):
-        log.put_catalog("sha256:" + "1" * 64, '{"bundles":[]}')
-    log.append("routing", note(0))
 
 
 # --- directories alone ----------------------------------------------------------------------------
@@ -339,7 +188,7 @@ def test_what_a_folder_lies_on_is_said_by_the_innermost_mount(tmp_path: Path) ->
 
 def test_the_chain_of_what_many_wrote_is_whole(tmp_path: Path) -> None:
     runs = MemoryRuns()
-    logs = [begun(MemoryRunStore(runs)) for _ in range(3)]
+    logs = [begin(MemoryRunStore(runs)) for _ in range(3)]
     for number in range(12):
         logs[number % 3].append("calls" if number % 2 else "routing", note(number))
     checked = check(runs.runs["r"].files(), "r", None)

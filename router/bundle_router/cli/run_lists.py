@@ -128,7 +128,7 @@ def has_index(arguments: argparse.Namespace) -> bool:
     """Return whether the runs of the options have an index."""
     from bundle_router.adapters.index import index_url
 
-    url = index_url(archive_of(arguments).where, None if arguments.store else arguments.runs)
+    url = index_url(archive_of(arguments))
     return Path(url.removeprefix("sqlite:///")).is_file()
 
 
@@ -138,7 +138,7 @@ def index_of(arguments: argparse.Namespace) -> Iterator[RunIndex]:
     from bundle_router.adapters.index import RunIndex, index_url
 
     archive = archive_of(arguments)
-    url = index_url(archive.where, None if arguments.store else arguments.runs)
+    url = index_url(archive)
     with closing(RunIndex(archive, url, report=lambda at, of: done(100 * at // of))) as index:
         with progress("reading runs", 100) as done:
             index.refresh(now=True)

@@ -339,7 +339,7 @@ def _export(arguments: argparse.Namespace) -> int:
 
 
 def _import(arguments: argparse.Namespace) -> int:
-    from bundle_router.adapters.archive import open_archive
+    from bundle_router.wiring.stores import open_archive
 
     source = open_archive(arguments.source, present=True)
     target = open_archive(arguments.store or arguments.runs)

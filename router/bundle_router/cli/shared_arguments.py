@@ -47,7 +47,7 @@ def add_archive(parser: argparse.ArgumentParser) -> None:
     """Add the options for the place of runs."""
     add_runs(parser)
     parser.add_argument(
-        "--store", metavar="URL", help="the database that holds the runs instead: postgresql://…"
+        "--store", metavar="URL", help="the store that holds the runs instead: postgresql://…"
     )
 
 
@@ -56,7 +56,7 @@ def archive_of(arguments: argparse.Namespace) -> RunArchive:
 
     Raises RequestError for a named folder that is not there.
     """
-    from bundle_router.adapters.archive import open_archive
+    from bundle_router.wiring.stores import open_archive
 
     # The default folder comes with the first run, so nobody mistyped it.
     return open_archive(arguments.store or arguments.runs, present=arguments.runs != _RUNS)

@@ -101,7 +101,6 @@ class Engine:
     ) -> None:
         self.catalog = catalog
         self.ports = ports
-        self._store = store
         self.runs = RunTable(catalog, store, ports.diagnostics, ports.redactor, workspace)
         self._tree = RunTree(self.runs, catalog, ports.clock)
         self._discovery = ServerDiscovery(catalog, servers)
@@ -176,7 +175,7 @@ class Engine:
             prepared = partial(
                 prepare, self.catalog, run, self._tree, step, self._machine, messages, started_ns
             )
-            is_quick = run.parent_id is None or not self._store.blocks
+            is_quick = run.parent_id is None or not self.runs.store.blocks
             request = prepared() if is_quick else await how.in_thread(prepared)
             ports = self.ports if selector is None else replace(self.ports, selector=selector)
             decision = await route(how, ports, run, request)
@@ -262,7 +261,7 @@ class Engine:
         self, run_id: str, decision_id: str | None = None, *, reads_on: bool = True
     ) -> RunState:
         """Return what `state` does, without holding the event loop for long."""
-        if self._store.blocks or self.runs.get(run_id) is None:
+        if self.runs.store.blocks or self.runs.get(run_id) is None:
             return await asyncio.to_thread(
                 partial(self.state, run_id, decision_id, reads_on=reads_on)
             )
@@ -626,11 +625,10 @@ class Engine:
             self._servers.narrow(pins)
 
     async def close(self) -> None:
-        """Close every run and end every session."""
+        """Close every run and end every session. The store stays open."""
         try:
             await in_thread(self.runs.close_all)
         finally:
-            self._store.close()
             for session in {
                 id(session): session for session in self.ports.sessions.values()
             }.values():

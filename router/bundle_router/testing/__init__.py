@@ -36,7 +36,7 @@ from bundle_router.engine.engine import Engine
 from bundle_router.engine.engine_ports import EnginePorts
 from bundle_router.engine.versions import EngineVersions
 from bundle_router.errors import RequestError, expect
-from bundle_router.ports import Selector
+from bundle_router.ports import RunStore, Selector
 from bundle_router.testing.memory_store import (
     MemoryArtifacts,
     MemoryRun,
@@ -260,12 +260,13 @@ def fake_router(
     results: Mapping[str, object] | None = None,
     secrets: Iterable[str] = (),
     workspace: str | Path = "/",
-    runs: MemoryRuns | None = None,
+    runs: MemoryRuns | RunStore | None = None,
 ) -> FakeRouter:
     """Return a Router over `catalog` with every effect faked.
 
     `selector` (a function, or an implementation of the port) answers questions, `results` answers
-    calls. Several over the same `runs` are several workers.
+    calls. Several over the same `runs` are several workers; a store keeps them instead of memory,
+    and `fakes.store` is empty then.
 
     Load a real config with `bundle_router.load_catalog("config")`, or build a `Catalog` by hand.
     Raises RequestError for a result of a tool that no bundle holds: a test with a typo would pass
@@ -293,7 +294,7 @@ def fake_router(
         redactor=redactor,
         diagnostics=FakeDiagnostics(),
         capabilities=FakeCapabilities(set(capabilities)),
-        store=MemoryRunStore(runs),
+        store=MemoryRunStore(runs if isinstance(runs, MemoryRuns) else None),
         sessions=FakeSessions(results or {}),
         selector=answering if isinstance(answering, ScriptedSelector) else None,
     )
@@ -310,7 +311,7 @@ def fake_router(
     engine = Engine(
         catalog=catalog,
         ports=ports,
-        store=fakes.store,
+        store=fakes.store if runs is None or isinstance(runs, MemoryRuns) else runs,
         capabilities=fakes.capabilities,
         workspace=str(workspace),
     )

@@ -17,17 +17,24 @@ from bundle_router.core.records.chain import (
     FILES,
     Appended,
     File,
+    Head,
     Record,
     RepairedTail,
     Writer,
+    encode_record,
     genesis,
     parse,
-    seal,
+    seal_text,
+    unseal,
+    with_opening,
 )
 from bundle_router.core.records.run_header import RunHeader
 from bundle_router.core.values import RUN_ID
 from bundle_router.core.values.words import RUN_ID_ADVICE, not_a_run_id
 from bundle_router.errors import CorruptRun, RequestError, StorageError
+from bundle_router.ports import WholeRun
+
+_NEW_YEAR_2026: Final = "2026-01-01T00:00:00.000000Z"
 
 
 class MemoryArtifacts:
@@ -58,6 +65,7 @@ class MemoryRun:
     """
 
     header: RunHeader
+    labels: list[str] = field(default_factory=list)
     sealed: list[tuple[File, bytes]] = field(default_factory=list)
     catalogs: dict[str, str] = field(default_factory=dict)
     kept: MemoryArtifacts = field(default_factory=MemoryArtifacts)
@@ -153,10 +161,15 @@ class MemoryRunLog:
             self._at = len(run.sealed)
             if only_at is not None and (news or only_at != self._at):
                 return Appended(news, None)
-            line, run.head = seal(record, self._at, run.head)
+            if run.closed:
+                run.header = run.header.reopen()
+                run.closed = False
+            text = encode_record(record)
+            if self._at == 0:
+                text = with_opening(text, run.header.opening_digest)
+            line, run.head = seal_text(text, self._at, run.head)
             run.sealed.append((file, line))
             run.writing.add(self._number)
-            run.closed = False
             self._at += 1
             return Appended(news, self._at - 1, run.head)
 
@@ -167,7 +180,10 @@ class MemoryRunLog:
         return parse(self._run.sealed[seq][1])
 
     def put_catalog(self, revision: str, text: str, *, wait_s: float = 5.0) -> None:
-        self._run.catalogs.setdefault(revision, text)
+        with self._store.shared.lock:
+            if revision not in self._run.catalogs:
+                self._run.catalogs[revision] = text
+                self._run.header = self._run.header.with_catalogs([revision])
 
     def sync(self) -> None:
         run = self._run
@@ -193,7 +209,10 @@ class MemoryRunLog:
                 return tuple(
                     Writer(0, f"fake writer {number}") for number in sorted(self._run.writing)
                 )
-            self._run.closed = self._run.closed or wrote
+            if wrote and not self._run.closed:
+                self._run.closed = True
+                end = Head(len(self._run.sealed), self._run.head)
+                self._run.header = self._run.header.end(_NEW_YEAR_2026, end)
             return ()
 
 
@@ -237,9 +256,8 @@ class MemoryRunStore:
         with self.shared.lock:
             run = self.shared.runs.get(run_id)
             if run is None:
-                run = MemoryRun(
-                    RunHeader({"run_id": run_id, **header.fields}), head=genesis(run_id)
-                )
+                begun = header.begin(run_id, opened=_NEW_YEAR_2026, nonce="", durability="process")
+                run = MemoryRun(begun, head=genesis(run_id))
                 run.catalogs[header.catalog_revision] = catalog
                 self.shared.runs[run_id] = run
             log = self._log(run)
@@ -248,6 +266,62 @@ class MemoryRunStore:
 
     def close(self) -> None:
         return None
+
+    # --- reading whole runs (`ports.StoredRuns`) --------------------------------------------------
+
+    @property
+    def where(self) -> str:
+        return "memory:"
+
+    def run_ids(self) -> list[str]:
+        return list(self.shared.runs)
+
+    def header_of(self, run_id: str) -> RunHeader | None:
+        run = self.shared.runs.get(run_id)
+        return run.header if run is not None else None
+
+    def count_of(self, run_id: str) -> int:
+        return len(self.log(run_id).sealed)
+
+    def lines_of(self, run_id: str, file: File, start: int) -> list[bytes]:
+        return [line for kind, line in self.log(run_id).sealed if kind == file][start:]
+
+    def catalog_of(self, run_id: str, revision: str) -> str | None:
+        return self.log(run_id).catalogs.get(revision)
+
+    def artifacts_of(self, run_id: str) -> dict[str, bytes]:
+        return self.log(run_id).kept.bytes
+
+    def writers_of(self, run_id: str) -> list[Writer]:
+        return [Writer(0, f"fake writer {number}") for number in self.log(run_id).writing]
+
+    def labels_of(self, run_id: str) -> list[str]:
+        return self.log(run_id).labels
+
+    def add_label(self, run_id: str, label: str) -> None:
+        self.log(run_id).labels.append(label)
+
+    def delete(self, run_id: str) -> bool:
+        with self.shared.lock:
+            if self.writers_of(run_id):
+                return False
+            del self.shared.runs[run_id]
+            return True
+
+    def take_in(self, run: WholeRun) -> None:
+        run_id = run.header.run_id
+        with self.shared.lock:
+            if run_id in self.shared.runs:
+                raise RequestError(f"run {run_id!r} is already in memory")
+            sealed = list(run.lines)
+            taken = MemoryRun(run.header, [*run.labels], sealed, dict(run.catalogs))
+            taken.head = unseal(sealed[-1][1]).hash if sealed else genesis(run_id)
+            taken.closed = run.header.head is not None
+            for data in run.artifacts:
+                taken.kept.put(data)
+            self.shared.runs[run_id] = taken
+
+    # --- for tests --------------------------------------------------------------------------------
 
     def log(self, run_id: str) -> MemoryRun:
         """Return a run's records, for tests."""

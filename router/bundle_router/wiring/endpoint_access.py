@@ -19,6 +19,7 @@ from bundle_router.engine.results import Result
 from bundle_router.engine.surface import surface_form
 from bundle_router.engine.versions import EngineVersions
 from bundle_router.errors import RequestError
+from bundle_router.ports import RunStore
 
 if TYPE_CHECKING:
     from bundle_router.wiring.opening import Opening
@@ -40,8 +41,8 @@ class EndpointAccess:
         self._snapshot = snapshot
 
     @property
-    def runs_place(self) -> tuple[str | Path, str | None]:
-        """Where the router's runs are: the folder, and the database that keeps them instead.
+    def runs_place(self) -> tuple[str | Path, str | RunStore | None]:
+        """Where the router's runs are: the folder, and the store that keeps them instead.
 
         Raises RequestError for a router that was not opened from files.
         """

@@ -20,10 +20,11 @@ from bundle_router.engine.results import Result
 from bundle_router.engine.surface import surface_form
 from bundle_router.engine.versions import EngineVersions
 from bundle_router.errors import RequestError, UnknownRun, WrongContext, expect
-from bundle_router.ports import Selector
+from bundle_router.ports import RunStore, Selector
 from bundle_router.wiring.catalogs import LocalServers, expect_path
 from bundle_router.wiring.endpoint_access import EndpointAccess
 from bundle_router.wiring.opening import Opening, open_engines
+from bundle_router.wiring.stores import RunStores
 from bundle_router.wiring.toolservers import Development
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class Router:
         self._older: dict[Engine, StagedSelector | None] = {}
         self._opening = opening
         self._snapshot: ConfigSnapshot | None = None
+        self._stores: RunStores | None = None
         self._portal = Portal()
         self._ran_on_loop = False
 
@@ -75,7 +77,7 @@ class Router:
         config: str | Path | None = "config",
         *,
         runs: str | Path = "runs",
-        store: str | None = None,
+        store: str | RunStore | None = None,
         workspace: str | Path | None = None,
         development: Development = False,
         local: LocalServers | None = None,
@@ -85,9 +87,10 @@ class Router:
 
         No server is contacted and nothing is written.
 
-        `runs` is the folder of run directories; `store` is a database that keeps the runs instead
-        (`postgresql://…`), for workers on several machines. `workspace` is the folder that confines
-        local tools (default: the current folder). `local` adds local tool servers by name.
+        `runs` is the folder of run directories; `store` keeps the runs instead: a database
+        (`postgresql://…`), for workers on several machines, or a store of your own
+        (`ports.RunStore`), which you close after the router. `workspace` is the folder that
+        confines local tools (default: the current folder). `local` adds local tool servers by name.
         `selector` answers what the mapping can't (None: search and the config's models, in the
         order of `[fallback]`). `development` permits what a config file can't grant itself: servers
         that are started as processes (stdio), and with `"unpinned"` also trusted servers without
@@ -98,8 +101,10 @@ class Router:
         root = Path(workspace if workspace is not None else Path.cwd()).resolve()
         opening = Opening(config, runs, store, root, development, local, selector)
         opened_at = opening.stamp()
-        opened = open_engines(opening)
+        stores = opening.open_stores()
+        opened = open_engines(opening, stores)
         router = cls(opened.engines, opened.selector, opening)
+        router._stores = stores
         router.opened_at = opened_at
         router._snapshot = opened.snapshot
         return router
@@ -116,12 +121,12 @@ class Router:
         `retire` closes what was opened for the former config, once nothing needs it any more.
         """
         known = self._engines
-        if self._opening is None:
+        if self._opening is None or self._stores is None:
             raise RequestError(
                 "this router was not opened from files", advice="open it with Router.open(...)"
             )
         # What is opened has contacted nobody and written nothing yet.
-        newer = open_engines(self._opening, self._snapshot)
+        newer = open_engines(self._opening, self._stores, self._snapshot)
         self._snapshot = newer.snapshot
         if newer.engines.newest.catalog.revision == self.catalog.revision:
             return False
@@ -485,7 +490,11 @@ class Router:
         self._portal.close()
 
     async def _end(self) -> None:
-        await self._versions.close()
+        try:
+            await self._versions.close()
+        finally:
+            if self._stores is not None:
+                self._stores.close()
         for selector in (self._selector, *self._older.values()):
             if selector is not None:
                 await selector.close()

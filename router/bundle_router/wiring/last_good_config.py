@@ -94,7 +94,7 @@ def _recorded_policies(runs: str | Path | None) -> list[dict[str, Any]] | None:
     """Return the rows of policy of the newest run in the folder of runs; None if there is none."""
     if runs is None:
         return None
-    from bundle_router.adapters.archive import open_archive
+    from bundle_router.wiring.stores import open_archive
 
     archive = open_archive(runs)
     for run_id in _newest_runs(Path(runs), archive.run_ids()):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.config.last_good import ConfigSnapshot
@@ -15,7 +15,7 @@ from bundle_router.engine.engine import Engine
 from bundle_router.engine.engine_ports import EnginePorts
 from bundle_router.engine.versions import EngineVersions
 from bundle_router.errors import RequestError, expect
-from bundle_router.ports import Selector
+from bundle_router.ports import RunStore, Selector
 from bundle_router.wiring.catalogs import (
     LocalServers,
     expect_path,
@@ -33,11 +33,11 @@ from bundle_router.wiring.effects import (
     open_diagnostics,
     open_redactor,
     open_results,
-    open_store,
     token_folder,
 )
 from bundle_router.wiring.last_good_config import refuse_lost_files, warn_of_shipped_policy
 from bundle_router.wiring.searching import open_selector, open_tool_search
+from bundle_router.wiring.stores import RunStores, scheme_of
 from bundle_router.wiring.toolservers import REMOTE, Development, PinnedServers
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ MakeEngine = Callable[[Catalog, "Mapping[str, Pins]", Collection[str]], Engine]
 
 The last argument names the servers whose pins changed.
 """
+_STORE: Final = 'Router.open(..., store="postgresql://…"), or a store that you opened'
 
 
 class PinnedCatalog:
@@ -106,7 +107,7 @@ class Opening:
 
     config: str | Path | None
     runs: str | Path
-    store: str | None
+    store: str | RunStore | None
     workspace: Path
     development: Development
     local: LocalServers | None
@@ -127,7 +128,7 @@ class Opening:
             "config", self.config, 'Router.open("config"), or None: the shipped one', type(None)
         )
         expect_path("runs", self.runs, 'Router.open(..., runs="runs")')
-        expect("store", self.store, (str, type(None)), 'Router.open(..., store="postgresql://…")')
+        self._check_store()
         if self.selector is not None and not hasattr(self.selector, "select"):
             raise RequestError(
                 f"selector={self.selector!r:.100} has no method `select`",
@@ -149,6 +150,18 @@ class Opening:
             )
         self.hidden.extend(str(Path(place).resolve()) for place in (self.runs, token_folder()))
 
+    def _check_store(self) -> None:
+        if not hasattr(self.store, "create"):
+            expect("store", self.store, (str, type(None)), _STORE)
+        if isinstance(self.store, str) and not scheme_of(self.store):
+            raise RequestError(
+                f"{self.store[:20]!r} is not a store", advice="give a folder, or postgresql://…"
+            )
+
+    def open_stores(self) -> RunStores:
+        """Return the store of the runs, which is opened when it is first asked for."""
+        return RunStores(self.runs if self.store is None else self.store, self.runs)
+
 
 @dataclass(frozen=True, slots=True)
 class OpenedEngines:
@@ -161,8 +174,10 @@ class OpenedEngines:
     """The files that the config was loaded from."""
 
 
-def open_engines(opening: Opening, last_good: ConfigSnapshot | None = None) -> OpenedEngines:
-    """Return the engines of a router.
+def open_engines(
+    opening: Opening, stores: RunStores, last_good: ConfigSnapshot | None = None
+) -> OpenedEngines:
+    """Return the engines of a router, over the store that `stores` keeps.
 
     `last_good` has the files of the config in force, where there is one: if one of these is gone,
     the config is refused, and without it the diagnostics say where the shipped policy rules. No
@@ -231,7 +246,7 @@ def open_engines(opening: Opening, last_good: ConfigSnapshot | None = None) -> O
         queries=query_json,
         in_thread=partial(run_in_turn, "shaped"),
     )
-    kept = open_store(opening.runs, catalog, clock, opening.store)
+    kept = stores.under(catalog, clock)
     capabilities = SystemCapabilities(clock, catalog.settings.cache.capabilities_ttl_s)
 
     def engine_over(

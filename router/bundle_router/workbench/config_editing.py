@@ -46,6 +46,7 @@ from bundle_router.wiring.catalogs import (
     with_learned,
     with_reviewed,
 )
+from bundle_router.wiring.stores import RunPlace, open_archive
 from bundle_router.workbench.config_folders import open_replays
 
 if TYPE_CHECKING:
@@ -478,11 +479,7 @@ def _bytes(text: str | None, before: bytes | None) -> bytes | None:
 
 
 def open_editor(
-    config: str | Path, runs: str | Path, *, local: LocalServers | None = None
+    config: str | Path, runs: RunPlace, *, local: LocalServers | None = None
 ) -> ConfigEditor:
-    """Return an editor whose previews replay the decisions of a folder of runs, or of a
-    database.
-    """
-    from bundle_router.adapters.archive import open_archive
-
+    """Return an editor whose previews replay the decisions of a folder of runs, or of a store."""
     return ConfigEditor(config, runs=open_archive(runs), local=local)

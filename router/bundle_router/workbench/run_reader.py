@@ -32,6 +32,7 @@ from bundle_router.review.explanation import Explanation, explain
 from bundle_router.review.learning.recorded_steps import label_of
 from bundle_router.review.model_view import ModelView, model_view
 from bundle_router.wiring.catalogs import LocalServers
+from bundle_router.wiring.stores import RunPlace, open_archive
 
 if TYPE_CHECKING:
     from bundle_router.adapters.archive import RunArchive
@@ -299,24 +300,23 @@ class RunReader:
 
 
 def open_reader(
-    runs: str | Path = "runs",
+    runs: RunPlace = "runs",
     *,
-    store: str | None = None,
+    store: RunPlace | None = None,
     config: str | Path | None = None,
     local: LocalServers | None = None,
     report: Callable[[int, int], None] | None = None,
 ) -> RunReader:
-    """Open the reader of a runs folder, or of a database, and update its index.
+    """Open the reader of a runs folder, of a store's URL, or of a store, and update its index.
 
     Raises RequestError, StorageError.
 
     `report` gets the number of changed runs read so far, and of all.
     """
-    from bundle_router.adapters.archive import open_archive
     from bundle_router.adapters.index import RunIndex, index_url
 
-    archive = open_archive(store or runs)
-    index = RunIndex(archive, index_url(archive.where, None if store else runs), report)
+    archive = open_archive(runs if store is None else store)
+    index = RunIndex(archive, index_url(archive), report)
     return RunReader(archive, index, config, local)
 
 

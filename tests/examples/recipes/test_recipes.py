@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router.adapters.archive import open_archive
 from bundle_router.service import serve_mcp
 from bundle_router.service.listener import Listener
+from bundle_router.wiring.stores import open_archive
 
 from tests.deferral.fake_api import Block, FakeApi, blocks_of
 

@@ -19,7 +19,7 @@ from bundle_router.adapters.archive.directory import Archive
 from bundle_router.adapters.archive.head_files import HEADS, FolderHeads
 from bundle_router.adapters.archive.pruning import prune
 from bundle_router.core.catalog import RecordSettings
-from bundle_router.errors import RequestError, needs_extra
+from bundle_router.errors import RequestError
 
 __all__ = [
     "UNKEYED",
@@ -29,28 +29,8 @@ __all__ = [
     "RunSummary",
     "VerifyReport",
     "kept_heads",
-    "open_archive",
     "prune",
 ]
-
-
-def open_archive(place: str | Path, *, present: bool = False) -> RunArchive:
-    """Return the archive of a runs directory, or of a database (`postgresql://…`).
-
-    Raises RequestError, with `present` also for a folder that is not there: its runs would seem to
-    be none.
-    """
-    if str(place).startswith(("postgresql:", "postgresql+psycopg:", "postgres:")):
-        with needs_extra("a PostgreSQL store", "postgresql"):
-            from bundle_router.adapters.archive.database import PostgresArchive
-
-        return PostgresArchive(str(place))
-    if present and not Path(place).is_dir():
-        raise RequestError(
-            f"there is no folder {place}",
-            advice="name a folder of run directories, or postgresql://…",
-        )
-    return Archive(place)
 
 
 def kept_heads(settings: RecordSettings, runs: str | Path) -> FolderHeads | None:

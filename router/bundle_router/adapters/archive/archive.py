@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import Any, Final, Literal, Protocol, TypeVar
 
 from bundle_router.adapters.archive.head_files import FolderHeads
@@ -125,6 +126,10 @@ class RunArchive(ABC):
     """
 
     where: str
+    folder: Path | None = None
+    """The folder of the runs, if they are in one."""
+    is_shared: bool = True
+    """Whether `where` names the same runs in every process."""
     heads: FolderHeads | None = None
     """Store of the run heads, if they are kept."""
 
@@ -190,6 +195,14 @@ class RunArchive(ABC):
     @abstractmethod
     def finish_deletions(self) -> None:
         """Finish interrupted deletions."""
+
+    @abstractmethod
+    def take_in(self, source: RunArchive, run_id: str) -> None:
+        """Copy a whole run from another archive, all or nothing. The caller has checked it.
+
+        Raises RequestError if a run of that id exists, KeyError for a missing artifact,
+        StorageError.
+        """
 
     def torn(self, run_id: str) -> tuple[TornTail, ...]:
         """Return the torn ends of a run's files."""

@@ -216,10 +216,7 @@ class PostgresArchive(RunArchive):
     # --- taking in --------------------------------------------------------------------------------
 
     def take_in(self, source: RunArchive, run_id: str) -> None:
-        """Copy a whole run from another store, in one transaction. The caller has verified it.
-
-        Raises RequestError if a run of that id exists, StorageError.
-        """
+        """Copy a whole run from another archive, in one transaction."""
         header = source.header(run_id)
         try:
             with self._pool.lend(time.monotonic() + LONG_S) as connection, connection.transaction():

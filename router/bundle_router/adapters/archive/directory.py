@@ -28,21 +28,24 @@ from bundle_router.adapters.archive.archive import (
 )
 from bundle_router.adapters.archive.head_files import HEADS, FolderHeads
 from bundle_router.adapters.archive.label_files import FILE as LABELS
-from bundle_router.adapters.archive.label_files import append_label, read_labels
-from bundle_router.adapters.artifact_files import ArtifactPool, ArtifactReader
+from bundle_router.adapters.archive.label_files import append_label, label_line, read_labels
+from bundle_router.adapters.artifact_files import ArtifactPool, ArtifactReader, RunArtifacts
 from bundle_router.adapters.text_files import holders
 from bundle_router.core.records.chain import FILES, MAX_LINE, boundary
 from bundle_router.core.records.read_model import RunStamp
 from bundle_router.core.records.run_header import RunHeader
-from bundle_router.core.values.canonical import decode
-from bundle_router.errors import CorruptRun, StorageError, storage_error
+from bundle_router.core.values.canonical import decode, encode
+from bundle_router.errors import CorruptRun, RequestError, StorageError, storage_error
 from bundle_router.local_tools.descriptors import Opened
+from bundle_router.local_tools.private_folders import private_folder
 from bundle_router.review.learning.recorded_steps import StepLabel
 
 _MAX_JSON: Final = 64 * 1024 * 1024
 _BLOCK: Final = 1024 * 1024
 _DELETING: Final = ".deleting-"
 """Prefix of a run that is being deleted; no run id starts with a dot."""
+_IMPORTING: Final = ".importing-"
+"""Prefix of a run that is being copied; no run id starts with a dot."""
 _TRIES: Final = 10
 _PAUSE_S: Final = 0.001
 
@@ -68,7 +71,7 @@ class Archive(RunArchive):
     """The runs under one directory, `root`."""
 
     def __init__(self, runs: str | Path) -> None:
-        self.root = Path(runs).absolute()
+        self.root = self.folder = Path(runs).absolute()
         self.where = str(self.root)
         if (self.root / HEADS).is_dir():
             self.heads = FolderHeads(self.root / HEADS)
@@ -203,6 +206,56 @@ class Archive(RunArchive):
         for left in sorted(self.root.glob(f"{_DELETING}*")):
             with _explain_os_errors("delete", left):
                 _remove(left)
+
+    # --- copies of whole runs ---------------------------------------------------------------------
+
+    def take_in(self, source: RunArchive, run_id: str) -> None:
+        """Copy a whole run from another archive into a folder of its id."""
+        path = self.root / run_id
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            if not path.exists():
+                with private_folder(_IMPORTING, self.root) as temporary:
+                    _write_files(source, run_id, Path(temporary))
+                    _UnnamedRun(temporary).check_whole(run_id)
+                    Path(temporary).rename(path)
+                    return
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # another import of it was first
+                raise storage_error(f"can't write {path}", error) from error
+        raise RequestError(
+            f"run {run_id!r} is already in {self.root}",
+            advice="prune it first, or choose another folder",
+        )
+
+
+class _UnnamedRun(Archive):
+    """A run in a folder that does not have its name yet."""
+
+    def path(self, run_id: str) -> Path:
+        return self.root
+
+
+def _write_files(source: RunArchive, run_id: str, folder: Path) -> None:
+    header = source.header(run_id)
+    for one in header.catalogs:
+        _write(folder / one.file, [encode(source.catalog(run_id, one.revision)).encode("ascii")])
+    for name, lines in source.lines(run_id).items():
+        _write(folder / name, lines)
+    if labels := source.labels(run_id):
+        _write(folder / LABELS, ((label_line(label) + "\n").encode("ascii") for label in labels))
+    kept = source.artifacts(run_id)
+    target = RunArtifacts(folder)
+    for artifact in kept.iter():
+        target.put(kept.get(artifact.sha256))
+    _write(folder / "run.json", [header.to_text().encode("ascii")])
+
+
+def _write(path: Path, lines: Iterable[bytes]) -> None:
+    with open(
+        path, "wb", opener=lambda name, flags: os.open(name, flags | os.O_EXCL, 0o600)
+    ) as file:
+        file.writelines(lines)
 
 
 # --- files ----------------------------------------------------------------------------------------

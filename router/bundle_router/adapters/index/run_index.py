@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from bundle_router.adapters.index.database import (
     PREFIX,
@@ -82,20 +82,33 @@ MAX_WORDS: Final = 16
 _RUN_COLUMNS: Final = ", ".join(name for name in COLUMNS["runs"])
 
 
-def index_url(where: str, runs: str | Path | None) -> str:
+class IndexPlace(Protocol):
+    """What tells where the index of an archive lies."""
+
+    @property
+    def where(self) -> str: ...
+
+    @property
+    def folder(self) -> Path | None: ...
+
+    @property
+    def is_shared(self) -> bool: ...
+
+
+def index_url(archive: IndexPlace) -> str:
     """Return the URL of the index of an archive: a file in the runs folder; for a database, in the
-    user's cache; in memory if that is not writable. `where` identifies the archive, `runs` is its
-    folder if it has one.
+    user's cache; in memory if that is not writable, or the runs are those of this process alone.
     """
-    if runs is not None:
-        path = Path(runs).absolute() / FILE
+    if not archive.is_shared:
+        return "sqlite://"
+    if archive.folder is not None:
+        path = archive.folder / FILE
     else:
         home = os.environ.get("XDG_CACHE_HOME", "") or str(
             Path(os.environ.get("HOME", "/nonexistent"), ".cache")
         )
-        path = Path(
-            home, "bundle-router", "runs", f"{sha256(where.encode()).hexdigest()[:16]}.sqlite"
-        )
+        name = f"{sha256(archive.where.encode()).hexdigest()[:16]}.sqlite"
+        path = Path(home, "bundle-router", "runs", name)
         with suppress(OSError):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if os.access(path if path.exists() else path.parent, os.W_OK):

@@ -36,6 +36,8 @@ class PostgresRunStore:
 
     def __init__(self, url: str, *, clock: Clock, wait_s: float = 5.0) -> None:
         plain, objects = without_objects(url)
+        self.place = url
+        """The URL, for `open_archive`."""
         self._clock = clock
         self.pool = Pool(plain, wait_s=wait_s)
         self._objects_url = objects

@@ -73,6 +73,8 @@ class DiskRunStore:
         storage: Storage = POSIX,
     ) -> None:
         self._runs = Path(runs).absolute()
+        self.place = str(self._runs)
+        """The folder, for `open_archive`."""
         self._setting = RunLogSetting(storage, clock, durability, artifacts)
         self._storage = storage
         self._tokens = WriterTokens(storage, self._runs)

@@ -265,7 +265,7 @@ class RunFold:
         return self._budgets[decision_id][1]
 
     def budget_key(self, decision_id: str) -> BudgetKey | None:
-        """Return what the budget of a decision belongs to; None where the run has no such decision."""
+        """Return what the budget of a decision belongs to; None where it is not in the run."""
         return self._budgets.get(decision_id)
 
     @property

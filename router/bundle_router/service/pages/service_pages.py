@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from bundle_router.wiring.catalogs import LocalServers
-
+from bundle_router.wiring.stores import RunPlace
 
 MAX_FORM_BYTES: Final = 4 * 1024 * 1024
 """Maximum bytes of a form: a config file with every character escaped."""
@@ -182,7 +182,7 @@ class PageSources:
     """
 
     runs: str | Path = "runs"
-    store: str | None = None
+    store: RunPlace | None = None
     config: str | Path | None = None
     local: LocalServers | None = None
     development: bool = False
@@ -205,14 +205,13 @@ def service_pages(sources: PageSources) -> Iterator[Asgi]:
             **options,
         )
 
-    with closing(
-        open_reader(sources.runs, store=sources.store, config=sources.config, local=sources.local)
-    ) as reader:
+    place = sources.runs if sources.store is None else sources.store
+    with closing(open_reader(place, config=sources.config, local=sources.local)) as reader:
         if sources.config is None:
             yield shown()
             return
         editing = ConfigRoutes(
-            open_editor(sources.config, sources.store or sources.runs, local=sources.local),
+            open_editor(sources.config, place, local=sources.local),
             approval=PinApproval(
                 sources.config, development=sources.development, local=sources.local
             ),
