@@ -215,27 +215,32 @@ class CauseFinder:
     def _find_causes(
         self, record: DecisionRecord, changes: tuple[Changed, ...]
     ) -> dict[Changed, Cause]:
-        tried = tuple(edit for edit in self.edits if self._bears_on(edit, record))
-        if len(tried) > MAX_TRIED:
-            return dict.fromkeys(changes, Cause(tried[:MAX_TRIED], together=True, known=False))
-        if len(tried) == 1:
-            return dict.fromkeys(changes, Cause(tried))
-        alone = {edit: self._changes_with(record, (edit,)) for edit in tried}
-        without: dict[ConfigEdit, frozenset[Changed]] | None = None
-        found = {}
+        edits = tuple(edit for edit in self.edits if self._bears_on(edit, record))
+        if len(edits) > MAX_TRIED:
+            return dict.fromkeys(changes, Cause(edits[:MAX_TRIED], together=True, known=False))
+        if len(edits) == 1:
+            return dict.fromkeys(changes, Cause(edits))
+
+        alone = {edit: self._changes_with(record, (edit,)) for edit in edits}
+        causes = {}
         for change in changes:
-            enough = tuple(edit for edit in tried if change in alone[edit])
+            enough = tuple(edit for edit in edits if change in alone[edit])
             if enough:
-                found[change] = Cause(enough)
-                continue
-            if without is None:
-                without = {
-                    e: self._changes_with(record, tuple(o for o in self.edits if o != e))
-                    for e in tried
-                }
-            needed = tuple(edit for edit in tried if change not in without[edit])
-            found[change] = Cause(needed or tried, together=True, known=bool(needed))
-        return found
+                causes[change] = Cause(enough)
+        if len(causes) == len(changes):
+            return causes
+
+        without = {edit: self._changes_without(record, edit) for edit in edits}
+        for change in changes:
+            if change not in causes:
+                needed = tuple(edit for edit in edits if change not in without[edit])
+                causes[change] = Cause(needed or edits, together=True, known=bool(needed))
+        return causes
+
+    def _changes_without(self, record: DecisionRecord, edit: ConfigEdit) -> frozenset[Changed]:
+        """Return what all edits but one change."""
+        others = tuple(other for other in self.edits if other != edit)
+        return self._changes_with(record, others)
 
     def _changes_with(
         self, record: DecisionRecord, edits: tuple[ConfigEdit, ...]
@@ -273,9 +278,8 @@ def edited_words(cause: Cause, places: Mapping[tuple[str, str], str]) -> str:
     words = list(edits_as_words(cause.edits, places))
     if not words:
         return "nothing in the config: the program itself decides otherwise"
-    return (" and " if cause.together else ", or ").join(words) + (
-        "" if cause.known else ", as far as can be told"
-    )
+    text = (" and " if cause.together else ", or ").join(words)
+    return text if cause.known else f"{text}, as far as can be told"
 
 
 def edits_as_words(

@@ -286,14 +286,15 @@ _OF_A_STEP: Final = (
 def _differences(expected: CaseStep, decision: Decision) -> Iterable[tuple[str, str, str]]:
     if tuple(decision.bundle_ids) != expected.bundles:
         yield "bundles", _list(expected.bundles), _list(decision.bundle_ids)
-    if expected.route is not None and decision.route != expected.route:
-        yield "route", expected.route, str(decision.route)
-    if expected.source is not None and decision.source != expected.source:
-        yield "source", expected.source, decision.source
+    if expected.route not in (None, decision.route):
+        yield "route", str(expected.route), str(decision.route)
+    if expected.source not in (None, decision.source):
+        yield "source", str(expected.source), decision.source
     for row in expected.left_out:
         kind, name, code = _left_out(row)
         codes = [left.code for left in decision.left_out if _names(left, kind, name)]
-        if not codes or (code and code not in codes):
+        is_met = code in codes if code else bool(codes)
+        if not is_met:
             yield f"left out {name!r}", code or "any code", ", ".join(codes) or "not left out"
 
 

@@ -11,7 +11,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Final, Literal
 
@@ -102,20 +102,18 @@ def with_edits(old: Catalog, new: Catalog, edits: Collection[ConfigEdit]) -> Cat
     touched: dict[str, set[str]] = {}
     for edit in edits:
         touched.setdefault(edit.table, set()).add(edit.name)
-    bundles = touched.get("bundle", set()) | {id_ for edit in edits for id_ in edit.carries}
+        touched.setdefault("bundle", set()).update(edit.carries)
+
     servers = touched.get("server", set())
     cards = {name: card for name, card in old.cards.items() if card.server not in servers}
     cards |= {name: card for name, card in new.cards.items() if card.server in servers}
     local = {name: getattr(new.local, name) for name in touched.get("local", ())}
+    policies = _merge(rows_named(old.policies), rows_named(new.policies), touched.get("policy", ()))
     return Catalog(
         servers=_merge(old.servers, new.servers, servers),
-        bundles=_merge(old.bundles, new.bundles, bundles),
+        bundles=_merge(old.bundles, new.bundles, touched.get("bundle", ())),
         routes=_routes(old, new, touched),
-        policies=tuple(
-            _merge(
-                rows_named(old.policies), rows_named(new.policies), touched.get("policy", ())
-            ).values()
-        ),
+        policies=tuple(policies.values()),
         settings=_settings(old.settings, new.settings, touched.get("setting", set()), ""),
         local=old.local.model_copy(update=local),
         cards=cards,
@@ -174,27 +172,30 @@ def _reasons(
     itself.
     """
     old_bundle = old.bundles[id_]
-    is_now = new.bundles[id_]
-    differing = {
-        item.name
-        for item in fields(Bundle)
-        if getattr(old_bundle, item.name) != getattr(is_now, item.name)
-    }
-    parts = [part for part in is_now.bundles if part in bundles]
-    if not differing <= _FOLLOWS or (not parts and not servers):
+    new_bundle = new.bundles[id_]
+    differing = _differing_fields(old_bundle, new_bundle)
+    if not differing <= _FOLLOWS:
         return []
-    reasons = [("bundle", part) for part in parts]
-    reasons += [("server", name) for name in is_now.servers if name in servers]
+
+    parts = [part for part in new_bundle.bundles if part in bundles]
+    own_servers = [name for name in new_bundle.servers if name in servers]
+    reasons = [*(("bundle", part) for part in parts), *(("server", name) for name in own_servers)]
     if not reasons:
         return []
-    for name in sorted(differing - {"trust", "mode"}):
-        moved = _moved_fields(old_bundle, is_now, name)
-        explained = {item for part in parts for item in _moved_of(old, new, part, name)}
-        if name in ("tools", "patterns"):
+
+    for field in sorted(differing - {"trust", "mode"}):
+        moved = _moved_fields(old_bundle, new_bundle, field)
+        explained = {item for part in parts for item in _moved_of(old, new, part, field)}
+        if field in ("tools", "patterns"):
             explained |= {item for item in moved if item[1].partition(".")[0] in servers}
         if not moved <= explained:
             return []
     return reasons
+
+
+def _differing_fields(old: Bundle, new: Bundle) -> set[str]:
+    names = [field.name for field in fields(Bundle)]
+    return {name for name in names if getattr(old, name) != getattr(new, name)}
 
 
 def _moved_fields(old: Bundle, new: Bundle, name: str) -> set[tuple[str, str]]:
@@ -233,20 +234,24 @@ def _routes(old: Catalog, new: Catalog, touched: Mapping[str, set[str]]) -> tupl
     edited = touched.get("route", set())
     before = rows_named(old.routes)
     after = rows_named(new.routes)
-    kept = [name for name in before if name not in edited or name in after]
+    order = [name for name in before if name not in edited or name in after]
     if "order of routes" in touched:
-        common = iter([name for name in after if name in kept])
-        kept = [next(common) if name in after else name for name in kept]
+        common = iter([name for name in after if name in order])
+        order = [next(common) if name in after else name for name in order]
+
     position = {name: index for index, name in enumerate(after)}
     for name in after:
         if name in edited and name not in before:
-            earlier = [
-                index
-                for index, one in enumerate(kept)
-                if position.get(one, 1 << 30) < position[name]
-            ]
-            kept.insert(earlier[-1] + 1 if earlier else 0, name)
-    return tuple(after[name] if name in edited else before[name] for name in kept)
+            order.insert(_index_after_earlier(order, position, name), name)
+    return tuple(after[name] if name in edited else before[name] for name in order)
+
+
+def _index_after_earlier(order: Sequence[str], position: Mapping[str, int], name: str) -> int:
+    """Return the index behind the last of the rows that stand before `name` in the new config."""
+    for index in reversed(range(len(order))):
+        if order[index] in position and position[order[index]] < position[name]:
+            return index + 1
+    return 0
 
 
 def setting_leaves(settings: Any, path: str = "") -> dict[str, Any]:

@@ -256,17 +256,17 @@ def _permitted_ids(row: LabelledRow, step: Step, catalog: Catalog, facts: Facts)
 def _settle_row(
     row: LabelledRow, step: Step, catalog: Catalog, facts: Facts, judged: Judgement
 ) -> tuple[str, tuple[str, ...], int]:
+    judgement = judged
     if row.is_placed:
         outcome = decide(catalog, facts, Activation(), step)
         if isinstance(outcome, Decision):
             return outcome.source, tuple(outcome.bundle_ids), outcome.exposure.tokens
-        judged = _judge_within(judged, outcome)
-    tools = {tool for id_ in judged.ids for tool in catalog.bundles[id_].tools}
-    return (
-        judged.use.verdict,
-        judged.ids,
-        sum(catalog.cards[tool].tokens for tool in sorted(tools) if tool in catalog.cards),
-    )
+        judgement = _judge_within(judged, outcome)
+
+    tools = {tool for id_ in judgement.ids for tool in catalog.bundles[id_].tools}
+    cards = [catalog.cards[tool] for tool in sorted(tools) if tool in catalog.cards]
+    tokens = sum(card.tokens for card in cards)
+    return judgement.use.verdict, judgement.ids, tokens
 
 
 def _judge_within(judged: Judgement, question: Question) -> Judgement:
@@ -324,36 +324,49 @@ def measure(
     needing = [item for item in ranked if item.row.bundles]
     with_tools = [item for item in needing if item.row.tools]
     unasked = [item for item in ranked if item.settled in ("enough", "union")]
-    counts = Counter(item.settled for item in ranked)
-    right = [item.bundles[:1] != () and item.bundles[0] in item.gold for item in ranked]
+    verdicts = Counter(item.settled for item in ranked)
+
+    groups = {item.row.group or f"\0{number}" for number, item in enumerate(ranked)}
+    unpickable = {id_ for item in ranked for id_ in item.unpickable}
+    needs_any = [bool(item.row.bundles) for item in ranked]
+    relevances = [item.evidence.relevance for item in ranked]
+
     return Measures(
         rows=len(needing),
         abstain=len(ranked) - len(needing),
-        groups=len({item.row.group or f"\0{at}" for at, item in enumerate(ranked)}),
-        recall=tuple((k, mean(recall(item.bundles, item.gold, k) for item in needing)) for k in ks),
-        bundle_ndcg=mean(ndcg(item.bundles, item.gold) for item in needing) if needing else None,
-        tool_ndcg=mean(ndcg(item.tools, item.row.tools) for item in with_tools)
-        if with_tools
-        else None,
-        mrr=mean(reciprocal_rank(item.bundles, item.gold) for item in needing) if needing else None,
-        abstention=auroc(
-            [bool(item.row.bundles) for item in ranked],
-            [item.evidence.relevance for item in ranked],
-        ),
-        settled=tuple(sorted(counts.items())),
-        served=mean(bool(item.gold) and item.gold <= {*item.shown} for item in needing)
-        if needing
-        else None,
+        groups=len(groups),
+        recall=tuple((k, _mean_recall(needing, k)) for k in ks),
+        bundle_ndcg=_mean_or_none([ndcg(item.bundles, item.gold) for item in needing]),
+        tool_ndcg=_mean_or_none([ndcg(item.tools, item.row.tools) for item in with_tools]),
+        mrr=_mean_or_none([reciprocal_rank(item.bundles, item.gold) for item in needing]),
+        abstention=auroc(needs_any, relevances),
+        settled=tuple(sorted(verdicts.items())),
+        served=_mean_or_none([_is_served(item) for item in needing]),
         shown_unasked=len(unasked) / len(ranked) if ranked else 0.0,
-        wrong_unasked=mean(not set(item.shown) & item.gold for item in unasked)
-        if unasked
-        else None,
-        errors=tuple(
-            (share, error_at(share, right, [item.confidence for item in ranked]))
-            for share in shares
-        ),
+        wrong_unasked=_mean_or_none([item.gold.isdisjoint(item.shown) for item in unasked]),
+        errors=_errors_at(ranked, shares),
         tokens=mean(item.tokens for item in ranked),
         all_tokens=sum(card.tokens for card in catalog.cards.values()),
         ms=statistics.median(elapsed_ms) if elapsed_ms else 0.0,
-        unpickable=tuple(sorted({id_ for item in ranked for id_ in item.unpickable})),
+        unpickable=tuple(sorted(unpickable)),
     )
+
+
+def _mean_or_none(figures: Sequence[float]) -> float | None:
+    return mean(figures) if figures else None
+
+
+def _mean_recall(rows: Sequence[RankedRow], k: int) -> float:
+    return mean(recall(item.bundles, item.gold, k) for item in rows)
+
+
+def _is_served(item: RankedRow) -> bool:
+    return bool(item.gold) and item.gold <= {*item.shown}
+
+
+def _errors_at(
+    ranked: Sequence[RankedRow], shares: Sequence[float]
+) -> tuple[tuple[float, float | None], ...]:
+    right = [item.bundles[:1] != () and item.bundles[0] in item.gold for item in ranked]
+    confidences = [item.confidence for item in ranked]
+    return tuple((share, error_at(share, right, confidences)) for share in shares)

@@ -120,20 +120,23 @@ def explain(
 
 def _unknown_sentence(catalog: Catalog, target: str) -> str:
     """Return a sentence that the target is unknown, with a suggestion."""
-    kind, _, rest = target.partition(":")
+    kind, _, name = target.partition(":")
     tools = [tool for bundle in catalog.bundles.values() for tool in bundle.tools]
-    known = {"tool": tools, "bundle": list(catalog.bundles)}.get(
-        kind if rest else "", [*catalog.bundles, *tools]
-    )
-    nothing = {
-        "tool": "no bundle holds a tool of this name",
-        "bundle": "no bundle has this id",
-    }.get(kind if rest else "", "no bundle has this id and no bundle holds a tool of this name")
-    if kind == "tool" and catalog.bundle(rest) is not None:
+    if kind == "tool" and name:
+        known = tools
+        nothing = "no bundle holds a tool of this name"
+    elif kind == "bundle" and name:
+        known = list(catalog.bundles)
+        nothing = "no bundle has this id"
+    else:
+        known = [*catalog.bundles, *tools]
+        nothing = "no bundle has this id and no bundle holds a tool of this name"
+
+    if kind == "tool" and catalog.bundle(name) is not None:
         return f"{nothing}; it is the id of a bundle"
-    if kind == "bundle" and rest in tools:
+    if kind == "bundle" and name in tools:
         return f"{nothing}; it is the name of a tool"
-    hint = Suggester().did_you_mean(rest or target, known)
+    hint = Suggester().did_you_mean(name or target, known)
     return f"{nothing}; {hint}" if hint else nothing
 
 
@@ -141,15 +144,22 @@ def _holders(catalog: Catalog, target: str) -> list[tuple[str, str | None]]:
     """Return the bundles to examine: the bundle of that id, and every bundle with the tool of that
     name.
     """
-    kind, colon, rest = target.partition(":")
-    name = rest if colon else target
-    named = None if kind == "tool" and colon else catalog.bundle(name)
-    holders: list[tuple[str, str | None]] = [] if named is None else [(named.id, None)]
-    if not (kind == "bundle" and colon):
+    kind, name = _target_parts(target)
+    holders: list[tuple[str, str | None]] = []
+    bundle = catalog.bundle(name)
+    if bundle is not None and kind != "tool":
+        holders.append((bundle.id, None))
+    if kind != "bundle":
         holders += [
             (bundle.id, name) for bundle in catalog.bundles.values() if name in bundle.tools
         ]
     return holders
+
+
+def _target_parts(target: str) -> tuple[str, str]:
+    """Return the kind that a target names (`bundle:…`, `tool:…`), empty if none, and the name."""
+    kind, colon, name = target.partition(":")
+    return (kind, name) if colon else ("", target)
 
 
 def _chain(
@@ -165,26 +175,37 @@ def _chain(
     plan = plan_for(catalog, step, facts.grants)
     # A bundle is shown as long as one of its tools is, so the best of them decides.
     verdict = plan.verdicts.of(id_, facts)
-    judged = tool or next(
-        iter((*verdict.tools, *verdict.patterns, *bundle.tools, *bundle.patterns)), None
-    )
+    best = (*verdict.tools, *verdict.patterns, *bundle.tools, *bundle.patterns, None)[0]
     made = [
         Check("unknown_bundle", True, ""),
-        *checks(catalog, plan.verdicts.ceiling, facts, bundle, judged),
+        *checks(catalog, plan.verdicts.ceiling, facts, bundle, tool or best),
+        _mapping_check(plan, decision, candidates, bundle),
     ]
-    made.append(_mapping_check(plan, decision, candidates, bundle))
-    chosen = next((c for c in decision.bundles if c.id == id_), None)
-    rows = (row for row in decision.left_out if row.id == id_ and row.tool in (None, tool))
-    refused = next((row for row in rows if row.code != "evicted" or row.tool is None), None)
-    if chosen is not None and (refused is None or tool is None):
+
+    chosen = next((chosen for chosen in decision.bundles if chosen.id == id_), None)
+    left_out = _left_out_row(decision, id_, tool)
+    if chosen is not None and (left_out is None or tool is None):
         return Chain(id_, tool, tuple(made), chosen.reason, None, "")
+
     failed = next((check for check in made if not check.passed), None)
     if failed is None:
         # Permitted and asked for, but not shown: a budget or the activation's cap prevented it.
-        row = refused or LeftOut(id_, "not_selected", "a candidate that nobody picked")
+        row = left_out or LeftOut(id_, "not_selected", "a candidate that nobody picked")
         failed = Check(row.code, False, row.detail)
         made.append(failed)
     return Chain(id_, tool, tuple(made), None, failed.code, failed.detail)
+
+
+def _left_out_row(decision: Decision, id_: str, tool: str | None) -> LeftOut | None:
+    """Return why the bundle or the tool is left out. That another tool of it was evicted is no
+    reason.
+    """
+    for row in decision.left_out:
+        if row.id != id_ or row.tool not in (None, tool):
+            continue
+        if row.code != "evicted" or row.tool is None:
+            return row
+    return None
 
 
 def _mapping_check(

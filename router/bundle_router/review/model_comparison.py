@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
@@ -91,14 +92,15 @@ def catalog_for(row: LabelledRow, catalog: Catalog) -> Catalog:
 
 def judge_row(row: LabelledRow, catalog: Catalog, decision: Decision, ms: float) -> RoutedRow:
     """Judge the decision for a row."""
-    needed = frozenset(
-        bundle.id if (bundle := catalog.bundle(id_)) is not None else id_ for id_ in row.bundles
-    )
+    needed = frozenset(_present_id(catalog, id_) for id_ in row.bundles)
     decided = [chosen.id for chosen in decision.bundles if chosen.reason in DECIDED]
-    outcome: Outcome = "abstained" if needed and not decided else "right"
+    outcome: Outcome = "right"
     if decided and decided[0] not in needed:
         outcome = "wrong"
+    elif needed and not decided:
+        outcome = "abstained"
     shown = needed <= {*decision.bundle_ids} if needed else None
+
     use = decision.model
     if use is None:
         return RoutedRow(row.group, outcome, shown)
@@ -108,12 +110,18 @@ def judge_row(row: LabelledRow, catalog: Catalog, decision: Decision, ms: float)
     )
 
 
+def _present_id(catalog: Catalog, id_: str) -> str:
+    """Return the present id of a bundle that a label may call by an older one."""
+    bundle = catalog.bundle(id_)
+    return id_ if bundle is None else bundle.id
+
+
 def figures_of(model: str | None, rows: Sequence[RoutedRow]) -> ModelFigures:
     """Return the figures of one model over the rows that were routed with it."""
     questioned = [row for row in rows if row.asked]
     fresh = [row for row in questioned if not row.cached]
-    kinds = [row.failure for row in questioned if row.failure is not None]
-    failures = tuple((kind, kinds.count(kind)) for kind in sorted({*kinds}))
+    needing = [row for row in rows if row.needed_shown is not None]
+    failures = Counter(row.failure for row in questioned if row.failure is not None)
 
     def shared(outcome: Outcome) -> Estimate:
         return share(rows, lambda row: row.outcome == outcome)
@@ -124,13 +132,10 @@ def figures_of(model: str | None, rows: Sequence[RoutedRow]) -> ModelFigures:
         shared("right"),
         shared("wrong"),
         shared("abstained"),
-        share(
-            [row for row in rows if row.needed_shown is not None],
-            lambda row: bool(row.needed_shown),
-        ),
+        share(needing, lambda row: bool(row.needed_shown)),
         len(questioned),
         len(questioned) - len(fresh),
-        failures,
+        tuple(sorted(failures.items())),
         average(fresh, lambda row: row.tokens),
         average(fresh, lambda row: row.cost_usd),
         middle([row.ms for row in fresh]),

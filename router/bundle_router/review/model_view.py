@@ -59,20 +59,23 @@ def placement_of(catalog: Catalog, record: DecisionRecord) -> tuple[Placement, b
 def model_view(catalog: Catalog, record: DecisionRecord, form: Format = "openai") -> ModelView:
     """Return what the model was shown under the decision."""
     placement, estimated = placement_of(catalog, record)
-    known = {
-        tool for bundle in catalog.bundles.values() for tool in bundle.tools
-    } | catalog.cards.keys()
-    names = names_in(catalog, sorted(known))
-    meta, at = meta_names(placement, fixed=record.fixed_list)
+    tools = {*catalog.cards}
+    for bundle in catalog.bundles.values():
+        tools.update(bundle.tools)
+    names = names_in(catalog, sorted(tools))
+
+    meta, place = meta_names(placement, fixed=record.fixed_list)
     cards = [catalog.cards[row.name] for row in placement.direct]
-    listed = listing(cards, names, form)
-    places = {row.name for _, row in placement.rows()}
-    evicted = [tool for tool in record.decision.evicted_tools if tool in places]
+    definitions = listing(cards, names, form)
+    placed = {row.name for _, row in placement.rows()}
+    if placed:
+        evicted = [tool for tool in record.decision.evicted_tools if tool in placed]
+        text = guidance(catalog, placement, names, evicted)
+    else:
+        text = without_tools(record.decision)
     return ModelView(
-        tools=(*listed[:at], *meta_definitions(meta, form), *listed[at:]),
-        guidance=guidance(catalog, placement, names, evicted)
-        if places
-        else without_tools(record.decision),
+        tools=(*definitions[:place], *meta_definitions(meta, form), *definitions[place:]),
+        guidance=text,
         tokens=meta_tokens(meta) + sum(card.tokens for card in cards),
         placement=placement,
         estimated=estimated,

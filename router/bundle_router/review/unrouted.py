@@ -4,9 +4,9 @@ no route covers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
-from bundle_router.core.catalog import Catalog
+from bundle_router.core.catalog import Bundle, Catalog
 from bundle_router.core.exposure.placing import may_be_offered
 from bundle_router.core.values.patterns import first_match
 
@@ -15,34 +15,73 @@ def unpickable_line(catalog: Catalog) -> str:
     """Return how many bundles only a route can bring in, why, and which of them no route names;
     empty if none.
     """
-    order = catalog.settings.fallback.order
-    asks_model = "model" in order and bool(catalog.settings.model.names)
-    searches = "search" in order or "shortlist" in order
     enabled = [
         bundle for bundle in catalog.bundles.values() if bundle.enabled and not bundle.always
     ]
-    offered = {bundle.id for bundle in enabled if searches and may_be_offered(catalog, bundle)}
-    bundles = [b for b in enabled if not (b.selectable and (asks_model or b.id in offered))]
+    bundles = _unpickable_bundles(catalog, enabled)
     if not bundles:
         return ""
-    reasons = {
-        "it is not selectable": any(not bundle.selectable for bundle in bundles),
-        "[search] offer withholds it": searches and any(b.id not in offered for b in bundles),
-        "[fallback] order has no search": not searches,
-        "no model is configured": not asks_model and any(bundle.selectable for bundle in bundles),
-    }
-    why = " or ".join(reason for reason, holds in reasons.items() if holds)
-    routed = {id_ for route in catalog.routes for id_ in route.bundles} | {
-        *catalog.settings.fallback.default
-    }
-    parts = [
-        part for id_ in routed if id_ in catalog.bundles for part in catalog.bundles[id_].bundles
+
+    reasons = " or ".join(_reasons(catalog, bundles))
+    text = f"{len(bundles)} of {len(enabled)} bundles can only be picked by a route: {reasons}"
+    unrouted = _unrouted_ids(catalog, bundles)
+    if not unrouted:
+        return text
+    more = " …" if len(unrouted) > 5 else ""
+    return f"{text}; no route names {', '.join(unrouted[:5])}{more}"
+
+
+def _searches(catalog: Catalog) -> bool:
+    order = catalog.settings.fallback.order
+    return "search" in order or "shortlist" in order
+
+
+def _asks_model(catalog: Catalog) -> bool:
+    return "model" in catalog.settings.fallback.order and bool(catalog.settings.model.names)
+
+
+def _is_offered(catalog: Catalog, bundle: Bundle) -> bool:
+    return _searches(catalog) and may_be_offered(catalog, bundle)
+
+
+def _unpickable_bundles(catalog: Catalog, enabled: Sequence[Bundle]) -> list[Bundle]:
+    asks_model = _asks_model(catalog)
+    return [
+        bundle
+        for bundle in enabled
+        if not bundle.selectable or not (asks_model or _is_offered(catalog, bundle))
     ]
-    lost = [b.id for b in bundles if b.id not in routed and not first_match(parts, b.id)]
-    text = f"{len(bundles)} of {len(enabled)} bundles can only be picked by a route: {why}"
-    if lost:
-        return f"{text}; no route names {', '.join(lost[:5])}{' …' if len(lost) > 5 else ''}"
-    return text
+
+
+def _reasons(catalog: Catalog, bundles: Sequence[Bundle]) -> Iterator[str]:
+    """Yield why neither search nor a model may pick the bundles."""
+    searches = _searches(catalog)
+    if not all(bundle.selectable for bundle in bundles):
+        yield "it is not selectable"
+    if searches and not all(_is_offered(catalog, bundle) for bundle in bundles):
+        yield "[search] offer withholds it"
+    if not searches:
+        yield "[fallback] order has no search"
+    if not _asks_model(catalog) and any(bundle.selectable for bundle in bundles):
+        yield "no model is configured"
+
+
+def _unrouted_ids(catalog: Catalog, bundles: Sequence[Bundle]) -> list[str]:
+    """Return the bundles that no route names, nor brings in as a part of one that it names."""
+    routed = {*catalog.settings.fallback.default}
+    for route in catalog.routes:
+        routed.update(route.bundles)
+
+    parts: list[str] = []
+    for id_ in routed:
+        if id_ in catalog.bundles:
+            parts.extend(catalog.bundles[id_].bundles)
+
+    return [
+        bundle.id
+        for bundle in bundles
+        if bundle.id not in routed and not first_match(parts, bundle.id)
+    ]
 
 
 def unrouted_line(by_source: Mapping[str, int]) -> str:

@@ -95,21 +95,27 @@ def _json(text: str, name: str) -> dict[str, Any]:
 
 def _servers(value: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yield (path, name, entry) of every server, in the order of the file."""
-    places = [(key, value.get(key)) for key in ("mcpServers", "servers", "mcp_servers")]
+    for path, table in _server_tables(value):
+        if not isinstance(table, dict):
+            continue
+        for key, entry in table.items():
+            if isinstance(entry, dict):
+                yield f"{path}.{key}", key, entry
+
+
+def _server_tables(value: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    """Yield (path, value) of each key that one client or another keeps its servers under."""
+    for key in ("mcpServers", "servers", "mcp_servers"):
+        yield key, value.get(key)
     inner = value.get("mcp")
     if isinstance(inner, dict):
-        places.append(("mcp.servers", inner.get("servers")))
+        yield "mcp.servers", inner.get("servers")
     projects = value.get("projects")
-    for path, project in projects.items() if isinstance(projects, dict) else ():
+    if not isinstance(projects, dict):
+        return
+    for path, project in projects.items():
         if isinstance(project, dict):
-            places.append((f"projects.{path}.mcpServers", project.get("mcpServers")))
-    for path, table in places:
-        if isinstance(table, dict):
-            yield from (
-                (f"{path}.{key}", key, entry)
-                for key, entry in table.items()
-                if isinstance(entry, dict)
-            )
+            yield f"projects.{path}.mcpServers", project.get("mcpServers")
 
 
 _KNOWN: Final = frozenset(

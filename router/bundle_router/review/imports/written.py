@@ -67,10 +67,14 @@ class MovedValues:
 
     def _variable(self, wish: str, server: str, value: str) -> str:
         base = re.sub(r"[^A-Z0-9]+", "_", wish.upper()).strip("_") or "SECRET"
-        base = base if not base[0].isdigit() else f"_{base}"
+        if base[0].isdigit():
+            base = f"_{base}"
         prefix = re.sub(r"[^A-Z0-9]+", "_", server.upper()).strip("_")
-        names = (base, f"{prefix}_{base}", *(f"{prefix}_{base}_{i}" for i in range(2, 1000)))
-        return next((name for name in names if self.values.setdefault(name, value) == value), base)
+        numbered = [f"{prefix}_{base}_{number}" for number in range(2, 1000)]
+        for name in (base, f"{prefix}_{base}", *numbered):
+            if self.values.setdefault(name, value) == value:
+                return name
+        return base
 
 
 def at_home(text: str) -> str:
@@ -98,27 +102,32 @@ def secret_arguments(args: tuple[str, ...]) -> tuple[int, ...]:
     """Return the positions of arguments with a secret, or with a reference, which arguments can't
     have.
     """
-    found = []
+    positions = []
+    previous = ""
     for index, arg in enumerate(args):
-        option = _OPTION.fullmatch(arg)
-        named = option is not None and option[2] and is_credential_name(option[1])
-        before = _OPTION.fullmatch(args[index - 1]) if index else None
-        follows = (
-            before is not None
-            and before[2] is None
-            and is_credential_name(before[1])
-            and not option
-        )
-        if (
-            named
-            or follows
-            or looks_secret(arg)
-            or _USER_INFO.search(arg)
-            or "${" in arg
-            or "\0" in arg
-        ):
-            found.append(index)
-    return tuple(found)
+        if _is_credential(arg, previous) or _holds_secret(arg):
+            positions.append(index)
+        previous = arg
+    return tuple(positions)
+
+
+def _is_credential(arg: str, previous: str) -> bool:
+    """Return whether an argument is the value of an option with a credential's name, by itself
+    (`--token=x`) or after the option (`--token x`).
+    """
+    option = _OPTION.fullmatch(arg)
+    if option is not None:
+        return bool(option[2]) and is_credential_name(option[1])
+    option_before = _OPTION.fullmatch(previous)
+    if option_before is None or option_before[2] is not None:
+        return False
+    return is_credential_name(option_before[1])
+
+
+def _holds_secret(arg: str) -> bool:
+    if "${" in arg or "\0" in arg:
+        return True
+    return looks_secret(arg) or _USER_INFO.search(arg) is not None
 
 
 def without_credentials(url: str) -> tuple[str, bool]:
@@ -128,30 +137,25 @@ def without_credentials(url: str) -> tuple[str, bool]:
     Raises ValueError if it is no http or https address.
     """
     parts = urlsplit(url)
-    if (
-        parts.scheme not in ("http", "https")
-        or not parts.hostname
-        or not url.isascii()
-        or not url.isprintable()
-        or " " in url
-    ):
+    is_plain = url.isascii() and url.isprintable() and " " not in url
+    if parts.scheme not in ("http", "https") or not parts.hostname or not is_plain:
         raise ValueError("is not an http or https address")
-    kept = "&".join(
-        pair
-        for pair in parts.query.split("&")
-        if pair
-        and not any(is_credential_name(name) for name, _ in parse_qsl(pair, keep_blank_values=True))
-        and "$" not in pair
-    )
+
+    pairs = [pair for pair in parts.query.split("&") if pair]
+    query = "&".join(pair for pair in pairs if not _holds_credential(pair))
     host = parts.netloc.rpartition("@")[2]
-    clean = urlunsplit((parts.scheme, host, parts.path, kept, ""))
-    if (
-        looks_secret(clean)
-        or "$" in clean
-        or any(_DENSE.fullmatch(part) for part in parts.path.split("/"))
-    ):
+    clean = urlunsplit((parts.scheme, host, parts.path, query, ""))
+
+    is_dense = any(_DENSE.fullmatch(part) for part in parts.path.split("/"))
+    if is_dense or looks_secret(clean) or "$" in clean:
         raise ValueError("holds a credential in its path")
     return clean, clean != url
+
+
+def _holds_credential(pair: str) -> bool:
+    """Return whether a pair of a query has a credential's name, or refers to a variable."""
+    names = [name for name, _ in parse_qsl(pair, keep_blank_values=True)]
+    return "$" in pair or any(map(is_credential_name, names))
 
 
 _TAKEN_OUT: Final = "TAKEN-OUT"

@@ -157,10 +157,8 @@ def fit_tools(steps: Sequence[LabelledStep], search: Search) -> MemoryFit:
     """Return a memory of the tools that steps called, learned and measured like one of bundles, on
     top of how an agent's search for the step's words ranks tools.
     """
-    older, newest = (
-        [one for step in part if (one := step.tool_label)] for part in split_by_age(steps)
-    )
-    permitted = {label: step.permitted for step in steps if (label := step.tool_label)}
+    older, newest = split_by_age(steps)
+    permitted = {step.tool_label: step.permitted for step in steps if step.tool_label is not None}
 
     def votes(label: Label, recollection: Recollection) -> Mapping[str, float]:
         return search.recall(Request(label.text), search.tools_of(permitted[label]), recollection)
@@ -169,7 +167,11 @@ def fit_tools(steps: Sequence[LabelledStep], search: Search) -> MemoryFit:
         label: search.base_tool_scores(Request(label.text), bundles)
         for label, bundles in permitted.items()
     }
-    return _Fitting(older, newest, search, base, votes).propose()
+    return _Fitting(_tool_labels(older), _tool_labels(newest), search, base, votes).propose()
+
+
+def _tool_labels(steps: Sequence[LabelledStep]) -> list[Label]:
+    return [step.tool_label for step in steps if step.tool_label is not None]
 
 
 @dataclass(frozen=True)
@@ -246,16 +248,17 @@ class _Fitting:
         """
         if len(self.newest) < MIN_HELD_BACK:
             return Quality()
+        earlier = Memory()
         if memory is not None:
             earlier = relearn(memory, bound_labels(self.older), self.search, self.base)
-        else:
-            earlier = Memory()
-        ranked = [(self._rank(label, earlier), label.ids) for label in self.newest]
-        return Quality(
-            len(ranked),
-            mean(float(ids[:1] != [] and ids[0] in needed) for ids, needed in ranked),
-            mean(reciprocal_rank(ids, needed) for ids, needed in ranked),
-        )
+
+        first_hits = []
+        reciprocal_ranks = []
+        for label in self.newest:
+            ids = self._rank(label, earlier)
+            first_hits.append(float(ids[:1] != [] and ids[0] in label.ids))
+            reciprocal_ranks.append(reciprocal_rank(ids, label.ids))
+        return Quality(len(first_hits), mean(first_hits), mean(reciprocal_ranks))
 
     def _rank(self, label: Label, memory: Memory) -> list[str]:
         features = memory.features(count_features(label.text, label.marks, self.search.analyzer))

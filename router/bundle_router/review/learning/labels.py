@@ -122,16 +122,21 @@ def label_steps(
     """
     counts: Counter[str] = Counter()
     by_run: defaultdict[str, list[LabelledStep]] = defaultdict(list)
+    claimed = 0
     for step in past:
         labelled = _label_step(step, catalogs.get(step.catalog_revision), current, counts)
         if labelled is not None:
             by_run[step.run_id].append(labelled)
+            claimed += len(labelled.needed)
+
     runs = sorted(by_run.values(), key=lambda steps: (steps[0].past.time, steps[0].past.run_id))
-    kept = [step for steps in runs for step in _within_quotas(steps)][-MAX_STEPS:]
-    kinds = Counter(step.needed[id_] for step in kept for id_ in step.counted)
-    claimed = sum(len(step.needed) for steps in runs for step in steps)
+    within_quotas = [step for steps in runs for step in _within_quotas(steps)]
+    newest = within_quotas[-MAX_STEPS:]
+    kinds: Counter[Kind] = Counter()
+    for label in newest:
+        kinds.update(label.needed[id_] for id_ in label.counted)
     return Labelled(
-        tuple(kept),
+        tuple(newest),
         tuple((kind, kinds[kind]) for kind in KINDS),
         counts["obsolete"],
         counts["unrankable"],

@@ -17,7 +17,7 @@ Rules:
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -127,31 +127,39 @@ def propose(
 def _propose_routes(
     past: Sequence[PastStep], current: Catalog, after: int
 ) -> Iterator[RouteProposal]:
-    answered: defaultdict[Address, list[PastStep]] = defaultdict(list)
     calls = any(step.called for step in past)
-    for step in past:
-        if (
-            step.picks
-            and not step.degraded
-            and not step.step.parent_run_id
-            and step.step.policy is None
-        ):
-            answered[step.address].append(step)
-    for address, steps in sorted(answered.items()):
-        if any(is_glob(name) or not name.isprintable() for name in address):
-            continue
+    for address, steps in _answered_steps(past):
         counted = _cap_steps(steps)
         totals = Counter(frozenset(step.picks or ()) for step in counted)
         best, same = min(totals.items(), key=lambda item: (-item[1], sorted(item[0])))
-        settled = [step for step in steps if frozenset(step.picks or ()) == best]
-        runs = len({step.run_id for step in settled})
+        agreeing = [step for step in steps if frozenset(step.picks or ()) == best]
+        runs = len({step.run_id for step in agreeing})
         if same < after or runs < MIN_RUNS or same < SAME * len(counted):
             continue
-        bundles = _row(settled, current)
-        used = sum(any(id_ in best for id_, _ in step.called) for step in settled)
-        if bundles and (used >= USED * len(settled) or not calls):
-            cost = round(sum(step.cost_usd for step in settled), 6)
-            yield RouteProposal(address, bundles, len(steps), len(settled), runs, used, cost)
+
+        bundles = _row(agreeing, current)
+        uses = sum(_calls_any_of(step, best) for step in agreeing)
+        if bundles and (uses >= USED * len(agreeing) or not calls):
+            cost = round(sum(step.cost_usd for step in agreeing), 6)
+            yield RouteProposal(address, bundles, len(steps), len(agreeing), runs, uses, cost)
+
+
+def _answered_steps(past: Sequence[PastStep]) -> Iterator[tuple[Address, list[PastStep]]]:
+    """Yield each address that a route could name, with the steps of it that a model answered
+    unrestricted.
+    """
+    answered: defaultdict[Address, list[PastStep]] = defaultdict(list)
+    for step in past:
+        restricted = step.step.parent_run_id or step.step.policy is not None
+        if step.picks and not step.degraded and not restricted:
+            answered[step.address].append(step)
+    for address, steps in sorted(answered.items()):
+        if all(name.isprintable() and not is_glob(name) for name in address):
+            yield address, steps
+
+
+def _calls_any_of(step: PastStep, ids: Collection[str]) -> bool:
+    return any(id_ in ids for id_, _ in step.called)
 
 
 def _cap_steps(steps: Iterable[PastStep]) -> list[PastStep]:
@@ -174,16 +182,17 @@ def _row(settled: Sequence[PastStep], current: Catalog) -> tuple[str, ...]:
     route: Route | None = plan.route
     if route is not None and route.ask is None:
         return ()
-    order, _ = min(
-        Counter(step.picks or () for step in settled).items(), key=lambda item: (-item[1], item[0])
-    )
-    ids = (*(route.bundles if route is not None else ()), *order)
-    named = [(id_, current.bundle(id_)) for id_ in ids]
-    if any(
-        bundle is None or not plan.verdicts.of(id_, last.facts).permitted for id_, bundle in named
-    ):
-        return ()
-    return tuple(dict.fromkeys(bundle.id for _, bundle in named if bundle is not None))
+
+    answers = Counter(step.picks or () for step in settled)
+    order, _ = min(answers.items(), key=lambda item: (-item[1], item[0]))
+    mapped = route.bundles if route is not None else ()
+    ids = []
+    for id_ in (*mapped, *order):
+        bundle = current.bundle(id_)
+        if bundle is None or not plan.verdicts.of(id_, last.facts).permitted:
+            return ()
+        ids.append(bundle.id)
+    return tuple(dict.fromkeys(ids))
 
 
 # --- examples -------------------------------------------------------------------------------------

@@ -162,16 +162,15 @@ def _spoken_labels(
 ) -> dict[str, tuple[frozenset[str], frozenset[str]]]:
     votes: dict[str, dict[str, bool]] = {}
     for correction in corrections:
-        row = votes.setdefault(correction.decision_id, {})
-        row.update(dict.fromkeys(correction.needed, True))
-        row.update(dict.fromkeys(correction.not_needed, False))
-    return {
-        id_: (
-            frozenset(b for b, yes in row.items() if yes),
-            frozenset(b for b, yes in row.items() if not yes),
-        )
-        for id_, row in votes.items()
-    }
+        ballot = votes.setdefault(correction.decision_id, {})
+        ballot.update(dict.fromkeys(correction.needed, True))
+        ballot.update(dict.fromkeys(correction.not_needed, False))
+
+    labels = {}
+    for decision_id, ballot in votes.items():
+        needed = frozenset(bundle for bundle, vote in ballot.items() if vote)
+        labels[decision_id] = (needed, frozenset(ballot.keys() - needed))
+    return labels
 
 
 def _close(entry: _Open, needed: frozenset[str], not_needed: frozenset[str]) -> PastStep:

@@ -144,19 +144,14 @@ def _with_memories(
     """Return the values with the fitted memories; too few labels keep the present one, contrary
     ones remove it.
     """
+    values = now
     if bundles is not None and bundles.enough:
-        memory = bundles.memory
-        now = replace(
-            now, memory=memory, known=known_of(memory, current) if memory is not None else ()
-        )
+        known = () if bundles.memory is None else known_of(bundles.memory, current)
+        values = replace(values, memory=bundles.memory, known=known)
     if tools is not None and tools.enough:
-        memory = tools.memory
-        now = replace(
-            now,
-            tools=memory,
-            known_tools=known_tools_of(memory, current) if memory is not None else (),
-        )
-    return now
+        known_tools = () if tools.memory is None else known_tools_of(tools.memory, current)
+        values = replace(values, tools=tools.memory, known_tools=known_tools)
+    return values
 
 
 def _embeddings_json(fitted: EmbeddingFit | None) -> dict[str, Any] | None:

@@ -61,9 +61,12 @@ def _free_name(row: RouteProposal, names: set[str]) -> str:
 
 
 def _bundles(proposals: Proposals, catalog: Catalog) -> Iterator[str]:
-    ids = sorted(
-        {row.bundle for row in proposals.examples} | {row.bundle for row in proposals.trims}
-    )
+    trimmed = {row.bundle: row for row in proposals.trims}
+    examples: dict[str, list[ExampleProposal]] = {}
+    for row in proposals.examples:
+        examples.setdefault(row.bundle, []).append(row)
+
+    ids = sorted({*examples, *trimmed})
     if ids:
         yield (
             "\n# --- bundles.toml: change these keys of the bundles' entries and leave the others"
@@ -71,10 +74,9 @@ def _bundles(proposals: Proposals, catalog: Catalog) -> Iterator[str]:
         )
     for id_ in ids:
         yield f"\n[bundles.{toml_string(id_)}]"
-        yield from _example_lines([row for row in proposals.examples if row.bundle == id_], catalog)
-        for trim in proposals.trims:
-            if trim.bundle == id_:
-                yield from _trim_lines(trim, catalog)
+        yield from _example_lines(examples.get(id_, []), catalog)
+        if id_ in trimmed:
+            yield from _trim_lines(trimmed[id_], catalog)
 
 
 def _example_lines(examples: Sequence[ExampleProposal], catalog: Catalog) -> Iterator[str]:

@@ -10,6 +10,7 @@ from typing import Any, Final
 from bundle_router.core.catalog import Bundle
 from bundle_router.core.config.entries import WrittenEntry
 from bundle_router.core.values.patterns import is_glob, matches
+from bundle_router.core.values.words import Effect
 from bundle_router.review.lint.findings import LintFinding, Subject
 
 LIKENESS: Final = 0.8
@@ -94,14 +95,15 @@ def disabled_server(subject: Subject) -> Iterator[LintFinding]:
 
 
 def disabled_part(subject: Subject) -> Iterator[LintFinding]:
+    hint = "take it out, or deny its tools"
     for entry, bundle in subject.bundles():
-        for index, id_ in enumerate(entry.value.bundles if bundle.enabled else ()):
+        if not bundle.enabled:
+            continue
+        for index, id_ in enumerate(entry.value.bundles):
             part = subject.catalog.bundle(id_)
             if part is not None and not part.enabled:
                 message = f"bundle {id_!r} is disabled, and its tools come along here all the same"
-                yield LintFinding(
-                    entry, message, "take it out, or deny its tools", ("bundles", index)
-                )
+                yield LintFinding(entry, message, hint, ("bundles", index))
 
 
 def excluded_tool(subject: Subject) -> Iterator[LintFinding]:
@@ -116,8 +118,10 @@ def excluded_tool(subject: Subject) -> Iterator[LintFinding]:
 def over_budget(subject: Subject) -> Iterator[LintFinding]:
     cards = subject.catalog.cards
     for entry, bundle in subject.bundles():
+        if bundle.max_tokens is None:
+            continue
         tokens = sum(cards[tool].tokens for tool in bundle.tools if tool in cards)
-        if bundle.max_tokens is not None and tokens > bundle.max_tokens:
+        if tokens > bundle.max_tokens:
             message = (
                 f"its tools' definitions take {tokens:,} tokens, more than {bundle.max_tokens:,}"
             )
@@ -203,22 +207,24 @@ def effects_differ(subject: Subject) -> Iterator[LintFinding]:
     listed_in = {
         bundle.id: _own_tools(entry.value.tools, bundle) for entry, bundle in subject.bundles()
     }
-    listed: dict[str, list[Bundle]] = {}
+    holders: dict[str, list[Bundle]] = {}
     for bundle in subject.catalog.bundles.values():
         for tool in listed_in[bundle.id]:
-            listed.setdefault(tool, []).append(bundle)
+            holders.setdefault(tool, []).append(bundle)
+
     for entry, bundle in subject.bundles():
-        if bundle.patterns:
+        tools = listed_in[bundle.id]
+        if bundle.patterns or not tools:
             continue  # unknown tools may have any effect
-        for effect in entry.value.effects if listed_in[bundle.id] else ():
-            lacking = [
-                next((o for o in listed[t] if effect not in o.effects), None)
-                for t in listed_in[bundle.id]
-            ]
-            if None not in lacking and (other := lacking[0]) is not None:
-                tool = listed_in[bundle.id][0]
-                yield _at_the_newer(subject, entry, effect, tool, other.id)
+        for effect in entry.value.effects:
+            lacking = [_first_without(effect, holders[tool]) for tool in tools]
+            if lacking[0] is not None and None not in lacking:
+                yield _at_the_newer(subject, entry, effect, tools[0], lacking[0].id)
                 break
+
+
+def _first_without(effect: Effect, bundles: Sequence[Bundle]) -> Bundle | None:
+    return next((bundle for bundle in bundles if effect not in bundle.effects), None)
 
 
 def _at_the_newer(
@@ -245,9 +251,11 @@ def _own_tools(refs: list[str], bundle: Bundle) -> list[str]:
 
 def always_effects(subject: Subject) -> Iterator[LintFinding]:
     for entry, bundle in subject.bundles():
-        strong = [effect for effect in bundle.effects if effect in ("exec", "write")]
-        if bundle.always and bundle.enabled and strong:
-            message = f"every step gets a bundle that can {' and '.join(strong)}"
+        if not bundle.always or not bundle.enabled:
+            continue
+        effects = [effect for effect in bundle.effects if effect in ("exec", "write")]
+        if effects:
+            message = f"every step gets a bundle that can {' and '.join(effects)}"
             yield LintFinding(entry, message, "route it to the steps that need it", ("always",))
 
 

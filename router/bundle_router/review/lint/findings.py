@@ -61,9 +61,7 @@ class Subject:
         if not bundle.enabled:
             return f"bundle {bundle.id!r} is disabled"
         servers = [self.catalog.servers[name] for name in bundle.servers]
-        if servers and not any(server.enabled for server in servers):
-            return (
-                f"bundle {bundle.id!r} has only tools of server {servers[0].name!r}, which is"
-                " disabled"
-            )
-        return ""
+        if not servers or any(server.enabled for server in servers):
+            return ""
+        name = servers[0].name
+        return f"bundle {bundle.id!r} has only tools of server {name!r}, which is disabled"

@@ -5,7 +5,7 @@ servers.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final
 
@@ -50,13 +50,17 @@ def denied_route(subject: Subject) -> Iterator[LintFinding]:
 
 
 def disabled_in_route(subject: Subject) -> Iterator[LintFinding]:
+    hint = "enable it, or take it out"
     for entry in subject.resolved.written.routes:
         for key in ("bundles", "ask"):
-            for index, id_ in enumerate(getattr(entry.value, key) or []):
+            ids = getattr(entry.value, key) or []
+            for index, id_ in enumerate(ids):
                 bundle = subject.catalog.bundle(id_)
-                why = subject.is_off(bundle) if bundle is not None else ""
-                if why:
-                    yield LintFinding(entry, why, "enable it, or take it out", (key, index))
+                if bundle is None:
+                    continue
+                reason = subject.is_off(bundle)
+                if reason:
+                    yield LintFinding(entry, reason, hint, (key, index))
 
 
 # --- policies -------------------------------------------------------------------------------------
@@ -82,41 +86,44 @@ def unrouted_name(subject: Subject) -> Iterator[LintFinding]:
     """
     suggester = subject.resolved.report.suggester
     for position, part in enumerate(PARTS):
-        routes = [route.patterns[position] for route in subject.catalog.routes]
-        if not all(routes):
+        columns = [route.patterns[position] for route in subject.catalog.routes]
+        if not all(columns):
             continue  # a route without the part covers every name
-        routed = {name for names in routes for name in names}
-        globs = [name for name in routed if is_glob(name)]
+        routed = {name for names in columns for name in names}
         for entry in subject.resolved.written.policies:
             for index, name in enumerate(entry.value.patterns[position]):
-                if not is_glob(name) and name not in routed and first_match(globs, name) is None:
-                    hint = suggester.did_you_mean(name, routed)
-                    if hint:
-                        message = f"no route has the {part.name} {name!r}"
-                        yield LintFinding(entry, message, hint, (part.name, index))
+                hint = "" if _is_routed(name, routed) else suggester.did_you_mean(name, routed)
+                if hint:
+                    message = f"no route has the {part.name} {name!r}"
+                    yield LintFinding(entry, message, hint, (part.name, index))
+
+
+def _is_routed(name: str, routed: Collection[str]) -> bool:
+    """Return whether a name of a policy is a glob, or covered by what routes name."""
+    if is_glob(name) or name in routed:
+        return True
+    globs = [pattern for pattern in routed if is_glob(pattern)]
+    return first_match(globs, name) is not None
 
 
 def unmatched_pattern(subject: Subject) -> Iterator[LintFinding]:
     catalog = subject.catalog
-    tools = {
-        *catalog.cards,
-        *(tool for bundle in catalog.bundles.values() for tool in bundle.tools),
-    }
+    tools = {*catalog.cards}
+    for bundle in catalog.bundles.values():
+        tools.update(bundle.tools)
     open_ended = any(bundle.patterns for bundle in catalog.bundles.values())
+
     for entry in subject.resolved.written.policies:
         for key in ("allow", "deny"):
             for index, pattern in enumerate(getattr(entry.value, key) or []):
                 targets = Targets.parse([pattern])
+                if targets.tools and open_ended:
+                    continue  # it may match a tool that no list names
                 names = catalog.bundles if targets.bundles else tools
                 (glob,) = targets.bundles or targets.tools
-                if (
-                    is_glob(glob)
-                    and not any(matches(glob, name) for name in names)
-                    and not (targets.tools and open_ended)
-                ):
-                    yield LintFinding(
-                        entry, f"{pattern!r} matches nothing", "check its spelling", (key, index)
-                    )
+                if is_glob(glob) and not any(matches(glob, name) for name in names):
+                    message = f"{pattern!r} matches nothing"
+                    yield LintFinding(entry, message, "check its spelling", (key, index))
 
 
 def allow_everything(subject: Subject) -> Iterator[LintFinding]:
@@ -137,22 +144,18 @@ def exec_everywhere(subject: Subject) -> Iterator[LintFinding]:
         if "exec" in bundle.effects and bundle.enabled
     ]
     everywhere = [bundle for bundle in execs if subject.reach.permitted_to_strangers(bundle)]
+    hint = "name the roles that need it, or deny it to the others"
     for entry, policy in zip(
         subject.resolved.written.policies, subject.catalog.policies, strict=True
     ):
-        if policy.is_open and policy.allow is not None:
-            allowed = Targets.parse(policy.allow)
-            hit = [
-                b.id for b in everywhere if allowed.bundle(b.id) or any(map(allowed.tool, b.tools))
-            ]
-            if hit:
-                message = f"every role may run programs through {hit[0]!r}"
-                yield LintFinding(
-                    entry,
-                    message,
-                    "name the roles that need it, or deny it to the others",
-                    ("allow",),
-                )
+        if policy.allow is None or not policy.is_open:
+            continue
+        allowed = Targets.parse(policy.allow)
+        for bundle in everywhere:
+            if allowed.bundle(bundle.id) or any(map(allowed.tool, bundle.tools)):
+                message = f"every role may run programs through {bundle.id!r}"
+                yield LintFinding(entry, message, hint, ("allow",))
+                break
 
 
 def denied_elsewhere(subject: Subject) -> Iterator[LintFinding]:
@@ -183,16 +186,21 @@ def _ways_round(catalog: Catalog) -> Iterator[tuple[int, int, Bundle, str, Bundl
     for bundle in catalog.bundles.values():
         for tool in bundle.tools:
             holders.setdefault(tool, []).append(bundle)
+
+    for number, index, bundle in _denied_bundles(catalog):
+        for tool in bundle.tools:
+            for other in holders[tool]:
+                if other is not bundle:
+                    yield number, index, bundle, tool, other
+
+
+def _denied_bundles(catalog: Catalog) -> Iterator[tuple[int, int, Bundle]]:
+    """Yield (policy, index of its denial, bundle that the denial covers)."""
     for number, policy in enumerate(catalog.policies):
         for index, pattern in enumerate(policy.deny):
             for glob in Targets.parse([pattern]).bundles:
                 for bundle in _covered_bundles(catalog, glob):
-                    for tool in bundle.tools:
-                        yield from (
-                            (number, index, bundle, tool, other)
-                            for other in holders[tool]
-                            if other is not bundle
-                        )
+                    yield number, index, bundle
 
 
 def _covered_bundles(catalog: Catalog, glob: str) -> Iterable[Bundle]:
@@ -299,24 +307,20 @@ def dead_reuse(subject: Subject) -> Iterator[LintFinding]:
     """Yield rows of `reuse` under which, by the bundles' declarations, no result can ever be
     reused.
     """
+    message = "no bundle says of any of these tools that it only reads, so nothing is used again"
+    hint = "remove it, or give the tools that only read a bundle of their own"
     for name, entry in subject.resolved.written.servers.items():
         holders = [bundle for bundle in subject.catalog.bundles.values() if name in bundle.servers]
+        if any(bundle.patterns and "read" in bundle.effects for bundle in holders):
+            continue  # a tool that no list names may be one that only reads
         tools = {tool for bundle in holders for tool in bundle.tools if tool.startswith(f"{name}.")}
-        unknown = any(bundle.patterns and "read" in bundle.effects for bundle in holders)
+        readers = [tool for tool in tools if is_read_only(subject.catalog, tool)]
         for index, row in enumerate(entry.value.reuse):
-            covered = (
-                t
-                for t in tools
-                if any(matches(pattern, t.partition(".")[2]) for pattern in row.tools)
-            )
-            if (
-                row.ttl_s
-                and not unknown
-                and not any(is_read_only(subject.catalog, tool) for tool in covered)
-            ):
-                message = (
-                    "no bundle says of any of these tools that it only reads, so nothing is used"
-                    " again"
-                )
-                hint = "remove it, or give the tools that only read a bundle of their own"
+            if row.ttl_s and not _covers_any(row.tools, readers):
                 yield LintFinding(entry, message, hint, ("reuse", index))
+
+
+def _covers_any(patterns: Sequence[str], tools: Sequence[str]) -> bool:
+    """Return whether one of the patterns matches one of the tools' names on their server."""
+    names = [tool.partition(".")[2] for tool in tools]
+    return any(matches(pattern, name) for pattern in patterns for name in names)

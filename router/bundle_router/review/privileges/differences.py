@@ -15,7 +15,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Final
@@ -144,15 +144,28 @@ def _order(row: PrivilegeRow) -> tuple[object, ...]:
 # --- addresses ------------------------------------------------------------------------------------
 
 
+def _way_in(granted: GrantedTools, bundle: Bundle) -> tuple[object, ...]:
+    """Return all that decides how a bundle comes in by a route, and as what it is denied."""
+    parts = constituents(granted.catalog, bundle)
+    settings = granted.catalog.settings
+    return (
+        [part.aliases for part in parts],
+        [part.tools for part in parts],
+        settings.fallback,
+        settings.activation.sticky,
+        bundle.id in granted.brought_somewhere,
+    )
+
+
 def _name_groups(part: PartClasses) -> list[NameGroup]:
     """Return the classes of one part, those together that the same rows cover."""
     groups: dict[Masks, NameGroup] = {}
-    for one, masks in zip(part.classes, part.masks, strict=True):
-        known = groups.get(masks)
-        if known is None:
-            groups[masks] = NameGroup((one.label,), one.example, masks)
+    for name_class, masks in zip(part.classes, part.masks, strict=True):
+        group = groups.get(masks)
+        if group is None:
+            groups[masks] = NameGroup((name_class.label,), name_class.example, masks)
         else:
-            groups[masks] = replace(known, labels=(*known.labels, one.label))
+            groups[masks] = replace(group, labels=(*group.labels, name_class.label))
     if len(groups) == 1:
         return [replace(next(iter(groups.values())), labels=(ANY,))]
     return list(groups.values())
@@ -244,40 +257,30 @@ class _Comparison:
         different tools.
         """
         key = (old.policies, new.policies)
-        found = self._met.get(key)
-        if found is None:
-            tools = [
-                (old.tools(old_bundle), new.tools(new_bundle))
-                for old_bundle, new_bundle in self._pairs
-            ]
-            permitted = frozenset(number for number, (had, has) in enumerate(tools) if had or has)
-            found = self._met[key] = (
-                permitted,
-                frozenset(n for n in permitted if tools[n][0] != tools[n][1]),
-            )
-        return found
+        numbers = self._met.get(key)
+        if numbers is not None:
+            return numbers
+
+        permitted = set()
+        different = set()
+        for number, (old_bundle, new_bundle) in enumerate(self._pairs):
+            old_tools = old.tools(old_bundle)
+            new_tools = new.tools(new_bundle)
+            if old_tools or new_tools:
+                permitted.add(number)
+            if old_tools != new_tools:
+                different.add(number)
+        numbers = self._met[key] = (frozenset(permitted), frozenset(different))
+        return numbers
 
     def _is_stable(self, number: int) -> bool:
         """Return whether a bundle is the same on both sides, and comes in the same way by the same
         route.
         """
         old_bundle, new_bundle = self._pairs[number]
-        old = self._old
-        new = self._new
-        settings = old.catalog.settings
-        others = new.catalog.settings
-        return (
-            old_bundle is not None
-            and new_bundle is not None
-            and old_bundle == new_bundle
-            and [part.aliases for part in constituents(old.catalog, old_bundle)]
-            == [part.aliases for part in constituents(new.catalog, new_bundle)]
-            and [part.tools for part in constituents(old.catalog, old_bundle)]
-            == [part.tools for part in constituents(new.catalog, new_bundle)]
-            and (settings.fallback, settings.activation.sticky)
-            == (others.fallback, others.activation.sticky)
-            and (old_bundle.id in old.brought_somewhere) == (new_bundle.id in new.brought_somewhere)
-        )
+        if old_bundle is None or old_bundle != new_bundle:
+            return False
+        return _way_in(self._old, old_bundle) == _way_in(self._new, old_bundle)
 
     def _side(self, granted: GrantedTools, route: int, policies: int, address: Address) -> _Side:
         return _Side(
@@ -312,9 +315,11 @@ class _Comparison:
     def _other_rows(self, old: _BundleSide, new: _BundleSide) -> Iterator[PrivilegeRow]:
         if old.bundle is None or new.bundle is None:
             return
-        kept = old.tools & new.tools
-        if kept and old.reach != new.reach and REACH_RANK[old.reach] == REACH_RANK[new.reach]:
-            yield self._row("neutral", "comes in", kept, new.bundle, old, new)
+        tools = old.tools & new.tools
+        differs = old.reach != new.reach
+        equal_rank = REACH_RANK[old.reach] == REACH_RANK[new.reach]
+        if tools and differs and equal_rank:
+            yield self._row("neutral", "comes in", tools, new.bundle, old, new)
 
     def _row(
         self,
@@ -352,35 +357,34 @@ class _Comparison:
     ) -> Iterator[ConfigEdit]:
         """Yield the edits that concern a bundle at an address."""
         sides = (old.side, new.side)
-        bundles = [one.bundle for one in (old, new) if one.bundle is not None]
+        bundles = [end.bundle for end in (old, new) if end.bundle is not None]
         for id_ in dict.fromkeys(bundle.id for bundle in bundles):
-            yield from (
-                edit for edit in (self._edited.get(("bundle", id_)), self._carried.get(id_)) if edit
-            )
+            yield from self._edits_of("bundle", [id_])
+            if id_ in self._carried:
+                yield self._carried[id_]
+
         if aspect == "may call":
-            names = dict.fromkeys(name for side in sides for name in _covering_rows(side))
-            yield from (
-                edit for name in names if (edit := self._edited.get(("policy", name))) is not None
-            )
-            servers = dict.fromkeys(name for bundle in bundles for name in bundle.servers)
-            yield from (
-                edit for name in servers if (edit := self._edited.get(("server", name))) is not None
-            )
-        if aspect in ("may call", "comes in"):
-            routes = dict.fromkeys(
+            policies = [name for side in sides for name in _covering_rows(side)]
+            yield from self._edits_of("policy", policies)
+            servers = [name for bundle in bundles for name in bundle.servers]
+            yield from self._edits_of("server", servers)
+
+        comes_in = aspect == "comes in"
+        if comes_in or (aspect == "may call" and len(bundles) < 2):
+            routes = [
                 side.granted.catalog.routes[side.route].name for side in sides if side.route >= 0
-            )
-            if aspect == "comes in" or len(bundles) < 2:
-                yield from (
-                    edit
-                    for name in routes
-                    if (edit := self._edited.get(("route", name))) is not None
-                )
-        if aspect == "comes in":
-            wanted = ("fallback.order", "fallback.default", "activation.sticky")
-            yield from (
-                edit for name in wanted if (edit := self._edited.get(("setting", name))) is not None
-            )
+            ]
+            yield from self._edits_of("route", routes)
+        if comes_in:
+            settings = ("fallback.order", "fallback.default", "activation.sticky")
+            yield from self._edits_of("setting", settings)
+
+    def _edits_of(self, table: str, names: Iterable[str]) -> Iterator[ConfigEdit]:
+        """Yield the edits of a table's rows, each once."""
+        for name in dict.fromkeys(names):
+            edit = self._edited.get((table, name))
+            if edit is not None:
+                yield edit
 
 
 def _same_route(old: _Side, new: _Side) -> bool:
@@ -406,15 +410,12 @@ def _side_words(aspect: Aspect, one: _BundleSide, tools: frozenset[str]) -> str:
     if bundle is None:
         return ""
     if aspect == "requires":
-        needs = [
-            *(f"env {name}" for name in bundle.requires_env),
-            *(f"binary {n}" for n in bundle.requires_binary),
-        ]
-        return ", ".join(needs) or "nothing"
+        variables = [f"env {name}" for name in bundle.requires_env]
+        binaries = [f"binary {name}" for name in bundle.requires_binary]
+        return ", ".join([*variables, *binaries]) or "nothing"
     if aspect == "can be denied as":
-        return ", ".join(
-            sorted({name for tool in tools for name in one.side.granted.handles(bundle, tool)})
-        )
+        handles = {name for tool in tools for name in one.side.granted.handles(bundle, tool)}
+        return ", ".join(sorted(handles))
     return one.reach if tools & one.tools else ""
 
 

@@ -18,6 +18,7 @@ from bundle_router.core.exposure.placing import mode_of
 from bundle_router.core.values import BinaryRule
 from bundle_router.core.values.canonical import encode
 from bundle_router.core.values.patterns import first_cover
+from bundle_router.core.values.words import Mode
 from bundle_router.review.config_edits import ConfigEdit, setting_leaves
 from bundle_router.review.privileges.privilege_rows import Kind, PrivilegeRow
 
@@ -213,23 +214,37 @@ def _local(old: Catalog, new: Catalog, by_place: _Places) -> Iterator[PrivilegeR
 def _bundle(
     old: Catalog, new: Catalog, old_bundle: Bundle, new_bundle: Bundle, edits: _Edits
 ) -> Iterator[PrivilegeRow]:
+    path = f'bundles."{old_bundle.id}"'
     for name, wider in _BUNDLE.items():
-        path = f'bundles."{old_bundle.id}".{name}'
-        yield from _compare(
-            path, getattr(old_bundle, name), getattr(new_bundle, name), wider, edits, new_bundle
-        )
-    shown = {
-        tool: (mode_of(old, old_bundle, tool), mode_of(new, new_bundle, tool))
-        for tool in old_bundle.tools
-        if tool in new_bundle.tools
-    }
-    for before, after in sorted({pair for pair in shown.values() if pair[0] != pair[1]}):
-        tools = tuple(tool for tool, pair in shown.items() if pair == (before, after))
+        before = getattr(old_bundle, name)
+        after = getattr(new_bundle, name)
+        yield from _compare(f"{path}.{name}", before, after, wider, edits, new_bundle)
+
+    yield from _mode_rows(old, new, old_bundle, new_bundle, edits)
+
+    old_text = _skill(old, old_bundle)
+    new_text = _skill(new, new_bundle)
+    if old_text != new_text and old_bundle.skill == new_bundle.skill:
+        yield from _compare(f"{path}.skill text", old_text, new_text, "neutral", edits, new_bundle)
+
+
+def _mode_rows(
+    old: Catalog, new: Catalog, old_bundle: Bundle, new_bundle: Bundle, edits: _Edits
+) -> Iterator[PrivilegeRow]:
+    """Yield a row for each pair of modes from one of which to the other tools have changed."""
+    tools_by_change: dict[tuple[Mode, Mode], list[str]] = {}
+    for tool in old_bundle.tools:
+        if tool not in new_bundle.tools:
+            continue
+        change = (mode_of(old, old_bundle, tool), mode_of(new, new_bundle, tool))
+        if change[0] != change[1]:
+            tools_by_change.setdefault(change, []).append(tool)
+    for (before, after), tools in sorted(tools_by_change.items()):
         yield PrivilegeRow(
             "neutral",
             "shown",
             old_bundle.id,
-            tools,
+            tuple(tools),
             before,
             after,
             new_bundle.effects,
@@ -237,18 +252,6 @@ def _bundle(
             (after,),
             (),
             edits,
-        )
-    before_text, after_text = (
-        _skill(catalog, bundle) for catalog, bundle in ((old, old_bundle), (new, new_bundle))
-    )
-    if before_text != after_text and old_bundle.skill == new_bundle.skill:
-        yield from _compare(
-            f'bundles."{old_bundle.id}".skill text',
-            before_text,
-            after_text,
-            "neutral",
-            edits,
-            new_bundle,
         )
 
 
@@ -336,14 +339,18 @@ def _ways(before: Any, after: Any, wider: Wider) -> Iterator[_Way]:
 def _sets(before: tuple[str, ...], after: tuple[str, ...], gaining: Kind) -> Iterator[_Way]:
     """Yield the gained and the lost items; `gaining` is the kind of a gain."""
     losing: Kind = "narrowing" if gaining == "widening" else "widening"
-    gained = tuple(item for item in after if first_cover(before, item) is None)
-    lost = tuple(item for item in before if first_cover(after, item) is None)
-    if gained:
-        yield gaining, "", gained
-    if lost:
-        yield losing, lost, ""
-    if not gained and not lost:
+    gains = _uncovered(after, before)
+    losses = _uncovered(before, after)
+    if gains:
+        yield gaining, "", gains
+    if losses:
+        yield losing, losses, ""
+    if not gains and not losses:
         yield "neutral", before, after
+
+
+def _uncovered(items: tuple[str, ...], patterns: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(item for item in items if first_cover(patterns, item) is None)
 
 
 def _items(value: Any) -> tuple[str, ...]:

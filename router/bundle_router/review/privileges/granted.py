@@ -69,15 +69,16 @@ class GrantedTools:
     def _brought_by_address(self, route: Route | None, bundle: Bundle) -> Reach:
         """Return how the address itself brings the bundle in."""
         names = {bundle.id, *bundle.aliases}
-        if bundle.always or (route is not None and not names.isdisjoint(route.bundles)):
+        if bundle.always:
+            return "given"
+        if route is not None and not names.isdisjoint(route.bundles):
             return "given"
         if route is not None and route.ask is None:
             return "permitted"
+
         fallback = self.catalog.settings.fallback
-        is_asked = bundle.selectable and (
-            route is None or route.ask is None or first_match(route.ask, bundle.id)
-        )
-        if is_asked and fallback.order != ("default",):
+        is_asked = route is None or route.ask is None or first_match(route.ask, bundle.id)
+        if bundle.selectable and is_asked and fallback.order != ("default",):
             return "picked"
         if "default" in fallback.order and not names.isdisjoint(fallback.default):
             return "picked"
@@ -145,12 +146,16 @@ def _told_apart(catalogs: Iterable[Catalog], server: str) -> Iterable[str]:
         for bundle in catalog.bundles.values():
             yield from (tool for tool in bundle.tools if tool.partition(".")[0] == server)
         for row in catalog.policies:
-            for pattern in (*(row.allow or ()), *row.deny):
+            patterns = (*(row.allow or ()), *row.deny)
+            for pattern in patterns:
                 if pattern.startswith("tool:"):
                     yield pattern.removeprefix("tool:")
-        known = catalog.servers.get(server)
-        if known is not None:
-            yield from (f"{server}.{name}" for name in (*(known.include or ()), *known.exclude))
+        declared = catalog.servers.get(server)
+        if declared is None:
+            continue
+        names = (*(declared.include or ()), *declared.exclude)
+        for name in names:
+            yield f"{server}.{name}"
 
 
 def with_examples(catalog: Catalog, examples: Iterable[str]) -> Catalog:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -96,34 +96,46 @@ class PrivilegeRow:
 
 def sentence(row: PrivilegeRow) -> str:
     """Return the row as a sentence for people, without its addresses and edits."""
+    change = _change_words(row)
+    if not row.note or row.aspect == "holds everywhere":
+        return change
+    return f"{change} ({row.note})"
+
+
+def _change_words(row: PrivilegeRow) -> str:
     tools = ", ".join(row.tools)
-    is_narrowing = row.kind == "narrowing"
     match row.aspect:
         case "may call":
-            how = REACH_WORDS.get(row.before if is_narrowing else row.after, "")
-            words = f"before, it {how}" if is_narrowing else f"{how}; shown {', '.join(row.shown)}"
-            change_words = (
-                f"may {'no longer ' if is_narrowing else ''}call {tools} of {row.subject} ({words})"
-            )
+            return _call_words(row, tools)
         case "comes in":
-            change_words = (
-                f"{row.subject} {REACH_WORDS[row.after]}; before, it {REACH_WORDS[row.before]}"
-            )
+            return f"{row.subject} {REACH_WORDS[row.after]}; before, it {REACH_WORDS[row.before]}"
         case "requires":
-            change_words = f"{row.subject} requires {row.after}; before, {row.before}"
+            return f"{row.subject} requires {row.after}; before, {row.before}"
         case "can be denied as":
-            change_words = (
-                f"{row.subject} can be denied by a step as {row.after}; before, as {row.before}"
-            )
+            return f"{row.subject} can be denied by a step as {row.after}; before, as {row.before}"
         case "shown":
-            change_words = f"{tools} of {row.subject}: shown {row.after}; before, {row.before}"
-        case _:
-            both = f"{row.before} → {row.after}" if row.before and row.after else ""
-            change = both or row.after or f"no longer {row.before}"
-            change_words = f"{row.subject}: {f'{row.note}: {tools}' if tools else change}"
-    if not row.note or row.aspect == "holds everywhere":
-        return change_words
-    return f"{change_words} ({row.note})"
+            return f"{tools} of {row.subject}: shown {row.after}; before, {row.before}"
+    if tools:
+        return f"{row.subject}: {row.note}: {tools}"
+    if row.before and row.after:
+        return f"{row.subject}: {row.before} → {row.after}"
+    return f"{row.subject}: {row.after or f'no longer {row.before}'}"
+
+
+def _call_words(row: PrivilegeRow, tools: str) -> str:
+    if row.kind == "narrowing":
+        reach = REACH_WORDS.get(row.before, "")
+        return f"may no longer call {tools} of {row.subject} (before, it {reach})"
+    reach = REACH_WORDS.get(row.after, "")
+    return f"may call {tools} of {row.subject} ({reach}; shown {', '.join(row.shown)})"
+
+
+def _covers(address: Addresses, labels: Sequence[str]) -> bool:
+    """Return whether the addresses include the one of these labels of workflow, role and step."""
+    return all(
+        names == (ANY,) or label in names
+        for label, names in zip(labels, address.parts, strict=True)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,14 +172,9 @@ class PrivilegeDiff:
         labels = [
             label_of(word, classes) for word, classes in zip(address, self.classes, strict=True)
         ]
-
-        def has(addresses: Addresses) -> bool:
-            return all(
-                known == (ANY,) or label in known
-                for label, known in zip(labels, addresses.parts, strict=True)
-            )
-
-        return tuple(row for row in self.rows if any(map(has, row.addresses)))
+        return tuple(
+            row for row in self.rows if any(_covers(address, labels) for address in row.addresses)
+        )
 
     @property
     def widens(self) -> bool:

@@ -74,13 +74,9 @@ def is_name(text: str) -> bool:
     """Return whether the text can be a public name: ASCII, no keyword, no name that models or
     annotations use.
     """
-    if (
-        not text.isascii()
-        or not text.isidentifier()
-        or text.startswith("_")
-        or text in _IN_USE
-        or len(text) > LONGEST
-    ):
+    if not text.isascii() or not text.isidentifier():
+        return False
+    if text.startswith("_") or text in _IN_USE or len(text) > LONGEST:
         return False
     try:
         ast.parse(f"{text} = 0")

@@ -52,21 +52,20 @@ def drifted_wrappers(source: str, cards: Mapping[str, Card]) -> tuple[str, ...]:
 
     Raises ValueError if the text is no vendored module.
     """
+    drifted = []
+    for tool, sha256 in _pins_of(source).items():
+        if tool not in cards or cards[tool].sha256 != sha256:
+            drifted.append(tool)
+    return tuple(sorted(drifted))
+
+
+def _pins_of(source: str) -> dict[str, str]:
+    """Return the digest by which each wrapped tool was pinned."""
     for node in ast.parse(source).body:
-        if (
-            isinstance(node, ast.AnnAssign)
-            and isinstance(node.target, ast.Name)
-            and node.target.id == "PINS"
-            and node.value
-        ):
-            made = dict(str(pin).split(" ", 1) for pin in ast.literal_eval(node.value))
-            return tuple(
-                sorted(
-                    tool
-                    for tool, sha256 in made.items()
-                    if tool not in cards or cards[tool].sha256 != sha256
-                )
-            )
+        if not isinstance(node, ast.AnnAssign) or node.value is None:
+            continue
+        if isinstance(node.target, ast.Name) and node.target.id == "PINS":
+            return dict(str(pin).split(" ", 1) for pin in ast.literal_eval(node.value))
     raise ValueError("holds no PINS: this is no vendored module")
 
 

@@ -81,21 +81,16 @@ class Types:
         names = Names()
         for key, inner in (schema.get("properties") or {}).items():
             name = names.claim(key)
-            text = inner.get("description") if isinstance(inner, dict) else None
-            made.fields.append(
-                ModelField(
-                    name=name,
-                    alias=None if name == key else key,
-                    type=self.name_type(
-                        f"{wish}{pascal(key)}",
-                        self.of(f"{wish}{pascal(key)}", inner, root, refs, ()),
-                    ),
-                    required=key in required,
-                    description=" ".join(text.split())[:_TEXT_CHARS]
-                    if isinstance(text, str)
-                    else "",
-                )
+            type_wish = f"{wish}{pascal(key)}"
+            field_type = self.of(type_wish, inner, root, refs, ())
+            field = ModelField(
+                name=name,
+                alias=None if name == key else key,
+                type=self.name_type(type_wish, field_type),
+                required=key in required,
+                description=_description(inner),
             )
+            made.fields.append(field)
 
     def of(
         self,
@@ -199,3 +194,8 @@ class Types:
         name = self.names.claim(wish)
         self.aliases.append((name, type_))
         return name
+
+
+def _description(schema: object) -> str:
+    text = schema.get("description") if isinstance(schema, dict) else None
+    return " ".join(text.split())[:_TEXT_CHARS] if isinstance(text, str) else ""
