@@ -173,9 +173,11 @@ def row_lines(row: PrivilegeRow, places: Places) -> Iterator[tuple[str, str, int
     """Yield the lines of a row: the text before each, its own text, and the indent of its
     continuation.
     """
-    signs = " ".join(EFFECT_SIGNS[effect] for effect in row.effects if effect in EFFECT_SIGNS)
-    marked = signs and row.kind != "neutral" and row.aspect in ("may call", "comes in", "requires")
-    yield f"{_SIGNS[row.kind]} ", sentence(row) + (f"  {signs}" if marked else ""), 4
+    text = sentence(row)
+    if row.kind != "neutral" and row.aspect in ("may call", "comes in", "requires"):
+        signs = [EFFECT_SIGNS[effect] for effect in row.effects if effect in EFFECT_SIGNS]
+        text = f"{text}  {' '.join(signs)}".rstrip()
+    yield f"{_SIGNS[row.kind]} ", text, 4
     for address in row.addresses:
         yield "    at ", address_words(address), 7
     if row.edits:

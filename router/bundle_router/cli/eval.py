@@ -7,10 +7,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from bundle_router.cli.local import local_servers
 from bundle_router.cli.output import counted, print_json, progress, say, table
@@ -119,28 +119,40 @@ def run(arguments: argparse.Namespace) -> int:
         return compare_models(arguments, sets, catalog, memories)
     if arguments.max_cost is not None:
         raise RequestError("--max-cost needs a model to ask", advice="name one with --model")
+
     files = [load_file(path) for path in arguments.files if path.suffix != LABELLED]
-    results = [
-        (file, number, case, run_case(case, catalog))
-        for file in files
-        for number, case in enumerate(read_cases(file))
-    ]
-    failed = [(file, number, wrong) for file, number, _, wrong in results if wrong]
+    results = [result for file in files for result in _run_file(file, catalog)]
+    failed = [result for result in results if result.mismatches]
     measured = _measure_all(sets, catalog, memories, shares) if sets else []
     if arguments.json:
-        cases = [_row(file, case, wrong) for file, _, case, wrong in results]
-        print_json(
-            {"cases": cases, "failed": len(failed), "sets": [_set_json(*one) for one in measured]}
-        )
+        cases = [_row(result.file, result.case, result.mismatches) for result in results]
+        figures = [_set_json(*measures) for measures in measured]
+        print_json({"cases": cases, "failed": len(failed), "sets": figures})
         return 1 if failed else 0
-    for file, number, wrong in failed:
-        for mismatch in wrong:
-            say(f"{file.display_path}:{line_of(file, number, mismatch.step - 1)}: {mismatch}")
+
+    for result in failed:
+        for mismatch in result.mismatches:
+            line = line_of(result.file, result.number, mismatch.step - 1)
+            say(f"{result.file.display_path}:{line}: {mismatch}")
     if files:
         say(f"{len(results) - len(failed)} passed, {len(failed)} failed")
-    for one in measured:
-        _show_set(*one)
+    for measures in measured:
+        _show_set(*measures)
     return 1 if failed else 0
+
+
+class _CaseResult(NamedTuple):
+    """What one case of a file came to: `number` is its place there, from 0."""
+
+    file: ConfigFile
+    number: int
+    case: Case
+    mismatches: tuple[Mismatch, ...]
+
+
+def _run_file(file: ConfigFile, catalog: Catalog) -> Iterator[_CaseResult]:
+    for number, case in enumerate(read_cases(file)):
+        yield _CaseResult(file, number, case, run_case(case, catalog))
 
 
 def _row(file: ConfigFile, case: Case, wrong: tuple[Mismatch, ...]) -> dict[str, object]:

@@ -5,7 +5,7 @@ decision.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 
 from bundle_router.cli.local import local_servers
@@ -24,7 +24,7 @@ from bundle_router.core.catalog.step_address import address_of
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.values import Step
 from bundle_router.errors import RequestError
-from bundle_router.review.explanation import Explanation, explain
+from bundle_router.review.explanation import Chain, Explanation, explain
 from bundle_router.review.sentences import selection_lines
 
 
@@ -97,28 +97,24 @@ def _explain_recorded(arguments: argparse.Namespace) -> tuple[Step, Explanation]
 
 def _decision(decisions: Iterable[DecisionRecord], arguments: argparse.Namespace) -> DecisionRecord:
     """Return the decision with the given number, else the last at the named step, else the last."""
-    run_id = arguments.run
     seq = arguments.seq
-    named = {name: value for name in ADDRESS if (value := getattr(arguments, name)) is not None}
+    values = {name: getattr(arguments, name) for name in ADDRESS}
+    address = {name: value for name, value in values.items() if value is not None}
     all_decisions = list(decisions)
     for record in reversed(all_decisions):
-        if seq in (None, record.decision.seq) and all(
-            getattr(record.step, name) == value for name, value in named.items()
-        ):
+        if seq in (None, record.decision.seq) and _is_at(record.step, address):
             return record
-    place = " ".join(
-        [
-            *([str(seq)] if seq is not None else []),
-            *(f"at {name} {v!r}" for name, v in named.items()),
-        ]
-    )
-    have = (
-        ", ".join(f"{record.decision.seq} ({record.step.step})" for record in all_decisions[:50])
-        or "none"
-    )
-    raise RequestError(
-        f"run {run_id!r} has no decision {place}".rstrip(), advice=f"its decisions: {have}"
-    )
+
+    parts = [f"at {name} {value!r}" for name, value in address.items()]
+    if seq is not None:
+        parts.insert(0, str(seq))
+    sentence = f"run {arguments.run!r} has no decision {' '.join(parts)}".rstrip()
+    present = [f"{record.decision.seq} ({record.step.step})" for record in all_decisions[:50]]
+    raise RequestError(sentence, advice=f"its decisions: {', '.join(present) or 'none'}")
+
+
+def _is_at(step: Step, address: Mapping[str, str]) -> bool:
+    return all(getattr(step, name) == value for name, value in address.items())
 
 
 def _show(step: Step, explanation: Explanation) -> None:
@@ -126,21 +122,23 @@ def _show(step: Step, explanation: Explanation) -> None:
     heading(f"{explanation.target} at {address_of(step)}: {result}")
     route = f"route {explanation.route!r}" if explanation.route else "no route"
     degraded = " (degraded)" if explanation.degraded else ""
-    unheard = explanation.asks and explanation.search is None and explanation.model is None
-    say(
-        f"{route}, source {explanation.source}{degraded}"
-        + (", search or a model would be asked" if unheard else "")
-    )
-    if not unheard:
+    source = f"{route}, source {explanation.source}{degraded}"
+    if explanation.asks and explanation.search is None and explanation.model is None:
+        say(f"{source}, search or a model would be asked")
+    else:
+        say(source)
         say_whole("", explanation.justification, under=2)
+
     for line in selection_lines(explanation.search, explanation.model):
         say(line)
     for chain in explanation.chains:
-        say()
-        name = f"{chain.tool} in {chain.bundle}" if chain.tool else chain.bundle
-        verdict = f"shown as {chain.reason}" if chain.shown else f"{chain.code}: {chain.detail}"
-        heading(f"{name}: {verdict}")
-        table(
-            ("refusal", "applies", "detail"),
-            [(c.code, "no" if c.passed else "yes", c.detail) for c in chain.checks],
-        )
+        _show_chain(chain)
+
+
+def _show_chain(chain: Chain) -> None:
+    say()
+    name = f"{chain.tool} in {chain.bundle}" if chain.tool else chain.bundle
+    verdict = f"shown as {chain.reason}" if chain.shown else f"{chain.code}: {chain.detail}"
+    heading(f"{name}: {verdict}")
+    rows = [(check.code, "no" if check.passed else "yes", check.detail) for check in chain.checks]
+    table(("refusal", "applies", "detail"), rows)

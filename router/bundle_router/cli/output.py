@@ -73,6 +73,16 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: st
     if not sys.stdout.isatty():
         _plain_table(heads, right, cells, title)
         return
+
+    indexes = [index for index in range(len(heads)) if any(row[index] for row in cells)]
+    if not indexes:
+        indexes = list(range(len(heads)))
+    texts = [[heads[index], *(row[index] for row in cells)] for index in indexes]
+    widths = _widths(texts, console().width)
+    if not widths:
+        _paragraphs(heads, cells, indexes)
+        return
+
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -84,24 +94,23 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: st
         pad_edge=False,
         padding=(0, 1, 0, 0),
     )
-    filled = [i for i in range(len(heads)) if any(row[i] for row in cells)] or list(
-        range(len(heads))
-    )
-    out = console()
-    widths = _widths([[heads[i], *(row[i] for row in cells)] for i in filled], out.width)
-    if not widths:
-        for row in cells:
-            heading(row[filled[0]])
-            say_whole(
-                "  ", " · ".join(f"{heads[i]}: {row[i]}" for i in filled[1:] if row[i]), under=2
-            )
-        return
-    for i, width in zip(filled, widths, strict=True):
-        justify: Literal["right", "left"] = "right" if right[i] else "left"
-        made.add_column(Text(heads[i], style="bold"), justify=justify, overflow="fold", width=width)
+    for index, width in zip(indexes, widths, strict=True):
+        justify: Literal["right", "left"] = "right" if right[index] else "left"
+        head = Text(heads[index], style="bold")
+        made.add_column(head, justify=justify, overflow="fold", width=width)
     for row in cells:
-        made.add_row(*(Text(row[i], _color_of(row[i])) for i in filled))
-    out.print(made)
+        made.add_row(*(Text(row[index], _color_of(row[index])) for index in indexes))
+    console().print(made)
+
+
+def _paragraphs(
+    heads: Sequence[str], cells: Sequence[Sequence[str]], indexes: Sequence[int]
+) -> None:
+    first, *others = indexes
+    for row in cells:
+        heading(row[first])
+        parts = [f"{heads[index]}: {row[index]}" for index in others if row[index]]
+        say_whole("  ", " · ".join(parts), under=2)
 
 
 def _color_of(word: str) -> str:
@@ -114,17 +123,23 @@ def _widths(columns: Sequence[Sequence[str]], width: int) -> list[int]:
     """Return each column's share of a terminal's width: its longest word, and of the rest as much
     as it needs; empty if there is too little room.
     """
-    full = [max(map(len, column)) for column in columns]
-    have = [
-        max((len(word) for cell in column for word in cell.split()), default=1)
-        for column in columns
-    ]
-    room = width - GAP * len(columns) - sum(have)
-    while room > 0 and (short := [i for i in range(len(columns)) if have[i] < full[i]]):
-        for i in short[:room]:
-            have[i] += 1
+    wanted = [max(map(len, column)) for column in columns]
+    widths = [_longest_word(column) for column in columns]
+    room = width - GAP * len(columns) - sum(widths)
+    if room < 0:
+        return []
+
+    short = [index for index in range(len(columns)) if widths[index] < wanted[index]]
+    while room > 0 and short:
+        for index in short[:room]:
+            widths[index] += 1
         room -= len(short[:room])
-    return have if room >= 0 else []
+        short = [index for index in short if widths[index] < wanted[index]]
+    return widths
+
+
+def _longest_word(column: Sequence[str]) -> int:
+    return max((len(word) for cell in column for word in cell.split()), default=1)
 
 
 _GOOD = frozenset(("ok", "yes", "mapping", "mapped", "identical"))
@@ -145,15 +160,15 @@ _BAD = frozenset(
 def _plain_table(
     heads: Sequence[str], right: Sequence[bool], cells: Sequence[Sequence[str]], title: str
 ) -> None:
-    widths = [max(len(row[i]) for row in (heads, *cells)) for i in range(len(heads))]
+    rows = (heads, *cells)
+    widths = [max(len(row[index]) for row in rows) for index in range(len(heads))]
     if title:
         sys.stdout.write(title + "\n")
-    for row in (heads, *cells):
-        line = "  ".join(
-            cell.rjust(width) if is_right else cell.ljust(width)
-            for cell, width, is_right in zip(row, widths, right, strict=True)
-        )
-        sys.stdout.write(line.rstrip() + "\n")
+    for row in rows:
+        aligned = []
+        for cell, width, is_right in zip(row, widths, right, strict=True):
+            aligned.append(cell.rjust(width) if is_right else cell.ljust(width))
+        sys.stdout.write("  ".join(aligned).rstrip() + "\n")
 
 
 def counted(number: int, noun: str) -> str:

@@ -91,13 +91,15 @@ def _unasked(catalog: Catalog, decision: Decision) -> list[str]:
 
     A decision contacts no server.
     """
-    left_out = {row.tool for row in decision.left_out}
-    known = {card.server for card in catalog.cards.values()}
-    bundles = [catalog.bundles[choice.id] for choice in decision.bundles]
-    targets = {
-        target for bundle in bundles for target in (*bundle.tools, *bundle.patterns)
-    } - left_out
-    return sorted({target.partition(".")[0] for target in targets} - known)
+    targets: set[str] = set()
+    for choice in decision.bundles:
+        bundle = catalog.bundles[choice.id]
+        targets.update(bundle.tools)
+        targets.update(bundle.patterns)
+    targets -= {row.tool for row in decision.left_out if row.tool is not None}
+
+    servers = {target.partition(".")[0] for target in targets}
+    return sorted(servers - {card.server for card in catalog.cards.values()})
 
 
 def wants_warm_up(router: Router, step: Step) -> bool:

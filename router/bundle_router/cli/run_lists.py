@@ -82,28 +82,30 @@ def add_facets(parser: argparse.ArgumentParser, *, sorting: bool = False) -> Non
 
 def query_of(arguments: argparse.Namespace) -> RunQuery:
     """Return the query of the options. Raises RequestError for an invalid time."""
-    facets: list[tuple[Facet, str]] = [
-        (facet, value) for facet in _LISTED for value in getattr(arguments, facet)
-    ]
-    facets += [
-        ("mark", mark)
-        for mark in MARKS
-        if mark in arguments.mark or getattr(arguments, mark, False) is True
-    ]
-    sort = (getattr(arguments, "sort", None) or "started").removeprefix(_DESCENDING)
-    reversed_ = (getattr(arguments, "sort", None) or "").startswith(_DESCENDING)
     limit = getattr(arguments, "limit", None)
     if limit is not None and limit < 1:
         raise RequestError("--limit must be at least 1")
+
+    order = getattr(arguments, "sort", None) or "started"
+    sort = order.removeprefix(_DESCENDING)
     return RunQuery(
-        facets=tuple(facets),
+        facets=tuple(_facets_of(arguments)),
         text=arguments.search,
         since=_time(arguments.since),
         until=_time(arguments.until, whole_day=True),
         sort=cast(Sort, sort),
-        ascending=(sort == "run") != reversed_,
+        ascending=(sort == "run") != order.startswith(_DESCENDING),
         limit=RunQuery().limit if limit is None else min(limit, 2**31),
     )
+
+
+def _facets_of(arguments: argparse.Namespace) -> Iterator[tuple[Facet, str]]:
+    for facet in _LISTED:
+        for value in getattr(arguments, facet):
+            yield facet, value
+    for mark in MARKS:
+        if mark in arguments.mark or getattr(arguments, mark, False) is True:
+            yield "mark", mark
 
 
 def _time(text: str | None, *, whole_day: bool = False) -> str:

@@ -83,16 +83,13 @@ def _permitted_bundles(catalog: Catalog, step: Step) -> frozenset[str]:
     """
     from bundle_router.core.decide.plans import plan_for
 
+    capabilities: set[str] = set()
+    for bundle in catalog.bundles.values():
+        capabilities.update(f"env:{name}" for name in bundle.requires_env)
+        capabilities.update(f"binary:{name}" for name in bundle.requires_binary)
+    facts = Facts(capabilities=frozenset(capabilities))
+
     verdicts = plan_for(catalog, step, ()).verdicts
-    names = frozenset(
-        {f"env:{name}" for bundle in catalog.bundles.values() for name in bundle.requires_env}
-        | {
-            f"binary:{name}"
-            for bundle in catalog.bundles.values()
-            for name in bundle.requires_binary
-        }
-    )
-    facts = Facts(capabilities=names)
     return frozenset(id_ for id_ in catalog.bundles if verdicts.of(id_, facts).permitted)
 
 

@@ -106,11 +106,16 @@ def _asked_rows(record: DecisionRecord) -> Iterator[tuple[str, str]]:
 
 
 def _show_call(record: CallFinished, finished: dict[str, int], started: CallStarted | None) -> None:
-    source = record.cached_from
-    again = f", the result of {finished.get(source, source)} again" if source else ""
-    flags = record.shaped.flags if record.shaped is not None else ()
-    noticed = "".join(f" ({flag.replace('_', ' ')})" for flag in flags)
-    arguments = record.arguments or (started.arguments if started is not None else "")
+    again = ""
+    if record.cached_from:
+        source = finished.get(record.cached_from, record.cached_from)
+        again = f", the result of {source} again"
+    noticed = ""
+    if record.shaped is not None:
+        noticed = "".join(f" ({flag.replace('_', ' ')})" for flag in record.shaped.flags)
+    arguments = record.arguments
+    if not arguments and started is not None:
+        arguments = started.arguments
     _show_ended(record, f"call {record.name}", arguments, noticed, again)
 
 

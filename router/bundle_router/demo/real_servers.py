@@ -103,14 +103,13 @@ def _npm(name: str, trust: Trust, calls: Calls, *args: str) -> DemoServer | Miss
 
 def _pypi(name: str, calls: Calls, *args: str) -> DemoServer | MissingServer:
     program = f"mcp-server-{name}"
-    places = [
-        *(folder / "venv" / "bin" / program for folder in _folders()),
-        Path(sys.prefix, "bin", program),
-    ]
-    found = next((str(place) for place in places if place.is_file()), None) or shutil.which(program)
-    if found is None:
+    folders = [folder / "venv" / "bin" for folder in _folders()]
+    places = [folder / program for folder in (*folders, Path(sys.prefix, "bin"))]
+    installed = [str(place) for place in places if place.is_file()]
+    command = installed[0] if installed else shutil.which(program)
+    if command is None:
         return MissingServer(name, f"PyPI {program}", "it is not installed")
-    return DemoServer(name, f"PyPI {program}", found, args, "untrusted", calls)
+    return DemoServer(name, f"PyPI {program}", command, args, "untrusted", calls)
 
 
 def _browser(scratch: Path) -> DemoServer | MissingServer:
@@ -170,22 +169,20 @@ def write_config(folder: Path, servers: Sequence[DemoServer]) -> None:
     """Write a config folder with these servers: the trusted ones in one bundle, the untrusted in
     another.
     """
+    bundles = {}
+    for id_, trust in (("demo.direct", "trusted"), ("demo.strangers", "untrusted")):
+        members = [server for server in servers if server.trust == trust]
+        if members:
+            bundles[id_] = _bundle_text(id_, members)
+    files = {
+        "servers.toml": "\n".join(_server_text(server) for server in servers),
+        "bundles.toml": "\n".join(bundles.values()),
+        "routes.toml": f'[[routes]]\nname = "demo"\nbundles = {json.dumps([*bundles])}\n',
+        "policy.toml": '[[policies]]\nname = "demo"\nallow = ["bundle:demo.*"]\n',
+    }
     folder.mkdir(parents=True)
-    (folder / "servers.toml").write_text(
-        "\n".join(_server_text(server) for server in servers), encoding="utf-8"
-    )
-    bundles = [
-        _bundle_text(id_, [server for server in servers if server.trust == trust])
-        for id_, trust in (("demo.direct", "trusted"), ("demo.strangers", "untrusted"))
-        if any(server.trust == trust for server in servers)
-    ]
-    (folder / "bundles.toml").write_text("\n".join(bundles), encoding="utf-8")
-    ids = json.dumps([text.split('"')[1] for text in bundles])
-    (folder / "routes.toml").write_text(
-        f'[[routes]]\nname = "demo"\nbundles = {ids}\n', encoding="utf-8"
-    )
-    policy = '[[policies]]\nname = "demo"\nallow = ["bundle:demo.*"]\n'
-    (folder / "policy.toml").write_text(policy, encoding="utf-8")
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
 
 
 def _server_text(server: DemoServer) -> str:

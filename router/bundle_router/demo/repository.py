@@ -66,22 +66,25 @@ def copy_of(folder: Path, into: Path) -> Repository | None:
     A repository without a small image gets a chart, in the copy.
     """
     top = _git(folder, "rev-parse", "--show-toplevel")
-    if (
-        top is None
-        or _git(folder, "clone", "--quiet", "--depth", "50", f"file://{top.strip()}", str(into))
-        is None
-    ):
+    if top is None:
         return None
+    origin = top.strip()
+    clone = _git(folder, "clone", "--quiet", "--depth", "50", f"file://{origin}", str(into))
+    if clone is None:
+        return None
+
     tracked = (_git(into, "ls-files", "-z") or "").split("\0")
-    images = (name for name in tracked if name.lower().endswith(IMAGE_SUFFIXES))
-    files = ((name, into / name) for name in images if not (into / name).is_symlink())
-    image = next(
-        (name for name, path in files if path.is_file() and path.stat().st_size < 2**20), None
-    )
+    image = next((name for name in tracked if _is_small_image(into / name)), None)
     if image is None:
         image = "bundle-router-chart.png"
         (into / image).write_bytes(_CHART)
-    return Repository(into, image, origin=top.strip())
+    return Repository(into, image, origin=origin)
+
+
+def _is_small_image(path: Path) -> bool:
+    if not path.name.lower().endswith(IMAGE_SUFFIXES) or path.is_symlink():
+        return False
+    return path.is_file() and path.stat().st_size < 2**20
 
 
 def make(root: Path) -> Repository:

@@ -138,18 +138,18 @@ def _unknown_names(ctx: RunContext[Any]) -> list[str]:
     A Temporal activity does not get the history, so there such names are not recorded as gaps.
     """
     try:
-        last = ctx.messages[-1] if ctx.messages else None
+        messages = ctx.messages
     except UserError:
         return []
-    parts = last.parts if isinstance(last, ModelRequest) else ()
-    returned = [
-        part for part in parts if isinstance(part, ToolReturnPart) and part.retry is not None
-    ]
-    return [
-        part.tool_name
-        for part in returned
-        if part.retry is not None and part.retry.cause == "unknown_tool"
-    ]
+    if not messages or not isinstance(messages[-1], ModelRequest):
+        return []
+    names = []
+    for part in messages[-1].parts:
+        if not isinstance(part, ToolReturnPart) or part.retry is None:
+            continue
+        if part.retry.cause == "unknown_tool":
+            names.append(part.tool_name)
+    return names
 
 
 def _definition(row: Mapping[str, Any], *, later: bool = False) -> ToolDefinition:

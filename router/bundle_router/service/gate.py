@@ -63,16 +63,25 @@ class Admission:
 
 def judge(raw_path: bytes, headers: Headers, by: Admission) -> Caller | Refusal:
     """Return the caller of a request, or the refusal."""
-    stranger = _refuse_stranger(headers, by.names)
-    if stranger is not None:
-        return stranger
+    refusal = _refuse_stranger(headers, by.names)
+    if refusal is not None:
+        return refusal
     caller = _caller(headers, by.keys, destination_of(raw_path))
-    if caller is None and by.browsers is not None and not raw_path.startswith(PROGRAMS):
+    if caller is not None:
+        return caller
+
+    is_open = raw_path in by.open_to_all
+    if by.browsers is not None and not raw_path.startswith(PROGRAMS):
         caller = by.browsers(headers)
-        wants_a_page = any(b"text/html" in value for value in values_of(headers, b"accept"))
-        if caller is None and raw_path not in by.open_to_all and wants_a_page:
+        if caller is None and not is_open and _wants_a_page(headers):
             return _led_to_sign_in(raw_path)
-    return caller or (NOBODY if raw_path in by.open_to_all else UNAUTHORIZED)
+    if caller is not None:
+        return caller
+    return NOBODY if is_open else UNAUTHORIZED
+
+
+def _wants_a_page(headers: Headers) -> bool:
+    return any(b"text/html" in value for value in values_of(headers, b"accept"))
 
 
 def is_misplaced(raw_path: bytes) -> bool:
@@ -136,25 +145,19 @@ def _refuse_stranger(headers: Headers, names: OwnNames) -> Refusal | None:
     """Return the refusal of a request to another address, or from a page of another origin; else
     None.
     """
-    hosts, origins, sites = (
-        values_of(headers, name) for name in (b"host", b"origin", b"sec-fetch-site")
-    )
+    hosts = values_of(headers, b"host")
     if len(hosts) != 1 or hosts[0] not in names.hosts:
         return Refusal(421, "wrong_host", f"The header Host must be {names.words}.", advice=_NAME)
-    if len(origins) > 1 or any(origin not in names.origins for origin in origins):
-        return Refusal(
-            403,
-            "wrong_origin",
-            "The header Origin names another site than this service.",
-            advice=_OWN,
-        )
+
+    origins = values_of(headers, b"origin")
+    if len(origins) > 1 or not names.origins.issuperset(origins):
+        sentence = "The header Origin names another site than this service."
+        return Refusal(403, "wrong_origin", sentence, advice=_OWN)
+
+    sites = values_of(headers, b"sec-fetch-site")
     if any(site not in _OWN_SITE for site in sites):
-        return Refusal(
-            403,
-            "wrong_origin",
-            "A page of another site sent this request (Sec-Fetch-Site).",
-            advice=_OWN,
-        )
+        sentence = "A page of another site sent this request (Sec-Fetch-Site)."
+        return Refusal(403, "wrong_origin", sentence, advice=_OWN)
     return None
 
 

@@ -158,12 +158,15 @@ class Keys:
         """Return the present caller of a token that is no run's, by its SHA-256; None if it is
         unknown or expired.
         """
-        listed = [token for token in self.named if hmac.compare_digest(digest, token.digest)]
+        # Each is compared, so that the time tells nothing of which one it is.
+        matches = [token for token in self.named if hmac.compare_digest(digest, token.digest)]
         if hmac.compare_digest(digest, self._digest):
             return Caller()
-        if listed and (listed[0].expires is None or time.time() < listed[0].expires):
-            return listed[0].caller
-        return None
+        if not matches:
+            return None
+        expires = matches[0].expires
+        is_present = expires is None or time.time() < expires
+        return matches[0].caller if is_present else None
 
 
 def run_tag(decision_id: str) -> bytes:

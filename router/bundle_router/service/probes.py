@@ -44,14 +44,13 @@ def probe_routes(
     async def readyz(request: Request) -> Response:
         away = agents()
         trouble = await _store_trouble(router)
-        body: dict[str, Any] = {"ready": not (away or trouble)}
+        is_ready = not away and not trouble
+        body: dict[str, Any] = {"ready": is_ready}
         if request.scope["user"] is not NOBODY:
-            body |= {
-                "store": trouble or "ok",
-                "mcp": away or "ok",
-                **_about(router, watch.problems),
-            }
-        return JSONResponse(body, 200 if body["ready"] else 503)
+            body["store"] = trouble or "ok"
+            body["mcp"] = away or "ok"
+            body.update(_about(router, watch.problems))
+        return JSONResponse(body, 200 if is_ready else 503)
 
     async def series(request: Request) -> Response:
         caller: Caller = request.scope["user"]

@@ -39,12 +39,11 @@ def local_cards(
     from bundle_router.adapters.local import cards_of, shipped_cards, tools_of
 
     expect("local", local, (Mapping, type(None)), "local={'tickets': [get_ticket]}")
-    for name in local or ():
+    passed: dict[str, Sequence[LocalTool]] = {}
+    for name, declared in (local or {}).items():
         expect("the name of a local server", name, str, "local={'tickets': [get_ticket]}")
-    passed: dict[str, Sequence[LocalTool]] = {
-        name: tools_of(name, declared.tools if isinstance(declared, LocalServer) else declared)
-        for name, declared in (local or {}).items()
-    }
+        tools = declared.tools if isinstance(declared, LocalServer) else declared
+        passed[name] = tools_of(name, tools)
     shipped = {name: card for name, card in shipped_cards().items() if card.server not in passed}
     return passed, {**shipped, **cards_of(passed)}
 
@@ -251,15 +250,15 @@ def with_skills(config: str | Path | None, catalog: Catalog) -> Catalog:
     """Return the catalog with the skills that its bundles name; the same object where they name
     none.
     """
-    paths = sorted(
-        {bundle.skill for bundle in catalog.bundles.values() if bundle.skill is not None}
-    )
+    paths = {bundle.skill for bundle in catalog.bundles.values() if bundle.skill is not None}
     if not paths:
         return catalog
     from bundle_router.adapters.config_files import read_content
     from bundle_router.core.exposure.skills import MAX_BYTES, parse_skill
 
-    texts = {path: read_content(config, path, MAX_BYTES) for path in paths}
-    return replace(
-        catalog, skills={p: parse_skill(p, text) for p, text in texts.items() if text is not None}
-    )
+    skills = {}
+    for path in sorted(paths):
+        text = read_content(config, path, MAX_BYTES)
+        if text is not None:
+            skills[path] = parse_skill(path, text)
+    return replace(catalog, skills=skills)

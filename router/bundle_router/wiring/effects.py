@@ -19,13 +19,14 @@ def open_redactor(catalog: Catalog) -> Redactor:
     """
     from bundle_router.adapters.redaction import SecretRedactor
 
-    names = {name for server in catalog.servers.values() for name in server.env_names}
-    names |= {*catalog.settings.log.redact_env} | catalog.settings.model.env_names
-    if catalog.settings.search.embeddings is not None:
-        names |= catalog.settings.search.embeddings.env_names
-    return SecretRedactor(
-        env_values={name: os.environ[name] for name in sorted(names) if os.environ.get(name)}
-    )
+    settings = catalog.settings
+    names = {*settings.log.redact_env, *settings.model.env_names}
+    for server in catalog.servers.values():
+        names.update(server.env_names)
+    if settings.search.embeddings is not None:
+        names.update(settings.search.embeddings.env_names)
+    values = {name: os.environ.get(name, "") for name in sorted(names)}
+    return SecretRedactor(env_values={name: value for name, value in values.items() if value})
 
 
 def open_results(catalog: Catalog, clock: Clock) -> ResultReuse | None:

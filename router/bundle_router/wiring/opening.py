@@ -274,16 +274,13 @@ def _protected_places(catalog: Catalog, opening: Opening) -> list[str]:
     # behind, unredacted artifacts among it, is not for them to read, nor are the tokens of tool
     # servers. What stdio servers run is run outside.
     content = project_folder(opening.config) / "bundles"
-    skills = sorted(
-        {content / bundle.skill for bundle in catalog.bundles.values() if bundle.skill is not None}
-    )
-    words = [
-        word for server in catalog.servers.values() for word in (server.command or "", *server.args)
-    ]
-    programs = [
-        opening.workspace / word
-        for word in words
-        if os.path.isfile(opening.workspace / word)  # noqa: PTH113  # any text is no error
-    ]
-    places = (opening.config or "config", content / "pins", *skills, *programs)
-    return [str(Path(place).resolve()) for place in places]
+    places: list[str | Path] = [opening.config or "config", content / "pins"]
+    for bundle in catalog.bundles.values():
+        if bundle.skill is not None:
+            places.append(content / bundle.skill)
+    for server in catalog.servers.values():
+        for word in (server.command or "", *server.args):
+            program = opening.workspace / word
+            if os.path.isfile(program):  # noqa: PTH113  # any text is no error
+                places.append(program)
+    return list(dict.fromkeys(str(Path(place).resolve()) for place in places))

@@ -267,20 +267,13 @@ class ConfigEditor:
 
         `changes()` also has those that a failing disk or a crash interrupted.
         """
-        read = self._read()
-
-        def changed_files(change: ConfigChange) -> bool:
-            now = [_digest(read.get(file.name)) for file in change.files]
-            return now != [file.before_sha256 for file in change.files]
-
-        return next(
-            (
-                change
-                for change in reversed(self.changes())
-                if change.files and changed_files(change)
-            ),
-            None,
-        )
+        contents = self._read()
+        for change in reversed(self.changes()):
+            before = [file.before_sha256 for file in change.files]
+            now = [_digest(contents.get(file.name)) for file in change.files]
+            if now != before:
+                return change
+        return None
 
     def undo_preview(self) -> Preview | None:
         """Return the effects of `undo`, without a replay; None where there is nothing to undo."""
@@ -396,12 +389,15 @@ class ConfigEditor:
             )
         files = [*declared_files(self._local), *read_config(self.folder)]
         layer: Layer = "shipped" if all(file.layer == "shipped" for file in files) else "project"
-        kept = [file for file in files if file.layer != layer or file.name not in drafts]
+        result = [file for file in files if file.layer != layer or file.name not in drafts]
         for name, text in drafts.items():
-            if text is not None and (text.strip() or (self.folder / name).exists()):
+            if text is None:
+                continue
+            path = self.folder / name
+            if text.strip() or path.exists():
                 data = _normalise_text(text).encode("utf-8", "replace")
-                kept.append(from_bytes(name, str(self.folder / name), data, layer))
-        return kept
+                result.append(from_bytes(name, str(path), data, layer))
+        return result
 
     def _catalog(self, files: Sequence[ConfigFile]) -> tuple[Catalog, Places]:
         """Return the catalog of the files, as a router opens it, and the places of its entries."""
@@ -469,13 +465,15 @@ def _bytes(text: str | None, before: bytes | None) -> bytes | None:
     if text is None:
         return None
     normal = _normalise_text(text).removeprefix("\ufeff")
-    if before is not None and before.endswith(b"\n") and normal and not normal.endswith("\n"):
+    if before is None:
+        return normal.encode("utf-8", "replace")
+
+    if before.endswith(b"\n") and normal and not normal.endswith("\n"):
         normal += "\n"
-    if before is not None and b"\r\n" in before:
+    if b"\r\n" in before:
         normal = normal.replace("\n", "\r\n")
-    return (_BOM if before is not None and before.startswith(_BOM) else b"") + normal.encode(
-        "utf-8", "replace"
-    )
+    mark = _BOM if before.startswith(_BOM) else b""
+    return mark + normal.encode("utf-8", "replace")
 
 
 def open_editor(

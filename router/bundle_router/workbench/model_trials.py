@@ -158,11 +158,16 @@ class ModelTrials:
     def _why_stopped(self, routed: Sequence[Sequence[RoutedRow]], number: int, rows: int) -> str:
         """Return why no further row is routed; empty if one is."""
         assert self.max_cost_usd is not None  # noqa: S101 - asked only where there is a bound
-        for name, kept in zip(self.names, routed[1:], strict=True):
-            if any(row.asked and not (row.cached or row.failure or row.cost_usd) for row in kept):
+        for name, answers in zip(self.names, routed[1:], strict=True):
+            if any(_is_uncounted(answer) for answer in answers):
                 raise _unbounded(name)
-        spent = sum(row.cost_usd for kept in routed for row in kept)
-        dearest = sum(max((row.cost_usd for row in kept), default=0.0) for kept in routed)
+
+        spent = 0.0
+        dearest = 0.0
+        for answers in routed:
+            costs = [answer.cost_usd for answer in answers]
+            spent += sum(costs)
+            dearest += max(costs, default=0.0)
         if 0.0 < self.max_cost_usd >= spent + dearest:
             return ""
         return (
@@ -186,3 +191,8 @@ def _ask_model(order: Sequence[FallbackStage]) -> tuple[FallbackStage, ...]:
         return tuple(order)
     at = order.index("search") + 1 if "search" in order else 0
     return (*order[:at], "model", *order[at:])
+
+
+def _is_uncounted(row: RoutedRow) -> bool:
+    """Return whether a model answered and nobody knows what it cost."""
+    return row.asked and not row.cached and not row.failure and not row.cost_usd

@@ -77,11 +77,8 @@ def remote_servers(catalog: Catalog, names: Sequence[str]) -> list[Server]:
     Raises RequestError.
     """
     if not names:
-        remote = [s for s in catalog.servers.values() if s.traits.is_remote and s.enabled]
-        return [
-            server for server in remote if all(os.environ.get(name) for name in server.env_names)
-        ]
-    found = []
+        return [server for server in catalog.servers.values() if _is_usable(server)]
+    servers = []
     for name in dict.fromkeys(names):
         server = catalog.servers.get(name)
         if server is None:
@@ -92,8 +89,15 @@ def remote_servers(catalog: Catalog, names: Sequence[str]) -> list[Server]:
             raise RequestError(
                 f"{name!r} is local: its tools are the program's own, and are not pinned"
             )
-        found.append(server)
-    return found
+        servers.append(server)
+    return servers
+
+
+def _is_usable(server: Server) -> bool:
+    """Return whether a server is remote, on, and has the values of the variables it names."""
+    if not server.traits.is_remote or not server.enabled:
+        return False
+    return all(os.environ.get(name) for name in server.env_names)
 
 
 def review(
@@ -199,24 +203,21 @@ def _unchecked(reviewed: Review) -> Iterator[str]:
 
 def _warnings(reviewed: Review) -> Iterator[str]:
     """Yield the warnings: once for the server's own instructions, then tool by tool."""
-    of_server = {
-        finding: None
-        for light in reviewed.lights
-        for finding in light.verdict.findings
-        if _is_of_server(finding)
-    }
+    name = reviewed.server.name
+    findings = [finding for light in reviewed.lights for finding in light.verdict.findings]
+    of_server = dict.fromkeys(filter(_is_of_server, findings))
     if of_server:
-        yield f"  WARNING  {reviewed.server.name}: its instructions speak to the model"
-        yield from (_finding(finding) for finding in of_server)
+        yield f"  WARNING  {name}: its instructions speak to the model"
+        yield from map(_finding, of_server)
     for light in reviewed.lights:
-        found = [finding for finding in light.verdict.findings if not _is_of_server(finding)]
-        if found:
-            score = f"{light.verdict.score:g}"
-            yield (
-                f"  WARNING  {reviewed.server.name}.{light.tool}: its text {light.verdict.charge}"
-                f" (score {score})"
-            )
-            yield from (_finding(finding) for finding in found)
+        verdict = light.verdict
+        of_tool = [finding for finding in verdict.findings if not _is_of_server(finding)]
+        if not of_tool:
+            continue
+        yield (
+            f"  WARNING  {name}.{light.tool}: its text {verdict.charge} (score {verdict.score:g})"
+        )
+        yield from map(_finding, of_tool)
 
 
 def _is_of_server(finding: LightFinding) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from functools import cache
 from itertools import pairwise
@@ -137,13 +138,19 @@ def _bound_step(step: Json, policy: Json) -> None:
 def _keep_reachable(schemas: Json) -> Json:
     """Return the schemas without those that nothing refers to."""
     roots = {value.__name__ for value, _ in _VALUES}
-    kept = {name: json.dumps(schema) for name, schema in schemas.items()}
-    while unused := [
-        name for name in kept if name not in roots and f'/{name}"' not in "".join(kept.values())
-    ]:
+    texts = {name: json.dumps(schema) for name, schema in schemas.items()}
+    unused = _unused_names(texts, roots)
+    while unused:
         for name in unused:
-            del kept[name]
-    return {name: schemas[name] for name in sorted(kept)}
+            del texts[name]
+        unused = _unused_names(texts, roots)
+    return {name: schemas[name] for name in sorted(texts)}
+
+
+def _unused_names(texts: Mapping[str, str], roots: Collection[str]) -> list[str]:
+    """Return the schemas that are no root and that no schema's text refers to."""
+    everything = "".join(texts.values())
+    return [name for name in texts if name not in roots and f'/{name}"' not in everything]
 
 
 def _describe(kind: type, properties: Json) -> None:

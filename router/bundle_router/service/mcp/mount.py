@@ -201,9 +201,7 @@ class TokenRuns:
         )
 
     async def _route(self, caller: Caller, run_id: str | None) -> None:
-        if run_id is None or not (
-            self._access.is_open(run_id) or self._find_served.is_used(run_id)
-        ):
+        if run_id is None or not self._is_in_use(run_id):
             self._runs = {
                 other: id_ for other, id_ in self._runs.items() if self._access.is_open(id_)
             }
@@ -214,3 +212,6 @@ class TokenRuns:
             Step(run_id=run_id, principal=caller.principal, fixed_list=True, **place)
         )
         self._runs[caller] = run_id
+
+    def _is_in_use(self, run_id: str) -> bool:
+        return self._access.is_open(run_id) or self._find_served.is_used(run_id)

@@ -380,13 +380,10 @@ def _session_request(headers: Headers, body: bytes) -> tuple[bytes, str] | None:
     twice at a time.
     """
     session = next((value for name, value in headers if name == b"mcp-session-id"), None)
-    message = parse(body.decode("utf-8", "replace")) if session is not None else None
-    if (
-        session is None
-        or not isinstance(message, dict)
-        or "method" not in message
-        or message.get("id") is None
-    ):
+    if session is None:
+        return None
+    message = parse(body.decode("utf-8", "replace"))
+    if not isinstance(message, dict) or "method" not in message or message.get("id") is None:
         return None
     return session, str(message["id"])
 

@@ -297,19 +297,25 @@ async def _shown(
     result: Result, media: Media, max_inline: int, revision: str
 ) -> AsyncIterator[Json]:
     left = MAX_INLINE
-    for stored in [one for one in result.artifacts if one.role != "full_result"][:MAX_BLOCKS]:
-        is_shown = stored.mime_type in IMAGES or (
-            stored.mime_type.startswith("audio/") and revision >= AUDIO_SINCE
-        )
-        inline = is_shown and stored.bytes <= min(left, max_inline)
+    artifacts = [stored for stored in result.artifacts if stored.role != "full_result"]
+    for stored in artifacts[:MAX_BLOCKS]:
+        fits = stored.bytes <= min(left, max_inline)
+        inline = fits and _is_shown(stored.mime_type, revision)
         if not inline and revision < LINKS_SINCE:
             continue
         try:
             block = await media(stored.uri, not inline)
         except RouterError:
             continue  # the text still names it, and reading it gives the error
-        left -= stored.bytes if inline else 0
+        if inline:
+            left -= stored.bytes
         yield block
+
+
+def _is_shown(mime_type: str, revision: str) -> bool:
+    """Return whether clients of a revision of the protocol show media of this type."""
+    is_audio = mime_type.startswith("audio/") and revision >= AUDIO_SINCE
+    return is_audio or mime_type in IMAGES
 
 
 async def resource_of(uri: str, media: Media) -> Json:

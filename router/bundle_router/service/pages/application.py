@@ -187,17 +187,12 @@ class PageAnswers:
         browser that signed in (empty for a caller that sends a token), what the caller may do, and
         why the config's files are not in force.
         """
-        path = request.url.path
-        query = request.url.query
-        as_json = (
-            path
-            + ("index.json" if path.endswith("/") else ".json")
-            + (f"?{query}" if query else "")
-        )
+        as_json = ""
         # A page about an error repeats no address: it may hold a secret in place of an id.
-        has_json = request.method == "GET" and page.status < 400
+        if request.method == "GET" and page.status < 400:
+            as_json = _json_address(request)
         values = {
-            "as_json": as_json if has_json else "",
+            "as_json": as_json,
             "sign_out": "/sign-out" if "cookie" in request.headers else "",
             "config_problems": request.scope.get("config_problems", ()),
             "stale": "",
@@ -375,3 +370,10 @@ def _ids(form: Query, name: str) -> tuple[str, ...]:
             id_ for value in form.get(name, ()) for id_ in value.replace(",", " ").split()
         )
     )[:100]
+
+
+def _json_address(request: Request) -> str:
+    """Return the address at which the page's values are JSON."""
+    path = request.url.path
+    query = f"?{request.url.query}" if request.url.query else ""
+    return f"{path}index.json{query}" if path.endswith("/") else f"{path}.json{query}"

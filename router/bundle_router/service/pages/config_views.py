@@ -15,6 +15,7 @@ from bundle_router.core.values.canonical import digest
 from bundle_router.errors import ConfigError, Problem, RequestError, RouterError
 from bundle_router.review.behaviour import CHANGE_KINDS, Behaviour, edited_words, edits_as_words
 from bundle_router.review.privileges import EFFECT_SIGNS, Kind, PrivilegeDiff, sentence
+from bundle_router.review.privileges.privilege_rows import PrivilegeRow
 from bundle_router.service.pages.queries import Query, first
 from bundle_router.service.pages.rendering import PageContent
 from bundle_router.workbench.config_editing import (
@@ -94,31 +95,32 @@ class ConfigViews:
         saved: str = "",
     ) -> PageContent:
         files = self._editor.files()
-        found = next((one for one in files if one.name == file), None)
-        if found is None:
+        edited = next((candidate for candidate in files if candidate.name == file), None)
+        if edited is None:
             raise RequestError(
                 f"{file[:80]!r} is not a file of a config",
                 advice=f"they are {', '.join(FILE_NAMES)}",
             )
-        shown = found.text if text is None else text
+        draft = edited.text if text is None else text
+        rows = [{"name": row.name, "digest": row.digest, "text": row.text} for row in files]
         facts = {
             "folder": self.where,
-            "files": [{"name": one.name, "digest": one.digest, "text": one.text} for one in files],
+            "files": rows,
             "problems": [problem_json(problem) for problem in problems],
-            "preview": preview.to_json() if preview is not None else None,
+            "preview": None if preview is None else preview.to_json(),
         }
         return self._page(
             "config.html",
             "Config",
             facts,
-            files=[one.name for one in files],
+            files=[row.name for row in files],
             file=file,
-            text=shown,
-            absent=[one.name for one in files if not one.digest],
-            digest=found.digest,
-            shipped=found.shipped,
-            lines=min(40, max(18, shown.count("\n") + 2)),
-            problems=_problem_rows(problems, {self._path(file): shown}),
+            text=draft,
+            absent=[row.name for row in files if not row.digest],
+            digest=edited.digest,
+            shipped=edited.shipped,
+            lines=min(40, max(18, draft.count("\n") + 2)),
+            problems=_problem_rows(problems, {self._path(file): draft}),
             preview=_preview_values(preview),
             refused=refused,
             saved=saved,
@@ -146,11 +148,15 @@ class ConfigViews:
             raise RequestError(
                 f"no folder is called {name[:80]!r} here", advice=_compare_advice(self._others)
             )
-        preview = self._editor.compare(folder) if folder is not None else None
+        preview = None
+        problems: Sequence[Problem] = ()
+        if folder is not None:
+            preview = self._editor.compare(folder)
+            problems = preview.problems
         facts = {
             "with": name,
             "others": sorted(self._others),
-            "preview": preview.to_json() if preview else None,
+            "preview": None if preview is None else preview.to_json(),
         }
         return self._page(
             "config_compare.html",
@@ -161,7 +167,7 @@ class ConfigViews:
             folder=str(folder or ""),
             advice=_compare_advice(self._others),
             preview=_preview_values(preview),
-            problems=_problem_rows(preview.problems if preview is not None else (), {}),
+            problems=_problem_rows(problems, {}),
         )
 
     def undo(self, *, refused: RouterError | None = None) -> PageContent:
@@ -202,18 +208,24 @@ class ConfigViews:
 
         With `ask` the server is contacted.
         """
-        known = {one.name: one for one in self._servers()}
-        if server not in known:
+        servers = {declared.name: declared for declared in self._servers()}
+        if server not in servers:
             raise RequestError(
                 f"no server {server[:80]!r} has pins here",
-                advice=f"there are {', '.join(known) or 'none'}",
+                advice=f"there are {', '.join(servers) or 'none'}",
             )
-        shown = self._approval.review(server) if ask and self._approval is not None else None
-        kept = self._approval.pins(server) if self._approval is not None else None
+
+        review = None
+        pins = None
+        if self._approval is not None:
+            pins = self._approval.pins(server)
+            if ask:
+                review = self._approval.review(server)
+
         facts = {
             "server": server,
-            "reviewed": None if kept is None else {pin.tool: pin.sha256 for pin in kept.pins},
-            "now": json_of(shown.review) if shown is not None else None,
+            "reviewed": None if pins is None else {pin.tool: pin.sha256 for pin in pins.pins},
+            "now": None if review is None else json_of(review.review),
         }
         return self._page(
             "pins.html",
@@ -222,8 +234,8 @@ class ConfigViews:
             409 if refused else 200,
             here="/catalog",
             approved=approved,
-            server=known[server],
-            shown=_review_values(shown) if shown is not None else None,
+            server=servers[server],
+            shown=None if review is None else _review_values(review),
             refused=refused,
         )
 
@@ -259,52 +271,61 @@ def _preview_values(preview: Preview | None) -> dict[str, Any] | None:
     if preview is None:
         return None
     places = preview.places or {}
-    diff = preview.privileges
-    return {
+    values: dict[str, Any] = {
         "valid": preview.valid,
-        "widens": diff is not None and diff.widens,
-        "digest": diff.widening_digest if diff is not None and diff.widens else "",
-        "powers": _powers(diff, places) if diff is not None else None,
-        "behaviour": _behaviour(preview.behaviour, preview, places)
-        if preview.behaviour is not None
-        else None,
+        "widens": False,
+        "digest": "",
+        "powers": None,
+        "behaviour": None,
         "in_force_invalid": preview.in_force_invalid,
     }
+    diff = preview.privileges
+    if diff is not None:
+        values["powers"] = _powers(diff, places)
+        values["widens"] = diff.widens
+    if diff is not None and diff.widens:
+        values["digest"] = diff.widening_digest
+    if preview.behaviour is not None:
+        values["behaviour"] = _behaviour(preview.behaviour, preview, places)
+    return values
 
 
 def _powers(diff: PrivilegeDiff, places: Mapping[tuple[str, str], str]) -> dict[str, Any]:
     groups = []
     for kind, sign, title in _KINDS:
-        rows = [
-            {
-                "sentence": sentence(row),
-                "signs": [EFFECT_SIGNS[effect] for effect in row.effects if effect in EFFECT_SIGNS]
-                if kind != "neutral"
-                else [],
-                "addresses": [
-                    [(part, ", ".join(labels)) for part, labels in one.named().items()]
-                    for one in row.addresses
-                ],
-                "edits": list(edits_as_words(row.edits, places)),
-            }
-            for row in diff.of(kind)
-        ]
-        if rows:
-            groups.append(
-                {
-                    "kind": kind,
-                    "sign": sign,
-                    "title": title,
-                    "rows": rows[:MAX_ROWS],
-                    "count": len(rows),
-                }
-            )
+        rows = [_privilege_values(row, places) for row in diff.of(kind)]
+        if not rows:
+            continue
+        group = {
+            "kind": kind,
+            "sign": sign,
+            "title": title,
+            "rows": rows[:MAX_ROWS],
+            "count": len(rows),
+        }
+        groups.append(group)
     return {
         "groups": groups,
         "addresses": diff.address_count,
         "parts": part_names(),
         "counts": diff.counts_in_words(),
         "complete": diff.complete,
+    }
+
+
+def _privilege_values(row: PrivilegeRow, places: Mapping[tuple[str, str], str]) -> dict[str, Any]:
+    signs = []
+    if row.kind != "neutral":
+        signs = [EFFECT_SIGNS[effect] for effect in row.effects if effect in EFFECT_SIGNS]
+    addresses = [
+        [(part, ", ".join(labels)) for part, labels in address.named().items()]
+        for address in row.addresses
+    ]
+    return {
+        "sentence": sentence(row),
+        "signs": signs,
+        "addresses": addresses,
+        "edits": list(edits_as_words(row.edits, places)),
     }
 
 

@@ -40,11 +40,13 @@ def whole_number(text: str, otherwise: int = 0) -> int:
 
 def run_query(query: Query) -> RunQuery:
     """Return the runs that an address selects. Unknown facets, orders and numbers are ignored."""
-    facets: list[tuple[Facet, str]] = [
-        (f, value) for f in FACETS for value in query.get(f, ())[:20] if value
-    ]
+    facets: list[tuple[Facet, str]] = []
+    for facet in FACETS:
+        facets += [(facet, value) for value in query.get(facet, ())[:20] if value]
     facets += [("mark", mark) for mark in MARKS if first(query, mark) == "1"]
-    sort = first(query, "sort").removeprefix("-")
+
+    order = first(query, "sort")
+    sort = order.removeprefix("-")
     page = whole_number(first(query, "page"), 1) or 1
     return RunQuery(
         facets=tuple(facets[:50]),
@@ -52,7 +54,7 @@ def run_query(query: Query) -> RunQuery:
         since=time_of(first(query, "since")),
         until=time_of(first(query, "until"), whole_day=True),
         sort=sort if sort in SORTS else "started",
-        ascending=first(query, "sort").startswith("-") != (sort == "run"),
+        ascending=order.startswith("-") != (sort == "run"),
         offset=(page - 1) * PER_PAGE,
         limit=PER_PAGE,
     )

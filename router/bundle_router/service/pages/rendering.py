@@ -72,11 +72,14 @@ class Links:
 
     def to(self, address: str, **query: object) -> str:
         """Return the link to an address; empty if its page was not published."""
-        filled = {name: value for name, value in query.items() if value not in ("", None)}
+        values = {name: value for name, value in query.items() if value not in ("", None)}
         if self.files is None:
-            return self.base + address + (f"?{urlencode(filled, doseq=True)}" if filled else "")
-        file = self.files.get(address) if not filled else None
-        return os.path.relpath(file, os.path.dirname(self.at) or ".") if file is not None else ""  # noqa: PTH120 - text
+            suffix = f"?{urlencode(values, doseq=True)}" if values else ""
+            return self.base + address + suffix
+        if values or address not in self.files:
+            return ""
+        folder = os.path.dirname(self.at) or "."  # noqa: PTH120 - text
+        return os.path.relpath(self.files[address], folder)
 
     def asset(self, name: str) -> str:
         return self.to(f"/assets/{name}")

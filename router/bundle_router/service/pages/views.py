@@ -13,7 +13,9 @@ from dataclasses import asdict, replace
 from itertools import product
 from typing import Any, Final, Literal
 
+from bundle_router.core.catalog import Catalog
 from bundle_router.core.catalog.step_address import address_json
+from bundle_router.core.catalog.tables import Bundle, Server
 from bundle_router.core.decide.plans import plan_at
 from bundle_router.core.records.read_model import (
     FACETS,
@@ -233,13 +235,14 @@ class PageViews:
         self, items: list[dict[str, Any]], depth: int = NESTED_DEPTH
     ) -> list[dict[str, Any]]:
         """Insert the steps and calls of sub-runs where they began, up to the page's limits."""
-        subs = [below for item in items for below in item["below"] if below["kind"] == "run"]
-        for sub in subs[:NESTED_RUNS] if depth else ():
-            part = self._reader.index.timeline(sub["run"].run_id, limit=NESTED_RECORDS)
-            sub |= {
-                "items": self._nest_sub_runs(items_of(part, 0), depth - 1),
-                "more": part.next_seq is not None,
-            }
+        if not depth:
+            return items
+        rows = [row for item in items for row in item["below"]]
+        sub_runs = [row for row in rows if row["kind"] == "run"]
+        for sub_run in sub_runs[:NESTED_RUNS]:
+            part = self._reader.index.timeline(sub_run["run"].run_id, limit=NESTED_RECORDS)
+            sub_run["items"] = self._nest_sub_runs(items_of(part, 0), depth - 1)
+            sub_run["more"] = part.next_seq is not None
         return items
 
     def new_records(self, run_id: str, query: Query) -> PageContent:
@@ -355,20 +358,16 @@ class PageViews:
 
     def compare(self, query: Query) -> PageContent:
         """Return two decisions side by side."""
-        a, b = (self._named_decision(first(query, name)) for name in ("a", "b"))
-        lines = [
-            json.dumps(_comparable(d), indent=1, sort_keys=True, ensure_ascii=False).splitlines()
-            for d in (a, b)
-        ]
-        is_short = len(lines[0]) + len(lines[1]) < 20_000
-        if is_short:
-            diff = list(difflib.unified_diff(lines[0], lines[1], lineterm="", n=2))[2:]
-        else:
-            diff = []
-        ids = [d.record.decision.bundle_ids for d in (a, b)]
-        out = [{row.tool or row.id: row for row in d.record.decision.left_out} for d in (a, b)]
-        names = sorted({*ids[0], *ids[1], *out[0], *out[1]})
-        rows = [(name, *(_outcome_of(name, d) for d in (a, b))) for name in names]
+        a = self._named_decision(first(query, "a"))
+        b = self._named_decision(first(query, "b"))
+        names = {
+            *a.record.decision.bundle_ids,
+            *b.record.decision.bundle_ids,
+            *_left_out_names(a),
+            *_left_out_names(b),
+        }
+        rows = [(name, _outcome_of(name, a), _outcome_of(name, b)) for name in sorted(names)]
+        diff = _difference_lines(a, b)
         return self._page(
             "compare.html",
             "Compare",
@@ -393,7 +392,7 @@ class PageViews:
         uses = self._reader.index.artifact(sha256)
         if not uses:
             raise RequestError(f"no record names an artifact {sha256[:64]}")
-        made = [use for use in uses if not use.took]
+        origin = next((use for use in uses if not use.took), uses[0])
         return self._page(
             "artifact.html",
             f"Artifact {sha256[:12]}…",
@@ -401,7 +400,7 @@ class PageViews:
             [asdict(use) for use in uses],
             sha256=sha256,
             uses=uses,
-            of=made[0] if made else uses[0],
+            of=origin,
         )
 
     # --- the config in force ----------------------------------------------------------------------
@@ -413,35 +412,24 @@ class PageViews:
             tuple(name.split("\n", 1)): row
             for name, row in self._reader.index.table("role × bundle").items()
         }
-        may = defaultdict[tuple[str, str], list[str]](list)
-        why = dict[tuple[str, str], str]()
-        addresses = self._reader.index.addresses()
-        roles_found = set[str]()
-        for address in addresses:
-            words = address_json(address)
-            role = words.pop("role")
-            roles_found.add(role)
-            verdicts = plan_at(catalog, address).verdicts
-            for id_ in catalog.bundles:
-                if (code := verdicts.of(id_, Facts()).code) is None:
-                    may[role, id_].append(" / ".join(words.values()))
-                why[role, id_] = code or ""
-        roles = sorted(roles_found)
+        places, reasons = self._permitted_places(catalog)
+        roles = sorted({role for role, _ in reasons})
         bundles = sorted({*catalog.bundles, *(key[1] for key in seen if len(key) > 1)})
         cells = {
-            at: (may.get(at, []), seen.get(at), why.get(at, "")) for at in product(roles, bundles)
+            cell: (places.get(cell, []), seen.get(cell), reasons.get(cell, ""))
+            for cell in product(roles, bundles)
         }
         effects = {id_: bundle.effects for id_, bundle in catalog.bundles.items()}
         json_ = [
             {
                 "role": role,
                 "bundle": bundle,
-                "may": at,
+                "may": permitted,
                 "seen": tally.count if tally else 0,
                 "called": int(tally.amount) if tally else 0,
-                "why_not": "" if at else code,
+                "why_not": "" if permitted else code,
             }
-            for (role, bundle), (at, tally, code) in cells.items()
+            for (role, bundle), (permitted, tally, code) in cells.items()
         ]
         return self._page(
             "matrix.html",
@@ -455,36 +443,39 @@ class PageViews:
             problems=problems,
         )
 
+    def _permitted_places(
+        self, catalog: Catalog
+    ) -> tuple[dict[tuple[str, str], list[str]], dict[tuple[str, str], str]]:
+        """Return, by role and bundle, the steps at which policy permits the bundle; and the code by
+        which it refused it at the last.
+        """
+        places = defaultdict[tuple[str, str], list[str]](list)
+        reasons: dict[tuple[str, str], str] = {}
+        for address in self._reader.index.addresses():
+            words = address_json(address)
+            role = words.pop("role")
+            verdicts = plan_at(catalog, address).verdicts
+            for id_ in catalog.bundles:
+                code = verdicts.of(id_, Facts()).code
+                reasons[role, id_] = code or ""
+                if code is None:
+                    places[role, id_].append(" / ".join(words.values()))
+        return places, reasons
+
     def catalog(self) -> PageContent:
         """Return servers, bundles and tools of the config in force."""
         catalog, problems = self._reader.in_force()
-        used = self._reader.index.table("calls by bundle")
+        calls = self._reader.index.table("calls by bundle")
         bundles = [
-            (
-                bundle,
-                sum(catalog.cards[t].tokens for t in bundle.tools if t in catalog.cards),
-                used.get(bundle.id),
-            )
+            (bundle, _tokens_of(catalog, bundle), calls.get(bundle.id))
             for bundle in catalog.bundles.values()
         ]
         servers = list(catalog.servers.values())
-        away = self._away() if self._away is not None else None
+        away = None if self._away is None else self._away()
         json_ = {
             "revision": catalog.revision,
-            "bundles": [
-                {"id": b.id, "tools": b.tools, "tokens": tokens, "effects": b.effects}
-                for b, tokens, _ in bundles
-            ],
-            "servers": [
-                {
-                    "name": s.name,
-                    "transport": s.transport,
-                    "trust": s.trust,
-                    "enabled": s.enabled,
-                    "away": None if away is None else away.get(s.name, ""),
-                }
-                for s in servers
-            ],
+            "bundles": [_bundle_json(bundle, tokens) for bundle, tokens, _ in bundles],
+            "servers": [_server_json(server, away) for server in servers],
         }
         return self._page(
             "catalog.html",
@@ -529,13 +520,9 @@ class PageViews:
         if server is None:
             raise RequestError(f"the config in force has no server {name[:200]!r}")
         pins = self._reader.pins(name) if server.traits.is_remote else None
-        cards = sorted(
-            (card for card in catalog.cards.values() if card.server == name),
-            key=lambda card: card.name,
-        )
-        bundles = [
-            b for b in catalog.bundles.values() if any(t.partition(".")[0] == name for t in b.tools)
-        ]
+        own_cards = [card for card in catalog.cards.values() if card.server == name]
+        cards = sorted(own_cards, key=lambda card: card.name)
+        bundles = [bundle for bundle in catalog.bundles.values() if _has_tool_of(bundle, name)]
         json_ = {
             "name": name,
             "transport": server.transport,
@@ -562,33 +549,38 @@ def items_of(part: Timeline, start: int) -> list[dict[str, Any]]:
     """Return a timeline as rows of its page: steps with their calls, and sub-runs where they
     began.
     """
+    rows: list[tuple[int, str, Any]] = [(row["seq"], "step", row) for row in part.decisions]
+    rows += [(row["seq"], "call", row) for row in part.calls]
+    rows.sort(key=lambda row: row[0])
+
     steps: list[dict[str, Any]] = []
-    at: dict[int, dict[str, Any]] = {}
-    rows: list[tuple[str, int, str, Any]] = [
-        (row["time"] or "", row["seq"], "step", row) for row in part.decisions
-    ]
-    rows += [(row["time"] or "", row["seq"], "call", row) for row in part.calls]
-    subs = [sub for sub in part.sub_runs if not rows or sub.began >= rows[0][0] or start == 0]
-    for _, seq, kind, row in sorted(rows, key=lambda item: item[1]):
-        while subs and subs[0].began < (row["time"] or ""):
-            _last_step(steps)["below"].append({"kind": "run", "run": subs.pop(0)})
+    step_by_seq: dict[int, dict[str, Any]] = {}
+    sub_runs = _sub_runs_of(part, start)
+    for seq, kind, row in rows:
+        while sub_runs and sub_runs[0].began < (row["time"] or ""):
+            _last_step(steps)["below"].append({"kind": "run", "run": sub_runs.pop(0)})
         if kind == "step":
-            at[seq] = {
-                "kind": "step",
-                "row": row,
-                "bundles": part.bundles.get(seq, ()),
-                "below": [],
-            }
-            steps.append(at[seq])
+            bundles = part.bundles.get(seq, ())
+            step_by_seq[seq] = {"kind": "step", "row": row, "bundles": bundles, "below": []}
+            steps.append(step_by_seq[seq])
         else:
-            holder = at.get(row["decision_seq"]) or _last_step(steps)
-            holder["below"].append(
-                {"kind": "call", "row": row, "artifacts": part.artifacts.get(seq, ())}
-            )
+            artifacts = part.artifacts.get(seq, ())
+            step = step_by_seq.get(row["decision_seq"]) or _last_step(steps)
+            step["below"].append({"kind": "call", "row": row, "artifacts": artifacts})
+
     if part.next_seq is None:
-        for sub in subs:
-            _last_step(steps)["below"].append({"kind": "run", "run": sub})
+        for sub_run in sub_runs:
+            _last_step(steps)["below"].append({"kind": "run", "run": sub_run})
     return steps
+
+
+def _sub_runs_of(part: Timeline, start: int) -> list[Any]:
+    """Return the sub-runs that began within the part; all of them in the first, or an empty one."""
+    times = [row["time"] or "" for row in (*part.decisions[:1], *part.calls[:1])]
+    if start == 0 or not times:
+        return list(part.sub_runs)
+    first_time = times[0]
+    return [sub_run for sub_run in part.sub_runs if sub_run.began >= first_time]
 
 
 def _last_step(steps: list[dict[str, Any]]) -> dict[str, Any]:
@@ -608,6 +600,43 @@ def array_rows(found: DecisionDetail) -> list[tuple[str, str, str, int]]:
 def tool_name(definition: Mapping[str, Any]) -> str:
     """Return the name of a definition in any provider's form."""
     return str(definition.get("name") or definition.get("function", {}).get("name", ""))
+
+
+def _left_out_names(detail: DecisionDetail) -> list[str]:
+    return [row.tool or row.id for row in detail.record.decision.left_out]
+
+
+def _difference_lines(a: DecisionDetail, b: DecisionDetail) -> list[str]:
+    """Return the lines in which two records differ; none where they are too long to compare."""
+    old, new = [
+        json.dumps(_comparable(detail), indent=1, sort_keys=True, ensure_ascii=False).splitlines()
+        for detail in (a, b)
+    ]
+    if len(old) + len(new) >= 20_000:
+        return []
+    return list(difflib.unified_diff(old, new, lineterm="", n=2))[2:]
+
+
+def _tokens_of(catalog: Catalog, bundle: Bundle) -> int:
+    return sum(catalog.cards[tool].tokens for tool in bundle.tools if tool in catalog.cards)
+
+
+def _bundle_json(bundle: Bundle, tokens: int) -> dict[str, Any]:
+    return {"id": bundle.id, "tools": bundle.tools, "tokens": tokens, "effects": bundle.effects}
+
+
+def _server_json(server: Server, away: Mapping[str, str] | None) -> dict[str, Any]:
+    return {
+        "name": server.name,
+        "transport": server.transport,
+        "trust": server.trust,
+        "enabled": server.enabled,
+        "away": None if away is None else away.get(server.name, ""),
+    }
+
+
+def _has_tool_of(bundle: Bundle, server: str) -> bool:
+    return any(tool.partition(".")[0] == server for tool in bundle.tools)
 
 
 def _outcome_of(name: str, found: DecisionDetail) -> tuple[str, str]:
