@@ -13,9 +13,8 @@ from dataclasses import asdict, replace
 from itertools import product
 from typing import Any, Final, Literal
 
-from bundle_router.core.catalog import Catalog
+from bundle_router.core.catalog import Bundle, Catalog, Server
 from bundle_router.core.catalog.step_address import address_json
-from bundle_router.core.catalog.tables import Bundle, Server
 from bundle_router.core.decide.plans import plan_at
 from bundle_router.core.records.read_model import (
     FACETS,
@@ -413,7 +412,8 @@ class PageViews:
             for name, row in self._reader.index.table("role × bundle").items()
         }
         places, reasons = self._permitted_places(catalog)
-        roles = sorted({role for role, _ in reasons})
+        addresses = self._reader.index.addresses()
+        roles = sorted({address_json(address)["role"] for address in addresses})
         bundles = sorted({*catalog.bundles, *(key[1] for key in seen if len(key) > 1)})
         cells = {
             cell: (places.get(cell, []), seen.get(cell), reasons.get(cell, ""))
