@@ -99,20 +99,14 @@ def exposed_names(canonical: Iterable[str], bare: str = "") -> dict[str, str]:
 def _prefix_names(canonical: Iterable[str]) -> dict[str, str]:
     plain = {name: _plain_name(name) for name in canonical}
     counts = Counter(short.lower() for short in plain.values())
-    names = {
-        name: (
-            short
-            if counts[short.lower()] == 1 and _reads_back(name, short)
-            else _suffix(name, short)
-        )
-        for name, short in plain.items()
-    }
+    names = {}
+    for name, short in plain.items():
+        is_unique = counts[short.lower()] == 1
+        names[name] = short if is_unique and _reads_back(name, short) else _suffix(name, short)
+
     marked = Counter(name.lower() for name in names.values())
     if len(marked) < len(names):  # two digests have the same prefix: somebody searched for that
-        again = {
-            name: _suffix(name, plain[name], 32)
-            for name, short in names.items()
-            if marked[short.lower()] > 1
-        }
-        names |= again
+        for name, short in list(names.items()):
+            if marked[short.lower()] > 1:
+                names[name] = _suffix(name, plain[name], 32)
     return names

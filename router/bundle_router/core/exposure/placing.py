@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Final
 
-from bundle_router.core.catalog import Bundle, Catalog, Skill
+from bundle_router.core.catalog import Bundle, Card, Catalog, Skill
 from bundle_router.core.decide.activation import Room
 from bundle_router.core.exposure.placements import Place, PlacedTool, Placement
 from bundle_router.core.values import MODES, Activation, Chosen, Mode, Offer
@@ -120,11 +120,13 @@ def fitting_size(catalog: Catalog, bundle: Bundle, wanted: Iterable[str]) -> tup
     its budget, else an upper bound.
     """
     cards = [catalog.cards[tool] for tool in wanted]
-    tokens = sum(card.tokens for card in cards)
-    if bundle.max_tokens is None or tokens <= bundle.max_tokens:
-        return len(cards), tokens
-    fitting = Room(tokens=bundle.max_tokens).fitting(cards)
-    return len(fitting), sum(card.tokens for card in fitting)
+    if bundle.max_tokens is not None and _tokens(cards) > bundle.max_tokens:
+        cards = Room(tokens=bundle.max_tokens).fitting(cards)
+    return len(cards), _tokens(cards)
+
+
+def _tokens(cards: Iterable[Card]) -> int:
+    return sum(card.tokens for card in cards)
 
 
 def presented_bundles(
@@ -245,27 +247,23 @@ def _choose_direct(
     """Return the tools that are direct because of their bundles, bundle by bundle, within one by
     name.
     """
-    best = {tool: position for position, tool in enumerate(ranked)}
-    chosen: list[str] = []
-    for one in held:
-        candidates = [
-            tool
-            for tool in one.tools
-            if homes[tool] == one.bundle.id and MODES[places[tool]].in_array
-        ]
-        if not _is_over_budget(catalog, one):
-            chosen += candidates
+    ranks = {tool: rank for rank, tool in enumerate(ranked)}
+    direct: list[str] = []
+    for shown in held:
+        bundle = shown.bundle
+        own = [tool for tool in shown.tools if homes[tool] == bundle.id]
+        candidates = [tool for tool in own if MODES[places[tool]].in_array]
+        if not _is_over_budget(catalog, shown):
+            direct += candidates
             continue
-        first = {
-            *one.bundle.companions,
-            *(t for t in candidates if is_named_by_skill(catalog, one.bundle, t)),
-        }
-        candidates.sort(key=lambda tool: (tool not in first, best.get(tool, _LAST), tool))
-        fitting = Room(tokens=one.bundle.max_tokens or 0).fitting(
-            catalog.cards[tool] for tool in candidates
-        )
-        chosen += sorted(card.name for card in fitting)
-    return chosen
+
+        named = [tool for tool in candidates if is_named_by_skill(catalog, bundle, tool)]
+        first = {*bundle.companions, *named}
+        candidates.sort(key=lambda tool: (tool not in first, ranks.get(tool, _LAST), tool))
+        room = Room(tokens=bundle.max_tokens or 0)
+        cards = room.fitting(catalog.cards[tool] for tool in candidates)
+        direct += sorted(card.name for card in cards)
+    return direct
 
 
 def _asked_places(

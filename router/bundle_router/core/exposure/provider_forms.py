@@ -68,17 +68,19 @@ def with_deferred(
     `deferred` holds (bundle id, its description, cards); `shown` are definitions in the same form.
     Without deferred tools the array is unchanged.
     """
-    if not any(cards for _, _, cards in deferred) or form not in NATIVE:
+    deferring = [(id_, text, cards) for id_, text, cards in deferred if cards]
+    if not deferring or form not in NATIVE:
         return tuple(shown)
-    if form == "anthropic":
-        later = [
-            {**definition(card, names[card.name], form), "defer_loading": True}
-            for _, _, cs in deferred
-            for card in cs
-        ]
-        return (dict(ANTHROPIC_SEARCH), *shown, *later)
-    spaces = [_namespace(id_, text, cards, names) for id_, text, cards in deferred if cards]
-    return (*(_flatten(row) for row in shown), *spaces, dict(OPENAI_SEARCH))
+    if form != "anthropic":
+        flat = [_flatten(row) for row in shown]
+        spaces = [_namespace(id_, text, cards, names) for id_, text, cards in deferring]
+        return (*flat, *spaces, dict(OPENAI_SEARCH))
+
+    definitions = []
+    for _, _, cards in deferring:
+        for card in cards:
+            definitions.append({**definition(card, names[card.name], form), "defer_loading": True})
+    return (dict(ANTHROPIC_SEARCH), *shown, *definitions)
 
 
 def _flatten(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -67,29 +67,31 @@ def stubs(named: Mapping[str, str], cards: Mapping[str, Card]) -> str:
 
 def _parameters(schema: Mapping[str, Any]) -> str:
     properties = schema.get("properties")
-    properties = properties if isinstance(properties, Mapping) else {}
+    if not isinstance(properties, Mapping):
+        properties = {}
     required = schema.get("required")
-    if isinstance(required, list):
-        needed = frozenset(name for name in required if isinstance(name, str))
-    else:
-        needed = frozenset()
-    plain = [
-        name
-        for name in properties
-        if name.isidentifier() and not keyword.iskeyword(name) and name.isascii()
+    if not isinstance(required, list):
+        required = []
+
+    names = [name for name in properties if _is_parameter_name(name)]
+    needed = [f"{name}: {_type(properties[name])}" for name in names if name in required]
+    optional = [
+        f"{name}: {_type(properties[name])} = ..." for name in names if name not in required
     ]
-    parts = [f"{name}: {_type(properties[name])}" for name in plain if name in needed]
-    parts += [f"{name}: {_type(properties[name])} = ..." for name in plain if name not in needed]
-    is_open = (
-        len(plain) < len(properties)
-        or not properties
-        or schema.get("additionalProperties") not in (None, False)
-    )
-    if is_open and (properties or schema.get("additionalProperties") is not False):
-        open_part = ["**more: Any"]
-    else:
-        open_part = []
-    return ", ".join((["*", *parts] if parts else []) + open_part)
+    parts = [*needed, *optional]
+    if parts:
+        parts.insert(0, "*")
+
+    additional = schema.get("additionalProperties")
+    if len(names) < len(properties) or additional not in (None, False):
+        parts.append("**more: Any")
+    elif not properties and additional is not False:
+        parts.append("**more: Any")
+    return ", ".join(parts)
+
+
+def _is_parameter_name(name: str) -> bool:
+    return name.isascii() and name.isidentifier() and not keyword.iskeyword(name)
 
 
 def _type(schema: Any, depth: int = 0) -> str:

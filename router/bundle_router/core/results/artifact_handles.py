@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -111,24 +111,29 @@ def _walk(
         return
     shapes = list(_shapes(schema, root, 0))
     if isinstance(value, str):
-        found = _HANDLE.fullmatch(value)
-        want = next((w for shape in shapes if (w := _want(shape)) is not None), None)
-        if want is None and _names_a_file(place) and any(_may_be_text(shape) for shape in shapes):
-            want = "path"
-        if found is not None and want is not None:
-            yield Handle(place, found[1], want)
+        match = _HANDLE.fullmatch(value)
+        want = _want_of(shapes, place)
+        if match is not None and want is not None:
+            yield Handle(place, match[1], want)
     elif isinstance(value, Mapping):
         for key, inner in value.items():
-            yield from _walk(
-                inner,
-                _join_alternatives(_property(shape, key) for shape in shapes),
-                root,
-                (*place, key),
-            )
+            part = _join_alternatives(_property(shape, key) for shape in shapes)
+            yield from _walk(inner, part, root, (*place, key))
     elif isinstance(value, list):
         items = _join_alternatives(shape.get("items") for shape in shapes)
         for index, inner in enumerate(value):
             yield from _walk(inner, items, root, (*place, index))
+
+
+def _want_of(shapes: Sequence[Mapping[str, Any]], place: tuple[str | int, ...]) -> Want | None:
+    """Return what a tool wants of an artifact at this place; None where it takes none."""
+    for shape in shapes:
+        want = _want(shape)
+        if want is not None:
+            return want
+    if _names_a_file(place) and any(_may_be_text(shape) for shape in shapes):
+        return "path"
+    return None
 
 
 def _join_alternatives(parts: Iterable[Any]) -> dict[str, Any]:

@@ -113,10 +113,11 @@ def reuse_of(catalog: Catalog, tool: str) -> Reuse | None:
     server = catalog.servers.get(name)
     if server is None or server.trust != "trusted" or tool not in catalog.cards:
         return None
-    row = next(
-        (row for row in server.reuse if any(matches(pattern, short) for pattern in row.tools)), None
-    )
-    return row if row is not None and row.ttl_s > 0 and is_read_only(catalog, tool) else None
+    for row in server.reuse:
+        if any(matches(pattern, short) for pattern in row.tools):
+            may_reuse = row.ttl_s > 0 and is_read_only(catalog, tool)
+            return row if may_reuse else None
+    return None
 
 
 def place_of(catalog: Catalog, tool: str) -> str:

@@ -106,26 +106,22 @@ def changes_between(before: Texts, after: Texts, analyzer: Analyzer) -> Changes:
     """Analyse only new and changed texts: tools, bundles, and bundles with such tools."""
     old_tools = {tool.id: tool for tool in before.tools}
     new_tools = {tool.id: tool for tool in after.tools}
+    tool_ids = old_tools.keys() | new_tools.keys()
+    touched = {id_ for id_ in tool_ids if old_tools.get(id_) != new_tools.get(id_)}
+
     old = _place_documents(before)
     new = _place_documents(after)
-    touched = {
-        id_
-        for id_ in old_tools.keys() | new_tools.keys()
-        if old_tools.get(id_) != new_tools.get(id_)
-    }
-    bundles = {bundle.id: bundle for bundle in before.bundles}
-    stale = [
-        row
-        for row in after.bundles
-        if bundles.get(row.id) != row or not touched.isdisjoint(row.tools)
-    ]
-    removed = sorted(bundles.keys() - {row.id for row in after.bundles})
-    add = [
-        replace(tool_document(new_tools[id_], analyzer), collection=name)
-        for name, id_ in sorted(new)
-        if id_ in touched or (name, id_) not in old
-    ]
-    add += [bundle_document(row, trusted_tools(row, new_tools), analyzer) for row in stale]
+    old_bundles = {bundle.id: bundle for bundle in before.bundles}
+    removed = sorted(old_bundles.keys() - {row.id for row in after.bundles})
+
+    add = []
+    for name, id_ in sorted(new):
+        if id_ in touched or (name, id_) not in old:
+            add.append(replace(tool_document(new_tools[id_], analyzer), collection=name))
+    for row in after.bundles:
+        if old_bundles.get(row.id) != row or not touched.isdisjoint(row.tools):
+            add.append(bundle_document(row, trusted_tools(row, new_tools), analyzer))
+
     remove: list[tuple[SearchCollection, str]] = [("bundles", id_) for id_ in removed]
     remove += [key for key in sorted(old) if key[1] in touched or key not in new]
     return Changes(tuple(add), tuple(remove))

@@ -227,6 +227,10 @@ def tool_document(tool: ToolText, analyzer: Analyzer) -> Document:
 
 def bundle_document(bundle: BundleText, tools: Iterable[ToolText], analyzer: Analyzer) -> Document:
     own = tuple(tools)
+    parameters = itertools.chain.from_iterable(tool.parameters for tool in own)
+    names_and_descriptions = itertools.chain.from_iterable(
+        (tool.name, tool.description) for tool in own
+    )
     weights = BUNDLE_WEIGHTS
     fields = (
         (bundle.id, weights.name),
@@ -234,15 +238,10 @@ def bundle_document(bundle: BundleText, tools: Iterable[ToolText], analyzer: Ana
         ("\n".join(bundle.examples), weights.examples),
         ("\n".join(tool.name for tool in own), weights.tool_names),
         ("\n".join(tool.description for tool in own), weights.tool_descriptions),
-        (" ".join(name for tool in own for name in tool.parameters), weights.parameters),
+        (" ".join(parameters), weights.parameters),
         ("\n".join(tool.parameter_text for tool in own), weights.parameter_text),
     )
-    paired = (
-        bundle.id,
-        bundle.description,
-        *bundle.examples,
-        *(part for t in own for part in (t.name, t.description)),
-    )
+    paired = (bundle.id, bundle.description, *bundle.examples, *names_and_descriptions)
     return Document(bundle.id, "bundles", _terms(fields, paired, weights.pairs, analyzer))
 
 

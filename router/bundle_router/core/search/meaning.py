@@ -41,23 +41,24 @@ class Passage:
 
 def passages_of(bundles: Iterable[BundleText], tools: Iterable[ToolText]) -> tuple[Passage, ...]:
     """Return the passages of a catalog's texts, in the order of their ids."""
-    read = [tool for tool in tools if tool.standing != "unread"]
-    trusted = {tool.id: tool for tool in read if tool.standing == "trusted"}
-    found = [
-        Passage(
-            tool.id,
-            "tools" if tool.id in trusted else "pinned",
-            passage(f"{tool.server} {tool.name}: {tool.description}"),
-        )
-        for tool in read
-    ]
+    passages = []
+    trusted_names = {}
+    for tool in tools:
+        if tool.standing == "unread":
+            continue
+        collection: Space = "pinned"
+        if tool.standing == "trusted":
+            collection = "tools"
+            trusted_names[tool.id] = tool.name
+        text = passage(f"{tool.server} {tool.name}: {tool.description}")
+        passages.append(Passage(tool.id, collection, text))
+
     for bundle in bundles:
-        names = ", ".join(trusted[id_].name for id_ in bundle.tools if id_ in trusted)
+        names = ", ".join(trusted_names[id_] for id_ in bundle.tools if id_ in trusted_names)
         lines = (f"{bundle.id}: {bundle.description}", *bundle.examples, names)
-        found.append(
-            Passage(bundle.id, "bundles", passage("\n".join(line for line in lines if line)))
-        )
-    return tuple(sorted(found, key=lambda row: (row.collection, row.id)))
+        text = passage("\n".join(line for line in lines if line))
+        passages.append(Passage(bundle.id, "bundles", text))
+    return tuple(sorted(passages, key=lambda row: (row.collection, row.id)))
 
 
 def passage(text: str) -> str:

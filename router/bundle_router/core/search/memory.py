@@ -144,12 +144,14 @@ class Memory:
     def keeping(self, ids: Iterable[str]) -> Memory:
         """Return the memory without knowledge of any other id."""
         known = frozenset(ids)
-        kept = {
-            name: {id_: weight for id_, weight in row.items() if id_ in known}
-            for name, row in self.weights.items()
-        }
-        recollection = self.recollection.keeping(known) if self.recollection is not None else None
-        weights = {name: row for name, row in kept.items() if row}
+        weights = {}
+        for name, row in self.weights.items():
+            known_row = {id_: weight for id_, weight in row.items() if id_ in known}
+            if known_row:
+                weights[name] = known_row
+        recollection = self.recollection
+        if recollection is not None:
+            recollection = recollection.keeping(known)
         return replace(self, weights=weights, recollection=recollection, seen=self.seen & known)
 
     @property
@@ -257,17 +259,13 @@ def make_examples(
     ordered = in_order(labels)
     counts = [count_features(label.text, label.marks, analyzer) for label in ordered]
     holders = Counter(name for row in counts for name in row)
-    rare = {name: math.log1p(len(counts) / number) for name, number in sorted(holders.items())}
-    examples = [
-        Example(
-            _unit({name: n * rare[name] for name, n in row.items()}),
-            base(label),
-            frozenset(label.ids),
-            label.run,
-        )
-        for label, row in zip(ordered, counts, strict=True)
-    ]
-    return examples, rare
+    rarity = {name: math.log1p(len(counts) / number) for name, number in sorted(holders.items())}
+
+    examples = []
+    for label, row in zip(ordered, counts, strict=True):
+        features = _unit({name: count * rarity[name] for name, count in row.items()})
+        examples.append(Example(features, base(label), frozenset(label.ids), label.run))
+    return examples, rarity
 
 
 def learn(

@@ -395,11 +395,14 @@ class Search:
         """Raise the scores of the run's last bundles, which are likely needed again: the latest
         step counts most.
         """
+        members = self.corpus.members
         weight = self.weights.history * (max(scores.values(), default=0.0) or 1.0)
         for step in request.recent:
+            share = weight / max(1, len(step.bundle_ids))
             for id_ in step.bundle_ids:
-                if id_ in self.corpus.members and (scope.bundles is None or id_ in scope.bundles):
-                    scores[id_] = scores.get(id_, 0.0) + weight / len(step.bundle_ids)
+                in_scope = scope.bundles is None or id_ in scope.bundles
+                if in_scope and id_ in members:
+                    scores[id_] = scores.get(id_, 0.0) + share
             weight *= self.weights.history_decay
 
     def _pull(

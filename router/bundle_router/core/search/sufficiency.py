@@ -207,19 +207,13 @@ def _threshold(catalog: Catalog, bundle: Bundle, *, own: bool) -> float | None:
 
     None: search alone never shows it.
     """
-    effects = set(bundle.effects)
     settings = catalog.settings.search
     offer = offer_of(catalog, bundle)
-    if (
-        not effects
-        or "exec" in effects
-        or offer == "none"
-        or (offer != "direct" and "write" not in effects)
-    ):
+    if not bundle.effects or "exec" in bundle.effects or offer == "none":
         return None
-    if "write" in effects:
+    if "write" in bundle.effects:
         return settings.write_threshold if own else None
-    return settings.read_threshold
+    return settings.read_threshold if offer == "direct" else None
 
 
 def _one_of(ranking: Ranking, number: int, probability: float) -> float:

@@ -141,22 +141,29 @@ def words(text: str) -> list[str]:
 
 @lru_cache(maxsize=8192)
 def _words_of(whole: str) -> tuple[str, ...]:
-    word = whole if whole.isalnum() else re.split("['’]", whole, maxsplit=1)[0]
+    word = whole
+    if not whole.isalnum():
+        word = re.split("['’]", whole, maxsplit=1)[0]
+    return tuple(spelling.lower() for spelling in _spellings(word) if _tells(spelling.lower()))
+
+
+def _spellings(word: str) -> list[str]:
+    """Return a word and the parts that it is written of (`getUserId`); the word alone where it has
+    none, or where a part is a single letter.
+    """
+    is_one_word = word.isalpha() and (word[1:].islower() or word.isupper())
+    if is_one_word and (word.isascii() or not _UNSPACED.search(word)):
+        return [word]
     parts = _PART.findall(word)
-    if (
-        word.isalpha()
-        and (word[1:].islower() or word.isupper())
-        and (word.isascii() or not _UNSPACED.search(word))
-    ):
-        found = [word]
-    elif any(part.isalpha() and len(part) == 1 and part.isascii() for part in parts):
-        found = [word] if len(parts) > 1 else []
-    else:
-        found = [word, *parts] if len(parts) > 1 else parts
-    lower = (word.lower() for word in found)
-    return tuple(
-        word for word in lower if (len(word) > 1 and not word.isdigit()) or not word.isascii()
-    )
+    has_letter = any(part.isalpha() and len(part) == 1 and part.isascii() for part in parts)
+    if len(parts) > 1:
+        return [word] if has_letter else [word, *parts]
+    return [] if has_letter else parts
+
+
+def _tells(word: str) -> bool:
+    """Return whether a word says anything: no single letter or number, unless another script's."""
+    return not word.isascii() or (len(word) > 1 and not word.isdigit())
 
 
 _NAME: Final = re.compile(

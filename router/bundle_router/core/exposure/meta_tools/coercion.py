@@ -166,10 +166,10 @@ def _number(
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool):
         raise _Wrong(f"{name!r} must be a whole number")
-    if (least is not None and value < least) or value > most:
-        raise _Wrong(
-            f"{name!r} must be between {least if least is not None else -most:,} and {most:,}"
-        )
+    lowest = -most if least is None else least
+    is_too_low = least is not None and value < least
+    if is_too_low or value > most:
+        raise _Wrong(f"{name!r} must be between {lowest:,} and {most:,}")
     return value
 
 

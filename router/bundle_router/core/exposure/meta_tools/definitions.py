@@ -67,10 +67,13 @@ def meta_names(placement: Placement, *, fixed: bool = False) -> tuple[tuple[str,
     so all are in it.
     """
     if fixed or placement.found_by_name:
-        return ((*NAMES, EXECUTE) if placement.by_program else NAMES), 0
+        names = (*NAMES, EXECUTE) if placement.by_program else NAMES
+        return names, 0
     if placement.by_program:
         return (NAMES[0], EXECUTE, *READERS), 0
-    return (READERS, placement.reading_from) if placement.reading_from is not None else ((), 0)
+    if placement.reading_from is None:
+        return (), 0
+    return READERS, placement.reading_from
 
 
 _TOKENS: Final = MappingProxyType(

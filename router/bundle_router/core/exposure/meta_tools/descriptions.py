@@ -12,7 +12,7 @@ from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide.activation import Room
 from bundle_router.core.exposure.meta_tools.coercion import MAX_FOUND
 from bundle_router.core.exposure.meta_tools.signatures import one_line, signature, takes_nothing
-from bundle_router.core.exposure.placements import Placement
+from bundle_router.core.exposure.placements import PlacedTool, Placement
 from bundle_router.core.exposure.stubs import functions
 from bundle_router.core.values import MODES, Mode
 from bundle_router.core.values.words import shorten
@@ -121,27 +121,35 @@ def _how(visible: VisibleTools, listed: Collection[str]) -> str:
     by_mode: dict[Mode, list[str]] = {}
     for tool in listed:
         by_mode.setdefault(visible.places[tool], []).append(tool)
-    if programs := [mode for mode in by_mode if MODES[mode].by_program]:
-        others = _how(visible, [tool for tool in listed if visible.places[tool] not in programs])
+    programs = [mode for mode in by_mode if MODES[mode].by_program]
+    if programs:
         name = _name_in_programs(visible, by_mode[programs[0]][0])
-        return f"{MODES[programs[0]].how.format(name=name)} {others}".rstrip()
+        rest = [tool for tool in listed if visible.places[tool] not in programs]
+        return f"{MODES[programs[0]].how.format(name=name)} {_how(visible, rest)}".rstrip()
+
     joining = [row for row in visible.placement.deferred if row.name in listed]
-    named = [MODES[mode].how for mode in MODES if mode in by_mode and not MODES[mode].may_join]
-    if named or not joining:
-        return " ".join(named)
+    fixed = [MODES[mode].how for mode in MODES if mode in by_mode and not MODES[mode].may_join]
+    if fixed or not joining:
+        return " ".join(fixed)
     if not visible.joins:
         return MODES["meta"].how
-    companions = [
-        name for row in joining for name in visible.catalog.bundles[row.bundle].companions
-    ]
-    cards = visible.catalog.cards.keys() & {*companions, *(row.name for row in joining)}
-    fitting = visible.room.fitting(visible.catalog.cards[name] for name in sorted(cards))
-    if len(fitting) < len(cards):
-        return (
-            f"Your tool list has room for {len(fitting)} more at this step: call the others with"
-            " call_tool."
-        )
-    return MODES["deferred"].how
+    return _how_joining(visible, joining)
+
+
+def _how_joining(visible: VisibleTools, joining: Sequence[PlacedTool]) -> str:
+    """Return how tools are called that join the array, as far as there is room."""
+    catalog = visible.catalog
+    names = {row.name for row in joining}
+    for row in joining:
+        names.update(catalog.bundles[row.bundle].companions)
+    cards = [catalog.cards[name] for name in sorted(names) if name in catalog.cards]
+    fitting = visible.room.fitting(cards)
+    if len(fitting) == len(cards):
+        return MODES["deferred"].how
+    return (
+        f"Your tool list has room for {len(fitting)} more at this step: call the others with"
+        " call_tool."
+    )
 
 
 def _name_in_programs(visible: VisibleTools, tool: str) -> str:

@@ -130,24 +130,43 @@ def _line(catalog: Catalog, id_: str, tools: Sequence[str], exposed: Mapping[str
 
 
 def _index(lines: Sequence[_Line], total: int) -> str:
-    level = [-1] * len(lines)
-    used = 0
-    for wanted in range(3):
-        for at, line in enumerate(lines):
-            if wanted >= len(line.ways) or level[at] != wanted - 1:
-                continue
-            cost = len(line.ways[wanted]) + 2 - (len(line.ways[wanted - 1]) + 2 if wanted else 0)
-            if used + cost <= (TOLD_TOKENS if wanted else NAMED_TOKENS) * CHARS_A_TOKEN:
-                used += cost
-                level[at] = wanted
-    short = [line.ways[0] for line, reached in zip(lines, level, strict=True) if reached == 0]
-    long = [line.ways[reached] for line, reached in zip(lines, level, strict=True) if reached > 0]
-    missing = sum(reached < 0 for reached in level)
-    parts = ["Bundles, with their number of tools:"] if short or long else []
-    parts += [f"- {text}" for text in long]
+    levels = _levels(lines)
+    short = []
+    long = []
+    for line, level in zip(lines, levels, strict=True):
+        if level == 0:
+            short.append(line.ways[0])
+        elif level > 0:
+            long.append(f"- {line.ways[level]}")
+    missing = sum(level < 0 for level in levels)
+
+    parts = [*long]
     if short:
         parts.append(", ".join(short))
+    if parts:
+        parts.insert(0, "Bundles, with their number of tools:")
     if missing:
-        other = "more " if short or long else ""
-        parts.append(f"{missing} {other}bundles ({total} tools in all): list_tools names them")
-    return "\n".join(parts) if len(parts) > 1 else " ".join(parts)
+        more = "more " if parts else ""
+        parts.append(f"{missing} {more}bundles ({total} tools in all): list_tools names them")
+    return "\n".join(parts)
+
+
+def _levels(lines: Sequence[_Line]) -> list[int]:
+    """Return how much of each line there is room for: an index of its ways, -1 for none.
+
+    Every line gets its shortest way before any gets a longer one.
+    """
+    levels = [-1] * len(lines)
+    used = 0
+    for level in range(3):
+        bound = (TOLD_TOKENS if level else NAMED_TOKENS) * CHARS_A_TOKEN
+        for index, line in enumerate(lines):
+            if level >= len(line.ways) or levels[index] != level - 1:
+                continue
+            cost = len(line.ways[level]) + 2
+            if level:
+                cost -= len(line.ways[level - 1]) + 2
+            if used + cost <= bound:
+                used += cost
+                levels[index] = level
+    return levels

@@ -48,21 +48,21 @@ def relevant(catalog: Catalog, query: str, ranked: Sequence[str]) -> tuple[str, 
     dropped if it ranks behind the best one by words. A tool that ranks before that one was found by
     more than words, and stays.
     """
-    wanted = _stems(query)
-    shared = {tool: _shared_words(catalog, tool, wanted) for tool in ranked}
-    counts = Counter(word for words in shared.values() for word in words)
-    telling = {word: math.log((1 + len(ranked)) / count) for word, count in counts.items()}
-    scores = {
-        tool: sum(telling[word] * weight for word, weight in words.items())
-        for tool, words in shared.items()
-    }
+    stems = _stems(query)
+    weights = {tool: _shared_words(catalog, tool, stems) for tool in ranked}
+    counts = Counter(word for words in weights.values() for word in words)
+    rarity = {word: math.log((1 + len(ranked)) / count) for word, count in counts.items()}
+
+    scores = {}
+    for tool, words in weights.items():
+        scores[tool] = sum(rarity[word] * weight for word, weight in words.items())
     best = max(scores.values(), default=0.0)
     if not best:
         return tuple(ranked)
-    last = next(at for at, tool in enumerate(ranked) if scores[tool] == best)
-    return tuple(
-        tool for at, tool in enumerate(ranked) if at <= last or scores[tool] >= FLOOR * best
-    )
+
+    first_best = next(rank for rank, tool in enumerate(ranked) if scores[tool] == best)
+    telling = [tool for tool in ranked[first_best + 1 :] if scores[tool] >= FLOOR * best]
+    return (*ranked[: first_best + 1], *telling)
 
 
 def _shared_words(catalog: Catalog, tool: str, wanted: frozenset[str]) -> dict[str, float]:

@@ -58,37 +58,59 @@ def resolve(
     if exact in permitted:
         return ResolvedName(exact, known=True)
     if name in canonical or exact in set(canonical.values()):
-        return ResolvedName(
-            exact, known=False
-        )  # not a typo, so no similar name: another tool does something else
-    wanted = _plain_name(name)
-    known = {tool for tool in canonical.values() if _plain_name(tool) == wanted}
-    if wanted in RESERVED or (
-        known and known.isdisjoint(permitted)
-    ):  # no server's tool gets what was meant for these
-        return ResolvedName(min(known, default=name), known=False)
-    for form in (_short_name, _plain_name, lambda tool: _plain_name(_short_name(tool))):
-        matching = sorted(
-            tool
-            for tool in permitted
-            if form(tool) in ((name,) if form is _short_name else (wanted,))
-        )
+        # not a typo, so no similar name: another tool does something else
+        return ResolvedName(exact, known=False)
+
+    plain = _plain_name(name)
+    same_plain = {tool for tool in canonical.values() if _plain_name(tool) == plain}
+    if plain in RESERVED or (same_plain and same_plain.isdisjoint(permitted)):
+        # no server's tool gets what was meant for these
+        return ResolvedName(min(same_plain, default=name), known=False)
+
+    for form, spelling in (
+        (_short_name, name),
+        (_plain_name, plain),
+        (_plain_short_name, plain),
+    ):
+        matching = sorted(tool for tool in permitted if form(tool) == spelling)
         if len(matching) == 1:
-            tool = matching[0]
-            same = (
-                one
-                for one in canonical.values()
-                if wanted in (_plain_name(one), _plain_name(_short_name(one)))
-            )
-            meant = min((one for one in same if one.partition(".")[0] in trusted), default="")
-            if not meant or tool.partition(".")[0] in trusted:
-                return ResolvedName(tool, known=True)
-            if meant not in permitted:
-                return ResolvedName(meant, known=False, alike=(tool,), less_trusted=True)
-            matching = sorted((tool, meant))
+            resolved = _single_match(matching[0], plain, permitted, canonical, trusted)
+            if resolved is not None:
+                return resolved
+            matching = sorted((matching[0], _trusted_namesake(plain, canonical, trusted)))
         if matching:
             return ResolvedName(name, known=False, alike=tuple(matching))
     return ResolvedName(name, known=False, alike=_nearest_names(name, permitted))
+
+
+def _single_match(
+    tool: str,
+    plain: str,
+    permitted: Collection[str],
+    canonical: Mapping[str, str],
+    trusted: Container[str],
+) -> ResolvedName | None:
+    """Return what a name resolves to of which one permitted tool has the form; None where it may as
+    well mean a trusted server's tool that is permitted, too.
+    """
+    namesake = _trusted_namesake(plain, canonical, trusted)
+    if not namesake or tool.partition(".")[0] in trusted:
+        return ResolvedName(tool, known=True)
+    if namesake in permitted:
+        return None
+    return ResolvedName(namesake, known=False, alike=(tool,), less_trusted=True)
+
+
+def _trusted_namesake(plain: str, canonical: Mapping[str, str], trusted: Container[str]) -> str:
+    """Return the first trusted server's tool that the name may mean; empty if none."""
+    namesakes = [
+        tool for tool in canonical.values() if plain in (_plain_name(tool), _plain_short_name(tool))
+    ]
+    return min((tool for tool in namesakes if tool.partition(".")[0] in trusted), default="")
+
+
+def _plain_short_name(tool: str) -> str:
+    return _plain_name(_short_name(tool))
 
 
 def _own_name(name: str, canonical: Mapping[str, str]) -> str:
@@ -112,10 +134,10 @@ def _plain_name(name: str) -> str:
 
 def _nearest_names(name: str, permitted: Collection[str]) -> tuple[str, ...]:
     suggester = Suggester()
-    found = suggester.nearest(name, permitted)
-    if found is None and (
-        shorts := {_short_name(tool): tool for tool in sorted(permitted, reverse=True)}
-    ):
-        near = suggester.nearest(name.rpartition("__")[2].rpartition(".")[2] or name, shorts)
-        found = shorts[near] if near is not None else None
-    return (found,) if found is not None else ()
+    nearest = suggester.nearest(name, permitted)
+    if nearest is not None:
+        return (nearest,)
+    tools = {_short_name(tool): tool for tool in sorted(permitted, reverse=True)}
+    short = name.rpartition("__")[2].rpartition(".")[2] or name
+    nearest = suggester.nearest(short, tools) if tools else None
+    return () if nearest is None else (tools[nearest],)

@@ -164,11 +164,12 @@ class References:
             data = _decode(stripped)
             if data and self._is_media(data):
                 return self._refer_to(data, "embedded")
-        elif (
-            len(stripped) >= LONG
-            and "\n" in stripped
-            and _is_base64(joined := "".join(stripped.split()), _SHORTEST)
-        ):
+            return self.text(text)
+
+        if len(stripped) < LONG or "\n" not in stripped:
+            return self.text(text)
+        joined = "".join(stripped.split())
+        if _is_base64(joined, _SHORTEST):
             data = _decode(joined)
             if data and (self._is_media(data) or _looks_like_bytes(joined)):
                 return self._refer_to(data, "embedded")
@@ -214,7 +215,9 @@ class References:
         *lines, last = block.split("\n")
         above = "".join(line.strip() for line in lines)
         for joined, rest in ((above + last.strip(), ""), (above, "\n" + last)):
-            data = _decode(joined) if joined.rstrip("=") and len(joined) % 4 == 0 else None
+            if not joined.rstrip("=") or len(joined) % 4:
+                continue
+            data = _decode(joined)
             if data and (self._is_media(data) or _looks_like_bytes(joined)):
                 return self._refer_to(data, "embedded") + rest
         return block
@@ -236,12 +239,17 @@ class References:
     def _of_segment(self, segment: str) -> str | None:
         if len(segment) < LONG:
             return None
-        starts = [0] if _STARTS.match(segment) or len(set(segment[:LONG])) >= 16 else []
-        for at in [*starts, *_starts_in(segment)][:_MAX_STARTS]:
-            data = _decode(segment[at:])
+        starts = list(_starts_in(segment))
+        if _STARTS.match(segment) or len(set(segment[:LONG])) >= 16:
+            starts.insert(0, 0)
+        for start in starts[:_MAX_STARTS]:
+            data = _decode(segment[start:])
             if data and self._is_media(data):
-                return segment[:at] + self._refer_to(data, "embedded")
-        data = _decode(segment) if _looks_like_bytes(segment) else None
+                return segment[:start] + self._refer_to(data, "embedded")
+
+        if not _looks_like_bytes(segment):
+            return None
+        data = _decode(segment)
         return self._refer_to(data, "embedded") if data else None
 
     def _is_media(self, data: bytes) -> bool:

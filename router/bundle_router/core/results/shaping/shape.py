@@ -245,12 +245,13 @@ def _notice(text: str, references: References, pieces: Sequence[_Piece]) -> str:
 
 def _says_failed(pieces: Sequence[_Piece]) -> bool:
     """Return whether the first piece of the result reports a failure."""
-    first = next((piece for piece in pieces if piece.shown.strip()), None)
-    if first is None:
-        return False
-    if first.value is not None or len(first.text) > _SHORT_JSON:
-        return says_failed(first.value)
-    return _text_says_failed(first.text)
+    for piece in pieces:
+        if not piece.shown.strip():
+            continue
+        if piece.value is not None or len(piece.text) > _SHORT_JSON:
+            return says_failed(piece.value)
+        return _text_says_failed(piece.text)
+    return False
 
 
 def _text_says_failed(text: str) -> bool:
@@ -281,11 +282,11 @@ def _size(block: Block, known: Mapping[int, int]) -> int:  # by the `id` of a va
 def without_copies(blocks: Sequence[Block]) -> list[Block]:
     """Return the blocks in order, without duplicates."""
     kept: list[Block | None] = list(blocks)
-    for at, block in enumerate(blocks):
-        if isinstance(block, Data) and any(
-            _settle(kept, at, value) for value in _forms(block.value)
-        ):
-            kept[at] = None
+    for index, block in enumerate(blocks):
+        if not isinstance(block, Data):
+            continue
+        if any(_settle(kept, index, value) for value in _forms(block.value)):
+            kept[index] = None
     return [block for block in kept if block is not None]
 
 
@@ -309,10 +310,12 @@ def _settle(kept: list[Block | None], at: int, value: Any) -> bool:
             if not isinstance(value, str):
                 kept[index] = Data(value)
             return True
+
     if len(texts) < 2 or not isinstance(value, list) or len(value) != len(texts):
         return False
-    if not all(_is_same_json(text, item) for (_, text), item in zip(texts, value, strict=True)):
-        return False
+    for (_, text), item in zip(texts, value, strict=True):
+        if not _is_same_json(text, item):
+            return False
     if not all(isinstance(item, str) for item in value):
         for index, _ in texts:
             kept[index] = None
@@ -390,9 +393,9 @@ def says_failed(value: Any) -> bool:
     """
     if not isinstance(value, dict):
         return False
-    if any(value.get(key) is True for key in _TRUE_FAILS) or any(
-        value.get(key) is False for key in _FALSE_FAILS
-    ):
+    if any(value.get(key) is True for key in _TRUE_FAILS):
+        return True
+    if any(value.get(key) is False for key in _FALSE_FAILS):
         return True
     error = value.get("error")
     return isinstance(error, str | dict) and bool(error)

@@ -112,22 +112,22 @@ def _escape(match: re.Match[str]) -> str:
 
 def _belongs(text: str, at: int) -> bool:
     """Return whether ordinary writing needs the joiner or selector at this place."""
-    found = text[at]
+    mark = text[at]
     before = text[at - 1 : at]
     after = text[at + 1 : at + 2]
-    if "\ufe00" <= found <= "\ufe0f":
-        return (
-            bool(before)
-            and (before in _KEYCAPS or before >= "\u2000")
-            and not _IS_SUSPECT.match(before)
-        )
-    if "\U000e0100" <= found <= "\U000e01ef":
-        return unicodedata.category(before) == "Lo" if before else False
-    if found not in (_ZWNJ, _ZWJ) or not before or not after:
+    if not before:
         return False
+    if "\ufe00" <= mark <= "\ufe0f":
+        is_varied = before in _KEYCAPS or before >= "\u2000"
+        return is_varied and not _IS_SUSPECT.match(before)
+    if "\U000e0100" <= mark <= "\U000e01ef":
+        return unicodedata.category(before) == "Lo"
+    if mark not in (_ZWNJ, _ZWJ) or not after:
+        return False
+
     if before == "\ufe0f":
         before = text[at - 2 : at - 1]
-    if found == _ZWJ and _is_pictograph(before) and _is_pictograph(after):
+    if mark == _ZWJ and _is_pictograph(before) and _is_pictograph(after):
         return True
     return _is_joining(before) and _is_joining(after)
 

@@ -68,13 +68,14 @@ def hidden_value(schema: dict[str, Any]) -> str | None:
     waiting: list[tuple[Place, dict[str, Any]]] = [((), schema)]
     while waiting:
         place, current = waiting.pop()
-        inside = {where[0] for where, _ in subschemas(current)}
+        inner_places = list(subschemas(current))
+        inside = {where[0] for where, _ in inner_places}
         for key, value in current.items():
-            if has_hidden(key) or (
-                key not in _SHOWN and key not in inside and _hidden_inside(value)
-            ):
-                return pointer((*place, key if not has_hidden(key) else ascii(key)))
-        for where, inner in subschemas(current):
+            if has_hidden(key):
+                return pointer((*place, ascii(key)))
+            if key not in _SHOWN and key not in inside and _hidden_inside(value):
+                return pointer((*place, key))
+        for where, inner in inner_places:
             if has_hidden(str(where[-1])):
                 return pointer((*place, *where[:-1], ascii(where[-1])))
             if isinstance(inner, dict):
@@ -86,9 +87,9 @@ def _hidden_inside(value: Any) -> bool:
     if isinstance(value, str):
         return has_hidden(value)
     if isinstance(value, list):
-        return any(_hidden_inside(item) for item in value)
+        return any(map(_hidden_inside, value))
     if isinstance(value, dict):
-        return any(has_hidden(key) or _hidden_inside(item) for key, item in value.items())
+        return any(map(has_hidden, value)) or any(map(_hidden_inside, value.values()))
     return False
 
 

@@ -40,7 +40,10 @@ def volatile_paths(texts: Iterable[str]) -> tuple[VolatilePath, ...]:
 
 
 def _parse(text: str) -> VolatilePath:
-    tool, _, pointer = text.partition(":") if not text.startswith("/") else ("*", ":", text)
+    tool = "*"
+    pointer = text
+    if not text.startswith("/"):
+        tool, _, pointer = text.partition(":")
     segments = tuple(part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:])
     if not tool or not pointer.startswith("/") or not all(segments):
         raise VolatileError(

@@ -61,20 +61,17 @@ def with_json_types(schema: Any, renamed: set[str]) -> Any:
     """
 
     def with_known_types(inner: dict[str, Any]) -> dict[str, Any]:
-        names = inner["type"] if isinstance(inner.get("type"), list) else [inner.get("type")]
-        read = [_json_type(name) for name in names]
-        pairs = zip(names, read, strict=True)
-        renamed.update(
-            f"{display_value(name)} as {other or 'any value'}"
-            for name, other in pairs
-            if name != other
-        )
-        if read == names:
+        is_list = isinstance(inner.get("type"), list)
+        names = inner["type"] if is_list else [inner.get("type")]
+        known = [_json_type(name) for name in names]
+        for name, json_type in zip(names, known, strict=True):
+            if name != json_type:
+                renamed.add(f"{display_value(name)} as {json_type or 'any value'}")
+        if known == names:
             return inner
-        if "" in read:
+        if "" in known:
             return {key: value for key, value in inner.items() if key != "type"}
-        known = list(dict.fromkeys(read)) if isinstance(inner["type"], list) else read[0]
-        return {**inner, "type": known}
+        return {**inner, "type": list(dict.fromkeys(known)) if is_list else known[0]}
 
     return rebuilt(schema, with_known_types)
 

@@ -119,22 +119,17 @@ def server_differences(
     if pins is None:
         return ()
     pinned = pins.origin
-    is_now = origin_of(server)
-    rows = [
-        FieldDifference(
-            f"/origin/{name}", _text(getattr(pinned, name)), _text(getattr(is_now, name))
-        )
-        for name in type(pinned).__slots__
-        if getattr(pinned, name) != getattr(is_now, name)
-    ]
-    compares_instructions = admitted is not None and not any(
-        path.segments == INSTRUCTIONS for path in volatile
-    )
-    if (
-        compares_instructions
-        and admitted is not None
-        and pins.instructions != admitted.instructions
-    ):
+    live = origin_of(server)
+    rows = []
+    for name in type(pinned).__slots__:
+        before = getattr(pinned, name)
+        after = getattr(live, name)
+        if before != after:
+            rows.append(FieldDifference(f"/origin/{name}", _text(before), _text(after)))
+
+    if admitted is None or any(path.segments == INSTRUCTIONS for path in volatile):
+        return tuple(rows)
+    if pins.instructions != admitted.instructions:
         rows.append(_field_difference("/instructions", pins.instructions, admitted.instructions))
     return tuple(rows)
 
@@ -159,16 +154,15 @@ def differences(before: Any, after: Any) -> tuple[FieldDifference, ...]:
 
 def _walk(place: tuple[str | int, ...], before: Any, after: Any) -> Iterator[FieldDifference]:
     if isinstance(before, dict) and isinstance(after, dict):
-        for key in sorted(
-            {*before, *after}, key=lambda key: (bool(place) or key not in _FIRST, key)
-        ):
-            where = (*place, key)
+        keys = {*before, *after}
+        for key in sorted(keys, key=lambda key: (bool(place) or key not in _FIRST, key)):
+            inner = (*place, key)
             if key not in after:
-                yield FieldDifference(_path(where), _excerpt(before[key]), None)
+                yield FieldDifference(_path(inner), _excerpt(before[key]), None)
             elif key not in before:
-                yield FieldDifference(_path(where), None, _excerpt(after[key]))
+                yield FieldDifference(_path(inner), None, _excerpt(after[key]))
             else:
-                yield from _walk(where, before[key], after[key])
+                yield from _walk(inner, before[key], after[key])
     elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
         for index, (old, new) in enumerate(zip(before, after, strict=True)):
             yield from _walk((*place, index), old, new)

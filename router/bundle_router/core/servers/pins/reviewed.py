@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from bundle_router.core.catalog import Server, Transport
 from bundle_router.core.servers.admission import Admitted, admit
+from bundle_router.core.servers.admission.admitted import AdmittedTool
 from bundle_router.errors import RequestError
 
 
@@ -121,51 +122,43 @@ def approve(
     Raises RequestError if `only` names a tool that the server does not have, or if something
     changed that concerns all tools, which can't be approved in part.
     """
-    earlier = {pin.tool: pin for pin in previous.pins} if previous is not None else {}
-
-    def approval_of(tool: str, sha256: str) -> Approval | None:
-        pin = earlier.get(tool)
-        if pin is not None and pin.sha256 == sha256 and pin.approval is not None:
-            return pin.approval
-        return approval
-
+    pins = [_pin(tool, previous, approval) for tool in admitted.tools]
     fresh = Pins(
         server=server.name,
         origin=origin_of(server),
         instructions=admitted.instructions,
-        pins=tuple(
-            Pin(
-                tool.card.tool,
-                tool.card.sha256,
-                tool.definition,
-                tool.card.tokens,
-                tool.card.counted,
-                approval_of(tool.card.tool, tool.card.sha256),
-            )
-            for tool in admitted.tools
-        ),
+        pins=tuple(pins),
         volatile=server.volatile,
     )
     if only is None:
         return fresh
-    wanted = frozenset(only)
-    known = previous.names if previous is not None else frozenset()
-    missing = sorted(wanted - fresh.names - known)
+
+    names = fresh.names if previous is None else fresh.names | previous.names
+    missing = sorted(frozenset(only) - names)
     if missing:
         raise RequestError(
             f"server {server.name!r} has no tool {missing[0]!r} that could be approved"
         )
+    approved = [pin for pin in fresh.pins if pin.tool in only]
     if previous is None:
-        return replace(fresh, pins=tuple(pin for pin in fresh.pins if pin.tool in wanted))
+        return replace(fresh, pins=tuple(approved))
     if (previous.origin, previous.instructions) != (fresh.origin, fresh.instructions):
         raise RequestError(
             f"server {server.name!r} is reached in another way, or gives other instructions, than"
             " was reviewed",
             advice="that concerns all its tools: approve the server as a whole",
         )
-    kept = [pin for pin in _digested_anew(previous, server).pins if pin.tool not in wanted]
-    approved = [pin for pin in fresh.pins if pin.tool in wanted]
-    return replace(fresh, pins=tuple(sorted((*kept, *approved), key=lambda pin: pin.tool)))
+    others = [pin for pin in _digested_anew(previous, server).pins if pin.tool not in only]
+    return replace(fresh, pins=tuple(sorted((*others, *approved), key=lambda pin: pin.tool)))
+
+
+def _pin(tool: AdmittedTool, previous: Pins | None, approval: Approval | None) -> Pin:
+    """Return the pin of a definition; one that was approved before keeps that approval."""
+    card = tool.card
+    for pin in () if previous is None else previous.pins:
+        if pin.tool == card.tool and pin.sha256 == card.sha256 and pin.approval is not None:
+            approval = pin.approval
+    return Pin(card.tool, card.sha256, tool.definition, card.tokens, card.counted, approval)
 
 
 def narrow_pins(pins: Pins, newer: Pins | None) -> Pins:

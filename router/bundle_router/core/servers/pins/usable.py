@@ -50,24 +50,19 @@ def usable(
     """
     if pins is None:
         return _unpinned_cards(admitted, server, setting)
-    known = reviewed if reviewed is not None else pins.reviewed(server)
-    if admitted is not None:
-        listed = set(pins.names) | {tool.card.tool for tool in admitted.tools}
-    else:
-        listed = set(pins.names)
     if server_differences(pins, admitted, server, volatile_paths(server.volatile)):
         return UsableCards(drifted=(Drift(server.name, WHOLE_SERVER),))
-    if admitted is None:
-        live = None
-    else:
+
+    if reviewed is None:
+        reviewed = pins.reviewed(server)
+    cards = {tool.card.name: tool.card for tool in reviewed.tools}
+    names = set(pins.names)
+    if admitted is not None:
         live = {tool.card.tool: tool.card.sha256 for tool in admitted.tools}
-    cards = {
-        tool.card.name: tool.card
-        for tool in known.tools
-        if live is None or live.get(tool.card.tool) == tool.card.sha256
-    }
-    allowed = {card.tool for card in cards.values()}
-    return UsableCards(cards, tuple(Drift(server.name, tool) for tool in sorted(listed - allowed)))
+        names |= live.keys()
+        cards = {name: card for name, card in cards.items() if live.get(card.tool) == card.sha256}
+    drifted = sorted(names - {card.tool for card in cards.values()})
+    return UsableCards(cards, tuple(Drift(server.name, tool) for tool in drifted))
 
 
 def _unpinned_cards(admitted: Admitted | None, server: Server, setting: PinSetting) -> UsableCards:
@@ -85,18 +80,15 @@ def drifted_among(tools: Iterable[str], by_server: Mapping[str, UsableCards]) ->
     An unreviewed tool is drift like a changed one. Servers that are not in `by_server` (the local
     ones) are not judged. A server that drifted as a whole is one row.
     """
-    found = {row for one in by_server.values() for row in one.drifted}
+    rows = {row for cards in by_server.values() for row in cards.drifted}
     for name in tools:
         server, _, tool = name.partition(".")
-        one = by_server.get(server)
-        if (
-            one is not None
-            and not one.open
-            and name not in one.cards
-            and Drift(server, WHOLE_SERVER) not in found
-        ):
-            found.add(Drift(server, tool))
-    return tuple(sorted(found, key=lambda row: (row.server, row.tool)))
+        usable_cards = by_server.get(server)
+        if usable_cards is None or usable_cards.open or name in usable_cards.cards:
+            continue
+        if Drift(server, WHOLE_SERVER) not in rows:
+            rows.add(Drift(server, tool))
+    return tuple(sorted(rows, key=lambda row: (row.server, row.tool)))
 
 
 def with_pinned_cards(catalog: Catalog, pins: Mapping[str, Pins]) -> Catalog:

@@ -143,10 +143,9 @@ def can_give(client: Client, question: Any) -> bool:
     if capability is None or not isinstance(question, Mapping):
         return False
     params = question.get("params")
-    opens_a_page = isinstance(params, Mapping) and params.get("mode") == "url"
-    return not opens_a_page or (
-        isinstance(capability, Mapping) and capability.get("url") is not None
-    )
+    if not isinstance(params, Mapping) or params.get("mode") != "url":
+        return True
+    return isinstance(capability, Mapping) and capability.get("url") is not None
 
 
 def fits(answer: ServerReply) -> bool:

@@ -131,7 +131,8 @@ def _readable_texts(data: bytes) -> Iterator[str]:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
         return
-    if len(text) >= 8 and sum(c.isprintable() or c in "\n\t" for c in text) == len(text):
+    is_readable = all(char.isprintable() or char in "\n\t" for char in text)
+    if len(text) >= 8 and is_readable:
         yield text
 
 
@@ -225,10 +226,10 @@ def _texts(definition: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...
         if isinstance(value, str):
             yield place, value, " " in value.strip() or len(value) > 60
         elif isinstance(value, dict):
+            keys = list(value)
             if place and place[-1] in ("properties", "$defs", "definitions"):
-                yield from (((*place, key), key, False) for key in value if isinstance(key, str))
-            waiting.extend(((*place, key), value[key]) for key in reversed(list(value)))
+                yield from (((*place, key), key, False) for key in keys if isinstance(key, str))
+            waiting.extend(((*place, key), value[key]) for key in reversed(keys))
         elif isinstance(value, list):
-            waiting.extend(
-                ((*place, index), item) for index, item in reversed(list(enumerate(value)))
-            )
+            indexes = reversed(range(len(value)))
+            waiting.extend(((*place, index), value[index]) for index in indexes)

@@ -62,14 +62,15 @@ class Neighbourhood:
             if other.server != server and _overlap(words, theirs) >= 0.6:
                 mimicked.add(other)
                 yield "mimicry", f"{other.server}.{other.tool}"
-        spoken_of = {
-            at: other
-            for word, start in _names_in(description).items()
-            if word != name.lower() and _is_directed(description, start, start + len(word))
-            for at, other in self._telling.get(word, ())
-            if other.server != server and other not in mimicked
-        }
-        for _, other in sorted(spoken_of.items()):
+
+        directed: dict[int, Neighbour] = {}
+        for word, start in _names_in(description).items():
+            if word == name.lower() or not _is_directed(description, start, start + len(word)):
+                continue
+            for number, other in self._telling.get(word, ()):
+                if other.server != server and other not in mimicked:
+                    directed[number] = other
+        for _, other in sorted(directed.items()):
             yield "speaks-of-others", f"{other.server}.{other.tool}"
 
 
