@@ -22,14 +22,20 @@ from typing import TypeVar
 from bundle_router.adapters.redaction import SecretRedactor
 from bundle_router.adapters.run_log import DiskRunStore
 from bundle_router.adapters.system import SystemClock
-from bundle_router.core.catalog import Bundle, Catalog, Policy, Route
+from bundle_router.core.catalog import ActivationSettings, Bundle, Catalog, Policy, Route, Settings
 from bundle_router.core.results.shaping import MediaFacts
 from bundle_router.core.values import Step
 from bundle_router.core.values.canonical import encode
 from bundle_router.engine.engine import Engine
 from bundle_router.engine.engine_ports import EnginePorts
 from bundle_router.engine.versions import EngineVersions
-from bundle_router.testing import FakeCapabilities, FakeDiagnostics, MemoryArtifacts, small_catalog
+from bundle_router.testing import (
+    FakeCapabilities,
+    FakeDiagnostics,
+    FakeSessions,
+    MemoryArtifacts,
+    small_catalog,
+)
 from bundle_router.wiring import Router
 
 T = TypeVar("T")
@@ -37,7 +43,7 @@ T = TypeVar("T")
 
 def catalog_of(bundles: int, routes: int) -> Catalog:
     """`bundles` bundles of three tools, `routes` routes to distinct addresses, one policy that
-    allows all of them.
+    allows all of them. A run has room for 20 bundles, so they come and go.
     """
     made = {
         f"team{n % 50}.set{n}": Bundle(
@@ -59,15 +65,25 @@ def catalog_of(bundles: int, routes: int) -> Catalog:
         )
         for n in range(routes)
     ]
-    return small_catalog(made, routes=rows, policies=[Policy("all", allow=("team*",))])
+    return small_catalog(
+        made,
+        routes=rows,
+        policies=[Policy("all", allow=("team*",))],
+        settings=Settings(activation=ActivationSettings(True, 60)),
+    )
 
 
 def router_over(catalog: Catalog, runs: str) -> Router:
     """A router with the real log and redactor, and nothing else real."""
     clock, redactor = SystemClock(), SecretRedactor({"GITHUB_TOKEN": "ghp_" + "x" * 36})
     store = DiskRunStore(runs, clock=clock, artifacts=lambda path: MemoryArtifacts())
+    sessions = {"local": FakeSessions({})}
     deps = EnginePorts(
-        clock, redactor, FakeDiagnostics(), {}, lambda data: MediaFacts("application/octet-stream")
+        clock,
+        redactor,
+        FakeDiagnostics(),
+        sessions,
+        lambda data: MediaFacts("application/octet-stream"),
     )
     engine = Engine(
         catalog=catalog, ports=deps, store=store, capabilities=FakeCapabilities(), workspace="/"
@@ -111,6 +127,7 @@ def floor(folder: str) -> Callable[[dict[str, object]], object]:
 
 
 def against_the_floor(bundles: int, routes: int, count: int) -> dict[str, float]:
+    """One run that goes through the routes in turn."""
     with tempfile.TemporaryDirectory() as folder:
         router = router_over(catalog_of(bundles, routes), folder)
         steps = [step_of(n * 13 % routes, "bench") for n in range(count)]
@@ -161,18 +178,19 @@ def main() -> None:
         f"{platform.machine()}, {os.cpu_count()} CPUs, Linux {platform.release()}, Python"
         f" {platform.python_version()}"
     )
-    f = against_the_floor(500, 500, given.count)
+    floors = [against_the_floor(size, size, given.count) for size in (40, 500)]
     curve = [at_size(size, 1000) for size in (50, 500, 5000)]
     if given.json:
-        print(json.dumps({"machine": machine, "floor": f, "curve": curve}, indent=2))
+        print(json.dumps({"machine": machine, "floors": floors, "curve": curve}, indent=2))
         return
     print(machine)
-    print(
-        f"mapped decision on disk, {f['bundles']} bundles x {f['routes']} routes,"
-        f" {f['record_bytes']} byte records:"
-    )
-    print(f"  p50 {f['decision_us_p50']:.1f} us, p99 {f['decision_us_p99']:.1f} us", end="; ")
-    print(f"floor p50 {f['floor_us_p50']:.1f} us; ratio {f['ratio_p50']:.2f}")
+    for f in floors:
+        print(
+            f"mapped decision on disk, {f['bundles']} bundles x {f['routes']} routes,"
+            f" {f['record_bytes']} byte records:"
+        )
+        print(f"  p50 {f['decision_us_p50']:.1f} us, p99 {f['decision_us_p99']:.1f} us", end="; ")
+        print(f"floor p50 {f['floor_us_p50']:.1f} us; ratio {f['ratio_p50']:.2f}")
     for row in curve:
         size = f"{row['bundles_and_routes']} x {row['bundles_and_routes']}"
         print(f"  {size:<12} matched p50 {row['matched_us_p50']:7.1f} us", end=", ")

@@ -19,6 +19,7 @@ from bundle_router.core.catalog import (
     Settings,
 )
 from bundle_router.core.decide.decide import Question, decide, decide_without_answer, settle
+from bundle_router.core.decide.plans import Plans
 from bundle_router.core.values import (
     Activation,
     Address,
@@ -51,7 +52,7 @@ def decided(
     facts: Facts = NOW,
     before: Activation = Activation(),  # noqa: B008
 ) -> Decision:
-    taken = decide(catalog, facts, before, asked)
+    taken = decide(Plans(catalog), facts, before, asked)
     return decide_without_answer(taken, None) if isinstance(taken, Question) else taken
 
 
@@ -419,7 +420,7 @@ def test_a_step_without_a_route_is_a_question_over_what_is_permitted_and_selecta
     catalog = small_catalog(
         {**THREE, "hidden": hidden}, policies=[Policy("p", allow=("*",), deny=("workspace.*",))]
     )
-    taken = decide(catalog, NOW, Activation(), step())
+    taken = decide(Plans(catalog), NOW, Activation(), step())
     assert isinstance(taken, Question)
     assert taken.candidates == ("docs", "repo.readonly")
 
@@ -427,7 +428,7 @@ def test_a_step_without_a_route_is_a_question_over_what_is_permitted_and_selecta
 def test_one_candidate_is_not_a_choice_and_gives_the_declared_default() -> None:
     settings = Settings(fallback=Fallback(default=("repo.readonly",)))
     catalog = small_catalog(THREE, policies=[Policy("p", allow=("repo.*",))], settings=settings)
-    taken = decide(catalog, NOW, Activation(), step())
+    taken = decide(Plans(catalog), NOW, Activation(), step())
     assert isinstance(taken, Decision)
     assert (taken.bundle_ids, taken.source, taken.degraded) == (["repo.readonly"], "default", False)
 
@@ -438,7 +439,7 @@ def test_an_answer_is_heard_only_where_it_names_candidates() -> None:
         routes=[Route("ask", bundles=("repo.readonly",), ask=("docs", "workspace.*"))],
         policies=[Policy("p", allow=("*",), deny=("nothing",)), Policy("q", deny=("absent",))],
     )
-    taken = decide(catalog, NOW, Activation(), step())
+    taken = decide(Plans(catalog), NOW, Activation(), step())
     assert isinstance(taken, Question)
     assert taken.candidates == ("docs", "workspace.exec")
     answer = Answer(
@@ -452,7 +453,7 @@ def test_an_answer_is_heard_only_where_it_names_candidates() -> None:
 
 def test_an_answer_that_names_nothing_leaves_the_mapping_and_a_failure_is_marked_degraded() -> None:
     catalog = small_catalog(THREE, routes=[Route("ask", bundles=("repo.readonly",), ask=("*",))])
-    taken = decide(catalog, NOW, Activation(), step())
+    taken = decide(Plans(catalog), NOW, Activation(), step())
     assert isinstance(taken, Question)
     empty = settle(taken, Answer((), "search", "search"))
     assert (empty.bundle_ids, empty.source, empty.degraded) == (["repo.readonly"], "mapping", False)
@@ -506,7 +507,7 @@ def test_candidates_are_what_is_permitted_now_and_not_there_anyway() -> None:
     more = small_catalog({**THREE, "more": ["more.t"], "notes": always}, routes=routes)
 
     def candidates(at: str, facts: Facts = NOW) -> tuple[str, ...]:
-        question = decide(more, facts, Activation(), step(step=at))
+        question = decide(Plans(more), facts, Activation(), step(step=at))
         assert isinstance(question, Question)
         return question.candidates
 
@@ -557,7 +558,7 @@ def test_the_default_is_shown_only_where_the_order_names_it() -> None:
 
 def test_where_the_order_names_nobody_to_ask_nothing_is_asked() -> None:
     settings = Settings(fallback=Fallback(order=("default",), default=("docs",)))
-    taken = decide(small_catalog(THREE, settings=settings), NOW, Activation(), step())
+    taken = decide(Plans(small_catalog(THREE, settings=settings)), NOW, Activation(), step())
     assert isinstance(taken, Decision)
     assert taken.bundle_ids == ["docs"]
 
@@ -608,7 +609,7 @@ OPEN = "no route covers this step"
 def test_a_decision_says_who_was_heard_and_what_came_of_it(
     at: str, answer: Answer | None, failure: Any, search: SearchUse | None, said: str
 ) -> None:
-    taken = decide(ASKING, NOW, Activation(), step(step=at))
+    taken = decide(Plans(ASKING), NOW, Activation(), step(step=at))
     if isinstance(taken, Question):
         taken = (
             settle(taken, answer, failure, search)
@@ -648,7 +649,7 @@ def test_a_decision_says_what_stays_and_where_nothing_is_shown(
 def test_a_pick_rests_on_its_own_score_where_search_picked_it_and_else_on_what_the_answer_says() -> (
     None
 ):
-    question = decide(ASKING, NOW, Activation(), step())
+    question = decide(Plans(ASKING), NOW, Activation(), step())
     assert isinstance(question, Question)
     picked = replace(DOCS, ids=("docs", "workspace.exec"))
     for source, first in (
@@ -664,7 +665,7 @@ def test_a_pick_rests_on_its_own_score_where_search_picked_it_and_else_on_what_t
 def test_what_search_ranks_beside_a_pick_is_offered_where_it_is_a_candidate_and_was_not_picked() -> (
     None
 ):
-    question = decide(ASKING, NOW, Activation(), step())
+    question = decide(Plans(ASKING), NOW, Activation(), step())
     assert isinstance(question, Question)
     offered = replace(DOCS, offered=("docs", "workspace.exec", "nobody", "workspace.exec"))
     decision = settle(question, offered, None, FOUND)
@@ -675,7 +676,7 @@ def test_what_search_ranks_beside_a_pick_is_offered_where_it_is_a_candidate_and_
     assert "nobody" not in {row.id for row in decision.left_out}, (
         "what is no candidate is not heard of again"
     )
-    full = decide(ASKING, NOW, Activation(), step(max_tools=0))
+    full = decide(Plans(ASKING), NOW, Activation(), step(max_tools=0))
     assert isinstance(full, Question)
     left = settle(full, replace(DOCS, offered=("docs",)), None, FOUND)
     assert ("docs" in left.bundle_ids, codes(left)["docs"]) == (
@@ -697,7 +698,7 @@ def test_what_search_ranks_beside_a_pick_is_offered_where_it_is_a_candidate_and_
 def test_what_was_ranked_and_not_taken_is_left_out_and_says_why(
     search: SearchUse, why_not: dict[str, tuple[str, str]]
 ) -> None:
-    question = decide(ASKING, NOW, Activation(), step())
+    question = decide(Plans(ASKING), NOW, Activation(), step())
     assert isinstance(question, Question)
     decision = settle(question, DOCS, None, search)
     assert {row.id: (row.code, row.detail) for row in decision.left_out} == why_not
@@ -706,7 +707,7 @@ def test_what_was_ranked_and_not_taken_is_left_out_and_says_why(
 
 
 def test_an_id_that_policy_permits_and_nobody_was_asked_about_is_left_out_as_not_selected() -> None:
-    question = decide(ASKING, NOW, Activation(), step(step="ask"))
+    question = decide(Plans(ASKING), NOW, Activation(), step(step="ask"))
     assert isinstance(question, Question)
     (row,) = settle(question, Answer(("docs", "more"), "model", "model")).left_out
     assert (row.id, row.code, row.detail) == (

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import pytest
 from bundle_router.core.catalog import Bundle, Policy, Route
 from bundle_router.core.decide.decide import decide
-from bundle_router.core.decide.plans import permitted_tools, plan_for
+from bundle_router.core.decide.plans import Plans, permitted_tools
 from bundle_router.core.values import Activation, AskedTool, Decision, Drift, Entry, Facts, Step
 from bundle_router.testing import small_catalog
 
@@ -25,19 +25,21 @@ BUNDLES: Mapping[str, list[str] | Bundle] = {
     "changed", [Facts(drifted=(Drift("s", "a"),)), Facts(unavailable=(("s", "down"),))]
 )
 def test_what_a_call_may_use_follows_the_facts_of_the_moment(changed: Facts) -> None:
-    catalog = small_catalog(BUNDLES, routes=[Route("r", bundles=("x",))])
+    plans = Plans(small_catalog(BUNDLES, routes=[Route("r", bundles=("x",))]))
     for facts in (Facts(), changed, Facts(), changed):
-        tools = permitted_tools(catalog, facts, STEP, ["x"])
-        assert dict(tools) == dict(permitted_tools(small_catalog(BUNDLES), facts, STEP, ["x"]))
+        tools = permitted_tools(plans, facts, STEP, ["x"])
+        assert dict(tools) == dict(
+            permitted_tools(Plans(small_catalog(BUNDLES)), facts, STEP, ["x"])
+        )
         assert ("s.a" in tools) is (facts != changed)
 
 
 def test_a_bounded_number_of_sets_of_tools_is_kept() -> None:
-    catalog = small_catalog({f"x{n}": [f"s.t{n}"] for n in range(40)})
-    verdicts = plan_for(catalog, STEP, ()).verdicts
+    plans = Plans(small_catalog({f"x{n}": [f"s.t{n}"] for n in range(40)}))
+    verdicts = plans.of(STEP, ()).verdicts
     facts = Facts()
     for number in range(40):
-        assert dict(permitted_tools(catalog, facts, STEP, [f"x{number}"])) == {
+        assert dict(permitted_tools(plans, facts, STEP, [f"x{number}"])) == {
             f"s.t{number}": f"x{number}"
         }
         assert [len(judged.tools) <= 16 for judged in verdicts._judged] == [
@@ -53,7 +55,10 @@ def test_a_decision_lacks_only_what_is_left_out_because_its_server_is_not_there_
     denied = Policy("all", allow=("*",), deny=("bundle:late",))
     for policies, degraded in (([Policy("all", allow=("*",))], True), ([denied], False)):
         decision = decide(
-            small_catalog(BUNDLES, routes=routes, policies=policies), facts, Activation(), STEP
+            Plans(small_catalog(BUNDLES, routes=routes, policies=policies)),
+            facts,
+            Activation(),
+            STEP,
         )
         assert isinstance(decision, Decision)
         assert (decision.degraded, [row.id for row in decision.left_out]) == (degraded, ["late"])
@@ -66,12 +71,14 @@ def test_tools_that_earlier_steps_asked_for_count_and_what_has_no_room_is_left_o
         (Entry("found", "mapped", 1, tools=asked), Entry("late", "mapped", 1, place=9))
     )
     for most, tools, left in ((None, 4, []), (3, 3, ["s.c"]), (1, 1, ["s.a", "s.b", "s.c"])):
-        decision = decide(catalog, Facts(), before, STEP.model_copy(update={"max_tools": most}))
+        decision = decide(
+            Plans(catalog), Facts(), before, STEP.model_copy(update={"max_tools": most})
+        )
         assert isinstance(decision, Decision)
         assert (decision.exposure.tools, decision.exposure.tokens) == (tools, 10 * tools)
         assert [(row.id, row.code, row.tool) for row in decision.left_out] == [
             ("found", "over_budget", tool) for tool in left
         ]
-    down = decide(catalog, Facts(drifted=(Drift("s", "b"),)), before, STEP)
+    down = decide(Plans(catalog), Facts(drifted=(Drift("s", "b"),)), before, STEP)
     assert isinstance(down, Decision)
     assert down.exposure.tools == 3

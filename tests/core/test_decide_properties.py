@@ -22,7 +22,7 @@ from bundle_router.core.catalog import (
     Settings,
 )
 from bundle_router.core.decide.decide import Question, decide, decide_without_answer, settle
-from bundle_router.core.decide.plans import plan_for
+from bundle_router.core.decide.plans import Plans
 from bundle_router.core.decide.replies import admit_reply
 from bundle_router.core.records.decision_record import (
     activation_json,
@@ -259,7 +259,7 @@ replies = mostly(
 
 
 def taken(catalog: Catalog, facts: Facts, before: Activation, step: Step, reply: Reply) -> Decision:
-    first = decide(catalog, facts, before, step)
+    first = decide(Plans(catalog), facts, before, step)
     return conclude(first, reply) if isinstance(first, Question) else first
 
 
@@ -336,7 +336,7 @@ class Case:
 
     @cached_property
     def first(self) -> Decision | Question:
-        return decide(self.catalog, self.facts, self.before, self.step)
+        return decide(Plans(self.catalog), self.facts, self.before, self.step)
 
     @cached_property
     def decision(self) -> Decision:
@@ -363,7 +363,7 @@ def test_every_decision_is_as_promised(case: Case) -> None:
 
 
 def result_is_within_what_policy_permits(case: Case) -> None:
-    plan = plan_for(case.catalog, case.step, case.facts.grants)
+    plan = Plans(case.catalog).of(case.step, case.facts.grants)
     for id_ in case.decision.bundle_ids:
         assert id_ in case.may
         assert set(plan.verdicts.of(id_, case.facts).tools) == case.may[id_]
@@ -377,7 +377,7 @@ def denial_wins_and_narrowing_never_widens(case: Case) -> None:
         case.catalog, policies=(*case.catalog.policies, Policy("extra", deny=case.denied))
     )
     narrow = permitted(narrowed, case.facts, case.step)
-    plan = plan_for(narrowed, case.step, case.facts.grants)
+    plan = Plans(narrowed).of(case.step, case.facts.grants)
     for id_ in taken(narrowed, case.facts, case.before, case.step, case.reply).bundle_ids:
         tools = set(plan.verdicts.of(id_, case.facts).tools)
         assert tools == narrow[id_]
@@ -461,7 +461,7 @@ def test_the_generated_cases_reach_what_they_are_about() -> None:
     @given(catalogs(), facts_, activations, steps, replies)
     @settings(max_examples=150, deadline=None, database=None)
     def look(catalog: Catalog, facts: Facts, before: Activation, step: Step, reply: Reply) -> None:
-        question = decide(catalog, facts, before, step)
+        question = decide(Plans(catalog), facts, before, step)
         decision = taken(catalog, facts, before, step, reply)
         seen["all"] += 1
         seen["shown"] += bool(decision.bundles)
@@ -500,12 +500,12 @@ def test_no_answer_given_on_the_way_changes_what_a_step_that_asks_nobody_shows(
 ) -> None:
     one = other = before
     for step, this, that in way:
-        asked = isinstance(decide(catalog, facts, one, step), Question)
+        asked = isinstance(decide(Plans(catalog), facts, one, step), Question)
         mine, theirs = (
             taken(catalog, facts, one, step, this),
             taken(catalog, facts, other, step, that),
         )
-        route = plan_for(catalog, step, facts.grants).route
+        route = Plans(catalog).of(step, facts.grants).route
         if route is not None and route.ask is None:
             assert not asked
             assert mine.bundles == theirs.bundles
@@ -527,13 +527,13 @@ def test_no_injected_intent_moves_a_mapped_decision_by_one_byte() -> None:
     texts = injections()
     assert len(texts) >= 1100
     quiet = decide(
-        catalog, Facts(), Activation(), Step(run_id="r", workflow="w", role="r", step="s")
+        Plans(catalog), Facts(), Activation(), Step(run_id="r", workflow="w", role="r", step="s")
     )
     assert isinstance(quiet, Decision)
     for text in texts:
         clean = text.encode("utf-8", "replace").decode()
         loud = decide(
-            catalog,
+            Plans(catalog),
             Facts(),
             Activation(),
             Step(run_id="r", workflow="w", role="r", step="s", goal=clean),
@@ -565,7 +565,10 @@ class Activations(RuleBasedStateMachine):
     def route(self, data: st.DataObject) -> None:
         id_ = data.draw(st.sampled_from(self.ids))
         decision = decide(
-            self.catalog, Facts(), self.now, Step(run_id="r", workflow="w", role="r", step=id_)
+            Plans(self.catalog),
+            Facts(),
+            self.now,
+            Step(run_id="r", workflow="w", role="r", step=id_),
         )
         assert isinstance(decision, Decision)
         self.order = [other for other in self.order if other != id_] + [id_]
@@ -599,7 +602,7 @@ TestActivations.settings = examples(60, stateful_step_count=30)
 def test_an_unheard_question_is_not_degraded_but_a_failed_one_is() -> None:
     catalog = small_catalog({"a": ["a.1"], "b": ["b.1"]})
     question = decide(
-        catalog, Facts(), Activation(), Step(run_id="r", workflow="w", role="r", step="s")
+        Plans(catalog), Facts(), Activation(), Step(run_id="r", workflow="w", role="r", step="s")
     )
     assert isinstance(question, Question)
     assert not decide_without_answer(question, None).degraded

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from bundle_router.core.catalog import Bundle, Catalog, Policy, Route, Server
 from bundle_router.core.decide.decide import decide
+from bundle_router.core.decide.plans import Plans
 from bundle_router.core.values import CODES, Activation, Code, Decision, Facts, Step
 from bundle_router.review.explanation import explain
 from bundle_router.testing import fake_router, small_catalog
@@ -24,7 +25,7 @@ def decided(
     made = small_catalog(
         bundles, routes=[Route("all", bundles=("it",))], policies=[policy], servers=servers
     )
-    taken = decide(made, facts or Facts(), Activation(), STEP)
+    taken = decide(Plans(made), facts or Facts(), Activation(), STEP)
     assert isinstance(taken, Decision)
     return taken
 
@@ -129,7 +130,7 @@ def many_parts(count: int) -> Catalog:
 def test_a_denied_part_among_many_takes_out_its_own_tools_and_no_others() -> None:
     made = many_parts(500)
     narrowed = replace(made, policies=(Policy("p", allow=("*",), deny=("bundle:p0", "p1")),))
-    taken = decide(narrowed, Facts(), Activation(), STEP)
+    taken = decide(Plans(narrowed), Facts(), Activation(), STEP)
     assert isinstance(taken, Decision)
     assert taken.exposure.tools == 4_980
     assert len(taken.left_out) == 20

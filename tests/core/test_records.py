@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from bundle_router.core.catalog import ActivationSettings, Bundle, Catalog, Policy, Route, Settings
 from bundle_router.core.decide.decide import decide
+from bundle_router.core.decide.plans import Plans
 from bundle_router.core.records.decision_record import (
     DecisionRecord,
     decision_from,
@@ -236,7 +237,7 @@ def test_a_late_list_makes_a_decision_degraded_by_its_name_and_not_by_what_the_r
     step = STEP.model_copy(update={"step": "two"})
 
     def record(**facts: Any) -> tuple[bool, DecisionRecord]:
-        decision = decide(catalog(), Facts(**facts), Activation(), step)
+        decision = decide(Plans(catalog()), Facts(**facts), Activation(), step)
         assert isinstance(decision, Decision)
         decision = replace(decision, run_id="r")
         return decision.degraded, DecisionRecord(
@@ -268,7 +269,7 @@ def test_what_drifted_in_a_record_that_says_no_more_replays_to_its_code() -> Non
     rows = {}
     for code in DRIFT_CODES:
         facts = Facts(drifted=tuple(Drift(server, tool, code) for server, tool in named))
-        decision = decide(catalog(), facts, Activation(), step)
+        decision = decide(Plans(catalog()), facts, Activation(), step)
         assert isinstance(decision, Decision)
         decision = replace(decision, run_id="r")
         made = DecisionRecord(decision=decision, step=step, facts=facts, reply=None, time="")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from bundle_router.core.catalog import Route
 from bundle_router.core.decide.decide import Question, decide, settle
+from bundle_router.core.decide.plans import Plans
 from bundle_router.core.records.decision_record import input_digest
 from bundle_router.core.records.replayed import replay
 from bundle_router.core.values import (
@@ -164,7 +165,7 @@ def test_a_pick_without_scores_of_its_own_rests_on_what_search_ranked_live_and_o
 
 
 def test_settling_does_not_depend_on_the_order_of_scores() -> None:
-    question = decide(CATALOG, Facts(), Activation(), step())
+    question = decide(Plans(CATALOG), Facts(), Activation(), step())
     assert isinstance(question, Question)
     rows = (Candidate("c", 0.1), Candidate("a", 0.5), Candidate("b", 0.5))
     made = [settle(question, replace(SOUND, scores=order)) for order in (rows, rows[::-1])]

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from bundle_router.core.catalog import Bundle, Catalog, Policy, Route
 from bundle_router.core.decide import plans
-from bundle_router.core.decide.plans import indexes_of, plan_for
+from bundle_router.core.decide.plans import Plans
 from bundle_router.core.decide.step_policy import MAX_PATTERN, check_step_policy
 from bundle_router.core.values import Address, Facts, Grant, Step, StepPolicy
 from bundle_router.errors import InvalidStep, RequestError
@@ -168,15 +168,13 @@ def test_a_sub_agent_is_refused_while_its_parents_policy_is_not_understood() -> 
 
 
 def test_policies_that_never_repeat_dont_make_the_plans_grow() -> None:
-    routed = catalog()
+    routed = Plans(catalog())
     big = tuple(f"{'x' * 190}{n}*" for n in range(999))
     kept = set()
     for n in range(60):
-        plan = plan_for(routed, step(policy={("allow", "deny")[n % 2]: [f"y{n}*", *big]}), ())
+        plan = routed.of(step(policy={("allow", "deny")[n % 2]: [f"y{n}*", *big]}), ())
         kept.add(id(plan))
-        known = indexes_of(
-            routed
-        )._plans  # looked into on purpose: what is held is what this is about
+        known = routed._plans  # looked into on purpose: what is held is what this is about
         held = sum(
             len(pattern)
             for _, policy, _ in known
@@ -187,37 +185,38 @@ def test_policies_that_never_repeat_dont_make_the_plans_grow() -> None:
     assert len(kept) > 1
     deep = Grant(Address(("w", "r", "s")), StepPolicy(deny=big))
     for n in range(60):
-        plan_for(routed, step(step=f"s{n}"), (deep,) * 3)
-        assert len(indexes_of(routed)._plans) <= 20  # an ancestor's policy weighs as much
+        routed.of(step(step=f"s{n}"), (deep,) * 3)
+        assert len(routed._plans) <= 20  # an ancestor's policy weighs as much
 
 
 def test_addresses_verdicts_and_facts_that_never_repeat_dont_make_them_grow_either(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(plans, "_MAX_WEIGHT", 40_000)
-    few, many = catalog(), small_catalog({f"b{n}": [f"s.t{n}"] for n in range(100)})
+    few = Plans(catalog())
+    many = Plans(small_catalog({f"b{n}": [f"s.t{n}"] for n in range(100)}))
     addresses = []
     for n in range(100):
-        plan_for(few, step(step=f"s{n}"), ())
-        addresses.append(len(indexes_of(few)._plans))
+        few.of(step(step=f"s{n}"), ())
+        addresses.append(len(few._plans))
     assert (max(addresses), addresses[-1]) == (40, 20)
     verdicts = []
     for n in range(50):
-        plan = plan_for(many, step(policy={"deny": [f"b{n}*"]}), ())
-        for id_ in many.bundles:
+        plan = many.of(step(policy={"deny": [f"b{n}*"]}), ())
+        for id_ in many.catalog.bundles:
             plan.verdicts.of(id_, NO_FACTS)
-        verdicts.append(sum(len(of._static) for of in indexes_of(many)._verdicts.values()))
+        verdicts.append(sum(len(of._static) for of in many._verdicts.values()))
     assert 1_000 < max(verdicts) <= 1_400
-    plan = plan_for(few, step(), ())
+    plan = few.of(step(), ())
     for n in range(40):
         plan.verdicts.candidates(Facts(unavailable=(("gh", str(n)),)), None, ())
         assert len(plan.verdicts._candidates) <= 16
 
 
 def test_the_same_address_under_the_same_policy_is_worked_out_once() -> None:
-    routed = catalog()
-    again = [plan_for(routed, step(policy={"deny": ["repo"]}), Facts().grants) for _ in range(2)]
+    routed = Plans(catalog())
+    again = [routed.of(step(policy={"deny": ["repo"]}), Facts().grants) for _ in range(2)]
     assert again[0] is again[1]
-    other = plan_for(routed, step(step="another", policy={"deny": ["repo"]}), ())
+    other = routed.of(step(step="another", policy={"deny": ["repo"]}), ())
     assert other is not again[0]
     assert other.verdicts is again[0].verdicts

@@ -18,6 +18,7 @@ from bundle_router.core.catalog import (
 )
 from bundle_router.core.decide.activation import UNTRUSTED, inherit
 from bundle_router.core.decide.decide import Question, decide
+from bundle_router.core.decide.plans import Plans
 from bundle_router.core.records.replayed import conclude
 from bundle_router.core.values import (
     REASONS,
@@ -65,7 +66,7 @@ def taken(
     over: Catalog, before: Activation, at: str, answer: Answer | None = None, **changes: object
 ) -> Decision:
     step = Step.model_validate({"run_id": "r", "workflow": "w", "role": "r", "step": at} | changes)
-    made = decide(over, Facts(), before, step)
+    made = decide(Plans(over), Facts(), before, step)
     return conclude(made, Reply(made.key, answer)) if isinstance(made, Question) else made
 
 

@@ -14,6 +14,7 @@ from bundle_router.adapters.loop import LoopThread
 from bundle_router.adapters.system import SystemClock
 from bundle_router.core.catalog import Bundle, Catalog, ModelOptions, ModelSettings
 from bundle_router.core.decide.decide import Question, decide
+from bundle_router.core.decide.plans import Plans
 from bundle_router.core.values import Activation, Facts, Reply, Step
 from bundle_router.engine.asking import ModelSelector
 from bundle_router.ports import Clock, ModelClient
@@ -45,7 +46,7 @@ def question() -> Callable[..., Question]:
             "goal": "rename",
             **step,
         }
-        taken = decide(catalog or catalog_of_five(), Facts(), Activation(), Step(**asked))
+        taken = decide(Plans(catalog or catalog_of_five()), Facts(), Activation(), Step(**asked))
         assert isinstance(taken, Question)
         return taken
 

@@ -29,6 +29,7 @@ from bundle_router.adapters.loop import LoopThread
 from bundle_router.engine.asking import ModelSelector
 from bundle_router.core.catalog import Bundle, ModelOptions, ModelSettings
 from bundle_router.core.decide.decide import decide
+from bundle_router.core.decide.plans import Plans
 from bundle_router.core.values import Activation, Facts, Step
 from bundle_router.testing.upstream import ScriptedServer, body, choice, completion, says, status
 from bundle_router.testing import FakeDiagnostics, small_catalog
@@ -52,7 +53,7 @@ async def main(server):
     for number in range(3):
         goal = f"CANARY-GOAL {number}"
         step = Step(run_id="r", workflow="w", role="r", step="s", goal=goal)
-        await selector.select(decide(catalog, Facts(), Activation(), step), ())
+        await selector.select(decide(Plans(catalog), Facts(), Activation(), step), ())
     # litellm hands some of its work to threads of its own, which know nothing of whose call it was.
     worker = threading.Thread(target=lambda: logging.getLogger("LiteLLM").info("from a worker"))
     worker.start()

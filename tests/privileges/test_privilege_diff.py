@@ -25,7 +25,7 @@ from bundle_router.core.catalog import (
     Settings,
 )
 from bundle_router.core.catalog.step_address import address_of
-from bundle_router.core.decide.plans import permitted_tools
+from bundle_router.core.decide.plans import Plans, permitted_tools
 from bundle_router.core.values import (
     Activation,
     BinaryForm,
@@ -106,8 +106,8 @@ def growth(old: Catalog, new: Catalog, facts: Facts, step: Step) -> Iterable[tup
             ),
             None,
         )
-        had = set(permitted_tools(old, facts, step, [was.id])) if was is not None else set()
-        for tool in permitted_tools(new, facts, step, [bundle.id]):
+        had = set(permitted_tools(Plans(old), facts, step, [was.id])) if was is not None else set()
+        for tool in permitted_tools(Plans(new), facts, step, [bundle.id]):
             if tool not in had:
                 yield bundle, tool
 
@@ -160,7 +160,7 @@ def test_whatever_a_decision_shows_was_in_reach_or_has_a_widening_row(
     }  # fmt: skip
     for id_ in shown.bundle_ids:
         if id_ in closed:  # nothing at all brought it before
-            for tool in permitted_tools(new, facts, step, [id_]):
+            for tool in permitted_tools(Plans(new), facts, step, [id_]):
                 assert any(row.subject == id_ and tool in row.tools for row in rows)
 
 
@@ -377,8 +377,8 @@ def test_a_step_policy_that_permits_one_bundle_alone_makes_another_bundle_with_i
         step="s",
         policy=StepPolicy(allow=("bundle:repo.twin",)),
     )
-    assert not permitted_tools(old, Facts(), step, ["repo.readonly"])
-    assert permitted_tools(new, Facts(), step, ["repo.twin"])
+    assert not permitted_tools(Plans(old), Facts(), step, ["repo.readonly"])
+    assert permitted_tools(Plans(new), Facts(), step, ["repo.twin"])
     assert any(line.startswith("may call repo.twin") for line in lines(old, new))
 
 

@@ -18,6 +18,7 @@ from bundle_router.core.catalog import (
     Settings,
 )
 from bundle_router.core.decide.decide import Question, decide
+from bundle_router.core.decide.plans import Plans
 from bundle_router.core.records.replayed import conclude
 from bundle_router.core.search.corpus import corpus_of, texts_of
 from bundle_router.core.search.ranking import Search
@@ -109,7 +110,7 @@ def step(goal: str, **more: Any) -> Step:
 
 
 def question(of: Catalog, goal: str, **more: Any) -> Question:
-    asked = decide(of, Facts(), Activation(), step(goal, **more))
+    asked = decide(Plans(of), Facts(), Activation(), step(goal, **more))
     assert isinstance(asked, Question)
     return asked
 

@@ -21,6 +21,7 @@ from bundle_router.core.catalog import (
 from bundle_router.core.config import ConfigFile, load
 from bundle_router.core.config.config_text import Layer
 from bundle_router.core.decide.decide import Question, decide
+from bundle_router.core.decide.plans import Plans
 from bundle_router.core.records.decision_record import (
     decision_from,
     facts_json,
@@ -224,7 +225,7 @@ def open_catalogs(draw: st.DrawFn) -> Catalog:
 def test_a_reply_of_any_shape_stays_within_policy_and_replays_to_the_same_bytes(
     catalog: Catalog, facts: Facts, before: Activation, step: Step, reply: Reply
 ) -> None:
-    question = decide(catalog, facts, before, step)
+    question = decide(Plans(catalog), facts, before, step)
     if not isinstance(question, Question):
         return
     decision = conclude(question, reply)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from bundle_router.core.catalog import Bundle, Catalog, Fallback, OfferSettings, Policy, Route
 from bundle_router.core.decide.decide import decide
+from bundle_router.core.decide.plans import Plans
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.records.replayed import replay
 from bundle_router.core.search.documents import MIN_WORDS
@@ -193,7 +194,7 @@ def test_nothing_outside_of_policy_is_offered() -> None:
 
 def test_the_only_bundle_that_may_be_picked_is_offered_without_a_question() -> None:
     of = replace(offering(), policies=(Policy("one", allow=("bundle:shell.run",)),))
-    decision = decide(of, Facts(), Activation(), step(NOVEL))
+    decision = decide(Plans(of), Facts(), Activation(), step(NOVEL))
     assert isinstance(decision, Decision)
     assert (decision.source, modes(decision)) == ("shortlist", {"shell.run": "deferred"})
     assert decision.justification.startswith(
@@ -203,7 +204,7 @@ def test_the_only_bundle_that_may_be_picked_is_offered_without_a_question() -> N
         replace(of, policies=()),
         replace(offering(offer=OfferSettings(execute="none")), policies=of.policies),
     ):
-        nothing = decide(other, Facts(), Activation(), step(NOVEL))
+        nothing = decide(Plans(other), Facts(), Activation(), step(NOVEL))
         assert isinstance(nothing, Decision)
         assert (nothing.source, nothing.bundle_ids) == ("none", [])
         assert nothing.justification == "no route covers this step; nothing is shown"

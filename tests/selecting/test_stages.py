@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from bundle_router.core.catalog import Calibration, Catalog
 from bundle_router.core.decide.decide import decide
+from bundle_router.core.decide.plans import Plans
 from bundle_router.core.records.decision_record import outcome_json, reply_json
 from bundle_router.core.records.replayed import conclude, replay
 from bundle_router.core.search.ranking import Search
@@ -443,6 +444,6 @@ def test_explaining_searches_and_asks_no_model() -> None:
 
 def test_nobody_is_asked_for_a_choice_of_one() -> None:
     of = catalog(default=("repo.readonly",))
-    taken = decide(of, Facts(), Activation(), step(SURE, policy={"allow": ("docs.fetch",)}))
+    taken = decide(Plans(of), Facts(), Activation(), step(SURE, policy={"allow": ("docs.fetch",)}))
     assert isinstance(taken, Decision)
     assert taken.bundle_ids == []

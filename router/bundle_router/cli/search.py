@@ -81,7 +81,7 @@ def _permitted_bundles(catalog: Catalog, step: Step) -> frozenset[str]:
     """Return what policy permits at the step, as if every capability were present and every server
     available.
     """
-    from bundle_router.core.decide.plans import plan_for
+    from bundle_router.core.decide.plans import Plans
 
     capabilities: set[str] = set()
     for bundle in catalog.bundles.values():
@@ -89,7 +89,7 @@ def _permitted_bundles(catalog: Catalog, step: Step) -> frozenset[str]:
         capabilities.update(f"binary:{name}" for name in bundle.requires_binary)
     facts = Facts(capabilities=frozenset(capabilities))
 
-    verdicts = plan_for(catalog, step, ()).verdicts
+    verdicts = Plans(catalog).of(step, ()).verdicts
     return frozenset(id_ for id_ in catalog.bundles if verdicts.of(id_, facts).permitted)
 
 

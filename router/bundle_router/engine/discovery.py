@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from bundle_router.core.catalog import Bundle, Catalog
+from bundle_router.core.decide.plans import Plans
 from bundle_router.core.values import DRIFT_CODES, Facts
 from bundle_router.core.values.patterns import matches
 from bundle_router.engine.surface import RunState, exposed_now
@@ -116,7 +117,7 @@ class ServerDiscovery:
         hopeful = _hopeful_facts(upstreams, state)
         shown = [state.exposed()]
         if hopeful is not state.facts:
-            shown.append(exposed_now(state, hopeful, surface.catalog))
+            shown.append(exposed_now(state, hopeful, state.plans))
         resolved = (surface.resolve(name, exposed) for exposed in shown)
         remote = {one.name.partition(".")[0] for one in resolved if one.known} & self._remote
         if is_known:
@@ -148,7 +149,7 @@ class ServerDiscovery:
                 catalog = replace(
                     surface.catalog, bundles={**surface.catalog.bundles, bundle.id: listed}
                 )
-                if tool in exposed_now(state, hopeful, catalog):
+                if tool in exposed_now(state, hopeful, Plans(catalog)):
                     found.add(server.name)
         return found
 
@@ -159,13 +160,7 @@ def _hopeful_facts(servers: Servers, state: RunState) -> Facts:
     facts = state.facts
     if (facts.unavailable, facts.drifted) == (now.closed, now.unpinned):
         return facts
-    found = facts.memo.get("hopeful")
-    if not isinstance(found, Facts) or (found.unavailable, found.drifted) != (
-        now.closed,
-        now.unpinned,
-    ):
-        found = facts.memo["hopeful"] = replace(facts, unavailable=now.closed, drifted=now.unpinned)
-    return found
+    return replace(facts, unavailable=now.closed, drifted=now.unpinned)
 
 
 def _shown_bundles(catalog: Catalog, state: RunState) -> Iterator[Bundle]:

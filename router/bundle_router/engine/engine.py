@@ -64,7 +64,17 @@ from bundle_router.engine.open_runs import (
     recorded_decision,
 )
 from bundle_router.engine.results import AdmittedCall, CallRequest, Result, called_name
-from bundle_router.engine.route import Messages, OnLoop, OnThread, accept_step, prepare, route
+from bundle_router.engine.route import (
+    DecisionCache,
+    Messages,
+    OnLoop,
+    OnThread,
+    RouteRequest,
+    accept_step,
+    derive_activation,
+    prepare,
+    route,
+)
 from bundle_router.engine.run_tree import RunTree
 from bundle_router.engine.surface import RunState, Surface, SurfaceForm
 from bundle_router.engine.upstreams import MachineFacts, Servers
@@ -80,6 +90,8 @@ TOGETHER: Final = 4
 
 What else it has to do has its turn before the next ones begin.
 """
+SURFACES: Final = 256
+"""Surfaces of principals that are kept at most; then all are dropped, and made when asked for."""
 _TURNS: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]] = WeakKeyDictionary()
 
 
@@ -115,6 +127,9 @@ class Engine:
             catalog.cards
         )
         self._surface = Surface(catalog, names_in(catalog, known), ports.tools)
+        self._decisions = DecisionCache(self._surface.plans)
+        self._surfaces: dict[str, Surface] = {}
+        """Those with the tools of servers that need no pins, by principal."""
 
     # --- what the shell looks up ------------------------------------------------------------------
 
@@ -129,11 +144,14 @@ class Engine:
         catalog = self._machine.known_availability(principal).availability.catalog
         if catalog is self.catalog:
             return self._surface
-        found = catalog.memo.get("surface")
-        if not isinstance(found, Surface):
-            names = names_in(catalog, {*self._surface.exposed, *catalog.cards})
-            found = catalog.memo["surface"] = Surface(catalog, names, self.ports.tools)
-        return found
+        kept = self._surfaces.get(principal)
+        if kept is not None and kept.catalog is catalog:
+            return kept
+        if len(self._surfaces) >= SURFACES:
+            self._surfaces.clear()
+        names = names_in(catalog, {*self._surface.exposed, *catalog.cards})
+        made = self._surfaces[principal] = Surface(catalog, names, self.ports.tools)
+        return made
 
     # --- flow 1: a step is routed -----------------------------------------------------------------
 
@@ -172,9 +190,13 @@ class Engine:
                 OpenRun.release,
             )
         try:
-            prepared = partial(
-                prepare, self.catalog, run, self._tree, step, self._machine, messages, started_ns
-            )
+
+            def prepared() -> RouteRequest:
+                derived = derive_activation(self._surface, messages)
+                return prepare(
+                    self._decisions, run, self._tree, step, self._machine, derived, started_ns
+                )
+
             is_quick = run.parent_id is None or not self.runs.store.blocks
             request = prepared() if is_quick else await how.in_thread(prepared)
             ports = self.ports if selector is None else replace(self.ports, selector=selector)

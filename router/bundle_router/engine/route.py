@@ -24,12 +24,15 @@ from typing import Any, Final, TypeVar, cast
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.catalog.step_address import address_of
 from bundle_router.core.decide import activation as sticky_set
+from bundle_router.core.decide.activation import rename_bundles
 from bundle_router.core.decide.decide import Question, decide
+from bundle_router.core.decide.plans import Plans
 from bundle_router.core.decide.replies import admit_reply
 from bundle_router.core.decide.step_policy import refuse_unknown
 from bundle_router.core.records.decision_record import (
     DecisionRecord,
     decided_inputs_digest,
+    facts_json,
     step_json,
 )
 from bundle_router.core.records.replayed import conclude
@@ -45,13 +48,13 @@ from bundle_router.engine.open_runs import (
     recorded_decision,
 )
 from bundle_router.engine.run_tree import NO_LIMITS, RunTree
+from bundle_router.engine.surface import Surface
 from bundle_router.engine.upstreams import MachineFacts
 from bundle_router.errors import KeyConflict, RequestError, expect
 from bundle_router.ports import Redactor
 
 T = TypeVar("T")
 Messages = Sequence[Mapping[str, Any]]
-_MAX_KEPT: Final = 1_024  # decisions that are kept beside one catalog
 _NOT_COMPARED = frozenset(
     ("run_id", "key", "parent_run_id", "workspace")
 )  # the last two: where the engine names one
@@ -65,7 +68,7 @@ class RouteRequest:
     is the activation of a first step, `derived` the one that replaces the run's own.
     """
 
-    catalog: Catalog
+    decisions: DecisionCache
     asked: Step
     step: Step
     facts: Facts
@@ -73,6 +76,11 @@ class RouteRequest:
     derived: Activation | None
     root: str
     started_ns: int
+
+    @property
+    def catalog(self) -> Catalog:
+        """The catalog that the step is decided under."""
+        return self.decisions.plans.catalog
 
 
 def accept_step(catalog: Catalog, redactor: Redactor, requested: Step) -> Step:
@@ -135,15 +143,18 @@ def _redact_step(redactor: Redactor, step: Step) -> Step:
 
 
 def prepare(
-    catalog: Catalog,
+    decisions: DecisionCache,
     run: OpenRun,
     tree: RunTree,
     requested: Step,
     machine: MachineFacts,
-    messages: Messages | None,
+    derived: Activation | None,
     started_ns: int,
 ) -> RouteRequest:
-    """Return the step with everything that it is decided with."""
+    """Return the step with everything that it is decided with.
+
+    `derived` replaces the run's own activation (see `derive_activation`).
+    """
     limits = NO_LIMITS
     folder = TOP
     if (
@@ -159,14 +170,10 @@ def prepare(
     if run.parent_id is not None:
         facts = replace(facts, grants=limits.grants)
         changes["parent_run_id"] = run.parent_id
-    if messages is not None:
-        expect("messages", messages, Sequence, "give the list of messages that the agent keeps")
-        for message in messages:
-            expect("a message", message, Mapping, "give the list of messages that the agent keeps")
     if requested.workspace is not None or folder != TOP:
         changes["workspace"] = folder
     return RouteRequest(
-        catalog=catalog,
+        decisions=decisions,
         asked=requested,
         step=requested.model_copy(update=changes) if changes else requested,
         facts=facts,
@@ -175,10 +182,20 @@ def prepare(
             if run.parent_id and requested.inherit
             else NOTHING_ACTIVE
         ),
-        derived=None if messages is None else sticky_set.from_messages(messages, catalog),
+        derived=derived,
         root=run.runs.workspace,
         started_ns=started_ns,
     )
+
+
+def derive_activation(surface: Surface, messages: Messages | None) -> Activation | None:
+    """Return the activation that the agent's own messages come to; None without messages."""
+    if messages is None:
+        return None
+    expect("messages", messages, Sequence, "give the list of messages that the agent keeps")
+    for message in messages:
+        expect("a message", message, Mapping, "give the list of messages that the agent keeps")
+    return sticky_set.from_messages(messages, surface.catalog, surface.canonical)
 
 
 # --- the flow -------------------------------------------------------------------------------------
@@ -287,9 +304,7 @@ def _decide(
         known = _known_decision(run, request)
         if known is not None:
             return known
-        decision = decide_cached(
-            request.catalog, request.facts, _activation(run, request), request.step
-        )
+        decision = request.decisions.decide(request.facts, _activation(run, request), request.step)
         facts = request.facts
         if isinstance(decision, Question):
             if reply is None:
@@ -307,41 +322,90 @@ def _decide(
     raise run.moved_error()
 
 
-def decide_cached(
-    catalog: Catalog, facts: Facts, activation: Activation, step: Step
-) -> Decision | Question:
-    """Return what `decide` returns, cached with the catalog for all runs.
+# --- what was decided before ----------------------------------------------------------------------
 
-    Of `used`, the key has what was used after the counted time. Not cached: offers, for which a use
-    of 0 differs, and policies of steps, which may be big.
+MAX_KEPT: Final = 1_024
+"""Decisions that are kept at most; then all are dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A decision, with the time and the next place of the activation it was taken on."""
+
+    decision: Decision
+    time: int
+    next_place: int
+
+
+class DecisionCache:
+    """Decides under one catalog, for all runs; what comes to the same is decided once.
+
+    What is kept is what `decide` returns, whatever was kept before. The time of an activation and
+    the places of its entries only ever rise, and nothing but the activation that is left depends on
+    them. So they are no part of a key: what is kept is moved to the time and the places of the run
+    that asks.
+
+    Not kept: questions, which depend on the step's words; offers, for which a use of 0 is another
+    than a first one; decisions under policies of steps or ancestors, which may hold thousands of
+    patterns and be others at each step; and what follows tools that were asked for, since their
+    places bound each other.
+
+    It is safe to share between threads.
+
+        decisions = DecisionCache(Plans(catalog))
+        decision_or_question = decisions.decide(facts, activation, step)
     """
-    last = max((entry.used for entry in activation.entries), default=0)
-    rows = [
-        (e.id, e.origin, last - e.used, e.inherited, e.place, e.tools) for e in activation.entries
-    ]
-    budgets = step.max_bundles, step.max_tools, step.max_tokens
-    kept: dict[object, tuple[int, Decision]] = catalog.memo.setdefault("decided", {})  # type: ignore[assignment] # ours
-    key = facts, address_of(step), step.policy, budgets, *rows
-    if (found := kept.get(key)) is None:
-        decision = decide(catalog, facts, activation, step)
-        if isinstance(decision, Question) or step.policy is not None or facts.grants:
-            return decision
-        if not any(
-            entry.origin == "shortlist" for entry in (*activation.entries, *decision.after.entries)
-        ):
-            if len(kept) >= _MAX_KEPT:
-                kept.clear()
-            kept[key] = last, decision
+
+    def __init__(self, plans: Plans) -> None:
+        self.plans = plans
+        self._kept: dict[object, _Kept] = {}
+
+    def decide(self, facts: Facts, activation: Activation, step: Step) -> Decision | Question:
+        """Return what `decide` returns."""
+        if step.policy is not None or facts.grants or not _is_plain(activation):
+            return decide(self.plans, facts, activation, step)
+        time = max((entry.used for entry in activation.entries), default=0)
+        budgets = (step.max_bundles, step.max_tools, step.max_tokens)
+        entries = [(e.id, e.origin, time - e.used, e.inherited) for e in activation.entries]
+        key = (facts, address_of(step), budgets, *entries)
+        kept = self._kept.get(key)
+        if kept is not None:
+            return self._moved(kept, activation, time)
+        decision = decide(self.plans, facts, activation, step)
+        if isinstance(decision, Decision) and _is_plain(decision.after):
+            if len(self._kept) >= MAX_KEPT:
+                self._kept.clear()
+            self._kept[key] = _Kept(decision, time, _next_place(activation))
         return decision
-    after = found[1].after
-    later = last - found[0]
-    if later:
-        moved = (
-            Entry(e.id, e.origin, e.used + later, e.inherited, e.place, e.tools)
-            for e in after.entries
-        )
-        after = Activation(tuple(moved))
-    return replace(found[1], before=activation, after=after)
+
+    def _moved(self, kept: _Kept, activation: Activation, time: int) -> Decision:
+        """Return the decision on this activation, which differs by its time and places alone."""
+        if self.plans.catalog.aliases:
+            renamed = rename_bundles(activation, self.plans.catalog.id_today)
+        else:
+            renamed = activation
+        places = {entry.id: entry.place for entry in renamed.entries}
+        later = time - kept.time
+        further = _next_place(activation) - kept.next_place
+        after = []
+        for entry in kept.decision.after.entries:
+            is_new = entry.place >= kept.next_place
+            place = entry.place + further if is_new else places[entry.id]
+            after.append(Entry(entry.id, entry.origin, entry.used + later, entry.inherited, place))
+        return replace(kept.decision, before=activation, after=Activation(tuple(after)))
+
+
+def _is_plain(activation: Activation) -> bool:
+    """Return whether no entry is an offer, or has tools that were asked for."""
+    return not any(entry.origin == "shortlist" or entry.tools for entry in activation.entries)
+
+
+def _next_place(activation: Activation) -> int:
+    """Return the place that a new entry of an activation without asked-for tools gets."""
+    return max((entry.place for entry in activation.entries), default=-1) + 1
+
+
+# --- the activation and the key that a step comes with --------------------------------------------
 
 
 def _activation(run: OpenRun, request: RouteRequest) -> Activation:
@@ -432,6 +496,7 @@ def _record(
     now_ns = ports.clock.monotonic_ns()
     workspace = run.workspace
     encoded_step = EncodedObject(step_json(step))
+    encoded_facts = EncodedObject(facts_json(facts))
     stamped = replace(
         decision,
         run_id=run.id,
@@ -439,7 +504,7 @@ def _record(
         decision_id=run.next_id(),
         catalog_revision=catalog.revision,
         input_digest=decided_inputs_digest(
-            catalog.revision, encoded_step, facts, decision.before, reply
+            catalog.revision, encoded_step, encoded_facts, decision.before, reply
         ),
     )
     return DecisionRecord(
@@ -456,4 +521,5 @@ def _record(
         root=request.root if request.root != workspace else "",
         fixed_list=step.fixed_list,
         encoded_step=encoded_step,
+        encoded_facts=encoded_facts,
     )

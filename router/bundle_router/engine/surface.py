@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from bundle_router.core.catalog import Catalog, Server
 from bundle_router.core.decide.activation import Room, room_left, room_of
-from bundle_router.core.decide.plans import Verdicts, plan_at
+from bundle_router.core.decide.plans import Plans, Verdicts
 from bundle_router.core.exposure.meta_tools.definitions import (
     meta_definitions,
     meta_names,
@@ -98,6 +98,10 @@ class RunState:
         return self.surface.catalog
 
     @property
+    def plans(self) -> Plans:
+        return self.surface.plans
+
+    @property
     def step(self) -> Step:
         return self.decided.step
 
@@ -121,7 +125,7 @@ class RunState:
     def exposed(self) -> Mapping[str, str]:
         """Return the tools that may be called now, each with its bundle."""
         if not self._exposed:
-            self._exposed.append(exposed_now(self, self.facts, self.catalog))
+            self._exposed.append(exposed_now(self, self.facts, self.plans))
         return self._exposed[0]
 
     def target(self, name: str) -> CallTarget:
@@ -192,7 +196,7 @@ def superseded_text(state: RunState) -> str:
     )
 
 
-def exposed_now(state: RunState, facts: Facts, catalog: Catalog) -> Mapping[str, str]:
+def exposed_now(state: RunState, facts: Facts, plans: Plans) -> Mapping[str, str]:
     """Return the decision's tools that these facts still permit, each with its bundle.
 
     A tool that the decision did not show is left out, even if it is permitted now: that takes
@@ -201,20 +205,20 @@ def exposed_now(state: RunState, facts: Facts, catalog: Catalog) -> Mapping[str,
     if state.outdated or state.superseded:
         return {}
     bundle_ids = tuple(state.bundle_ids)
-    shown = _verdicts(state, state.decided.facts, catalog).tools(bundle_ids, state.decided.facts)
+    shown = _verdicts(state, state.decided.facts, plans).tools(bundle_ids, state.decided.facts)
     if facts is state.decided.facts or facts == state.decided.facts:
         return shown
-    still = _verdicts(state, facts, catalog).tools(bundle_ids, facts)
+    still = _verdicts(state, facts, plans).tools(bundle_ids, facts)
     if still == shown:
         return shown
     return {tool: bundle for tool, bundle in still.items() if tool in shown}
 
 
-def _verdicts(state: RunState, facts: Facts, catalog: Catalog) -> Verdicts:
+def _verdicts(state: RunState, facts: Facts, plans: Plans) -> Verdicts:
     """Return the verdicts of `decide` on the bundles, at the run's address and below the ancestors
     that the facts name. With fresh facts, at call time, they refuse what was revoked since.
     """
-    return plan_at(catalog, state.address, state.step.policy, facts.grants).verdicts
+    return plans.at(state.address, state.step.policy, facts.grants).verdicts
 
 
 def why_not(state: RunState, tool: str) -> tuple[Code, str]:
@@ -229,7 +233,7 @@ def why_not(state: RunState, tool: str) -> tuple[Code, str]:
         return _why_not_listed(state, tool)
     if state.outdated:
         return "not_mapped", OUTDATED
-    verdicts = _verdicts(state, state.facts, catalog)
+    verdicts = _verdicts(state, state.facts, state.plans)
     shown = set(state.bundle_ids)
     first: tuple[Code, str] | None = None
     for bundle in sorted(holders, key=lambda b: b.id not in shown):
@@ -268,7 +272,7 @@ def _why_not_listed(state: RunState, tool: str) -> tuple[Code, str]:
     it yet.
     """
     name = tool if "." in tool else tool.removeprefix("mcp__").replace("__", ".", 1)
-    verdicts = _verdicts(state, state.facts, state.catalog)
+    verdicts = _verdicts(state, state.facts, state.plans)
     for bundle in state.catalog.bundles.values():
         if any(matches(pattern, name) for pattern in bundle.patterns):
             verdict = verdicts.of(bundle.id, state.facts)
@@ -314,6 +318,8 @@ class Surface:
         self.catalog = catalog
         self.exposed = exposed
         self.canonical = {short: name for name, short in exposed.items()}
+        self.plans = Plans(catalog)
+        """What the catalog says about each address."""
         self._trusted = frozenset(
             name for name, server in catalog.servers.items() if server.trust == "trusted"
         )
@@ -373,7 +379,7 @@ class Surface:
         """
         exposed = state.exposed()
         facts = state.facts
-        of = _verdicts(state, state.facts, self.catalog).of
+        of = _verdicts(state, state.facts, self.plans).of
         presented = presented_bundles(
             self.catalog,
             state.decided.decision.bundles,
@@ -451,7 +457,7 @@ class Surface:
         )
 
     def _why_empty(self, state: RunState) -> str:
-        of = _verdicts(state, state.facts, self.catalog).of
+        of = _verdicts(state, state.facts, self.plans).of
         lost = (
             id_ for id_ in state.bundle_ids if of(id_, state.facts).code == "server_unavailable"
         )

@@ -22,8 +22,9 @@ from typing import Any, Final, Literal
 
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.catalog.step_address import AddressedRow, address_json, address_of
+from bundle_router.core.decide.plans import Plans
 from bundle_router.core.records.decision_record import DecisionRecord
-from bundle_router.core.records.replayed import ReplayedDecision, replay
+from bundle_router.core.records.replayed import ReplayedDecision, replay_under
 from bundle_router.review.config_edits import ConfigEdit, config_edits, rows_named, with_edits
 
 MAX_TRIED: Final = 40
@@ -184,7 +185,8 @@ class CauseFinder:
             "route": (rows_named(old.routes), rows_named(new.routes)),
             "policy": (rows_named(old.policies), rows_named(new.policies)),
         }
-        self._catalogs: dict[tuple[ConfigEdit, ...], Catalog] = {}
+        self._edited: dict[tuple[ConfigEdit, ...], Plans] = {}
+        self._old_plans = Plans(old)
         self._remembered: dict[object, Mapping[Changed, Cause]] = {}
 
     def causes(self, record: DecisionRecord, replayed: ReplayedDecision) -> Mapping[Changed, Cause]:
@@ -245,13 +247,14 @@ class CauseFinder:
     def _changes_with(
         self, record: DecisionRecord, edits: tuple[ConfigEdit, ...]
     ) -> frozenset[Changed]:
-        catalog = self._catalogs.get(edits)
-        if catalog is None:
-            if len(self._catalogs) >= _MAX_CATALOGS:
-                self._catalogs.clear()
-            catalog = self._catalogs[edits] = with_edits(self._old, self._new, edits)
+        edited = self._edited.get(edits)
+        if edited is None:
+            if len(self._edited) >= _MAX_CATALOGS:
+                self._edited.clear()
+            edited = Plans(with_edits(self._old, self._new, edits))
+            self._edited[edits] = edited
         try:
-            return frozenset(changes_of(replay(record, catalog, self._old)))
+            return frozenset(changes_of(replay_under(record, edited, self._old_plans)))
         except KeyError:  # half an edit: a bundle without one of its parts
             return frozenset()
 

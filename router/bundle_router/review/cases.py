@@ -32,6 +32,7 @@ from bundle_router.core.config.entries import parse
 from bundle_router.core.config.positions import Path, locate
 from bundle_router.core.config.problem_report import Report
 from bundle_router.core.decide.decide import Question, decide
+from bundle_router.core.decide.plans import Plans
 from bundle_router.core.decide.step_policy import check_step_policy
 from bundle_router.core.records.replayed import conclude
 from bundle_router.core.values import (
@@ -258,9 +259,8 @@ def _unknown_name(expected: CaseStep, catalog: Catalog) -> str:
 def _decide(case: Case, expected: CaseStep, catalog: Catalog, activation: Activation) -> Decision:
     step = Step(run_id="case", **{name: getattr(expected, name) for name in _OF_A_STEP})
     grants = tuple(Grant(address_from(vars(p), {}), p.policy) for p in expected.parents)
-    outcome = decide(
-        catalog, Facts(capabilities=frozenset(case.capabilities), grants=grants), activation, step
-    )
+    facts = Facts(capabilities=frozenset(case.capabilities), grants=grants)
+    outcome = decide(Plans(catalog), facts, activation, step)
     if not isinstance(outcome, Question):
         return outcome
     if expected.answer is None:

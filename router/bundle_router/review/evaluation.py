@@ -28,7 +28,7 @@ from pydantic import AliasChoices, Field, ValidationError
 
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide.decide import Question, decide
-from bundle_router.core.decide.plans import plan_for
+from bundle_router.core.decide.plans import Plans
 from bundle_router.core.search.ranking import NO_MEMORIES, Memories, Search
 from bundle_router.core.search.request import Request
 from bundle_router.core.search.sufficiency import Judgement, judge
@@ -215,7 +215,8 @@ def rank_row(
     facts = Facts(capabilities=frozenset(row.capabilities))
     step = row.as_step()
     request = row.as_request()
-    permitted = _permitted_ids(row, step, catalog, facts)
+    plans = Plans(catalog)
+    permitted = _permitted_ids(row, step, plans, facts)
     ranking = search.rank_bundles(request, permitted, memories.bundles)
     judged = judge(catalog, step, ranking)
     wanted_tools = frozenset(
@@ -226,7 +227,7 @@ def rank_row(
         tools = search.rank_tools(Request(request.text), wanted_tools, memories, k=10)
     else:
         tools = ()
-    settled, shown, tokens = _settle_row(row, step, catalog, facts, judged)
+    settled, shown, tokens = _settle_row(row, step, plans, facts, judged)
     use = judged.use
     gold = frozenset(
         bundle.id for id_ in row.bundles if (bundle := catalog.bundle(id_)) is not None
@@ -245,20 +246,21 @@ def rank_row(
     )
 
 
-def _permitted_ids(row: LabelledRow, step: Step, catalog: Catalog, facts: Facts) -> frozenset[str]:
+def _permitted_ids(row: LabelledRow, step: Step, plans: Plans, facts: Facts) -> frozenset[str]:
     if row.is_placed:
-        return frozenset(plan_for(catalog, step, ()).verdicts.candidates(facts, None, ()).ids)
+        return frozenset(plans.of(step, ()).verdicts.candidates(facts, None, ()).ids)
     return frozenset(
-        b.id for b in catalog.bundles.values() if b.enabled and b.selectable and not b.always
+        b.id for b in plans.catalog.bundles.values() if b.enabled and b.selectable and not b.always
     )
 
 
 def _settle_row(
-    row: LabelledRow, step: Step, catalog: Catalog, facts: Facts, judged: Judgement
+    row: LabelledRow, step: Step, plans: Plans, facts: Facts, judged: Judgement
 ) -> tuple[str, tuple[str, ...], int]:
+    catalog = plans.catalog
     judgement = judged
     if row.is_placed:
-        outcome = decide(catalog, facts, Activation(), step)
+        outcome = decide(plans, facts, Activation(), step)
         if isinstance(outcome, Decision):
             return outcome.source, tuple(outcome.bundle_ids), outcome.exposure.tokens
         judgement = _judge_within(judged, outcome)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from bundle_router.core.catalog import Bundle, Catalog
 from bundle_router.core.decide.decide import Question, decide
-from bundle_router.core.decide.plans import Plan, plan_for
+from bundle_router.core.decide.plans import Plan, Plans
 from bundle_router.core.decide.policy import Check, checks
 from bundle_router.core.records.replayed import conclude
 from bundle_router.core.values import (
@@ -89,7 +89,8 @@ def explain(
     If search or a model is asked, `reply_for` returns the reply; without it, or if it returns None,
     the chains show the step as if nobody had answered.
     """
-    outcome = decide(catalog, facts, activation, step)
+    plans = Plans(catalog)
+    outcome = decide(plans, facts, activation, step)
     asks = isinstance(outcome, Question)
     if isinstance(outcome, Question):
         decision = conclude(outcome, reply_for(outcome) if reply_for is not None else None)
@@ -97,7 +98,7 @@ def explain(
         decision = outcome
     candidates = outcome.candidates if isinstance(outcome, Question) else ()
     chains = tuple(
-        _chain(catalog, facts, step, decision, candidates, bundle, tool)
+        _chain(plans, facts, step, decision, candidates, bundle, tool)
         for bundle, tool in _holders(catalog, target)
     )
     if not chains:
@@ -163,7 +164,7 @@ def _target_parts(target: str) -> tuple[str, str]:
 
 
 def _chain(
-    catalog: Catalog,
+    plans: Plans,
     facts: Facts,
     step: Step,
     decision: Decision,
@@ -171,8 +172,9 @@ def _chain(
     id_: str,
     tool: str | None,
 ) -> Chain:
+    catalog = plans.catalog
     bundle = catalog.bundles[id_]
-    plan = plan_for(catalog, step, facts.grants)
+    plan = plans.of(step, facts.grants)
     # A bundle is shown as long as one of its tools is, so the best of them decides.
     verdict = plan.verdicts.of(id_, facts)
     best = (*verdict.tools, *verdict.patterns, *bundle.tools, *bundle.patterns, None)[0]

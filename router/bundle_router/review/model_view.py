@@ -17,7 +17,7 @@ from typing import Any
 
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide.activation import room_of
-from bundle_router.core.decide.plans import plan_for
+from bundle_router.core.decide.plans import Plans
 from bundle_router.core.exposure.meta_tools.definitions import (
     meta_definitions,
     meta_names,
@@ -48,7 +48,7 @@ def placement_of(catalog: Catalog, record: DecisionRecord) -> tuple[Placement, b
     """Return the places of the decision's permitted tools, and whether a ranking is missing (rule
     3).
     """
-    verdicts = plan_for(catalog, record.step, record.facts.grants).verdicts
+    verdicts = Plans(catalog).of(record.step, record.facts.grants).verdicts
     presented = presented_bundles(
         catalog, record.decision.bundles, lambda id_: verdicts.of(id_, record.facts).tools
     )

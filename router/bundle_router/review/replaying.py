@@ -8,16 +8,20 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.catalog.step_address import address_json
-from bundle_router.core.decide.decide import decide
+from bundle_router.core.decide.plans import Plans
 from bundle_router.core.records.decision_record import DecisionRecord
-from bundle_router.core.records.replayed import Decide, ReplayedDecision, catalog_from, replay
+from bundle_router.core.records.replayed import (
+    Decide,
+    ReplayedDecision,
+    catalog_from,
+    replay_under,
+)
 from bundle_router.core.records.run_header import RunHeader
-from bundle_router.core.values import Facts
 from bundle_router.errors import CorruptRun
 from bundle_router.review.behaviour import Behaviour, CauseFinder
 
@@ -83,19 +87,25 @@ class ReplayOutcome:
 class RunReplays:
     """Replays the decisions of one run after another.
 
-    `known`: the servers that the runs had. `decide` decides under the `other` catalog.
+    `known`: the servers that the runs had. `deciding` returns what decides under the plans of the
+    `other` catalog, and may keep decisions (None: `decide`).
     """
 
     def __init__(
-        self, runs: RecordedRuns, other: Catalog | None, examples: int, decide: Decide = decide
+        self,
+        runs: RecordedRuns,
+        other: Catalog | None,
+        examples: int,
+        deciding: Callable[[Plans], Decide] | None = None,
     ) -> None:
         self.known: set[str] = set()
         self.examples = examples
         self._runs = runs
-        self._other = other
-        self._decide = decide
-        self._recorded: dict[str, Catalog] = {}
-        self._facts: dict[Facts, Facts] = {}
+        self._other = Plans(other) if other is not None else None
+        self._decide: Decide | None = None
+        if self._other is not None and deciding is not None:
+            self._decide = deciding(self._other)
+        self._recorded: dict[str, Plans] = {}
         self._finders: dict[str, CauseFinder] = {}
         self._before = 0
 
@@ -122,41 +132,39 @@ class RunReplays:
         return outcome
 
     def _add(self, record: DecisionRecord, outcome: ReplayOutcome, *, is_early: bool) -> None:
-        recorded = self._catalog(record.step.run_id, record.decision.catalog_revision)
-        if len(self._facts) > _MAX_FACTS:
-            self._facts.clear()
-        facts = self._facts.setdefault(
-            record.facts, record.facts
-        )  # what plans judged is kept beside one object
-        if facts is not record.facts:
-            record = replace(record, facts=facts)
+        recorded = self._plans(record.step.run_id, record.decision.catalog_revision)
         if self._other is None:
-            replayed = replay(record, recorded)
+            replayed = replay_under(record, recorded)
             outcome.behaviour.add(replayed, {})
             if replayed.outcome != "identical":
                 outcome.add(
                     replayed, is_early_detail=is_early and replayed.outcome == "same_bundles"
                 )
             return
-        replayed = replay(record, self._other, recorded, self._decide)
+        replayed = replay_under(record, self._other, recorded, self._decide)
         if replayed.outcome in ("identical", "same_bundles"):
             outcome.behaviour.add(replayed, {})
             return
-        finder = self._finders.get(recorded.revision)
+        old = recorded.catalog
+        finder = self._finders.get(old.revision)
         if finder is None:
-            finder = self._finders[recorded.revision] = CauseFinder(recorded, self._other)
+            finder = CauseFinder(old, self._other.catalog)
+            self._finders[old.revision] = finder
         outcome.behaviour.add(replayed, finder.causes(record, replayed))
         outcome.add(replayed, is_early_detail=False)
 
-    def _catalog(self, run_id: str, revision: str) -> Catalog:
-        """Return a recorded catalog. Caches a few, because runs of one config share one."""
+    def _plans(self, run_id: str, revision: str) -> Plans:
+        """Return the plans of a recorded catalog. Keeps a few, because runs of one config
+        share one.
+        """
         found = self._recorded.get(revision)
         if found is None:
             if len(self._recorded) >= _MAX_CATALOGS:
                 self._recorded.clear()
                 self._finders.clear()
-            found = self._recorded[revision] = catalog_from(self._runs.catalog(run_id, revision))
-            self.known.update(found.servers)
+            catalog = catalog_from(self._runs.catalog(run_id, revision))
+            found = self._recorded[revision] = Plans(catalog)
+            self.known.update(catalog.servers)
         return found
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bundle_router.core.catalog import Catalog
-from bundle_router.engine.route import decide_cached
+from bundle_router.engine.route import DecisionCache
 from bundle_router.errors import RequestError
 from bundle_router.review.edit_places import Places, edit_places
 from bundle_router.review.replaying import RecordedRuns, RunReplays
@@ -37,7 +37,7 @@ def open_replays(runs: RecordedRuns, other: Catalog | None, examples: int) -> Ru
     """Return what replays recorded runs; under `other`, decisions that come to the same are decided
     once.
     """
-    return RunReplays(runs, other, examples, decide_cached)
+    return RunReplays(runs, other, examples, lambda plans: DecisionCache(plans).decide)
 
 
 @contextmanager

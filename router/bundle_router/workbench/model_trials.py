@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 from bundle_router.adapters.system import SystemClock
 from bundle_router.core.catalog import Catalog, FallbackStage
 from bundle_router.core.decide.decide import Question, decide
+from bundle_router.core.decide.plans import Plans
 from bundle_router.core.records.replayed import conclude
 from bundle_router.core.values import Activation, Facts, Reply
 from bundle_router.errors import NotInstalled, RequestError
@@ -141,7 +142,7 @@ class ModelTrials:
     async def _row(self, row: LabelledRow, selectors: Sequence[StagedSelector]) -> list[RoutedRow]:
         catalog = catalog_for(row, self.catalog)
         facts = Facts(capabilities=frozenset(row.capabilities))
-        decision = decide(catalog, facts, Activation(), row.as_step())
+        decision = decide(Plans(catalog), facts, Activation(), row.as_step())
         if not isinstance(decision, Question):
             return [judge_row(row, catalog, decision, 0.0)] * len(selectors)
         question = decision

@@ -23,6 +23,7 @@ from bundle_router.adapters.system import SystemClock
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.catalog.step_address import address_of
 from bundle_router.core.decide.decide import Question, decide
+from bundle_router.core.decide.plans import Plans
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.records.replayed import catalog_from
 from bundle_router.core.values import RecentStep
@@ -191,7 +192,7 @@ class RunReader:
             return None
         from bundle_router.core.decide.asking.prompt import prompt_for
 
-        question = decide(catalog, record.facts, record.decision.before, record.step)
+        question = decide(Plans(catalog), record.facts, record.decision.before, record.step)
         if not isinstance(question, Question):
             return None
         recent = [

@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide.asking.prompt import prompt_for
 from bundle_router.core.decide.decide import Question, decide
+from bundle_router.core.decide.plans import Plans
 from bundle_router.core.records.replayed import conclude
 from bundle_router.core.values import Activation, Answer, Facts, ModelUse, RecentStep, Reply
 from bundle_router.engine.selecting import SearchSelector, StagedSelector
@@ -97,7 +98,7 @@ async def measure(
     )
     found = []
     for row in rows:
-        asked = decide(catalog, Facts(), Activation(), row.as_step())
+        asked = decide(Plans(catalog), Facts(), Activation(), row.as_step())
         assert isinstance(asked, Question)
         if model is not None:
             model.needed = frozenset(row.bundles)

@@ -56,6 +56,7 @@ from bundle_router.core.catalog.settings import (
 )
 from bundle_router.core.values import LocalSettings
 from bundle_router.core.values.canonical import digest, encode
+from bundle_router.core.values.patterns import first_match
 
 __all__ = [
     "MIN_LABELS",
@@ -146,7 +147,7 @@ class Catalog:
 
     Build one with `bundle_router.core.config.load`, or by hand in tests.
 
-    A value except for `memo`: it never changes, and is safe to share between threads.
+    It never changes, and is safe to share between threads.
     """
 
     servers: Mapping[str, Server] = field(default_factory=dict)
@@ -158,8 +159,6 @@ class Catalog:
     cards: Mapping[str, Card] = field(default_factory=dict)
     skills: Mapping[str, Skill] = field(default_factory=dict)
     """The skills by path, those whose file exists."""
-    memo: dict[str, object] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """Look-ups that functions of this package derive from the value. Never an input."""
 
     def __post_init__(self) -> None:
         for name in ("servers", "bundles", "cards", "skills"):
@@ -177,7 +176,7 @@ class Catalog:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the fields for `pickle` and `copy`, which can't copy a read-only mapping."""
-        state = {one.name: getattr(self, one.name) for one in fields(self) if one.init}
+        state = {one.name: getattr(self, one.name) for one in fields(self)}
         for name, value in state.items():
             if isinstance(value, Mapping):
                 state[name] = dict(value)
@@ -186,7 +185,6 @@ class Catalog:
     def __setstate__(self, state: dict[str, Any]) -> None:
         for name, value in state.items():
             object.__setattr__(self, name, value)
-        object.__setattr__(self, "memo", {})
         self.__post_init__()
 
     @cached_property
@@ -222,6 +220,29 @@ class Catalog:
             frozenset(tool for bundle in self.bundles.values() for tool in bundle.tools)
             | self.cards.keys()
         )
+
+    def bundles_with(self, tool: str) -> tuple[Bundle, ...]:
+        """Return the bundles that name the tool, or have a glob that covers it."""
+        covering = [
+            bundle
+            for bundle in self._open_bundles
+            if first_match(bundle.patterns, tool) is not None
+        ]
+        named = self._bundles_by_tool.get(tool, ())
+        return (*named, *(bundle for bundle in covering if tool not in bundle.tools))
+
+    @cached_property
+    def _bundles_by_tool(self) -> Mapping[str, tuple[Bundle, ...]]:
+        found: dict[str, tuple[Bundle, ...]] = {}
+        for bundle in self.bundles.values():
+            for tool in bundle.tools:
+                found[tool] = (*found.get(tool, ()), bundle)
+        return found
+
+    @cached_property
+    def _open_bundles(self) -> tuple[Bundle, ...]:
+        """The bundles with globs over servers that were not asked yet."""
+        return tuple(bundle for bundle in self.bundles.values() if bundle.patterns)
 
     def skill_of(self, bundle: Bundle) -> Skill | None:
         """Return the bundle's own skill."""

@@ -31,7 +31,6 @@ from math import inf
 from typing import Any, Final
 
 from bundle_router.core.catalog import Card, Catalog
-from bundle_router.core.exposure.names import names_in
 from bundle_router.core.values import Activation, AskedTool, Decision, Entry, Reason, Step
 
 MAX_ASKED: Final = 128
@@ -388,12 +387,15 @@ _FOUND: Final = re.compile(
 _SELECT: Final = "select:"
 
 
-def from_messages(messages: Sequence[Mapping[str, Any]], catalog: Catalog) -> Activation:
+def from_messages(
+    messages: Sequence[Mapping[str, Any]], catalog: Catalog, canonical: Mapping[str, str]
+) -> Activation:
     """Return what the calls in the messages asked for: the bundles of the tools called, found or
     selected, in that order, and the tools themselves. Tools that the catalog does not have are
     skipped.
+
+    `canonical`: the tools by the names under which agents see them.
     """
-    canonical = _names(catalog)
     homes = _homes(catalog)
     entries: dict[str, Entry] = {}
     place = 0
@@ -414,18 +416,6 @@ def from_messages(messages: Sequence[Mapping[str, Any]], catalog: Catalog) -> Ac
             home, entry.origin, tick, place=entry.place, tools=tuple(known.values())
         )
     return Activation(tuple(entries[id_] for id_ in sorted(entries)))
-
-
-def _names(catalog: Catalog) -> Mapping[str, str]:
-    known = catalog.memo.get("canonical")
-    if not isinstance(known, dict):
-        tools = {tool for bundle in catalog.bundles.values() for tool in bundle.tools} | set(
-            catalog.cards
-        )
-        known = catalog.memo["canonical"] = {
-            short: name for name, short in names_in(catalog, tools).items()
-        }
-    return known
 
 
 def _homes(catalog: Catalog) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """A decision is a pure function of (catalog, facts, activation, step, answer).
 
-    decide(catalog, facts, activation, step) ─► Decision
+    decide(plans, facts, activation, step) ─► Decision
                                             └─► Question
     settle(question, answer) ─► Decision
     decide_without_answer(question, failure) ─► Decision
@@ -30,7 +30,7 @@ from typing import Final
 
 from bundle_router.core.catalog import Catalog, Route
 from bundle_router.core.decide import activation as sticky_set
-from bundle_router.core.decide.plans import Candidates, Plan, plan_for
+from bundle_router.core.decide.plans import Candidates, Plan, Plans
 from bundle_router.core.decide.replies import rank_candidates
 from bundle_router.core.decide.step_bundles import StepBundles
 from bundle_router.core.exposure.placing import may_be_offered
@@ -61,13 +61,17 @@ class Question:
     where the run has used up its questions.
     """
 
-    catalog: Catalog
+    plans: Plans
     facts: Facts
     activation: Activation
     step: Step
     route: Route | None
     permitted: Candidates
     may_ask_model: bool = True
+
+    @property
+    def catalog(self) -> Catalog:
+        return self.plans.catalog
 
     @property
     def candidates(self) -> tuple[str, ...]:
@@ -81,16 +85,17 @@ class Question:
         return self.permitted.key
 
 
-def decide(
-    catalog: Catalog, facts: Facts, activation: Activation, step: Step
-) -> Decision | Question:
+def decide(plans: Plans, facts: Facts, activation: Activation, step: Step) -> Decision | Question:
     """Return the decision; or the question to ask, where the mapping has no answer or only a part
     of one.
+
+    `plans` are those of the catalog.
     """
-    plan = plan_for(catalog, step, facts.grants)
+    catalog = plans.catalog
+    plan = plans.of(step, facts.grants)
     route = plan.route
     if route is not None and route.ask is None:
-        return _build_decision(catalog, facts, activation, step, _Settling(route, "mapping"))
+        return _build_decision(plans, facts, activation, step, _Settling(route, "mapping"))
     order = catalog.settings.fallback.order
     permitted = Candidates(())
     if order != ("default",):
@@ -99,7 +104,7 @@ def decide(
         else:
             excluded = ()
         permitted = plan.verdicts.candidates(facts, route.ask if route else None, excluded)
-    question = Question(catalog, facts, activation, step, route, permitted)
+    question = Question(plans, facts, activation, step, route, permitted)
     if len(permitted.ids) >= 2:
         return question
     only = tuple(id_ for id_ in permitted.ids if may_be_offered(catalog, catalog.bundles[id_]))
@@ -137,7 +142,7 @@ def settle(
     picks += tuple(_Need(id_, "shortlist", f"search ranks it, and {doubt}") for id_ in offered)
     settling = _Settling(question.route, answer.source, picks, selection)
     return _build_decision(
-        question.catalog, question.facts, question.activation, question.step, settling
+        question.plans, question.facts, question.activation, question.step, settling
     )
 
 
@@ -262,7 +267,7 @@ def _unanswered(question: Question, selection: _Selection) -> Decision:
         needs = _default_needs(catalog)
         source = "default" if needs else "none"
     how = _Settling(route, source, needs, selection)
-    return _build_decision(catalog, question.facts, question.activation, question.step, how)
+    return _build_decision(question.plans, question.facts, question.activation, question.step, how)
 
 
 def _default_needs(catalog: Catalog) -> tuple[_Need, ...]:
@@ -275,9 +280,10 @@ def _default_needs(catalog: Catalog) -> tuple[_Need, ...]:
 
 
 def _build_decision(
-    catalog: Catalog, facts: Facts, activation: Activation, step: Step, settling: _Settling
+    plans: Plans, facts: Facts, activation: Activation, step: Step, settling: _Settling
 ) -> Decision:
-    plan = plan_for(catalog, step, facts.grants)
+    catalog = plans.catalog
+    plan = plans.of(step, facts.grants)
     settings = catalog.settings.activation
     if catalog.aliases:
         before = sticky_set.rename_bundles(activation, catalog.id_today)
@@ -287,7 +293,7 @@ def _build_decision(
         stays = {entry.id for entry in before.entries if entry.origin != "shortlist"}
     else:
         stays = set()
-    shown = StepBundles(catalog, step)
+    shown = StepBundles(plans, step)
     for need in settling.needs(catalog):
         offered = need.reason == "shortlist"
         if not (offered and need.id in stays):  # what is there already is not offered anew

@@ -1,10 +1,8 @@
-"""Caches what depends on the catalog and an address alone: the route, and the ceiling's verdicts on
-the bundles.
+"""What a catalog says about an address: the route, and the ceiling's verdicts on the bundles.
 
-Everything here can be computed again from the catalog; it is kept with the catalog, but outside its
-value. The cache is bounded by its contents, so that steps whose names or policies never repeat
-can't fill memory: addresses, verdicts and the characters of step policies weigh at most
-`_MAX_WEIGHT` together; then the cache is emptied.
+Everything here can be computed again from the catalog. The cache is bounded by its contents, so
+that steps whose names or policies never repeat can't fill memory: addresses, verdicts and the
+characters of step policies weigh at most `_MAX_WEIGHT` together; then the cache is emptied.
 """
 
 from __future__ import annotations
@@ -24,6 +22,7 @@ from bundle_router.core.decide.policy import (
     unknown,
     with_facts,
 )
+from bundle_router.core.exposure.placing import direct_tools, fitting_size
 from bundle_router.core.values import Address, Facts, Grant, Step, StepPolicy
 from bundle_router.core.values.canonical import digest_of
 from bundle_router.core.values.patterns import first_match
@@ -90,7 +89,7 @@ class Verdicts:
 
     def _under(self, facts: Facts) -> _Judged:
         for judged in self._judged:
-            if judged.checks.facts is facts:
+            if judged.checks.facts is facts or judged.checks.facts == facts:
                 return judged
         judged = _Judged(facts)
         self._judged = (judged, *self._judged[:1])
@@ -168,6 +167,18 @@ class Candidates:
 
 
 @dataclass(frozen=True, slots=True)
+class ArrayPart:
+    """What a bundle puts into the array of tools."""
+
+    wanted: tuple[str, ...]
+    """Its permitted tools that belong there."""
+    tools: int
+    """How many of them are shown: those that fit the bundle's own budget."""
+    tokens: int
+    """The tokens of these."""
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What the catalog says about one address."""
 
@@ -178,38 +189,66 @@ class Plan:
 _Key = tuple[Address, StepPolicy | None, tuple[Grant, ...]]
 
 
-class Indexes:
-    """Look-ups of one catalog.
+class Plans:
+    """The plans of one catalog: what it says about each address that was asked for.
 
-    `all_tools` and `all_tokens` are the totals of showing everything.
+    Whoever decides many steps keeps one. It is safe to share between threads: two that ask for the
+    same compute it twice, and keep one of both.
     """
 
     def __init__(self, catalog: Catalog) -> None:
-        self.all_tools = len(catalog.tool_names)
-        self.all_tokens = sum(card.tokens for card in catalog.cards.values())
-        self._catalog = catalog
+        self.catalog = catalog
         self._mapping = RowLookup(catalog.routes)
+        self._in_array: dict[str, tuple[Bundle, tuple[str, ...], ArrayPart]] = {}
         self._begin()
+
+    @cached_property
+    def all_tools(self) -> int:
+        """The number of tools of the catalog: what showing everything would show."""
+        return len(self.catalog.tool_names)
+
+    @cached_property
+    def all_tokens(self) -> int:
+        """The tokens of their definitions."""
+        return sum(card.tokens for card in self.catalog.cards.values())
+
+    def of(self, step: Step, grants: tuple[Grant, ...]) -> Plan:
+        """Return the plan of a step below these ancestors."""
+        return self.at(address_of(step), step.policy, grants)
+
+    def at(
+        self, address: Address, policy: StepPolicy | None = None, grants: tuple[Grant, ...] = ()
+    ) -> Plan:
+        """Return the plan of an address, under a step's own policy and its ancestors."""
+        key = (address, policy, grants)
+        known = self._plans.get(key)
+        if known is not None:
+            return known
+        weight = _weight(key)
+        if self._meter.weight + weight > _MAX_WEIGHT:
+            self._begin()
+        self._meter.weight += weight
+        ceiling = ceiling_of(self.catalog, address, policy, grants)
+        verdicts = self._verdicts.setdefault(ceiling, Verdicts(self.catalog, ceiling, self._meter))
+        plan = self._plans[key] = Plan(self._mapping.match(address), verdicts)
+        return plan
+
+    def in_array(self, bundle: Bundle, permitted: tuple[str, ...]) -> ArrayPart:
+        """Return what of a bundle's permitted tools goes into the array. What was asked for last is
+        kept for each bundle, since the next step usually permits the same.
+        """
+        known = self._in_array.get(bundle.id)
+        if known is not None and known[0] is bundle and known[1] == permitted:
+            return known[2]
+        wanted = tuple(direct_tools(self.catalog, bundle, permitted))
+        part = ArrayPart(wanted, *fitting_size(self.catalog, bundle, wanted))
+        self._in_array[bundle.id] = (bundle, permitted, part)
+        return part
 
     def _begin(self) -> None:
         self._plans: dict[_Key, Plan] = {}
         self._verdicts: dict[StepCeiling, Verdicts] = {}
         self._meter = _Meter()
-
-    def plan(self, key: _Key) -> Plan:
-        known = self._plans.get(key)
-        if known is None:
-            weight = _weight(key)
-            if self._meter.weight + weight > _MAX_WEIGHT:
-                self._begin()
-            self._meter.weight += weight
-            address, policy, grants = key
-            ceiling = ceiling_of(self._catalog, address, policy, grants)
-            verdicts = self._verdicts.setdefault(
-                ceiling, Verdicts(self._catalog, ceiling, self._meter)
-            )
-            known = self._plans[key] = Plan(self._mapping.match(address), verdicts)
-        return known
 
 
 def _weight(key: _Key) -> int:
@@ -220,31 +259,8 @@ def _weight(key: _Key) -> int:
     return _ADDRESS + sum(len(pattern) + _PATTERN for pattern in patterns)
 
 
-def indexes_of(catalog: Catalog) -> Indexes:
-    """Return the look-ups of the catalog; the first call builds them."""
-    found = catalog.memo.get("indexes")
-    if not isinstance(found, Indexes):
-        found = catalog.memo["indexes"] = Indexes(catalog)
-    return found
-
-
-def plan_for(catalog: Catalog, step: Step, grants: tuple[Grant, ...]) -> Plan:
-    """Return the plan of the step's address, from the cache if it is there."""
-    return plan_at(catalog, address_of(step), step.policy, grants)
-
-
-def plan_at(
-    catalog: Catalog,
-    address: Address,
-    policy: StepPolicy | None = None,
-    grants: tuple[Grant, ...] = (),
-) -> Plan:
-    """Return the plan of an address, under a step's own policy and its ancestors."""
-    return indexes_of(catalog).plan((address, policy, grants))
-
-
 def permitted_tools(
-    catalog: Catalog, facts: Facts, step: Step, bundle_ids: Sequence[str]
+    plans: Plans, facts: Facts, step: Step, bundle_ids: Sequence[str]
 ) -> Mapping[str, str]:
     """Return the tools of the given bundles that this step permits, each with the first bundle that
     holds it.
@@ -252,4 +268,4 @@ def permitted_tools(
     The verdict is that of `decide`: with fresh facts, at call time, it refuses what was revoked
     since.
     """
-    return plan_for(catalog, step, facts.grants).verdicts.tools(tuple(bundle_ids), facts)
+    return plans.of(step, facts.grants).verdicts.tools(tuple(bundle_ids), facts)

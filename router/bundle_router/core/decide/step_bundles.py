@@ -7,13 +7,11 @@ the budgets. The first reason for an id wins, shown or not; so does the first re
 
 from __future__ import annotations
 
-from bundle_router.core.catalog import Bundle, Catalog
 from bundle_router.core.decide.activation import room_of
-from bundle_router.core.decide.plans import Verdicts, indexes_of
+from bundle_router.core.decide.plans import ArrayPart, Plans, Verdicts
 from bundle_router.core.decide.policy import BundleVerdict
 from bundle_router.core.exposure.placing import (
     as_presented,
-    direct_tools,
     fitting_size,
     offered_mode,
     place,
@@ -25,8 +23,9 @@ from bundle_router.core.values import Activation, Chosen, Exposure, Facts, LeftO
 class StepBundles:
     """Collects the bundles of one step."""
 
-    def __init__(self, catalog: Catalog, step: Step) -> None:
-        self._catalog = catalog
+    def __init__(self, plans: Plans, step: Step) -> None:
+        self._plans = plans
+        self._catalog = plans.catalog
         self._step = step
         self.bundles: list[Chosen] = []
         self.left_out: list[LeftOut] = []
@@ -53,23 +52,21 @@ class StepBundles:
         assert bundle is not None, "a permitted bundle exists"  # noqa: S101 - a caller's bug, not input
         mode = offered_mode(self._catalog, bundle) if offered else None
         presented = as_presented(bundle, mode) if mode is not None else bundle
-        wanted, tools, tokens = _in_array(self._catalog, presented, verdict.tools)
-        if self._wanted.isdisjoint(wanted):
-            fresh = wanted
-        else:
-            fresh = tuple(t for t in wanted if t not in self._wanted)
-        if fresh is not wanted:
-            tools, tokens = fitting_size(self._catalog, presented, fresh)
-        over = self._over_budget(tools, tokens)
+        part = self._plans.in_array(presented, verdict.tools)
+        if not self._wanted.isdisjoint(part.wanted):
+            fresh = tuple(tool for tool in part.wanted if tool not in self._wanted)
+            part = ArrayPart(fresh, *fitting_size(self._catalog, presented, fresh))
+        over = self._over_budget(part)
         if over:
             self.leave_out(LeftOut(verdict.id, "over_budget", over))
             return
         self.ids.add(verdict.id)
         self.bundles.append(Chosen(verdict.id, len(self.bundles) + 1, reason, evidence, mode))
-        self._wanted.update(fresh)
-        self.direct.update(fresh if tools == len(fresh) else ())
-        self._count += tools
-        self._tokens += tokens
+        self._wanted.update(part.wanted)
+        if part.tools == len(part.wanted):
+            self.direct.update(part.wanted)
+        self._count += part.tools
+        self._tokens += part.tokens
         self.left_out.extend(verdict.refused)
 
     def leave_out(self, row: LeftOut) -> None:
@@ -106,41 +103,17 @@ class StepBundles:
                     " finds it"
                 )
                 self.left_out.append(LeftOut(row.bundle, "over_budget", detail, row.name))
-        indexes = indexes_of(self._catalog)
-        return Exposure(self._count, self._tokens, indexes.all_tools, indexes.all_tokens)
+        plans = self._plans
+        return Exposure(self._count, self._tokens, plans.all_tools, plans.all_tokens)
 
-    def _over_budget(self, tools: int, tokens: int) -> str:
+    def _over_budget(self, part: ArrayPart) -> str:
         step = self._step
+        tools = self._count + part.tools
+        tokens = self._tokens + part.tokens
         if step.max_bundles is not None and len(self.bundles) + 1 > step.max_bundles:
             return f"the step takes at most {step.max_bundles} bundles"
-        if step.max_tools is not None and self._count + tools > step.max_tools:
-            return (
-                f"with it the step would see {self._count + tools} tools, it takes at most"
-                f" {step.max_tools}"
-            )
-        if step.max_tokens is not None and self._tokens + tokens > step.max_tokens:
-            return (
-                f"with it the step would pay {self._tokens + tokens} tokens, it takes at most"
-                f" {step.max_tokens}"
-            )
+        if step.max_tools is not None and tools > step.max_tools:
+            return f"with it the step would see {tools} tools, it takes at most {step.max_tools}"
+        if step.max_tokens is not None and tokens > step.max_tokens:
+            return f"with it the step would pay {tokens} tokens, it takes at most {step.max_tokens}"
         return ""
-
-
-def _in_array(
-    catalog: Catalog, bundle: Bundle, permitted: tuple[str, ...]
-) -> tuple[tuple[str, ...], int, int]:
-    """Return the bundle's permitted tools that go into the array, the number that is shown, and
-    their tokens. Cached, since the next step usually permits the same.
-    """
-    known = catalog.memo.setdefault("in_array", {})
-    assert isinstance(known, dict)  # noqa: S101 - nobody else writes it
-    found = known.get(bundle.id)
-    if found is None or found[0] is not bundle or found[1] != permitted:
-        wanted = tuple(direct_tools(catalog, bundle, permitted))
-        found = known[bundle.id] = (
-            bundle,
-            permitted,
-            (wanted, *fitting_size(catalog, bundle, wanted)),
-        )
-    in_array: tuple[tuple[str, ...], int, int] = found[2]
-    return in_array

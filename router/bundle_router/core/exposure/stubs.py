@@ -83,9 +83,11 @@ def _parameters(schema: Mapping[str, Any]) -> str:
         parts.insert(0, "*")
 
     additional = schema.get("additionalProperties")
-    if len(names) < len(properties) or additional not in (None, False):
-        parts.append("**more: Any")
-    elif not properties and additional is not False:
+    if (
+        len(names) < len(properties)
+        or additional not in (None, False)
+        or (not properties and additional is not False)
+    ):
         parts.append("**more: Any")
     return ", ".join(parts)
 

@@ -133,8 +133,10 @@ class DecisionRecord:
     parent_decision_id: str = ""
     root: str = ""
     fixed_list: bool = False
-    encoded_step: Any = field(default=None, repr=False, compare=False)
+    encoded_step: Json | None = field(default=None, repr=False, compare=False)
     """`step` as JSON, where the digest needed that already."""
+    encoded_facts: Json | None = field(default=None, repr=False, compare=False)
+    """`facts` as JSON, where the digest needed that already."""
 
     def to_json(self) -> Json:
         """Return the record as JSON, without the chain's fields."""
@@ -146,7 +148,7 @@ class DecisionRecord:
             **flat_json(decision, _IDS),
             "principal": self.step.principal,
             "step": self.encoded_step or step_json(self.step),
-            "facts": encoded_facts(self.facts),
+            "facts": self.encoded_facts or facts_json(self.facts),
             "reply": reply_json(self.reply),
             "elapsed_us": self.elapsed_us,
             "monotonic_ns": self.monotonic_ns,
@@ -166,10 +168,10 @@ class DecisionRecord:
             time=record.get("time", ""),
             elapsed_us=record.get("elapsed_us", 0),
             monotonic_ns=record.get("monotonic_ns", 0),
-            **{
-                name: record.get(name) or ""
-                for name in ("key", "branch", "parent_decision_id", "root")
-            },
+            key=record.get("key") or "",
+            branch=record.get("branch") or "",
+            parent_decision_id=record.get("parent_decision_id") or "",
+            root=record.get("root") or "",
             fixed_list=bool(record.get("fixed_list")),
         )
 
@@ -226,15 +228,14 @@ class DecisionLine:
 
 
 def decided_inputs_digest(
-    catalog_revision: str, step: Json, facts: Facts, before: Activation, reply: Reply | None
+    catalog_revision: str, step: Json, facts: Json, before: Activation, reply: Reply | None
 ) -> str:
-    """Return the digest of everything the decision was computed from.
+    """Return the digest of everything the decision was computed from; step and facts are given as
+    JSON.
 
     Equal digests mean equal decisions.
     """
-    return input_digest(
-        catalog_revision, step, encoded_facts(facts), activation_json(before), reply_json(reply)
-    )
+    return input_digest(catalog_revision, step, facts, activation_json(before), reply_json(reply))
 
 
 def input_digest(
@@ -316,16 +317,6 @@ def facts_json(facts: Facts) -> Json:
         ],
         "revisions": [{"name": name, "revision": revision} for name, revision in facts.revisions],
     }
-
-
-def encoded_facts(facts: Facts) -> EncodedObject:
-    """Return the facts as recorded, with their text: computed once for the many decisions on equal
-    facts.
-    """
-    found = facts.memo.get("encoded")
-    if not isinstance(found, EncodedObject):
-        found = facts.memo["encoded"] = EncodedObject(facts_json(facts))
-    return found
 
 
 def facts_from(record: Mapping[str, Any]) -> Facts:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, Literal, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -24,7 +24,7 @@ from pydantic import TypeAdapter, ValidationError
 from bundle_router.core.catalog import Bundle, Card, Catalog, Policy, Route, Server, Settings, Skill
 from bundle_router.core.catalog.step_address import address_of
 from bundle_router.core.decide.decide import Question, decide, decide_without_answer, settle
-from bundle_router.core.decide.plans import permitted_tools
+from bundle_router.core.decide.plans import Plans, permitted_tools
 from bundle_router.core.decide.replies import admit_reply
 from bundle_router.core.records.decision_record import DecisionRecord, outcome_json
 from bundle_router.core.values import (
@@ -41,7 +41,8 @@ from bundle_router.errors import CorruptRun
 
 Outcome = Literal["identical", "same_bundles", "changed", "asks_anew"]
 T = TypeVar("T")
-Decide = Callable[[Catalog, Facts, Activation, Step], Decision | Question]
+Decide = Callable[[Facts, Activation, Step], Decision | Question]
+"""Decides under one catalog, as `decide` does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +79,26 @@ def replay(
     recorded: DecisionRecord | Mapping[str, Any],
     catalog: Catalog,
     old_catalog: Catalog | None = None,
-    decide: Decide = decide,
 ) -> ReplayedDecision:
     """Replay the recorded decision under `catalog`.
 
     With `old_catalog`, its own, tools are compared too: an edit may give a bundle other tools
-    without changing who sees the bundle. `decide` may keep decisions.
+    without changing who sees the bundle.
 
     Raises CorruptRun on a record that is not a decision.
+    """
+    old = Plans(old_catalog) if old_catalog is not None else None
+    return replay_under(recorded, Plans(catalog), old)
+
+
+def replay_under(
+    recorded: DecisionRecord | Mapping[str, Any],
+    plans: Plans,
+    old: Plans | None = None,
+    decide_anew: Decide | None = None,
+) -> ReplayedDecision:
+    """Do as `replay` does, for one of many decisions: under the plans of a catalog, and of the old
+    one. `decide_anew` may keep decisions.
     """
     if isinstance(recorded, DecisionRecord):
         record = recorded
@@ -95,7 +108,9 @@ def replay(
     facts = record.facts
     reply = record.reply
     past = record.decision
-    decision_or_question = decide(catalog, facts, past.before, step)
+    if decide_anew is None:
+        decide_anew = partial(decide, plans)
+    decision_or_question = decide_anew(facts, past.before, step)
     asks_anew = False
     if isinstance(decision_or_question, Question):
         is_other = reply is not None and reply.key != decision_or_question.key
@@ -109,14 +124,11 @@ def replay(
     outcome: Outcome = "same_bundles" if past.bundle_ids == decision.bundle_ids else "changed"
     if asks_anew or not differs:
         outcome = "asks_anew" if asks_anew else "identical"
-    if old_catalog is not None:
-        tools_then = set(permitted_tools(old_catalog, facts, step, past.bundle_ids))
-    else:
-        tools_then = set()
-    if old_catalog is not None:
-        tools_now = set(permitted_tools(catalog, facts, step, decision.bundle_ids))
-    else:
-        tools_now = set()
+    tools_then: set[str] = set()
+    tools_now: set[str] = set()
+    if old is not None:
+        tools_then.update(permitted_tools(old, facts, step, past.bundle_ids))
+        tools_now.update(permitted_tools(plans, facts, step, decision.bundle_ids))
     if tools_then != tools_now and outcome in ("identical", "same_bundles"):
         outcome = "changed"
     return ReplayedDecision(

@@ -89,20 +89,7 @@ def is_read_only(catalog: Catalog, tool: str) -> bool:
     Its effects are those that all bundles with it declare; a tool in no bundle counts as changing
     things.
     """
-    known = catalog.memo.setdefault("read_only", {})
-    assert isinstance(known, dict)  # noqa: S101 - nobody else writes it
-    found: bool | None = known.get(tool)
-    if found is None:
-        found = known[tool] = _is_read_only(catalog, tool)
-    return found
-
-
-def _is_read_only(catalog: Catalog, tool: str) -> bool:
-    holders = [
-        frozenset(bundle.effects)
-        for bundle in catalog.bundles.values()
-        if tool in bundle.tools or any(matches(pattern, tool) for pattern in bundle.patterns)
-    ]
+    holders = [frozenset(bundle.effects) for bundle in catalog.bundles_with(tool)]
     effects = frozenset.intersection(*holders) if holders else frozenset(_CHANGES)
     return "read" in effects and not effects & _CHANGES
 

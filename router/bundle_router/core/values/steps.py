@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import (
@@ -257,7 +257,7 @@ class Facts:
     that are not as reviewed, or not there. `pending` names the unavailable servers whose first list
     is still awaited: a decision without them is degraded. `grants` are the ancestors' ceilings,
     nearest first. `revisions` has `(name, revision)` of the learned artifacts (index, memory,
-    thresholds) that the decision rests on. `memo` is a cache, and no part of the value.
+    thresholds) that the decision rests on.
     """
 
     capabilities: frozenset[str] = frozenset()
@@ -266,4 +266,3 @@ class Facts:
     pending: tuple[str, ...] = ()
     grants: tuple[Grant, ...] = ()
     revisions: tuple[tuple[str, str], ...] = ()
-    memo: dict[str, object] = field(default_factory=dict, init=False, repr=False, compare=False)

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeVar, get_args
 
 from bundle_router.core.catalog import Bundle, Catalog
-from bundle_router.core.decide.plans import plan_for
+from bundle_router.core.decide.plans import Plans
 from bundle_router.core.search.memory import PER_RUN, Label
 from bundle_router.core.search.request import marks_of
 from bundle_router.core.values.canonical import digest_of
@@ -123,8 +123,9 @@ def label_steps(
     counts: Counter[str] = Counter()
     by_run: defaultdict[str, list[LabelledStep]] = defaultdict(list)
     claimed = 0
+    plans = Plans(current)
     for step in past:
-        labelled = _label_step(step, catalogs.get(step.catalog_revision), current, counts)
+        labelled = _label_step(step, catalogs.get(step.catalog_revision), plans, counts)
         if labelled is not None:
             by_run[step.run_id].append(labelled)
             claimed += len(labelled.needed)
@@ -145,15 +146,14 @@ def label_steps(
 
 
 def _label_step(
-    past: PastStep, old_catalog: Catalog | None, catalog: Catalog, counts: Counter[str]
+    past: PastStep, old_catalog: Catalog | None, plans: Plans, counts: Counter[str]
 ) -> LabelledStep | None:
+    catalog = plans.catalog
     claims = list(_claims(past, old_catalog))
     if not claims:
         return None
     permitted = frozenset(
-        plan_for(catalog, past.step, past.facts.grants)
-        .verdicts.candidates(past.facts, None, ())
-        .ids
+        plans.of(past.step, past.facts.grants).verdicts.candidates(past.facts, None, ()).ids
     )
     needed: dict[str, Kind] = {}
     for claim in claims:

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from bundle_router.core.catalog import Catalog, Route
 from bundle_router.core.catalog.step_address import address_json
-from bundle_router.core.decide.plans import plan_for
+from bundle_router.core.decide.plans import Plans
 from bundle_router.core.results.shaping import visible
 from bundle_router.core.search.ranking import Search
 from bundle_router.core.values import Address
@@ -128,6 +128,7 @@ def _propose_routes(
     past: Sequence[PastStep], current: Catalog, after: int
 ) -> Iterator[RouteProposal]:
     calls = any(step.called for step in past)
+    plans = Plans(current)
     for address, steps in _answered_steps(past):
         counted = _cap_steps(steps)
         totals = Counter(frozenset(step.picks or ()) for step in counted)
@@ -137,7 +138,7 @@ def _propose_routes(
         if same < after or runs < MIN_RUNS or same < SAME * len(counted):
             continue
 
-        bundles = _row(agreeing, current)
+        bundles = _row(agreeing, plans)
         uses = sum(_calls_any_of(step, best) for step in agreeing)
         if bundles and (uses >= USED * len(agreeing) or not calls):
             cost = round(sum(step.cost_usd for step in agreeing), 6)
@@ -172,13 +173,13 @@ def _cap_steps(steps: Iterable[PastStep]) -> list[PastStep]:
     return kept
 
 
-def _row(settled: Sequence[PastStep], current: Catalog) -> tuple[str, ...]:
+def _row(settled: Sequence[PastStep], plans: Plans) -> tuple[str, ...]:
     """Return the bundles of the row: those that the asking route maps already, then the answer in
     its most frequent order. Empty if today's config settles the address itself, or does not permit
     it.
     """
     last = settled[-1]
-    plan = plan_for(current, last.step, last.facts.grants)
+    plan = plans.of(last.step, last.facts.grants)
     route: Route | None = plan.route
     if route is not None and route.ask is None:
         return ()
@@ -188,7 +189,7 @@ def _row(settled: Sequence[PastStep], current: Catalog) -> tuple[str, ...]:
     mapped = route.bundles if route is not None else ()
     ids = []
     for id_ in (*mapped, *order):
-        bundle = current.bundle(id_)
+        bundle = plans.catalog.bundle(id_)
         if bundle is None or not plan.verdicts.of(id_, last.facts).permitted:
             return ()
         ids.append(bundle.id)

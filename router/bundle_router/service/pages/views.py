@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 from bundle_router.core.catalog import Bundle, Catalog, Server
 from bundle_router.core.catalog.step_address import address_json
-from bundle_router.core.decide.plans import plan_at
+from bundle_router.core.decide.plans import Plans
 from bundle_router.core.records.read_model import (
     FACETS,
     FILTERS,
@@ -451,10 +451,11 @@ class PageViews:
         """
         places = defaultdict[tuple[str, str], list[str]](list)
         reasons: dict[tuple[str, str], str] = {}
+        plans = Plans(catalog)
         for address in self._reader.index.addresses():
             words = address_json(address)
             role = words.pop("role")
-            verdicts = plan_at(catalog, address).verdicts
+            verdicts = plans.at(address).verdicts
             for id_ in catalog.bundles:
                 code = verdicts.of(id_, Facts()).code
                 reasons[role, id_] = code or ""

@@ -1,10 +1,10 @@
-"""Decisions that are kept beside a catalog are the decisions that `decide` takes, whatever was kept
+"""Decisions that are kept for a catalog are the decisions that `decide` takes, whatever was kept
 before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from itertools import product
 from typing import Any
@@ -19,6 +19,7 @@ from bundle_router.core.catalog import (
     Settings,
 )
 from bundle_router.core.decide.decide import Question, decide
+from bundle_router.core.decide.plans import Plans
 from bundle_router.core.values import (
     Activation,
     Address,
@@ -31,7 +32,7 @@ from bundle_router.core.values import (
     Step,
     StepPolicy,
 )
-from bundle_router.engine.route import decide_cached
+from bundle_router.engine.route import DecisionCache
 from bundle_router.testing import fake_router, small_catalog
 from hypothesis import given
 from hypothesis import strategies as st
@@ -103,6 +104,10 @@ def catalog() -> Catalog:
     )
 
 
+def cache() -> DecisionCache:
+    return DecisionCache(Plans(catalog()))
+
+
 def situation(changes: Mapping[str, Any]) -> tuple[Facts, Activation, Step]:
     values = {"capabilities": frozenset({"env:TOKEN"}), **STEP, **changes}
     facts = Facts(
@@ -113,7 +118,21 @@ def situation(changes: Mapping[str, Any]) -> tuple[Facts, Activation, Step]:
 
 
 def anew(facts: Facts, before: Activation, step: Step) -> Decision:
-    return decided(decide(catalog(), facts, before, step))
+    return decided(decide(Plans(catalog()), facts, before, step))
+
+
+def placed(activation: Activation, at: Callable[[int], int]) -> Activation:
+    """Return the activation with its entries, and what was asked for, at other places."""
+    return Activation(
+        tuple(
+            replace(
+                entry,
+                place=at(entry.place),
+                tools=tuple(replace(tool, place=at(tool.place)) for tool in entry.tools),
+            )
+            for entry in activation.entries
+        )
+    )
 
 
 def decided(decision: Decision | Question) -> Decision:
@@ -137,16 +156,17 @@ def test_no_input_is_taken_for_another(name: str) -> None:
     one, other = map(situation, MATTERS[name])
     assert replace(anew(*one), before=other[1]) != anew(*other), "the row shows nothing"
     for first, second in ((one, other), (other, one)):
-        shared = catalog()
+        shared = cache()
         for asked in (first, second, first):
-            assert decide_cached(shared, *asked) == anew(*asked)
+            assert shared.decide(*asked) == anew(*asked)
 
 
 def test_what_is_kept_is_given_again_to_another_run_at_another_time() -> None:
-    shared = catalog()
+    shared = cache()
     facts, before, step = situation({"entries": LATER})
-    first = decided(decide_cached(shared, facts, before, step))
-    later = Activation(tuple(replace(entry, used=entry.used + 7) for entry in before.entries))
+    first = decided(shared.decide(facts, before, step))
+    later = placed(before, lambda place: place + 20)
+    later = Activation(tuple(replace(entry, used=entry.used + 7) for entry in later.entries))
     values = {
         "goal": "g",
         "constraints": ("c",),
@@ -157,28 +177,48 @@ def test_what_is_kept_is_given_again_to_another_run_at_another_time() -> None:
     }
     for again in (before, later):
         step = Step.model_validate(STEP | values | {"run_id": "r-2"})
-        decision = decided(decide_cached(shared, replace(facts), again, step))
+        decision = decided(shared.decide(replace(facts), again, step))
         assert (decision.bundles is first.bundles, decision) == (True, anew(facts, again, step))
 
 
 def test_a_bounded_number_is_kept() -> None:
-    shared = catalog()
+    shared = cache()
     facts, before, step = situation({})
     asked = [step.model_copy(update={"max_tokens": 1_000 + more}) for more in range(1_025)]
     made = [
-        decide_cached(shared, facts, before, one)
-        for one in (*asked[:-1], asked[0], asked[-1], asked[0])
+        shared.decide(facts, before, one) for one in (*asked[:-1], asked[0], asked[-1], asked[0])
     ]
     bundles = [decided(one).bundles for one in made]
     assert bundles[1_024] is bundles[0]  # so many are kept
     assert bundles[1_026] is not bundles[0]  # and not one more
 
 
+def test_a_run_whose_bundles_come_and_go_is_decided_once_a_turn_of_its_steps() -> None:
+    """Each newcomer gets a place after all others, so places rise for as long as the run lasts."""
+    tools: dict[str, list[str]] = {f"b{n}": [f"s.t{n}"] for n in range(6)}
+    routes = [Route(f"r{n}", step=(f"s{n}",), bundles=(f"b{n}",)) for n in range(6)]
+    settings = Settings(activation=ActivationSettings(True, 3))
+    shared = DecisionCache(Plans(small_catalog(tools, routes=routes, settings=settings)))
+    activation = Activation()
+    turns: list[list[Decision]] = []
+    for _ in range(4):
+        turn = []
+        for n in range(6):
+            step = Step(run_id="r", workflow="w", role="r", step=f"s{n}")
+            turn.append(decided(shared.decide(Facts(), activation, step)))
+            activation = turn[-1].after
+        turns.append(turn)
+    assert [entry.place for entry in activation.entries] == [21, 22, 23]
+    assert [entry.used for entry in activation.entries] == [22, 23, 24]
+    for second, last in zip(turns[1], turns[3], strict=True):
+        assert last.bundles is second.bundles
+
+
 @pytest.mark.parametrize("name", ["step.policy", "facts.grants"])
 def test_what_rests_on_policies_of_steps_is_not_kept(name: str) -> None:
     """They may hold thousands of patterns, and be others at each step."""
-    shared, asked = catalog(), situation(MATTERS[name][1])
-    first, again = (decided(decide_cached(shared, *asked)) for _ in range(2))
+    shared, asked = cache(), situation(MATTERS[name][1])
+    first, again = (decided(shared.decide(*asked)) for _ in range(2))
     assert (first == again, first.bundles is again.bundles) == (True, False)
 
 
@@ -196,10 +236,12 @@ def test_what_is_kept_is_what_would_be_decided_anew(
 ) -> None:
     moved = Activation(tuple(replace(entry, used=entry.used + later) for entry in before.entries))
     turned = Activation(tuple(replace(entry, used=9 - entry.used) for entry in before.entries))
+    raised = placed(before, lambda place: 2 * place + later)
+    reversed_ = placed(before, lambda place: 99 - place)
     mapped = replace(catalog, routes=(Route("r", bundles=(*IDS[:2], "unknown")),))
-    for routed, known, activation in product((catalog, mapped), facts, (before, moved, turned)):
-        kept, made = (
-            decide_cached(routed, known, activation, step),
-            decide(routed, known, activation, step),
-        )
+    caches = [DecisionCache(Plans(routed)) for routed in (catalog, mapped)]
+    situations = (before, moved, turned, raised, reversed_)
+    for cached, known, activation in product(caches, facts, situations):
+        kept = cached.decide(known, activation, step)
+        made = decide(Plans(cached.plans.catalog), known, activation, step)
         assert kept == made if isinstance(made, Decision) else isinstance(kept, Question)
