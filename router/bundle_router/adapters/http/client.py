@@ -17,7 +17,7 @@ import aiohttp
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
-from bundle_router.adapters.http.decoding import Decompressor
+from bundle_router.adapters.http.decoding import PIECE_BYTES, Decompressor
 from bundle_router.adapters.http.sessions import HttpBounds, open_session, timeout_of
 from bundle_router.core.servers.transport.proxies import proxy_of
 
@@ -38,9 +38,11 @@ class HttpError(Exception):
     """A request failed.
 
     HttpError
-     ├── NotReached          nothing was sent: no name, no connection, no TLS, no proxy
-     │    └── AddressRefused  the judge refused an address
+     ├── NotReached          nothing was sent: no name, no connection, no proxy
+     │    ├── AddressRefused  the judge refused an address
+     │    └── NotTrusted      no TLS with the server, or not with the certificate of its name
      ├── ConnectionLost      the connection ended before the response was whole
+     │    └── NotHttp         what came is no HTTP
      ├── ServerSilent        the server sent nothing for `silent_s`
      ├── BodyTooLarge        the body exceeds the caller's bound
      └── BodyUnreadable      the body's compression is damaged, or of an unknown kind
@@ -69,8 +71,16 @@ class AddressRefused(NotReached):
     """The judge refused an address of the host."""
 
 
+class NotTrusted(NotReached):
+    """There is no TLS with the server, or not with a valid certificate of its name."""
+
+
 class ConnectionLost(HttpError):
     """The connection ended before the response was whole."""
+
+
+class NotHttp(ConnectionLost):
+    """What the server sent breaks HTTP."""
 
 
 class ServerSilent(HttpError):
@@ -117,13 +127,17 @@ class HttpResponse:
     async def pieces(self, max_bytes: int, *, decoded: bool = True) -> AsyncIterator[bytes]:
         """Yield the body as it arrives, without its compression unless `decoded` is false.
 
-        Raises BodyTooLarge as soon as there are more than `max_bytes`, ConnectionLost,
-        ServerSilent, BodyUnreadable.
+        Raises BodyTooLarge as soon as there are more than `max_bytes`, or if a compressed body
+        takes more than twice as many to send, ConnectionLost, ServerSilent, BodyUnreadable.
         """
         decompressor = self._decompressor() if decoded else None
         seen = 0
+        arrived = 0
         try:
             async for received in self._response.content.iter_any():
+                arrived += len(received)
+                if arrived > 2 * max_bytes + PIECE_BYTES:
+                    raise BodyTooLarge(f"the answer takes more than {2 * max_bytes:,} bytes")
                 parts = (received,) if decompressor is None else decompressor.feed(received)
                 for part in parts:
                     seen += len(part)
@@ -405,7 +419,11 @@ none."""
 def _error_for(error: Exception) -> HttpError:
     name = type(error).__name__
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return NotReached("the server can't be reached (its certificate is not valid)")
+        found = error.certificate_error
+        why = f": {found.verify_message}" if isinstance(found, ssl.SSLCertVerificationError) else ""
+        return NotTrusted(f"the server can't be reached (its certificate is not valid{why})")
+    if isinstance(error, aiohttp.ClientConnectorSSLError):
+        return NotTrusted(f"the server can't be reached ({name})")
     if isinstance(error, aiohttp.ClientHttpProxyError):
         return NotReached(f"the proxy refused to connect (HTTP {error.status})")
     if isinstance(error, aiohttp.ClientProxyConnectionError):
@@ -414,4 +432,6 @@ def _error_for(error: Exception) -> HttpError:
         return NotReached(f"the server can't be reached ({name})")
     if isinstance(error, TimeoutError):
         return ServerSilent("the server sent nothing in time")
+    if isinstance(error, aiohttp.ClientResponseError):
+        return NotHttp(f"the server answered with something that is no HTTP ({name})")
     return ConnectionLost(f"the connection to the server was lost ({name})")

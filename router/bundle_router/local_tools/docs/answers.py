@@ -5,6 +5,7 @@ All text that a result says about itself is here.
 
 from __future__ import annotations
 
+import os
 import re
 from functools import cache
 from typing import Final
@@ -14,7 +15,7 @@ from bundle_router.core.values import Media, Text, ToolContext, ToolOutput
 from bundle_router.errors import ToolFailure
 from bundle_router.local_tools.docs.deadline import Deadline
 from bundle_router.local_tools.docs.fetching import Fetcher, Page
-from bundle_router.local_tools.docs.network import Network, SystemConnector, SystemResolver
+from bundle_router.local_tools.docs.network import Network, SystemResolver
 from bundle_router.local_tools.docs.pages import (
     clean_text,
     cut_piece,
@@ -39,9 +40,14 @@ _TEXT: Final = re.compile(
 )
 
 
-@cache
 def system_network() -> Network:
-    return Network(SystemResolver(), SystemConnector())
+    """Return the network of this process."""
+    return _network_of(os.getpid())
+
+
+@cache
+def _network_of(_process: int) -> Network:
+    return Network(SystemResolver().resolve)
 
 
 def answer_fetch(

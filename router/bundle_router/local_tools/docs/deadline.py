@@ -5,10 +5,13 @@ converting.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
 
+from bundle_router.adapters.loop import LoopThread
 from bundle_router.errors import ToolFailure
+
+T = TypeVar("T")
 
 SLICE_S: Final = 0.2
 """Maximum seconds of a single wait. Between waits the call checks whether it was cancelled."""
@@ -39,6 +42,18 @@ class Deadline:
             )
         return left
 
-    def slice(self, doing: str) -> float:
-        """Return the seconds that the next single wait may take. Raises like `check`."""
-        return min(self.check(doing), SLICE_S)
+    def run(self, doing: str, work: Coroutine[Any, Any, T], loop: LoopThread) -> T:
+        """Run a coroutine on that loop and return its result; cancel it when the time is up.
+
+        Raises like `check`, and what the coroutine raises.
+        """
+        result = loop.submit(work)
+        try:
+            while True:
+                try:
+                    return result.result(min(self.check(doing), SLICE_S))
+                except TimeoutError:
+                    if result.done():
+                        raise
+        finally:
+            result.cancel()

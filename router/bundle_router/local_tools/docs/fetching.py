@@ -100,9 +100,10 @@ def _location(here: Url, head: ResponseHead) -> str:
     locations = head.all("location")
     if len(locations) != 1:
         raise ToolFailure(f"{here}: a redirect with {len(locations)} targets", code="bad_response")
-    try:  # headers were read as latin-1; sites that send raw non-ASCII mean UTF-8
-        return locations[0].encode("latin-1").decode("utf-8")
-    except UnicodeDecodeError:
+    try:  # sites that send raw non-ASCII mean UTF-8; bytes that are none were read as surrogates
+        locations[0].encode("utf-8")
+        return locations[0]
+    except UnicodeEncodeError:
         raise ToolFailure(
             f"{here}: a redirect whose target is not UTF-8", code="bad_response"
         ) from None

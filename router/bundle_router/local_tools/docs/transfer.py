@@ -1,35 +1,40 @@
 """Sends one GET over one connection, with every dimension of the reply bounded.
 
-h11 does the framing: it has no I/O of its own, is strict about lengths and chunks, and bounds its
-buffers. The socket, and so the deadline, is here. One request per connection: nothing that a server
-sends can be taken for the answer to another request.
-
-Bounds: `MAX_HEAD` bytes of headers (or trailers), `MAX_HEADERS` of them, `MAX_INTERIM` interim
-replies, the caller's `BodyLimit` on the decoded body, twice that on what is received, and the
-caller's deadline on all of it together.
+Bounds: those of `bundle_router.adapters.http` on the head, the caller's `BodyLimit` on the decoded
+body, twice that on what is received, and the caller's deadline on all of it together.
 """
 
 from __future__ import annotations
 
-import ssl
-import zlib
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import dataclass
-from typing import Final, NoReturn
+from typing import Final
 
-import h11
-
+from bundle_router.adapters.http import (
+    AddressRefused,
+    BodyTooLarge,
+    BodyUnreadable,
+    HttpBounds,
+    HttpClient,
+    HttpError,
+    HttpResponse,
+    NotReached,
+    NotTrusted,
+)
 from bundle_router.errors import ToolFailure
+from bundle_router.local_tools.docs.addresses import refusal
 from bundle_router.local_tools.docs.deadline import Deadline
 from bundle_router.local_tools.docs.network import Network
 from bundle_router.local_tools.docs.urls import Url
 
-MAX_HEAD: Final = 32_768
-MAX_HEADERS: Final = 100
-MAX_INTERIM: Final = 5
 USER_AGENT: Final = "bundle-router-docs"
-CHUNK: Final = 65_536
+_BOUNDS: Final = HttpBounds(connect_s=10.0, silent_s=None)
+_HEADERS: Final = (
+    ("User-Agent", USER_AGENT),
+    # Some documentation sites answer with their Markdown source when asked for it.
+    ("Accept", "text/markdown, text/html;q=0.9, text/plain;q=0.8, */*;q=0.5"),
+    ("Accept-Encoding", "gzip"),
+)
 _SUCCESS: Final = (200, 203)
 
 
@@ -75,158 +80,103 @@ def get(
 ) -> HttpReply:
     """Send one GET and read its reply, without following redirects.
 
-    Raises ToolFailure: those of `Network.open`, `bad_response`, `truncated`,
-    `unsupported_encoding`, `too_large`.
+    Raises ToolFailure `dns_failed`, `address_refused`, `connect_failed`, `tls_failed`, `timeout`,
+    `cancelled`, `bad_response`, `truncated`, `unsupported_encoding`, `too_large`.
     """
-    with closing(network.open(url.host, deadline)) as connection:
-        exchange = _Exchange(url, connection, deadline)
-        exchange.send_request()
-        head = exchange.read_head()
-        if head.status in _SUCCESS:
-            return exchange.read_body(head, limit_for(head))
-        return HttpReply(head)
+    return deadline.run(f"reading {url}", _get(url, network, limit_for), network.loop)
 
 
-class _Exchange:
-    """Sends a request and reads its reply, over one connection."""
-
-    def __init__(self, url: Url, connection: ssl.SSLSocket, deadline: Deadline) -> None:
-        self._url = url
-        self._socket = connection
-        self._deadline = deadline
-        self._doing = f"reading {url}"
-        self._received = 0
-        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD)
-
-    def send_request(self) -> None:
-        headers = [
-            ("Host", self._url.host),
-            ("User-Agent", USER_AGENT),
-            # Some documentation sites answer with their Markdown source when asked for it.
-            ("Accept", "text/markdown, text/html;q=0.9, text/plain;q=0.8, */*;q=0.5"),
-            ("Accept-Encoding", "gzip"),
-            ("Connection", "close"),
-        ]
-        request = h11.Request(method="GET", target=self._url.target, headers=headers)
+async def _get(
+    url: Url, network: Network, limit_for: Callable[[ResponseHead], BodyLimit]
+) -> HttpReply:
+    client = HttpClient(
+        _BOUNDS,
+        judge=refusal,
+        resolve=network.addresses,
+        tls=network.tls,
+        variables=network.variables,
+    )
+    async with client:
         try:
-            self._socket.settimeout(self._deadline.check(f"asking for {self._url}"))
-            self._socket.sendall(self._http.send(request) + self._http.send(h11.EndOfMessage()))
-        except OSError as error:
-            self._deadline.check(f"asking for {self._url}")
-            self._raise_broken(str(error.strerror or error))
+            response = await client.send("GET", str(url), headers=_HEADERS)
+        except HttpError as error:
+            raise _unanswered(url, error) from error
+        async with response:
+            head = _head_of(response)
+            if head.status < 200:
+                raise ToolFailure(f"{url}: the server stopped speaking HTTP", code="bad_response")
+            if head.status not in _SUCCESS:
+                return HttpReply(head)
+            _check_body(url, head)
+            return await _read_body(url, response, head, limit_for(head))
 
-    def read_head(self) -> ResponseHead:
-        interim = 0
-        while True:
-            event = self._next_event()
-            if isinstance(event, h11.Response):
-                break
-            interim += 1
-            if (
-                not isinstance(event, h11.InformationalResponse)
-                or event.status_code == 101
-                or interim > MAX_INTERIM
-            ):
-                self._fail("the server sent something other than a reply", "bad_response")
-        raw = list(event.headers)
-        if len(raw) > MAX_HEADERS:
-            self._fail(f"the reply has more than {MAX_HEADERS} headers", "bad_response")
-        return ResponseHead(
-            event.status_code, tuple((k.decode("ascii"), v.decode("latin-1")) for k, v in raw)
+
+def _head_of(response: HttpResponse) -> ResponseHead:
+    headers = tuple((name.lower(), value) for name, value in response.headers.items())
+    return ResponseHead(response.status, headers)
+
+
+def _check_body(url: Url, head: ResponseHead) -> None:
+    """Refuse a body that can't be read whole for certain."""
+    listed = ",".join(head.all("content-encoding")).lower().split(",")
+    encodings = [encoding.strip() for encoding in listed]
+    encodings = [encoding for encoding in encodings if encoding not in ("", "identity")]
+    if encodings not in ([], ["gzip"], ["x-gzip"]):
+        raise ToolFailure(
+            f"{url}: the body is encoded as {', '.join(encodings)[:80]!r}, not asked for",
+            code="unsupported_encoding",
+        )
+    # An event loop does not tell whether TLS ended with a close, or was cut off.
+    if not head.all("content-length") and not head.all("transfer-encoding"):
+        raise ToolFailure(
+            f"{url}: the server does not say where its answer ends, so it may be cut short",
+            code="truncated",
         )
 
-    def read_body(self, head: ResponseHead, limit: BodyLimit) -> HttpReply:
-        inflate = self._inflater(head)
-        body = bytearray()
-        self._received = 0
-        while isinstance(event := self._next_event(), h11.Data):
-            data = bytes(event.data)
-            room = limit.max_bytes + 1 - len(body)
-            body += inflate.feed(data, room) if inflate else data[:room]
+
+async def _read_body(
+    url: Url, response: HttpResponse, head: ResponseHead, limit: BodyLimit
+) -> HttpReply:
+    body = bytearray()
+    try:
+        async for piece in response.pieces(2 * limit.max_bytes):
+            body += piece
             if len(body) > limit.max_bytes:
-                if limit.cut:
-                    return HttpReply(head, bytes(body[: limit.max_bytes]), cut=True)
-                self._fail(f"it is larger than {limit.max_bytes} bytes", "too_large")
-            if self._received > 2 * limit.max_bytes + CHUNK:
-                self._fail(f"it takes more than {2 * limit.max_bytes} bytes to send", "too_large")
-        if inflate and not inflate.complete:
-            self._fail("the compressed body ends early", "truncated")
-        return HttpReply(head, bytes(body))
+                break
+    except BodyTooLarge as error:
+        raise ToolFailure(f"{url}: {error.detail}", code="too_large") from error
+    except BodyUnreadable as error:
+        raise ToolFailure(f"{url}: {error.detail}", code="bad_response") from error
+    except HttpError as error:
+        raise ToolFailure(f"{url}: {error.detail}", code="truncated") from error
+    is_longer = len(body) > limit.max_bytes
+    if is_longer and not limit.cut:
+        raise ToolFailure(f"{url}: it is larger than {limit.max_bytes} bytes", code="too_large")
+    return HttpReply(head, bytes(body[: limit.max_bytes]), cut=is_longer)
 
-    def _inflater(self, head: ResponseHead) -> _Gunzip | None:
-        listed = ",".join(head.all("content-encoding")).lower().split(",")
-        codings = [coding for item in listed if (coding := item.strip()) not in ("", "identity")]
-        if not codings:
-            return None
-        if codings not in (["gzip"], ["x-gzip"]):
-            self._fail(
-                f"the body is encoded as {', '.join(codings)[:80]!r}, not asked for",
-                "unsupported_encoding",
-            )
-        return _Gunzip(
-            lambda why: self._fail(f"the compressed body is damaged ({why})", "bad_response")
+
+def _unanswered(url: Url, error: HttpError) -> ToolFailure:
+    """Return the failure of a request that got no reply."""
+    if isinstance(error, AddressRefused):
+        return ToolFailure(
+            f"{error.detail}; only public addresses are fetched from", code="address_refused"
         )
-
-    def _next_event(self) -> h11.Event:
-        try:
-            while True:
-                event = self._http.next_event()
-                if event is h11.NEED_DATA:
-                    self._http.receive_data(self._receive())
-                elif isinstance(event, h11.Event):
-                    return event
-                else:  # PAUSED: the server switched protocols
-                    self._fail("the server stopped speaking HTTP", "bad_response")
-        except h11.RemoteProtocolError as error:
-            early = self._http.their_state is h11.ERROR and "without sending complete" in str(error)
-            self._fail(f"the reply breaks HTTP ({error})", "truncated" if early else "bad_response")
-
-    def _receive(self) -> bytes:
-        while True:
-            self._socket.settimeout(self._deadline.slice(self._doing))
-            try:
-                data = self._socket.recv(CHUNK)
-            except TimeoutError:
-                continue
-            except OSError as error:
-                self._raise_broken(str(error.strerror or error))
-            self._received += len(data)
-            return data
-
-    def _raise_broken(self, why: str) -> NoReturn:
-        self._fail(f"the connection broke ({why})", "truncated")
-
-    def _fail(self, why: str, code: str) -> NoReturn:
-        raise ToolFailure(f"{self._url}: {why}", code=code)
-
-
-class _Gunzip:
-    """Decodes gzip piece by piece within bounds, so that a bomb costs no more than the room given
-    to it.
-    """
-
-    def __init__(self, damaged: Callable[[str], NoReturn]) -> None:
-        self._damaged = damaged
-        self._member = zlib.decompressobj(wbits=31)
-        self._fed = False
-
-    @property
-    def complete(self) -> bool:
-        return self._member.eof or not self._fed
-
-    def feed(self, data: bytes, room: int) -> bytes:
-        """Return at most `room` decoded bytes.
-
-        If it returns that many the caller must stop: the rest is dropped.
-        """
-        out = bytearray()
-        self._fed = self._fed or bool(data)
-        while data and len(out) < room:
-            if self._member.eof:
-                self._member = zlib.decompressobj(wbits=31)
-            try:
-                out += self._member.decompress(data, room - len(out))
-            except zlib.error as error:
-                self._damaged(str(error))
-            data = self._member.unused_data if self._member.eof else self._member.unconsumed_tail
-        return bytes(out)
+    if isinstance(error, NotTrusted):
+        return ToolFailure(
+            f"no TLS connection with {url.host!r}: {error.detail}",
+            code="tls_failed",
+            advice=(
+                "if every site fails so, this machine lacks the certificate authorities (package"
+                " ca-certificates)"
+            ),
+        )
+    if isinstance(error, NotReached):
+        return ToolFailure(
+            f"can't connect to {url.host!r}: {error.detail}",
+            code="connect_failed",
+            advice=(
+                "check that this machine, or the proxy that its environment names, may reach the"
+                " internet on port 443"
+            ),
+        )
+    return ToolFailure(f"{url}: {error.detail}", code="bad_response")
