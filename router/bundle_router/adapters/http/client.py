@@ -419,9 +419,11 @@ none."""
 def _error_for(error: Exception) -> HttpError:
     name = type(error).__name__
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        found = error.certificate_error
-        why = f": {found.verify_message}" if isinstance(found, ssl.SSLCertVerificationError) else ""
-        return NotTrusted(f"the server can't be reached (its certificate is not valid{why})")
+        fault = error.certificate_error
+        reason = ""
+        if isinstance(fault, ssl.SSLCertVerificationError):
+            reason = f": {fault.verify_message}"
+        return NotTrusted(f"the server can't be reached (its certificate is not valid{reason})")
     if isinstance(error, aiohttp.ClientConnectorSSLError):
         return NotTrusted(f"the server can't be reached ({name})")
     if isinstance(error, aiohttp.ClientHttpProxyError):

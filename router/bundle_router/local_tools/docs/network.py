@@ -51,10 +51,10 @@ class Network:
 
     async def addresses(self, host: str, port: int) -> Sequence[str]:
         """Return the addresses of a host. Raises ToolFailure `dns_failed`."""
-        found = await self.resolve(host, port)
-        if not found:
+        addresses = await self.resolve(host, port)
+        if not addresses:
             raise ToolFailure(f"{host!r} has no address", code="dns_failed")
-        return found
+        return addresses
 
 
 class SystemResolver:
@@ -95,12 +95,12 @@ class SystemResolver:
     ) -> Callable[[], None]:
         """Return what gives the answer, on the loop that waits for it."""
         try:
-            found = self._getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            entries = self._getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except OSError as error:
             return partial(_fail, answer, error)
         finally:
             self._slots.release()
-        addresses = tuple(dict.fromkeys(str(entry[4][0]) for entry in found))
+        addresses = tuple(dict.fromkeys(str(entry[4][0]) for entry in entries))
         return partial(_succeed, answer, addresses)
 
 

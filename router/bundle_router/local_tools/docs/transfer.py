@@ -118,9 +118,7 @@ def _head_of(response: HttpResponse) -> ResponseHead:
 
 def _check_body(url: Url, head: ResponseHead) -> None:
     """Refuse a body that can't be read whole for certain."""
-    listed = ",".join(head.all("content-encoding")).lower().split(",")
-    encodings = [encoding.strip() for encoding in listed]
-    encodings = [encoding for encoding in encodings if encoding not in ("", "identity")]
+    encodings = _encodings_of(head)
     if encodings not in ([], ["gzip"], ["x-gzip"]):
         raise ToolFailure(
             f"{url}: the body is encoded as {', '.join(encodings)[:80]!r}, not asked for",
@@ -132,6 +130,12 @@ def _check_body(url: Url, head: ResponseHead) -> None:
             f"{url}: the server does not say where its answer ends, so it may be cut short",
             code="truncated",
         )
+
+
+def _encodings_of(head: ResponseHead) -> list[str]:
+    listed = ",".join(head.all("content-encoding")).lower().split(",")
+    encodings = [encoding.strip() for encoding in listed]
+    return [encoding for encoding in encodings if encoding not in ("", "identity")]
 
 
 async def _read_body(

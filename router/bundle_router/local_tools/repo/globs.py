@@ -76,12 +76,13 @@ def _rests(pattern: list[str], folders: list[str]) -> list[list[str]]:
 
 def _past_stars(pattern: list[str], positions: set[int]) -> set[int]:
     """Return these positions, and those behind a `**` that matches nothing."""
-    found = set(positions)
-    for position in positions:
-        while position < len(pattern) - 1 and pattern[position] == "**":
+    last = len(pattern) - 1
+    found = {position for position in positions if position <= last}
+    for position in sorted(found):
+        while position < last and pattern[position] == "**":
             position += 1
             found.add(position)
-    return {position for position in found if position < len(pattern)}
+    return found
 
 
 def _matches(part: str, name: str) -> bool:

@@ -141,13 +141,14 @@ def _scope(query: Ripgrep, root: Root) -> Iterator[tuple[int, bool]]:
 
 def _globs(query: Ripgrep) -> list[str] | None:
     """Return the globs for rg, relative to the searched folder; None if no file there can match."""
-    if query.glob is None or query.path == ".":
-        return [query.glob] if query.glob else []
-    excludes = query.glob.startswith("!")
-    beneath = globs_beneath(query.glob.removeprefix("!"), query.path)
-    if excludes:
+    if query.glob is None:
+        return []
+    if query.path == ".":
+        return [query.glob]
+    if query.glob.startswith("!"):
+        beneath = globs_beneath(query.glob.removeprefix("!"), query.path)
         return [f"!{glob}" for glob in beneath]
-    return beneath or None
+    return globs_beneath(query.glob, query.path) or None
 
 
 def _query_options(query: Ripgrep, globs: list[str], root: Root, fd: int) -> Iterator[str]:
