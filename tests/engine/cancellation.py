@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from bundle_router import Router
 from bundle_router.engine import engine as engine_module
-from bundle_router.engine.open_runs import OpenRun
+from bundle_router.engine.run_records import OpenRun
 
 WAYS: Final = ("as it begins to wait", "as what it waits for is there", "before its thread begins")
 MOST: Final = 300
@@ -144,7 +144,7 @@ async def _settled(router: Router, run_id: str, before: set[asyncio.Task[Any]], 
     for _ in range(3_000):
         left = {
             "tasks": asyncio.all_tasks() - before,
-            "leases": run.leases - run.abandoned.count(None),
+            "leases": run.uses.count - run.pending.ends.count(run.uses.end_hold),
             "reservations": dict(run.passing),
             "turns": turns is not None and turns._value != engine_module.TOGETHER,
             "waiting": run._waiting,

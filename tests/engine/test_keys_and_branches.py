@@ -24,7 +24,7 @@ from bundle_router.core.values import Decision, StepPolicy, Text
 from bundle_router.core.values.canonical import encode_large
 from bundle_router.engine import arguments
 from bundle_router.engine.calls import UNKNOWN_TEXT
-from bundle_router.engine.open_runs import MOVED_AT_MOST
+from bundle_router.engine.run_records import MOVED_AT_MOST
 from bundle_router.errors import KeyConflict, RequestError, RunBusy, StorageError, WrongContext
 from bundle_router.testing import FakeRouter, MemoryRuns, fake_router, small_catalog
 from bundle_router.testing.memory_store import MemoryRunLog

@@ -12,7 +12,7 @@ from functools import partial
 import pytest
 from bundle_router import Step, load_catalog
 from bundle_router.adapters.workers import Stage, Workers, run_in_turn
-from bundle_router.engine.open_runs import in_thread
+from bundle_router.engine.run_records import in_thread
 from bundle_router.errors import ToolFailure
 from bundle_router.testing import fake_router
 

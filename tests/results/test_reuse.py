@@ -17,8 +17,9 @@ from bundle_router import Router, Step, StepPolicy, load_catalog
 from bundle_router.core.catalog import Bundle, Card, Catalog, Reuse, Server
 from bundle_router.core.results.reusable_results import CachedResult, ResultCache, ReusableCall
 from bundle_router.core.results.shaping import ShapedResult
+from bundle_router.core.servers.transport.tool_servers import CallOutcome
 from bundle_router.core.values import Media, Text
-from bundle_router.engine.reuse import CallOutcome, ResultReuse
+from bundle_router.engine.reuse import ResultReuse
 from bundle_router.errors import ConfigError, KeyConflict
 from bundle_router.testing import FakeClock
 from bundle_router.tool import LocalTool, ToolContext, ToolOutput

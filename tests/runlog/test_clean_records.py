@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bundle_router.adapters.redaction import SecretRedactor
-from bundle_router.core.records.chain import encode_record
-from bundle_router.core.records.redacting import redact_record
+from bundle_router.core.records.chain import encode_record, redact_record
 from bundle_router.core.values.canonical import EncodedObject, EncodedRows
 from hypothesis import given
 from hypothesis import strategies as st

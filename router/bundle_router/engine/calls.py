@@ -42,12 +42,12 @@ from bundle_router.core.records.fold import KeyedCall
 from bundle_router.core.results.reusable_results import ReusableCall, may_repeat
 from bundle_router.core.results.shaping import ShapedResult, shape
 from bundle_router.core.servers.transport.pass_through import narrow_client, passes
-from bundle_router.core.servers.transport.tool_servers import CallPlace, Scope
+from bundle_router.core.servers.transport.tool_servers import CallOutcome, CallPlace, Scope
 from bundle_router.core.values import Outcome, Text
 from bundle_router.core.values.canonical import time_text
 from bundle_router.core.values.folders import TOP
 from bundle_router.engine.engine_ports import CallPorts, EnginePorts
-from bundle_router.engine.open_runs import MOVED_AT_MOST, OpenRun
+from bundle_router.engine.pending_ends import PendingEnd
 from bundle_router.engine.results import (
     MAY_HAVE_HAPPENED,
     AdmittedCall,
@@ -63,7 +63,7 @@ from bundle_router.engine.results import (
     shape_blocks,
     store,
 )
-from bundle_router.engine.reuse import CallOutcome
+from bundle_router.engine.run_records import MOVED_AT_MOST, OpenRun
 from bundle_router.engine.surface import CallTarget, RunState, why_not, why_withheld
 from bundle_router.errors import KeyConflict, RouterError, StorageError
 
@@ -94,13 +94,19 @@ def _may_end(run: OpenRun, call: KeyedCall) -> bool:
     """
     ours = _BEGUN.get(call.writer)
     its_run = ours.get(call.call_id) if ours is not None else run
-    return its_run is not None and not its_run.ended and run.runs.store.is_alive(call.writer)
+    return (
+        its_run is not None and not its_run.uses.has_ended and run.runs.store.is_alive(call.writer)
+    )
 
 
 def _will_end(run: OpenRun, call: KeyedCall) -> bool:
     """Do as `_may_end`, after recording the end that a closed event loop left here. Blocks."""
     ours = _BEGUN.get(call.writer)
-    if ours is not None and (its_run := ours.get(call.call_id)) is not None and its_run.abandoned:
+    if (
+        ours is not None
+        and (its_run := ours.get(call.call_id)) is not None
+        and its_run.pending.ends
+    ):
         with suppress(RouterError):
             its_run.under_lock_sync(lambda _: None)
     return _may_end(run, call)
@@ -306,7 +312,7 @@ def admit(
             _BEGUN.setdefault(record.writer, WeakValueDictionary())[record.call_id] = run
         try:
             if run.append_call(record, compare=True, wait_s=wait_s) is not None:
-                run.hold()
+                run.uses.hold()
                 return made
         except StorageError:  # a database that went away may have written it
             run.owe(_late_end(at, made, CallOutcome("busy", "storage", ShapedResult.empty())))
@@ -420,7 +426,7 @@ async def within_tree(at: CallPorts, call: AdmittedCall) -> AdmittedCall | Resul
     try:
         refused = await at.run.on_store(end)
     except BaseException:  # also of a task that was cancelled before its thread began
-        abandon(at, call, ())
+        at.run.owe(_cancelled_end(at, call))
         at.run.release()
         raise
     if refused is not None:
@@ -428,18 +434,18 @@ async def within_tree(at: CallPorts, call: AdmittedCall) -> AdmittedCall | Resul
     return refused or call
 
 
-def abandon(
-    at: CallPorts, made: AdmittedCall | KeyTaken | Result | None, holds: tuple[None, ...] = (None,)
-) -> None:
-    """Leave a call that began when nobody waited for it any more, and the holds that it has on the
-    run.
-    """
+def abandon(at: CallPorts, made: AdmittedCall | KeyTaken | Result | None) -> None:
+    """Leave a call that began when nobody waited for it any more, and its hold on the run."""
     if isinstance(made, AdmittedCall):
-        nothing = CallOutcome("cancelled", "cancelled", ShapedResult.empty())
-        at.run.owe(_late_end(at, made, nothing), *holds)
+        at.run.owe(_cancelled_end(at, made), at.run.uses.end_hold)
 
 
-def _late_end(at: CallPorts, call: AdmittedCall, outcome: CallOutcome) -> Callable[[float], None]:
+def _cancelled_end(at: CallPorts, call: AdmittedCall) -> PendingEnd:
+    nothing = CallOutcome("cancelled", "cancelled", ShapedResult.empty())
+    return _late_end(at, call, nothing)
+
+
+def _late_end(at: CallPorts, call: AdmittedCall, outcome: CallOutcome) -> PendingEnd:
     """Return what records the end of a call later, unless it was recorded all the same, or the call
     never began.
     """
@@ -551,7 +557,7 @@ async def _call_and_store(at: CallPorts, call: AdmittedCall) -> CallOutcome:
         nothing = CallOutcome(*ended_by(ended), ShapedResult.empty())
         try:
             if isinstance(ended, GeneratorExit):  # a coroutine that is closed can await nothing
-                at.run.abandoned.append(_late_end(at, call, nothing))
+                at.run.pending.leave(_late_end(at, call, nothing))
             else:
                 await asyncio.shield(_record_end(at, call, nothing))
         except RouterError as trouble:  # what ended the call is what its caller has to hear

@@ -53,16 +53,7 @@ from bundle_router.engine.calls import (
 )
 from bundle_router.engine.discovery import ServerDiscovery
 from bundle_router.engine.engine_ports import CallPorts, EnginePorts
-from bundle_router.engine.open_runs import (
-    FIRST_STEP,
-    MOVED_AT_MOST,
-    NOTHING_ACTIVE,
-    OpenRun,
-    RunEnd,
-    RunTable,
-    in_thread,
-    recorded_decision,
-)
+from bundle_router.engine.open_runs import FIRST_STEP, NOTHING_ACTIVE, RunTable
 from bundle_router.engine.results import AdmittedCall, CallRequest, Result, called_name
 from bundle_router.engine.route import (
     DecisionCache,
@@ -74,6 +65,13 @@ from bundle_router.engine.route import (
     derive_activation,
     prepare,
     route,
+)
+from bundle_router.engine.run_records import (
+    MOVED_AT_MOST,
+    OpenRun,
+    RunEnd,
+    in_thread,
+    recorded_decision,
 )
 from bundle_router.engine.run_tree import RunTree
 from bundle_router.engine.surface import RunState, Surface, SurfaceForm
@@ -453,11 +451,14 @@ class Engine:
         state = await self._present_state(run, decision_id)
         await self._verify(run, request, state, decision_id)
         recorded = await without_payloads(self.ports, request.arguments)
+        if recorded is not request.arguments:
+            request = replace(request, arguments=recorded)
         if not may_hold_handles(recorded):
-            return await self._call_once(at, request.with_arguments(recorded), state, decision_id)
+            return await self._call_once(at, request, state, decision_id)
         artifact = partial(self._tree.artifact, run.id, principal=state.step.principal)
         async with with_artifacts(self.ports, state, artifact, request.name, recorded) as filled:
-            return await self._call_once(at, request.with_arguments(filled), state, decision_id)
+            request = replace(request, arguments=filled)
+            return await self._call_once(at, request, state, decision_id)
 
     async def _present_state(self, run: OpenRun, decision_id: str | None) -> RunState:
         """Return the state that a call is judged by.

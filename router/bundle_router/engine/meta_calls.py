@@ -49,6 +49,7 @@ from bundle_router.core.exposure.meta_tools.descriptions import (
     selected_text,
 )
 from bundle_router.core.results.shaping import MediaFacts
+from bundle_router.core.servers.transport.tool_servers import CallOutcome
 from bundle_router.core.values import META_SERVER, Outcome, Text
 from bundle_router.core.values.artifacts import Artifact
 from bundle_router.engine.arguments import Arguments
@@ -65,7 +66,6 @@ from bundle_router.engine.results import (
     shape_blocks,
     store,
 )
-from bundle_router.engine.reuse import CallOutcome
 from bundle_router.engine.surface import RunState, why_not
 from bundle_router.errors import CorruptRun, StorageError
 

@@ -39,6 +39,7 @@ from bundle_router.core.exposure.stubs import (
 )
 from bundle_router.core.results.shaping import Blob
 from bundle_router.core.results.shaping.frame import without_frame
+from bundle_router.core.servers.transport.tool_servers import CallOutcome
 from bundle_router.core.values import META_SERVER, MODES, Data, Text
 from bundle_router.core.values.canonical import digest
 from bundle_router.engine.calls import within_budget
@@ -52,7 +53,6 @@ from bundle_router.engine.results import (
     shape_blocks,
     store,
 )
-from bundle_router.engine.reuse import CallOutcome
 from bundle_router.engine.surface import RunState, why_not
 from bundle_router.ports import Programs
 

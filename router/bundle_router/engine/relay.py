@@ -310,7 +310,7 @@ class RelayedRequest:
             outcome, code = ended_by(ended)
             end = request, ServerReply(outcome=outcome, code=code), ShapedResult.empty()
             if isinstance(ended, GeneratorExit):
-                self.at.run.abandoned.append(partial(self._append, *end, ()))
+                self.at.run.pending.leave(partial(self._append, *end, ()))
             else:
                 await asyncio.shield(self._record(*end))
             raise

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -22,14 +22,13 @@ from bundle_router.core.records.call_records import CallFinished, CallStarted, S
 from bundle_router.core.results.reusable_results import may_repeat
 from bundle_router.core.results.shaping import Blob, Part, ShapedResult, is_small, shape
 from bundle_router.core.servers.transport.pass_through import Client, ServerReply, fits
-from bundle_router.core.servers.transport.tool_servers import Scope
+from bundle_router.core.servers.transport.tool_servers import CallOutcome, Scope
 from bundle_router.core.values import Activation, Block, Outcome
 from bundle_router.core.values.artifacts import Artifact
 from bundle_router.core.values.canonical import budget_left, time_text
 from bundle_router.engine.arguments import INLINE_CHARS, MAX_NAME, Arguments
 from bundle_router.engine.engine_ports import EnginePorts
-from bundle_router.engine.open_runs import OpenRun
-from bundle_router.engine.reuse import CallOutcome
+from bundle_router.engine.run_records import OpenRun
 from bundle_router.engine.surface import RunState
 from bundle_router.errors import CorruptRun, StorageError
 from bundle_router.ports import Clock, Redactor
@@ -141,9 +140,6 @@ class CallRequest:
     key: str = ""
     digest: str = ""
     whole: bool = False
-
-    def with_arguments(self, arguments: Arguments) -> CallRequest:
-        return self if arguments is self.arguments else replace(self, arguments=arguments)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,33 +32,10 @@ from bundle_router.core.results.reusable_results import (
     place_of,
     reuse_of,
 )
-from bundle_router.core.results.shaping import ShapedResult
-from bundle_router.core.servers.transport.pass_through import ServerReply
-from bundle_router.core.values import Block, Outcome
-from bundle_router.core.values.artifacts import Artifact
+from bundle_router.core.servers.transport.tool_servers import CallOutcome
 from bundle_router.ports import Clock
 
 S_IN_NS: Final = 1_000_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class CallOutcome:
-    """The outcome of making a call, shaped.
-
-    `source`: the call that the result came from, if another. `answer`: the server's own, for an
-    agent's client. `whole`: the unshaped result, if asked for. `queued_ms`: the time the call
-    waited for its turn.
-    """
-
-    outcome: Outcome
-    code: str
-    shaped: ShapedResult
-    source: str = ""
-    answer: ServerReply | None = None
-    stored: tuple[Artifact, ...] = ()
-    joined: tuple[tuple[str, str], ...] = ()
-    whole: tuple[Block, ...] | None = None
-    queued_ms: float = 0.0
 
 
 Work = Callable[[], Awaitable[CallOutcome]]

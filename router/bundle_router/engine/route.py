@@ -40,13 +40,8 @@ from bundle_router.core.values import Activation, Decision, Entry, Facts, Recent
 from bundle_router.core.values.canonical import EncodedObject, time_text
 from bundle_router.core.values.folders import TOP
 from bundle_router.engine.engine_ports import EnginePorts
-from bundle_router.engine.open_runs import (
-    MOVED_AT_MOST,
-    NOTHING_ACTIVE,
-    OpenRun,
-    in_thread,
-    recorded_decision,
-)
+from bundle_router.engine.open_runs import NOTHING_ACTIVE
+from bundle_router.engine.run_records import MOVED_AT_MOST, OpenRun, in_thread, recorded_decision
 from bundle_router.engine.run_tree import NO_LIMITS, RunTree
 from bundle_router.engine.surface import Surface
 from bundle_router.engine.upstreams import MachineFacts

@@ -33,7 +33,8 @@ from bundle_router.core.records.run_header import RunHeader
 from bundle_router.core.values import Activation, Grant, Step
 from bundle_router.core.values.canonical import time_text
 from bundle_router.core.values.folders import TOP, folder_seen_from, is_beneath, relative_folder
-from bundle_router.engine.open_runs import NOTHING_ACTIVE, OpenRun, RunTable, recorded_decision
+from bundle_router.engine.open_runs import NOTHING_ACTIVE, RunTable
+from bundle_router.engine.run_records import OpenRun, recorded_decision
 from bundle_router.errors import RequestError, UnknownRun
 from bundle_router.ports import Clock
 
@@ -275,7 +276,7 @@ class RunTree:
         include it.
         """
         root = self._root_of(parent_id)
-        if root is not None and run_id not in root.fold.sub_runs and root.hold():
+        if root is not None and run_id not in root.fold.sub_runs and root.uses.hold():
             try:
                 record = SubRunOpened(
                     run_id=root.id, sub_run_id=run_id, time=time_text(self._clock.time_ns())

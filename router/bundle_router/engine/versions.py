@@ -10,7 +10,7 @@ from typing import Final
 
 from bundle_router.core.servers.pins.reviewed import Pins
 from bundle_router.engine.engine import Engine
-from bundle_router.engine.open_runs import in_thread
+from bundle_router.engine.run_records import in_thread
 from bundle_router.errors import CorruptPins
 
 LOOK_S: Final = 1.0

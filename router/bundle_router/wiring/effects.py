@@ -31,9 +31,11 @@ def open_redactor(catalog: Catalog) -> Redactor:
 
 def open_results(catalog: Catalog, clock: Clock) -> ResultReuse | None:
     """Return the cache of results; None where no server permits reuse."""
+    if not any(server.reuse for server in catalog.servers.values()):
+        return None
     from bundle_router.engine.reuse import ResultReuse
 
-    return ResultReuse(clock) if any(server.reuse for server in catalog.servers.values()) else None
+    return ResultReuse(clock)
 
 
 def open_diagnostics(catalog: Catalog, redactor: Redactor) -> Diagnostics:

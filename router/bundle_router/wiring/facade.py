@@ -15,8 +15,8 @@ from bundle_router.core.decide.step_policy import refuse_unknown
 from bundle_router.core.exposure.placements import Toolset
 from bundle_router.core.values import Activation, Decision, Step
 from bundle_router.engine.engine import Engine
-from bundle_router.engine.open_runs import RunEnd
 from bundle_router.engine.results import Result
+from bundle_router.engine.run_records import RunEnd
 from bundle_router.engine.surface import surface_form
 from bundle_router.engine.versions import EngineVersions
 from bundle_router.errors import RequestError, UnknownRun, WrongContext, expect

@@ -17,8 +17,8 @@ from bundle_router import __version__
 from bundle_router.core.exposure.placements import Toolset
 from bundle_router.core.values import RUN_ID, Decision, StepPolicy
 from bundle_router.core.values.steps import MAX_GOAL, MAX_LABEL, MAX_LABEL_TEXT
-from bundle_router.engine.open_runs import RunEnd
 from bundle_router.engine.results import Result
+from bundle_router.engine.run_records import RunEnd
 from bundle_router.service.api.bodies import (
     KEY,
     CallBody,

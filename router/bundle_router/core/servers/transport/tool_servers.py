@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from bundle_router.core.results.shaping import ShapedResult
 from bundle_router.core.servers.admission import Admitted
 from bundle_router.core.servers.transport.pass_through import Client, ServerReply
 from bundle_router.core.values import Block, Outcome
+from bundle_router.core.values.artifacts import Artifact
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,3 +109,23 @@ class ServerStatus:
     reason: str = ""
     command: tuple[str, ...] = ()
     again_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CallOutcome:
+    """The outcome of making a call, shaped.
+
+    `source`: the call that the result came from, if another. `answer`: the server's own, for an
+    agent's client. `whole`: the unshaped result, if asked for. `queued_ms`: the time the call
+    waited for its turn.
+    """
+
+    outcome: Outcome
+    code: str
+    shaped: ShapedResult
+    source: str = ""
+    answer: ServerReply | None = None
+    stored: tuple[Artifact, ...] = ()
+    joined: tuple[tuple[str, str], ...] = ()
+    whole: tuple[Block, ...] | None = None
+    queued_ms: float = 0.0
