@@ -59,6 +59,7 @@ SHARED_ADAPTERS = {
         "artifact_files",
         "database_file",
         "host_changes",
+        "http",
         "json_schema",
         "learned_folder",
         "loop",
@@ -109,6 +110,7 @@ DEFERRAL_RULES = (
 )
 """The modules of `bundle_router_deferral` that hold rules: as pure as the core."""
 USED_BY_DEFERRAL = {
+    "bundle_router.adapters.http",
     "bundle_router.adapters.database_file",
     "bundle_router.adapters.system",
     "bundle_router.adapters.text_files",
@@ -169,7 +171,6 @@ OWNERS = {
         "router/bundle_router/adapters/llm/client.py",
         "router/bundle_router/adapters/llm/embedding.py",
         "router/bundle_router/adapters/llm/loading.py",
-        "router/deferral/bundle_router_deferral/upstream.py",
     },
     "mcp": {
         "router/bundle_router/adapters/mcp/quiet.py",

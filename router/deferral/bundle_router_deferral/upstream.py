@@ -1,23 +1,19 @@
-"""The client of the one upstream, and the only module here that knows `aiohttp`.
-
-No redirects, no cookies, no login of `~/.netrc`.
+"""The client of the one upstream, by the router's rules for HTTP: no redirects, no cookies, no login
+of `~/.netrc` (`bundle_router.adapters.http`).
 """
 
 from __future__ import annotations
 
 import os
-import zlib
+import sys
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Final, Self
 from urllib.parse import urlsplit
 
-import aiohttp
+from bundle_router.adapters.http import HttpBounds, HttpClient, HttpError, HttpResponse
 from bundle_router.core.servers.transport.proxies import proxy_of
-from multidict import CIMultiDict
-from yarl import URL
 
-CONNECT_S: Final = 10.0
-SILENT_S: Final = 600.0
+BOUNDS: Final = HttpBounds(connect_s=10.0, silent_s=600.0)
 MAX_BODY_BYTES: Final = 64 * 1024 * 1024
 HOP_BY_HOP: Final = frozenset(
     (
@@ -57,35 +53,32 @@ class UpstreamFailed(Exception):
 class UpstreamAnswer:
     """One answer of the upstream, whose body can be read once."""
 
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
+    def __init__(self, response: HttpResponse) -> None:
         self._response = response
         self.status = response.status
         self.headers: list[tuple[str, str]] = passed_on(response.headers.items())
         self.type = response.headers.get("content-type", "").lower()
         self.encoding = response.headers.get("content-encoding", "identity").strip().lower()
 
-    async def pieces(self, *, decoded: bool = False) -> AsyncIterator[bytes]:
+    async def pieces(
+        self, *, decoded: bool = False, max_bytes: int = sys.maxsize
+    ) -> AsyncIterator[bytes]:
         """Yield the body as it arrives; `decoded` without its compression.
 
-        Raises UpstreamFailed.
+        Raises UpstreamFailed, also for more than `max_bytes`.
         """
-        if decoded and self.encoding in ("gzip", "deflate"):
-            decoder = zlib.decompressobj(47)
-        else:
-            decoder = None
+        is_known = self.encoding in ("gzip", "deflate")
         try:
-            async for piece in self._response.content.iter_any():
-                yield decoder.decompress(piece) if decoder else piece
-        except (aiohttp.ClientError, TimeoutError, OSError, zlib.error) as error:
-            raise UpstreamFailed(type(error).__name__) from error
+            async for piece in self._response.pieces(max_bytes, decoded=decoded and is_known):
+                yield piece
+        except HttpError as error:
+            raise UpstreamFailed(error.detail) from error
 
     async def body(self, *, decoded: bool = True) -> bytes:
         """Return the whole body. Raises UpstreamFailed if it exceeds the bound."""
         received = bytearray()
-        async for piece in self.pieces(decoded=decoded):
+        async for piece in self.pieces(decoded=decoded, max_bytes=MAX_BODY_BYTES):
             received += piece
-            if len(received) > MAX_BODY_BYTES:
-                raise UpstreamFailed("the answer is too large")
         return bytes(received)
 
     def readable(self) -> bool:
@@ -94,9 +87,6 @@ class UpstreamAnswer:
 
     def close(self) -> None:
         self._response.close()
-
-    def release(self) -> None:
-        self._response.release()
 
 
 class Upstream:
@@ -110,42 +100,26 @@ class Upstream:
         self.host = parts.hostname
         self._origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         self.prefix = parts.path.rstrip("/")
-        self._proxy = proxy_of(self._origin, os.environ)  # the agent itself may need HTTPS_PROXY
-        self._session: aiohttp.ClientSession | None = None
+        proxy_of(self._origin, os.environ)  # the agent itself may need HTTPS_PROXY
+        self._client = HttpClient(BOUNDS)
 
     async def __aenter__(self) -> Self:
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4.0),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENT_S),
-            auto_decompress=False,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            trust_env=False,  # else a login of ~/.netrc is added, and replaces the agent's own
-            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
-        )
         return self
 
     async def __aexit__(self, *_exception: object) -> None:
-        if self._session is not None:
-            await self._session.close()
+        await self._client.close()
 
     async def send(self, method: str, target: str, headers: Headers, body: bytes) -> UpstreamAnswer:
         """Send a request to the fixed origin; `target` is its path and query.
 
         Raises UpstreamFailed.
         """
-        if self._session is None:
-            raise UpstreamFailed("closed")
         try:
-            response = await self._session.request(
-                method,
-                URL(self._origin + self.prefix + target, encoded=True),
-                headers=CIMultiDict(passed_on(headers)),
-                data=body or None,
-                allow_redirects=False,
-                proxy=self._proxy,
+            response = await self._client.send(
+                method, self._origin + self.prefix + target, headers=passed_on(headers), body=body
             )
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            raise UpstreamFailed(type(error).__name__) from error
+        except HttpError as error:
+            raise UpstreamFailed(error.detail) from error
         return UpstreamAnswer(response)
 
 

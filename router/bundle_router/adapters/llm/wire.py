@@ -12,7 +12,8 @@ Rules:
 3. Of an error's text `MAX_ERROR_BYTES` are read, and none of a compressed one. Its status is
    enough, and litellm searches the text with more than a hundred expressions, which takes ten
    seconds a megabyte.
-4. The proxy is the environment's by our own rules (see `proxies`), and `~/.netrc` is not read.
+4. The rules of `bundle_router.adapters.http` hold: the proxy is the environment's, and `~/.netrc`
+   is not read.
 5. To a `base_url` go no credentials but the one named for it (see `credentials`).
 
 It uses aiohttp's extension points: `TraceConfig.on_request_start`, `request_class` and
@@ -22,14 +23,12 @@ It uses aiohttp's extension points: `TraceConfig.on_request_start`, `request_cla
 from __future__ import annotations
 
 import json
-import os
 import re
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from bundle_router.adapters.llm.credentials import ModelHost, RequestNotSent
-from bundle_router.core.servers.transport.proxies import proxy_of
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
@@ -59,7 +58,6 @@ LONG_TEXTS: Final = (
     "data",
 )
 MAX_CONNECTIONS: Final = 64
-KEEP_ALIVE_S: Final = 15.0
 
 
 @dataclass(slots=True)
@@ -118,7 +116,8 @@ def open_session(*, max_bytes: int = MAX_BYTES, vectors: bool = False) -> Client
     It belongs to the running loop. `vectors`: it is for them alone.
     """
     import aiohttp
-    from yarl import URL
+
+    from bundle_router.adapters import http
 
     class Bounded:
         """The response's reader, which gives all that it may in one piece."""
@@ -185,21 +184,11 @@ def open_session(*, max_bytes: int = MAX_BYTES, vectors: bool = False) -> Client
                 budget.refusal = refusal
                 raise
 
-    class ProxiedRequest(aiohttp.ClientRequest):
-        """A request whose proxy we choose: litellm would send one for this machine to a proxy."""
-
-        def update_proxy(self, _proxy: Any, proxy_auth: Any, proxy_headers: Any) -> None:
-            chosen = proxy_of(str(self.url), os.environ)
-            proxy = URL(chosen) if chosen is not None else None
-            super().update_proxy(proxy, proxy_auth, proxy_headers)
-
     trace = aiohttp.TraceConfig()
     trace.on_request_start.append(on_request_start)
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=MAX_CONNECTIONS, keepalive_timeout=KEEP_ALIVE_S),
-        cookie_jar=aiohttp.DummyCookieJar(),
-        request_class=ProxiedRequest,
+    return http.open_session(
+        http.HttpBounds(max_connections=MAX_CONNECTIONS),
+        request_class=http.ProxiedRequest,  # litellm would reach this machine by a proxy
         response_class=BoundedResponse,
-        trust_env=False,
         trace_configs=[trace],
     )
