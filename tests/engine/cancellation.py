@@ -139,7 +139,8 @@ def _run(router: Router, run_id: str) -> OpenRun:
 
 
 async def _settled(router: Router, run_id: str, before: set[asyncio.Task[Any]], at: str) -> None:
-    run, turns = _run(router, run_id), engine_module._TURNS.get(asyncio.get_running_loop())
+    run = _run(router, run_id)
+    turns = router._engines.newest._turns.get(asyncio.get_running_loop())
     left: Any = None
     for _ in range(3_000):
         left = {

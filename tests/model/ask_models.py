@@ -12,7 +12,7 @@ from typing import Any, Final
 from bundle_router.adapters.llm import LiteLlm, LiteLlmEmbedder
 from bundle_router.core.catalog import ModelChoice
 from bundle_router.core.decide.asking.model_exchange import ModelRequest
-from bundle_router.core.decide.asking.picks import shape_for
+from bundle_router.core.decide.asking.picks import AnswerShapes
 
 RESOLVE: Final = socket.getaddrinfo
 
@@ -22,7 +22,7 @@ async def ask(models: list[dict[str, Any]]) -> list[tuple[str | None, str]]:
     choices = [ModelChoice(**one) for one in models]
     client = LiteLlm(choices)
     assert await client.warm_up() == "ready"
-    shape = shape_for(("a", "b"))
+    shape = AnswerShapes().of(("a", "b"))
     replies = [await client.complete(ModelRequest(one, "system", "user", shape)) for one in choices]
     await client.close()
     return [(reply.failure, reply.detail) for reply in replies]

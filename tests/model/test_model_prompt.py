@@ -10,8 +10,8 @@ from collections.abc import Callable
 from bundle_router.core.catalog import Bundle, Card, Catalog, ModelSettings, Policy, Server
 from bundle_router.core.decide.asking.picks import (
     MAX_ENUMERATED,
+    AnswerShapes,
     parse_picks,
-    shape_for,
     without_fence,
 )
 from bundle_router.core.decide.asking.prompt import (
@@ -123,7 +123,9 @@ def test_an_example_of_the_operators_is_worked_out() -> None:
     text = system_part(bundles, 3).removeprefix(RUBRIC.format(max_picks=3))
     said, answer = text.splitlines()[-2:]
     assert said == 'For a step with the goal "say \\"hi\\"\\u2028" the answer is:'
-    choice_made = parse_picks(shape_for(("a", "b")).model_validate_json(answer), ("a", "b"), 3)
+    choice_made = parse_picks(
+        AnswerShapes().of(("a", "b")).model_validate_json(answer), ("a", "b"), 3
+    )
     assert choice_made is not None
     assert choice_made.ids == ("b",)
 
@@ -149,7 +151,7 @@ def test_a_bundle_is_named_by_its_place_or_its_id_and_counts_once(
 
 
 def test_a_strict_schema_has_no_default() -> None:
-    assert '"default"' not in json.dumps(shape_for(("a", "b")).model_json_schema())
+    assert '"default"' not in json.dumps(AnswerShapes().of(("a", "b")).model_json_schema())
 
 
 def test_examples_are_bounded_and_empty_keys_left_out() -> None:
@@ -229,16 +231,17 @@ def test_the_key_changes_with_everything_that_may_change_the_answer() -> None:
 
 
 def test_shapes_are_shared_and_bounded() -> None:
-    assert shape_for(["b", "a"]) is shape_for(["a", "b", "a"])
+    shapes = AnswerShapes()
+    assert shapes.of(["b", "a"]) is shapes.of(["a", "b", "a"])
     many = [f"bundle.b{i}" for i in range(MAX_ENUMERATED + 1)]
-    free = shape_for(many)
+    free = shapes.of(many)
     assert "enum" not in json.dumps(free.model_json_schema()["$defs"]["Pick"]["properties"]["id"])
     said = free.model_validate_json(choice("bundle.b1", "bundle.zz"))
     chosen = parse_picks(said, many, 3)
     assert chosen is not None
     assert chosen.ids == ("bundle.b1",)
     assert parse_picks(free.model_validate_json(choice("zz")), many, 3) is None
-    made = {id(shape_for([f"x{i}", "y"])) for i in range(1_000)}
+    made = {id(shapes.of([f"x{i}", "y"])) for i in range(1_000)}
     assert len(made) < 300
 
 

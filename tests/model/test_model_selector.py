@@ -17,7 +17,7 @@ from bundle_router.adapters.answer_store import FILE, SqlAnswers
 from bundle_router.adapters.loop import LoopThread
 from bundle_router.core.catalog import ModelSettings
 from bundle_router.core.decide.asking.model_exchange import ModelReply, ModelRequest
-from bundle_router.core.decide.asking.picks import MAX_JUSTIFICATION, shape_for
+from bundle_router.core.decide.asking.picks import MAX_JUSTIFICATION, AnswerShapes
 from bundle_router.core.decide.asking.prompt import user_part
 from bundle_router.core.decide.decide import Question, settle
 from bundle_router.core.records.decision_record import outcome_json
@@ -658,4 +658,6 @@ def test_the_shape_is_one_class_for_a_set_of_ids(opened: Opened, ask: Ask, quest
     selector = opened(client=client)
     for goal in ("one", "two"):
         ask(selector, question(goal=goal))
-    assert {id(request.shape) for request in client.calls} == {id(shape_for(IDS))}
+    first, second = (request.shape for request in client.calls)
+    assert first is second
+    assert first.model_json_schema() == AnswerShapes().of(IDS).model_json_schema()

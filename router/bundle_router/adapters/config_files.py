@@ -15,7 +15,6 @@ import os
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Final, Literal
 
@@ -180,16 +179,7 @@ def _read_file(folder: Path, name: str, display_path: str, layer: Layer) -> Conf
     except OSError as error:
         fault = Problem(display_path, 0, "", f"can't be read: {_reason(error)}")
         return ConfigFile(name, display_path, "", layer, fault)
-    file = from_bytes(name, display_path, data, layer)
-    return _read_before(file) if len(file.text) < 1 << 16 else file
-
-
-@lru_cache(16)
-def _read_before(file: ConfigFile) -> ConfigFile:
-    """Return the cached file with equal content and its parsed value, which saves half of opening a
-    router.
-    """
-    return file
+    return from_bytes(name, display_path, data, layer)
 
 
 def _reason(error: OSError) -> str:

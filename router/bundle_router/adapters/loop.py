@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import sys
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine
@@ -32,10 +31,13 @@ def refuse_running_loop(what: str, instead: str) -> None:
     """Raise WrongContext on a thread that runs an event loop, because waiting there would stop the
     loop.
     """
-    if "asyncio.events" in sys.modules and asyncio._get_running_loop() is not None:
-        raise WrongContext(
-            f"{what} was used inside a running event loop", advice=f"use `{instead}` there"
-        )
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:  # it has none
+        return
+    raise WrongContext(
+        f"{what} was used inside a running event loop", advice=f"use `{instead}` there"
+    )
 
 
 def faster_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:

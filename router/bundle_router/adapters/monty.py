@@ -252,8 +252,12 @@ async def _session(checked_out: Any, calls: _Calls) -> AsyncIterator[Any]:
         except GeneratorExit:
             # nothing can be awaited here; without a loop, the pool's workers have ended
             left = held.pop_all()
-            if asyncio._get_running_loop() is not None:
-                asyncio.ensure_future(left.aclose())  # noqa: RUF006 - what it awaits holds it
+            try:
+                loop = asyncio.get_running_loop()
+            except RuntimeError:
+                pass
+            else:
+                loop.create_task(left.aclose())  # noqa: RUF006 - what it awaits holds it
             raise
 
 

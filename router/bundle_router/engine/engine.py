@@ -90,7 +90,6 @@ What else it has to do has its turn before the next ones begin.
 """
 SURFACES: Final = 256
 """Surfaces of principals that are kept at most; then all are dropped, and made when asked for."""
-_TURNS: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]] = WeakKeyDictionary()
 
 
 class Engine:
@@ -126,6 +125,10 @@ class Engine:
         )
         self._surface = Surface(catalog, names_in(catalog, known), ports.tools)
         self._decisions = DecisionCache(self._surface.plans)
+        self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
+            WeakKeyDictionary()
+        )
+        """What calls of each event loop wait for before they begin."""
         self._surfaces: dict[str, Surface] = {}
         """Those with the tools of servers that need no pins, by principal."""
 
@@ -382,8 +385,10 @@ class Engine:
             check_key(self.ports.redactor, key)
         run = await self._hold_run(run_id)
         try:
-            if (turns := _TURNS.get(loop := asyncio.get_running_loop())) is None:
-                turns = _TURNS[loop] = asyncio.Semaphore(TOGETHER)
+            loop = asyncio.get_running_loop()
+            turns = self._turns.get(loop)
+            if turns is None:
+                turns = self._turns[loop] = asyncio.Semaphore(TOGETHER)
             await turns.acquire()
             loop.call_soon(turns.release)
             name = self._called_name(name)

@@ -62,7 +62,9 @@ async def in_thread(work: Callable[[], T], undo: Callable[[T], object] = lambda 
 
     A thread can't be cancelled: if the waiting task is, `undo` receives the result.
     """
-    if "asyncio.events" not in sys.modules or asyncio._get_running_loop() is None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:  # this thread has none
         return work()
     lock = threading.Lock()
     done: list[T] = []

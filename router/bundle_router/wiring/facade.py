@@ -175,14 +175,16 @@ class Router:
 
         Raises WrongContext outside an asyncio loop (trio, curio).
         """
-        if asyncio._get_running_loop() is None:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
             raise WrongContext(
                 "Bundle Router runs on asyncio, and this event loop is another (trio?)",
                 advice=(
                     "use the *_sync methods from a thread: await"
                     " trio.to_thread.run_sync(router.route_sync, step)"
                 ),
-            )
+            ) from None
         self._ran_on_loop = True
         return self._engines
 

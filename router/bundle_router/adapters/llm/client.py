@@ -40,7 +40,7 @@ from bundle_router.adapters.llm.responses import UnusableAnswer, check, failure_
 from bundle_router.adapters.llm.wire import Allowance, allowance, bytes_for, open_session
 from bundle_router.core.catalog import AnswerMode, ModelChoice
 from bundle_router.core.decide.asking.model_exchange import ModelReply, ModelRequest
-from bundle_router.core.decide.asking.picks import shape_for
+from bundle_router.core.decide.asking.picks import AnswerShapes
 from bundle_router.ports import Readiness
 
 if TYPE_CHECKING:
@@ -154,9 +154,10 @@ class LiteLlm:
         """
         with warnings.catch_warnings():
             silence_warnings()
+            shape = AnswerShapes().of(("a", "b"))
             for model in (*self._models, ModelChoice("openai/rehearsal")):
                 nowhere = replace(model, base_url=_NOWHERE, key_env=None)
-                request = ModelRequest(nowhere, "rehearsal", "{}", shape_for(("a", "b")))
+                request = ModelRequest(nowhere, "rehearsal", "{}", shape)
                 for way in ways_for(model.name, WAYS):
                     budget = Allowance(0)
                     await self._call_within(budget, request, _Access(way, NO_KEY))

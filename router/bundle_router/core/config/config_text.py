@@ -15,7 +15,7 @@ deep array its stack, a long run of hexadecimal digits quadratic time. Rules:
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Literal
 
 from bundle_router.errors import Problem
@@ -38,9 +38,8 @@ FILE_NAMES: Final = ("servers.toml", "bundles.toml", "routes.toml", "policy.toml
 class ConfigFile:
     """A config file as it was read. `display_path` is how the user would type it.
 
-    `fault` is set, and `text` empty, where the file could not be read as text. `memo`, no part of
-    the value, keeps what it was parsed to. `has_lines` is false for declarations in code, which
-    have no lines to look up.
+    `fault` is set, and `text` empty, where the file could not be read as text. `has_lines` is false
+    for declarations in code, which have no lines to look up.
     """
 
     name: str
@@ -49,7 +48,6 @@ class ConfigFile:
     layer: Layer = "project"
     fault: Problem | None = None
     has_lines: bool = True
-    memo: dict[str, object] = field(default_factory=dict, init=False, repr=False, compare=False)
 
 
 def from_bytes(name: str, display_path: str, data: bytes, layer: Layer) -> ConfigFile:

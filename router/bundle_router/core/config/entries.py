@@ -64,11 +64,7 @@ class FileContent:
 
 
 def read(file: ConfigFile, report: Report) -> FileContent:
-    """Return the file's contents, cached with it where nothing is wrong; problems go to the
-    report.
-    """
-    if isinstance(kept := file.memo.get("content"), FileContent):
-        return kept
+    """Return the file's contents; problems go to the report."""
     content = FileContent()
     data = parse(file, report)
     if data is None:
@@ -100,8 +96,6 @@ def read(file: ConfigFile, report: Report) -> FileContent:
                 content.broken.setdefault(key, set()).update(_dotted_names(name, inner))
             if entry.value is not None:
                 entries.append(entry)
-    if not report.counts[file.display_path]:
-        file.memo["content"] = content
     return content
 
 

@@ -25,7 +25,7 @@ from typing import Final
 from bundle_router.core.catalog import Catalog, ModelChoice, ModelSettings
 from bundle_router.core.decide.asking.model_breaker import NOT_SENT, TERMS, RetryBudget, end_of
 from bundle_router.core.decide.asking.model_exchange import Correction, ModelReply, ModelRequest
-from bundle_router.core.decide.asking.picks import ParsedPicks, parse_picks, shape_for
+from bundle_router.core.decide.asking.picks import AnswerShapes, ParsedPicks, parse_picks
 from bundle_router.core.decide.asking.prompt import (
     PROMPT_VERSION,
     Prompt,
@@ -180,6 +180,7 @@ class ModelSelector:
         self._loop = loop
         self._flights: Flights[Reply] = Flights(self._loop)
         self._memory = AnswerMemory(clock, answers_ttl_s, store)
+        self._shapes = AnswerShapes()
         self._turns = Turns(self._models, clock, diagnostics)
         self._systems: OrderedDict[tuple[str, tuple[str, ...]], str] = OrderedDict()
         self._warming: Future[Readiness] | None = None
@@ -365,7 +366,7 @@ class ModelSelector:
             turn.model,
             prepared.prompt.system,
             prepared.prompt.user,
-            shape_for(prepared.candidates),
+            self._shapes.of(prepared.candidates),
             correction,
         )
         settled = False

@@ -22,7 +22,7 @@ class Correction:
 class ModelRequest:
     """One upstream call.
 
-    `shape` is the pydantic class that the answer is read into (see `answers.shape_for`).
+    `shape` is the pydantic class that the answer is read into (see `picks.AnswerShapes`).
     """
 
     model: ModelChoice

@@ -52,25 +52,30 @@ def _shape(id_type: Any) -> type[BaseModel]:
     )
 
 
-_shapes: dict[tuple[str, ...], type[BaseModel]] = {}
-_any_ids: Final = _shape(str)
+class AnswerShapes:
+    """The classes that answers are read into: one for each set of ids, made when asked for.
 
-
-def shape_for(ids: Sequence[str]) -> type[BaseModel]:
-    """Return the class for an answer that picks among `ids`.
-
-    The same object for the same set of ids.
+    At most `MAX_SHAPES` are made; a further set of ids gets the class that takes any.
     """
-    key = tuple(sorted(set(ids)))
-    known = _shapes.get(key)
-    if known is not None:
-        return known
-    if len(key) > MAX_ENUMERATED or not key or len(_shapes) >= MAX_SHAPES:
-        return _any_ids
-    places = tuple(str(place) for place in range(1, len(key) + 1))
-    return _shapes.setdefault(
-        key, _shape(Literal[(*places, *key)])
-    )  # two threads may make one; one of them is kept
+
+    def __init__(self) -> None:
+        self._any_ids = _shape(str)
+        self._made: dict[tuple[str, ...], type[BaseModel]] = {}
+
+    def of(self, ids: Sequence[str]) -> type[BaseModel]:
+        """Return the class for an answer that picks among `ids`.
+
+        The same object for the same set of ids.
+        """
+        key = tuple(sorted(set(ids)))
+        known = self._made.get(key)
+        if known is not None:
+            return known
+        if not key or len(key) > MAX_ENUMERATED or len(self._made) >= MAX_SHAPES:
+            return self._any_ids
+        places = tuple(str(place) for place in range(1, len(key) + 1))
+        shape = _shape(Literal[(*places, *key)])
+        return self._made.setdefault(key, shape)  # two threads may make one; one of them is kept
 
 
 @dataclass(frozen=True, slots=True)
