@@ -119,6 +119,7 @@ USED_BY_DEFERRAL = {
     "bundle_router.cli.shared_arguments",
     "bundle_router.core.servers.transport.proxies",
     "bundle_router.errors",
+    "bundle_router.service.listener",
 }
 """What `bundle_router_deferral`, which pins its version of the router, stands on."""
 HANDS_OVER = "bundle_router.cli.deferral"
@@ -208,7 +209,6 @@ OWNERS = {
     },
     "uvicorn": {
         "router/bundle_router/service/listener.py",
-        "router/deferral/bundle_router_deferral/proxy.py",
     },
     "httpx2": {"router/bundle_router/adapters/mcp/http.py"},
     "uvloop": {"router/bundle_router/adapters/loop.py"},

@@ -164,7 +164,10 @@ class _Server(uvicorn.Server):
 
 
 class Listener:
-    """Serves an application on a listening socket, between `start` and `close`."""
+    """Serves an application on a listening socket, between `start` and `close`.
+
+    `dated`: answers get a header `Date`, which those of a proxy have already.
+    """
 
     def __init__(
         self,
@@ -172,6 +175,8 @@ class Listener:
         listening: socket.socket,
         head_s: float,
         tls: tuple[str | None, str | None] = (None, None),
+        *,
+        dated: bool = True,
     ) -> None:
         protocol = type("HttpConnection", (HttpConnection,), {"head_s": head_s})
         self._socket = listening
@@ -184,6 +189,7 @@ class Listener:
                 log_config=None,
                 proxy_headers=False,
                 server_header=False,
+                date_header=dated,
                 timeout_keep_alive=IDLE_S,
                 timeout_graceful_shutdown=int(STOP_TICKS_S),
                 ssl_certfile=tls[0],

@@ -14,16 +14,15 @@ Rules:
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import socket
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import uvicorn
+from bundle_router.service.listener import Listener
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -47,6 +46,8 @@ from bundle_router_deferral.upstream import (
 )
 
 HEALTH: Final = "/.bundle-router/health"
+HEAD_S: Final = 10.0
+"""Seconds in which the head of a request must arrive."""
 MAX_CONTINUATIONS: Final = 3
 REFUSALS: Final = (400, 422)
 _COUNTED: Final = ("model", "tools", "restored", "upfront_bytes", "original_upfront_bytes")
@@ -391,40 +392,12 @@ def listen(port: int = 0) -> socket.socket:
     return listening
 
 
-class _Server(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave signals to the command."""
-        yield
-
-
 @contextlib.asynccontextmanager
 async def serve(application: Any, listening: socket.socket) -> AsyncIterator[int]:
     """Serve an application on a socket during the block. Yields the port."""
-    server = _Server(
-        uvicorn.Config(
-            application,
-            http="h11",
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            log_level="critical",  # requests are not logged
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            date_header=False,
-            timeout_keep_alive=75,
-            timeout_graceful_shutdown=2,
-        )
-    )
-    task = asyncio.create_task(server.serve(sockets=[listening]), name="deferral-proxy")
+    listener = Listener(application, listening, HEAD_S, dated=False)
+    listener.start()
     try:
-        while not server.started:
-            if task.done():
-                await task
-            await asyncio.sleep(0.005)
         yield listening.getsockname()[1]
     finally:
-        server.should_exit = True
-        await task
-        listening.close()
+        await listener.close()

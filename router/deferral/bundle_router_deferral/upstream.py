@@ -1,5 +1,5 @@
-"""The client of the one upstream, by the router's rules for HTTP: no redirects, no cookies, no login
-of `~/.netrc` (`bundle_router.adapters.http`).
+"""The client of the one upstream, by the router's rules for HTTP: no redirects, no cookies, no
+login of `~/.netrc` (`bundle_router.adapters.http`).
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from bundle_router_deferral.plans import FileEdit
 from bundle_router_deferral.probe import TOOLS, keep_result, probe, read_results
 from bundle_router_deferral.rewriting import DeferralRules
 
-EXTRA: Final = ("starlette", "uvicorn", "aiohttp")
+EXTRA: Final = ("starlette", "uvicorn", "httptools")
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
