@@ -46,9 +46,9 @@ def _part_classes(tables: Sequence[Rows], position: int) -> PartClasses:
     every = {name for by_name in tables_by_name for name in by_name}
     classes, complete = name_classes(every, with_empty=PARTS[position].is_optional)
     masks = []
-    for one in classes:
+    for name_class in classes:
         covering = [
-            reduce(or_, (by_name.get(name, 0) for name in one.patterns), open_bits)
+            reduce(or_, (by_name.get(name, 0) for name in name_class.patterns), open_bits)
             for by_name, open_bits in zip(tables_by_name, open_rows, strict=True)
         ]
         masks.append(tuple(covering))

@@ -73,7 +73,7 @@ class CauseGroup:
         """Return the bundles or tools with this kind of change and their numbers of decisions, most
         first.
         """
-        rows = [(name, count) for (found, name), count in self.changes.items() if found == kind]
+        rows = [(name, count) for (change, name), count in self.changes.items() if change == kind]
         return sorted(rows, key=lambda row: (-row[1], row[0]))
 
     def to_json(self, places: Mapping[tuple[str, str], str]) -> dict[str, Any]:
@@ -165,13 +165,13 @@ def changes_of(replayed: ReplayedDecision) -> tuple[Changed, ...]:
     """Return the changes of a decision when it is replayed (rule 1)."""
     if replayed.outcome in ("identical", "same_bundles"):
         return ()
-    found: list[Changed] = [("gained bundle", name) for name in replayed.gained]
-    found += [("lost bundle", name) for name in replayed.lost]
-    found += [("gained tool", name) for name in replayed.gained_tools]
-    found += [("lost tool", name) for name in replayed.lost_tools]
+    changes: list[Changed] = [("gained bundle", name) for name in replayed.gained]
+    changes += [("lost bundle", name) for name in replayed.lost]
+    changes += [("gained tool", name) for name in replayed.gained_tools]
+    changes += [("lost tool", name) for name in replayed.lost_tools]
     if replayed.outcome == "asks_anew":
-        found.append(("asks anew", ""))
-    return tuple(found) or (("other order", ""),)
+        changes.append(("asks anew", ""))
+    return tuple(changes) or (("other order", ""),)
 
 
 class CauseFinder:
@@ -207,12 +207,12 @@ class CauseFinder:
             tuple(past.bundle_ids),
             changes,
         )
-        found = self._remembered.get(key)
-        if found is None:
+        causes = self._remembered.get(key)
+        if causes is None:
             if len(self._remembered) >= _MAX_REMEMBERED:
                 self._remembered.clear()
-            found = self._remembered[key] = self._find_causes(record, changes)
-        return found
+            causes = self._remembered[key] = self._find_causes(record, changes)
+        return causes
 
     def _find_causes(
         self, record: DecisionRecord, changes: tuple[Changed, ...]
@@ -232,10 +232,10 @@ class CauseFinder:
         if len(causes) == len(changes):
             return causes
 
-        without = {edit: self._changes_without(record, edit) for edit in edits}
+        remaining = {edit: self._changes_without(record, edit) for edit in edits}
         for change in changes:
             if change not in causes:
-                needed = tuple(edit for edit in edits if change not in without[edit])
+                needed = tuple(edit for edit in edits if change not in remaining[edit])
                 causes[change] = Cause(needed or edits, together=True, known=bool(needed))
         return causes
 
@@ -290,5 +290,5 @@ def edits_as_words(
 ) -> Iterator[str]:
     """Yield each edit, with its file and line if known."""
     for edit in edits:
-        where = places.get(edit.place)
-        yield f"{edit} ({where})" if where else str(edit)
+        place = places.get(edit.place)
+        yield f"{edit} ({place})" if place else str(edit)

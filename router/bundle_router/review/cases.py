@@ -184,10 +184,10 @@ def _report(error: ValidationError, file: ConfigFile, raw: Any, report: Report) 
             continue  # its errors have been reported, and it counts as absent
         path, message, hint = explain(detail, CaseFile, report.suggester)
         if detail["type"] == "extra_forbidden" and _is_short(raw, path):
-            known = (*_CASE_KEYS, *CaseStep.model_fields)
+            keys = (*_CASE_KEYS, *CaseStep.model_fields)
             hint = (
-                report.suggester.did_you_mean(str(path[-1]), known)
-                or f"known keys: {', '.join(known)}"
+                report.suggester.did_you_mean(str(path[-1]), keys)
+                or f"known keys: {', '.join(keys)}"
             )
         report.add(file, _as_written(raw, path), message, hint)
 
@@ -241,9 +241,9 @@ def run_case(case: Case, catalog: Catalog) -> tuple[Mismatch, ...]:
             )
         decision = _decide(case, expected, catalog, activation)
         activation = decision.after
-        for what, wanted, actual in _differences(expected, decision):
-            hint = _unknown_name(expected, catalog) if what == "bundles" else ""
-            wrong.append(Mismatch(case.name, number, what, wanted, actual, hint))
+        for subject, expectation, actual in _differences(expected, decision):
+            hint = _unknown_name(expected, catalog) if subject == "bundles" else ""
+            wrong.append(Mismatch(case.name, number, subject, expectation, actual, hint))
     return tuple(wrong)
 
 

@@ -84,13 +84,13 @@ def changes_from(text: str) -> list[ConfigChange]:
 
     Raises ValueError, which names the invalid line.
     """
-    found = []
+    changes = []
     for number, line in enumerate(text.splitlines(), start=1):
         if line.strip():
             try:
-                found.append(_ADAPTER.validate_json(line))
+                changes.append(_ADAPTER.validate_json(line))
             except ValidationError as wrong:
                 raise ValueError(
                     f"{FILE_NAME}:{number}: {wrong.errors(include_url=False)[0]['msg']}"
                 ) from None
-    return found
+    return changes

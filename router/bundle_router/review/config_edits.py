@@ -89,9 +89,9 @@ def config_edits(old: Catalog, new: Catalog) -> tuple[ConfigEdit, ...]:
         ConfigEdit("policy", n, c)
         for n, c in _entries(rows_named(old.policies), rows_named(new.policies))
     ]
-    before = setting_leaves(old.settings)
-    after = setting_leaves(new.settings)
-    edits += [ConfigEdit("setting", n, c) for n, c in _entries(before, after)]
+    old_leaves = setting_leaves(old.settings)
+    new_leaves = setting_leaves(new.settings)
+    edits += [ConfigEdit("setting", n, c) for n, c in _entries(old_leaves, new_leaves)]
     edits += [ConfigEdit("local", n, c) for n, c in _entries(dict(old.local), dict(new.local))]
     edits += [ConfigEdit("skill", n, c) for n, c in _entries(old.skills, new.skills)]
     return tuple(edits)
@@ -138,27 +138,29 @@ def rows_named(rows: Iterable[Route] | Iterable[Policy]) -> dict[str, Any]:
 
     Names are unique in a config; equal names in a handmade catalog are told apart.
     """
-    named: dict[str, Any] = {}
+    by_name: dict[str, Any] = {}
     for row in rows:
         name = row.name
         count = 1
-        while name in named:
+        while name in by_name:
             count += 1
             name = f"{row.name} ({count})"
-        named[name] = row
-    return named
+        by_name[name] = row
+    return by_name
 
 
 def _servers_with_other_cards(old: Catalog, new: Catalog) -> list[str]:
     def of(catalog: Catalog) -> dict[str, set[Any]]:
-        found: dict[str, set[Any]] = {}
+        cards: dict[str, set[Any]] = {}
         for card in catalog.cards.values():
-            found.setdefault(card.server, set()).add(card)
-        return found
+            cards.setdefault(card.server, set()).add(card)
+        return cards
 
-    before = of(old)
-    after = of(new)
-    return sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
+    old_cards = of(old)
+    new_cards = of(new)
+    return sorted(
+        name for name in {*old_cards, *new_cards} if old_cards.get(name) != new_cards.get(name)
+    )
 
 
 def _reasons(
@@ -184,11 +186,11 @@ def _reasons(
         return []
 
     for field in sorted(differing - {"trust", "mode"}):
-        moved = _moved_fields(old_bundle, new_bundle, field)
+        moves = _moved_fields(old_bundle, new_bundle, field)
         explained = {item for part in parts for item in _moved_of(old, new, part, field)}
         if field in ("tools", "patterns"):
-            explained |= {item for item in moved if item[1].partition(".")[0] in servers}
-        if not moved <= explained:
+            explained |= {item for item in moves if item[1].partition(".")[0] in servers}
+        if not moves <= explained:
             return []
     return reasons
 
@@ -199,9 +201,11 @@ def _differing_fields(old: Bundle, new: Bundle) -> set[str]:
 
 
 def _moved_fields(old: Bundle, new: Bundle, name: str) -> set[tuple[str, str]]:
-    before = set(getattr(old, name))
-    after = set(getattr(new, name))
-    return {("+", item) for item in after - before} | {("-", item) for item in before - after}
+    old_items = set(getattr(old, name))
+    new_items = set(getattr(new, name))
+    return {("+", item) for item in new_items - old_items} | {
+        ("-", item) for item in old_items - new_items
+    }
 
 
 def _moved_of(old: Catalog, new: Catalog, part: str, name: str) -> set[tuple[str, str]]:
@@ -211,8 +215,8 @@ def _moved_of(old: Catalog, new: Catalog, part: str, name: str) -> set[tuple[str
 
 def _common_order(catalog: Catalog, other: Catalog) -> list[str]:
     """Return the names of the routes in both, in the order of the first."""
-    known = rows_named(other.routes)
-    return [name for name in rows_named(catalog.routes) if name in known]
+    other_names = rows_named(other.routes)
+    return [name for name in rows_named(catalog.routes) if name in other_names]
 
 
 def _merge(
@@ -232,18 +236,18 @@ def _routes(old: Catalog, new: Catalog, touched: Mapping[str, set[str]]) -> tupl
     A new row comes after the nearest present row before it.
     """
     edited = touched.get("route", set())
-    before = rows_named(old.routes)
-    after = rows_named(new.routes)
-    order = [name for name in before if name not in edited or name in after]
+    old_routes = rows_named(old.routes)
+    new_routes = rows_named(new.routes)
+    order = [name for name in old_routes if name not in edited or name in new_routes]
     if "order of routes" in touched:
-        common = iter([name for name in after if name in order])
-        order = [next(common) if name in after else name for name in order]
+        common = iter([name for name in new_routes if name in order])
+        order = [next(common) if name in new_routes else name for name in order]
 
-    position = {name: index for index, name in enumerate(after)}
-    for name in after:
-        if name in edited and name not in before:
+    position = {name: index for index, name in enumerate(new_routes)}
+    for name in new_routes:
+        if name in edited and name not in old_routes:
             order.insert(_index_after_earlier(order, position, name), name)
-    return tuple(after[name] if name in edited else before[name] for name in order)
+    return tuple(new_routes[name] if name in edited else old_routes[name] for name in order)
 
 
 def _index_after_earlier(order: Sequence[str], position: Mapping[str, int], name: str) -> int:
@@ -256,29 +260,29 @@ def _index_after_earlier(order: Sequence[str], position: Mapping[str, int], name
 
 def setting_leaves(settings: Any, path: str = "") -> dict[str, Any]:
     """Return the values of the settings by dotted path."""
-    found: dict[str, Any] = {}
+    leaves: dict[str, Any] = {}
     for item in fields(settings):
         value = getattr(settings, item.name)
-        where = f"{path}{item.name}"
+        key = f"{path}{item.name}"
         if (
             is_dataclass(value)
             and not isinstance(value, type)
             and item.name in (*Settings.__slots__, "offer")
         ):
-            found |= setting_leaves(value, f"{where}.")
+            leaves |= setting_leaves(value, f"{key}.")
         else:
-            found[where] = value
-    return found
+            leaves[key] = value
+    return leaves
 
 
 def _settings(old: Any, new: Any, touched: set[str], path: str) -> Any:
     values = {}
     for item in fields(old):
-        where = f"{path}{item.name}"
-        if where in touched:
+        key = f"{path}{item.name}"
+        if key in touched:
             values[item.name] = getattr(new, item.name)
-        elif any(name.startswith(f"{where}.") for name in touched):
+        elif any(name.startswith(f"{key}.") for name in touched):
             values[item.name] = _settings(
-                getattr(old, item.name), getattr(new, item.name), touched, f"{where}."
+                getattr(old, item.name), getattr(new, item.name), touched, f"{key}."
             )
     return replace(old, **values) if values else old

@@ -24,14 +24,14 @@ _LOCAL: Final = {
 def edit_places(written: WrittenConfig) -> Places:
     """Return the places of all entries of a parsed config."""
     positions: dict[str, Positions] = {}
-    found: Places = {}
+    places: Places = {}
     for place, entry, path in _anchors(written):
         name = entry.file.display_path
         if name not in positions:
             positions[name] = locate(entry.file.text)
         line = positions[name].line(path)
-        found[place] = f"{name}:{line}" if line and not name.startswith("local=") else name
-    return found
+        places[place] = f"{name}:{line}" if line and not name.startswith("local=") else name
+    return places
 
 
 def _anchors(written: WrittenConfig) -> Iterator[_Anchor]:

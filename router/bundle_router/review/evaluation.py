@@ -55,8 +55,8 @@ MAX_ROWS: Final = 200_000
 
 def recall(ranked: Sequence[str], gold: Collection[str], k: int) -> float:
     """Return the share of needed ids among the first `k`; 0 if nothing is needed."""
-    wanted = set(gold)
-    return len(set(ranked[:k]) & wanted) / len(wanted) if wanted else 0.0
+    needed_ids = set(gold)
+    return len(set(ranked[:k]) & needed_ids) / len(needed_ids) if needed_ids else 0.0
 
 
 def reciprocal_rank(ranked: Sequence[str], gold: Collection[str]) -> float:
@@ -98,12 +98,12 @@ def error_at(share: float, right: Sequence[bool], confidence: Sequence[float]) -
     for truth, sure in zip(right, confidence, strict=True):
         by_confidence.setdefault(sure, []).append(truth)
     wrong = 0.0
-    left = number
+    room = number
     for sure in sorted(by_confidence, reverse=True):
         tied = by_confidence[sure]
-        counted = min(left, len(tied))
+        counted = min(room, len(tied))
         wrong += tied.count(False) / len(tied) * counted
-        left -= counted
+        room -= counted
     return wrong / number
 
 
@@ -218,7 +218,7 @@ def rank_row(
     plans = Plans(catalog)
     permitted = _permitted_ids(row, step, plans, facts)
     ranking = search.rank_bundles(request, permitted, memories.bundles)
-    judged = judge(catalog, step, ranking)
+    judgement = judge(catalog, step, ranking)
     wanted_tools = frozenset(
         tool for id_ in permitted for tool in search.corpus.members.get(id_, ())
     )
@@ -227,8 +227,8 @@ def rank_row(
         tools = search.rank_tools(Request(request.text), wanted_tools, memories, k=10)
     else:
         tools = ()
-    settled, shown, tokens = _settle_row(row, step, plans, facts, judged)
-    use = judged.use
+    settled, shown_ids, tokens = _settle_row(row, step, plans, facts, judgement)
+    use = judgement.use
     gold = frozenset(
         bundle.id for id_ in row.bundles if (bundle := catalog.bundle(id_)) is not None
     )
@@ -238,7 +238,7 @@ def rank_row(
         bundles=tuple(scored.id for scored in ranking.scored),
         tools=tuple(scored.id for scored in tools),
         settled=settled,
-        shown=shown,
+        shown=shown_ids,
         tokens=tokens,
         confidence=use.probability or 0.0,
         evidence=ranking.evidence,

@@ -124,20 +124,20 @@ def _unknown_sentence(catalog: Catalog, target: str) -> str:
     kind, _, name = target.partition(":")
     tools = [tool for bundle in catalog.bundles.values() for tool in bundle.tools]
     if kind == "tool" and name:
-        known = tools
+        names = tools
         nothing = "no bundle holds a tool of this name"
     elif kind == "bundle" and name:
-        known = list(catalog.bundles)
+        names = list(catalog.bundles)
         nothing = "no bundle has this id"
     else:
-        known = [*catalog.bundles, *tools]
+        names = [*catalog.bundles, *tools]
         nothing = "no bundle has this id and no bundle holds a tool of this name"
 
     if kind == "tool" and catalog.bundle(name) is not None:
         return f"{nothing}; it is the id of a bundle"
     if kind == "bundle" and name in tools:
         return f"{nothing}; it is the name of a tool"
-    hint = Suggester().did_you_mean(name or target, known)
+    hint = Suggester().did_you_mean(name or target, names)
     return f"{nothing}; {hint}" if hint else nothing
 
 
@@ -178,24 +178,24 @@ def _chain(
     # A bundle is shown as long as one of its tools is, so the best of them decides.
     verdict = plan.verdicts.of(id_, facts)
     best = (*verdict.tools, *verdict.patterns, *bundle.tools, *bundle.patterns, None)[0]
-    made = [
+    chain_checks = [
         Check("unknown_bundle", True, ""),
         *checks(catalog, plan.verdicts.ceiling, facts, bundle, tool or best),
         _mapping_check(plan, decision, candidates, bundle),
     ]
 
-    chosen = next((chosen for chosen in decision.bundles if chosen.id == id_), None)
+    choice = next((chosen for chosen in decision.bundles if chosen.id == id_), None)
     left_out = _left_out_row(decision, id_, tool)
-    if chosen is not None and (left_out is None or tool is None):
-        return Chain(id_, tool, tuple(made), chosen.reason, None, "")
+    if choice is not None and (left_out is None or tool is None):
+        return Chain(id_, tool, tuple(chain_checks), choice.reason, None, "")
 
-    failed = next((check for check in made if not check.passed), None)
+    failed = next((check for check in chain_checks if not check.passed), None)
     if failed is None:
         # Permitted and asked for, but not shown: a budget or the activation's cap prevented it.
         row = left_out or LeftOut(id_, "not_selected", "a candidate that nobody picked")
         failed = Check(row.code, False, row.detail)
-        made.append(failed)
-    return Chain(id_, tool, tuple(made), None, failed.code, failed.detail)
+        chain_checks.append(failed)
+    return Chain(id_, tool, tuple(chain_checks), None, failed.code, failed.detail)
 
 
 def _left_out_row(decision: Decision, id_: str, tool: str | None) -> LeftOut | None:
@@ -222,13 +222,13 @@ def _mapping_check(
         return Check("not_mapped", True, "it is shown always")
     if bundle.id in candidates:
         return Check("not_mapped", True, "a candidate: search or the model may pick it")
-    chosen = next((chosen for chosen in decision.bundles if chosen.id == bundle.id), None)
-    if chosen is not None:
-        stays = chosen.reason in ("sticky", "inherited")
+    choice = next((chosen for chosen in decision.bundles if chosen.id == bundle.id), None)
+    if choice is not None:
+        stays = choice.reason in ("sticky", "inherited")
         return Check(
             "not_mapped",
             True,
-            f"it stays {chosen.evidence}" if stays else "it is the declared default",
+            f"it stays {choice.evidence}" if stays else "it is the declared default",
         )
     held_back = next(
         (row for row in decision.left_out if (row.id, row.code) == (bundle.id, "not_mapped")), None

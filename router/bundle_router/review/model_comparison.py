@@ -93,20 +93,20 @@ def catalog_for(row: LabelledRow, catalog: Catalog) -> Catalog:
 def judge_row(row: LabelledRow, catalog: Catalog, decision: Decision, ms: float) -> RoutedRow:
     """Judge the decision for a row."""
     needed = frozenset(_present_id(catalog, id_) for id_ in row.bundles)
-    decided = [chosen.id for chosen in decision.bundles if chosen.reason in DECIDED]
+    decided = [choice.id for choice in decision.bundles if choice.reason in DECIDED]
     outcome: Outcome = "right"
     if decided and decided[0] not in needed:
         outcome = "wrong"
     elif needed and not decided:
         outcome = "abstained"
-    shown = needed <= {*decision.bundle_ids} if needed else None
+    needed_shown = needed <= {*decision.bundle_ids} if needed else None
 
     use = decision.model
     if use is None:
-        return RoutedRow(row.group, outcome, shown)
+        return RoutedRow(row.group, outcome, needed_shown)
     tokens = use.input_tokens + use.output_tokens
     return RoutedRow(
-        row.group, outcome, shown, True, use.cached, use.failure, tokens, use.cost_usd, ms
+        row.group, outcome, needed_shown, True, use.cached, use.failure, tokens, use.cost_usd, ms
     )
 
 

@@ -49,14 +49,14 @@ def name_classes(
     every = sorted(set(patterns))
     exact = [pattern for pattern in every if not is_glob(pattern)]
     globs = [pattern for pattern in every if is_glob(pattern)]
-    found, complete = _walk(exact, globs, prefix)
+    examples, complete = _walk(exact, globs, prefix)
     if with_empty:
-        found.setdefault(frozenset(glob for glob in globs if matches(glob, "")), "")
-    named = set(exact)
+        examples.setdefault(frozenset(glob for glob in globs if matches(glob, "")), "")
+    exact_names = set(exact)
     classes = [
-        NameClass(_label(example, covered, example in named), example, covered)
+        NameClass(_label(example, covered, example in exact_names), example, covered)
         for covered, example in sorted(
-            found.items(), key=lambda item: (item[1] not in named, not item[0], item[1])
+            examples.items(), key=lambda item: (item[1] not in exact_names, not item[0], item[1])
         )
     ]
     if len(classes) == 1 and classes[0].label == OTHER:
@@ -66,7 +66,7 @@ def name_classes(
 
 def label_of(name: str, classes: Sequence[NameClass]) -> str:
     """Return the label of the name's class."""
-    patterns = {pattern for one in classes for pattern in one.patterns}
+    patterns = {pattern for name_class in classes for pattern in name_class.patterns}
     covered = {pattern for pattern in patterns if matches(pattern, name)}
     return next((one.label for one in classes if one.patterns == covered), OTHER)
 
@@ -90,8 +90,8 @@ def _walk(
     for char in prefix:
         node = trie[node].get(char, -1) if node >= 0 else -1
         states = _move_states(states, globs, char)
-    found: dict[frozenset[str], str] = {}
-    seen = {(node, states)}
+    examples: dict[frozenset[str], str] = {}
+    visited = {(node, states)}
     layer = [(prefix, node, states)]
     for _ in range(MAX_NAME - len(prefix)):
         if not layer:
@@ -101,21 +101,23 @@ def _walk(
             chars = {*literals, free, *(trie[node] if node >= 0 else ())}
             for char in sorted(chars, key=lambda one: (one != free, one)):
                 to = trie[node].get(char, -1) if node >= 0 else -1
-                moved = _move_states(states, globs, char)
+                next_states = _move_states(states, globs, char)
                 name = text + char
                 covered = {
-                    glob for glob, state in zip(globs, moved, strict=True) if state >> len(glob) & 1
+                    glob
+                    for glob, state in zip(globs, next_states, strict=True)
+                    if state >> len(glob) & 1
                 }
                 if to in ends:
                     covered.add(name)
-                found.setdefault(frozenset(covered), name)
-                if (to, moved) not in seen:
-                    seen.add((to, moved))
-                    following.append((name, to, moved))
-            if len(seen) > MAX_STATES:
-                return found, False
+                examples.setdefault(frozenset(covered), name)
+                if (to, next_states) not in visited:
+                    visited.add((to, next_states))
+                    following.append((name, to, next_states))
+            if len(visited) > MAX_STATES:
+                return examples, False
         layer = following
-    return found, True
+    return examples, True
 
 
 def _trie_of(names: Sequence[str]) -> tuple[list[_Trie], set[int]]:
@@ -123,13 +125,13 @@ def _trie_of(names: Sequence[str]) -> tuple[list[_Trie], set[int]]:
     nodes: list[_Trie] = [{}]
     ends: set[int] = set()
     for name in names:
-        at = 0
+        node = 0
         for char in name:
-            if char not in nodes[at]:
-                nodes[at][char] = len(nodes)
+            if char not in nodes[node]:
+                nodes[node][char] = len(nodes)
                 nodes.append({})
-            at = nodes[at][char]
-        ends.add(at)
+            node = nodes[node][char]
+        ends.add(node)
     return nodes, ends
 
 
@@ -143,17 +145,17 @@ def _close_stars(state: int, glob: str) -> int:
 
 def _move_states(states: tuple[int, ...], globs: Sequence[str], char: str) -> tuple[int, ...]:
     """Return the possible positions in each glob after one more character."""
-    moved = []
+    next_states = []
     for state, glob in zip(states, globs, strict=True):
-        after = 0
-        for position, wanted in enumerate(glob):
+        bits = 0
+        for position, glob_char in enumerate(glob):
             if state >> position & 1:
-                if wanted == "*":
-                    after |= 1 << position
-                elif wanted in ("?", char):
-                    after |= 1 << (position + 1)
-        moved.append(_close_stars(after, glob))
-    return tuple(moved)
+                if glob_char == "*":
+                    bits |= 1 << position
+                elif glob_char in ("?", char):
+                    bits |= 1 << (position + 1)
+        next_states.append(_close_stars(bits, glob))
+    return tuple(next_states)
 
 
 def _free_char(used: set[str]) -> str:

@@ -157,15 +157,15 @@ class RunReplays:
         """Return the plans of a recorded catalog. Keeps a few, because runs of one config
         share one.
         """
-        found = self._recorded.get(revision)
-        if found is None:
+        plans = self._recorded.get(revision)
+        if plans is None:
             if len(self._recorded) >= _MAX_CATALOGS:
                 self._recorded.clear()
                 self._finders.clear()
             catalog = catalog_from(self._runs.catalog(run_id, revision))
-            found = self._recorded[revision] = Plans(catalog)
+            plans = self._recorded[revision] = Plans(catalog)
             self.known.update(catalog.servers)
-        return found
+        return plans
 
 
 def replayed_row(item: ReplayedDecision) -> dict[str, object]:

@@ -27,8 +27,8 @@ def unpickable_line(catalog: Catalog) -> str:
     unrouted = _unrouted_ids(catalog, bundles)
     if not unrouted:
         return text
-    more = " …" if len(unrouted) > 5 else ""
-    return f"{text}; no route names {', '.join(unrouted[:5])}{more}"
+    ellipsis = " …" if len(unrouted) > 5 else ""
+    return f"{text}; no route names {', '.join(unrouted[:5])}{ellipsis}"
 
 
 def _searches(catalog: Catalog) -> bool:

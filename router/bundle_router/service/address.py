@@ -74,9 +74,9 @@ class ServiceAddress:
                     self.certificate, self.private_key
                 )
             except OSError as error:  # ssl.SSLError is one
-                why = error.strerror or str(error)
+                reason = error.strerror or str(error)
                 raise RequestError(
-                    f"can't use the certificate {self.certificate!r} with its key: {why}"
+                    f"can't use the certificate {self.certificate!r} with its key: {reason}"
                 ) from None
         if is_loopback:
             return
@@ -112,8 +112,8 @@ class ServiceAddress:
 
     def base(self, port: int) -> str:
         """Return the URL of the service on this port."""
-        here = {"0.0.0.0": LOOPBACK, "::": "[::1]"}.get(self.host, _in_url(self.host))  # noqa: S104 - compared, not bound
-        name = self.names[0] if self.names else f"{here}:{port}"
+        host = {"0.0.0.0": LOOPBACK, "::": "[::1]"}.get(self.host, _in_url(self.host))  # noqa: S104 - compared, not bound
+        name = self.names[0] if self.names else f"{host}:{port}"
         return (
             f"{'https' if self.has_tls or (self.names and self.without_tls) else 'http'}://{name}"
         )
@@ -137,9 +137,9 @@ class ServiceAddress:
                 raise
             return listening
         except (OSError, OverflowError, TypeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "ports go from 0 to 65535"
+            reason = error.strerror if isinstance(error, OSError) else "ports go from 0 to 65535"
             raise RequestError(
-                f"can't listen on port {self.port} of {self.host}: {why}",
+                f"can't listen on port {self.port} of {self.host}: {reason}",
                 advice="choose another port, or 0 for any free one",
             ) from None
 

@@ -185,10 +185,10 @@ def require_extra(extra: Literal["mcp", "service"]) -> None:
 
     Loads none of them.
     """
-    what, modules = _EXTRAS[extra]
+    purpose, modules = _EXTRAS[extra]
     missing = [name for name in modules if find_spec(name) is None]
     if missing:
-        message = f"{what} needs {' and '.join(missing)}, not installed here"
+        message = f"{purpose} needs {' and '.join(missing)}, not installed here"
         raise NotInstalled(message, advice=f"pip install 'bundle-router[{extra}]'")
 
 

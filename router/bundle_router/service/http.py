@@ -58,12 +58,12 @@ class RequestGate:
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        judged = judge(scope["raw_path"], scope["headers"], self._admission)
+        verdict = judge(scope["raw_path"], scope["headers"], self._admission)
         renew = self._admission.renew
-        if judged is UNAUTHORIZED and renew is not None and await renew():
-            judged = judge(scope["raw_path"], scope["headers"], self._admission)
-        if not isinstance(judged, Refusal) and is_misplaced(scope["raw_path"]):
-            judged = NOTHING
+        if verdict is UNAUTHORIZED and renew is not None and await renew():
+            verdict = judge(scope["raw_path"], scope["headers"], self._admission)
+        if not isinstance(verdict, Refusal) and is_misplaced(scope["raw_path"]):
+            verdict = NOTHING
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -73,12 +73,12 @@ class RequestGate:
                 message["headers"] = headers + [pair for pair in INERT if pair[0] not in present]
             await send(message)
 
-        if isinstance(judged, Refusal):
-            await refuse(judged, scope, sending)
+        if isinstance(verdict, Refusal):
+            await refuse(verdict, scope, sending)
             return
         if scope["raw_path"] in self._admission.open_to_all:
             scope["max_body_bytes"] = OPEN_BODY_BYTES
-        scope["user"] = judged
+        scope["user"] = verdict
         scope["judge"] = partial(judge, scope["raw_path"], scope["headers"], self._admission)
         await self._app(scope, receive, sending)
 
@@ -127,7 +127,7 @@ def application(routes: Sequence[BaseRoute], admission: Admission, requests: Req
         path: str = scope["path"]
         if path == first.path or path.startswith(f"{first.path}/"):
             return first.app(scope, receive, send)
-        other = programs if scope["raw_path"].startswith(PROGRAMS) else every_route
-        return direct.get((scope["method"], path), other)(scope, receive, send)
+        application = programs if scope["raw_path"].startswith(PROGRAMS) else every_route
+        return direct.get((scope["method"], path), application)(scope, receive, send)
 
     return RequestGate(partial(requests.carry_out, dispatched), admission)

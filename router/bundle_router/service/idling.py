@@ -55,10 +55,10 @@ class IdleRuns:
 
         Any thread may call this. Updates at most a hundred times per `idle_s`.
         """
-        now = time.monotonic()
-        if now - self._used.get(run_id, -self._idle_s) > self._idle_s / 100:
+        time_s = time.monotonic()
+        if time_s - self._used.get(run_id, -self._idle_s) > self._idle_s / 100:
             with self._lock:
-                self._used[run_id] = now
+                self._used[run_id] = time_s
                 self._used.move_to_end(run_id)
 
     def forget(self, run_id: str) -> None:

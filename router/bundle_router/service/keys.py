@@ -115,8 +115,8 @@ class Keys:
 
     def token_for_run(self, run_id: str, begun: bytes, decision: str | None = None) -> str:
         """Return the token that opens only this run, or only this run under this decision."""
-        named = _PURPOSE + b"\0".join((begun, run_id.encode(), (decision or "").encode()))
-        mac = hmac.new(self._key, named, hashlib.sha256).digest()
+        message = _PURPOSE + b"\0".join((begun, run_id.encode(), (decision or "").encode()))
+        mac = hmac.new(self._key, message, hashlib.sha256).digest()
         return _MARK + base64.urlsafe_b64encode(begun + mac[len(begun) :]).rstrip(b"=").decode()
 
     def caller(
@@ -127,8 +127,8 @@ class Keys:
         tell whether a run's token is of the present run or of an earlier one with its id: compare
         `Caller.begun`.
         """
-        known = _digest(presented)
-        found = self._found.get((known, run_id, decision))
+        digest = _digest(presented)
+        found = self._found.get((digest, run_id, decision))
         if found is not None:
             return found
         if _RUN_TOKEN.fullmatch(presented):
@@ -142,16 +142,16 @@ class Keys:
                 self.token_for_run(run_id, first),
                 self.token_for_run(run_id, first, decision),
             )
-        single = [hmac.compare_digest(known, _digest(token.encode())) for token in derived]
-        caller = self.holder(known)
-        if any(hmac.compare_digest(known, token.digest) for token in self.named):
+        single = [hmac.compare_digest(digest, _digest(token.encode())) for token in derived]
+        caller = self.holder(digest)
+        if any(hmac.compare_digest(digest, token.digest) for token in self.named):
             return caller
         if caller is None and any(single):
             caller = Caller("run", frozenset(("call",)), run_id=run_id, begun=first)
         if caller is not None:
             if len(self._found) >= MAX_FOUND:
                 self._found.clear()
-            self._found[known, run_id, decision] = caller
+            self._found[digest, run_id, decision] = caller
         return caller
 
     def holder(self, digest: bytes) -> Caller | None:

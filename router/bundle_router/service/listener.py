@@ -89,7 +89,7 @@ class HttpConnection(HttpToolsProtocol):
         self._expect()
 
     def data_received(self, data: bytes) -> None:
-        before = self.cycle
+        cycle = self.cycle
         super().data_received(data)
         if self.parser is None or self.transport.is_closing():
             return
@@ -97,7 +97,7 @@ class HttpConnection(HttpToolsProtocol):
             self._unread_bytes += len(data)
             if self._unread_bytes > MAX_HEAD_BYTES:
                 self.send_400_response("The head of the request is too large.")
-        if self.cycle is not before:
+        if self.cycle is not cycle:
             self._cancel()
         elif self._late is None and self._is_between_requests:
             self._expect()
@@ -212,11 +212,11 @@ class Listener:
         if self._task is not None:
             await self._task
         self._socket.close()
-        left = _stream_watchers() - self._others
-        for task in left:
+        watchers = _stream_watchers() - self._others
+        for task in watchers:
             task.cancel()
-        if left:
-            await asyncio.wait(left)
+        if watchers:
+            await asyncio.wait(watchers)
 
 
 def _stream_watchers() -> set[asyncio.Task[Any]]:

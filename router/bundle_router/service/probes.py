@@ -55,9 +55,9 @@ def probe_routes(
     async def series(request: Request) -> Response:
         caller: Caller = request.scope["user"]
         # Whoever may see the pages may see this; a scraper needs no more than its own scope.
-        why = refusal_of(caller, "review" if "review" in caller.scopes else "metrics")
-        if why is not None:
-            return respond(why)
+        refusal = refusal_of(caller, "review" if "review" in caller.scopes else "metrics")
+        if refusal is not None:
+            return respond(refusal)
         return Response(metrics.text(), headers={"content-type": CONTENT_TYPE})
 
     table = (("/healthz", healthz), ("/readyz", readyz), ("/metrics", series))

@@ -129,8 +129,8 @@ class ScopedMount:
         self._problems = problems
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        why = refusal_of(scope["user"], self._needed)
-        if why is not None:
-            await refuse(why, scope, send, close=False)
+        refusal = refusal_of(scope["user"], self._needed)
+        if refusal is not None:
+            await refuse(refusal, scope, send, close=False)
         else:
             await self._app({**scope, "config_problems": self._problems()}, receive, send)

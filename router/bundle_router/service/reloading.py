@@ -95,7 +95,7 @@ class ConfigWatch:
             self._seen = stamp
             return
         self._read = stamp
-        before = self._router.catalog.revision
+        revision = self._router.catalog.revision
         try:
             changed = await asyncio.to_thread(self._router.reload)
         except RouterError as error:
@@ -103,14 +103,14 @@ class ConfigWatch:
             problems = tuple(str(problem) for problem in found)
             if problems != self._config_problems:
                 self._on_event("refused")
-                report("error", "config.refused", problems=problems, in_force=before)
+                report("error", "config.refused", problems=problems, in_force=revision)
             self._config_problems = problems
             return
         self._config_problems = ()
         if not changed:
             return
         self._on_event("adopted")
-        report("info", "config.adopted", revision=self._router.catalog.revision, before=before)
+        report("info", "config.adopted", revision=self._router.catalog.revision, before=revision)
 
     async def end(self) -> None:
         """Stop watching."""

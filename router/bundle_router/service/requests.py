@@ -82,8 +82,8 @@ class Requests:
 
     async def carry_out(self, app: Asgi, scope: Message, receive: Receive, send: Send) -> None:
         """Answer a request within the bounds; it counts as in progress meanwhile."""
-        most = min(scope.get("max_body_bytes", sys.maxsize), self._bounds.max_body_bytes)
-        if (refusal := self.refusal(scope["headers"], most)) is not None:
+        max_bytes = min(scope.get("max_body_bytes", sys.maxsize), self._bounds.max_body_bytes)
+        if (refusal := self.refusal(scope["headers"], max_bytes)) is not None:
             await refuse(refusal, scope, send)
             return
         task = asyncio.current_task()
@@ -91,7 +91,7 @@ class Requests:
         self._tasks[task] = scope["method"]
         self._most = max(self._most, len(self._tasks))
         try:
-            body = await self._body(task, receive, most)
+            body = await self._body(task, receive, max_bytes)
             if isinstance(body, Refusal):
                 await refuse(body, scope, send)
             elif body is not None:  # else the client has disconnected

@@ -107,10 +107,12 @@ class BrowserSessions:
             return _form("", notice=error.message, status=413)
         token = _digest(first(form, "token").strip())
         holder = self._keys.holder(token)
-        why = _NO_TOKEN if holder is None else refusal_of(holder, "review")
-        if why is not None:
+        refusal = _NO_TOKEN if holder is None else refusal_of(holder, "review")
+        if refusal is not None:
             return _form(
-                first(form, "to"), notice=f"{why.sentence} {why.advice}", status=why.status
+                first(form, "to"),
+                notice=f"{refusal.sentence} {refusal.advice}",
+                status=refusal.status,
             )
         name = secrets.token_urlsafe(32)
         while len(self._sessions) >= MAX_SESSIONS:

@@ -84,12 +84,12 @@ class Telemetry:
             result = await work
         except asyncio.CancelledError:
             tool = name.replace("__", ".", 1)
-            known = (
+            attributes = (
                 tool if tool.partition(".")[0] in self._servers() else ""
             )  # else it is text of a request
             self._called(
                 run_id,
-                Result("cancelled", "", "cancelled", tool=known),
+                Result("cancelled", "", "cancelled", tool=attributes),
                 began_ns,
                 began,
                 traceparent,
@@ -181,9 +181,9 @@ class SpanExport:
         )
         use = decision.model
         if use is not None:
-            begun = max(began_ns, now_ns - int(use.elapsed_ms * 1e6))
+            start_ns = max(began_ns, now_ns - int(use.elapsed_ms * 1e6))
             model_span = self._tracer.start_span(
-                "model", context=self._within(span), start_time=begun
+                "model", context=self._within(span), start_time=start_ns
             )
             model_span.set_attributes(
                 {

@@ -126,13 +126,13 @@ class AccessTokens:
                 fcntl.flock(
                     descriptor, fcntl.LOCK_EX
                 )  # the same name twice would make the whole file unreadable
-                known = os.fstat(descriptor).st_size > 0
-                if known and any(row.caller.name == name for row in self.read()):
+                is_written = os.fstat(descriptor).st_size > 0
+                if is_written and any(row.caller.name == name for row in self.read()):
                     raise RequestError(
                         f"the token file {str(self.path)!r} already has a token {name!r}",
                         advice="choose another name",
                     )
-                file.write(f"\n{table}" if known else table)
+                file.write(f"\n{table}" if is_written else table)
         except OSError as error:
             raise storage_error(f"{self.path} can't be written", error) from error
         return token

@@ -83,11 +83,9 @@ def _parameters(schema: Mapping[str, Any]) -> str:
         parts.insert(0, "*")
 
     additional = schema.get("additionalProperties")
-    if (
-        len(names) < len(properties)
-        or additional not in (None, False)
-        or (not properties and additional is not False)
-    ):
+    takes_more = len(names) < len(properties) or additional not in (None, False)
+    takes_anything = not properties and additional is not False
+    if takes_more or takes_anything:
         parts.append("**more: Any")
     return ", ".join(parts)
 

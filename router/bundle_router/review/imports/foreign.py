@@ -57,8 +57,8 @@ def read_clients(text: str, name: str) -> tuple[ForeignServer, ...]:
     if len(text) > MAX_CHARS:
         raise ImportProblem(f"{name}: is larger than {MAX_CHARS:,} characters")
     value = _toml(text, name) if name.lower().endswith(".toml") else _json(text, name)
-    found = list(_servers(value))
-    if not found:
+    servers = list(_servers(value))
+    if not servers:
         raise ImportProblem(
             f"{name}: holds no MCP servers in a known form",
             advice=(
@@ -66,9 +66,9 @@ def read_clients(text: str, name: str) -> tuple[ForeignServer, ...]:
                 " [mcp_servers] (Codex)"
             ),
         )
-    if len(found) > MAX_SERVERS:
+    if len(servers) > MAX_SERVERS:
         raise ImportProblem(f"{name}: holds more than {MAX_SERVERS} servers")
-    return tuple(_server(path, key, entry) for path, key, entry in found)
+    return tuple(_server(path, key, entry) for path, key, entry in servers)
 
 
 def _toml(text: str, name: str) -> dict[str, Any]:

@@ -279,16 +279,16 @@ class _Writing:
         if args:
             lines.append(f"args = [{', '.join(toml_string(arg) for arg in args)}]")
         if secret:
-            where = ", ".join(str(index + 1) for index in secret)
-            what = (
-                f"argument {where} held a secret or a reference, which other users could read: it"
-                " was taken out"
+            positions = ", ".join(str(index + 1) for index in secret)
+            reason = (
+                f"argument {positions} held a secret or a reference, which other users could read:"
+                " it was taken out"
             )
             advice = "pass it in env where the server can read it from there"
-            self.note(name, f"{what} and the server is switched off; {advice}")
+            self.note(name, f"{reason} and the server is switched off; {advice}")
         if (command, *arguments) != (foreign.command, *foreign.args):
-            where = "where servers are started: the folder that Router.open has"
-            self.note(name, f"the project's folder is '.' here, {where}")
+            positions = "where servers are started: the folder that Router.open has"
+            self.note(name, f"the project's folder is '.' here, {positions}")
         self.note(name, "is started as a child process, which needs --development")
         pairs = self._pairs(name, foreign, foreign.env, "env", _VARIABLE)
         return [
@@ -332,11 +332,11 @@ class _Writing:
         id_ = f"thirdparty.{name}"
         if id_ in self.bundles:
             return self.note(name, f"bundle {id_!r} exists already and was left as it is")
-        known = {*foreign.tools, *self.tools.get(name, ())} - set(foreign.exclude)
-        named = sorted(tool for tool in known if TOOL_NAME.fullmatch(tool))
+        tools = {*foreign.tools, *self.tools.get(name, ())} - set(foreign.exclude)
+        tool_names = sorted(tool for tool in tools if TOOL_NAME.fullmatch(tool))
         self.bundles.add(id_)
-        self.bundle_texts.append(bundle_text(name, named))
-        if not named:
+        self.bundle_texts.append(bundle_text(name, tool_names))
+        if not tool_names:
             self.unknown.setdefault(
                 f"bundle-router pin{'' if foreign.url else ' --development'}", []
             ).append(name)
@@ -347,8 +347,8 @@ class _Writing:
             f"# Imported from {self.source!a}. Everything is untrusted until you say otherwise.\n"
         )
         for command, names in self.unknown.items():
-            why = "no tools are known, so the bundle is a comment"
-            self.note(", ".join(names), f"{why}: `{command} {' '.join(names)}` lists them")
+            reason = "no tools are known, so the bundle is a comment"
+            self.note(", ".join(names), f"{reason}: `{command} {' '.join(names)}` lists them")
         return ImportedServers(
             servers=(
                 f"\n{head}\n" + "\n\n".join(self.server_texts) + "\n" if self.server_texts else ""

@@ -108,18 +108,18 @@ def calibrate(
         )
     wrong = sum(not row.right for row in rows)
     if wrong < MIN_WRONG:
-        why = (
+        reason = (
             f"search was wrong {wrong} times, too seldom to learn what that looks like ({MIN_WRONG}"
             " are needed)"
         )
-        return CalibrationFit(None, why, labels, 0)
-    before = _settled_share(rows, [catalog] * len(rows))
+        return CalibrationFit(None, reason, labels, 0)
+    old_share = _settled_share(rows, [catalog] * len(rows))
     folds = [
         _with_calibration(catalog, fit_rows([row for row in rows if _fold(row) != fold]))
         for fold in range(FOLDS)
     ]
     under = [folds[_fold(row)] for row in rows]
-    after = _settled_share(rows, under)
+    new_share = _settled_share(rows, under)
     by_effect = tuple(
         (effect, _settled_share(*_only(rows, under, catalog, writes=effect == "write")))
         for effect in ("read", "write")
@@ -128,20 +128,22 @@ def calibrate(
         [row.right for row in rows],
         [_probability(row, c) for row, c in zip(rows, under, strict=True)],
     )
-    fitted = CalibrationFit(fit_rows(rows), "", labels, 0, True, before, after, by_effect, area)
+    fitted = CalibrationFit(
+        fit_rows(rows), "", labels, 0, True, old_share, new_share, by_effect, area
+    )
     for effect, settled in by_effect:
         allowed = 1.0 - _threshold(catalog, effect)
         if settled.error > allowed:
-            why = (
+            reason = (
                 f"of what it would settle for bundles that {effect}, {settled.error:.1%} are wrong,"
                 f" over {allowed:.1%}"
             )
-            return replace(fitted, calibration=None, why=why)
-    why = (
-        f"settles {after.share:.0%} of the steps ({before.share:.0%} now), {after.error:.1%} of"
-        " them wrong"
+            return replace(fitted, calibration=None, why=reason)
+    reason = (
+        f"settles {new_share.share:.0%} of the steps ({old_share.share:.0%} now),"
+        f" {new_share.error:.1%} of them wrong"
     )
-    return replace(fitted, why=why)
+    return replace(fitted, why=reason)
 
 
 def fit_rows(rows: Sequence[Row]) -> Calibration:
@@ -185,11 +187,11 @@ def _fold_memories(
         return [None] * FOLDS
     base = base_scores(steps, search)
     labels = bound_labels([step.label for step in steps])
-    made = []
+    memories = []
     for fold in range(FOLDS):
-        others = [label for label in labels if fold_of(label.run) != fold]
-        made.append(relearn(memory, others, search, base))
-    return list(made)
+        rest = [label for label in labels if fold_of(label.run) != fold]
+        memories.append(relearn(memory, rest, search, base))
+    return list(memories)
 
 
 def _weights(steps: Sequence[LabelledStep]) -> list[float]:
@@ -200,12 +202,12 @@ def _weights(steps: Sequence[LabelledStep]) -> list[float]:
 def _settled_share(rows: Sequence[Row], under: Sequence[Catalog]) -> SettledShare:
     enough = wrong = unions = unions_wrong = 0
     for row, catalog in zip(rows, under, strict=True):
-        judged = judge(catalog, row.step.past.step, row.ranking)
-        helped = any(id_ in row.step.needed for id_ in judged.ids)
-        if judged.use.verdict == "enough":
+        judgement = judge(catalog, row.step.past.step, row.ranking)
+        helped = any(id_ in row.step.needed for id_ in judgement.ids)
+        if judgement.use.verdict == "enough":
             enough = enough + 1
             wrong = wrong + (not helped)
-        elif judged.use.verdict == "union":
+        elif judgement.use.verdict == "union":
             unions = unions + 1
             unions_wrong = unions_wrong + (not helped)
     return SettledShare(len(rows), enough, wrong, unions, unions_wrong)
@@ -215,18 +217,18 @@ def _only(
     rows: Sequence[Row], under: Sequence[Catalog], catalog: Catalog, *, writes: bool
 ) -> tuple[list[Row], list[Catalog]]:
     """Return the rows whose best bundle writes, or those where it does not."""
-    kept = [
+    pairs = [
         (row, one)
         for row, one in zip(rows, under, strict=True)
         if row.ranking.scored
         and ("write" in catalog.bundles[row.ranking.scored[0].id].effects) == writes
     ]
-    return [row for row, _ in kept], [one for _, one in kept]
+    return [row for row, _ in pairs], [one for _, one in pairs]
 
 
 def _probability(row: Row, under: Catalog) -> float:
-    found = judge(under, row.step.past.step, row.ranking).use.probability
-    return 0.0 if found is None else found
+    probability = judge(under, row.step.past.step, row.ranking).use.probability
+    return 0.0 if probability is None else probability
 
 
 def _threshold(catalog: Catalog, effect: str) -> float:
@@ -239,9 +241,9 @@ def _with_calibration(catalog: Catalog, calibration: Calibration) -> Catalog:
     proposal needs.
     """
     settings = catalog.settings
-    counted = replace(calibration, labels=max(calibration.labels, MIN_LABELS))
+    full = replace(calibration, labels=max(calibration.labels, MIN_LABELS))
     return replace(
-        catalog, settings=replace(settings, search=replace(settings.search, calibration=counted))
+        catalog, settings=replace(settings, search=replace(settings.search, calibration=full))
     )
 
 

@@ -106,19 +106,19 @@ def fit_embeddings(steps: Sequence[LabelledStep], search: Search) -> EmbeddingFi
     if search.vectors is None or not search.by_meaning or not labels:
         return None
     asked = [by_label[label] for label in labels]
-    ways = [base_scores(asked, one) for one in (replace(search, by_meaning=False), search)]
-    words, both = (
+    ways = [base_scores(asked, variant) for variant in (replace(search, by_meaning=False), search)]
+    words, combination = (
         [quality_of(scores[label], frozenset(label.ids)) for label in labels] for scores in ways
     )
     witnesses = [Witness(frozenset(label.ids), label.run) for label in labels]
-    trial = Trial.of(1.0, both, difference(both, words, witnesses))
+    trial = Trial.of(1.0, combination, difference(combination, words, witnesses))
     margin = 1.96 * trial.sigma
-    why = (
+    reason = (
         f"quality {mean(words):.3f} by words alone, {trial.quality:.3f} with them"
         f" ({trial.gain:+.3f}, 95 % {trial.gain - margin:+.3f} to {trial.gain + margin:+.3f};"
         f" {len(labels)} steps)"
     )
-    return EmbeddingFit(trial, why)
+    return EmbeddingFit(trial, reason)
 
 
 def split_by_age(steps: Sequence[LabelledStep]) -> tuple[list[LabelledStep], list[LabelledStep]]:
@@ -198,22 +198,28 @@ class _Fitting:
         else:
             recalling = None
         replay = fit_memory(labels, search.analyzer, base.__getitem__, recalling=recalling)
-        before = self._measure(None)
+        old_quality = self._measure(None)
         if replay.memory is None:
-            why, enough = _why_not(replay, labels)
-            return self._with_recall(MemoryFit(None, why, enough, replay, before, before))
-        after = self._measure(replay.memory)
-        if after.mean < before.mean - ROUNDING:
-            why = (
-                f"what the older runs taught makes the newest worse ({before.mean:.3f} →"
-                f" {after.mean:.3f})"
+            reason, enough = _why_not(replay, labels)
+            return self._with_recall(
+                MemoryFit(None, reason, enough, replay, old_quality, old_quality)
             )
-            return self._with_recall(MemoryFit(None, why, True, replay, before, after))
-        why = (
+        new_quality = self._measure(replay.memory)
+        if new_quality.mean < old_quality.mean - ROUNDING:
+            reason = (
+                f"what the older runs taught makes the newest worse ({old_quality.mean:.3f} →"
+                f" {new_quality.mean:.3f})"
+            )
+            return self._with_recall(
+                MemoryFit(None, reason, True, replay, old_quality, new_quality)
+            )
+        reason = (
             f"replay gains {replay.after - replay.before:+.3f}, where what is needed is new"
             f" {replay.new:+.3f}"
         )
-        return self._with_recall(MemoryFit(replay.memory, why, True, replay, before, after))
+        return self._with_recall(
+            MemoryFit(replay.memory, reason, True, replay, old_quality, new_quality)
+        )
 
     def _with_recall(self, words: MemoryFit) -> MemoryFit:
         """Fit recall (rule 4).
@@ -226,21 +232,22 @@ class _Fitting:
         if recall.memory is None or (words.replay.memory is not None and words.memory is None):
             best = max(recall.trials, key=lambda trial: trial.quality)
             new = f", where what is needed is new {recall.new:+.3f}" if recall.new < 0.0 else ""
-            why = (
+            reason = (
                 f"by words alone; by meaning too: {best.gain:+.3f} ± {best.sigma:.3f} in"
                 f" replay{new}"
             )
-            return replace(words, recall=why)
-        after = self._measure(recall.memory)
-        if after.mean < words.after.mean - ROUNDING:
-            why = (
+            return replace(words, recall=reason)
+        quality = self._measure(recall.memory)
+        if quality.mean < words.after.mean - ROUNDING:
+            reason = (
                 f"by words alone; by meaning too the newest runs get worse ({words.after.mean:.3f}"
-                f" → {after.mean:.3f})"
+                f" → {quality.mean:.3f})"
             )
-            return replace(words, recall=why)
-        why = f"by meaning too: replay gains {recall.after - recall.before:+.3f} over words alone"
-        why += f", where what is needed is new {recall.new:+.3f} over no memory"
-        return replace(words, memory=recall.memory, enough=True, after=after, recall=why)
+            return replace(words, recall=reason)
+        gain = recall.after - recall.before
+        reason = f"by meaning too: replay gains {gain:+.3f} over words alone"
+        reason += f", where what is needed is new {recall.new:+.3f} over no memory"
+        return replace(words, memory=recall.memory, enough=True, after=quality, recall=reason)
 
     def _measure(self, memory: Memory | None) -> Quality:
         """Return how well the newest runs are ranked with what the older ones teach, learned as

@@ -215,31 +215,31 @@ def _still_holds(claim: _Claim, old: Bundle | None, new: Bundle) -> bool:
 def _within_quotas(steps: Sequence[LabelledStep]) -> list[LabelledStep]:
     """Return the steps of one run that count, with the counted bundles of each."""
     places: defaultdict[str, defaultdict[Kind, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for at, step in enumerate(steps):
+    for index, step in enumerate(steps):
         for id_, kind in step.needed.items():
-            places[id_][kind].append(at)
-    counted: defaultdict[int, set[str]] = defaultdict(set)
+            places[id_][kind].append(index)
+    ids_by_step: defaultdict[int, set[str]] = defaultdict(set)
     for id_, by_kind in places.items():
-        for at in _counted_steps(by_kind, len(steps)):
-            counted[at].add(id_)
-    kept = [
-        LabelledStep(s.past, s.needed, frozenset(counted[at]), s.permitted)
+        for index in _counted_steps(by_kind, len(steps)):
+            ids_by_step[index].add(id_)
+    chosen_steps = [
+        LabelledStep(s.past, s.needed, frozenset(ids_by_step[at]), s.permitted)
         for at, s in enumerate(steps)
-        if counted[at]
+        if ids_by_step[at]
     ]
-    return _spread_evenly(kept, RUN_STEPS)
+    return _spread_evenly(chosen_steps, RUN_STEPS)
 
 
 def _counted_steps(by_kind: Mapping[Kind, list[int]], steps: int) -> list[int]:
     """Return the steps of a run at which a bundle counts, the most reliable kinds first."""
     times = sum(map(len, by_kind.values()))
     habit = steps >= MIN_EVERYWHERE and times > EVERYWHERE * steps
-    kept = _spread_evenly(by_kind.get("corrected", []), QUOTAS["corrected"])
+    indexes = _spread_evenly(by_kind.get("corrected", []), QUOTAS["corrected"])
     for kind in KINDS[1:]:
         quota = 1 if habit else QUOTAS[kind]
-        room = (1 if habit else PER_RUN) - len(kept)
-        kept += _spread_evenly(by_kind.get(kind, []), max(0, min(quota, room)))
-    return kept
+        room = (1 if habit else PER_RUN) - len(indexes)
+        indexes += _spread_evenly(by_kind.get(kind, []), max(0, min(quota, room)))
+    return indexes
 
 
 def _spread_evenly(items: Sequence[T], number: int) -> list[T]:

@@ -43,13 +43,13 @@ class LearnedValues:
     def revisions(self) -> tuple[tuple[str, str], ...]:
         """The versions of the values, for `Facts.revisions`."""
         thresholds = self.calibration.version if self.calibration is not None else None
-        others = {"memory": self.memory, "tools": self.tools}
-        found = {
-            name: value.revision if value is not None else None for name, value in others.items()
+        memories = {"memory": self.memory, "tools": self.tools}
+        revisions = {
+            name: value.revision if value is not None else None for name, value in memories.items()
         }
         return tuple(
             (name, version)
-            for name, version in {**found, "thresholds": thresholds}.items()
+            for name, version in {**revisions, "thresholds": thresholds}.items()
             if version
         )
 
@@ -86,10 +86,10 @@ def _keep(
     memory: Memory | None, known: Known, now: Mapping[str, str]
 ) -> tuple[Memory | None, Known]:
     """Return the memory without ids that have changed."""
-    same = tuple((id_, mark) for id_, mark in known if now.get(id_) == mark)
-    if memory is None or len(same) == len(known):
+    unchanged = tuple((id_, mark) for id_, mark in known if now.get(id_) == mark)
+    if memory is None or len(unchanged) == len(known):
         return memory, known
-    return (memory.keeping(id_ for id_, _ in same) if same else None), same
+    return (memory.keeping(id_ for id_, _ in unchanged) if unchanged else None), unchanged
 
 
 def known_tools_of(memory: Memory, catalog: Catalog) -> Known:
@@ -112,8 +112,8 @@ def memory_json(
     memory: Memory, known: Iterable[tuple[str, str]], form: MemoryForm
 ) -> dict[str, Any]:
     schema, rows, id_, mark = form
-    found = [{id_: name, mark: digest} for name, digest in known]
-    return {"schema": schema, "version": memory.revision, rows: found, "memory": memory.to_json()}
+    entries = [{id_: name, mark: digest} for name, digest in known]
+    return {"schema": schema, "version": memory.revision, rows: entries, "memory": memory.to_json()}
 
 
 def memory_from(value: Mapping[str, Any], form: MemoryForm) -> tuple[Memory, Known]:
@@ -154,19 +154,19 @@ def calibration_from(value: Mapping[str, Any]) -> Calibration:
         weights = tuple(
             sorted((str(row["feature"]), float(row["weight"])) for row in value["weights"])
         )
-        found = Calibration(
+        calibration = Calibration(
             str(value["version"]), int(value["labels"]), float(value["bias"]), weights
         )
-        _check_version(value, calibration_version(found.bias, weights, found.labels))
+        _check_version(value, calibration_version(calibration.bias, weights, calibration.labels))
     except (KeyError, TypeError, AttributeError, OverflowError) as wrong:
         raise ValueError(f"not a learned calibration: {type(wrong).__name__}: {wrong}") from None
     if {name for name, _ in weights} - features_of(Evidence()).keys():
         raise ValueError("it weighs features that this version does not know")
-    if found.labels < MIN_LABELS:
+    if calibration.labels < MIN_LABELS:
         raise ValueError(
-            f"it was fitted on {found.labels} labels, fewer than the {MIN_LABELS} it takes"
+            f"it was fitted on {calibration.labels} labels, fewer than the {MIN_LABELS} it takes"
         )
-    return found
+    return calibration
 
 
 def _check_schema(value: Mapping[str, Any], schema: str) -> None:

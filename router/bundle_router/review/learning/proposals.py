@@ -130,12 +130,12 @@ def _propose_routes(
     calls = any(step.called for step in past)
     plans = Plans(current)
     for address, steps in _answered_steps(past):
-        counted = _cap_steps(steps)
-        totals = Counter(frozenset(step.picks or ()) for step in counted)
-        best, same = min(totals.items(), key=lambda item: (-item[1], sorted(item[0])))
+        sample = _cap_steps(steps)
+        totals = Counter(frozenset(step.picks or ()) for step in sample)
+        best, agreements = min(totals.items(), key=lambda item: (-item[1], sorted(item[0])))
         agreeing = [step for step in steps if frozenset(step.picks or ()) == best]
         runs = len({step.run_id for step in agreeing})
-        if same < after or runs < MIN_RUNS or same < SAME * len(counted):
+        if agreements < after or runs < MIN_RUNS or agreements < SAME * len(sample):
             continue
 
         bundles = _row(agreeing, plans)
@@ -165,12 +165,12 @@ def _calls_any_of(step: PastStep, ids: Collection[str]) -> bool:
 
 def _cap_steps(steps: Iterable[PastStep]) -> list[PastStep]:
     counts: Counter[str] = Counter()
-    kept = []
+    steps_within = []
     for step in steps:
         counts[step.run_id] += 1
         if counts[step.run_id] <= PER_RUN:
-            kept.append(step)
-    return kept
+            steps_within.append(step)
+    return steps_within
 
 
 def _row(settled: Sequence[PastStep], plans: Plans) -> tuple[str, ...]:
@@ -213,15 +213,15 @@ class _Kind:
 def _propose_examples(
     labelled: Sequence[LabelledStep], search: Search
 ) -> Iterator[ExampleProposal]:
-    found: defaultdict[str, list[ExampleProposal]] = defaultdict(list)
+    proposals: defaultdict[str, list[ExampleProposal]] = defaultdict(list)
     for kind in _kinds(labelled, search):
         total = len(set().union(*kind.runs.values()))
         for bundle, missed in kind.missed.items():
             runs = len(kind.runs[bundle])
             if runs >= MIN_RUNS and runs >= SAME * total:
                 text = min(missed, key=lambda text: (len(text), text))
-                found[bundle].append(ExampleProposal(bundle, text, runs, missed[text]))
-    for _, rows in sorted(found.items()):
+                proposals[bundle].append(ExampleProposal(bundle, text, runs, missed[text]))
+    for _, rows in sorted(proposals.items()):
         yield from sorted(rows, key=lambda row: (-row.runs, row.text))[:MAX_EXAMPLES]
 
 
@@ -271,16 +271,16 @@ def _trims(
                 continue  # a reviewer says that it was needed, but not which of its tools
             steps[id_] += 1
             runs[id_].add(step.run_id)
-    wanted = {tool for step in past for tool in step.missed}
-    for id_, shown in sorted(steps.items()):
+    missed_tools = {tool for step in past for tool in step.missed}
+    for id_, count in sorted(steps.items()):
         bundle = current.bundles[id_]
-        if shown < MIN_SHOWN or len(runs[id_]) < MIN_RUNS:
+        if count < MIN_SHOWN or len(runs[id_]) < MIN_RUNS:
             continue
-        kept = used[id_] | wanted | set(bundle.companions)
-        unused = tuple(tool for tool in bundle.tools if tool not in kept)
+        needed_tools = used[id_] | missed_tools | set(bundle.companions)
+        unused = tuple(tool for tool in bundle.tools if tool not in needed_tools)
         if unused:
             tokens = sum(current.cards[tool].tokens for tool in unused if tool in current.cards)
-            yield TrimProposal(id_, unused, shown, len(runs[id_]), tokens, unused == bundle.tools)
+            yield TrimProposal(id_, unused, count, len(runs[id_]), tokens, unused == bundle.tools)
 
 
 def _is_unchanged(id_: str, old_catalog: Catalog | None, catalog: Catalog) -> bool:

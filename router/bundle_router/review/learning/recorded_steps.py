@@ -59,16 +59,16 @@ def label_of(
         raise RequestError(
             "the label names no bundle", advice="name a bundle that it needed or did not need"
         )
-    if both := sorted({*needed} & {*not_needed}):
-        raise RequestError(f"{both[0]!r} can't be both needed and not needed")
+    if contradictions := sorted({*needed} & {*not_needed}):
+        raise RequestError(f"{contradictions[0]!r} can't be both needed and not needed")
     for id_ in (*needed, *not_needed):
         if catalog is None or catalog.bundle(id_) is None:
             hint = Suggester().did_you_mean(id_, catalog.bundles) if catalog is not None else ""
             raise RequestError(f"the decision's config has no bundle {id_[:200]!r}", advice=hint)
     id_ = record.decision.decision_id
-    at = time_text(time_ns)
+    time = time_text(time_ns)
     return StepLabel(
-        decision_id=id_, needed=tuple(needed), not_needed=tuple(not_needed), by=by[:200], time=at
+        decision_id=id_, needed=tuple(needed), not_needed=tuple(not_needed), by=by[:200], time=time
     )
 
 

@@ -146,8 +146,8 @@ def _with_memories(
     """
     values = now
     if bundles is not None and bundles.enough:
-        known = () if bundles.memory is None else known_of(bundles.memory, current)
-        values = replace(values, memory=bundles.memory, known=known)
+        bundle_marks = () if bundles.memory is None else known_of(bundles.memory, current)
+        values = replace(values, memory=bundles.memory, known=bundle_marks)
     if tools is not None and tools.enough:
         known_tools = () if tools.memory is None else known_tools_of(tools.memory, current)
         values = replace(values, tools=tools.memory, known_tools=known_tools)
@@ -184,10 +184,10 @@ def _recall_json(fitted: MemoryFit) -> dict[str, Any] | None:
     recall = fitted.replay.recall
     if recall is None:
         return None
-    on = fitted.memory is not None and fitted.memory.recollection is not None
+    is_in_force = fitted.memory is not None and fitted.memory.recollection is not None
     trials = [asdict(trial) for trial in recall.trials]
     return {
-        "on": on,
+        "on": is_in_force,
         "why": fitted.recall,
         "before": recall.before,
         "after": recall.after,

@@ -148,12 +148,12 @@ def lint(
             if word not in ACROSS:
                 continue
             if before is None:
-                before = {_place(*found) for found in _findings(shipped(), has_content)}
+                before = {_place(*pair) for pair in _findings(shipped(), has_content)}
             if _place(word, finding) in before:
                 continue
             hint += f"; this is the shipped file, which your own {file.name} would lie over"
-        where = (*finding.entry.path, *finding.path)
-        resolved.report.add(file, where, finding.message, hint, level=RULES[word][0], rule=word)
+        path = (*finding.entry.path, *finding.path)
+        resolved.report.add(file, path, finding.message, hint, level=RULES[word][0], rule=word)
 
 
 def _findings(
@@ -191,21 +191,21 @@ def pin_problems(
     `folder` is the folder of pin files as messages name it; `written` is the parsed config.
     """
     everyone = Neighbourhood(catalog.cards.values())
-    for name, known in pins.items():
+    for name, server_pins in pins.items():
         server = catalog.servers.get(name)
         if server is None:
             continue
         development = "--development " if server.traits.starts_process else ""
         file = f"{folder}/{name}.json"
         again = f"review it: bundle-router pin {development}{name}"
-        for row in server_differences(known, None, server, ()):
+        for row in server_differences(server_pins, None, server, ()):
             message = (
                 f"server {name!r} was reviewed with another {row.path.rpartition('/')[2]}: no tool"
                 " of it can be used"
             )
             yield Problem(file, 0, "origin", message, again, "warning", "pin-origin")
-        yield from _unpinned(written, known, again)
-        yield from _lights(known, file, everyone)
+        yield from _unpinned(written, server_pins, again)
+        yield from _lights(server_pins, file, everyone)
 
 
 def _unpinned(written: WrittenConfig, known: Pins, again: str) -> Iterator[Problem]:
@@ -233,6 +233,6 @@ def _lights(known: Pins, file: str, everyone: Neighbourhood) -> Iterator[Problem
             neighbours=everyone,
         )
         if verdict.warns:
-            seen = "; ".join(f"{f.rule}: {f.seen!r}" for f in verdict.findings[:3])
-            message = f"the text of {known.server}.{pin.tool} {verdict.charge} ({seen})"
+            excerpts = "; ".join(f"{f.rule}: {f.seen!r}" for f in verdict.findings[:3])
+            message = f"the text of {known.server}.{pin.tool} {verdict.charge} ({excerpts})"
             yield Problem(file, 0, f"tools.{pin.tool}", message, "", "risk", "poisoned-text")

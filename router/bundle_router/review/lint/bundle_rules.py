@@ -45,14 +45,14 @@ def _alike_in_words(bundles: Sequence[Bundle]) -> Iterator[tuple[Bundle, Bundle]
     ]
     frequency = Counter(word for word_set in words for word in word_set)
     holders: defaultdict[str, list[int]] = defaultdict(list)
-    left = MAX_COMPARISONS
+    comparisons = MAX_COMPARISONS
     for index, word_set in enumerate(words):
         rarest = sorted(word_set, key=lambda word: (frequency[word], word))
         prefix = rarest[: len(word_set) - int(LIKENESS * len(word_set)) + 1]
         candidates = {other for word in prefix for other in holders[word]}
         for other in sorted(candidates):
-            left -= 1
-            if left < 0:
+            comparisons -= 1
+            if comparisons < 0:
                 return
             shared = len(word_set & words[other])
             if shared >= LIKENESS * (len(word_set) + len(words[other]) - shared):
@@ -190,9 +190,9 @@ def _mentions(text: str, tool: str, canonical: str) -> bool:
 
 def alike_bundles(subject: Subject) -> Iterator[LintFinding]:
     entries = subject.resolved.written.bundles
-    offered = [bundle for _, bundle in subject.bundles() if bundle.enabled]
-    for first, second, why in alike_pairs(offered):
-        message = f"can't be told from bundle {first.id!r}: {why}"
+    enabled_bundles = [bundle for _, bundle in subject.bundles() if bundle.enabled]
+    for first, second, reason in alike_pairs(enabled_bundles):
+        message = f"can't be told from bundle {first.id!r}: {reason}"
         yield LintFinding(entries[second.id], message, "merge them, or say what sets them apart")
 
 

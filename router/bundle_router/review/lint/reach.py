@@ -49,19 +49,19 @@ class _PartReach:
         """Return the same for the words that a row with these names and globs covers."""
         if not names:
             return self.words
-        found: dict[int, str] = {}
+        words: dict[int, str] = {}
         for name in names:
-            found |= self.words_of_pattern[name]
-        return found
+            words |= self.words_of_pattern[name]
+        return words
 
 
 def _part_reach(part: PartClasses) -> _PartReach:
     words: dict[int, str] = {}
     words_of_pattern: dict[str, dict[int, str]] = {}
-    for one, (policies, _) in zip(part.classes, part.masks, strict=True):
-        words.setdefault(policies, one.example)
-        for pattern in one.patterns:
-            words_of_pattern.setdefault(pattern, {}).setdefault(policies, one.example)
+    for name_class, (policies, _) in zip(part.classes, part.masks, strict=True):
+        words.setdefault(policies, name_class.example)
+        for pattern in name_class.patterns:
+            words_of_pattern.setdefault(pattern, {}).setdefault(policies, name_class.example)
     return _PartReach(words, words_of_pattern)
 
 
@@ -133,17 +133,17 @@ class Reach:
         """
         if not self.complete:
             return None
-        known = self._examples.get(row.patterns)
-        if known is not None:
-            return known
+        examples = self._examples.get(row.patterns)
+        if examples is not None:
+            return examples
         words = [
             part.words_on(names) for part, names in zip(self._parts, row.patterns, strict=True)
         ]
-        found = _combine(words, self._looks)
-        if found is not None:
-            self._looks -= len(found)
-            self._examples[row.patterns] = found
-        return found
+        combinations = _combine(words, self._looks)
+        if combinations is not None:
+            self._looks -= len(combinations)
+            self._examples[row.patterns] = combinations
+        return combinations
 
     def _is_permitted(self, bundle: Bundle, examples: _Examples) -> bool:
         for rows, example in examples.items():
@@ -171,16 +171,16 @@ def _combine(parts: Iterable[Mapping[int, str]], most: int) -> _Examples | None:
     """Return an example of each kind of address whose words are these; None where more than `most`
     combinations would be compared.
     """
-    found: dict[int, tuple[str, ...]] = {-1: ()}
+    combinations: dict[int, tuple[str, ...]] = {-1: ()}
     for words in parts:
-        if len(found) * len(words) > most:
+        if len(combinations) * len(words) > most:
             return None
         longer: dict[int, tuple[str, ...]] = {}
-        for rows, before in found.items():
-            for others, word in words.items():
-                longer.setdefault(rows & others, (*before, word))
-        found = longer
-    return {rows: Address(words) for rows, words in found.items()}
+        for rows, prefix in combinations.items():
+            for part_rows, word in words.items():
+                longer.setdefault(rows & part_rows, (*prefix, word))
+        combinations = longer
+    return {rows: Address(words) for rows, words in combinations.items()}
 
 
 # --- routes that an earlier one hides -------------------------------------------------------------
@@ -220,7 +220,7 @@ def shadowing_routes(routes: Sequence[Route]) -> dict[int, int]:
     exact: dict[tuple[str | None, ...], list[int]] = {}
     globbed: list[int] = []
     shadowed: dict[int, int] = {}
-    left = MAX_PAIRS
+    pairs = MAX_PAIRS
     for index, route in enumerate(routes):
         fields: list[tuple[str | None, ...]] = [
             (None,) if not names or "*" in names else names for names in route.patterns
@@ -231,8 +231,8 @@ def shadowing_routes(routes: Sequence[Route]) -> dict[int, int]:
             for earlier in exact.get(key, ())
         }
         for earlier in sorted({*near, *globbed}):
-            left -= 1
-            if left < 0:
+            pairs -= 1
+            if pairs < 0:
                 return shadowed
             if _covers(routes[earlier], route):
                 shadowed[index] = earlier

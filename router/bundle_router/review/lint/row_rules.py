@@ -217,9 +217,9 @@ def disabled_default(subject: Subject) -> Iterator[LintFinding]:
     for entry in subject.resolved.written.sections.get("fallback", ()):
         for index, id_ in enumerate(entry.value.default):
             bundle = subject.catalog.bundle(id_)
-            why = subject.is_off(bundle) if bundle is not None else ""
-            if why:
-                yield LintFinding(entry, why, "enable it, or take it out", ("default", index))
+            reason = subject.is_off(bundle) if bundle is not None else ""
+            if reason:
+                yield LintFinding(entry, reason, "enable it, or take it out", ("default", index))
 
 
 def no_room(subject: Subject) -> Iterator[LintFinding]:
@@ -231,8 +231,8 @@ def no_room(subject: Subject) -> Iterator[LintFinding]:
 
 def learned_rank(subject: Subject) -> Iterator[LintFinding]:
     for entry in subject.resolved.written.sections.get("search", ()):
-        chosen = entry.value.embeddings
-        if chosen is not None and chosen.rank == "learned":
+        embeddings = entry.value.embeddings
+        if embeddings is not None and embeddings.rank == "learned":
             message = (
                 "'learned' is of an earlier version and read as 'always': an embedder that is"
                 " named ranks, whatever the runs say"

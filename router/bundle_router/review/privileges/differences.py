@@ -180,8 +180,8 @@ def _kinds_of_address(groups: Sequence[Sequence[NameGroup]]) -> dict[Masks, list
         longer: dict[Masks, list[_Indexes]] = {}
         for masks, addresses in found.items():
             for index, group in enumerate(part):
-                both = shared(masks, group.masks)
-                longer.setdefault(both, []).extend((*address, index) for address in addresses)
+                common = shared(masks, group.masks)
+                longer.setdefault(common, []).extend((*address, index) for address in addresses)
         found = longer
     kinds: dict[Masks, list[_Indexes]] = {}
     for (old_routes, old_policies, new_routes, new_policies), addresses in found.items():
@@ -203,9 +203,9 @@ def _merge_addresses(
     products = {tuple([frozenset((index,)) for index in indexes]) for indexes in addresses}
     for position in reversed(range(len(groups))):
         merged: dict[tuple[frozenset[int], ...], frozenset[int]] = {}
-        for one in products:
-            others = one[:position] + one[position + 1 :]
-            merged[others] = merged.get(others, frozenset()) | one[position]
+        for indexes_by_part in products:
+            remainder = indexes_by_part[:position] + indexes_by_part[position + 1 :]
+            merged[remainder] = merged.get(remainder, frozenset()) | indexes_by_part[position]
         products = {
             (*others[:position], indexes, *others[position:]) for others, indexes in merged.items()
         }
@@ -245,12 +245,12 @@ class _Comparison:
         for number in sorted(
             differing | (permitted & self._unstable) if _same_route(old, new) else permitted
         ):
-            before, after = (
+            old_bundle, new_bundle = (
                 _BundleSide(*pair) for pair in zip((old, new), self._pairs[number], strict=True)
             )
-            yield from self._one_way("widening", before, after)
-            yield from self._one_way("narrowing", after, before)
-            yield from self._other_rows(before, after)
+            yield from self._one_way("widening", old_bundle, new_bundle)
+            yield from self._one_way("narrowing", new_bundle, old_bundle)
+            yield from self._other_rows(old_bundle, new_bundle)
 
     def _permitted_bundles(self, old: _Side, new: _Side) -> tuple[frozenset[int], frozenset[int]]:
         """Return the bundles of which either side permits any tool, and those of which they permit
@@ -295,19 +295,19 @@ class _Comparison:
         if not wide.tools or bundle is None:
             return
         fresh = wide.tools - narrow.tools
-        kept = wide.tools & narrow.tools
+        common = wide.tools & narrow.tools
         if fresh:
             yield self._row(kind, "may call", fresh, bundle, narrow, wide)
-        if not kept or narrow.bundle is None:
+        if not common or narrow.bundle is None:
             return
         if REACH_RANK[wide.reach] > REACH_RANK[narrow.reach]:
-            yield self._row(kind, "comes in", kept, bundle, narrow, wide)
+            yield self._row(kind, "comes in", common, bundle, narrow, wide)
         if not _needs_of(narrow.bundle) <= _needs_of(bundle):
-            yield self._row(kind, "requires", kept, bundle, narrow, wide)
+            yield self._row(kind, "requires", common, bundle, narrow, wide)
         narrow_handles = narrow.side.granted.handles
         wide_handles = wide.side.granted.handles
         looser = frozenset(
-            t for t in kept if not narrow_handles(narrow.bundle, t) <= wide_handles(bundle, t)
+            t for t in common if not narrow_handles(narrow.bundle, t) <= wide_handles(bundle, t)
         )
         if looser:
             yield self._row(kind, "can be denied as", looser, bundle, narrow, wide)
@@ -421,16 +421,17 @@ def _side_words(aspect: Aspect, one: _BundleSide, tools: frozenset[str]) -> str:
 
 def _pair_bundles(old: Catalog, new: Catalog) -> Iterator[tuple[Bundle | None, Bundle | None]]:
     """Yield each bundle in its old and new form, matched by id, else by an old id that it kept."""
-    left = {id_: bundle for id_, bundle in old.bundles.items() if id_ not in new.bundles}
+    remaining = {id_: bundle for id_, bundle in old.bundles.items() if id_ not in new.bundles}
     for id_, bundle in new.bundles.items():
         if id_ in old.bundles:
             yield old.bundles[id_], bundle
             continue
         names = {id_, *bundle.aliases}
         old_bundle = next(
-            (one for one in left.values() if not names.isdisjoint((one.id, *one.aliases))), None
+            (one for one in remaining.values() if not names.isdisjoint((one.id, *one.aliases))),
+            None,
         )
         if old_bundle is not None:
-            del left[old_bundle.id]
+            del remaining[old_bundle.id]
         yield old_bundle, bundle
-    yield from ((bundle, None) for bundle in left.values())
+    yield from ((bundle, None) for bundle in remaining.values())

@@ -141,23 +141,27 @@ def _servers(old: Catalog, new: Catalog, by_place: _Places) -> Iterator[Privileg
             yield from _one_sided(path, _origin(old_server), _origin(new_server), edits)
             continue
         for item in fields(Server):
-            before = getattr(old_server, item.name)
-            after = getattr(new_server, item.name)
+            old_value = getattr(old_server, item.name)
+            new_value = getattr(new_server, item.name)
             if item.name == "reuse":
                 shared = [
                     tuple(tool for row in rows if row.across_runs for tool in row.tools)
-                    for rows in (before, after)
+                    for rows in (old_value, new_value)
                 ]
                 yield from _compare(
                     f"{path}.reuse across runs", shared[0], shared[1], "gain", edits
                 )
-                yield from _compare(f"{path}.reuse", before, after, "neutral", edits)
+                yield from _compare(f"{path}.reuse", old_value, new_value, "neutral", edits)
             elif item.name == "include":
-                every = [("*",) if names is None else names for names in (before, after)]
+                every = [("*",) if names is None else names for names in (old_value, new_value)]
                 yield from _compare(f"{path}.include", every[0], every[1], "gain", edits)
             elif item.name not in ("name", "env_names"):
                 yield from _compare(
-                    f"{path}.{item.name}", before, after, _SERVER.get(item.name, "replace"), edits
+                    f"{path}.{item.name}",
+                    old_value,
+                    new_value,
+                    _SERVER.get(item.name, "replace"),
+                    edits,
                 )
 
 
@@ -171,12 +175,12 @@ def _origin(server: Server | None) -> str:
 
 
 def _settings(old: Catalog, new: Catalog, by_place: _Places) -> Iterator[PrivilegeRow]:
-    before = setting_leaves(old.settings)
-    after = setting_leaves(new.settings)
-    for path in before:
+    old_leaves = setting_leaves(old.settings)
+    new_leaves = setting_leaves(new.settings)
+    for path in old_leaves:
         wider = _SETTINGS.get(path, "more" if path.startswith("limits.") else "replace")
         yield from _compare(
-            path, before[path], after[path], wider, _edits(by_place, "setting", path)
+            path, old_leaves[path], new_leaves[path], wider, _edits(by_place, "setting", path)
         )
 
 
@@ -188,11 +192,13 @@ def _local(old: Catalog, new: Catalog, by_place: _Places) -> Iterator[PrivilegeR
         after_value = getattr(new.local, name)
         edits = _edits(by_place, "local", name)
         yield from _compare(f"repo.{name}", before_value, after_value, wider, edits)
-    before, after = ({rule.name: rule for rule in catalog.local.binaries} for catalog in (old, new))
+    old_rules, new_rules = (
+        {rule.name: rule for rule in catalog.local.binaries} for catalog in (old, new)
+    )
     edits = _edits(by_place, "local", "binaries")
-    for name in sorted({*before, *after}):
-        old_rule = before.get(name)
-        new_rule = after.get(name)
+    for name in sorted({*old_rules, *new_rules}):
+        old_rule = old_rules.get(name)
+        new_rule = new_rules.get(name)
         path = f"binaries.{name}"
         if old_rule is None or new_rule is None:
             yield from _one_sided(
@@ -216,9 +222,9 @@ def _bundle(
 ) -> Iterator[PrivilegeRow]:
     path = f'bundles."{old_bundle.id}"'
     for name, wider in _BUNDLE.items():
-        before = getattr(old_bundle, name)
-        after = getattr(new_bundle, name)
-        yield from _compare(f"{path}.{name}", before, after, wider, edits, new_bundle)
+        old_value = getattr(old_bundle, name)
+        new_value = getattr(new_bundle, name)
+        yield from _compare(f"{path}.{name}", old_value, new_value, wider, edits, new_bundle)
 
     yield from _mode_rows(old, new, old_bundle, new_bundle, edits)
 
@@ -239,17 +245,17 @@ def _mode_rows(
         change = (mode_of(old, old_bundle, tool), mode_of(new, new_bundle, tool))
         if change[0] != change[1]:
             tools_by_change.setdefault(change, []).append(tool)
-    for (before, after), tools in sorted(tools_by_change.items()):
+    for (old_mode, new_mode), tools in sorted(tools_by_change.items()):
         yield PrivilegeRow(
             "neutral",
             "shown",
             old_bundle.id,
             tuple(tools),
-            before,
-            after,
+            old_mode,
+            new_mode,
             new_bundle.effects,
             new_bundle.servers,
-            (after,),
+            (new_mode,),
             (),
             edits,
         )
@@ -267,23 +273,23 @@ def _definitions(old: Catalog, new: Catalog, by_place: _Places) -> Iterator[Priv
         old_card = old.cards.get(name)
         new_card = new.cards.get(name)
         if old_card != new_card:
-            what = "approved" if old_card is None else "taken back"
+            change = "approved" if old_card is None else "taken back"
             if old_card is not None and new_card is not None:
-                what = "replaced" if old_card.sha256 != new_card.sha256 else "counted anew"
-            by_server.setdefault(name.partition(".")[0], {}).setdefault(what, []).append(name)
+                change = "replaced" if old_card.sha256 != new_card.sha256 else "counted anew"
+            by_server.setdefault(name.partition(".")[0], {}).setdefault(change, []).append(name)
     kinds: Mapping[str, Kind] = {"approved": "widening", "taken back": "narrowing"}
-    for server, found in by_server.items():
-        for what, names in found.items():
+    for server, changes in by_server.items():
+        for change, names in changes.items():
             yield PrivilegeRow(
-                kind=kinds.get(what, "neutral"),
+                kind=kinds.get(change, "neutral"),
                 aspect="holds everywhere",
                 subject=f"definitions of {server}",
                 tools=tuple(names),
-                before="" if what == "approved" else "reviewed",
-                after="" if what == "taken back" else "reviewed",
+                before="" if change == "approved" else "reviewed",
+                after="" if change == "taken back" else "reviewed",
                 servers=(server,),
                 edits=_edits(by_place, "server", server),
-                note=what,
+                note=change,
             )
 
 

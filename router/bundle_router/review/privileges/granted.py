@@ -37,33 +37,33 @@ class GrantedTools:
 
         `rows`: the policies that cover it, as bits; equal rows give equal answers.
         """
-        found = self._permitted.get(rows)
-        if found is None:
+        permitted = self._permitted.get(rows)
+        if permitted is None:
             ceiling = ceiling_of(self.catalog, address, None, ())
             verdicts = (
                 static_verdict(self.catalog, ceiling, bundle)
                 for bundle in self.catalog.bundles.values()
             )
-            found = {one.id: frozenset(one.tools) for one in verdicts if one.tools}
-            self._permitted[rows] = found
-        return found
+            permitted = {one.id: frozenset(one.tools) for one in verdicts if one.tools}
+            self._permitted[rows] = permitted
+        return permitted
 
     def reach(self, route: int, bundle: str) -> Reach:
         """Return how the bundle comes in if the route of that index (-1: none) matches."""
-        found = self._reaches.get((route, bundle))
-        if found is None:
+        reach = self._reaches.get((route, bundle))
+        if reach is None:
             row = self.catalog.routes[route] if route >= 0 else None
-            found = self._reaches[route, bundle] = self._reach(row, self.catalog.bundles[bundle])
-        return found
+            reach = self._reaches[route, bundle] = self._reach(row, self.catalog.bundles[bundle])
+        return reach
 
     def _reach(self, route: Route | None, bundle: Bundle) -> Reach:
-        brought = self._brought_by_address(route, bundle)
+        address_reach = self._brought_by_address(route, bundle)
         if (
-            brought != "permitted"
+            address_reach != "permitted"
             or not self.catalog.settings.activation.sticky
             or self._holds_back(route)
         ):
-            return brought
+            return address_reach
         return "stays" if bundle.id in self.brought_somewhere else "permitted"
 
     def _brought_by_address(self, route: Route | None, bundle: Bundle) -> Reach:

@@ -161,9 +161,9 @@ class PrivilegeDiff:
 
     def counts_in_words(self) -> str:
         """Return how many classes of names each part has: `2 kinds of workflow, 1 of role`."""
-        first, *others = zip(PARTS, self.class_counts, strict=True)
+        first, *rest = zip(PARTS, self.class_counts, strict=True)
         words = [f"{first[1]} kinds of {first[0].name}"]
-        return ", ".join([*words, *(f"{count} of {part.name}" for part, count in others)])
+        return ", ".join([*words, *(f"{count} of {part.name}" for part, count in rest)])
 
     def at(self, address: Address) -> tuple[PrivilegeRow, ...]:
         """Return the rows that concern a step at the address, without those that hold

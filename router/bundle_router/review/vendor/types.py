@@ -60,14 +60,14 @@ class Types:
 
         `refs` are the models made for references so far.
         """
-        made = WrapperModel(
+        model = WrapperModel(
             self.names.claim(wish),
             str(schema.get("description") or ""),
             bool(schema.get("additionalProperties")),
         )
-        self.models.append(made)
-        self._fill(made, wish, schema, root, refs)
-        return made.name
+        self.models.append(model)
+        self._fill(model, wish, schema, root, refs)
+        return model.name
 
     def _fill(
         self,
@@ -119,8 +119,8 @@ class Types:
                 return self.union(wish, parts)
         if isinstance(schema.get("type"), list):
             parts = [
-                self.of(f"{wish}{n}", {**schema, "type": one}, root, refs, trail)
-                for n, one in enumerate(schema["type"], 1)
+                self.of(f"{wish}{n}", {**schema, "type": type_name}, root, refs, trail)
+                for n, type_name in enumerate(schema["type"], 1)
             ]
             return self.union(wish, parts)
         return self._type_of(wish, schema, root, refs, trail)
@@ -158,15 +158,15 @@ class Types:
             return "Any"
         wish = pascal(ref.rsplit("/", 1)[-1]) or "Root"
         if target.get("properties") and target.get("type", "object") == "object":
-            made = WrapperModel(
+            model = WrapperModel(
                 self.names.claim(wish),
                 str(target.get("description") or ""),
                 bool(target.get("additionalProperties")),
             )
-            refs[ref] = made.name
-            self.models.append(made)
-            self._fill(made, made.name, target, root, refs)
-            return made.name
+            refs[ref] = model.name
+            self.models.append(model)
+            self._fill(model, model.name, target, root, refs)
+            return model.name
         return self.of(wish, target, root, refs, (*trail, ref))
 
     def _choice(self, values: Sequence[Any]) -> str:
@@ -176,20 +176,20 @@ class Types:
             or not all(v is None or isinstance(v, str | int) for v in values)
         ):
             return "Any"
-        shown = [literal(v) if isinstance(v, str) else repr(v) for v in values]
-        return f"Literal[{', '.join(dict.fromkeys(shown))}]"
+        literals = [literal(v) if isinstance(v, str) else repr(v) for v in values]
+        return f"Literal[{', '.join(dict.fromkeys(literals))}]"
 
     def union(self, wish: str, parts: Sequence[str]) -> str:
         """Return `A | B` without repetitions. A union with Any is Any."""
-        named = [self.name_type(wish, part) for part in dict.fromkeys(parts)]
-        return "Any" if "Any" in named else " | ".join(dict.fromkeys(named))
+        names = [self.name_type(wish, part) for part in dict.fromkeys(parts)]
+        return "Any" if "Any" in names else " | ".join(dict.fromkeys(names))
 
     def name_type(self, wish: str, type_: str) -> str:
         """Return the type, or the name of an alias if the type is long."""
         if len(type_) <= _LONG:
             return type_
-        for name, known in self.aliases:
-            if known == type_:
+        for name, alias in self.aliases:
+            if alias == type_:
                 return name
         name = self.names.claim(wish)
         self.aliases.append((name, type_))

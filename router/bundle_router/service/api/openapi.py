@@ -209,16 +209,16 @@ def _paths(schemas: Json) -> Json:
     toolset["200"]["headers"] = {"ETag": {"schema": {"type": "string"}}}
     toolset["304"] = {"description": "The agent has this list already."}
     result = _answer("Result", "The result; also of a call whose failure the agent should see.")
-    why = _answer("Result", "Why the tool is not there.")
+    explanation = _answer("Result", "Why the tool is not there.")
     end = _answer("RunEnd", "Whether the run ended.")
     artifact = {"200": {"description": "The bytes.", "content": bytes_}}
     part = {"application/json": {"schema": {"type": "object"}}}
     media = {"200": {"description": "The part, in the provider's form.", "content": part}}
     answers = {"200": {"description": "The same facts as on the page for people.", "content": part}}
-    missed = "Record a name that a framework refused itself"
+    summary = "Record a name that a framework refused itself"
     timeline = [_RUN, *_query(schemas, "TimelineQuery")]
     listed = [_RUN, _ETAG, *_query(schemas, "ToolsQuery")]
-    shown = [_RUN, _SHA, *_query(schemas, "MediaQuery")]
+    parameters = [_RUN, _SHA, *_query(schemas, "MediaQuery")]
     return {
         "/v1/route": {
             "post": _operation("route", "Decide what a step may see", [_KEY], decision, "RouteBody")
@@ -236,12 +236,12 @@ def _paths(schemas: Json) -> Json:
         f"{run}/call": {
             "post": _operation("call", "Call a tool", [_RUN, _KEY], result, "CallBody")
         },
-        f"{run}/missed": {"post": _operation("missed", missed, [_RUN], why, "MissedBody")},
+        f"{run}/missed": {"post": _operation("missed", summary, [_RUN], explanation, "MissedBody")},
         f"{run}/close": {"post": _operation("close", "End a run", [_RUN], end)},
         f"{run}/artifacts/{{sha256}}": {
             "get": _operation("artifact", "Read an artifact", [_RUN, _SHA], artifact)
         },
         f"{run}/media/{{sha256}}": {
-            "get": _operation("media", "Read an artifact as a part of a message", shown, media)
+            "get": _operation("media", "Read an artifact as a part of a message", parameters, media)
         },
     }

@@ -89,7 +89,7 @@ def invalid(error: ValidationError) -> Refusal:
         )
         for row in rows[:MAX_ERRORS]
     )
-    sentence = "; ".join(f"{where}: {what}" for where, what in errors)
+    sentence = "; ".join(f"{pointer}: {detail}" for pointer, detail in errors)
     return Refusal(
         422,
         "invalid",

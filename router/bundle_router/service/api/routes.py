@@ -238,10 +238,10 @@ class DecisionApi:
         run_id = await self._run(request)
         _query(request, EmptyQuery)
         data, mime_type = await self._access.artifact(run_id, f"artifact:sha256:{_sha256(request)}")
-        shown = mime_type in IMAGES
-        headers = {**PRIVATE, "content-disposition": "inline" if shown else "attachment"}
+        is_image = mime_type in IMAGES
+        headers = {**PRIVATE, "content-disposition": "inline" if is_image else "attachment"}
         return Response(
-            data, media_type=mime_type if shown else "application/octet-stream", headers=headers
+            data, media_type=mime_type if is_image else "application/octet-stream", headers=headers
         )
 
     async def _media(self, request: Request) -> Response:
@@ -368,9 +368,9 @@ def _key(request: Request, in_body: str) -> str:
     keys = values_of(request.scope["headers"], b"idempotency-key")
     if not keys:
         return in_body
-    sent = keys[0].decode("latin-1")
-    key = sent.strip('"')
-    if len(keys) > 1 or _KEY.fullmatch(sent) is None:
+    key_text = keys[0].decode("latin-1")
+    key = key_text.strip('"')
+    if len(keys) > 1 or _KEY.fullmatch(key_text) is None:
         sentence = "Idempotency-Key is one text of 1 to 200 visible characters, in quotes or not."
         raise RefusedRequest(Refusal(400, "malformed", sentence, advice="send one such header"))
     if in_body not in ("", key):
@@ -394,16 +394,16 @@ async def _while_waited_for(request: Request, work: Work, within_s: float) -> Re
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
     watching: list[asyncio.Task[None]] = []
-    ended: list[Refusal] = []
+    refusals: list[Refusal] = []
 
     async def watch() -> None:
         try:
             async with asyncio.timeout(within_s):
                 while (await request.receive())["type"] != "http.disconnect":
                     pass
-            ended.append(GONE)
+            refusals.append(GONE)
         except TimeoutError:
-            ended.append(TIMED_OUT)
+            refusals.append(TIMED_OUT)
         assert task is not None  # noqa: S101 - ASGI servers run applications in tasks
         task.cancel()
 
@@ -411,10 +411,10 @@ async def _while_waited_for(request: Request, work: Work, within_s: float) -> Re
     try:
         return await work(request)
     except asyncio.CancelledError:
-        if not ended or task is None:
+        if not refusals or task is None:
             raise
         task.uncancel()
-        return respond(ended[0])
+        return respond(refusals[0])
     finally:
         begin.cancel()
         for each in watching:

@@ -184,11 +184,11 @@ async def _answers_of(context: Context, result: Mapping[str, Any]) -> dict[str, 
     requests = result.get("inputRequests")
     requests = requests if isinstance(requests, Mapping) else {}
     if len(requests) > MAX_AT_ONCE:
-        asked = (
+        question = (
             f"The server asked {len(requests)} questions at once; at most {MAX_AT_ONCE} are"
             " passed on."
         )
-        raise MCPError(types.INTERNAL_ERROR, asked)
+        raise MCPError(types.INTERNAL_ERROR, question)
     answers: dict[str, Any] = {
         "inputResponses": {
             key: await input_from(context, request) for key, request in requests.items()

@@ -107,8 +107,8 @@ class DirectPath:
         """Return the JSON before and after the text in a result that has only text."""
         result = types.CallToolResult(content=[types.TextContent(text=_TEXT)], is_error=not ok)
         template = _dump_json(self._form("tools/call", MODERN_PROTOCOL_VERSIONS[-1], result))
-        before, _, after = template.partition(json.dumps(_TEXT))
-        return before, after
+        head, _, tail = template.partition(json.dumps(_TEXT))
+        return head, tail
 
     # --- what is asked ----------------------------------------------------------------------------
 
@@ -165,8 +165,8 @@ class DirectPath:
                 return None
             meta = {name: value for name, value in meta.items() if name != _PROGRESS}
         try:
-            for known, capabilities in self._known:
-                if known == meta:
+            for encoded, capabilities in self._known:
+                if encoded == meta:
                     return capabilities
             if not meta.keys() <= _ENVELOPE or len(str(meta)) > MAX_ENVELOPE:
                 return None
@@ -187,10 +187,10 @@ class DirectPath:
         schema = self._answers.schema(name)
         if schema is None:
             return False
-        known = self._mirrors.get(name)
-        if known is None or known[0] is not schema:
-            known = self._mirrors[name] = (schema, X_MCP_HEADER_KEY in json.dumps(schema))
-        return known[1]
+        mirror = self._mirrors.get(name)
+        if mirror is None or mirror[0] is not schema:
+            mirror = self._mirrors[name] = (schema, X_MCP_HEADER_KEY in json.dumps(schema))
+        return mirror[1]
 
     # --- what is answered -------------------------------------------------------------------------
 
@@ -250,8 +250,8 @@ class DirectPath:
             and not (result.artifacts or result.parts)
             and not _SURROGATE.search(result.text)
         ):
-            before, after = self._around[result.ok]
-            return f"{before}{json.dumps(result.text)}{after}"
+            head, tail = self._around[result.ok]
+            return f"{head}{json.dumps(result.text)}{tail}"
         version = MODERN_PROTOCOL_VERSIONS[-1]
         return _dump_json(
             self._form("tools/call", version, await self._answers.shown(result, version))

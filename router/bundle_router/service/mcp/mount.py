@@ -87,10 +87,10 @@ class McpMount:
             if message.get("more_body") and not is_ended:
                 caller = scope["judge"]()
                 if to is None or isinstance(caller, Refusal):
-                    found = caller
+                    target = caller
                 else:
-                    found = await self._find_served(to, caller)
-                is_ended = isinstance(found, Refusal) or (to is None and caller != scope["user"])
+                    target = await self._find_served(to, caller)
+                is_ended = isinstance(target, Refusal) or (to is None and caller != scope["user"])
                 await send({"type": message["type"]} if is_ended else message)
             elif not is_ended:
                 await send(message)

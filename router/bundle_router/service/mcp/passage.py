@@ -178,8 +178,8 @@ def _of_sessions(
 
 def followed_resources(connection: Connection) -> set[str]:
     """Return the resources that a session of the handshake era subscribes to."""
-    found: set[str] = connection.state.setdefault("followed", set())
-    return found
+    uris: set[str] = connection.state.setdefault("followed", set())
+    return uris
 
 
 def _require(run: ServerRun, feature: Feature) -> None:
@@ -189,9 +189,9 @@ def _require(run: ServerRun, feature: Feature) -> None:
 
 def dropped_uris(uris: set[str], uri: str) -> tuple[str, ...]:
     """Remove the URI from the set; return it if it was there."""
-    found = (uri,) if uri in uris else ()
+    dropped = (uri,) if uri in uris else ()
     uris.discard(uri)
-    return found
+    return dropped
 
 
 def narrow_capabilities(
@@ -226,8 +226,8 @@ def as_sent(answer: ServerReply) -> Json:
         extra = {k: v for k, v in meta.items() if not str(k).startswith(_PROTOCOL)}
     else:
         extra = {}
-    kept = {name: value for name, value in answer.result.items() if name not in _FRESHNESS}
-    return {"resultType": "complete", **kept, "_meta": extra}
+    result = {name: value for name, value in answer.result.items() if name not in _FRESHNESS}
+    return {"resultType": "complete", **result, "_meta": extra}
 
 
 def _writable_data(data: Any) -> Any:

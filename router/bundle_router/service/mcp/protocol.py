@@ -187,9 +187,9 @@ class RunServer:
 
     async def start(self) -> None:
         """Start to answer. Call it once."""
-        begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._owner = asyncio.create_task(self._run_manager(begun), name="mcp-run-server")
-        await begun
+        start: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._owner = asyncio.create_task(self._run_manager(start), name="mcp-run-server")
+        await start
 
     async def _run_manager(self, begun: asyncio.Future[None]) -> None:
         self._run.listen_to_log()
@@ -200,7 +200,7 @@ class RunServer:
     async def handle(self, scope: Any, receive: Any, send: Any) -> None:
         """Handle one HTTP request (ASGI)."""
         self._run.listen_to_log()
-        named = None
+        request = None
         if scope["method"] == "POST":
             plain = self._direct.read(
                 scope["headers"], scope["body"]
@@ -208,15 +208,15 @@ class RunServer:
             if plain is not None:
                 await self._direct.answer(plain, receive, send)
                 return
-            named = _session_request(scope["headers"], scope["body"])
-            if named in self._under_way:
+            request = _session_request(scope["headers"], scope["body"])
+            if request in self._under_way:
                 await refuse(_SAME_ID, scope, send, close=False)
                 return
-        self._under_way |= {named} - {None}
+        self._under_way |= {request} - {None}
         try:
             await self._manager.handle_request(scope, receive, send)
         finally:
-            self._under_way.discard(named)
+            self._under_way.discard(request)
 
     @property
     def has_sessions(self) -> bool:
@@ -327,16 +327,16 @@ class RunServer:
         requested = params.notifications
         features = self._run.features
         if "resources" in features:
-            wanted = [*map(str, requested.resource_subscriptions or ())]
+            uris = [*map(str, requested.resource_subscriptions or ())]
         else:
-            wanted = []
+            uris = []
         lists = zip(
             CHANGED.items(),
             (requested.resources_list_changed, requested.prompts_list_changed),
             strict=True,
         )
-        wanted += [name for (name, feature), is_asked in lists if is_asked and feature in features]
-        followed = [uri for uri in dict.fromkeys(wanted) if await self.following.add(uri) is None]
+        uris += [name for (name, feature), is_asked in lists if is_asked and feature in features]
+        followed = [uri for uri in dict.fromkeys(uris) if await self.following.add(uri) is None]
         try:
             return await self._listen(context, params)
         finally:
@@ -361,7 +361,11 @@ class RunServer:
             name, about = (f"{uri}_changed", None)
         else:
             name, about = ("resources/updated", {"uri": uri})
-        following = [one for one in list(self._connections) if uri in followed_resources(one)]
+        following = [
+            connection
+            for connection in list(self._connections)
+            if uri in followed_resources(connection)
+        ]
         await asyncio.gather(*(_say(one, f"notifications/{name}", about) for one in following))
 
     async def announce_change(self) -> None:
@@ -369,8 +373,8 @@ class RunServer:
         await self._bus.publish(ToolsListChanged())
         await asyncio.gather(
             *(
-                _say(one, "notifications/tools/list_changed", None)
-                for one in list(self._connections)
+                _say(connection, "notifications/tools/list_changed", None)
+                for connection in list(self._connections)
             )
         )
 

@@ -86,7 +86,7 @@ class ServedRun:
             decision = await self._runs.decision_id(self.id, self._named)
             if decision == self._shown:
                 return
-            before = self._toolset
+            toolset = self._toolset
             # If a decision came in between, the older one is stored, so the next listing finds the
             # list stale.
             self._toolset = await self._runs.tools(self.id, self._named)
@@ -95,7 +95,7 @@ class ServedRun:
             self._shown = decision
             rows: Sequence[Mapping[str, Any]] = self._toolset.tools
             self._schemas = {tool["name"]: tool["inputSchema"] for tool in rows}
-        if before is not None and before.tools != self._toolset.tools:
+        if toolset is not None and toolset.tools != self._toolset.tools:
             await self.server.announce_change()
 
     async def end_list(self) -> None:
@@ -152,20 +152,20 @@ class ServedRuns:
         Raises UnknownRun, also for a decision that is not open; RequestError if too many runs are
         in use.
         """
-        named = run_id, decision
-        known = self._served.get(named)
-        if known is not None:
-            self._served.move_to_end(named)
-            return known
+        key = run_id, decision
+        served = self._served.get(key)
+        if served is not None:
+            self._served.move_to_end(key)
+            return served
         try:  # before all else: an unknown run must cost no lock, no server and no room
             await self.access.decision_id(run_id, decision)
         except RequestError as refused:
             raise UnknownRun(refused.message, advice=refused.advice) from None
         async with self._lock:
-            if named not in self._served:
+            if key not in self._served:
                 await self._make_room()
-                self._served[named] = await self._begin(run_id, decision)
-            return self._served[named]
+                self._served[key] = await self._begin(run_id, decision)
+            return self._served[key]
 
     def is_used(self, run_id: str) -> bool:
         """Return whether the run has an open session or a request in progress."""
@@ -181,7 +181,7 @@ class ServedRuns:
     async def _make_room(self) -> None:
         if len(self._served) < MAX_RUNS:
             return
-        unused = next((named for named, served in self._served.items() if served.idle), None)
+        unused = next((key for key, served in self._served.items() if served.idle), None)
         if unused is None:
             raise RequestError(
                 f"{MAX_RUNS} runs are being served, all in use", advice="end some sessions first"
@@ -296,10 +296,10 @@ def _block(part: Part) -> Json:
 async def _shown(
     result: Result, media: Media, max_inline: int, revision: str
 ) -> AsyncIterator[Json]:
-    left = MAX_INLINE
+    room = MAX_INLINE
     artifacts = [stored for stored in result.artifacts if stored.role != "full_result"]
     for stored in artifacts[:MAX_BLOCKS]:
-        fits = stored.bytes <= min(left, max_inline)
+        fits = stored.bytes <= min(room, max_inline)
         inline = fits and _is_shown(stored.mime_type, revision)
         if not inline and revision < LINKS_SINCE:
             continue
@@ -308,7 +308,7 @@ async def _shown(
         except RouterError:
             continue  # the text still names it, and reading it gives the error
         if inline:
-            left -= stored.bytes
+            room -= stored.bytes
         yield block
 
 
@@ -332,9 +332,10 @@ async def resource_of(uri: str, media: Media) -> Json:
         resource: Json = block["resource"]
         return resource
     if block["type"] == "resource_link":
-        what = f"{block['mimeType']}, {block['size']:,} bytes"
+        description = f"{block['mimeType']}, {block['size']:,} bytes"
         raise RequestError(
-            f"{uri} is {what}: too much for one answer", advice="read_artifact reads text in pages"
+            f"{uri} is {description}: too much for one answer",
+            advice="read_artifact reads text in pages",
         )
     if "data" not in block:
         raise RequestError(block["text"].strip("[]"))

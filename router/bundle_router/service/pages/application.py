@@ -296,7 +296,7 @@ class PageRoutes:
         try:
             if not SHA256.fullmatch(sha256):
                 raise RequestError(f"{sha256[:64]!r} is not an artifact's digest")
-            found = await asyncio.to_thread(self._reader.artifact, run_id, sha256)
+            artifact = await asyncio.to_thread(self._reader.artifact, run_id, sha256)
         except RouterError as error:
             return await self._answers.refuse(request, error.message, 404, error.advice)
         headers = {
@@ -305,13 +305,13 @@ class PageRoutes:
             "cache-control": "private, max-age=86400",
         }
         headers["content-disposition"] = (
-            f'{"inline" if found.inline else "attachment"}; filename="{sha256[:16]}"'
+            f'{"inline" if artifact.inline else "attachment"}; filename="{sha256[:16]}"'
         )
         return Response(
-            found.data,
+            artifact.data,
             200,
             headers,
-            found.mime_type if found.inline else "application/octet-stream",
+            artifact.mime_type if artifact.inline else "application/octet-stream",
         )
 
     async def _asset(self, request: Request) -> Response:

@@ -40,12 +40,12 @@ def tokens_over_days(days: Sequence[tuple[str, int, int, int]]) -> Markup:
     """
     top = max((row[3] for row in days), default=0) or 1
     bars = []
-    for day, decisions, shown, all_tokens in days:
-        words = f"{day}: {shown:,} of {all_tokens:,} tokens, {decisions:,} decisions"
+    for day, decisions, shown_tokens, all_tokens in days:
+        words = f"{day}: {shown_tokens:,} of {all_tokens:,} tokens, {decisions:,} decisions"
         bars.append(
             [
                 (name, 0.0, value / top, words)
-                for name, value in (("all", all_tokens), ("shown", shown))
+                for name, value in (("all", all_tokens), ("shown", shown_tokens))
             ]
         )
     lines = [_line_at(_BASE - _HIGH * fraction, round(top * fraction)) for fraction in (0.5, 1.0)]
@@ -93,16 +93,16 @@ def _over_days(
     wide = min(44.0, step * 0.7)
     every = max(1, -(-len(days) // 8))
     parts = [*lines]
-    for at, day in enumerate(days):
-        x = _LEFT + step * at + (step - wide) / 2
-        for name, begins, share, words in bars[at]:
+    for index, day in enumerate(days):
+        x = _LEFT + step * index + (step - wide) / 2
+        for name, begins, share, words in bars[index]:
             y = _BASE - _HIGH * (begins + share)
             high = _HIGH * share
             parts.append(
                 f'<rect class="{_text(name)}" x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}"'
                 f' height="{high:.1f}" rx="2"><title>{_text(words)}</title></rect>'
             )
-        if at % every == 0:
+        if index % every == 0:
             parts.append(
                 f'<text class="tick" x="{x + wide / 2:.1f}"'
                 f' y="{HEIGHT - 6}">{_text(day[5:])}</text>'
@@ -122,8 +122,8 @@ def short_number(value: float) -> str:
     """Return a number in few characters: 950, 1.5k, 88k, 2.1M."""
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= limit:
-            shown = f"{value / limit:.1f}" if value < 10 * limit else f"{value / limit:.0f}"
-            return f"{shown.removesuffix('.0')}{unit}"
+            figure = f"{value / limit:.1f}" if value < 10 * limit else f"{value / limit:.0f}"
+            return f"{figure.removesuffix('.0')}{unit}"
     return f"{value:.0f}"
 
 

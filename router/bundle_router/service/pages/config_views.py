@@ -250,8 +250,8 @@ class ConfigViews:
 
 
 def _compare_advice(others: Mapping[str, Path]) -> str:
-    known = f"there are {', '.join(sorted(others))}" if others else "none was given"
-    return f"{known}; folders are named when the service is started: --compare NAME=FOLDER"
+    names = f"there are {', '.join(sorted(others))}" if others else "none was given"
+    return f"{names}; folders are named when the service is started: --compare NAME=FOLDER"
 
 
 def _problem_rows(problems: Sequence[Problem], texts: Mapping[str, str]) -> list[dict[str, Any]]:

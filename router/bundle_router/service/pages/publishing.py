@@ -41,7 +41,7 @@ def publish(reader: RunReader, run_ids: Sequence[str], folder: Path) -> int:
     Raises UnknownRun, RequestError for a folder with other content, StorageError.
     """
     reader.refresh(now=True)
-    chosen = PublishedPages(reader, list(dict.fromkeys(run_ids)))
+    pages = PublishedPages(reader, list(dict.fromkeys(run_ids)))
     marker = folder / "runs.json"
     try:
         if folder.exists() and any(folder.iterdir()) and not marker.exists():
@@ -50,7 +50,7 @@ def publish(reader: RunReader, run_ids: Sequence[str], folder: Path) -> int:
                 advice="name an empty folder, or one to publish into again",
             )
         count = 0
-        for name, data in chosen.files():
+        for name, data in pages.files():
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             # Published files are as private as the records, until somebody changes their mode.
@@ -105,10 +105,10 @@ class PublishedPages:
     def _artifact(self, address: str, file: str) -> Iterable[tuple[str, bytes]]:
         _, _, run_id, _, sha256 = address.split("/")
         try:
-            found = self._reader.artifact(run_id, sha256)
+            artifact = self._reader.artifact(run_id, sha256)
         except RouterError:
             return []  # its bytes are gone or changed; the pages still describe them
-        return [(file, found.data)] if found.inline else []
+        return [(file, artifact.data)] if artifact.inline else []
 
     def _page(self, address: str, file: str) -> Iterator[tuple[str, bytes]]:
         try:

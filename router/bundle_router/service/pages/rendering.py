@@ -97,7 +97,7 @@ def environment() -> Environment:
     with needs_extra("rendering pages", "service"):
         from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    made = Environment(
+    jinja = Environment(
         loader=PackageLoader("bundle_router.service.pages", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -118,9 +118,9 @@ def environment() -> Environment:
         "tone": tone,
         "percent": percent,
     }
-    made.filters.update(filters)
-    made.globals.update(share_bar=charts.share_bar)
-    return made
+    jinja.filters.update(filters)
+    jinja.globals.update(share_bar=charts.share_bar)
+    return jinja
 
 
 def asset_bytes(name: str) -> bytes:

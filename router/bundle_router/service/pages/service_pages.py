@@ -146,12 +146,12 @@ class ConfigRoutes:
             raise RequestError("servers are not asked here")
         try:
             listed = form.get("listed", ())
-            chosen = form.get("tool", ())
-            if listed and not chosen:
+            tools = form.get("tool", ())
+            if listed and not tools:
                 raise RequestError(
                     "no tool is ticked", advice="tick what you have read and approve"
                 )
-            only = None if set(listed) == set(chosen) else chosen
+            only = None if set(listed) == set(tools) else tools
             self._approval.approve(
                 server, first(form, "digest"), by=by, reason=first(form, "reason"), only=only
             )

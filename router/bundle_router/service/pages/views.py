@@ -106,12 +106,12 @@ class PageViews:
 
     def runs(self, query: Query) -> PageContent:
         """Return the table of runs with the facets to filter by."""
-        asked = run_query(query)
-        return self.run_list(self._reader.index.runs(asked), asked, query)
+        run_question = run_query(query)
+        return self.run_list(self._reader.index.runs(run_question), run_question, query)
 
     def run_list(self, page: RunPage, asked: RunQuery, query: Query) -> PageContent:
         """Return the table of given runs."""
-        kept = kept_query(query, (*FACETS, "q", "since", "until", "sort"))
+        filters = kept_query(query, (*FACETS, "q", "since", "until", "sort"))
         facets = [(f, page.facets.get(f, ())) for f in SHOWN_FACETS if page.facets.get(f)]
         return self._page(
             "runs.html",
@@ -123,7 +123,7 @@ class PageViews:
             total=page.total,
             facets=facets,
             marks=page.facets.get("mark", ()),
-            kept=kept,
+            kept=filters,
             chosen=set(asked.facets),
             page=asked.offset // asked.limit + 1,
             pages=max(1, -(-page.total // asked.limit)),
@@ -136,8 +136,8 @@ class PageViews:
     def new_runs(self, query: Query) -> PageContent:
         """Return how many runs are newer than those of a list, as a part of that page."""
         count = self._reader.index.newer_than(first(query, "newest")[:128], run_query(query))
-        kept = kept_query(query, (*FACETS, "q", "since", "until", "sort"))
-        return PageContent("new_runs.html", {"count": count, "kept": kept}, {"new": count})
+        filters = kept_query(query, (*FACETS, "q", "since", "until", "sort"))
+        return PageContent("new_runs.html", {"count": count, "kept": filters}, {"new": count})
 
     def records(self, of: Literal["steps", "calls"], query: Query) -> PageContent:
         """Return the table of steps or calls across runs."""
@@ -149,9 +149,9 @@ class PageViews:
             until=time_of(first(query, "until"), whole_day=True),
         )
         sort = first(query, "sort") if first(query, "sort") in dict(ORDERS[of]) else "started"
-        asked = RecordQuery(of, runs, equal, sort, (page - 1) * PER_PAGE, PER_PAGE)
-        rows, total = self._reader.index.records(asked)
-        kept = kept_query(query, (*FILTERS[of], "q", "since", "until", "sort"))
+        record_query = RecordQuery(of, runs, equal, sort, (page - 1) * PER_PAGE, PER_PAGE)
+        rows, total = self._reader.index.records(record_query)
+        filters = kept_query(query, (*FILTERS[of], "q", "since", "until", "sort"))
         return self._page(
             "records.html",
             of.capitalize(),
@@ -161,7 +161,7 @@ class PageViews:
             rows=rows,
             total=total,
             equal=equal,
-            kept=kept,
+            kept=filters,
             page=page,
             pages=max(1, -(-total // PER_PAGE)),
             orders=ORDERS[of],
@@ -173,18 +173,18 @@ class PageViews:
 
     def overview(self, query: Query) -> PageContent:
         """Return totals of the runs as charts and tables."""
-        asked = replace(run_query(query), offset=0)
-        found = self._reader.index.stats(asked)
+        run_question = replace(run_query(query), offset=0)
+        stats = self._reader.index.stats(run_question)
         return self._page(
             "overview.html",
             "Overview",
             "/",
-            found.to_json(),
-            stats=found,
-            tokens=charts.tokens_over_days(found.by_day),
+            stats.to_json(),
+            stats=stats,
+            tokens=charts.tokens_over_days(stats.by_day),
             sources=SOURCES,
             mix=charts.sources_over_days(
-                [(row.name, row.count) for row in found.tables["source × day"]], SOURCES
+                [(row.name, row.count) for row in stats.tables["source × day"]], SOURCES
             ),
             kept=kept_query(query, (*FACETS, "q", "since", "until")),
         )
@@ -247,10 +247,10 @@ class PageViews:
     def new_records(self, run_id: str, query: Query) -> PageContent:
         """Return whether the run has new records since a page was made, as a part of that page."""
         run = self._reader.index.run(run_id)
-        seen = whole_number(first(query, "seen"))
-        part = self._reader.index.timeline(run_id, start=seen + 1, limit=RECORDS)
+        last_seq = whole_number(first(query, "seen"))
+        part = self._reader.index.timeline(run_id, start=last_seq + 1, limit=RECORDS)
         count = len(part.decisions) + len(part.calls)
-        values = {"count": count, "run": run, "seen": seen}
+        values = {"count": count, "run": run, "seen": last_seq}
         return PageContent("new_records.html", values, {"new": count, "state": run.state})
 
     def record(self, run_id: str, seq: int) -> PageContent:
@@ -311,12 +311,12 @@ class PageViews:
         from bundle_router.core.exposure.provider_forms import FORMATS
         from bundle_router.review.model_view import model_view
 
-        found = self._reader.decision(run_id, seq)
-        if found.catalog is None:
+        detail = self._reader.decision(run_id, seq)
+        if detail.catalog is None:
             raise RequestError(f"run {run_id!r} does not hold the config of its decision {seq}")
         form = first(query, "form", "openai")
         form = form if form in FORMATS else "openai"
-        view = model_view(found.catalog, found.record, form)
+        view = model_view(detail.catalog, detail.record, form)
         return self._page(
             "array.html",
             "What the model saw",
@@ -332,14 +332,14 @@ class PageViews:
             view=view,
             form=form,
             forms=FORMATS,
-            array=array_rows(found),
-            found=found,
+            array=array_rows(detail),
+            found=detail,
             tools=[(tool_name(tool), tool) for tool in view.tools],
         )
 
     def why(self, run_id: str, seq: int, name: str) -> PageContent:
         """Return all tests that one tool or bundle went through at a decision."""
-        found = self._reader.decision(run_id, seq)
+        detail = self._reader.decision(run_id, seq)
         explanation = self._reader.why(run_id, seq, name[:300])
         return self._page(
             "why.html",
@@ -349,9 +349,9 @@ class PageViews:
             run_id=run_id,
             seq=seq,
             name=name[:300],
-            found=found,
+            found=detail,
             explanation=explanation,
-            rows={row: place for _, row, place in found.rows},
+            rows={row: place for _, row, place in detail.rows},
             names=self._reader.known_names(run_id, seq),
         )
 
@@ -407,16 +407,16 @@ class PageViews:
     def matrix(self) -> PageContent:
         """Return the matrix role × bundle: permitted, shown, called."""
         catalog, problems = self._reader.in_force()
-        seen = {
+        tallies = {
             tuple(name.split("\n", 1)): row
             for name, row in self._reader.index.table("role × bundle").items()
         }
         places, reasons = self._permitted_places(catalog)
         addresses = self._reader.index.addresses()
         roles = sorted({address_json(address)["role"] for address in addresses})
-        bundles = sorted({*catalog.bundles, *(key[1] for key in seen if len(key) > 1)})
+        bundles = sorted({*catalog.bundles, *(key[1] for key in tallies if len(key) > 1)})
         cells = {
-            cell: (places.get(cell, []), seen.get(cell), reasons.get(cell, ""))
+            cell: (places.get(cell, []), tallies.get(cell), reasons.get(cell, ""))
             for cell in product(roles, bundles)
         }
         effects = {id_: bundle.effects for id_, bundle in catalog.bundles.items()}
@@ -642,9 +642,9 @@ def _has_tool_of(bundle: Bundle, server: str) -> bool:
 
 def _outcome_of(name: str, found: DecisionDetail) -> tuple[str, str]:
     decision = found.record.decision
-    for chosen in decision.bundles:
-        if chosen.id == name:
-            return "shown", f"{chosen.reason}: {chosen.evidence}"
+    for choice in decision.bundles:
+        if choice.id == name:
+            return "shown", f"{choice.reason}: {choice.evidence}"
     for row in decision.left_out:
         if (row.tool or row.id) == name:
             return row.code, row.detail
