@@ -112,7 +112,7 @@ def _fix(config: str | None) -> list[str]:
     from bundle_router.core.config.fixes import fix_text
 
     texts: dict[Path, str] = {}
-    done = []
+    lines = []
     folder = Path(config or "config")
     with lock_folder(folder) if folder.is_dir() else nullcontext():
         for file in read_config(config):
@@ -124,9 +124,9 @@ def _fix(config: str | None) -> list[str]:
                     break
                 file = ConfigFile(file.name, file.display_path, text)
                 texts[Path(file.display_path)] = text
-                done += [f"{file.display_path}:{fix.line}: {fix.what}" for fix in fixes]
+                lines += [f"{file.display_path}:{fix.line}: {fix.what}" for fix in fixes]
         replace_texts(texts)
-    return done
+    return lines
 
 
 def _show(arguments: argparse.Namespace, checked: _Checked) -> None:
@@ -222,9 +222,9 @@ def _missing_extras(catalog: Catalog) -> Iterator[Problem]:
             "search.embeddings",
         ),
     )
-    for extra, modules, what, file, path in needs:
-        if what and missing_modules(modules):
-            message = f"{what} can't be used without {' and '.join(missing_modules(modules))}"
+    for extra, modules, purpose, file, path in needs:
+        if purpose and missing_modules(modules):
+            message = f"{purpose} can't be used without {' and '.join(missing_modules(modules))}"
             yield Problem(
                 file,
                 0,
@@ -263,13 +263,13 @@ def _missing_keys(catalog: Catalog) -> Iterator[Problem]:
     from bundle_router.adapters.llm.credentials import key_problem
 
     for model in _model_addresses(catalog):
-        why = key_problem(model.name, model.key_env, model.base_url)
-        if why:
+        problem = key_problem(model.name, model.key_env, model.base_url)
+        if problem:
             yield Problem(
                 "router.toml",
                 0,
                 model.where,
-                f"{model.name!r} is not asked: {why}",
+                f"{model.name!r} is not asked: {problem}",
                 "set the variable where the router runs",
                 "warning",
                 "no-key",

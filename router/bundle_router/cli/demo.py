@@ -98,21 +98,21 @@ async def _run(
 
 
 def _show(steps: list[DemoStep], repository: Repository) -> None:
-    made = "a small repository made for this"
-    whence = f"a copy of the repository {repository.origin}" if repository.origin else made
+    origin = "a small repository made for this"
+    whence = f"a copy of the repository {repository.origin}" if repository.origin else origin
     heading(f"A feature in {len(steps)} steps, on {whence}")
     say()
     rows = []
     for item in steps:
         e = item.decision.exposure
-        shown = ", ".join(_bundle(c.id, c.reason) for c in item.decision.bundles) or "none"
-        who = f"{item.planned.role}{' (sub-agent)' if item.planned.sub_agent else ''}"
+        bundles = ", ".join(_bundle(c.id, c.reason) for c in item.decision.bundles) or "none"
+        role = f"{item.planned.role}{' (sub-agent)' if item.planned.sub_agent else ''}"
         rows.append(
             (
-                who,
+                role,
                 item.planned.step,
                 item.decision.source,
-                shown,
+                bundles,
                 f"{e.tools} of {e.all_tools}",
                 f"{e.tokens:,}",
             )
@@ -150,9 +150,11 @@ def _show_asked(steps: list[DemoStep]) -> None:
         decision = item.decision
         say()
         say_whole("", f"{item.planned.role}, {item.planned.step}: {item.planned.goal!r}", under=2)
-        shown = ", ".join(_bundle(c.id, c.reason) for c in decision.bundles) or "none"
+        bundles = ", ".join(_bundle(c.id, c.reason) for c in decision.bundles) or "none"
         say_whole(
-            "  ", f"{decision.source}{' (degraded)' if decision.degraded else ''}: {shown}", under=4
+            "  ",
+            f"{decision.source}{' (degraded)' if decision.degraded else ''}: {bundles}",
+            under=4,
         )
         for line in (decision.justification, *selection_lines(decision.search, decision.model)):
             say_whole("  ", line, under=4)
@@ -187,9 +189,9 @@ def _command() -> str:
     started.
     """
     typed = Path(sys.argv[0])
-    found = shutil.which("bundle-router")
+    command = shutil.which("bundle-router")
     if typed.name != "bundle-router" or (
-        found is not None and Path(found).resolve() == typed.resolve()
+        command is not None and Path(command).resolve() == typed.resolve()
     ):
         return "bundle-router"
     return shlex.quote(str(typed))
@@ -200,15 +202,15 @@ def run_mcp(runs: str) -> int:
     with tempfile.TemporaryDirectory(prefix="bundle-router-demo-") as name:
         folder = Path(name).resolve()
         repository = make(folder / "slug")
-        known = find_servers(repository.root, repository.image, folder / "scratch")
-        servers = [server for server in known if isinstance(server, DemoServer)]
+        servers_found = find_servers(repository.root, repository.image, folder / "scratch")
+        servers = [server for server in servers_found if isinstance(server, DemoServer)]
         if not servers:
             raise NotInstalled(
                 "no tool server that the demo knows is installed", advice="\n  ".join(INSTALL)
             )
         rows = _pin(folder / "config", servers)
         _show_review(servers, rows)
-        _show_missing([server for server in known if isinstance(server, MissingServer)])
+        _show_missing([server for server in servers_found if isinstance(server, MissingServer)])
         run_id = f"demo-mcp-{new_run_id()}"
         decision, toolset, results = asyncio.run(
             _call_servers(folder / "config", runs, run_id, repository.root, servers)
@@ -220,9 +222,9 @@ def run_mcp(runs: str) -> int:
         where = (folder / "in-trouble", runs, f"{run_id}-trouble", repository.root, servers[0])
         survived = asyncio.run(trouble.run_faults(*where))
         _show_trouble(survived)
-    left = _show_end(runs, run_id)
+    leftovers = _show_end(runs, run_id)
     good = all(row.admitted is not None for row in rows) and all(result.ok for result in results)
-    return 0 if good and all(row.well for row in survived) and not left else 4
+    return 0 if good and all(row.well for row in survived) and not leftovers else 4
 
 
 def _pin(config: Path, servers: Sequence[DemoServer]) -> list[Review]:
@@ -310,8 +312,8 @@ def _show_run(decision: Decision, toolset: Toolset, results: list[Result]) -> No
     heading("One step: its bundles, what its agent is shown of them, and what its calls gave")
     say()
     say(f"bundles: {', '.join(decision.bundle_ids)}")
-    shown = ", ".join(tool.name for tool in toolset.active) or "none"
-    say(f"shown directly: {shown}; behind call_tool: {', '.join(toolset.meta) or 'none'}")
+    names = ", ".join(tool.name for tool in toolset.active) or "none"
+    say(f"shown directly: {names}; behind call_tool: {', '.join(toolset.meta) or 'none'}")
     say(
         f"{toolset.tokens:,} tokens in the array, of {toolset.all_tokens:,} for every tool there is"
     )
@@ -329,8 +331,8 @@ def _show_images(runs: str, run_id: str, results: list[Result]) -> None:
         if a.width
     ]
     if rows:
-        where = Path(runs, run_id, "artifacts", "sha256")
-        title = f"The images among it, one file each: {where}/<2 digits>/<sha256>"
+        folder = Path(runs, run_id, "artifacts", "sha256")
+        title = f"The images among it, one file each: {folder}/<2 digits>/<sha256>"
         _titled_table(title, ("from", "what it is", "bytes>", "sha256"), rows)
 
 
@@ -399,18 +401,18 @@ def _show_trouble(rows: list[trouble.FaultTrial]) -> None:
 
 def _trial_cells(row: trouble.FaultTrial) -> tuple[object, ...]:
     _, outcome, elapsed, preview = _line(row.result)
-    other = _outcome(row.beside), f"{row.beside.elapsed_ms:.0f}"
-    return row.what, outcome, elapsed, preview, _outcome(row.after), *other
+    comparison = _outcome(row.beside), f"{row.beside.elapsed_ms:.0f}"
+    return row.what, outcome, elapsed, preview, _outcome(row.after), *comparison
 
 
 def _show_end(runs: str, run_id: str) -> int:
     """Return the number of remaining processes."""
     from bundle_router.local_tools.processes.family import descendants
 
-    left = descendants(os.getpid())
-    say(f"Processes left behind: {len(left) or 'none'}")
+    leftovers = descendants(os.getpid())
+    say(f"Processes left behind: {len(leftovers) or 'none'}")
     elsewhere = "" if runs == "runs" else f" --runs {runs}"
     say(f"Everything above is on disk: {Path(runs, run_id)}")
     say("Try next:")
     say(f"  bundle-router runs show {run_id}{elsewhere}")
-    return len(left)
+    return len(leftovers)

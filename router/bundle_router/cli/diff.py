@@ -64,23 +64,23 @@ def run(arguments: argparse.Namespace) -> int:
         old, new = (_load_side(text, arguments, stack) for text in (arguments.old, arguments.new))
         diff = privilege_diff(old.catalog, new.catalog)
         if arguments.allow_widening is not None:
-            kept = _keep(arguments.allow_widening, diff, new)
+            allowance = _keep(arguments.allow_widening, diff, new)
         else:
-            kept = None
+            allowance = None
         places = {**old.places, **new.places}
         if arguments.json:
             print_json(
                 {
                     **diff.to_json(places),
                     "allowed": arguments.allow_widening,
-                    "kept_in": kept and str(kept),
+                    "kept_in": allowance and str(allowance),
                 }
             )
         else:
             _show(diff, places, None if arguments.all else MAX_ROWS)
-            if kept is not None:
-                say(f"allowed: {arguments.allow_widening} (kept in {kept})")
-    return 1 if diff.widens and kept is None else 0
+            if allowance is not None:
+                say(f"allowed: {arguments.allow_widening} (kept in {allowance})")
+    return 1 if diff.widens and allowance is None else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +106,11 @@ def _load_side(text: str, arguments: argparse.Namespace, stack: ExitStack) -> _L
     folder = folder or "config"
     extracted = stack.enter_context(revision_folder(revision, folder))
     catalog, places = load_with_places(extracted, local=local)
-    shown = {
-        place: where.replace(str(extracted), f"{revision}:{folder}")
-        for place, where in places.items()
+    places_shown = {
+        place: file.replace(str(extracted), f"{revision}:{folder}")
+        for place, file in places.items()
     }
-    return _Loaded(catalog, shown, Path(folder))
+    return _Loaded(catalog, places_shown, Path(folder))
 
 
 def _keep(reason: str, diff: PrivilegeDiff, new: _Loaded) -> Path | None:

@@ -180,22 +180,22 @@ def _measure_all(
     from bundle_router.review.evaluation import measure, rank_row, unknown_ids
     from bundle_router.wiring.searching import make_search_for
 
-    known = memories or NO_MEMORIES
+    memory = memories or NO_MEMORIES
     search = make_search_for(
-        catalog, [row.as_request().text for _, rows in sets for row in rows], known
+        catalog, [row.as_request().text for _, rows in sets for row in rows], memory
     )
-    done = []
+    measures = []
     for path, rows in sets:
         ranked = []
         elapsed = []
         for row in rows:
             started = time.perf_counter()
-            ranked.append(rank_row(row, catalog, search, known))
+            ranked.append(rank_row(row, catalog, search, memory))
             elapsed.append((time.perf_counter() - started) * 1e3)
-        done.append(
+        measures.append(
             (path, measure(ranked, elapsed, catalog, shares=shares), unknown_ids(rows, catalog))
         )
-    return done
+    return measures
 
 
 def _set_json(path: Path, found: Measures, unknown: tuple[str, ...]) -> dict[str, Any]:
@@ -291,29 +291,29 @@ def compare_models(
             "--model routes labelled sets, *.jsonl, and nothing else", advice="see eval --help"
         )
     names = tuple(dict.fromkeys(arguments.model))
-    left: float | None = arguments.max_cost
-    made: list[tuple[Path, ModelComparison]] = []
+    budget: float | None = arguments.max_cost
+    comparisons: list[tuple[Path, ModelComparison]] = []
     for path, rows in sets:
-        trials = ModelTrials(catalog, names, memories, arguments.runs, left)
-        with progress(f"Routing {path.name}", len(rows)) as done:
-            found = asyncio.run(trials.run(rows, done))
-        made.append((path, found))
-        if left is not None:
-            left -= sum(row.spent_usd for row in found.figures)
+        trials = ModelTrials(catalog, names, memories, arguments.runs, budget)
+        with progress(f"Routing {path.name}", len(rows)) as advance:
+            comparison = asyncio.run(trials.run(rows, advance))
+        comparisons.append((path, comparison))
+        if budget is not None:
+            budget -= sum(row.spent_usd for row in comparison.figures)
     if arguments.json:
-        print_json({"sets": [{"file": str(path), **asdict(found)} for path, found in made]})
+        print_json({"sets": [{"file": str(path), **asdict(found)} for path, found in comparisons]})
         return 0
-    for (path, found), (_, rows) in zip(made, sets, strict=True):
-        steps = found.figures[0].rows
+    for (path, comparison), (_, rows) in zip(comparisons, sets, strict=True):
+        steps = comparison.figures[0].rows
         table(
             COLUMNS,
-            map(_model_row, found.figures),
-            title=f"{path}: {steps:,} of {found.rows:,} steps, 95 % intervals",
+            map(_model_row, comparison.figures),
+            title=f"{path}: {steps:,} of {comparison.rows:,} steps, 95 % intervals",
         )
         if unknown := unknown_ids(rows, catalog):
             say(f"not in this config, so never right: {', '.join(unknown)}")
         say(
-            found.ended
+            comparison.ended
             or "tokens, cost and time of one question that was asked now; kept: answered by an"
             " earlier run"
         )

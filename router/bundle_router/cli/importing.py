@@ -36,32 +36,32 @@ def run(arguments: argparse.Namespace) -> int:
     local = local_servers(arguments)
     catalog, pins = read_catalog(config, local)
     source = Path(arguments.file)
-    made = import_clients(
+    servers = import_clients(
         _text_of(source, source.parent),
         source.name,
         servers=catalog.servers,
         bundles=catalog.bundles,
-        tools={name: sorted(known.names) for name, known in pins.items()},
+        tools={name: sorted(server_pins.names) for name, server_pins in pins.items()},
     )
     folder = Path(config or "config")
     texts = {
         folder / name: text
-        for name, text in (("servers.toml", made.servers), ("bundles.toml", made.bundles))
+        for name, text in (("servers.toml", servers.servers), ("bundles.toml", servers.bundles))
         if text
     }
     new_texts = append_texts(config, local, texts, write=arguments.write)
     if arguments.json:
         print_json(
             {
-                "servers": made.names,
-                "variables": made.variables,
-                "notes": made.notes,
+                "servers": servers.names,
+                "variables": servers.variables,
+                "notes": servers.notes,
                 "written": [str(path) for path in new_texts] if arguments.write else [],
                 "text": {path.name: texts[path] for path in new_texts},
             }
         )
         return 0
-    _show(made, texts, written=arguments.write)
+    _show(servers, texts, written=arguments.write)
     return 0
 
 
@@ -119,11 +119,13 @@ def _appended(
         for path, text in new_texts.items()
     ]
     names = {file.name for file in added}
-    kept = [f for f in read_config(config) if f.layer != "project" or f.name not in names]
-    kept += declared_files(local)
+    other_files = [f for f in read_config(config) if f.layer != "project" or f.name not in names]
+    other_files += declared_files(local)
     problems = [
         p
-        for p in check([*kept, *added], cards=local_cards(local)[1], check_binary=check_binary)
+        for p in check(
+            [*other_files, *added], cards=local_cards(local)[1], check_binary=check_binary
+        )
         if p.level == "error"
     ]
     if problems:

@@ -114,7 +114,7 @@ def run(arguments: argparse.Namespace) -> int:
             "there is no config folder to keep it in", advice="make one with `bundle-router init`"
         )
     catalog, _ = read_catalog(folder, local_servers(arguments))
-    now = load_learned(folder).fitted_to(catalog)
+    values = load_learned(folder).fitted_to(catalog)
     read = _read_runs(archive_of(arguments))
     search, missing = _search(catalog, [step.request.text for step in read.steps])
     if sys.stderr.isatty() and len(read.steps) > MANY_STEPS:
@@ -128,11 +128,11 @@ def run(arguments: argparse.Namespace) -> int:
         read.catalogs,
         catalog,
         search,
-        now,
+        values,
         calibrating=arguments.calibrate,
         after=arguments.after,
     )
-    written = _write(arguments, folder, learning, catalog)
+    paths = _write(arguments, folder, learning, catalog)
     if arguments.json:
         unread = [{"run_id": run_id, "why": why} for run_id, why in read.unread]
         print_json(
@@ -140,12 +140,12 @@ def run(arguments: argparse.Namespace) -> int:
                 **learning.to_json(),
                 "search": missing or "ready",
                 "unread": unread,
-                "written": written,
+                "written": paths,
             }
         )
     else:
         _show(learning, read, missing)
-        _show_end(learning, written, accepted=arguments.accept is not None)
+        _show_end(learning, paths, accepted=arguments.accept is not None)
     return 0
 
 
@@ -209,19 +209,19 @@ def _write(
     from bundle_router.adapters.text_files import replace_texts
     from bundle_router.review.learning.report_text import proposals_toml
 
-    written: list[Path] = []
+    paths: list[Path] = []
     places: list[Path] = []
     if arguments.accept is not None and folder is not None:
         _check_version(arguments.accept, learning.version)
         if learning.changes:
-            written += save_learned(folder, learning.proposed)
+            paths += save_learned(folder, learning.proposed)
         if learning.proposals.count:
             places.append(Path(folder, FOLDER, PROPOSALS))
     if arguments.proposals is not None:
         places.append(arguments.proposals)
     if places:
         replace_texts(dict.fromkeys(places, proposals_toml(learning.proposals, catalog)))
-    return [str(path) for path in (*written, *places)]
+    return [str(path) for path in (*paths, *places)]
 
 
 def _check_version(wanted: str, version: str) -> None:
@@ -246,8 +246,8 @@ def _show(learning: Learning, read: _Read, missing: str) -> None:
         f"left out: {labelled.over_quota} over a run's quota, {labelled.obsolete} obsolete, "
         f"{labelled.unrankable} that policy does not let search pick"
     )
-    for run_id, why in read.unread:
-        say(f"not learned from: {run_id}: {why}")
+    for run_id, reason in read.unread:
+        say(f"not learned from: {run_id}: {reason}")
     if missing:
         say(f"{missing}: no memory, no calibration and no examples")
     say()
@@ -269,8 +269,9 @@ def _show_fits(learning: Learning) -> None:
     if (tried := learning.embeddings) is not None:
         say(f"embeddings: {tried.why}")
     if learning.calibration is not None:
-        on = learning.calibration.calibration is not None
-        say(f"calibration: {'fitted' if on else 'not proposed'}: {learning.calibration.why}")
+        fit = learning.calibration
+        state = "fitted" if fit.calibration is not None else "not proposed"
+        say(f"calibration: {state}: {fit.why}")
     elif learning.memory is not None:
         say("calibration: not asked for (--calibrate)")
 
@@ -281,19 +282,19 @@ def _fit_rows(learning: Learning) -> Iterator[tuple[object, ...]]:
     if memory is not None and memory.replay.trials:
         yield _replay_row("replay, run by run: quality (nDCG@10)", memory)
     if memory is not None and memory.before.steps:
-        before = memory.before
-        after = memory.after
+        old = memory.before
+        new = memory.after
         yield (
             "newest runs: right bundle first",
-            before.steps,
-            _fixed(before.first),
-            _fixed(after.first),
+            old.steps,
+            _fixed(old.first),
+            _fixed(new.first),
         )
         yield (
             "newest runs: mean reciprocal rank",
-            before.steps,
-            _fixed(before.mrr),
-            _fixed(after.mrr),
+            old.steps,
+            _fixed(old.mrr),
+            _fixed(new.mrr),
         )
     tools = learning.tools
     if tools is not None and tools.replay.trials:
@@ -316,10 +317,10 @@ def _fit_rows(learning: Learning) -> Iterator[tuple[object, ...]]:
 def _replay_row(what: str, fitted: MemoryFit) -> tuple[object, ...]:
     replay = fitted.replay
     memory = fitted.memory
-    after = replay.after if memory is not None else replay.before
+    new = replay.after if memory is not None else replay.before
     if memory is not None and memory.recollection is not None and replay.recall is not None:
-        after = replay.recall.after
-    return what, replay.labels, _fixed(replay.before), _fixed(after)
+        new = replay.recall.after
+    return what, replay.labels, _fixed(replay.before), _fixed(new)
 
 
 def _show_proposals(learning: Learning) -> None:
@@ -356,14 +357,14 @@ def _show_end(learning: Learning, written: list[str], *, accepted: bool) -> None
     say()
     for path in written:
         say(f"written: {path}")
-    now = _name_of_learned(learning.now)
+    learned_name = _name_of_learned(learning.now)
     proposed = _name_of_learned(learning.proposed)
     if not learning.changes:
-        say(f"in force, unchanged: {now}")
+        say(f"in force, unchanged: {learned_name}")
     elif accepted:
-        say(f"in force from the next start on: {proposed} (it was: {now})")
+        say(f"in force from the next start on: {proposed} (it was: {learned_name})")
     else:
-        say(f"in force: {now}; proposed: {proposed}")
+        say(f"in force: {learned_name}; proposed: {proposed}")
         say(
             f"to accept exactly this: bundle-router learn --accept {learning.version}, with the"
             " same options"

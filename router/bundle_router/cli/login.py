@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     if not 0 < arguments.timeout <= MAX_TIMEOUT_S:
         raise RequestError(f"--timeout must be above 0 and at most {MAX_TIMEOUT_S:g} seconds")
-    done = log_in(
+    login = log_in(
         catalog,
         server,
         principal=arguments.principal,
@@ -75,9 +75,9 @@ def run(arguments: argparse.Namespace) -> int:
         port=arguments.port,
         timeout_s=arguments.timeout,
     )
-    facts = {"authorized": done.kept, "asked": done.asked, "tools": done.tools}
-    if not done.kept:
-        if done.asked:
+    facts = {"authorized": login.kept, "asked": login.asked, "tools": login.tools}
+    if not login.kept:
+        if login.asked:
             raise ToolFailure(
                 f"server {server.name!r} was authorized, but its tokens could not be kept",
                 code="unauthorized",
@@ -87,8 +87,8 @@ def run(arguments: argparse.Namespace) -> int:
             arguments, server, "it asks for no authorization; auth = 'oauth' can go", facts
         )
         return 0
-    outcome = "authorized" if done.asked else "authorized before (--forget to begin anew)"
-    _print_sentence(arguments, server, f"{outcome}; it lists {counted(done.tools, 'tool')}", facts)
+    outcome = "authorized" if login.asked else "authorized before (--forget to begin anew)"
+    _print_sentence(arguments, server, f"{outcome}; it lists {counted(login.tools, 'tool')}", facts)
     return 0
 
 

@@ -36,8 +36,8 @@ def say(text: str = "") -> None:
 
 def say_skipped(reasons: Iterable[str]) -> None:
     """Print on standard error what was passed over, a line each."""
-    for why in reasons:
-        sys.stderr.write(visible(f"bundle-router: skipped: {why}") + "\n")
+    for reason in reasons:
+        sys.stderr.write(visible(f"bundle-router: skipped: {reason}") + "\n")
 
 
 def print_result(arguments: argparse.Namespace, value: Any, text: str) -> None:
@@ -87,7 +87,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: st
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(
+    grid = Table(
         title=title or None,
         box=box.SIMPLE_HEAD,
         title_justify="left",
@@ -97,10 +97,10 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: st
     for index, width in zip(indexes, widths, strict=True):
         justify: Literal["right", "left"] = "right" if right[index] else "left"
         head = Text(heads[index], style="bold")
-        made.add_column(head, justify=justify, overflow="fold", width=width)
+        grid.add_column(head, justify=justify, overflow="fold", width=width)
     for row in cells:
-        made.add_row(*(Text(row[index], _color_of(row[index])) for index in indexes))
-    console().print(made)
+        grid.add_row(*(Text(row[index], _color_of(row[index])) for index in indexes))
+    console().print(grid)
 
 
 def _paragraphs(
@@ -123,18 +123,18 @@ def _widths(columns: Sequence[Sequence[str]], width: int) -> list[int]:
     """Return each column's share of a terminal's width: its longest word, and of the rest as much
     as it needs; empty if there is too little room.
     """
-    wanted = [max(map(len, column)) for column in columns]
+    full_widths = [max(map(len, column)) for column in columns]
     widths = [_longest_word(column) for column in columns]
     room = width - GAP * len(columns) - sum(widths)
     if room < 0:
         return []
 
-    short = [index for index in range(len(columns)) if widths[index] < wanted[index]]
+    short = [index for index in range(len(columns)) if widths[index] < full_widths[index]]
     while room > 0 and short:
         for index in short[:room]:
             widths[index] += 1
         room -= len(short[:room])
-        short = [index for index in short if widths[index] < wanted[index]]
+        short = [index for index in short if widths[index] < full_widths[index]]
     return widths
 
 

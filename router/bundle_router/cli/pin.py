@@ -60,16 +60,16 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.tool and len(servers) != 1:
         raise RequestError("--tool is for one server", advice="name the server")
     files = open_pins(config)
-    found: dict[str, Review] = {}
-    written: dict[str, str] = {}
+    reviews: dict[str, Review] = {}
+    paths: dict[str, str] = {}
     is_asking = not (arguments.yes or arguments.json)
     # One that asks has the terminal to itself, and asks when all is known.
-    shown = nullcontext(lambda _done: None) if is_asking else progress("Reviewing", len(servers))
-    with shown as reviewed:
+    advance = nullcontext(lambda _done: None) if is_asking else progress("Reviewing", len(servers))
+    with advance as reviewed:
         for row in review(
             catalog, pins, servers, development=arguments.development, together=is_asking
         ):
-            found[row.server.name] = row
+            reviews[row.server.name] = row
             if not arguments.json:
                 for line in lines_of(row, full=arguments.full):
                     say(line)
@@ -80,15 +80,15 @@ def run(arguments: argparse.Namespace) -> int:
                     approved = approve(
                         row.server, row.admitted, row.pins, arguments.tool, _approval(arguments.by)
                     )
-                    written[row.server.name] = str(files.write(approved))
+                    paths[row.server.name] = str(files.write(approved))
                 if not arguments.json:
-                    say(f"{row.server.name}: pinned in {written[row.server.name]}")
-            if row.clean or row.server.name in written:
+                    say(f"{row.server.name}: pinned in {paths[row.server.name]}")
+            if row.clean or row.server.name in paths:
                 _first_bundle(row, catalog, local, arguments)
-            reviewed(len(found))
-    rows = [found[server.name] for server in servers]
+            reviewed(len(reviews))
+    rows = [reviews[server.name] for server in servers]
     if arguments.json:
-        print_json([{**json_of(row), "written": written.get(row.server.name)} for row in rows])
+        print_json([{**json_of(row), "written": paths.get(row.server.name)} for row in rows])
     elif not rows:
         say("this config has no server to pin: all its tools are local")
     elif not (
@@ -100,15 +100,15 @@ def run(arguments: argparse.Namespace) -> int:
             "nothing was approved: there is no terminal to ask on; --yes approves what you have"
             " read"
         )
-    if written and not arguments.json:
-        now = (
+    if paths and not arguments.json:
+        state = (
             read_catalog(config, local)[0] if arguments.write else catalog
         )  # with the bundles that were added
-        if only_routed := unpickable_line(now):
+        if only_routed := unpickable_line(state):
             say(only_routed)
     if any(row.admitted is None for row in rows):
         return 4
-    return 0 if all(row.clean or row.server.name in written for row in rows) else 1
+    return 0 if all(row.clean or row.server.name in paths for row in rows) else 1
 
 
 def _first_bundle(
@@ -158,7 +158,7 @@ def _approval(name: str | None) -> Approval:
 def _ask_approval(row: Review, arguments: argparse.Namespace) -> bool:
     if arguments.yes or arguments.json or not sys.stdin.isatty():
         return bool(arguments.yes)
-    what = counted(len(arguments.tool), "tool") if arguments.tool else "all of it"
-    sys.stdout.write(f"Approve {what} of {row.server.name!r} as shown? [y/N] ")
+    subject = counted(len(arguments.tool), "tool") if arguments.tool else "all of it"
+    sys.stdout.write(f"Approve {subject} of {row.server.name!r} as shown? [y/N] ")
     sys.stdout.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -68,10 +68,10 @@ def run_program(name: str, act: Callable[[], int]) -> int:
         if error.filename is None:  # standard output
             _drop_output()
         if error.filename is None:
-            what = "what it prints can't be written"
+            sentence = "what it prints can't be written"
         else:
-            what = f"can't use {error.filename!r}"
-        print(f"{name}: {what}: {error.strerror}", file=sys.stderr)
+            sentence = f"can't use {error.filename!r}"
+        print(f"{name}: {sentence}: {error.strerror}", file=sys.stderr)
         return RouterError.exit_code
     return status
 

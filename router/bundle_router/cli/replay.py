@@ -62,10 +62,10 @@ def run(arguments: argparse.Namespace) -> int:
     total = ReplayOutcome(Behaviour(replaying.examples))
     skipped = SkippedRuns(archive, named=bool(arguments.run_ids))
     run_ids = arguments.run_ids or archive.run_ids()
-    with progress("Replaying", sum(run.records or 0 for run in archive.runs(run_ids))) as done:
+    with progress("Replaying", sum(run.records or 0 for run in archive.runs(run_ids))) as advance:
         for run_id in run_ids:
             with skipped.reading(run_id):
-                total.merge(replaying.replay_run(run_id, done))
+                total.merge(replaying.replay_run(run_id, advance))
     if arguments.json:
         print_json(total.to_json(places))
     else:
@@ -108,12 +108,14 @@ def _show(total: ReplayOutcome, places: Places) -> None:
 def _show_group(group: CauseGroup, places: Places) -> None:
     heading(f"because {edited_words(group.cause, places)}: {counted(group.decisions, 'decision')}")
     for kind, words, noun in _WORDS:
-        named = group.counts_by_name(kind)
-        if not named:
+        counts = group.counts_by_name(kind)
+        if not counts:
             continue
-        shown = ", ".join(f"{name} ({count:,})" for name, count in named[:MAX_NAMES])
-        rest_text = f", and {len(named) - MAX_NAMES} more {noun}" if len(named) > MAX_NAMES else ""
-        text = f"{words} {shown}{rest_text}" if noun else f"{named[0][1]:,} {words}"
+        names = ", ".join(f"{name} ({count:,})" for name, count in counts[:MAX_NAMES])
+        rest_text = (
+            f", and {len(counts) - MAX_NAMES} more {noun}" if len(counts) > MAX_NAMES else ""
+        )
+        text = f"{words} {names}{rest_text}" if noun else f"{counts[0][1]:,} {words}"
         say_whole("  ", text, under=4)
     if group.examples:
         named_ones = ", ".join(f"{one.run_id}/{one.seq} ({one.address})" for one in group.examples)

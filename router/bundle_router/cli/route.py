@@ -79,10 +79,10 @@ def run(arguments: argparse.Namespace) -> int:
                 f" {decision.run_id} asks it"
             )
         if arguments.store:
-            where = "the database"
+            place = "the database"
         else:
-            where = f"{arguments.runs}/{decision.run_id}/routing.jsonl"
-        say(f"recorded in {where} as record {decision.seq}")
+            place = f"{arguments.runs}/{decision.run_id}/routing.jsonl"
+        say(f"recorded in {place} as record {decision.seq}")
     return 0
 
 
@@ -109,8 +109,10 @@ def wants_warm_up(router: Router, step: Step) -> bool:
     settings = router.catalog.settings
     if not settings.model.names and settings.search.embeddings is None:
         return False
-    found = router.explain(step, "bundle:")
-    return found.asks and (settings.search.embeddings is not None or found.source != "search")
+    explanation = router.explain(step, "bundle:")
+    return explanation.asks and (
+        settings.search.embeddings is not None or explanation.source != "search"
+    )
 
 
 def _labels(options: list[str]) -> dict[str, str]:

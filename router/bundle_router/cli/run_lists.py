@@ -58,13 +58,13 @@ def add_facets(parser: argparse.ArgumentParser, *, sorting: bool = False) -> Non
             metavar="NAME",
             help=_HELP.get(facet, "of a step"),
         )
-    for mark, what in (
+    for mark, description in (
         ("denied", "a denied call"),
         ("failed", "a failed call"),
         ("degraded", "a degraded decision"),
         ("media", "a picture, sound or the like"),
     ):
-        of.add_argument(f"--{mark}", action="store_true", help=f"runs with {what}")
+        of.add_argument(f"--{mark}", action="store_true", help=f"runs with {description}")
     of.add_argument(
         "--mark", action="append", default=[], choices=MARKS, metavar="MARK", help=", ".join(MARKS)
     )
@@ -113,17 +113,17 @@ def _time(text: str | None, *, whole_day: bool = False) -> str:
         return ""
     try:
         if (ago := AGE.fullmatch(text)) is not None:
-            found = datetime.now(UTC) - timedelta(seconds=float(ago[1]) * AGE_S[ago[2]])
+            time = datetime.now(UTC) - timedelta(seconds=float(ago[1]) * AGE_S[ago[2]])
         else:
-            found = datetime.fromisoformat(
+            time = datetime.fromisoformat(
                 text + "T23:59:59.999999" * (whole_day and len(text) <= len("2026-01-31"))
             )
-        found = found.astimezone(UTC) if found.tzinfo is not None else found.replace(tzinfo=UTC)
+        time = time.astimezone(UTC) if time.tzinfo is not None else time.replace(tzinfo=UTC)
     except (ValueError, OverflowError):
         raise RequestError(
             f"{text!r} is neither a time nor an age", advice="write e.g. 2026-11-20 or 7d"
         ) from None
-    return found.isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return time.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def has_index(arguments: argparse.Namespace) -> bool:
@@ -141,8 +141,8 @@ def index_of(arguments: argparse.Namespace) -> Iterator[RunIndex]:
 
     archive = archive_of(arguments)
     url = index_url(archive)
-    with closing(RunIndex(archive, url, report=lambda at, of: done(100 * at // of))) as index:
-        with progress("reading runs", 100) as done:
+    with closing(RunIndex(archive, url, report=lambda at, of: advance(100 * at // of))) as index:
+        with progress("reading runs", 100) as advance:
             index.refresh(now=True)
             if index.stale:
                 sys.stderr.write(visible(f"bundle-router: read as it was: {index.stale}") + "\n")
@@ -231,36 +231,36 @@ def _cells(run: RunRow) -> Sequence[object]:
 
 def marks_of(run: RunRow) -> str:
     """Return a run's notable marks, in words."""
-    counted = (
+    marks = (
         ("denied", run.denied),
         ("failed", run.failed),
         ("degraded", run.degraded),
         ("media", run.media),
     )
-    words = [f"{count} {word}" for word, count in counted if count]
+    words = [f"{count} {word}" for word, count in marks if count]
     return ", ".join([*words, *([run.problem] if run.problem else [])])
 
 
 def show_stats(arguments: argparse.Namespace) -> int:
     """Print the totals of the runs that match the options."""
     with index_of(arguments) as index:
-        found = index.stats(query_of(arguments))
+        stats = index.stats(query_of(arguments))
     if arguments.json:
-        print_json(found.to_json())
+        print_json(stats.to_json())
         return 0
     heading(
-        f"{counted(found.runs, 'run')}, {counted(found.decisions, 'decision')},"
-        f" {counted(found.calls, 'call')}"
+        f"{counted(stats.runs, 'run')}, {counted(stats.decisions, 'decision')},"
+        f" {counted(stats.calls, 'call')}"
     )
-    if found.all_tokens:
-        share = f", {found.tokens / found.all_tokens:.1%} of what all tools would have been"
+    if stats.all_tokens:
+        share = f", {stats.tokens / stats.all_tokens:.1%} of what all tools would have been"
     else:
         share = ""
     say(
-        f"{found.tokens:,} tokens of definitions shown{share}; ${found.cost_usd:.4f} for the"
+        f"{stats.tokens:,} tokens of definitions shown{share}; ${stats.cost_usd:.4f} for the"
         " router's model"
     )
-    for name, rows in found.tables.items():
+    for name, rows in stats.tables.items():
         if rows and name != "role × bundle":
             say()
             table(

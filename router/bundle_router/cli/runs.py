@@ -230,14 +230,14 @@ def _heads(arguments: argparse.Namespace) -> FolderHeads | None:
     from bundle_router.adapters.config_files import read_config
     from bundle_router.core.config.resolve import resolve
 
-    found = resolve(
+    heads = resolve(
         read_config(config_folder(arguments)), {}
     )  # its bundles may be of tools that only an engine knows
     if wrong := [
-        problem for problem in found.report.problems() if problem.path.startswith("records")
+        problem for problem in heads.report.problems() if problem.path.startswith("records")
     ]:
         raise ConfigError(wrong)
-    settings = found.catalog.settings.records
+    settings = heads.catalog.settings.records
     return kept_heads(replace(settings, heads=arguments.heads or settings.heads), arguments.runs)
 
 
@@ -247,8 +247,8 @@ def _show_report(report: VerifyReport) -> None:
         f" ({report.state})"
     )
     if report.broken is not None:
-        at = f" at {report.broken.file}:{report.broken.line}" if report.broken.line else ""
-        say(f"  record {report.broken.seq} {report.broken.kind}{at}: {report.broken.detail}")
+        place = f" at {report.broken.file}:{report.broken.line}" if report.broken.line else ""
+        say(f"  record {report.broken.seq} {report.broken.kind}{place}: {report.broken.detail}")
     for text in (*report.problems, *report.notes):
         say(f"  {text}")
 
@@ -261,26 +261,26 @@ def _secrets(archive: RunArchive, arguments: argparse.Namespace) -> int:
 
     redactor = SecretRedactor()
     run_ids = arguments.run_id or archive.run_ids()
-    found: list[tuple[str, str, int, list[str]]] = []
+    rows: list[tuple[str, str, int, list[str]]] = []
     skipped = SkippedRuns(archive, named=bool(arguments.run_id))
     for run_id in run_ids:
         with skipped.reading(run_id):
-            found += (
+            rows += (
                 (run_id, name, number, rules)
                 for name, lines in archive.texts(run_id)
                 for number, line in enumerate(lines, 1)
                 if (rules := redactor.rules_in(line))
             )
     if arguments.json:
-        print_json([dict(zip(("run", "file", "line", "rules"), row, strict=True)) for row in found])
+        print_json([dict(zip(("run", "file", "line", "rules"), row, strict=True)) for row in rows])
     else:
-        for run_id, name, number, rules in found:
+        for run_id, name, number, rules in rows:
             say(f"{run_id}/{name}:{number}: {', '.join(rules)}")
         say(
-            f"{counted(len(found), 'line')} of {counted(len(run_ids), 'run')} with what would be"
+            f"{counted(len(rows), 'line')} of {counted(len(run_ids), 'run')} with what would be"
             " redacted today"
         )
-    return 1 if found else skipped.status
+    return 1 if rows else skipped.status
 
 
 def _receipt(arguments: argparse.Namespace) -> int:
@@ -329,11 +329,11 @@ def _export(arguments: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{folder}/export.sqlite"
         built = index_runs(archive, arguments.run_id or archive.run_ids(), url)
-        written = export(dump(url), arguments.to, arguments.format)
+        paths = export(dump(url), arguments.to, arguments.format)
     if arguments.json:
-        print_json([{"file": str(path), "rows": rows} for path, rows in written])
+        print_json([{"file": str(path), "rows": rows} for path, rows in paths])
     else:
-        for path, rows in written:
+        for path, rows in paths:
             say(f"{counted(rows, 'row')} in {path}")
     return _passed_over(built)
 
@@ -414,32 +414,32 @@ def _prune(arguments: argparse.Namespace) -> int:
         raise RequestError(
             "prune needs an age or a size", advice="give --older-than 30d or --max-size 2GB"
         )
-    now = datetime.now(UTC).isoformat()
+    time = datetime.now(UTC).isoformat()
     archive = archive_of(arguments)
     archive.heads = _heads(arguments) or archive.heads
-    done = prune(archive, now=now, older_than_s=older, max_bytes=size, dry_run=arguments.dry_run)
-    if done.deleted and not arguments.dry_run and has_index(arguments):
+    pruned = prune(archive, now=time, older_than_s=older, max_bytes=size, dry_run=arguments.dry_run)
+    if pruned.deleted and not arguments.dry_run and has_index(arguments):
         with index_of(arguments):
             pass  # the refresh deletes rows of deleted runs
     if arguments.json:
-        print_json(asdict(done))
+        print_json(asdict(pruned))
         return 0
     would = "would delete" if arguments.dry_run else "deleted"
-    say(f"{would} {counted(len(done.deleted), 'run')}, {done.freed_bytes:,} bytes")
-    for run_id, why in done.kept:
-        say(f"kept {run_id}: {why}")
+    say(f"{would} {counted(len(pruned.deleted), 'run')}, {pruned.freed_bytes:,} bytes")
+    for run_id, reason in pruned.kept:
+        say(f"kept {run_id}: {reason}")
     return 0
 
 
 def _seconds(text: str) -> float:
-    if (found := AGE.fullmatch(text)) is None:
+    if (match := AGE.fullmatch(text)) is None:
         raise RequestError(f"{text!r} is not an age", advice="write e.g. 90m, 12h, 30d or 4w")
-    return float(found[1]) * AGE_S[found[2]]
+    return float(match[1]) * AGE_S[match[2]]
 
 
 def _bytes(text: str) -> int:
-    if (found := _SIZE.fullmatch(text)) is None:
+    if (match := _SIZE.fullmatch(text)) is None:
         raise RequestError(f"{text!r} is not a size", advice="write e.g. 50KB, 500MB or 1.5GiB")
     return int(
-        float(found[1]) * (1024 if found[3] else 1000) ** ("kmgt".find(found[2].lower() or " ") + 1)
+        float(match[1]) * (1024 if match[3] else 1000) ** ("kmgt".find(match[2].lower() or " ") + 1)
     )

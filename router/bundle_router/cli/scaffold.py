@@ -21,11 +21,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from bundle_router.adapters.config_files import scaffold
 
-    done = scaffold(arguments.folder)
+    files = scaffold(arguments.folder)
     if arguments.json:
-        print_json([asdict(item) for item in done])
+        print_json([asdict(item) for item in files])
         return 0
-    for item in done:
+    for item in files:
         say(f"{item.state:>7}  {item.path}{f'  ({item.note})' if item.note else ''}")
     say("edit bundles.toml, routes.toml and policy.toml in config, then run `bundle-router check`")
     return 0

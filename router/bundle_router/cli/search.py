@@ -39,37 +39,37 @@ def run(arguments: argparse.Namespace) -> int:
     from bundle_router.wiring.catalogs import load_remembering
     from bundle_router.wiring.searching import make_search_for
 
-    placed = _is_placed(arguments)
-    if not placed and not arguments.query.strip():
+    is_placed = _is_placed(arguments)
+    if not is_placed and not arguments.query.strip():
         raise RequestError("the query is empty", advice="say in words what is wanted")
-    step = _step(arguments, placed)
+    step = _step(arguments, is_placed)
     catalog, memories = load_remembering(config_folder(arguments), local=local_servers(arguments))
     request = request_of(step, ())
-    known = memories or NO_MEMORIES
-    search = make_search_for(catalog, [request.text], known)
-    if not placed:
+    memory = memories or NO_MEMORIES
+    search = make_search_for(catalog, [request.text], memory)
+    if not is_placed:
         request = Request(request.text)
-    permitted = _permitted_bundles(catalog, step) if placed else frozenset(search.corpus.members)
+    permitted = _permitted_bundles(catalog, step) if is_placed else frozenset(search.corpus.members)
     limit = max(arguments.limit, 0)
     if arguments.tools:
-        found = _tools(catalog, search, known, request, permitted, limit)
+        ranking = _tools(catalog, search, memory, request, permitted, limit)
     else:
-        found = _bundles(catalog, search, known.bundles, request, permitted, step, limit)
+        ranking = _bundles(catalog, search, memory.bundles, request, permitted, step, limit)
     if arguments.json:
-        print_json(found)
+        print_json(ranking)
     else:
-        _show(found)
+        _show(ranking)
     return 0
 
 
 def _is_placed(arguments: argparse.Namespace) -> bool:
     """Return whether a step is named, and not only a query."""
-    named = [name for name in ADDRESS if getattr(arguments, name) is not None]
-    if named and len(named) < len(ADDRESS):
+    options = [name for name in ADDRESS if getattr(arguments, name) is not None]
+    if options and len(options) < len(ADDRESS):
         raise RequestError(
             "--workflow, --role and --step come together", advice="give all three, or none"
         )
-    return bool(named)
+    return bool(options)
 
 
 def _step(arguments: argparse.Namespace, placed: bool) -> Step:
@@ -110,12 +110,12 @@ def _bundles(
         {"id": row.id, "score": round(row.score, 6), "about": catalog.bundles[row.id].description}
         for row in ranking.scored[:limit]
     ]
-    judged = judge(catalog, step, ranking)
+    judgement = judge(catalog, step, ranking)
     return {
         "kind": "bundles",
         "ranked": rows,
-        "search": search_json(judged.use),
-        "then": _what_then(catalog, judged),
+        "search": search_json(judgement.use),
+        "then": _what_then(catalog, judgement),
         "memory": memory.revision if memory else None,
     }
 
@@ -126,10 +126,10 @@ def _what_then(catalog: Catalog, judged: Judgement) -> str:
         return f"a step that no route covers is shown {', '.join(judged.ids)}"
     order = catalog.settings.fallback.order
     models = catalog.settings.model.names
-    asked = f"puts the question to {models[0]}" if models and "model" in order else ""
-    offered = f"is offered {', '.join(judged.shortlist)} behind search" if judged.shortlist else ""
+    question = f"puts the question to {models[0]}" if models and "model" in order else ""
+    offer = f"is offered {', '.join(judged.shortlist)} behind search" if judged.shortlist else ""
     gets = (
-        " and ".join(filter(None, (asked, offered if "shortlist" in order else "")))
+        " and ".join(filter(None, (question, offer if "shortlist" in order else "")))
         or "gets [fallback] default"
     )
     by_model = "" if models else " or a model ([model] names)"

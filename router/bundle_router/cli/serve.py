@@ -124,12 +124,12 @@ Clients = Mapping[str, Mapping[str, str]]
 
 def _clients(name: str) -> Clients:
     """Return the connection texts of one client, or of all. Raises RequestError."""
-    known = tomllib.loads(Path(__file__).with_name("clients.toml").read_text(encoding="utf-8"))
-    if name != "all" and name not in known:
+    clients = tomllib.loads(Path(__file__).with_name("clients.toml").read_text(encoding="utf-8"))
+    if name != "all" and name not in clients:
         raise RequestError(
-            f"--paste {name!r} is not a known client", advice=f"use all, {', '.join(known)}"
+            f"--paste {name!r} is not a known client", advice=f"use all, {', '.join(clients)}"
         )
-    return known if name == "all" else {name: known[name]}
+    return clients if name == "all" else {name: clients[name]}
 
 
 def _print_pasted(clients: Clients, endpoint: Endpoint, run_id: str) -> None:
@@ -148,11 +148,11 @@ def _print_pasted(clients: Clients, endpoint: Endpoint, run_id: str) -> None:
 
 def _first_step(arguments: argparse.Namespace) -> Step | None:
     """Return the step to route before serving; None if the options describe none."""
-    named = [name for name in ADDRESS if getattr(arguments, name)]
-    if not named:
+    options = [name for name in ADDRESS if getattr(arguments, name)]
+    if not options:
         return None
-    if len(named) < len(ADDRESS):
-        missing = ", ".join(f"--{name}" for name in ADDRESS if name not in named)
+    if len(options) < len(ADDRESS):
+        missing = ", ".join(f"--{name}" for name in ADDRESS if name not in options)
         raise RequestError(
             f"a step needs {missing}, too",
             advice="or leave all of them out to go on with runs on disk",
@@ -180,7 +180,7 @@ async def _serve(
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with open_router(arguments) as router:
         run_id = await _begin_run(router, step, arguments.run)
-        before = await router.endpoint.standing(step.run_id, asks=False) if step else ()
+        standing = await router.endpoint.standing(step.run_id, asks=False) if step else ()
         with _pages(arguments, router) as pages:
             async with begin(router, key=key, address=address, tokens=tokens, **pages) as endpoint:
                 asyncio.get_running_loop().run_in_executor(
@@ -191,7 +191,7 @@ async def _serve(
                 if step is not None:
                     warn_of_lost(router, step.run_id, follows=arguments.follow)
                 if arguments.follow and step:
-                    following = asyncio.create_task(_follow(router, step, before))
+                    following = asyncio.create_task(_follow(router, step, standing))
                 else:
                     following = None
                 await stop.wait()
@@ -225,8 +225,8 @@ def _pages(arguments: argparse.Namespace, router: Router) -> Iterator[dict[str, 
         others=dict(map(_named_folder, arguments.compare)),
         away=router.endpoint.unusable_servers,
     )
-    with service_pages(sources) as made:
-        yield {"pages": made}
+    with service_pages(sources) as pages:
+        yield {"pages": pages}
 
 
 def _named_folder(text: str) -> tuple[str, Path]:
@@ -254,7 +254,7 @@ async def _begin_run(router: Router, step: Step | None, run_id: str | None) -> s
     return run_id
 
 
-async def _follow(router: Router, step: Step, before: tuple[object, ...]) -> None:
+async def _follow(router: Router, step: Step, standing: tuple[object, ...]) -> None:
     """Route the step again when the facts about its servers change; less often, the more often they
     do.
     """
@@ -262,17 +262,17 @@ async def _follow(router: Router, step: Step, before: tuple[object, ...]) -> Non
     while True:
         await asyncio.sleep(pause_s)
         try:
-            if await router.endpoint.standing(step.run_id) == before:
+            if await router.endpoint.standing(step.run_id) == standing:
                 pause_s = max(pause_s / 2, _SHORTEST_S)
                 continue
             pause_s = min(pause_s * 2, _LONGEST_S)
             await router.route(step)
-            before = await router.endpoint.standing(step.run_id)
-            shown = (await router.tools(step.run_id)).active
+            standing = await router.endpoint.standing(step.run_id)
+            tools = (await router.tools(step.run_id)).active
         except RouterError as trouble:
             router.endpoint.report("warning", "follow.failed", run_id=step.run_id, error=trouble)
         else:
-            print(f"routed again: {counted(len(shown), 'tool')}", file=sys.stderr, flush=True)
+            print(f"routed again: {counted(len(tools), 'tool')}", file=sys.stderr, flush=True)
             warn_of_lost(router, step.run_id, follows=True)
 
 
@@ -294,8 +294,8 @@ def _announce(arguments: argparse.Namespace, endpoint: Endpoint, run_id: str | N
         )
     else:
         if arguments.mcp_only:
-            others = ""
+            addresses = ""
         else:
-            others = f"{endpoint.base}/ for people, {endpoint.base}/v1, {endpoint.url()} and "
-        say(f"serving {others}{url} until interrupted\n{notices}")
+            addresses = f"{endpoint.base}/ for people, {endpoint.base}/v1, {endpoint.url()} and "
+        say(f"serving {addresses}{url} until interrupted\n{notices}")
     sys.stdout.flush()

@@ -178,8 +178,8 @@ def step_from(arguments: argparse.Namespace, run_id: str, **fields: Any) -> Step
     policy = None
     if arguments.allow is not None or arguments.deny or arguments.trust is not None:
         policy = StepPolicy(allow=arguments.allow, deny=arguments.deny, trust=arguments.trust)
-    named = (*ADDRESS, "goal", "max_bundles", "max_tools", "max_tokens")
-    values = {name: getattr(arguments, name) for name in named}
+    options = (*ADDRESS, "goal", "max_bundles", "max_tools", "max_tokens")
+    values = {name: getattr(arguments, name) for name in options}
     return Step(run_id=run_id, constraints=arguments.constraint, policy=policy, **values, **fields)
 
 

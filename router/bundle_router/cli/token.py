@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     token = AccessTokens(arguments.tokens).add(
         arguments.name, scopes, arguments.principal, arguments.role, expires
     )
-    made = {"name": arguments.name, "token": token, "scopes": scopes, "file": arguments.tokens}
-    print_result(arguments, made, token)
+    row = {"name": arguments.name, "token": token, "scopes": scopes, "file": arguments.tokens}
+    print_result(arguments, row, token)
     print(f"the token is shown only now; {arguments.tokens} keeps its SHA-256", file=sys.stderr)
     return 0

@@ -66,5 +66,7 @@ def warn_of_lost(router: Router, run_id: str, *, follows: bool = False) -> None:
         advice = "it is asked again"
     else:
         advice = "see `bundle-router check --live`, and route again when it is up"
-    for name, why in sorted(router.endpoint.lost_servers(run_id).items()):
-        print(visible(f"no tools of server {name!r}: {why}; {advice}"), file=sys.stderr, flush=True)
+    for name, reason in sorted(router.endpoint.lost_servers(run_id).items()):
+        print(
+            visible(f"no tools of server {name!r}: {reason}; {advice}"), file=sys.stderr, flush=True
+        )

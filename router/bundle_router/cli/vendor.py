@@ -53,9 +53,9 @@ def run(arguments: argparse.Namespace) -> int:
     for name in names:
         cards = [card for card in catalog.cards.values() if card.server == name]
         if name not in pins or not cards:
-            what = "is reached in another way than was reviewed" if name in pins else "has no pins"
+            state = "is reached in another way than was reviewed" if name in pins else "has no pins"
             raise RequestError(
-                f"server {name!r} {what}", advice=f"review it first: bundle-router pin {name}"
+                f"server {name!r} {state}", advice=f"review it first: bundle-router pin {name}"
             )
         path = folder / f"{module_name(name)}.py"
         if path in texts:

@@ -133,10 +133,10 @@ def presented_bundles(
     catalog: Catalog, shown: Iterable[Chosen], tools_of: Callable[[str], Iterable[str]]
 ) -> list[ShownBundle]:
     """Return the shown bundles that the catalog knows, as the decision presents them."""
-    known = ((catalog.bundle(chosen.id), chosen) for chosen in shown)
+    pairs = ((catalog.bundle(choice.id), choice) for choice in shown)
     return [
         ShownBundle(as_presented(one, by.mode), tuple(tools_of(by.id)))
-        for one, by in known
+        for one, by in pairs
         if one is not None
     ]
 
@@ -157,13 +157,15 @@ def place(
     missing there come last, by name.
     """
     places, homes = _wanted_places(catalog, held)
-    chosen = _choose_direct(catalog, held, places, homes, ranked)
-    activated_places = _asked_places(catalog, activation, began or activation, places, set(chosen))
+    direct_tools = _choose_direct(catalog, held, places, homes, ranked)
+    activated_places = _asked_places(
+        catalog, activation, began or activation, places, set(direct_tools)
+    )
     order = _places(activation, held)
     direct: list[tuple[tuple[int, str], PlacedTool]] = []
     activated: set[str] = set()
     for card in (room or Room()).fitting(
-        catalog.cards[tool] for tool in (*chosen, *activated_places)
+        catalog.cards[tool] for tool in (*direct_tools, *activated_places)
     ):
         tool = card.name
         home = homes[card.name]
@@ -172,17 +174,17 @@ def place(
         )
         if tool in activated_places:
             activated.add(tool)
-    shown = {placed.name for _, placed in direct}
+    direct_names = {placed.name for _, placed in direct}
     order_of = sorted(direct, key=lambda row: row[0])
-    placed_tools: dict[Place, list[PlacedTool]] = {where: [] for where in MODES}
-    for tool, where in places.items():
-        if tool not in shown:  # a tool without room in the array is deferred
-            placed_tools["deferred" if MODES[where].in_array else where].append(
+    placed_tools: dict[Place, list[PlacedTool]] = {kind: [] for kind in MODES}
+    for tool, kind in places.items():
+        if tool not in direct_names:  # a tool without room in the array is deferred
+            placed_tools["deferred" if MODES[kind].in_array else kind].append(
                 _place_tool(catalog, tool, homes[tool])
             )
     placed_tools["direct"] = [placed for _, placed in order_of]
     return Placement(
-        {where: tuple(rows) for where, rows in placed_tools.items()},
+        {kind: tuple(rows) for kind, rows in placed_tools.items()},
         activated=frozenset(activated),
         reading_from=_reading_from(catalog, activation, [at for (at, _), _ in order_of]),
     )
@@ -194,11 +196,11 @@ def _reading_from(catalog: Catalog, activation: Activation, places: Sequence[int
     """
     if not catalog.settings.activation.sticky:
         return len(places) or None
-    at = min(
+    position = min(
         (tool.place for e in activation.entries for tool in e.tools if tool.name == READER),
         default=None,
     )
-    return None if at is None else bisect_left(places, at)
+    return None if position is None else bisect_left(places, position)
 
 
 def _place_tool(catalog: Catalog, tool: str, bundle: str) -> PlacedTool:
@@ -214,12 +216,12 @@ def _wanted_places(
     """
     places: dict[str, Place] = {}
     homes: dict[str, str] = {}
-    for one in held:
-        for tool in one.tools:
-            where = mode_of(catalog, one.bundle, tool)
-            if tool not in places or _OPENNESS[where] < _OPENNESS[places[tool]]:
-                places[tool] = where
-                homes[tool] = one.bundle.id
+    for shown in held:
+        for tool in shown.tools:
+            mode = mode_of(catalog, shown.bundle, tool)
+            if tool not in places or _OPENNESS[mode] < _OPENNESS[places[tool]]:
+                places[tool] = mode
+                homes[tool] = shown.bundle.id
     return places, homes
 
 
@@ -251,14 +253,14 @@ def _choose_direct(
     direct: list[str] = []
     for shown in held:
         bundle = shown.bundle
-        own = [tool for tool in shown.tools if homes[tool] == bundle.id]
-        candidates = [tool for tool in own if MODES[places[tool]].in_array]
+        own_tools = [tool for tool in shown.tools if homes[tool] == bundle.id]
+        candidates = [tool for tool in own_tools if MODES[places[tool]].in_array]
         if not _is_over_budget(catalog, shown):
             direct += candidates
             continue
 
-        named = [tool for tool in candidates if is_named_by_skill(catalog, bundle, tool)]
-        first = {*bundle.companions, *named}
+        skill_tools = [tool for tool in candidates if is_named_by_skill(catalog, bundle, tool)]
+        first = {*bundle.companions, *skill_tools}
         candidates.sort(key=lambda tool: (tool not in first, ranks.get(tool, _LAST), tool))
         room = Room(tokens=bundle.max_tokens or 0)
         cards = room.fitting(catalog.cards[tool] for tool in candidates)
@@ -278,11 +280,11 @@ def _asked_places(
     Those asked for before the step come first, the latest first: if tokens run short, the older
     ones are deferred.
     """
-    before = {
+    places_before = {
         tool.name: (0, -tool.used, -tool.place) for entry in began.entries for tool in entry.tools
     }
     rows = [
-        (before.get(tool.name, (1, tool.place, 0)), tool.name, tool.place)
+        (places_before.get(tool.name, (1, tool.place, 0)), tool.name, tool.place)
         for entry in activation.entries
         for tool in entry.tools
         if (place := places.get(tool.name)) is not None
@@ -297,5 +299,7 @@ def _places(activation: Activation, held: Sequence[ShownBundle]) -> dict[str, in
     """Return the position of each bundle's block: in the order the run met them, non-sticky ones
     last.
     """
-    known = {entry.id: entry.place for entry in activation.entries}
-    return {one.bundle.id: known.get(one.bundle.id, _LAST + at) for at, one in enumerate(held)}
+    entry_places = {entry.id: entry.place for entry in activation.entries}
+    return {
+        one.bundle.id: entry_places.get(one.bundle.id, _LAST + at) for at, one in enumerate(held)
+    }

@@ -52,7 +52,7 @@ def parse_skill(path: str, text: str) -> Skill:
 
 
 def _keys(head: str) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    keys: dict[str, list[str]] = {}
     current: list[str] = []
     for line in head.splitlines():
         line = line[:MAX_LINE]
@@ -61,10 +61,10 @@ def _keys(head: str) -> dict[str, list[str]]:
         if key is not None and not line[:1].isspace():
             value = key["value"].strip()
             is_list = key["key"] == "tools"
-            current = found.setdefault(key["key"], _list_items(value) if is_list else [value])
+            current = keys.setdefault(key["key"], _list_items(value) if is_list else [value])
         elif item is not None:
             current.append(_unquote_value(item["value"]))
-    return found
+    return keys
 
 
 def _list_items(value: str) -> list[str]:

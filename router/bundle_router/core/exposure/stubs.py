@@ -40,17 +40,17 @@ def functions(exposed: Mapping[str, str]) -> dict[str, str]:
 
     Of two tools with one function name, the second gets a number.
     """
-    made: dict[str, str] = {}
+    names: dict[str, str] = {}
     numbers: dict[str, int] = {}
     for tool, short in sorted(exposed.items()):
         name = plain = _UNSAFE.sub("_", short)
         if not name.isidentifier() or keyword.iskeyword(name):
             name = plain = f"tool_{name}"
-        while name in made:
+        while name in names:
             numbers[plain] = numbers.get(plain, 1) + 1
             name = f"{plain}_{numbers[plain]}"
-        made[name] = tool
-    return made
+        names[name] = tool
+    return names
 
 
 def stubs(named: Mapping[str, str], cards: Mapping[str, Card]) -> str:
@@ -126,20 +126,20 @@ def called_and_undefined(program: str, named: Iterable[str]) -> Sequence[str]:
         tree = ast.parse(program)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ()
-    known = {*named, *dir(builtins)}
+    names = {*named, *dir(builtins)}
     called: dict[str, None] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             called[node.func.id] = None
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            known.add(node.id)
+            names.add(node.id)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            known.add(node.name)
+            names.add(node.name)
         elif isinstance(node, ast.arg):
-            known.add(node.arg)
+            names.add(node.arg)
         elif isinstance(node, ast.alias):
-            known.add((node.asname or node.name).partition(".")[0])
-    return [name for name in called if name not in known][:MAX_MISSED]
+            names.add((node.asname or node.name).partition(".")[0])
+    return [name for name in called if name not in names][:MAX_MISSED]
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,12 +77,12 @@ class Handle:
 
 def handles_in(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> tuple[Handle, ...]:
     """Return the handles that represent bytes or files, at most `MAX_HANDLES`."""
-    found: list[Handle] = []
+    handles: list[Handle] = []
     for handle in _walk(arguments, schema, schema, ()):
-        found.append(handle)
-        if len(found) == MAX_HANDLES:
+        handles.append(handle)
+        if len(handles) == MAX_HANDLES:
             break
-    return tuple(found)
+    return tuple(handles)
 
 
 def fill_arguments(
@@ -142,8 +142,8 @@ def _join_alternatives(parts: Iterable[Any]) -> dict[str, Any]:
 
 def _property(shape: Mapping[str, Any], key: str) -> Any:
     properties = shape.get("properties")
-    known = properties.get(key) if isinstance(properties, Mapping) else None
-    return known if known is not None else shape.get("additionalProperties")
+    subschema = properties.get(key) if isinstance(properties, Mapping) else None
+    return subschema if subschema is not None else shape.get("additionalProperties")
 
 
 def _shapes(schema: Any, root: Mapping[str, Any], depth: int) -> Iterator[Mapping[str, Any]]:

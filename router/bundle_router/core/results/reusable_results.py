@@ -125,8 +125,8 @@ def may_keep(shaped: ShapedResult, call_id: str, until_ns: int) -> CachedResult 
     """Return the entry of a successful call; None for a result that is too large or looks like a
     failure.
     """
-    kept = CachedResult(shaped, call_id, until_ns)
-    return kept if not shaped.flags and kept.bytes <= MAX_ENTRY_BYTES else None
+    result = CachedResult(shaped, call_id, until_ns)
+    return result if not shaped.flags and result.bytes <= MAX_ENTRY_BYTES else None
 
 
 class ResultCache:

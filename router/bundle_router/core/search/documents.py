@@ -140,18 +140,18 @@ class Corpus:
 
 def outline(bundles: Iterable[BundleText], tools: Iterable[ToolText]) -> Corpus:
     """Return the corpus without its documents."""
-    named = tuple(bundles)
+    bundle_texts = tuple(bundles)
     by_id = {tool.id: tool for tool in tools}
     read = {id_ for id_, tool in by_id.items() if tool.standing != "unread"}
     return Corpus(
         (),
         MappingProxyType(
-            {bundle.id: tuple(sorted(read.intersection(bundle.tools))) for bundle in named}
+            {bundle.id: tuple(sorted(read.intersection(bundle.tools))) for bundle in bundle_texts}
         ),
         MappingProxyType({tool.id: tool.server for tool in by_id.values()}),
         frozenset(tool.id for tool in by_id.values() if tool.standing == "pinned"),
         frozenset(by_id.keys() - read),
-        frozenset(bundle.id for bundle in named if _is_silent(bundle, by_id)),
+        frozenset(bundle.id for bundle in bundle_texts if _is_silent(bundle, by_id)),
     )
 
 
@@ -159,13 +159,13 @@ def _is_silent(bundle: BundleText, by_id: Mapping[str, ToolText]) -> bool:
     of_tools = (
         text for tool in trusted_tools(bundle, by_id) for text in (tool.name, tool.description)
     )
-    known = {*words(bundle.id), *STOP_WORDS, *GENERIC}
-    left = MIN_WORDS
+    vocabulary = {*words(bundle.id), *STOP_WORDS, *GENERIC}
+    needed = MIN_WORDS
     for text in (bundle.description, *bundle.examples, *of_tools):
-        fresh = {*words(text[:MAX_UNREAD_CHARS])} - known
-        known |= fresh
-        left -= len(fresh)
-        if left <= 0:
+        fresh = {*words(text[:MAX_UNREAD_CHARS])} - vocabulary
+        vocabulary |= fresh
+        needed -= len(fresh)
+        if needed <= 0:
             return False
     return True
 
@@ -177,10 +177,10 @@ def make_corpus(
 
     Ids of bundles must be unique, and so must ids of tools.
     """
-    named = tuple(bundles)
+    bundle_texts = tuple(bundles)
     texts = {tool.id: tool for tool in tools}
-    corpus = outline(named, texts.values())
-    documents = [bundle_document(row, trusted_tools(row, texts), analyzer) for row in named]
+    corpus = outline(bundle_texts, texts.values())
+    documents = [bundle_document(row, trusted_tools(row, texts), analyzer) for row in bundle_texts]
     for tool in texts.values():
         document = tool_document(tool, analyzer)
         documents += [
@@ -226,20 +226,20 @@ def tool_document(tool: ToolText, analyzer: Analyzer) -> Document:
 
 
 def bundle_document(bundle: BundleText, tools: Iterable[ToolText], analyzer: Analyzer) -> Document:
-    own = tuple(tools)
-    parameters = itertools.chain.from_iterable(tool.parameters for tool in own)
+    own_tools = tuple(tools)
+    parameters = itertools.chain.from_iterable(tool.parameters for tool in own_tools)
     names_and_descriptions = itertools.chain.from_iterable(
-        (tool.name, tool.description) for tool in own
+        (tool.name, tool.description) for tool in own_tools
     )
     weights = BUNDLE_WEIGHTS
     fields = (
         (bundle.id, weights.name),
         (bundle.description, weights.description),
         ("\n".join(bundle.examples), weights.examples),
-        ("\n".join(tool.name for tool in own), weights.tool_names),
-        ("\n".join(tool.description for tool in own), weights.tool_descriptions),
+        ("\n".join(tool.name for tool in own_tools), weights.tool_names),
+        ("\n".join(tool.description for tool in own_tools), weights.tool_descriptions),
         (" ".join(parameters), weights.parameters),
-        ("\n".join(tool.parameter_text for tool in own), weights.parameter_text),
+        ("\n".join(tool.parameter_text for tool in own_tools), weights.parameter_text),
     )
     paired = (bundle.id, bundle.description, *bundle.examples, *names_and_descriptions)
     return Document(bundle.id, "bundles", _terms(fields, paired, weights.pairs, analyzer))

@@ -142,10 +142,12 @@ def fit_memory(
 
     `base` returns search's own scores of a label's permitted ids (best is 1).
     """
-    fitted, known, new = _fit_words(labels, analyzer, base, trusts)
+    fitted, known_quality, new = _fit_words(labels, analyzer, base, trusts)
     if recalling is None or not fitted.trials:
         return fitted
-    return replace(fitted, recall=_fit_recall(bound_labels(labels), known, new, fitted, recalling))
+    return replace(
+        fitted, recall=_fit_recall(bound_labels(labels), known_quality, new, fitted, recalling)
+    )
 
 
 def _fit_words(
@@ -158,13 +160,13 @@ def _fit_words(
     (perhaps none), as learned from other runs, and as learned from steps that needed none of its
     ids.
     """
-    kept = bound_labels(labels)
-    examples, rarity = make_examples(kept, analyzer, base)
+    bound = bound_labels(labels)
+    examples, rarity = make_examples(bound, analyzer, base)
     replayed = examples[:MAX_REPLAYED]
     none = [quality_of(example.base, example.ids) for example in replayed]
-    before = mean(none)
+    old_mean = mean(none)
     if len(replayed) < MIN_LABELS or len({example.run for example in replayed}) < FOLDS:
-        return Fit(None, before, before, (), len(kept)), [], []
+        return Fit(None, old_mean, old_mean, (), len(bound)), [], []
     careful = sorted(trusts, reverse=True)
     ranked = {
         trust: [
@@ -196,12 +198,12 @@ def _fit_words(
             if _spares_new(new):
                 memory = learn(examples, rarity, trust=trial.trust, novelty=novelty)
                 return (
-                    Fit(memory, before, mean(qualities), trials, len(kept), new=lost),
+                    Fit(memory, old_mean, mean(qualities), trials, len(bound), new=lost),
                     fair,
                     fair_held,
                 )
     alone = [_Replayed(step, Memory()) for step in replayed]
-    return Fit(None, before, before, trials, len(kept), new=lost), alone, alone
+    return Fit(None, old_mean, old_mean, trials, len(bound), new=lost), alone, alone
 
 
 def _spares_new(new: Difference) -> bool:
@@ -224,13 +226,13 @@ def _fit_recall(
     if not any(pulled for pulled, _ in votes):
         return None
     witnesses = [Witness(frozenset(label.ids), label.run) for label in recalled]
-    before = [step.quality() for step in replayed]
-    after = {pull: _qualities(replayed, votes, pull) for pull in PULLS}
+    old_qualities = [step.quality() for step in replayed]
+    new_qualities = {pull: _qualities(replayed, votes, pull) for pull in PULLS}
     trials = tuple(
-        Trial.of(trust, qualities, difference(qualities, before, witnesses), pull)
-        for pull, qualities in after.items()
+        Trial.of(trust, qualities, difference(qualities, old_qualities, witnesses), pull)
+        for pull, qualities in new_qualities.items()
     )
-    best = choose_trial(trials, list(after.values()), witnesses)
+    best = choose_trial(trials, list(new_qualities.values()), witnesses)
     lost = 0.0
     if best is not None:
         none = [quality_of(step.example.base, step.example.ids) for step in replayed]
@@ -238,7 +240,7 @@ def _fit_recall(
         careful = [pull for pull in reversed(PULLS) if pull <= best.pull]
         for pull, novelty in itertools.product(careful, NEW_SHARES):
             qualities = _qualities(replayed, votes, pull, novelty)
-            if not Trial.of(trust, qualities, difference(qualities, before, witnesses)).pays:
+            if not Trial.of(trust, qualities, difference(qualities, old_qualities, witnesses)).pays:
                 continue
             new = difference(_qualities(held, held_votes, pull, novelty), none, witnesses)
             lost = new.mean
@@ -247,8 +249,8 @@ def _fit_recall(
                 memory = replace(
                     memory, recollection=replace(remembered, pull=pull, novelty=novelty)
                 )
-                return RecallFit(memory, mean(before), mean(qualities), trials, lost)
-    return RecallFit(None, mean(before), mean(before), trials, lost)
+                return RecallFit(memory, mean(old_qualities), mean(qualities), trials, lost)
+    return RecallFit(None, mean(old_qualities), mean(old_qualities), trials, lost)
 
 
 def _votes(
@@ -258,18 +260,18 @@ def _votes(
     recalling: Recalling,
 ) -> list[_Votes]:
     """Return the votes for every label of the steps in other folds."""
-    others = [
+    recollections = [
         replace(
             remembered, steps=tuple(step for step in remembered.steps if fold not in places(step))
         )
         for fold in range(FOLDS)
     ]
-    own = [(label, step.example.base, others[min(places(label))]) for label, step in asked]
+    rows = [(label, step.example.base, recollections[min(places(label))]) for label, step in asked]
     return [
         (pulled, other.for_new(base))
         if (pulled := recalling.votes(label, other))
         else (pulled, pulled)
-        for label, base, other in own
+        for label, base, other in rows
     ]
 
 
@@ -295,17 +297,22 @@ def _replay(
 
     `places` returns an example's folds; the first one ranks it.
     """
-    where = [places(example) for example in examples]
+    example_places = [places(example) for example in examples]
     memories = [
         learn(
-            [example for example, own in zip(examples, where, strict=True) if fold not in own],
+            [
+                example
+                for example, own in zip(examples, example_places, strict=True)
+                if fold not in own
+            ],
             rarity,
             trust=trust,
         )
         for fold in range(FOLDS)
     ]
     return [
-        _Replayed(example, memories[min(own)]) for example, own in zip(examples, where, strict=True)
+        _Replayed(example, memories[min(own)])
+        for example, own in zip(examples, example_places, strict=True)
     ]
 
 

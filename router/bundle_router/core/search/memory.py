@@ -226,18 +226,18 @@ def bound_labels(labels: Sequence[Label]) -> list[Label]:
     """Return the labels that count: each text once per run, and at most `PER_RUN` of a run for any
     one id.
     """
-    seen: set[tuple[str, str, tuple[str, ...]]] = set()
+    keys: set[tuple[str, str, tuple[str, ...]]] = set()
     used: Counter[tuple[str, str]] = Counter()
-    kept: list[Label] = []
+    bound: list[Label] = []
     for label in reversed(labels[-MAX_LABELS:]):
         key = (label.run, label.text, label.ids)
         votes = [(label.run, id_) for id_ in label.ids]
-        if key in seen or not votes or any(used[pair] >= PER_RUN for pair in votes):
+        if key in keys or not votes or any(used[pair] >= PER_RUN for pair in votes):
             continue
-        seen.add(key)
+        keys.add(key)
         used.update(votes)
-        kept.append(label)
-    return kept[::-1]
+        bound.append(label)
+    return bound[::-1]
 
 
 def in_order(labels: Iterable[Label]) -> list[Label]:
@@ -278,10 +278,10 @@ def learn(
     """
     weights: dict[str, dict[str, float]] = {}
     sums: dict[str, dict[str, float]] = {}
-    known: set[str] = set()
+    ids: set[str] = set()
     for number in range(PASSES):
         for position in sorted(range(len(examples)), key=lambda i: _salted_digest(number, str(i))):
-            _learn_one(examples[position], weights, known, trust)
+            _learn_one(examples[position], weights, ids, trust)
         for name, row in weights.items():
             total = sums.setdefault(name, {})
             for id_, weight in row.items():
@@ -295,8 +295,8 @@ def learn(
         }
         if means:
             by_name[name] = means
-    seen = frozenset(id_ for example in examples for id_ in example.ids)
-    return Memory(by_name, dict(rarity), trust, len(examples), seen=seen, novelty=novelty)
+    seen_ids = frozenset(id_ for example in examples for id_ in example.ids)
+    return Memory(by_name, dict(rarity), trust, len(examples), seen=seen_ids, novelty=novelty)
 
 
 def _learn_one(

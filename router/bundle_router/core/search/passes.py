@@ -75,22 +75,22 @@ class Passes:
         among: Collection = self.ranks_tools if tools else "tools"
         for_bundles = analyzer.query_weights(terms, w.bundle_scale)
         asked_mass = self._mass("bundles", terms.stems, for_bundles)
-        own = self.index.known("bundles", terms.stems)
+        known_stems = self.index.known("bundles", terms.stems)
         own_tools = self.index.known(among, terms.stems)
-        known = self._mass("bundles", own, for_bundles)
+        known_mass = self._mass("bundles", known_stems, for_bundles)
         known_tools = self._mass(among, own_tools, for_bundles)
         for hint, weight in analyzer.query_weights(hints, w.bundle_scale).items():
             for_bundles.setdefault(hint, weight * w.context)
-        texts = self._covering("bundles", for_bundles, known, need, scope.bundles)
+        texts = self._covering("bundles", for_bundles, known_mass, need, scope.bundles)
         hits = self._covering(among, for_bundles, known_tools, need, scope.tools)
-        found = None
+        scores = None
         if tools:
             for_tools = analyzer.query_weights(terms, w.tool_scale)
             known_tools = self._mass(among, own_tools, for_tools)
-            found = self._covering(among, for_tools, known_tools, need, scope.tools).scores
+            scores = self._covering(among, for_tools, known_tools, need, scope.tools).scores
         return replace(
-            self._fused(texts, hits, found, (len(own), len(own_tools)), scope),
-            known=known,
+            self._fused(texts, hits, scores, (len(known_stems), len(own_tools)), scope),
+            known=known_mass,
             asked=asked_mass,
         )
 
@@ -105,10 +105,10 @@ class Passes:
         queries = [self.analyzer.query_weights(terms, w.bundle_scale) for terms in wishes]
         texts = index.search("bundles", queries, k=k, within=scope.bundles, counting=False)
         hits = index.search(among, queries, k=k, within=scope.tools, counting=False)
-        found: Sequence[Mapping[str, float] | None] = [None] * len(wishes)
+        rankings: Sequence[Mapping[str, float] | None] = [None] * len(wishes)
         if tools:
             queries = [self.analyzer.query_weights(terms, w.tool_scale) for terms in wishes]
-            found = [
+            rankings = [
                 row.scores
                 for row in index.search(among, queries, k=k, within=scope.tools, counting=False)
             ]
@@ -117,7 +117,7 @@ class Passes:
             for one in wishes
         ]
         return [
-            self._fused(*row, scope) for row in zip(texts, hits, found, known_stems, strict=True)
+            self._fused(*row, scope) for row in zip(texts, hits, rankings, known_stems, strict=True)
         ]
 
     def _fused(
@@ -147,13 +147,13 @@ class Passes:
         share = self.weights.text_share
         of_text = share * held[0]
         of_tool = (1.0 - share) * held[1]
-        both = blend(
+        blended = blend(
             by_text, by_tool, of_text / (of_text + of_tool) if of_text + of_tool > 0.0 else share
         )
         strength = max(texts.scores.values(), default=0.0)
         of_tools = max((best if found is None else found).values(), default=0.0)
         return RankingPass(
-            both, best_is_one(found or {}), by_text, by_tool, strength, of_tools, matched
+            blended, best_is_one(found or {}), by_text, by_tool, strength, of_tools, matched
         )
 
     def _mass(
@@ -271,8 +271,8 @@ def blend(
 def order(scores: Mapping[str, float], k: int | None = None) -> list[ScoredId]:
     """Return the best `k`, equal scores by id. Ids without a score above zero are left out."""
     # Rounding, the costliest part, moves no score further than 2e-9.
-    least = sorted(scores.values())[-k] - 2e-9 if k is not None and len(scores) > k > 0 else 0.0
-    ranked = sorted((-round(score, 9), id_) for id_, score in scores.items() if score >= least)
+    lowest = sorted(scores.values())[-k] - 2e-9 if k is not None and len(scores) > k > 0 else 0.0
+    ranked = sorted((-round(score, 9), id_) for id_, score in scores.items() if score >= lowest)
     return [ScoredId(id_, -negative) for negative, id_ in ranked[:k] if negative < 0.0]
 
 

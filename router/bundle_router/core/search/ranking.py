@@ -77,8 +77,10 @@ class Memories:
     @property
     def recollections(self) -> tuple[Recollection, ...]:
         """What is recalled by meaning."""
-        kept = (memory.recollection for memory in (self.bundles, self.tools) if memory is not None)
-        return tuple(recollection for recollection in kept if recollection is not None)
+        recollections = (
+            memory.recollection for memory in (self.bundles, self.tools) if memory is not None
+        )
+        return tuple(recollection for recollection in recollections if recollection is not None)
 
 
 NO_MEMORIES: Final = Memories()
@@ -144,15 +146,15 @@ class Search:
         Bundles without any score are left out.
         """
         scope = self._scope(permitted)
-        found = self._find(request, scope, tools=False)
+        passes = self._find(request, scope, tools=False)
         features = self._features(request, memory)
         votes = self._votes(request, permitted, memory)
-        fused = with_memory(found.bundles, memory, features, permitted, votes)
+        fused = with_memory(passes.bundles, memory, features, permitted, votes)
         learned = memory.scores(features, votes) if memory is not None else {}
         remembered = {id_: score for id_, score in learned.items() if id_ in permitted}
         scored = tuple(order(fused, 50))
         return Ranking(
-            scored, self._evidence(request, found, fused, scored, remembered), found.several
+            scored, self._evidence(request, passes, fused, scored, remembered), passes.several
         )
 
     def rank_tools(
@@ -167,19 +169,23 @@ class Search:
         ones a server.
         """
         read, bundles = self._read(permitted)
-        found = self._find(request, self._scope(bundles, read), tools=True)
-        scores = self._pull(request, found, bundles, memories)
+        passes = self._find(request, self._scope(bundles, read), tools=True)
+        scores = self._pull(request, passes, bundles, memories)
         features = self._features(request, memories.tools)
         votes = self._votes(request, read, memories.tools)
-        own = best_is_one({tool: score for tool, score in found.tools.items() if tool in read})
+        own_scores = best_is_one(
+            {tool: score for tool, score in passes.tools.items() if tool in read}
+        )
         for tool, learned in (
             memories.tools.scores(features, votes) if memories.tools is not None else {}
         ).items():
-            own[tool] = max(own.get(tool, 0.0), min(1.0, learned))
+            own_scores[tool] = max(own_scores.get(tool, 0.0), min(1.0, learned))
         ranked = order(
             with_memory(scores, memories.tools, features, read, votes), max(k, self.weights.depth)
         )
-        first = (replace(row, own=own.get(row.id, 0.0)) for row in self._share_places(ranked))
+        first = (
+            replace(row, own=own_scores.get(row.id, 0.0)) for row in self._share_places(ranked)
+        )
         return (*first, *self._unread_ids(request, permitted & self.corpus.unread))[:k]
 
     def _share_places(self, ranked: Sequence[ScoredId]) -> Sequence[ScoredId]:
@@ -215,8 +221,8 @@ class Search:
         """Return the relative scores of the bundles' tools without a memory, on top of which one is
         learned.
         """
-        found = self._find(request, self._scope(bundles), tools=True)
-        return best_is_one(self._pull(request, found, bundles, NO_MEMORIES), KEPT)
+        passes = self._find(request, self._scope(bundles), tools=True)
+        return best_is_one(self._pull(request, passes, bundles, NO_MEMORIES), KEPT)
 
     def _votes(
         self, request: Request, permitted: frozenset[str], memory: Memory | None
@@ -265,8 +271,10 @@ class Search:
 
         @lru_cache(MAX_SCOPES)
         def read(tools: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
-            kept = tools - unread
-            return kept, frozenset(bundle for tool in kept for bundle in owners.get(tool, ()))
+            readable = tools - unread
+            return readable, frozenset(
+                bundle for tool in readable for bundle in owners.get(tool, ())
+            )
 
         return read
 
@@ -380,15 +388,15 @@ class Search:
         by_tool = best_of_tools((*near_tools, *near_pinned), self._bundles_of)
         by_text = dict(self.vectors.nearest("bundles", vector, k=depth, within=scope.bundles))
         share = self.weights.text_share if near_tools else 1.0  # tools may not be embedded (yet)
-        both = {
+        blended = {
             id_: share * by_text.get(id_, 0.0) + (1.0 - share) * by_tool.get(id_, 0.0)
             for id_ in by_text.keys() | by_tool.keys()
             if scope.bundles is None or id_ in scope.bundles
         }
         return _MeaningScores(
-            similarities(both),
+            similarities(blended),
             similarities(dict((*near_tools, *near_pinned))),
-            max(both.values(), default=0.0),
+            max(blended.values(), default=0.0),
         )
 
     def _add_history(self, scores: dict[str, float], request: Request, scope: SearchScope) -> None:
@@ -439,15 +447,15 @@ class Search:
             self.analyzer.terms(request.text), self.weights.tool_scale
         )
         counts: dict[str, int] = {}
-        kept: list[ScoredId] = []
+        rows: list[ScoredId] = []
         for tool in self.index.search("unread", [weights], k=self.weights.depth, within=permitted)[
             0
         ].scores:
             server = self.corpus.servers[tool]
             counts[server] = counts.get(server, 0) + 1
             if counts[server] <= self.weights.unread_quota:
-                kept.append(ScoredId(tool, 0.0))
-        return kept
+                rows.append(ScoredId(tool, 0.0))
+        return rows
 
     def _features(self, request: Request, memory: Memory | None) -> dict[str, float]:
         if memory is None:

@@ -122,11 +122,11 @@ class Recollection:
     def keeping(self, ids: Iterable[str]) -> Recollection | None:
         """Return the recollection without knowledge of any other id; None if nothing is left."""
         known = frozenset(ids)
-        kept = [
+        steps = [
             PastText(s.text, tuple(id_ for id_ in s.ids if id_ in known), s.run) for s in self.steps
         ]
-        kept = [step for step in kept if step.ids]
-        return Recollection.of(kept, self.embedder, self.pull, self.novelty) if kept else None
+        steps = [step for step in steps if step.ids]
+        return Recollection.of(steps, self.embedder, self.pull, self.novelty) if steps else None
 
     def for_runs(self, runs: frozenset[str]) -> Recollection:
         """Return the recollection of some runs only."""
@@ -156,13 +156,15 @@ class Recollection:
             PastText(str(row["text"]), tuple(map(str, row["ids"])), str(row["run"]))
             for row in value["steps"]
         ]
-        found = cls.of(
+        recollection = cls.of(
             rows, str(value["embedder"]), float(value["pull"]), float(value.get("novelty", 0.0))
         )
-        sound = 0.0 < found.pull <= max(PULLS) and 0.0 <= found.novelty <= max(NEW_SHARES)
-        if len(found.steps) > MAX_REMEMBERED or not sound:
+        sound = 0.0 < recollection.pull <= max(PULLS) and 0.0 <= recollection.novelty <= max(
+            NEW_SHARES
+        )
+        if len(recollection.steps) > MAX_REMEMBERED or not sound:
             raise ValueError("its past steps are more, or count more, than any that were learned")
-        return found
+        return recollection
 
 
 PULLS: Final = (0.5, 1.0, 2.0, 4.0)

@@ -126,9 +126,9 @@ def judge(catalog: Catalog, step: Step, ranking: Ranking) -> Judgement:
             row.id for row in ranked if not may_be_offered(catalog, catalog.bundles[row.id])
         )
         use = replace(use, withheld=withheld)
-    why = _why_novel(evidence, settings, ranking)
-    if why:
-        return Judgement(replace(use, verdict="novel", why=why), (), None, shortlist)
+    reason = _why_novel(evidence, settings, ranking)
+    if reason:
+        return Judgement(replace(use, verdict="novel", why=reason), (), None, shortlist)
     plausible = [catalog.bundles[row.id] for row in ranking.scored if row.score >= cut]
     first = plausible[0]
     calibration = _in_force(settings)
@@ -136,34 +136,37 @@ def judge(catalog: Catalog, step: Step, ranking: Ranking) -> Judgement:
     threshold = _threshold(catalog, first, own=calibration is not SHIPPED)
     also_offered = shortlist if ranking.several else ()
     use = replace(use, probability=probability, threshold=threshold)
-    why = f"search: {first.id} is right with probability {probability:.2f}"
+    reason = f"search: {first.id} is right with probability {probability:.2f}"
     if threshold is not None and probability >= threshold:
         return Judgement(
-            replace(use, verdict="enough", why=f"{why}, {threshold:.2f} is needed"),
+            replace(use, verdict="enough", why=f"{reason}, {threshold:.2f} is needed"),
             (first.id,),
             None,
             also_offered,
         )
-    why += f", {threshold:.2f} is needed" if threshold is not None else f", and {_NEVER}"
-    refused = _no_union(catalog, step, plausible, settings)
+    reason += f", {threshold:.2f} is needed" if threshold is not None else f", and {_NEVER}"
+    refusal = _no_union(catalog, step, plausible, settings)
     if (
-        not refused
-        and (one := _one_of(ranking, len(plausible), probability)) < settings.read_threshold
+        not refusal
+        and (union_probability := _one_of(ranking, len(plausible), probability))
+        < settings.read_threshold
     ):
-        refused = f"one of {len(plausible)} is right with probability {one:.2f}"
-    if not refused:
+        refusal = f"one of {len(plausible)} is right with probability {union_probability:.2f}"
+    if not refusal:
         ids = tuple(bundle.id for bundle in plausible)
         tokens = _tokens(catalog, plausible)
-        why += f"; all that is plausible only reads and costs {tokens:,} tokens: {', '.join(ids)}"
-        return Judgement(replace(use, verdict="union", why=why), ids, None, also_offered)
+        reason += (
+            f"; all that is plausible only reads and costs {tokens:,} tokens: {', '.join(ids)}"
+        )
+        return Judgement(replace(use, verdict="union", why=reason), ids, None, also_offered)
     directly = (bundle for bundle in plausible if offer_of(catalog, bundle) == "direct")
     stand_in = next((bundle.id for bundle in directly if is_harmless(bundle)), None)
-    why += (
-        f"; not shown on a guess, since {refused}"
+    reason += (
+        f"; not shown on a guess, since {refusal}"
         if is_harmless(first) and len(plausible) > 1
         else ""
     )
-    return Judgement(replace(use, verdict="ambiguous", why=why), (), stand_in, shortlist)
+    return Judgement(replace(use, verdict="ambiguous", why=reason), (), stand_in, shortlist)
 
 
 def is_harmless(bundle: Bundle) -> bool:
@@ -218,8 +221,8 @@ def _threshold(catalog: Catalog, bundle: Bundle, *, own: bool) -> float | None:
 
 def _one_of(ranking: Ranking, number: int, probability: float) -> float:
     """Return the probability that one of the best `number` is right, given that of the first."""
-    others = [row.score**2 for row in ranking.scored[1:]]
-    share = sum(others[: number - 1]) / sum(others) if others else 0.0
+    squares = [row.score**2 for row in ranking.scored[1:]]
+    share = sum(squares[: number - 1]) / sum(squares) if squares else 0.0
     return probability + (1.0 - probability) * (1.0 - NOT_RANKED) * share
 
 
@@ -236,11 +239,10 @@ def _no_union(
     withheld = next((bundle for bundle in plausible if offer_of(catalog, bundle) != "direct"), None)
     if withheld is not None and is_harmless(withheld):
         return f"[search] offer does not show {withheld.id} directly"
-    other = next((bundle for bundle in plausible if not is_harmless(bundle)), None)
-    if other is not None:
-        return (
-            f"{other.id} {'does more than read' if other.trust == 'trusted' else 'is not trusted'}"
-        )
+    harmful = next((bundle for bundle in plausible if not is_harmless(bundle)), None)
+    if harmful is not None:
+        fault = "does more than read" if harmful.trust == "trusted" else "is not trusted"
+        return f"{harmful.id} {fault}"
     tokens = _tokens(catalog, plausible)
     if tokens is None:
         return "what their tools cost is not known"

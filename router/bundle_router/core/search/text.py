@@ -131,10 +131,10 @@ def words(text: str) -> list[str]:
     """Return the words of a text in order, lower case, identifiers split and camelCase kept whole
     too. Unstemmed.
     """
-    found = _WORD.findall(text if text.isascii() else unicodedata.normalize("NFKC", text))
+    matches = _WORD.findall(text if text.isascii() else unicodedata.normalize("NFKC", text))
     return [
         word
-        for name in found
+        for name in matches
         for word in (_words_of if len(name) <= MAX_NAME else _words_of.__wrapped__)(name)
     ]
 
@@ -243,9 +243,9 @@ class Analyzer:
         object.__setattr__(self, "generic", frozenset(stem(word) for word in GENERIC))
         object.__setattr__(self, "conversation", frozenset(stem(word) for word in CONVERSATION))
         table: dict[str, dict[str, None]] = {}
-        for word, others in SYNONYMS:
+        for word, synonyms in SYNONYMS:
             row = table.setdefault(stem(word), {})
-            row.update(dict.fromkeys(stem(other) for other in others))
+            row.update(dict.fromkeys(stem(other) for other in synonyms))
         for word, row in table.items():
             row.pop(word, None)
         object.__setattr__(
@@ -258,16 +258,18 @@ class Analyzer:
         """Return stems in order of appearance, with repetitions, without stop words."""
         stop = self.stop
         stem = self.stem
-        kept = [word for word in words(text) if word not in stop]
-        return [stem(word) for word in kept[:limit]]
+        telling = [word for word in words(text) if word not in stop]
+        return [stem(word) for word in telling[:limit]]
 
     def terms(self, text: str, *, limit: int | None = MAX_WORDS) -> Terms:
         """Return the terms of a request."""
-        found = words(text)
+        request_words = words(text)
         stem = self.stem
-        foreign = {stem(word) for word in foreign_stop_words(found[:limit])}
-        kept = [stem(word) for word in [word for word in found if word not in self.stop][:limit]]
-        stems = [one for one in kept if one not in foreign] if foreign else kept
+        foreign = {stem(word) for word in foreign_stop_words(request_words[:limit])}
+        telling = [
+            stem(word) for word in [word for word in request_words if word not in self.stop][:limit]
+        ]
+        stems = [one for one in telling if one not in foreign] if foreign else telling
         pairs = dict.fromkeys(itertools.pairwise(stems))
         parts = text.split()
         names = {part for part in parts if not part.isalpha() and _NAME.search(part[:MAX_NAME])}
@@ -303,17 +305,17 @@ class Analyzer:
         """Return the wishes of a request with several, each of at least two terms; the first
         `MAX_CLAUSES`.
         """
-        found: list[Terms] = []
+        terms_of_clauses: list[Terms] = []
         clauses = [
             clause for sentence in _SENTENCE.split(text) for clause in _CONJUNCTION.split(sentence)
         ]
         for clause in clauses if len(clauses) > 1 else ():
             terms = self.terms(clause)
             if len(terms.stems) >= 2:
-                found.append(terms)
-                if len(found) == MAX_CLAUSES:
+                terms_of_clauses.append(terms)
+                if len(terms_of_clauses) == MAX_CLAUSES:
                     break
-        return found if len(found) > 1 else []
+        return terms_of_clauses if len(terms_of_clauses) > 1 else []
 
     def query_weights(self, terms: Terms, scale: Scale) -> dict[str, float]:
         """Return query weights by index term: the words, their synonyms, and pairs of
@@ -331,8 +333,8 @@ class Analyzer:
             weight *= scale.named if stem in terms.named else 1.0
             own[stem] = weight
             weights[stem] = max(weights.get(stem, 0.0), weight)
-            for other in self.synonyms.get(stem, ()):
-                weights[other] = max(weights.get(other, 0.0), weight * scale.synonym)
+            for synonym in self.synonyms.get(stem, ()):
+                weights[synonym] = max(weights.get(synonym, 0.0), weight * scale.synonym)
         for pair in terms.pairs:
             weights[pair_term(pair)] = scale.pair * min(
                 own.get(pair[0], 1.0), own.get(pair[1], 1.0)

@@ -78,11 +78,11 @@ def ndcg(ranked: Sequence[str], gold: Collection[str]) -> float:
     """Return the normalised discounted cumulative gain of the first ten, with all needed ids of
     equal value.
     """
-    found = math.fsum(
+    gain = math.fsum(
         1.0 / math.log2(rank + 2) for rank, id_ in enumerate(ranked[:DEPTH]) if id_ in gold
     )
     ideal = math.fsum(1.0 / math.log2(rank + 2) for rank in range(min(DEPTH, len({*gold}))))
-    return found / ideal if ideal > 0.0 else 0.0
+    return gain / ideal if ideal > 0.0 else 0.0
 
 
 def difference(
@@ -113,7 +113,7 @@ def choose_trial(
     trials: Sequence[Trial], qualities: Sequence[Sequence[float]], steps: Sequence[Witness]
 ) -> Trial | None:
     """Choose a candidate (careful ones first) by the qualities of the steps; None if none gains."""
-    paying = [at for at, trial in enumerate(trials) if trial.pays]
+    paying = [index for index, trial in enumerate(trials) if trial.pays]
     if not paying:
         return None
     best = max(paying, key=lambda at: (trials[at].least, -at))

@@ -65,18 +65,18 @@ def _span(page: ReadArtifact, total: int) -> tuple[int, int]:
 def _line_page(page: ReadArtifact, text: str, cap: int) -> str:
     lines = text.splitlines(keepends=True)
     start, end = _span(page, len(lines))
-    kept: list[str] = []
+    lines_kept: list[str] = []
     room = cap
     for line in lines[start:end]:
-        if len(line) > room and kept:
+        if len(line) > room and lines_kept:
             break
-        kept.append(
+        lines_kept.append(
             line if len(line) <= room else line[:room] + "…[the rest of this line: unit chars]\n"
         )
         room -= len(line)
         if room <= 0:
             break
-    return _frame_page("".join(kept), start, start + len(kept), len(lines), "lines")
+    return _frame_page("".join(lines_kept), start, start + len(lines_kept), len(lines), "lines")
 
 
 def _frame_page(shown: str, start: int, end: int, total: int, unit: str) -> str:
@@ -98,13 +98,13 @@ def queried(find: Callable[[Any], Any], text: str, cap: int) -> str:
         value = json.loads(text)
     except (ValueError, RecursionError):
         raise ValueError("the artifact is not JSON") from None
-    found = find(value)
-    if found is None:
+    result = find(value)
+    if result is None:
         return "Nothing found (null)."
     pieces: list[str] = []
     room = cap
     for piece in json.JSONEncoder(ensure_ascii=False).iterencode(
-        found
+        result
     ):  # cut while encoding: it may be huge
         pieces.append(piece[:room])
         room -= len(piece)
@@ -117,7 +117,7 @@ def search_lines(wanted: SearchArtifact, text: str, find: Finder, cap: int) -> s
     """Return the lines that match, numbered as in `read_artifact`, at most `cap` characters."""
     lines = text[:MAX_SEARCHED].splitlines()
     hits = 0
-    shown: dict[int, str] = {}
+    excerpts: dict[int, str] = {}
     room = cap
     for number, line in enumerate(lines):
         span = find(line)
@@ -130,13 +130,13 @@ def search_lines(wanted: SearchArtifact, text: str, find: Finder, cap: int) -> s
             max(0, number - wanted.context), min(len(lines), number + wanted.context + 1)
         ):
             mark = ":" if near == number else "-"
-            if near not in shown or mark == ":":
+            if near not in excerpts or mark == ":":
                 body = _text_around(lines[near], span if near == number else (0, 0))
-                room -= len(body) + 8 if near not in shown else 0
-                shown[near] = f"{near}{mark} {body}"
+                room -= len(body) + 8 if near not in excerpts else 0
+                excerpts[near] = f"{near}{mark} {body}"
     if not hits:
         return f"[{shorten(wanted.pattern, 100)!r} is nowhere in its {len(lines):,} lines]"
-    body = _join_lines(shown)
+    body = _join_lines(excerpts)
     if hits <= MAX_HITS and room > 0:
         limit_text = ""
     else:
@@ -164,9 +164,9 @@ def _text_around(line: str, span: tuple[int, int]) -> str:
         return line
     start = max(0, min(span[0] - MAX_LINE // 4, len(line) - MAX_LINE))
     end = start + MAX_LINE
-    before = "…" if start else ""
-    after = "…" if end < len(line) else ""
-    return f"{before}{line[start:end]}{after}"
+    prefix = "…" if start else ""
+    suffix = "…" if end < len(line) else ""
+    return f"{prefix}{line[start:end]}{suffix}"
 
 
 def literal(pattern: str) -> Finder:
@@ -174,7 +174,7 @@ def literal(pattern: str) -> Finder:
     fold = pattern == pattern.lower()
 
     def find(line: str) -> tuple[int, int] | None:
-        at = (line.lower() if fold else line).find(pattern)
-        return None if at < 0 else (at, at + len(pattern))
+        index = (line.lower() if fold else line).find(pattern)
+        return None if index < 0 else (index, index + len(pattern))
 
     return find

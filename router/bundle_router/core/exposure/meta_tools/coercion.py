@@ -115,9 +115,9 @@ def parse(tool: str, arguments: Any) -> Wanted:
     """Return the request that a meta-tool's arguments make."""
     try:
         arguments = _mapping(arguments)
-        known = meta_schema(tool)["properties"]
+        properties = meta_schema(tool)["properties"]
         for name in arguments:
-            if name not in known:
+            if name not in properties:
                 raise _Wrong(f"there is no argument {shorten(str(name), 80)!r}")
         return _READERS[tool](arguments)
     except _Wrong as wrong:
@@ -175,13 +175,13 @@ def _number(
 
 def _artifact(arguments: Mapping[str, Any]) -> str:
     uri = _text(arguments, "uri", 200).strip()
-    found = _ARTIFACT.fullmatch(uri)
-    if found is None:
+    match = _ARTIFACT.fullmatch(uri)
+    if match is None:
         raise _Wrong(
             f"{shorten(uri, 100)!r} is not an artifact: write 'artifact:sha256:' and its 64 hex"
             " digits"
         )
-    return found[1]
+    return match[1]
 
 
 def _search(arguments: Mapping[str, Any]) -> SearchTools | SelectTools:

@@ -70,8 +70,8 @@ class VisibleTools:
 def found_text(visible: VisibleTools, ranked: Sequence[str], limit: int = MAX_FOUND) -> MetaAnswer:
     """Return the search results, best first: for each a signature and a line, as many as fit."""
     places = visible.places
-    known = [tool for tool in ranked if tool in places][: min(limit, MAX_FOUND)]
-    if not known:
+    hits = [tool for tool in ranked if tool in places][: min(limit, MAX_FOUND)]
+    if not hits:
         return MetaAnswer(
             "Nothing found. Try other words for what the tool should do, or list_tools to see what"
             " there is."
@@ -79,7 +79,7 @@ def found_text(visible: VisibleTools, ranked: Sequence[str], limit: int = MAX_FO
     rows: list[str] = []
     listed: list[str] = []
     room = ANSWER_CHARS
-    for position, tool in enumerate(known):
+    for position, tool in enumerate(hits):
         row = _row(visible, tool, ABOUT_CHARS if position < 4 else SHORT_ABOUT_CHARS)[:ANSWER_CHARS]
         if rows and len(row) > room:
             break
@@ -153,8 +153,8 @@ def _how_joining(visible: VisibleTools, joining: Sequence[PlacedTool]) -> str:
 
 
 def _name_in_programs(visible: VisibleTools, tool: str) -> str:
-    found = functions({t: visible.exposed.get(t, t) for t in visible.places})
-    return next(name for name, named in found.items() if named == tool)
+    names = functions({t: visible.exposed.get(t, t) for t in visible.places})
+    return next(name for name, named in names.items() if named == tool)
 
 
 def selected_text(
@@ -201,8 +201,8 @@ def list_bundle(visible: VisibleTools, id_: str) -> MetaAnswer:
         card = visible.catalog.cards.get(tool)
         mark = UNTRUSTED if _is_untrusted(visible.catalog, tool) else ""
         line = one_line(card.description, 80) if card is not None else ""
-        seen = " (in your tool list)" if tool in visible.in_array else ""
-        rows.append(f"{visible.exposed.get(tool, tool)}{seen}: {mark}{line}".rstrip(": "))
+        note = " (in your tool list)" if tool in visible.in_array else ""
+        rows.append(f"{visible.exposed.get(tool, tool)}{note}: {mark}{line}".rstrip(": "))
     if len(bundle_tools) > PAGE:
         rows.append(f"and {len(bundle_tools) - PAGE} more: search_tools finds them")
     return MetaAnswer("\n".join(rows))

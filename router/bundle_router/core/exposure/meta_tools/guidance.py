@@ -86,8 +86,8 @@ def without_tools(decision: Decision, lost: Iterable[str] = ()) -> str:
     left_out = (
         row.id for row in decision.left_out if row.code == "server_unavailable" and row.tool is None
     )
-    away = [*lost, *left_out]
-    return NOTHING_LEFT.format(_listed(away)) if away else ""
+    unusable = [*lost, *left_out]
+    return NOTHING_LEFT.format(_listed(unusable)) if unusable else ""
 
 
 def _eviction_text(evicted: Sequence[str], exposed: Mapping[str, str], cap: int) -> str:
@@ -97,13 +97,13 @@ def _eviction_text(evicted: Sequence[str], exposed: Mapping[str, str], cap: int)
     if not evicted:
         return ""
     names = _listed([exposed.get(tool, tool) for tool in evicted])
-    why = f"for want of room; it keeps the last {cap} asked for at most"
-    return f"When this step began, these left your tool list {why}: {names}."
+    reason = f"for want of room; it keeps the last {cap} asked for at most"
+    return f"When this step began, these left your tool list {reason}: {names}."
 
 
 def _listed(names: Sequence[str]) -> str:
-    more = len(names) - MAX_LISTED
-    return ", ".join(names[:MAX_LISTED]) + (f" and {more} more" if more > 0 else "")
+    rest = len(names) - MAX_LISTED
+    return ", ".join(names[:MAX_LISTED]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _order(hidden: dict[str, list[str]], placement: Placement) -> list[str]:

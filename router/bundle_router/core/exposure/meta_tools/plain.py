@@ -27,13 +27,13 @@ def plain_ranking(
 
     Tools of untrusted servers come after all others.
     """
-    wanted = set(_ANALYZER.stems(query, limit=100))
+    stems = set(_ANALYZER.stems(query, limit=100))
     rows: list[tuple[bool, float, str]] = []
     for tool in permitted:
         card = catalog.cards.get(tool)
         about = card.description[:1_000] if card is not None else ""
-        score = _NAME * len(wanted & set(_ANALYZER.stems(tool))) + len(
-            wanted & set(_ANALYZER.stems(about))
+        score = _NAME * len(stems & set(_ANALYZER.stems(tool))) + len(
+            stems & set(_ANALYZER.stems(about))
         )
         if score > 0:
             server = catalog.servers.get(tool.partition(".")[0])

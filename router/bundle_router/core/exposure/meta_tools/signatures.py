@@ -66,28 +66,28 @@ def one_line(text: str, limit: int) -> str:
     markup. A first sentence that does not fit is cut at a word.
     """
     plain = " ".join(_NOISE.sub("", text).split())
-    kept = ""
+    line = ""
     for sentence in _SENTENCE.split(plain):
-        longer = f"{kept} {sentence}".strip()
+        longer = f"{line} {sentence}".strip()
         if len(longer) > limit:
             break
-        kept = longer
-    if kept or not plain:
-        return kept
+        line = longer
+    if line or not plain:
+        return line
     cut = plain[: max(limit - 1, 0)]
     return (cut.rpartition(" ")[0] or cut) + "…"
 
 
 def _required_names(schema: Mapping[str, Any]) -> frozenset[str]:
-    named = schema.get("required")
-    if isinstance(named, Sequence):
-        return frozenset(name for name in named if isinstance(name, str))
+    required = schema.get("required")
+    if isinstance(required, Sequence):
+        return frozenset(name for name in required if isinstance(name, str))
     return frozenset()
 
 
 def _properties(schema: Mapping[str, Any]) -> dict[str, Any]:
-    found = schema.get("properties")
-    return dict(found) if isinstance(found, Mapping) else {}
+    properties = schema.get("properties")
+    return dict(properties) if isinstance(properties, Mapping) else {}
 
 
 def _parameter(key: str, schema: Any, required: bool, root: Mapping[str, Any]) -> str:
@@ -104,9 +104,9 @@ def _kind(schema: Any, root: Mapping[str, Any], depth: int) -> str:
     values = schema.get("enum", [schema["const"]] if "const" in schema else None)
     is_list = isinstance(values, Sequence) and not isinstance(values, str)
     if is_list and values and budget_left(values, (EACH + 1) * (MAX_ENUM + 1)) >= 0:
-        written = "|".join(str(value) for value in values)
-        if len(written) <= MAX_ENUM:
-            return written
+        choices = "|".join(str(value) for value in values)
+        if len(choices) <= MAX_ENUM:
+            return choices
     for key in ("anyOf", "oneOf"):
         if isinstance(schema.get(key), Sequence):
             return _join_kinds([_kind(part, root, depth + 1) for part in schema[key][:6]])
@@ -131,5 +131,5 @@ def _object(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> s
 
 
 def _join_kinds(kinds: Sequence[str]) -> str:
-    named = [kind for kind in dict.fromkeys(kinds) if kind != "null"]
-    return "|".join(named) if 0 < len(named) <= 3 else "any"
+    names = [kind for kind in dict.fromkeys(kinds) if kind != "null"]
+    return "|".join(names) if 0 < len(names) <= 3 else "any"

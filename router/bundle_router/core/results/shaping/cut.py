@@ -42,13 +42,13 @@ def shares(sizes: Sequence[int], cap: int) -> list[int]:
     """Return the maximum characters of each piece: small pieces whole, the others equal parts of
     the rest.
     """
-    granted = [0] * len(sizes)
-    left = cap
+    grants = [0] * len(sizes)
+    room = cap
     order = sorted(range(len(sizes)), key=lambda index: (sizes[index], index))
     for position, index in enumerate(order):
-        granted[index] = min(sizes[index], left // (len(order) - position))
-        left -= granted[index]
-    return granted
+        grants[index] = min(sizes[index], room // (len(order) - position))
+        room -= grants[index]
+    return grants
 
 
 def head_tail(text: str, budget: int, hidden: int = 0) -> CutText:
@@ -74,22 +74,22 @@ def leading_items(value: Any, budget: int) -> CutText | None:
 
     None if there is no array that could be shortened enough, or if not one item fits.
     """
-    found = _large_array(value)
-    if found is None:
+    array = _large_array(value)
+    if array is None:
         return None
-    path, items = found
+    path, items = array
     rest = len(compact(_with_items(value, path, [])))
-    kept = 0
+    count = 0
     for item in items:
-        rest += len(compact(item)) + (1 if kept else 0)
+        rest += len(compact(item)) + (1 if count else 0)
         if rest > budget:
             break
-        kept += 1
-    if kept in (0, len(items)):
+        count += 1
+    if count in (0, len(items)):
         return None
-    text = compact(_with_items(value, path, items[:kept]))
-    where = visible(".".join(path)[:80])
-    notice = f"\n[{where + ': ' if where else ''}{kept:,} of {len(items):,} items shown]"
+    text = compact(_with_items(value, path, items[:count]))
+    place = visible(".".join(path)[:80])
+    notice = f"\n[{place + ': ' if place else ''}{count:,} of {len(items):,} items shown]"
     return CutText(text + notice, len(text), "leading_items")
 
 

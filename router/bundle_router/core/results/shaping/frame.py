@@ -50,9 +50,9 @@ def _begins_a_line(before: str, *, is_first: bool) -> bool:
     """Return whether no word stands between the last line end, or opening bracket, and what
     follows. `is_first`: the text begins with `before`.
     """
-    for at in range(len(before) - 1, -1, -1):
-        character = before[at]
-        if before[max(0, at - 1) : at + 1] in (r"\n", r"\r"):
+    for index in range(len(before) - 1, -1, -1):
+        character = before[index]
+        if before[max(0, index - 1) : index + 1] in (r"\n", r"\r"):
             return True
         if character.isalnum():
             return False

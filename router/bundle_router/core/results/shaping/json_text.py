@@ -71,12 +71,12 @@ def _is_little_but_text(data: bytes | bytearray) -> bool:
     """Return whether JSON has so few values that all may be read in one go: few quotes, and few
     numbers after each.
     """
-    at = 0
+    offset = 0
     for _ in range(_BATCH):
-        after = data[at : at + _SHORT]
-        if len(after) < _SHORT or not after.strip(_NO_TEXT):
-            return len(after) < _SHORT
-        at = data.find(b'"', at) + 1 or len(data)
+        following = data[offset : offset + _SHORT]
+        if len(following) < _SHORT or not following.strip(_NO_TEXT):
+            return len(following) < _SHORT
+        offset = data.find(b'"', offset) + 1 or len(data)
     return False
 
 
@@ -130,9 +130,9 @@ class JsonSizes:
         self.value = None
         holders = 4  # the block, the piece, `one` and the question
         while waiting:
-            one = waiting.pop()
-            while isinstance(one, dict | list) and one and references_to(one) <= holders:
-                part = one.popitem()[1] if isinstance(one, dict) else one.pop()
+            value = waiting.pop()
+            while isinstance(value, dict | list) and value and references_to(value) <= holders:
+                part = value.popitem()[1] if isinstance(value, dict) else value.pop()
                 if self.weight(part) >= _BATCH:
                     waiting.append(part)
                 del part
@@ -155,11 +155,11 @@ def abridge(
     values_left = values
     room_left = room
     for name, part in sorted(value.items(), key=lambda member: survey.weight(member[1])):
-        found = abridge(
+        abridged = abridge(
             part, survey, values_left - 1, room_left - 4 * len(name) - _LIGHT, levels - 1
         )
-        if found is not None:
-            kept[name], count, size = found
+        if abridged is not None:
+            kept[name], count, size = abridged
             values_left -= count + 1
             room_left -= size + 4 * len(name) + _LIGHT
         if values_left <= 0:
@@ -195,13 +195,13 @@ def pieces(
         yield _written(value, line)
         return
     is_object = isinstance(value, dict)
-    before, after = "{}" if is_object else "[]"
+    separator, after = "{}" if is_object else "[]"
     group: dict[Any, Any] = {}
     weight = 0
 
     def grouped() -> str:
         return (
-            before
+            separator
             + _written(group if is_object else list(group.values()), line)[1 : -1 - len(line)]
         )
 
@@ -209,20 +209,20 @@ def pieces(
         weight += (added := survey.weight(part))
         if group and weight >= _BATCH:
             yield grouped()
-            before = ","
+            separator = ","
             group = {}
             weight = added
         if added < _BATCH:
             group[name] = part
             continue
         yield (
-            before
+            separator
             + line
             + " " * indented
             + (encode_small({name: 0})[1:-2] + " " * indented if is_object else "")
         )
         yield from pieces(part, survey, level + 1, indented=indented)
-        before = ","
+        separator = ","
         weight = 0
     yield (grouped() if group else "") + line + after
 

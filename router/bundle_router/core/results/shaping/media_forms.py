@@ -46,11 +46,11 @@ def media_form(
         return _sentence(
             f"{uri} is {kind} of {len(data):,} bytes; at most {MAX_BYTES[form]:,} fit a message"
         )
-    own = {"openai": _openai, "anthropic": _anthropic}.get(form)
-    made = own(kind, data, name) if own is not None else _mcp(uri, kind, data, facts)
-    if made is None:
+    make = {"openai": _openai, "anthropic": _anthropic}.get(form)
+    part = make(kind, data, name) if make is not None else _mcp(uri, kind, data, facts)
+    if part is None:
         return _sentence(f"{uri} is {kind}, {len(data):,} bytes: {form} takes no such content")
-    return made
+    return part
 
 
 def _sentence(text: str) -> dict[str, Any]:

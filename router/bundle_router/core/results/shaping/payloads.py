@@ -153,8 +153,10 @@ class References:
             elif not _is_plain(item):
                 item = self.value(item, depth + 1)
             replaced[name] = item
-        same = all(map(is_, replaced.values(), value.values())) and replaced.keys() == value.keys()
-        return value if same else replaced
+        is_same = (
+            all(map(is_, replaced.values(), value.values())) and replaced.keys() == value.keys()
+        )
+        return value if is_same else replaced
 
     # --- where payloads stand ---
 
@@ -182,8 +184,8 @@ class References:
         joined = "".join(payload.split())
         data = _decode(joined) if _is_base64(joined, 0) else None
         if data is None:
-            what = f"{len(payload):,} characters" if len(payload) >= LONG else payload
-            return f"[media that can't be decoded{_as_claimed(claimed)}, not base64: {what}]"
+            description = f"{len(payload):,} characters" if len(payload) >= LONG else payload
+            return f"[media that can't be decoded{_as_claimed(claimed)}, not base64: {description}]"
         return self._refer_to(data, "embedded", claimed=claimed)
 
     def _of_uri(self, uri: str) -> str:
@@ -272,11 +274,11 @@ class References:
             )
         blob = known or self._keep(data, sha256, role, self._describe(data), claimed, name)
         facts = blob.facts
-        what = (
+        description = (
             f"{facts.mime_type} {len(data):,}"
             f" bytes{_measures(facts)}{_unless_same(claimed, facts.mime_type)}"
         )
-        return f"[artifact {blob.uri} {what}]"
+        return f"[artifact {blob.uri} {description}]"
 
     def _keep(
         self,
@@ -308,17 +310,17 @@ Span = tuple[int, int]
 def _replace_spans(text: str, spans: Iterable[Span], replace: Callable[[str], str]) -> str:
     """Return the text with each span replaced."""
     parts: list[str] = []
-    at = 0
+    offset = 0
     for start, end in spans:
-        parts += (text[at:start], replace(text[start:end]))
-        at = end
-    return "".join((*parts, text[at:])) if parts else text
+        parts += (text[offset:start], replace(text[start:end]))
+        offset = end
+    return "".join((*parts, text[offset:])) if parts else text
 
 
 def _end(unit: re.Pattern[str], text: str, start: int) -> int:
     """Return the end of the units that begin at `start`, found window by window."""
-    while (found := unit.match(text, start, start + _WINDOW)) is not None and found.end() > start:
-        start = found.end()
+    while (match := unit.match(text, start, start + _WINDOW)) is not None and match.end() > start:
+        start = match.end()
     return start
 
 
@@ -336,72 +338,72 @@ def _padded_end(text: str, end: int) -> int:
 
 def _uris(text: str) -> Iterator[Span]:
     """Yield the `data:` URIs: all with base64, and long ones of plain SVG."""
-    at = 0
-    while (found := _search(_DATA, text, at)) is not None:
-        at = start = found.start()
+    offset = 0
+    while (match := _search(_DATA, text, offset)) is not None:
+        offset = start = match.start()
         if head := _DATA_URI.match(text, start):
-            at = _padded_end(text, _end(_PAYLOAD, text, head.end()))
-            yield start, at
+            offset = _padded_end(text, _end(_PAYLOAD, text, head.end()))
+            yield start, offset
         elif head := _PLAIN_URI.match(text, start):
-            at = _end(_PLAIN, text, head.end())
-            if at - head.end() >= LONG:
-                yield start, at
-        at = max(at, start + 1)
+            offset = _end(_PLAIN, text, head.end())
+            if offset - head.end() >= LONG:
+                yield start, offset
+        offset = max(offset, start + 1)
 
 
 def _search(pattern: re.Pattern[str], text: str, at: int) -> re.Match[str] | None:
     """Return the next match of a short pattern, searched window by window."""
     while at < len(text):
-        if found := pattern.search(text, at, at + _WINDOW):
-            return found
+        if match := pattern.search(text, at, at + _WINDOW):
+            return match
         at += _WINDOW - LONG
     return None
 
 
 def _line_blocks(text: str) -> Iterator[Span]:
     """Yield blocks of at least three equally long lines of base64, with the shorter last line."""
-    at = 0
-    while (found := _search(_WRAPPED, text, at)) is not None:
-        at = _end(_MORE_WRAPPED, text, found.start())
-        if text.count("\n", found.start(), at) >= 3:
-            last = _LAST_WRAPPED.match(text, at)
-            at = last.end() if last else at
-            yield found.start(), at
+    offset = 0
+    while (match := _search(_WRAPPED, text, offset)) is not None:
+        offset = _end(_MORE_WRAPPED, text, match.start())
+        if text.count("\n", match.start(), offset) >= 3:
+            last = _LAST_WRAPPED.match(text, offset)
+            offset = last.end() if last else offset
+            yield match.start(), offset
 
 
 def _runs(text: str) -> Iterator[Span]:
     """Yield the runs of at least `LONG` characters of base64, where `\\/` counts as one."""
-    at = done = 0
-    while at < len(text):
-        block = _BLOCK.match(text, at)
+    offset = end_before = 0
+    while offset < len(text):
+        block = _BLOCK.match(text, offset)
         if block is None:
-            at += _STEP
+            offset += _STEP
             continue
-        start = _start(text, max(done, at - 2 * _STEP), at)
+        start = _start(text, max(end_before, offset - 2 * _STEP), offset)
         end = _end(_MORE, text, block.end())
         if end - start - text.count("\\/", start, end) >= LONG:
-            done = end = _padded_end(text, end)
+            end_before = end = _padded_end(text, end)
             yield start, end
-        at = end + -end % _STEP
+        offset = end + -end % _STEP
 
 
-def _start(text: str, least: int, at: int) -> int:
+def _start(text: str, least: int, start: int) -> int:
     """Return the start of the run that contains `at`, not before `least`."""
     while True:
-        at = least + len(text[least:at].rstrip(_ALPHABET))
-        if at <= least or text[at - 1] != "\\" or text[at : at + 1] != "/":
-            return at
-        at -= 1
+        start = least + len(text[least:start].rstrip(_ALPHABET))
+        if start <= least or text[start - 1] != "\\" or text[start : start + 1] != "/":
+            return start
+        start -= 1
 
 
 def _starts_in(segment: str) -> list[int]:
     """Return the first few positions in a base64 segment where media may begin."""
-    found: list[int] = []
-    at = 1
-    while len(found) < _MAX_STARTS and (start := _search(_STARTS, segment, at)) is not None:
-        found.append(start.start())
-        at = start.start() + 1
-    return found
+    starts: list[int] = []
+    offset = 1
+    while len(starts) < _MAX_STARTS and (start := _search(_STARTS, segment, offset)) is not None:
+        starts.append(start.start())
+        offset = start.start() + 1
+    return starts
 
 
 def _segment_end(run: str, start: int) -> int:
@@ -448,8 +450,8 @@ def _as_claimed(claimed: str) -> str:
 def _unless_same(claimed: str, sniffed: str) -> str:
     """Return the claimed type if it differs from the sniffed one."""
     essence = claimed.partition(";")[0].strip().lower()
-    same = (
+    is_same = (
         _SAME.get(essence, essence) == sniffed.partition(";")[0]
         or essence == "application/octet-stream"
     )
-    return "" if same else _as_claimed(claimed)
+    return "" if is_same else _as_claimed(claimed)

@@ -96,21 +96,21 @@ def shape(
     references = References(describe)
     pieces = [_piece(block, references, max_chars) for block in kept_blocks]
     sizes = {id(piece.value): piece.size for piece in pieces if piece.size}
-    shown = "\n".join(piece.shown for piece in pieces)
+    visible_text = "\n".join(piece.shown for piece in pieces)
     rules = {
         "copies": len(kept_blocks) < len(blocks),
         "references": bool(references.blobs) or any(isinstance(block, Media) for block in blocks),
         "escapes": any(piece.escaped for piece in pieces),
-        FRAMED: framed and bool(shown),
+        FRAMED: framed and bool(visible_text),
     }
-    text = shown or EMPTY
+    text = visible_text or EMPTY
     notice = ""
-    if len(shown) > max_chars:
-        cuts = _bound_pieces(pieces, shown, max_chars)
+    if len(visible_text) > max_chars:
+        cuts = _bound_pieces(pieces, visible_text, max_chars)
         rules |= {cut.rule: True for cut in cuts}
         text = "\n".join(cut.text for cut in cuts if cut.text)
         notice = "\n" + _notice(text, references, pieces)
-    is_whole = text is shown
+    is_whole = text is visible_text
     text = (frame(text) if rules[FRAMED] else text) + notice
     result = ShapedResult(
         text=text,
@@ -155,8 +155,8 @@ def _piece(block: Block, references: References, max_chars: int) -> _Piece:
     if isinstance(block.value, str):
         encodable = without_surrogates(block.value)
         full = references.value(encodable)
-        shown, escaped, hidden = _visible_ends(full, max_chars)
-        return _Piece(full, shown, None, escaped or encodable != block.value, hidden)
+        text, escaped, hidden = _visible_ends(full, max_chars)
+        return _Piece(full, text, None, escaped or encodable != block.value, hidden)
     return _json_piece(block, references)
 
 
@@ -167,21 +167,21 @@ def _json_piece(block: Data, references: References) -> _Piece:
         if value is not block.value:
             survey = JsonSizes(value)
     raw = dump(survey.value, survey)
-    shown = visible(raw)
+    text = visible(raw)
     size = len(raw) if raw.isascii() else len(raw.encode("utf-8", "surrogatepass"))
-    return _Piece("", shown, survey.value, escaped=shown != raw, size=size, survey=survey)
+    return _Piece("", text, survey.value, escaped=text != raw, size=size, survey=survey)
 
 
 def _text_piece(block: Text, references: References, max_chars: int) -> _Piece:
     text = _title_text(block)
     encodable = without_surrogates(text)
     full = references.text(encodable)
-    shown, escaped, hidden = _visible_ends(full, max_chars)
+    visible_text, escaped, hidden = _visible_ends(full, max_chars)
     escaped = escaped or encodable != text
     if not block.uri:
-        return _Piece(full, shown, None, escaped, hidden)
+        return _Piece(full, visible_text, None, escaped, hidden)
     uri, mime_type = visible(_line(block.uri)), _line(block.mime_type)
-    return _Piece(full, shown, None, escaped, hidden, uri, mime_type)
+    return _Piece(full, visible_text, None, escaped, hidden, uri, mime_type)
 
 
 def _visible_ends(full: str, max_chars: int) -> tuple[str, bool, int]:
@@ -213,8 +213,8 @@ def _bound_pieces(pieces: Sequence[_Piece], shown: str, max_chars: int) -> list[
     """
     if len(pieces) > min(_APART, max_chars):
         return [head_tail(shown, max_chars, sum(piece.hidden for piece in pieces))]
-    granted = shares([len(piece.shown) for piece in pieces], max(0, max_chars - len(pieces) + 1))
-    return [_fit(piece, budget) for piece, budget in zip(pieces, granted, strict=True)]
+    grants = shares([len(piece.shown) for piece in pieces], max(0, max_chars - len(pieces) + 1))
+    return [_fit(piece, budget) for piece, budget in zip(pieces, grants, strict=True)]
 
 
 def _fit(piece: _Piece, budget: int) -> CutText:
@@ -281,13 +281,13 @@ def _size(block: Block, known: Mapping[int, int]) -> int:  # by the `id` of a va
 
 def without_copies(blocks: Sequence[Block]) -> list[Block]:
     """Return the blocks in order, without duplicates."""
-    kept: list[Block | None] = list(blocks)
+    blocks_kept: list[Block | None] = list(blocks)
     for index, block in enumerate(blocks):
         if not isinstance(block, Data):
             continue
-        if any(_settle(kept, index, value) for value in _forms(block.value)):
-            kept[index] = None
-    return [block for block in kept if block is not None]
+        if any(_settle(blocks_kept, index, value) for value in _forms(block.value)):
+            blocks_kept[index] = None
+    return [block for block in blocks_kept if block is not None]
 
 
 def _forms(value: Any) -> list[Any]:
@@ -407,14 +407,14 @@ def says_failed(value: Any) -> bool:
 
 def is_small(blocks: Sequence[Block], max_chars: int) -> bool:
     """Return whether text and JSON have at most `max_chars`, roughly, and there is no media."""
-    left = max_chars
+    room = max_chars
     for block in blocks:
         if isinstance(block, Text):
-            left -= len(block.text) + EACH
+            room -= len(block.text) + EACH
         elif isinstance(block, Data):
-            left = budget_left(block.value, left)
+            room = budget_left(block.value, room)
         else:
             return False
-        if left < 0:
+        if room < 0:
             return False
     return True

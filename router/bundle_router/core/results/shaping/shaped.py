@@ -48,7 +48,7 @@ class Blob:
     def stored_as(self, sha256: str) -> Artifact:
         facts = self.facts
         size = len(self.data)
-        seen = (
+        is_seen = (
             facts.mime_type,
             size,
             self.claimed_type,
@@ -57,7 +57,7 @@ class Blob:
             facts.height,
             facts.duration_s,
         )
-        return Artifact(f"artifact:sha256:{sha256}", sha256, *seen, self.role)
+        return Artifact(f"artifact:sha256:{sha256}", sha256, *is_seen, self.role)
 
 
 @dataclass(frozen=True, slots=True)

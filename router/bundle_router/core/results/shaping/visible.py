@@ -94,16 +94,16 @@ def without_surrogates(text: str) -> str:
 
 
 def _escape(match: re.Match[str]) -> str:
-    found = match[0]
-    if found == "\r\n":
+    char = match[0]
+    if char == "\r\n":
         return "\n"
-    if len(found) > 1:
-        return found
-    if "\ud800" <= found <= "\udfff":
+    if len(char) > 1:
+        return char
+    if "\ud800" <= char <= "\udfff":
         return "\ufffd"
     if _belongs(match.string, match.start()):
-        return found
-    code = ord(found)
+        return char
+    code = ord(char)
     if code <= 0xFFFF:
         return f"\\u{code:04x}"
     code -= 0x10000
@@ -113,23 +113,23 @@ def _escape(match: re.Match[str]) -> str:
 def _belongs(text: str, at: int) -> bool:
     """Return whether ordinary writing needs the joiner or selector at this place."""
     mark = text[at]
-    before = text[at - 1 : at]
-    after = text[at + 1 : at + 2]
-    if not before:
+    previous = text[at - 1 : at]
+    following = text[at + 1 : at + 2]
+    if not previous:
         return False
     if "\ufe00" <= mark <= "\ufe0f":
-        is_varied = before in _KEYCAPS or before >= "\u2000"
-        return is_varied and not _IS_SUSPECT.match(before)
+        is_varied = previous in _KEYCAPS or previous >= "\u2000"
+        return is_varied and not _IS_SUSPECT.match(previous)
     if "\U000e0100" <= mark <= "\U000e01ef":
-        return unicodedata.category(before) == "Lo"
-    if mark not in (_ZWNJ, _ZWJ) or not after:
+        return unicodedata.category(previous) == "Lo"
+    if mark not in (_ZWNJ, _ZWJ) or not following:
         return False
 
-    if before == "\ufe0f":
-        before = text[at - 2 : at - 1]
-    if mark == _ZWJ and _is_pictograph(before) and _is_pictograph(after):
+    if previous == "\ufe0f":
+        previous = text[at - 2 : at - 1]
+    if mark == _ZWJ and _is_pictograph(previous) and _is_pictograph(following):
         return True
-    return _is_joining(before) and _is_joining(after)
+    return _is_joining(previous) and _is_joining(following)
 
 
 def _is_pictograph(character: str) -> bool:

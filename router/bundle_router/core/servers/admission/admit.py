@@ -67,7 +67,7 @@ class _Admission:
     count: Callable[[str], int] | None
 
     def of(self, definitions: Sequence[Any], instructions: str) -> Admitted:
-        kept = instructions[: self.limits.max_instructions_chars]
+        instructions_kept = instructions[: self.limits.max_instructions_chars]
         refused: list[RefusedTool] = []
         bounded: list[Mapping[str, Any]] = []
         for index, raw in enumerate(definitions[: self.limits.max_tools]):
@@ -88,16 +88,16 @@ class _Admission:
             )
         tools: list[AdmittedTool] = []
         for raw, fault in _without_duplicates(bounded):
-            made = fault or self._card(raw, kept)
-            if isinstance(made, AdmittedTool):
-                tools.append(made)
+            card = fault or self._card(raw, instructions_kept)
+            if isinstance(card, AdmittedTool):
+                tools.append(card)
             else:
-                refused.append(RefusedTool(raw["name"], *made))
+                refused.append(RefusedTool(raw["name"], *card))
         return Admitted(
             self.server.name,
             tuple(sorted(tools, key=lambda tool: tool.card.tool)),
             tuple(refused),
-            kept,
+            instructions_kept,
         )
 
     def _first_look(self, raw: Any) -> Fault | None:
@@ -123,11 +123,11 @@ class _Admission:
         fault = schema_fault(schema, self.limits)
         if fault is not None:
             return fault
-        where = hidden_value(schema)
-        if where is not None:
+        place = hidden_value(schema)
+        if place is not None:
             return (
                 "hidden_text",
-                f"{where} holds invisible characters where they can't be taken out",
+                f"{place} holds invisible characters where they can't be taken out",
             )
         if any(
             isinstance(raw.get(key), str) and has_hidden(raw[key])
@@ -179,7 +179,7 @@ def _without_duplicates(
         for raw in bounded
         if counts[raw["name"]] > 1 and first.setdefault(raw["name"], encode(raw)) != encode(raw)
     }
-    seen: set[str] = set()
+    names: set[str] = set()
     for raw in bounded:
         name = raw["name"]
         fault: Fault | None = None
@@ -188,9 +188,9 @@ def _without_duplicates(
                 "duplicate",
                 "listed more than once with different contents: the name is ambiguous",
             )
-        elif name in seen:
+        elif name in names:
             fault = ("duplicate", "listed more than once with the same contents: one was kept")
-        seen.add(name)
+        names.add(name)
         rows.append((raw, fault))
     return rows
 
@@ -234,8 +234,8 @@ def hinted_effects(annotations: Any) -> tuple[Effect, ...]:
     """
     if not isinstance(annotations, dict):
         return ()
-    found = {effect for name, value, effect in _HINTS if annotations.get(name) is value}
-    return tuple(effect for effect in EFFECTS if effect in found)
+    effects = {effect for name, value, effect in _HINTS if annotations.get(name) is value}
+    return tuple(effect for effect in EFFECTS if effect in effects)
 
 
 def _with_tokens(card: Card, count: Callable[[str], int] | None) -> Card:

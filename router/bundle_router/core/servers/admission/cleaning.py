@@ -140,6 +140,6 @@ def skeleton(name: str) -> str:
     like.
     """
     text = re.sub(r"[^a-z0-9]", "", as_latin(name).lower())
-    for one, other in _SAME:
-        text = text.replace(one, other)
+    for letter, replacement in _SAME:
+        text = text.replace(letter, replacement)
     return text

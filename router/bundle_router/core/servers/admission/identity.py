@@ -92,12 +92,12 @@ def _without_paths(value: Any, paths: Sequence[tuple[str, ...]]) -> Any:
     if not paths:
         return value
     if isinstance(value, dict):
-        kept = {}
+        fields = {}
         for key, inner in value.items():
             rest = [path[1:] for path in paths if path[0] in (key, "*")]
             if () not in rest:
-                kept[key] = _without_paths(inner, rest)
-        return kept
+                fields[key] = _without_paths(inner, rest)
+        return fields
     if isinstance(value, list):
         items = []
         for index, inner in enumerate(value):

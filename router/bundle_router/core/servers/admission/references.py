@@ -66,8 +66,8 @@ class _Schemas:
                 return "bad_schema", f"{pointer(place)} is {display_value(schema)}, not a schema"
             fault = keyword_fault(schema, limits)
             if fault is not None:
-                code, key, what = fault
-                return code, f"{pointer((*place, key))} {what}"
+                code, key, detail = fault
+                return code, f"{pointer((*place, key))} {detail}"
             base = schema.get("$id", "#")
             if place and not (isinstance(base, str) and base.startswith("#")):
                 return (
@@ -92,20 +92,20 @@ class _Schemas:
                 if key not in schema:
                     continue
                 ref = schema[key]
-                where = pointer((*self._places[id(schema)], key))
+                place = pointer((*self._places[id(schema)], key))
                 if key == "$recursiveRef" and ref is True:
                     ref = "#"
                 if not isinstance(ref, str):
-                    return "bad_schema", f"{where} is {display_value(ref)}, not text"
+                    return "bad_schema", f"{place} is {display_value(ref)}, not text"
                 if not ref.startswith("#"):
-                    return "remote_ref", f"{where} leads outside the schema: {display_value(ref)}"
+                    return "remote_ref", f"{place} leads outside the schema: {display_value(ref)}"
                 target = target_of(self._root, self._anchors, ref)
                 if not isinstance(target, bool) and id(target) not in self._places:
-                    return "broken_ref", f"{where} leads to no schema: {display_value(ref)}"
+                    return "broken_ref", f"{place} leads to no schema: {display_value(ref)}"
         return None
 
     def cycle_fault(self) -> Fault | None:
-        done: set[int] = set()
+        finished: set[int] = set()
         for start in self._schemas:
             trail = {id(start): iter(self._on_the_same_value(start))}
             while trail:
@@ -116,12 +116,12 @@ class _Schemas:
                             "endless_ref",
                             f"{pointer(self._places[id(child)])} leads in a circle to itself",
                         )
-                    if id(child) not in done:
+                    if id(child) not in finished:
                         trail[id(child)] = iter(self._on_the_same_value(child))
                         break
                 else:
                     del trail[current]
-                    done.add(current)
+                    finished.add(current)
         return None
 
     def expansion_fault(self, limits: DefinitionLimits) -> Fault | None:

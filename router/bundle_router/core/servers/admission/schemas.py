@@ -63,15 +63,15 @@ def with_json_types(schema: Any, renamed: set[str]) -> Any:
     def with_known_types(inner: dict[str, Any]) -> dict[str, Any]:
         is_list = isinstance(inner.get("type"), list)
         names = inner["type"] if is_list else [inner.get("type")]
-        known = [_json_type(name) for name in names]
-        for name, json_type in zip(names, known, strict=True):
+        json_types = [_json_type(name) for name in names]
+        for name, json_type in zip(names, json_types, strict=True):
             if name != json_type:
                 renamed.add(f"{display_value(name)} as {json_type or 'any value'}")
-        if known == names:
+        if json_types == names:
             return inner
-        if "" in known:
+        if "" in json_types:
             return {key: value for key, value in inner.items() if key != "type"}
-        return {**inner, "type": list(dict.fromkeys(known)) if is_list else known[0]}
+        return {**inner, "type": list(dict.fromkeys(json_types)) if is_list else json_types[0]}
 
     return rebuilt(schema, with_known_types)
 
@@ -218,28 +218,28 @@ def explosive(pattern: str) -> bool:
     """
     groups = [_Round()]
     begins = list[int]()
-    at = 0
-    while at < len(pattern):
-        if opening := _OPENING.match(pattern, at):
+    offset = 0
+    while offset < len(pattern):
+        if opening := _OPENING.match(pattern, offset):
             groups.append(_Round())
-            begins.append(at)
-            at = opening.end()
+            begins.append(offset)
+            offset = opening.end()
             continue
-        token = _TOKEN.match(pattern, at)[0]  # type: ignore[index] # it matches any character
-        at += len(token)
+        token = _TOKEN.match(pattern, offset)[0]  # type: ignore[index] # it matches any character
+        offset += len(token)
         if token == "|":  # noqa: S105 - a piece of a pattern, not a password
             groups[-1].end_alternative()
         elif token == ")" and begins:  # noqa: S105 - a piece of a pattern, not a password
             inner = groups.pop()
-            text = pattern[begins.pop() : at]
+            text = pattern[begins.pop() : offset]
             inner.end_alternative()
-            least, endless, at = _quantifier(pattern, at)
+            minimum, endless, offset = _quantifier(pattern, offset)
             if endless and inner.loose:
                 return True
-            groups[-1].note(inner.pieces, text, least, endless or inner.loose)
+            groups[-1].note(inner.pieces, text, minimum, endless or inner.loose)
         elif token not in ("^", "$"):
-            least, endless, at = _quantifier(pattern, at)
-            groups[-1].note({token}, token, least, endless)
+            minimum, endless, offset = _quantifier(pattern, offset)
+            groups[-1].note({token}, token, minimum, endless)
     return False
 
 
@@ -247,11 +247,11 @@ def _quantifier(pattern: str, at: int) -> tuple[int, bool, int]:
     """Return the quantifier's minimum, whether it has no (small) maximum, and the position of the
     next token.
     """
-    found = _QUANTIFIER.match(pattern, at)
-    if found is None:
+    match = _QUANTIFIER.match(pattern, at)
+    if match is None:
         return 1, False, at
-    sign, low, comma, high = found.groups()
+    sign, low, comma, high = match.groups()
     if sign:
-        return int(sign == "+"), sign != "?", found.end()
-    least = int(low or 0)
-    return least, bool(comma) and (not high or least != int(high) >= _MANY), found.end()
+        return int(sign == "+"), sign != "?", match.end()
+    minimum = int(low or 0)
+    return minimum, bool(comma) and (not high or minimum != int(high) >= _MANY), match.end()

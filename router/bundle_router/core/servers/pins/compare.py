@@ -80,25 +80,25 @@ def compare(pins: Pins | None, admitted: Admitted, server: Server) -> Comparison
     Without pins everything is new. Raises VolatileError.
     """
     volatile = volatile_paths(server.volatile)
-    before = {name: json.loads(text) for name, text in _texts(pins)}
+    old_texts = {name: json.loads(text) for name, text in _texts(pins)}
     live = {tool.card.tool: json.loads(tool.definition) for tool in admitted.tools}
-    refused = {
+    refusals = {
         row.name: f"{row.code}: {row.detail}" for row in admitted.refused if row.name not in live
     }
     changes = []
-    for name in sorted({*before, *live, *refused}):
-        if name in refused:
-            changes.append(ToolChange(name, "refused", detail=refused[name]))
+    for name in sorted({*old_texts, *live, *refusals}):
+        if name in refusals:
+            changes.append(ToolChange(name, "refused", detail=refusals[name]))
         elif name not in live:
             changes.append(ToolChange(name, "removed"))
-        elif name not in before:
+        elif name not in old_texts:
             changes.append(ToolChange(name, "added"))
         else:
-            found = differences(
-                normalize_definition(before[name], volatile),
+            rows = differences(
+                normalize_definition(old_texts[name], volatile),
                 normalize_definition(live[name], volatile),
             )
-            changes.append(ToolChange(name, "changed" if found else "unchanged", found))
+            changes.append(ToolChange(name, "changed" if rows else "unchanged", rows))
     return Comparison(
         server.name, server_differences(pins, admitted, server, volatile), tuple(changes)
     )
@@ -122,10 +122,10 @@ def server_differences(
     live = origin_of(server)
     rows = []
     for name in type(pinned).__slots__:
-        before = getattr(pinned, name)
-        after = getattr(live, name)
-        if before != after:
-            rows.append(FieldDifference(f"/origin/{name}", _text(before), _text(after)))
+        old_value = getattr(pinned, name)
+        new_value = getattr(live, name)
+        if old_value != new_value:
+            rows.append(FieldDifference(f"/origin/{name}", _text(old_value), _text(new_value)))
 
     if admitted is None or any(path.segments == INSTRUCTIONS for path in volatile):
         return tuple(rows)
@@ -147,9 +147,9 @@ def differences(before: Any, after: Any) -> tuple[FieldDifference, ...]:
     and a row that counts the rest.
     """
     walk = _walk((), before, after)
-    found = tuple(itertools.islice(walk, MAX_DIFFERENCES))
-    more = sum(1 for _ in walk)
-    return (*found, FieldDifference("…", None, f"{more:,} more fields differ")) if more else found
+    rows = tuple(itertools.islice(walk, MAX_DIFFERENCES))
+    rest = sum(1 for _ in walk)
+    return (*rows, FieldDifference("…", None, f"{rest:,} more fields differ")) if rest else rows
 
 
 def _walk(place: tuple[str | int, ...], before: Any, after: Any) -> Iterator[FieldDifference]:

@@ -58,7 +58,7 @@ class _WrittenPins(Frozen):
 def pins_to_text(pins: Pins) -> str:
     """Return the text of the pin file. The same pins always give the same bytes."""
     origin = {name: getattr(pins.origin, name) for name in Origin.__slots__}
-    written = {
+    document = {
         "schema": SCHEMA,
         "server": pins.server,
         "origin": {name: value for name, value in origin.items() if value},
@@ -66,39 +66,39 @@ def pins_to_text(pins: Pins) -> str:
         "instructions": pins.instructions,
         "tools": [_written_pin(pin) for pin in sorted(pins.pins, key=lambda pin: pin.tool)],
     }
-    return json.dumps(written, indent=1, ensure_ascii=True, allow_nan=False) + "\n"
+    return json.dumps(document, indent=1, ensure_ascii=True, allow_nan=False) + "\n"
 
 
 def _written_pin(pin: Pin) -> dict[str, Any]:
-    written = {
+    row = {
         "tool": pin.tool,
         "sha256": pin.sha256,
         "tokens": pin.tokens,
         "counted": pin.counted,
     }
     if pin.approval is not None:
-        written["approved"] = {"at": pin.approval.at, "by": pin.approval.by}
-    return {**written, "definition": json.loads(pin.definition)}
+        row["approved"] = {"at": pin.approval.at, "by": pin.approval.by}
+    return {**row, "definition": json.loads(pin.definition)}
 
 
 def pins_from_text(text: str, name: str) -> Pins:
     """Parse the pins in the text; `name` is the file's name in messages. Raises CorruptPins."""
     try:
-        written = _WrittenPins.model_validate(
+        document = _WrittenPins.model_validate(
             json.loads(text, object_pairs_hook=_without_repetition)
         )
     except ValidationError as wrong:
         first = wrong.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise _corrupt_pins(name, f"{where}: {first['msg']}") from None
+        place = ".".join(str(part) for part in first["loc"])
+        raise _corrupt_pins(name, f"{place}: {first['msg']}") from None
     except (ValueError, RecursionError) as wrong:
         raise _corrupt_pins(name, f"is not JSON ({wrong})") from None
     pins = Pins(
-        server=written.server,
-        origin=written.origin,
-        instructions=written.instructions,
-        pins=tuple(_check_pin(row, written, name) for row in written.tools),
-        volatile=written.volatile,
+        server=document.server,
+        origin=document.origin,
+        instructions=document.instructions,
+        pins=tuple(_check_pin(row, document, name) for row in document.tools),
+        volatile=document.volatile,
     )
     if len(pins.names) != len(pins.pins):
         raise _corrupt_pins(name, "pins a tool twice")
@@ -123,10 +123,10 @@ def _check_pin(row: _WrittenPin, written: _WrittenPins, name: str) -> Pin:
 
 
 def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs):
         raise ValueError("an object has a key twice")
-    return found
+    return mapping
 
 
 def _corrupt_pins(name: str, what: str) -> CorruptPins:

@@ -148,8 +148,8 @@ def approve(
             " was reviewed",
             advice="that concerns all its tools: approve the server as a whole",
         )
-    others = [pin for pin in _digested_anew(previous, server).pins if pin.tool not in only]
-    return replace(fresh, pins=tuple(sorted((*others, *approved), key=lambda pin: pin.tool)))
+    unchanged = [pin for pin in _digested_anew(previous, server).pins if pin.tool not in only]
+    return replace(fresh, pins=tuple(sorted((*unchanged, *approved), key=lambda pin: pin.tool)))
 
 
 def _pin(tool: AdmittedTool, previous: Pins | None, approval: Approval | None) -> Pin:

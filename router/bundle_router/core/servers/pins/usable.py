@@ -96,12 +96,12 @@ def with_pinned_cards(catalog: Catalog, pins: Mapping[str, Pins]) -> Catalog:
 
     Raises VolatileError, and nothing that config was checked for.
     """
-    known = (
+    by_server = (
         usable(pins[name], None, catalog.servers[name], "required")
         for name in pins
         if name in catalog.servers
     )
-    return with_cards(catalog, known)
+    return with_cards(catalog, by_server)
 
 
 def with_cards(catalog: Catalog, known: Iterable[UsableCards]) -> Catalog:
@@ -126,7 +126,7 @@ def _expand_globs(
 
     The globs stay too, because the server may list more.
     """
-    found = {
+    names = {
         name
         for pattern in bundle.patterns
         if (server := servers.get(pattern.partition(".")[0])) is not None
@@ -134,6 +134,6 @@ def _expand_globs(
         for name in by_server.get(server.name, ())
         if matches(pattern, name)
     }
-    if found - {*bundle.tools}:
-        return replace(bundle, tools=tuple(sorted({*bundle.tools, *found})))
+    if names - {*bundle.tools}:
+        return replace(bundle, tools=tuple(sorted({*bundle.tools, *names})))
     return bundle

@@ -50,15 +50,15 @@ class Bounds:
 
 def bounds_for(limits: CallLimits) -> Bounds:
     """Return the bounds for the config's limits: `max_concurrent_calls` is per server."""
-    each = limits.max_concurrent_calls
+    limit = limits.max_concurrent_calls
     return Bounds(
         max_message_bytes=limits.max_result_bytes,
-        per_server=each,
-        in_total=4 * each,
+        per_server=limit,
+        in_total=4 * limit,
         queue_per_server=max(
-            4 * each, 1_024
+            4 * limit, 1_024
         ),  # as many requests as an endpoint has in progress at once
-        queue_in_total=max(16 * each, 2_048),
+        queue_in_total=max(16 * limit, 2_048),
     )
 
 

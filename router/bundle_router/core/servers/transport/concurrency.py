@@ -55,9 +55,9 @@ class Gate(Generic[W]):
     def leave(self, server: str) -> list[W]:
         """Give a place back. Return the waiters that run now."""
         self.running -= 1
-        left = self._running[server] - 1
-        if left:
-            self._running[server] = left
+        running = self._running[server] - 1
+        if running:
+            self._running[server] = running
         else:
             del self._running[server]
         return self._admit(server)

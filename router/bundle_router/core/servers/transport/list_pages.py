@@ -39,11 +39,11 @@ class Pages:
             self.ttl_ms = float(
                 min(ttl, self.ttl_ms or ttl, 1e12)
             )  # `float` takes no whole number of 400 digits
-        found = page.get("tools")
-        if not isinstance(found, list):
+        tools = page.get("tools")
+        if not isinstance(tools, list):
             self.rejected.append(("", "a page whose 'tools' is not a list"))
-            found = []
-        for item in found:
+            tools = []
+        for item in tools:
             if len(self.tools) >= self.bounds.max_tools:
                 self.cut = f"only the first {self.bounds.max_tools:,} tools were read"
                 return None
@@ -54,9 +54,9 @@ class Pages:
         if len(self.rejected) > self.bounds.max_tools:
             return
         name = item.get("name") if isinstance(item, Mapping) else None
-        why = self._refusal(item, name)
-        if why:
-            self.rejected.append((name[:MAX_SHOWN_NAME] if isinstance(name, str) else "", why))
+        refusal = self._refusal(item, name)
+        if refusal:
+            self.rejected.append((name[:MAX_SHOWN_NAME] if isinstance(name, str) else "", refusal))
         elif isinstance(name, str):
             self.tools[name] = item
 
