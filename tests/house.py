@@ -404,7 +404,7 @@ def measures() -> list[Measure]:
         Measure(
             "assignments of three values", len(read.wide_assignments), 0, 4, read.wide_assignments
         ),
-        Measure("ternaries per 1,000 lines", read.per_thousand_lines(read.ternaries), 15, 19.1),
+        Measure("ternaries per 1,000 lines", read.per_thousand_lines(read.ternaries), 15, 17.8),
         Measure(
             "packed assignments per 1,000",
             read.per_thousand_lines(read.packed_assignments),
