@@ -399,7 +399,7 @@ def measures() -> list[Measure]:
     )
     read, loaded = reading(), modules_loaded()
     return [
-        Measure("% of functions are packed", read.share_of_packed(), 3, 7.8, read.packed),
+        Measure("% of functions are packed", read.share_of_packed(), 3, 7.0, read.packed),
         Measure("nested ternaries", len(read.nested_ternaries), 0, 0, read.nested_ternaries),
         Measure(
             "assignments of three values", len(read.wide_assignments), 0, 4, read.wide_assignments

@@ -294,9 +294,10 @@ def _canonical_value(value: Any) -> Any:
         return tuple(_canonical_value(item) for item in value)
     if not is_dataclass(value):
         return value
-    added = getattr(value, "ADDED", ())
-    return {
-        item.name: _canonical_value(getattr(value, item.name))
-        for item in fields(value)
-        if not (item.name in added and getattr(value, item.name) == item.default)
-    }
+    added_later = getattr(value, "ADDED", ())
+    canonical = {}
+    for declared in fields(value):
+        held = getattr(value, declared.name)
+        if declared.name not in added_later or held != declared.default:
+            canonical[declared.name] = _canonical_value(held)
+    return canonical

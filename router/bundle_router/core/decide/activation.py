@@ -121,14 +121,18 @@ def room_left(
     step: Step, decision: Decision, activation: Activation, cards: Mapping[str, Card]
 ) -> Room:
     """Return the room in the step's array after what the activation holds."""
-    before = {tool.name for entry in decision.after.entries for tool in entry.tools}
-    now = {tool.name for entry in activation.entries for tool in entry.tools}
-    joined = [cards[tool] for tool in now - before if tool in cards]
-    shown = decision.exposure
-    room = room_of(
-        step, shown.tools + len(joined), shown.tokens + sum(card.tokens for card in joined)
-    )
+    joined = _asked_names(activation) - _asked_names(decision.after)
+    joined_cards = [cards[tool] for tool in joined if tool in cards]
+    exposure = decision.exposure
+    tools = exposure.tools + len(joined_cards)
+    tokens = exposure.tokens + sum(card.tokens for card in joined_cards)
+    room = room_of(step, tools, tokens)
     return Room(min(room.tools, room_in(activation)), room.tokens)
+
+
+def _asked_names(activation: Activation) -> set[str]:
+    """Return the names of the tools that were asked for."""
+    return {tool.name for entry in activation.entries for tool in entry.tools}
 
 
 def ask_for(activation: Activation, id_: str, tools: Iterable[str]) -> Activation:
@@ -245,61 +249,79 @@ def apply(
     A bundle that the catalog does not have any more is dropped silently, since there is nothing
     left to show.
     """
-    tick = _next_tick(activation)
-    place = _next_place(activation)
-    entries = {
-        entry.id: entry
-        for entry in _cap_asked_tools(activation, cap)
-        if tools_of(entry.id) is not None and not is_unused_offer(entry)
-    }
-    for id_, reason in needed:
-        known = entries.get(id_)
-        used = 0 if reason == "shortlist" else tick
-        if known is None:
-            entries[id_] = Entry(id_, reason, used, False, place)
-        else:
-            entries[id_] = _use_again(known, reason, tick)
-        place += known is None
+    entries = {}
+    for entry in _cap_asked_tools(activation, cap):
+        is_known = tools_of(entry.id) is not None
+        if is_known and not is_unused_offer(entry):
+            entries[entry.id] = entry
+    _use_needed(entries, needed, _next_tick(activation), _next_place(activation))
+    visible_ids = _kept_ids(entries, {id_ for id_, _ in needed}, tools_of, cap)
+    staying_ids = _staying_ids(entries, needed, visible_ids, tools_of, cap)
+    if len(staying_ids) == len(entries):
+        evicted_tools = _evicted_tools(activation, entries.values())
+        return Applied(_order_entries(entries.values()), (), evicted_tools=evicted_tools)
 
-    needs = {id_ for id_, _ in needed}
-    mapped = {id_ for id_, reason in needed if reason not in UNTRUSTED}
-    visible = staying = _kept_ids(entries, needs, tools_of, cap)
-    if mapped != needs:
-        trusted = {entry.id for entry in entries.values() if entry.origin not in UNTRUSTED}
-        unmoved = _kept_ids(entries, mapped, tools_of, cap)
-        staying = visible if visible & trusted == unmoved & trusted else unmoved
-    if len(staying) == len(entries):
-        return Applied(
-            _order_entries(entries.values()),
-            (),
-            evicted_tools=_evicted_tools(activation, entries.values()),
-        )
-    before = {entry.id for entry in activation.entries}
+    staying = [entry for entry in entries.values() if entry.id in staying_ids]
+    old_ids = {entry.id for entry in activation.entries}
+    evictable = [entry.id for entry in _eviction_order(entries) if entry.id in old_ids]
     return Applied(
-        _order_entries(entry for entry in entries.values() if entry.id in staying),
-        tuple(
-            entry.id
-            for entry in _eviction_order(entries)
-            if entry.id in before and entry.id not in staying
-        ),
-        frozenset(staying - visible),
-        _evicted_tools(activation, (entry for entry in entries.values() if entry.id in staying)),
+        after=_order_entries(staying),
+        evicted=tuple(id_ for id_ in evictable if id_ not in staying_ids),
+        aside=frozenset(staying_ids - visible_ids),
+        evicted_tools=_evicted_tools(activation, staying),
     )
 
 
-def _evicted_tools(before: Activation, staying: Iterable[Entry]) -> tuple[tuple[str, str], ...]:
-    """Return (bundle, tool) for the asked-for tools that left bundles which stay; meta-tools, whose
-    names have no server, are not reported.
+def _use_needed(
+    entries: dict[str, Entry], needed: Sequence[tuple[str, Reason]], tick: int, place: int
+) -> None:
+    """Add or use again the bundles that a step needs, at this time; new ones from this place on."""
+    for id_, reason in needed:
+        if id_ in entries:
+            entries[id_] = _use_again(entries[id_], reason, tick)
+        else:
+            used = 0 if reason == "shortlist" else tick
+            entries[id_] = Entry(id_, reason, used, False, place)
+            place += 1
+
+
+def _staying_ids(
+    entries: Mapping[str, Entry],
+    needed: Sequence[tuple[str, Reason]],
+    visible_ids: Set[str],
+    tools_of: ToolsOf,
+    cap: int,
+) -> Set[str]:
+    """Return the bundles that stay after the step: those that are visible at it, unless text would
+    have moved a trusted one (rule 3).
     """
-    if not any(entry.tools for entry in before.entries):
-        return ()
-    kept = {entry.id: {tool.name for tool in entry.tools} for entry in staying}
-    evicted = [
-        (tool.place, entry.id, tool.name)
-        for entry in before.entries
-        for tool in entry.tools
-        if entry.id in kept and tool.name not in kept[entry.id] and "." in tool.name
-    ]
+    mapped = {id_ for id_, reason in needed if reason not in UNTRUSTED}
+    has_picks = any(id_ not in mapped for id_, _ in needed)
+    if not has_picks:
+        return visible_ids
+
+    without_picks = _kept_ids(entries, mapped, tools_of, cap)
+    moved = visible_ids ^ without_picks
+    moves_trusted = any(entries[id_].origin not in UNTRUSTED for id_ in moved)
+    if moves_trusted:
+        return without_picks
+    return visible_ids
+
+
+def _evicted_tools(before: Activation, staying: Iterable[Entry]) -> tuple[tuple[str, str], ...]:
+    """Return (bundle, tool) for the asked-for tools that left bundles which stay, by their places;
+    meta-tools, whose names have no server, are not reported.
+    """
+    entries_before = {entry.id: entry for entry in before.entries}
+    evicted: list[tuple[int, str, str]] = []
+    for entry in staying:
+        earlier = entries_before.get(entry.id)
+        if earlier is None:
+            continue
+        gone = {tool.name: tool.place for tool in earlier.tools if "." in tool.name}
+        for tool in entry.tools:
+            gone.pop(tool.name, None)
+        evicted += [(place, entry.id, name) for name, place in gone.items()]
     return tuple((id_, name) for _, id_, name in sorted(evicted))
 
 
@@ -359,16 +381,17 @@ def _counted_tools(entry: Entry, tools_of: ToolsOf) -> Set[str]:
 
 def _cap_asked_tools(activation: Activation, cap: int) -> Iterator[Entry]:
     """Yield the entries with the `cap` tools that were asked for last."""
-    if not any(entry.tools for entry in activation.entries):
-        yield from activation.entries
-        return
-    asked = sorted(
-        ((tool.used, tool.place) for e in activation.entries for tool in e.tools), reverse=True
-    )
-    kept = frozenset(asked[: max(cap, 0)])
+    newest = _newest_asked(activation, cap)
     for entry in activation.entries:
-        tools = tuple(tool for tool in entry.tools if (tool.used, tool.place) in kept)
+        tools = tuple(tool for tool in entry.tools if (tool.used, tool.place) in newest)
         yield entry if tools == entry.tools else replace(entry, tools=tools)
+
+
+def _newest_asked(activation: Activation, cap: int) -> frozenset[tuple[int, int]]:
+    """Return the times and places of the `cap` tools that were asked for last."""
+    every = chain.from_iterable(entry.tools for entry in activation.entries)
+    newest_first = sorted(((tool.used, tool.place) for tool in every), reverse=True)
+    return frozenset(newest_first[: max(cap, 0)])
 
 
 # --- the active set of an agent that keeps its own history, derived from that: nothing needs to be

@@ -210,9 +210,11 @@ class _Selection:
         """
         if self.answer is None:
             return ""
-        ranks = self.answer.source in ("search", "shortlist")
-        score = next((row.score for row in self.ranked if row.id == id_ and ranks), None)
-        return self.answer.justification if score is None else f"score {score:.2f}"
+        if self.answer.source in ("search", "shortlist"):
+            score = next((row.score for row in self.ranked if row.id == id_), None)
+            if score is not None:
+                return f"score {score:.2f}"
+        return self.answer.justification
 
 
 _UNASKED: Final = _Selection()
@@ -456,23 +458,24 @@ def _note_unpicked(bundles: StepBundles, plan: Plan, facts: Facts, selection: _S
 
 def _ranked_out(row: Candidate, selection: _Selection) -> LeftOut:
     search = selection.search
-    answer = selection.answer
-    offers = (
-        answer is None
-        or answer.source == "shortlist"
-        or (answer.source == "search" and answer.offered)
-    )
-    if search is not None and row.id in search.withheld and offers:
+    if search is None:
+        return LeftOut(row.id, "not_selected", "ranked and not taken")
+    if row.id in search.withheld and _is_offering(selection.answer):
         return LeftOut(row.id, "not_offered", "[search] offer keeps it out of a shortlist")
-    if search is not None and search.verdict == "novel":
+    if search.verdict == "novel":
         return LeftOut(row.id, "below_floor", "nothing fits the step well enough")
-    if search is not None and (row.score or 0.0) < search.cut:
-        return LeftOut(
-            row.id,
-            "below_floor",
-            f"score {row.score or 0.0:.2f}, under {search.cut:.2f} is not plausible",
-        )
+    score = row.score or 0.0
+    if score < search.cut:
+        reason = f"score {score:.2f}, under {search.cut:.2f} is not plausible"
+        return LeftOut(row.id, "below_floor", reason)
     return LeftOut(row.id, "not_selected", "ranked and not taken")
+
+
+def _is_offering(answer: Answer | None) -> bool:
+    """Return whether bundles are offered: in a shortlist, or beside what search is sure of."""
+    if answer is None or answer.source == "shortlist":
+        return True
+    return answer.source == "search" and bool(answer.offered)
 
 
 def _justification(settling: _Settling, source: Source, bundles: StepBundles) -> str:

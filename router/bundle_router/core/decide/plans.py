@@ -141,15 +141,13 @@ class Verdicts:
         self, facts: Facts, ask: tuple[str, ...] | None, without: frozenset[str]
     ) -> Iterator[str]:
         if self._selectable is None:
-            self._selectable = tuple(
-                b for b in self._catalog.bundles.values() if b.selectable and not b.always
-            )
+            selectable = [one for one in self._catalog.bundles.values() if one.selectable]
+            self._selectable = tuple(one for one in selectable if not one.always)
         judged = self._under(facts)
         for bundle in self._selectable:
-            is_asked = bundle.id not in without and (
-                ask is None or first_match(ask, bundle.id) is not None
-            )
-            if is_asked and self._judge(bundle, judged).permitted:
+            is_asked = ask is None or first_match(ask, bundle.id) is not None
+            is_candidate = is_asked and bundle.id not in without
+            if is_candidate and self._judge(bundle, judged).permitted:
                 yield bundle.id
 
 

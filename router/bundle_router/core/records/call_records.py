@@ -238,9 +238,13 @@ class CallFinished(_ToolCall):
             "cached": self.cached_from != "",
             "cached_from": self.cached_from or None,
         }
-        record |= {"shaped": self.shaped.to_json()} if self.shaped is not None else {}
-        record |= {"ready_ms": self.ready_ms} if self.ready_ms is not None else {}
-        return record | ({"spent": self.spent.to_json()} if self.spent is not None else {})
+        if self.shaped is not None:
+            record["shaped"] = self.shaped.to_json()
+        if self.ready_ms is not None:
+            record["ready_ms"] = self.ready_ms
+        if self.spent is not None:
+            record["spent"] = self.spent.to_json()
+        return record
 
     @classmethod
     @checked(_forms)

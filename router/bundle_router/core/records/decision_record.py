@@ -391,15 +391,17 @@ def reply_json(reply: Reply | None) -> Json | None:
             "failure": reply.failure,
         }
     answer = reply.answer
-    return {
+    value = {
         "heard": "answered",
         "key": reply.key,
         "failure": reply.failure,
         "ids": list(answer.ids),
         **flat_json(answer, _ANSWERED),
         "dropped": [{"id": id_, "code": code} for id_, code in answer.dropped],
-        **({"offered": list(answer.offered)} if answer.offered else {}),
     }
+    if answer.offered:
+        value["offered"] = list(answer.offered)
+    return value
 
 
 def reply_from(record: Mapping[str, Any]) -> Reply | None:

@@ -62,15 +62,22 @@ def _schema(form: Any) -> Any:
     if isinstance(form, type) and (is_dataclass(form) or issubclass(form, BaseModel)):
         form = get_type_hints(form)
     if isinstance(form, dict):
-        fields = {
-            name: {"type": "typed-dict-field", "schema": _schema(of)} for name, of in form.items()
-        }
-        return {"type": "typed-dict", "fields": fields, "total": False}
+        return _object_schema(form)
+    origin = get_origin(form)
     parts = form if isinstance(form, list | tuple) else get_args(form)
-    if isinstance(form, list) or get_origin(form) in (list, tuple):
+    if isinstance(form, list) or origin in (list, tuple):
         return {"type": "list", "items_schema": _schema(parts[0])}
     if None in parts or type(None) in parts:
         return {"type": "nullable", "schema": _schema(parts[0])}
-    if get_origin(form) is Literal:
+    if origin is Literal:
         return {"type": "str"}
-    return {"type": form.__name__ if form in (str, int, float, bool) else "any"}
+    if form in (str, int, float, bool):
+        return {"type": form.__name__}
+    return {"type": "any"}
+
+
+def _object_schema(form: Mapping[str, Any]) -> Any:
+    fields = {
+        name: {"type": "typed-dict-field", "schema": _schema(field)} for name, field in form.items()
+    }
+    return {"type": "typed-dict", "fields": fields, "total": False}

@@ -78,18 +78,22 @@ class StoredHead:
 def missing_runs(heads: Mapping[str, StoredHead], run_ids: Iterable[str]) -> list[str]:
     """Return which of the begun runs are missing, one sentence each."""
     present = set(run_ids)
-    missing = [
-        f"run {head.run_id!r} is gone: its head says that it held {head.count} records"
-        for head in sorted(heads.values(), key=lambda head: head.number)
-        if not head.pruned and head.run_id not in present
-    ]
-    numbers = {head.number for head in heads.values()}
-    holes = (number for number in range(1, max(numbers, default=0) + 1) if number not in numbers)
-    return missing + [
-        f"the run that was begun as number {number} is gone, and its head with it, or that head was"
-        " changed"
-        for number in islice(holes, 100)
-    ]
+    in_order = sorted(heads.values(), key=lambda head: head.number)
+    missing = []
+    for head in in_order:
+        if not head.pruned and head.run_id not in present:
+            told = f"its head says that it held {head.count} records"
+            missing.append(f"run {head.run_id!r} is gone: {told}")
+
+    numbers = {head.number for head in in_order}
+    expected = range(1, max(numbers, default=0) + 1)
+    holes = (number for number in expected if number not in numbers)
+    for number in islice(holes, 100):
+        missing.append(
+            f"the run that was begun as number {number} is gone, and its head with it, or that head"
+            " was changed"
+        )
+    return missing
 
 
 def faults_of_head(head: StoredHead, run_id: str, key: bytes | None) -> list[str]:

@@ -149,13 +149,15 @@ def _as_recorded(decision: Decision, past: Decision) -> Decision:
     """Return the decision without what early versions did not record of asked-for tools: eviction
     and exposure.
     """
-    if decision.exposure.tools > past.exposure.tools and any(
-        entry.tools for entry in decision.after.entries
-    ):
-        decision = replace(decision, exposure=past.exposure)
-    evicted = () if past.evicted_tools else decision.evicted_tools
-    rows = tuple(row for row in decision.left_out if row.tool not in evicted)
-    return replace(decision, left_out=rows) if evicted else decision
+    exposure = decision.exposure
+    has_asked_tools = any(entry.tools for entry in decision.after.entries)
+    if has_asked_tools and exposure.tools > past.exposure.tools:
+        exposure = past.exposure
+    left_out = decision.left_out
+    evicted = decision.evicted_tools
+    if evicted and not past.evicted_tools:
+        left_out = tuple(row for row in left_out if row.tool not in evicted)
+    return replace(decision, exposure=exposure, left_out=left_out)
 
 
 def _differing_parts(recorded: dict[str, Any], now: dict[str, Any]) -> tuple[str, ...]:
@@ -175,15 +177,19 @@ def catalog_from(value: Mapping[str, Any]) -> Catalog:
         return of.validate_python(value.get(rows, ()))
 
     try:
+        servers = each(Server, "servers")
+        bundles = each(Bundle, "bundles")
+        cards = each(Card, "cards")
+        skills = each(Skill, "skills")
         return Catalog(
-            servers={server.name: server for server in each(Server, "servers")},
-            bundles={bundle.id: bundle for bundle in each(Bundle, "bundles")},
+            servers={server.name: server for server in servers},
+            bundles={bundle.id: bundle for bundle in bundles},
             routes=each(Route, "routes"),
             policies=each(Policy, "policies"),
             settings=_adapter_of(Settings).validate_python(value.get("settings", {})),
             local=LocalSettings.model_validate(value.get("local", {})),
-            cards={card.name: card for card in each(Card, "cards")},
-            skills={skill.path: skill for skill in each(Skill, "skills")},
+            cards={card.name: card for card in cards},
+            skills={skill.path: skill for skill in skills},
         )
     except ValidationError as error:
         raise CorruptRun(

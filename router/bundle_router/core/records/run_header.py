@@ -151,22 +151,26 @@ class RunHeader:
         """Return what is wrong with the run's header, a clause each; `first` is the run's first
         record, if any.
         """
-        found = ["was changed after it was written"] if self.is_edited else []
-        stated = (first or {}).get("run_json")
-        step = (first or {}).get("step")
-        parent = step.get("parent_run_id") if isinstance(step, Mapping) else self.parent_run_id
-        is_rebuilt = (
-            "restored" in self.fields
-            and self.opening.keys() <= _REBUILT
-            and self.parent_run_id == parent
-        )
-        if stated is not None and stated != self.opening_digest and not is_rebuilt:
+        found = []
+        if self.is_edited:
+            found.append("was changed after it was written")
+        stated = first.get("run_json") if first is not None else None
+        if stated is not None and stated != self.opening_digest and not self._is_rebuilt(first):
             found.append("does not say of the opening of the run what the first record says")
         if self.run_id != run_id:
             found.append(f"belongs to run {self.fields.get('run_id')!r}")
         if "closed" in self.fields and self.head is None:
             found.append("says the run was closed, and not with how many records")
         return found
+
+    def _is_rebuilt(self, first: Mapping[str, Any] | None) -> bool:
+        """Return whether the header was restored from the records of a run whose header was lost;
+        `first` is the first of them.
+        """
+        if "restored" not in self.fields or not self.opening.keys() <= _REBUILT:
+            return False
+        step = first.get("step") if first is not None else None
+        return not isinstance(step, Mapping) or step.get("parent_run_id") == self.parent_run_id
 
     # --- how it changes ---------------------------------------------------------------------------
 

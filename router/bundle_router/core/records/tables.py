@@ -334,16 +334,36 @@ def _objects(record: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
 
 
 def _decision(record: Mapping[str, Any]) -> Row:
-    model = _object(record, "model")
-    evicted = _object(record, "activation").get("evicted")
     step = _object(record, "step")
-    reply = _object(record, "reply")
-    labels = {str(row.get("name")): row.get("value") for row in _objects(step, "labels")}
-    failure = reply.get("failure") or model.get("failure") or "server_unavailable"
-    counted = {
+    columns = {
+        **_outcome_columns(record),
+        **_model_columns(_object(record, "model")),
+        **_step_columns(step),
+    }
+    elsewhere = ("step", "exposure", *columns)
+    plain = {name: value for name, value in record.items() if name not in elsewhere}
+    of_step = {name: value for name, value in step.items() if name not in columns}
+    return _pick_columns("decisions", columns, plain, of_step, _object(record, "exposure"))
+
+
+def _outcome_columns(record: Mapping[str, Any]) -> Row:
+    evicted = _object(record, "activation").get("evicted")
+    degraded_code = None
+    if record.get("degraded") is True:
+        asked = (_object(record, "reply"), _object(record, "model"))
+        failures = [one["failure"] for one in asked if one.get("failure")]
+        degraded_code = next(iter(failures), "server_unavailable")
+    return {
         "shown": len(_objects(record, "bundles")),
         "left_out": len(_objects(record, "left_out")),
         "evicted": len(evicted) if isinstance(evicted, list | tuple) else 0,
+        "embeddings": _object(record, "search").get("embeddings"),
+        "degraded_code": degraded_code,
+    }
+
+
+def _model_columns(model: Mapping[str, Any]) -> Row:
+    return {
         "model": model.get("name"),
         "model_failure": model.get("failure"),
         "attempts": model.get("attempts"),
@@ -351,17 +371,17 @@ def _decision(record: Mapping[str, Any]) -> Row:
         "output_tokens": model.get("output_tokens"),
         "cost_usd": model.get("cost_usd"),
         "model_ms": model.get("elapsed_ms"),
-        "embeddings": _object(record, "search").get("embeddings"),
-        "degraded_code": failure if record.get("degraded") is True else None,
+    }
+
+
+def _step_columns(step: Mapping[str, Any]) -> Row:
+    labels = {str(row.get("name")): row.get("value") for row in _objects(step, "labels")}
+    constraints = map(str, step.get("constraints") or ())
+    return {
         "labels": labels or None,
+        "constraints": "\n".join(constraints) or None,
         **{part.name: labels.get(part.label) for part in PARTS if part.label},
-        "constraints": "\n".join(map(str, step.get("constraints") or ())) or None,
     }
-    plain = {
-        name: value for name, value in record.items() if name not in ("step", "exposure", *counted)
-    }
-    step = {name: value for name, value in step.items() if name not in ("labels", "constraints")}
-    return _pick_columns("decisions", counted, plain, step, _object(record, "exposure"))
 
 
 def _bundles(record: Mapping[str, Any]) -> Iterator[Row]:

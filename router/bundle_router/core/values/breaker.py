@@ -77,14 +77,20 @@ class Breaker:
         if ticket.epoch != self.epoch:
             return self
         if end in ("answered", "blameless"):
-            if ticket.probe:
-                return Breaker(self.terms, epoch=self.epoch + 1)
-            return replace(self, errors=0) if end == "answered" and self.errors else self
-        if end == "grave" or ticket.probe or self.errors + 1 >= self.terms.errors_in_a_row:
-            return self._open_breaker(
-                now_ns, max(retry_after_s or 0.0, self.terms.grave_s if end == "grave" else 0.0)
-            )
+            return self._after_success(ticket, end)
+        asked_s = retry_after_s or 0.0
+        if end == "grave":
+            return self._open_breaker(now_ns, max(asked_s, self.terms.grave_s))
+        if ticket.probe or self.errors + 1 >= self.terms.errors_in_a_row:
+            return self._open_breaker(now_ns, asked_s)
         return replace(self, errors=self.errors + 1)
+
+    def _after_success(self, ticket: Ticket, end: End) -> Breaker:
+        if ticket.probe:
+            return Breaker(self.terms, epoch=self.epoch + 1)
+        if end == "answered" and self.errors:
+            return replace(self, errors=0)
+        return self
 
     def release(self, ticket: Ticket) -> Breaker:
         """Return the breaker after a call whose end is unknown: nothing is learnt, and another

@@ -100,13 +100,16 @@ def phrasing(text: str) -> dict[str, float]:
 
 def spread(scores: Sequence[float]) -> float:
     """Return the entropy of the best ten scores, sharpened, as a share of its maximum."""
-    top = [score**3 for score in sorted(scores, reverse=True)[:10] if score > 0.0]
-    total = sum(top)
-    if len(top) < 2 or total <= 0.0:
+    positive = [score for score in scores if score > 0.0]
+    best = sorted(positive, reverse=True)[:10]
+    sharpened = [score**3 for score in best]
+    total = sum(sharpened)
+    if len(sharpened) < 2 or total <= 0.0:
         return 0.0
-    return -sum(value / total * math.log(value / total) for value in top if value > 0.0) / math.log(
-        len(top)
-    )
+    # The cube of a tiny score may be 0, which has no logarithm.
+    shares = [value / total for value in sharpened if value > 0.0]
+    entropy = -sum(share * math.log(share) for share in shares)
+    return entropy / math.log(len(sharpened))
 
 
 def fit_logistic(

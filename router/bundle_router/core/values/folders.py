@@ -31,8 +31,10 @@ def relative_folder(root: str, recorded: str | None) -> str | None:
         if recorded != root and not recorded.startswith(base + "/"):
             return None
         recorded = recorded[len(base) :]
-    parts = [part for part in recorded.split("/") if part not in ("", ".")]
-    return None if ".." in parts else "/".join(parts) or TOP
+    parts = [part for part in recorded.split("/") if part not in ("", TOP)]
+    if ".." in parts:
+        return None
+    return "/".join(parts) or TOP
 
 
 def folder_seen_from(root: str, other: str, recorded: str | None) -> str | None:

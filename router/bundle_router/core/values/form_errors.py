@@ -47,22 +47,22 @@ def describe(value: Any) -> str:
         return repr(value if len(value) <= 60 else value[:57] + "...")
     if isinstance(value, list):
         return "a list" if value else "an empty list"
-    return "a table" if isinstance(value, dict) else "a date or time"
+    if isinstance(value, dict):
+        return "a table"
+    return "a date or time"
 
 
 def sentences(wrong: ValidationError, form: type[BaseModel]) -> str:
     """Return what is wrong with the fields of a value, without repeating the caller's text."""
-    rows: list[Any] = list(wrong.errors(include_url=False))
-    for row in rows:
-        row["input"] = row["input"] if isinstance(row["input"], int | float) else type(row["input"])
-    found = [explain(row, form, Suggester()) for row in rows]
-    text = "; ".join(
-        f"{'.'.join(map(str, path))}: {message}{f' ({hint})' if hint else ''}"
-        for path, message, hint in found
-    )
-    return text.replace("must be text in quotes", "must be text").replace(
-        "must be a table", "must be a mapping"
-    )
+    clauses = []
+    for error in wrong.errors(include_url=False):
+        if not isinstance(error["input"], int | float):
+            error["input"] = type(error["input"])
+        path, message, hint = explain(error, form, Suggester())
+        clause = f"{'.'.join(map(str, path))}: {message}"
+        clauses.append(f"{clause} ({hint})" if hint else clause)
+    text = "; ".join(clauses).replace("must be text in quotes", "must be text")
+    return text.replace("must be a table", "must be a mapping")
 
 
 def explain(
@@ -76,46 +76,64 @@ def explain(
     value = error["input"]
     context = error.get("ctx", {})
     if kind == "extra_forbidden":
-        name = str(path[-1])
-        known = known_keys(form, path[:-1])
-        hint = suggester.did_you_mean(name, known) or _unquoted_hint(path, value, known)
-        if not hint and len(path) == 2:
-            right = [key for key in known_keys(form, ()) if name in known_keys(form, (key,))]
-            hint = f"it is a key of [{right[0]}]" if right else ""
-        return (
-            path,
-            f"unknown key {name[:80]!r}",
-            hint or (f"known keys: {', '.join(known)}" if known else ""),
-        )
+        hint = _unknown_key_hint(path, value, form, suggester)
+        return path, f"unknown key {str(path[-1])[:80]!r}", hint
     if kind == "missing":
         return path, "is missing", f"add {path[-1]!s} = ..."
     if kind == "literal_error":
-        choices = [
-            part.strip(" '") for part in str(context["expected"]).replace(" or ", ",").split(",")
-        ]
-        hint = suggester.did_you_mean(value, choices) if isinstance(value, str) else ""
-        parts = [
-            one
-            for one in choices
-            if isinstance(value, str) and len(value) > 2 and value.lower() in one
-        ]
-        hint = hint or (f"did you mean {parts[0]!r}?" if len(parts) == 1 else "")
-        return path, f"must be one of {context['expected']}, not {describe(value)}", hint
+        expected = str(context["expected"])
+        hint = _choice_hint(value, expected, suggester) if isinstance(value, str) else ""
+        return path, f"must be one of {expected}, not {describe(value)}", hint
     if kind == "repeated":
         return (*path, int(context["index"])), f"{context['item']} is listed twice", ""
     if kind in _WANTED:
-        if value is str:
-            one = "..."
-        elif isinstance(value, str) and len(value) < 60:
-            one = repr(value)
-        else:
-            one = ""
-        hint = f"write [{one}]" if _WANTED[kind] == "a list" and one else ""
-        if _WANTED[kind] == "a table" and len(path) == 1 and isinstance(value, str):
-            hint = f"write [{path[0]}] on a line of its own, and its keys below"
+        hint = _form_hint(path, value, _WANTED[kind])
         return path, f"must be {_WANTED[kind]}, not {describe(value)}", hint
     message = error["msg"].removeprefix("Value error, ")
     return path, _bound(kind, value, context) or message[:1].lower() + message[1:], ""
+
+
+def _unknown_key_hint(
+    path: tuple[str | int, ...], value: Any, form: type[BaseModel], suggester: Suggester
+) -> str:
+    """Return what may have been meant by an unknown key: a similar key, one of another table, or
+    else those that are known there.
+    """
+    name = str(path[-1])
+    known = known_keys(form, path[:-1])
+    hint = suggester.did_you_mean(name, known) or _unquoted_hint(path, value, known)
+    if hint:
+        return hint
+    if len(path) == 2:
+        for table in known_keys(form, ()):
+            if name in known_keys(form, (table,)):
+                return f"it is a key of [{table}]"
+    return f"known keys: {', '.join(known)}" if known else ""
+
+
+def _choice_hint(value: str, expected: str, suggester: Suggester) -> str:
+    """Return which of the choices, in pydantic's words, a text may have meant."""
+    choices = [part.strip(" '") for part in expected.replace(" or ", ",").split(",")]
+    hint = suggester.did_you_mean(value, choices)
+    if hint or len(value) <= 2:
+        return hint
+    holding = [choice for choice in choices if value.lower() in choice]
+    if len(holding) != 1:
+        return ""
+    return f"did you mean {holding[0]!r}?"
+
+
+def _form_hint(path: tuple[str | int, ...], value: Any, wanted: str) -> str:
+    """Return how to write a text as the list or the table that is wanted."""
+    is_text = isinstance(value, str)
+    is_short = is_text and len(value) < 60
+    if wanted == "a list" and value is str:
+        return "write [...]"
+    if wanted == "a list" and is_short:
+        return f"write [{value!r}]"
+    if wanted == "a table" and is_text and len(path) == 1:
+        return f"write [{path[0]}] on a line of its own, and its keys below"
+    return ""
 
 
 def _bound(kind: str, value: Any, context: dict[str, Any]) -> str:

@@ -205,8 +205,9 @@ class BinaryRule(Frozen):
     @classmethod
     def _reads(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for path in value:
-            parts = [part for part in path.split("/") if part not in ("", ".")]
-            if not path.startswith("/") or not parts or ".." in parts:
+            parts = set(path.split("/")) - {"", "."}
+            is_folder = path.startswith("/") and bool(parts)
+            if not is_folder or ".." in parts:
                 raise ValueError(f"{path!r} can't be read: write an absolute folder other than '/'")
         return value
 

@@ -44,16 +44,19 @@ def subschemas(schema: Mapping[str, Any]) -> Iterator[tuple[Place, Any]]:
     """
     for key, value in schema.items():
         if key in LISTS and isinstance(value, list):
-            yield from (((key, index), inner) for index, inner in enumerate(value))
+            for index, inner in enumerate(value):
+                yield (key, index), inner
         elif key in MAPS and isinstance(value, dict):
-            may_list = key == "dependencies"  # a list there holds names, and is no schema
-            yield from (
-                ((key, name), v)
-                for name, v in value.items()
-                if not (may_list and isinstance(v, list))
-            )
+            yield from _named_subschemas(key, value)
         elif key in ONE:
             yield (key,), value
+
+
+def _named_subschemas(key: str, value: Mapping[str, Any]) -> Iterator[tuple[Place, Any]]:
+    for name, inner in value.items():
+        is_names = key == "dependencies" and isinstance(inner, list)
+        if not is_names:
+            yield (key, name), inner
 
 
 def rebuilt(schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:

@@ -90,6 +90,14 @@ class StepInput(Frozen):
         __init__.__pydantic_base_init__ = True
 
 
+def _is_pattern(text: str) -> bool:
+    """Return whether the text has the form of a pattern of `allow` and `deny`."""
+    kind, colon, name = text.partition(":")
+    if not colon:
+        return bool(text.strip())
+    return kind in ("bundle", "tool") and bool(name)
+
+
 class StepPolicy(StepInput):
     """The most that one step may have. It only ever narrows what `policy.toml` permits.
 
@@ -108,8 +116,7 @@ class StepPolicy(StepInput):
     @classmethod
     def _patterns(cls, value: Words | None) -> Words | None:
         for pattern in value or ():
-            kind, colon, rest = pattern.partition(":")
-            if not pattern.strip() or (colon and (kind not in ("bundle", "tool") or not rest)):
+            if not _is_pattern(pattern):
                 forms = "'bundle:repo.*', 'tool:repo.read_file' or 'repo.*'"
                 raise ValueError(f"{shorten(pattern, 200)!r} is not a pattern: write {forms}")
         return value

@@ -95,23 +95,16 @@ def parse_picks(answer: BaseModel, candidates: Sequence[str], max_picks: int) ->
     None when it named ids and none of them is permitted.
     """
     fields = answer.model_dump()
-    permitted = set(candidates)
-    rows = sorted(
-        fields["picks"], key=lambda row: row["need"] != "required"
-    )  # stable: the model's order within each
+    # Sorting is stable: it keeps the model's order within each need.
+    rows = sorted(fields["picks"], key=lambda row: row["need"] != "required")
     by_place = {str(place): id_ for place, id_ in enumerate(candidates, start=1)}
-    ids = [
-        id_
-        for id_ in dict.fromkeys(by_place.get(row["id"], row["id"]) for row in rows)
-        if id_ in permitted
-    ]
-    if fields["picks"] and not ids:
+    named = dict.fromkeys(by_place.get(row["id"], row["id"]) for row in rows)
+    permitted = set(candidates)
+    ids = [id_ for id_ in named if id_ in permitted]
+    if rows and not ids:
         return None
-    return ParsedPicks(
-        tuple(ids[:max_picks]),
-        tuple((id_, "over_budget") for id_ in ids[max_picks:]),
-        _one_line(fields["rationale"]),
-    )
+    dropped: list[tuple[str, Code]] = [(id_, "over_budget") for id_ in ids[max_picks:]]
+    return ParsedPicks(tuple(ids[:max_picks]), tuple(dropped), _one_line(fields["rationale"]))
 
 
 def _one_line(text: str) -> str:
