@@ -415,7 +415,7 @@ def measures() -> list[Measure]:
             "% of names are adverbs or participles",
             read.share_of_weak_names(),
             2.5,
-            8.6,
+            5.4,
             read.weak_names,
         ),
         Measure("modules that a first route loads", len(loaded), 110, 168, tuple(loaded)),

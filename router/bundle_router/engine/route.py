@@ -121,9 +121,9 @@ def _redact_step(redactor: Redactor, step: Step) -> Step:
     clean = redactor.redact_many(texts)
     if clean is texts:
         return step
-    workflow, role, at, goal, *rest = clean
-    kept = iter(rest)
-    if [next(kept) for _ in fixed] != fixed:
+    workflow, role, step_name, goal, *rest = clean
+    clean_texts = iter(rest)
+    if [next(clean_texts) for _ in fixed] != fixed:
         raise RequestError(
             "the step's run id, parent, workspace, principal, key, branch or policy holds what"
             " looks like a secret",
@@ -131,10 +131,10 @@ def _redact_step(redactor: Redactor, step: Step) -> Step:
                 "records keep these as they are: use other words for them (for a principal: a name)"
             ),
         )
-    names = [next(kept) for _ in names]
-    labels = {name: next(kept) for name in names}
-    update = {"workflow": workflow, "role": role, "step": at, "goal": goal, "labels": labels}
-    return step.model_copy(update={**update, "constraints": tuple(kept)})
+    names = [next(clean_texts) for _ in names]
+    labels = {name: next(clean_texts) for name in names}
+    update = {"workflow": workflow, "role": role, "step": step_name, "goal": goal, "labels": labels}
+    return step.model_copy(update={**update, "constraints": tuple(clean_texts)})
 
 
 def prepare(
@@ -258,8 +258,8 @@ def _recent_steps(run: OpenRun, step: Step, _wait_s: float) -> tuple[RecentStep,
 
 def _bounded(question: Question, run: OpenRun) -> Question:
     """Return the question, for which no model is asked if the run has used up its questions."""
-    most = question.catalog.settings.model.max_questions_per_run
-    if most is None or run.fold.model_questions < most:
+    limit = question.catalog.settings.model.max_questions_per_run
+    if limit is None or run.fold.model_questions < limit:
         return question
     return replace(question, may_ask_model=False)
 
@@ -296,9 +296,9 @@ def _decide(
             run.read_on()
         if request.catalog.settings.runs.principals == "one":
             run.refuse_other_principal(request.step.principal)
-        known = _known_decision(run, request)
-        if known is not None:
-            return known
+        recorded = _known_decision(run, request)
+        if recorded is not None:
+            return recorded
         decision = request.decisions.decide(request.facts, _activation(run, request), request.step)
         facts = request.facts
         if isinstance(decision, Question):
@@ -363,9 +363,9 @@ class DecisionCache:
         budgets = (step.max_bundles, step.max_tools, step.max_tokens)
         entries = [(e.id, e.origin, time - e.used, e.inherited) for e in activation.entries]
         key = (facts, address_of(step), budgets, *entries)
-        kept = self._kept.get(key)
-        if kept is not None:
-            return self._moved(kept, activation, time)
+        cached = self._kept.get(key)
+        if cached is not None:
+            return self._moved(cached, activation, time)
         decision = decide(self.plans, facts, activation, step)
         if isinstance(decision, Decision) and _is_plain(decision.after):
             if len(self._kept) >= MAX_KEPT:
@@ -382,12 +382,14 @@ class DecisionCache:
         places = {entry.id: entry.place for entry in renamed.entries}
         later = time - kept.time
         further = _next_place(activation) - kept.next_place
-        after = []
+        entries = []
         for entry in kept.decision.after.entries:
             is_new = entry.place >= kept.next_place
             place = entry.place + further if is_new else places[entry.id]
-            after.append(Entry(entry.id, entry.origin, entry.used + later, entry.inherited, place))
-        return replace(kept.decision, before=activation, after=Activation(tuple(after)))
+            entries.append(
+                Entry(entry.id, entry.origin, entry.used + later, entry.inherited, place)
+            )
+        return replace(kept.decision, before=activation, after=Activation(tuple(entries)))
 
 
 def _is_plain(activation: Activation) -> bool:
@@ -448,11 +450,11 @@ def _known_decision(run: OpenRun, request: RouteRequest) -> Decision | None:
     if seq is None:
         return None
     record = DecisionRecord.from_json(run.log.record(seq))
-    wanted = _contents(request.asked, request.step)
+    requested = _contents(request.asked, request.step)
     recorded = _contents(record.step, record.step)
     recorded |= {"branch": record.branch, "parent_decision_id": record.parent_decision_id or None}
     recorded |= {"fixed_list": record.fixed_list}
-    differing = [name for name, value in wanted.items() if recorded.get(name) != value]
+    differing = [name for name, value in requested.items() if recorded.get(name) != value]
     if differing:
         raise KeyConflict(
             f"run {run.id!r}: key {key!r} was used for decision {record.decision.decision_id!r}"

@@ -218,7 +218,7 @@ def _verdicts(state: RunState, facts: Facts, plans: Plans) -> Verdicts:
     """Return the verdicts of `decide` on the bundles, at the run's address and below the ancestors
     that the facts name. With fresh facts, at call time, they refuse what was revoked since.
     """
-    return plans.at(state.address, state.step.policy, facts.grants).verdicts
+    return plans.for_address(state.address, state.step.policy, facts.grants).verdicts
 
 
 def why_not(state: RunState, tool: str) -> tuple[Code, str]:

@@ -176,7 +176,7 @@ class Catalog:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the fields for `pickle` and `copy`, which can't copy a read-only mapping."""
-        state = {one.name: getattr(self, one.name) for one in fields(self)}
+        state = {declared.name: getattr(self, declared.name) for declared in fields(self)}
         for name, value in state.items():
             if isinstance(value, Mapping):
                 state[name] = dict(value)
@@ -210,8 +210,8 @@ class Catalog:
 
     def bundle(self, id_: str) -> Bundle | None:
         """Return the bundle with that id or old id."""
-        found = self.bundles.get(id_)
-        return found if found is not None else self.bundles.get(self.aliases.get(id_, ""))
+        current = self.bundles.get(id_)
+        return current if current is not None else self.bundles.get(self.aliases.get(id_, ""))
 
     @cached_property
     def tool_names(self) -> frozenset[str]:
@@ -228,16 +228,16 @@ class Catalog:
             for bundle in self._open_bundles
             if first_match(bundle.patterns, tool) is not None
         ]
-        named = self._bundles_by_tool.get(tool, ())
-        return (*named, *(bundle for bundle in covering if tool not in bundle.tools))
+        by_name = self._bundles_by_tool.get(tool, ())
+        return (*by_name, *(bundle for bundle in covering if tool not in bundle.tools))
 
     @cached_property
     def _bundles_by_tool(self) -> Mapping[str, tuple[Bundle, ...]]:
-        found: dict[str, tuple[Bundle, ...]] = {}
+        bundles_by_tool: dict[str, tuple[Bundle, ...]] = {}
         for bundle in self.bundles.values():
             for tool in bundle.tools:
-                found[tool] = (*found.get(tool, ()), bundle)
-        return found
+                bundles_by_tool[tool] = (*bundles_by_tool.get(tool, ()), bundle)
+        return bundles_by_tool
 
     @cached_property
     def _open_bundles(self) -> tuple[Bundle, ...]:
@@ -254,18 +254,18 @@ class Catalog:
         """
         if bundle.skill is None and not bundle.bundles:
             return ()
-        found: dict[str, tuple[Bundle, Skill]] = {}
+        skills: dict[str, tuple[Bundle, Skill]] = {}
         waiting = [bundle]
         for part in waiting:
             skill = self.skill_of(part)
             if skill is not None:
-                found.setdefault(skill.path, (part, skill))
+                skills.setdefault(skill.path, (part, skill))
             waiting.extend(
                 inner
                 for id_ in part.bundles
                 if (inner := self.bundles.get(id_)) is not None and inner not in waiting
             )
-        return tuple(found.values())
+        return tuple(skills.values())
 
     @cached_property
     def always(self) -> tuple[Bundle, ...]:
@@ -297,7 +297,7 @@ def _canonical_value(value: Any) -> Any:
     added_later = getattr(value, "ADDED", ())
     canonical = {}
     for declared in fields(value):
-        held = getattr(value, declared.name)
-        if declared.name not in added_later or held != declared.default:
-            canonical[declared.name] = _canonical_value(held)
+        field_value = getattr(value, declared.name)
+        if declared.name not in added_later or field_value != declared.default:
+            canonical[declared.name] = _canonical_value(field_value)
     return canonical

@@ -99,13 +99,13 @@ def without_repetition(value: list[str]) -> list[str]:
     """Return the list. Raises at the first repeated item."""
     if len(set(value)) == len(value):
         return value
-    seen: set[str] = set()
+    distinct: set[str] = set()
     for index, item in enumerate(value):
-        if item in seen:
+        if item in distinct:
             raise PydanticCustomError(
                 "repeated", "{item} is listed twice", {"item": repr(item[:80]), "index": index}
             )
-        seen.add(item)
+        distinct.add(item)
     return value
 
 

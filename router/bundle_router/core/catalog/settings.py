@@ -313,8 +313,8 @@ class ModelSettings:
         """Environment variables that hold these models' keys: the named ones, and the providers'
         usual ones.
         """
-        named = {choice.key_env for choice in self.choices if choice.key_env}
-        return frozenset(named | {provider_key_name(choice.name) for choice in self.choices})
+        names = {choice.key_env for choice in self.choices if choice.key_env}
+        return frozenset(names | {provider_key_name(choice.name) for choice in self.choices})
 
 
 def provider_key_name(model: str) -> str:

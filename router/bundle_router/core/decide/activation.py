@@ -102,13 +102,13 @@ class Room:
 
         One that is too large does not keep out smaller ones.
         """
-        kept: list[Card] = []
+        fitting_cards: list[Card] = []
         tokens = self.tokens
         for card in cards:
-            if len(kept) < self.tools and card.tokens <= tokens:
-                kept.append(card)
+            if len(fitting_cards) < self.tools and card.tokens <= tokens:
+                fitting_cards.append(card)
                 tokens -= card.tokens
-        return kept
+        return fitting_cards
 
 
 def room_of(step: Step, tools: int = 0, tokens: int = 0) -> Room:
@@ -144,18 +144,20 @@ def ask_for(activation: Activation, id_: str, tools: Iterable[str]) -> Activatio
     if entry is None:
         return activation
     tick = _next_tick(activation)
-    known = {tool.name: tool for tool in entry.tools}
+    tools_by_name = {tool.name: tool for tool in entry.tools}
     room = room_in(activation)
     for name in dict.fromkeys(tools):
-        if name in known:
-            known[name] = replace(known[name], used=tick)
+        if name in tools_by_name:
+            tools_by_name[name] = replace(tools_by_name[name], used=tick)
         elif room > 0:
             room -= 1
-            known[name] = AskedTool(
-                name, _next_place(activation) + len(known) - len(entry.tools), tick
+            tools_by_name[name] = AskedTool(
+                name, _next_place(activation) + len(tools_by_name) - len(entry.tools), tick
             )
-    changed = replace(entry, used=tick, tools=tuple(known.values()))
-    return Activation(tuple(changed if other is entry else other for other in activation.entries))
+    changed = replace(entry, used=tick, tools=tuple(tools_by_name.values()))
+    return Activation(
+        tuple(changed if old_entry is entry else old_entry for old_entry in activation.entries)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,9 +181,7 @@ def resume_activation(after: Activation, calls: Iterable[CallEffect]) -> Activat
     for call in calls:
         if call.tool:
             activation = touch(activation, call.bundle)
-            if any(
-                call.tool == asked.name for entry in activation.entries for asked in entry.tools
-            ):
+            if call.tool in _asked_names(activation):
                 activation = ask_for(activation, call.bundle, (call.tool,))
         groups: dict[str, list[str]] = {}
         for bundle, tool in call.joined:
@@ -213,9 +213,11 @@ def rename_bundles(activation: Activation, today: Callable[[str], str]) -> Activ
         return activation
     merged: dict[str, Entry] = {}
     for entry in activation.entries:
-        known = replace(entry, id=today(entry.id))
-        other = merged.get(known.id)
-        merged[known.id] = known if other is None else _merge_entries(other, known)
+        renamed = replace(entry, id=today(entry.id))
+        other_entry = merged.get(renamed.id)
+        merged[renamed.id] = (
+            renamed if other_entry is None else _merge_entries(other_entry, renamed)
+        )
     return _order_entries(merged.values())
 
 
@@ -301,8 +303,8 @@ def _staying_ids(
         return visible_ids
 
     without_picks = _kept_ids(entries, mapped, tools_of, cap)
-    moved = visible_ids ^ without_picks
-    moves_trusted = any(entries[id_].origin not in UNTRUSTED for id_ in moved)
+    difference = visible_ids ^ without_picks
+    moves_trusted = any(entries[id_].origin not in UNTRUSTED for id_ in difference)
     if moves_trusted:
         return without_picks
     return visible_ids
@@ -318,10 +320,10 @@ def _evicted_tools(before: Activation, staying: Iterable[Entry]) -> tuple[tuple[
         earlier = entries_before.get(entry.id)
         if earlier is None:
             continue
-        gone = {tool.name: tool.place for tool in earlier.tools if "." in tool.name}
+        places = {tool.name: tool.place for tool in earlier.tools if "." in tool.name}
         for tool in entry.tools:
-            gone.pop(tool.name, None)
-        evicted += [(place, entry.id, name) for name, place in gone.items()]
+            places.pop(tool.name, None)
+        evicted += [(place, entry.id, name) for name, place in places.items()]
     return tuple((id_, name) for _, id_, name in sorted(evicted))
 
 
@@ -356,20 +358,20 @@ def _kept_ids(
 
     Those in `fixed` stay.
     """
-    kept = set(entries)
+    kept_ids = set(entries)
     counts = Counter(
         chain.from_iterable(_counted_tools(entry, tools_of) for entry in entries.values())
     )
     if len(counts) <= cap:
-        return kept
+        return kept_ids
     for entry in _eviction_order(entries):
         if len(counts) <= cap:
             break
         if entry.id not in fixed:
-            kept.discard(entry.id)
+            kept_ids.discard(entry.id)
             counts.subtract(_counted_tools(entry, tools_of))
             counts = +counts
-    return kept
+    return kept_ids
 
 
 def _counted_tools(entry: Entry, tools_of: ToolsOf) -> Set[str]:
@@ -431,12 +433,12 @@ def from_messages(
         if entry is None:
             entry = Entry(home, "search", tick, place=place)
             place += 1
-        known = {tool.name: tool for tool in entry.tools}
-        at = known[tool].place if tool in known else place
-        place += tool not in known
-        known[tool] = AskedTool(tool, at, tick)
+        tools_by_name = {tool.name: tool for tool in entry.tools}
+        tool_place = tools_by_name[tool].place if tool in tools_by_name else place
+        place += tool not in tools_by_name
+        tools_by_name[tool] = AskedTool(tool, tool_place, tick)
         entries[home] = Entry(
-            home, entry.origin, tick, place=entry.place, tools=tuple(known.values())
+            home, entry.origin, tick, place=entry.place, tools=tuple(tools_by_name.values())
         )
     return Activation(tuple(entries[id_] for id_ in sorted(entries)))
 

@@ -166,12 +166,12 @@ def count_end(
 ) -> Totals:
     """Return the totals after an admitted call ended."""
     pair = (question, answered)
-    before = spent.recent
-    is_again = pair in before
+    different = tuple(recent for recent in spent.recent if recent != pair)
+    is_again = len(different) < len(spent.recent)
     return Totals(
         calls=spent.calls,
         result_bytes=spent.result_bytes + result_bytes,
         elapsed_ms=spent.elapsed_ms + elapsed_ms,
         repeats=spent.repeats + 1 if is_again else 0,
-        recent=(*((one for one in before if one != pair) if is_again else before), pair)[-WINDOW:],
+        recent=(*different, pair)[-WINDOW:],
     )

@@ -103,8 +103,8 @@ def may_call_untrusted_in_code(
     """
     addresses = [address, *(grant.address for grant in grants)]
     permissions = [
-        [row.untrusted_in_code for row in rows_covering(catalog.policies, each)]
-        for each in addresses
+        [row.untrusted_in_code for row in rows_covering(catalog.policies, step_address)]
+        for step_address in addresses
     ]
     return all(True in row and False not in row for row in permissions)
 
@@ -120,5 +120,5 @@ def _step_layer(catalog: Catalog, policy: StepPolicy, name: str) -> Layer:
 
 def _targets(catalog: Catalog, patterns: Iterable[str]) -> Targets:
     """Return the patterns with old bundle ids replaced by present ones."""
-    written = Targets.parse(patterns)
-    return Targets(tuple(catalog.id_today(name) for name in written.bundles), written.tools)
+    targets = Targets.parse(patterns)
+    return Targets(tuple(catalog.id_today(name) for name in targets.bundles), targets.tools)

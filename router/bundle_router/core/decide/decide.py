@@ -137,9 +137,11 @@ def settle(
     picks = tuple(_Need(id_, answer.reason, selection.evidence(id_)) for id_ in ids)
     if answer.source == "shortlist":
         picks = (*_default_needs(question.catalog), *picks)
-    offered = (id_ for id_ in dict.fromkeys(answer.offered) if id_ in candidates and id_ not in ids)
+    offered_ids = (
+        id_ for id_ in dict.fromkeys(answer.offered) if id_ in candidates and id_ not in ids
+    )
     doubt = "the model may be wrong" if answer.source == "model" else "the step has several wishes"
-    picks += tuple(_Need(id_, "shortlist", f"search ranks it, and {doubt}") for id_ in offered)
+    picks += tuple(_Need(id_, "shortlist", f"search ranks it, and {doubt}") for id_ in offered_ids)
     settling = _Settling(question.route, answer.source, picks, selection)
     return _build_decision(
         question.plans, question.facts, question.activation, question.step, settling
@@ -288,28 +290,30 @@ def _build_decision(
     plan = plans.of(step, facts.grants)
     settings = catalog.settings.activation
     if catalog.aliases:
-        before = sticky_set.rename_bundles(activation, catalog.id_today)
+        activation_before = sticky_set.rename_bundles(activation, catalog.id_today)
     else:
-        before = activation
+        activation_before = activation
     if settings.sticky:
-        stays = {entry.id for entry in before.entries if entry.origin != "shortlist"}
+        stays = {entry.id for entry in activation_before.entries if entry.origin != "shortlist"}
     else:
         stays = set()
-    shown = StepBundles(plans, step)
+    step_bundles = StepBundles(plans, step)
     for need in settling.needs(catalog):
-        offered = need.reason == "shortlist"
-        if not (offered and need.id in stays):  # what is there already is not offered anew
-            shown.add(plan.verdicts.of(need.id, facts), need.reason, need.evidence, offered=offered)
-    needed = [(chosen.id, chosen.reason) for chosen in shown.bundles]
+        is_offer = need.reason == "shortlist"
+        if not (is_offer and need.id in stays):  # what is there already is not offered anew
+            step_bundles.add(
+                plan.verdicts.of(need.id, facts), need.reason, need.evidence, offered=is_offer
+            )
+    needed = [(bundle.id, bundle.reason) for bundle in step_bundles.bundles]
     source = _source_of(
         settling,
         {reason for _, reason in needed},
         any(plan.verdicts.of(i, facts).permitted for i in stays),
     )
 
-    only_offered = {entry.id for entry in before.entries if entry.origin == "shortlist"} - {
-        id_ for id_, _ in needed
-    }
+    only_offered = {
+        entry.id for entry in activation_before.entries if entry.origin == "shortlist"
+    } - {id_ for id_, _ in needed}
     only_offered |= {id_ for id_, reason in needed if reason == "shortlist"}
 
     @cache
@@ -317,24 +321,24 @@ def _build_decision(
         tools = _tools_of(catalog, id_)
         return () if tools is not None and id_ in only_offered else tools
 
-    applied = sticky_set.apply(before, needed, tools_of, settings.max_tools)
+    applied = sticky_set.apply(activation_before, needed, tools_of, settings.max_tools)
     if settings.sticky:
-        _add_sticky(shown, plan, facts, before, applied, settling, source)
-    _note_going(shown, plan, facts, applied, settings.max_tools)
-    _note_unpicked(shown, plan, facts, settling.selection)
-    after = applied.after if settings.sticky else Activation()
-    exposure = shown.exposure(after, plan.verdicts, facts)
+        _add_sticky(step_bundles, plan, facts, activation_before, applied, settling, source)
+    _note_going(step_bundles, plan, facts, applied, settings.max_tools)
+    _note_unpicked(step_bundles, plan, facts, settling.selection)
+    activation_after = applied.after if settings.sticky else Activation()
+    exposure = step_bundles.exposure(activation_after, plan.verdicts, facts)
     return Decision(
-        bundles=tuple(shown.bundles),
-        left_out=tuple(shown.left_out),
+        bundles=tuple(step_bundles.bundles),
+        left_out=tuple(step_bundles.left_out),
         source=source,
         degraded=settling.selection.failure is not None
-        or _lacks_pending(catalog, facts, shown.left_out),
-        justification=_justification(settling, source, shown),
+        or _lacks_pending(catalog, facts, step_bundles.left_out),
+        justification=_justification(settling, source, step_bundles),
         route=settling.route.name if settling.route else None,
         candidates=settling.selection.ranked,
         before=activation,
-        after=after,
+        after=activation_after,
         evicted=applied.evicted,
         exposure=exposure,
         model=settling.selection.model,
@@ -344,12 +348,14 @@ def _build_decision(
 
 def _lacks_pending(catalog: Catalog, facts: Facts, left_out: Sequence[LeftOut]) -> bool:
     """Return whether something is left out because a server's first list had not come yet."""
-    missed = [row for row in left_out if row.code == "server_unavailable"] if facts.pending else []
-    bundles = [(row.tool, catalog.bundle(row.id)) for row in missed]
+    unavailable = (
+        [row for row in left_out if row.code == "server_unavailable"] if facts.pending else []
+    )
+    bundles = [(row.tool, catalog.bundle(row.id)) for row in unavailable]
     targets = (
-        ((tool,) if tool else (*found.tools, *found.patterns))
-        for tool, found in bundles
-        if found is not None
+        ((tool,) if tool else (*bundle.tools, *bundle.patterns))
+        for tool, bundle in bundles
+        if bundle is not None
     )
     return any(target.partition(".")[0] in facts.pending for names in targets for target in names)
 
@@ -397,20 +403,20 @@ def _add_sticky(
             continue
         verdict = plan.verdicts.of(entry.id, facts)
         if sticky_set.is_unused_offer(entry):
-            why = "it was offered at an earlier step, and nothing of it was used"
-            bundles.withhold(verdict, LeftOut(entry.id, "not_selected", why))
+            detail = "it was offered at an earlier step, and nothing of it was used"
+            bundles.withhold(verdict, LeftOut(entry.id, "not_selected", detail))
         elif why_none:
             bundles.withhold(
                 verdict,
                 LeftOut(entry.id, "not_mapped", f"{why_none}, so nothing stays {_origin(entry)}"),
             )
         elif settling.closed is not None and entry.origin in sticky_set.UNTRUSTED:
-            why = f"brought in by {entry.origin}; a route that does not ask ignores that"
-            bundles.withhold(verdict, LeftOut(entry.id, "not_mapped", why))
+            detail = f"brought in by {entry.origin}; a route that does not ask ignores that"
+            bundles.withhold(verdict, LeftOut(entry.id, "not_mapped", detail))
         else:
-            offered = entry.origin == "shortlist"
+            is_offer = entry.origin == "shortlist"
             reason: Reason = "inherited" if entry.inherited else "sticky"
-            bundles.add(verdict, reason, f"{_origin(entry)} ({entry.origin})", offered=offered)
+            bundles.add(verdict, reason, f"{_origin(entry)} ({entry.origin})", offered=is_offer)
 
 
 def _origin(entry: Entry) -> str:
@@ -493,7 +499,7 @@ def _justification(settling: _Settling, source: Source, bundles: StepBundles) ->
         text += "; nothing is sure, so the best of what is permitted waits behind search"
     elif source == "none":
         text += "; nothing is shown" if not bundles.bundles else "; only what is always shown"
-    stays = [chosen.id for chosen in bundles.bundles if chosen.reason in ("sticky", "inherited")]
+    stays = [bundle.id for bundle in bundles.bundles if bundle.reason in ("sticky", "inherited")]
     if stays:
         text += f"; {', '.join(stays)} stay{'s' if len(stays) == 1 else ''} from before"
     return text

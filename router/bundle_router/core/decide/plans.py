@@ -88,37 +88,37 @@ class Verdicts:
         return unknown(id_) if bundle is None else self._judge(bundle, self._under(facts))
 
     def _under(self, facts: Facts) -> _Judged:
-        for judged in self._judged:
-            if judged.checks.facts is facts or judged.checks.facts == facts:
-                return judged
-        judged = _Judged(facts)
-        self._judged = (judged, *self._judged[:1])
-        return judged
+        for judgement in self._judged:
+            if judgement.checks.facts is facts or judgement.checks.facts == facts:
+                return judgement
+        judgement = _Judged(facts)
+        self._judged = (judgement, *self._judged[:1])
+        return judgement
 
     def _judge(self, bundle: Bundle, judged: _Judged) -> BundleVerdict:
         verdict = judged.bundles.get(bundle.id)
         if verdict is not None:
             return verdict
-        known = self._static.get(bundle.id)
-        if known is None:
-            known = self._static[bundle.id] = static_verdict(self._catalog, self.ceiling, bundle)
+        static = self._static.get(bundle.id)
+        if static is None:
+            static = self._static[bundle.id] = static_verdict(self._catalog, self.ceiling, bundle)
             self._meter.weight += _VERDICT
-        verdict = judged.bundles[bundle.id] = with_facts(known, judged.checks, bundle)
+        verdict = judged.bundles[bundle.id] = with_facts(static, judged.checks, bundle)
         return verdict
 
     def tools(self, bundle_ids: tuple[str, ...], facts: Facts) -> Mapping[str, str]:
         """Return the permitted tools of the bundles, each with the first bundle that holds it."""
-        judged = self._under(facts)
-        known = judged.tools.get(bundle_ids)
-        if known is not None:
-            return known
+        judgement = self._under(facts)
+        permitted = judgement.tools.get(bundle_ids)
+        if permitted is not None:
+            return permitted
         tools: dict[str, str] = {}
         for id_ in bundle_ids:
             for tool in self.of(id_, facts).tools:
                 tools.setdefault(tool, id_)
-        if len(judged.tools) >= _MAX_CANDIDATES:
-            judged.tools.clear()
-        judged.tools[bundle_ids] = tools
+        if len(judgement.tools) >= _MAX_CANDIDATES:
+            judgement.tools.clear()
+        judgement.tools[bundle_ids] = tools
         return tools
 
     def candidates(
@@ -128,26 +128,28 @@ class Verdicts:
         may pick them.
         """
         key = (facts.capabilities, facts.unavailable, facts.drifted, ask, without)
-        found = self._candidates.get(key)
-        if found is None:
+        candidates = self._candidates.get(key)
+        if candidates is None:
             if len(self._candidates) >= _MAX_CANDIDATES:
                 self._candidates.clear()
-            found = self._candidates[key] = Candidates(
+            candidates = self._candidates[key] = Candidates(
                 tuple(self._pickable(facts, ask, frozenset(without)))
             )
-        return found
+        return candidates
 
     def _pickable(
         self, facts: Facts, ask: tuple[str, ...] | None, without: frozenset[str]
     ) -> Iterator[str]:
         if self._selectable is None:
-            selectable = [one for one in self._catalog.bundles.values() if one.selectable]
-            self._selectable = tuple(one for one in selectable if not one.always)
-        judged = self._under(facts)
+            selectable = [
+                candidate for candidate in self._catalog.bundles.values() if candidate.selectable
+            ]
+            self._selectable = tuple(candidate for candidate in selectable if not candidate.always)
+        judgement = self._under(facts)
         for bundle in self._selectable:
             is_asked = ask is None or first_match(ask, bundle.id) is not None
             is_candidate = is_asked and bundle.id not in without
-            if is_candidate and self._judge(bundle, judged).permitted:
+            if is_candidate and self._judge(bundle, judgement).permitted:
                 yield bundle.id
 
 
@@ -168,7 +170,7 @@ class Candidates:
 class ArrayPart:
     """What a bundle puts into the array of tools."""
 
-    wanted: tuple[str, ...]
+    names: tuple[str, ...]
     """Its permitted tools that belong there."""
     tools: int
     """How many of them are shown: those that fit the bundle's own budget."""
@@ -212,16 +214,16 @@ class Plans:
 
     def of(self, step: Step, grants: tuple[Grant, ...]) -> Plan:
         """Return the plan of a step below these ancestors."""
-        return self.at(address_of(step), step.policy, grants)
+        return self.for_address(address_of(step), step.policy, grants)
 
-    def at(
+    def for_address(
         self, address: Address, policy: StepPolicy | None = None, grants: tuple[Grant, ...] = ()
     ) -> Plan:
         """Return the plan of an address, under a step's own policy and its ancestors."""
         key = (address, policy, grants)
-        known = self._plans.get(key)
-        if known is not None:
-            return known
+        kept_plan = self._plans.get(key)
+        if kept_plan is not None:
+            return kept_plan
         weight = _weight(key)
         if self._meter.weight + weight > _MAX_WEIGHT:
             self._begin()
@@ -235,11 +237,11 @@ class Plans:
         """Return what of a bundle's permitted tools goes into the array. What was asked for last is
         kept for each bundle, since the next step usually permits the same.
         """
-        known = self._in_array.get(bundle.id)
-        if known is not None and known[0] is bundle and known[1] == permitted:
-            return known[2]
-        wanted = tuple(direct_tools(self.catalog, bundle, permitted))
-        part = ArrayPart(wanted, *fitting_size(self.catalog, bundle, wanted))
+        last = self._in_array.get(bundle.id)
+        if last is not None and last[0] is bundle and last[1] == permitted:
+            return last[2]
+        names = tuple(direct_tools(self.catalog, bundle, permitted))
+        part = ArrayPart(names, *fitting_size(self.catalog, bundle, names))
         self._in_array[bundle.id] = (bundle, permitted, part)
         return part
 
@@ -252,8 +254,16 @@ class Plans:
 def _weight(key: _Key) -> int:
     """Return the weight of an address with its step policies: its own and the ancestors'."""
     _, policy, grants = key
-    policies = [one for one in (policy, *(grant.policy for grant in grants)) if one is not None]
-    patterns = [pattern for one in policies for pattern in (*(one.allow or ()), *one.deny)]
+    policies = [
+        step_policy
+        for step_policy in (policy, *(grant.policy for grant in grants))
+        if step_policy is not None
+    ]
+    patterns = [
+        pattern
+        for step_policy in policies
+        for pattern in (*(step_policy.allow or ()), *step_policy.deny)
+    ]
     return _ADDRESS + sum(len(pattern) + _PATTERN for pattern in patterns)
 
 

@@ -77,15 +77,15 @@ def constituents(catalog: Catalog, bundle: Bundle) -> tuple[Bundle, ...]:
 
     The catalog has no cycles.
     """
-    found: dict[str, Bundle] = {}
+    parts: dict[str, Bundle] = {}
     waiting = list(bundle.bundles)
     while waiting:
         id_ = waiting.pop()
         part = catalog.bundles.get(id_)
-        if part is not None and id_ not in found:
-            found[id_] = part
+        if part is not None and id_ not in parts:
+            parts[id_] = part
             waiting.extend(part.bundles)
-    return tuple(found.values())
+    return tuple(parts.values())
 
 
 # --- the tests that rest on config alone ----------------------------------------------------------
@@ -157,9 +157,9 @@ class ConfigChecks:
 
     def _low_trust(self, target: str | None) -> str | None:
         trust = self._trust(target)
-        for name, least in self._floors:
-            if _TRUST_ORDER[trust] < _TRUST_ORDER[least]:
-                return f"{name} asks for {least} servers, this is {trust}"
+        for name, floor in self._floors:
+            if _TRUST_ORDER[trust] < _TRUST_ORDER[floor]:
+                return f"{name} asks for {floor} servers, this is {trust}"
         return None
 
     def _trust(self, target: str | None) -> Trust:
@@ -177,21 +177,21 @@ class ConfigChecks:
 
 def _denials(catalog: Catalog, ceiling: StepCeiling, bundle: Bundle) -> list[_Denials]:
     parts = constituents(catalog, bundle) if bundle.bundles else ()
-    made = []
+    denials = []
     for layer in ceiling.layers:
         if not layer.deny.bundles and not layer.deny.tools:
             continue
         hit = layer.denying_pattern(bundle)
         through: dict[str, str] = {}
         for part in parts if layer.deny.bundles else ():
-            denied = layer.denying_pattern(part)
-            if denied is not None:
-                reason = f"{layer.name} denies {denied!r}, which {bundle.id!r} is composed of"
+            pattern = layer.denying_pattern(part)
+            if pattern is not None:
+                reason = f"{layer.name} denies {pattern!r}, which {bundle.id!r} is composed of"
                 through |= dict.fromkeys((*part.tools, *part.patterns), reason)
-        made.append(
+        denials.append(
             _Denials(layer, None if hit is None else f"{layer.name} denies {hit!r}", through)
         )
-    return made
+    return denials
 
 
 def _effect(ceiling: StepCeiling, bundle: Bundle) -> str | None:
@@ -282,8 +282,8 @@ def _absence(code: Code, statement: str) -> FactTest:
         row = checks.drifted.get((server, short))
         if row is None or row.code != code or (server, WHOLE_SERVER) in checks.drifted:
             return None
-        why = f": {row.why}" if row.why else ""
-        return f"server {server!r} {statement}{why}"
+        detail = f": {row.why}" if row.why else ""
+        return f"server {server!r} {statement}{detail}"
 
     return test
 
@@ -292,8 +292,8 @@ def _unavailability(checks: FactChecks, bundle: Bundle, target: str | None) -> s
     if target is None:
         return None
     server = target.partition(".")[0]
-    why = checks.unavailable.get(server)
-    return None if why is None else f"server {server!r}: {why}"
+    reason = checks.unavailable.get(server)
+    return None if reason is None else f"server {server!r}: {reason}"
 
 
 FACT_TESTS: Final[Mapping[Code, FactTest]] = {
@@ -377,17 +377,17 @@ def _judge_tools(
 
     Where no tool is left, the bundle's reason is the test that its first tool failed.
     """
-    refused: list[LeftOut] = []
+    refusals: list[LeftOut] = []
 
     def passes(target: str) -> bool:
         failure = _first_failure(tests(target))
         if failure is not None:
-            refused.append(LeftOut(bundle.id, failure[0], failure[1], target))
+            refusals.append(LeftOut(bundle.id, failure[0], failure[1], target))
         return failure is None
 
-    kept = tuple(filter(passes, tools))
+    permitted = tuple(filter(passes, tools))
     open_ = tuple(filter(passes, patterns))
-    rows = (*before, *refused)
-    if kept or open_:
-        return BundleVerdict(bundle.id, kept, rows, patterns=open_)
-    return BundleVerdict(bundle.id, (), rows, refused[0].code, refused[0].detail)
+    rows = (*before, *refusals)
+    if permitted or open_:
+        return BundleVerdict(bundle.id, permitted, rows, patterns=open_)
+    return BundleVerdict(bundle.id, (), rows, refusals[0].code, refusals[0].detail)

@@ -53,8 +53,8 @@ class StepBundles:
         mode = offered_mode(self._catalog, bundle) if offered else None
         presented = as_presented(bundle, mode) if mode is not None else bundle
         part = self._plans.in_array(presented, verdict.tools)
-        if not self._wanted.isdisjoint(part.wanted):
-            fresh = tuple(tool for tool in part.wanted if tool not in self._wanted)
+        if not self._wanted.isdisjoint(part.names):
+            fresh = tuple(tool for tool in part.names if tool not in self._wanted)
             part = ArrayPart(fresh, *fitting_size(self._catalog, presented, fresh))
         over = self._over_budget(part)
         if over:
@@ -62,9 +62,9 @@ class StepBundles:
             return
         self.ids.add(verdict.id)
         self.bundles.append(Chosen(verdict.id, len(self.bundles) + 1, reason, evidence, mode))
-        self._wanted.update(part.wanted)
-        if part.tools == len(part.wanted):
-            self.direct.update(part.wanted)
+        self._wanted.update(part.names)
+        if part.tools == len(part.names):
+            self.direct.update(part.names)
         self._count += part.tools
         self._tokens += part.tokens
         self.left_out.extend(verdict.refused)
@@ -86,18 +86,19 @@ class StepBundles:
         no room.
         """
         if any(entry.tools for entry in after.entries):
-            asked = {asked.name for entry in after.entries for asked in entry.tools} - self.direct
+            every = {tool.name for entry in after.entries for tool in entry.tools}
+            asked_names = every - self.direct
             presented = presented_bundles(
                 self._catalog,
                 self.bundles,
-                lambda id_: sorted(asked & {*verdicts.of(id_, facts).tools}),
+                lambda id_: sorted(asked_names & {*verdicts.of(id_, facts).tools}),
             )
-            placed = place(
+            placement = place(
                 self._catalog, presented, after, room=room_of(self._step, self._count, self._tokens)
             )
-            self._count += len(placed.direct)
-            self._tokens += sum(row.tokens for row in placed.direct)
-            for row in placed.deferred:
+            self._count += len(placement.direct)
+            self._tokens += sum(row.tokens for row in placement.direct)
+            for row in placement.deferred:
                 detail = (
                     "asked for before, and the step has no room for it in the array; search still"
                     " finds it"

@@ -260,10 +260,10 @@ def unseal(line: bytes) -> SealedLine:
     Raises BadLine.
     """
     line = line.removesuffix(b"\n")
-    found = _SUFFIX.match(line, max(0, len(line) - _SUFFIX_BYTES))
-    if found is None:
+    suffix = _SUFFIX.match(line, max(0, len(line) - _SUFFIX_BYTES))
+    if suffix is None:
         raise BadLine("it does not end in a hash")
-    stated = found[1].decode("ascii")
+    stated = suffix[1].decode("ascii")
     if digest(line[:-_SUFFIX_BYTES] + b"}") != stated:
         raise BadLine("its hash does not match its bytes")
     record = parse(line)
@@ -275,11 +275,11 @@ def unseal(line: bytes) -> SealedLine:
 
 def link(line: bytes) -> Link:
     """Do as `unseal` does, without parsing JSON: `seal_text` puts `seq` and `prev` last."""
-    found = _LINK.search(line, max(0, len(line) - _LINK_BYTES))
-    if found is None or digest(line[: found.start(3)] + b"}") != found[4].decode("ascii"):
+    links = _LINK.search(line, max(0, len(line) - _LINK_BYTES))
+    if links is None or digest(line[: links.start(3)] + b"}") != links[4].decode("ascii"):
         checked = unseal(line)
         return Link(checked.seq, checked.prev, checked.hash, line)
-    return Link(int(found[1]), found[2].decode("ascii"), found[4].decode("ascii"), line)
+    return Link(int(links[1]), links[2].decode("ascii"), links[4].decode("ascii"), line)
 
 
 def parse(line: bytes) -> dict[str, Any]:
@@ -309,9 +309,9 @@ def boundary(read: Read, size: int, *, block: int = 65_536) -> int:
     end = size
     while end > 0:
         start = max(0, end - block)
-        found = read(start, end - start).rfind(b"\n")
-        if found >= 0:
-            return start + found + 1
+        newline = read(start, end - start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
         end = start
     return 0
 
@@ -381,8 +381,8 @@ def check(
         if cursor is None or cursor.at is None:
             return ChainCheck(seq, prev, _explain(cursors, seq))
         if cursor.at.prev != prev:
-            before = f"record {seq - 1}" if seq else "the start of this run"
-            detail = f"it does not follow {before}: one of the two was rewritten"
+            predecessor = f"record {seq - 1}" if seq else "the start of this run"
+            detail = f"it does not follow {predecessor}: one of the two was rewritten"
             return ChainCheck(seq, prev, cursor.break_at("changed", seq, detail))
         if least is not None and seq == least.count - 1 and cursor.at.hash != least.hash:
             return ChainCheck(

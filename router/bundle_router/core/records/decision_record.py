@@ -212,8 +212,8 @@ class DecisionLine:
         step = line["step"]
         address = address_from(step, _labels_from(step))
         budget = (line.get("branch") or "", address, line.get("key") or "")
-        shown = tuple(row["id"] for row in line["bundles"])
-        recent = RecentStep(step["role"], step["step"], step.get("goal", ""), shown)
+        bundle_ids = tuple(row["id"] for row in line["bundles"])
+        recent = RecentStep(step["role"], step["step"], step.get("goal", ""), bundle_ids)
         model = line.get("model") or {}
         asked_model = model.get("attempts", 0) > 0
         principal = line.get("principal", "")
@@ -305,7 +305,7 @@ def facts_json(facts: Facts) -> Json:
     pending: Json = {"pending": list(facts.pending)} if facts.pending else {}
     return pending | {
         "capabilities": sorted(facts.capabilities),
-        "unavailable": [{"server": server, "why": why} for server, why in facts.unavailable],
+        "unavailable": [{"server": server, "why": reason} for server, reason in facts.unavailable],
         "drifted": [
             {"server": row.server, "tool": row.tool}
             | ({} if row.code == "pin_drift" else {"code": row.code, "why": row.why})
@@ -441,13 +441,13 @@ def search_from(record: Mapping[str, Any]) -> SearchUse | None:
         return None
     evidence = _flat_from(Evidence, value["evidence"])
     withheld = tuple(value.get("withheld", ()))
-    found = {
+    values = {
         **value,
         "evidence": evidence,
         "ranked": _candidates_from(record),
         "withheld": withheld,
     }
-    return _flat_from(SearchUse, found)
+    return _flat_from(SearchUse, values)
 
 
 def model_from(record: Mapping[str, Any]) -> ModelUse | None:
@@ -491,11 +491,14 @@ def outcome_json(decision: Decision) -> Json:
 
 
 def _sets_json(decision: Decision) -> EncodedObject:
-    before = activation_json(decision.before)
-    after = activation_json(decision.after)
+    before_rows = activation_json(decision.before)
+    after_rows = activation_json(decision.after)
     evicted = list(decision.evicted)
-    text = f'{{"after":{text_of(after)},"before":{text_of(before)},"evicted":{encode(evicted)}}}'
-    return EncodedObject({"before": before, "after": after, "evicted": evicted}, text)
+    text = (
+        f'{{"after":{text_of(after_rows)},"before":{text_of(before_rows)}'
+        f',"evicted":{encode(evicted)}}}'
+    )
+    return EncodedObject({"before": before_rows, "after": after_rows, "evicted": evicted}, text)
 
 
 def decision_from(record: Mapping[str, Any]) -> Decision:

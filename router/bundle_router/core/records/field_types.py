@@ -34,12 +34,12 @@ def checked(forms: Callable[[], Mapping[str, Any]]) -> Callable[[Read[V]], Read[
                 validator().validate_python(line, strict=True)
                 return read(cls, line)
             except (KeyError, TypeError, ValueError, AttributeError) as error:
-                why = (
+                message = (
                     f"record {line.get('seq')} of run {line.get('run_id')!r} does not fit its type:"
                     f" {_reason(error)}"
                 )
                 raise CorruptRun(
-                    why, advice="bundle-router did not write it, whatever its chain says"
+                    message, advice="bundle-router did not write it, whatever its chain says"
                 ) from None
 
         return wraps(read)(read_checked)

@@ -154,9 +154,9 @@ class RunFold:
         """Open a decision in its branch, in place of the one before it."""
         name = made.budget[0]
         key = made.budget[-1]
-        before = self._branches.get(name)
-        if before is not None:
-            steps = before.recent
+        previous = self._branches.get(name)
+        if previous is not None:
+            steps = previous.recent
         else:
             steps = deque[tuple[str, RecentStep]](maxlen=self._recent_steps)
         steps.append((made.principal, made.recent))
@@ -277,34 +277,36 @@ class RunFold:
 
     def decided(self, branch: str) -> DecisionRecord | None:
         """Return the newest decision of a branch; None where it has none."""
-        at = self._branches.get(branch)
-        if at is None:
+        branch_state = self._branches.get(branch)
+        if branch_state is None:
             return None
-        if at.decided is None:
-            at.decided = at.line.record()
-        return at.decided
+        if branch_state.decided is None:
+            branch_state.decided = branch_state.line.record()
+        return branch_state.decided
 
     def activation(self, branch: str) -> Activation:
         """Return the activation of a branch: the one that its last decision left, with its calls'
         effects since.
         """
-        at = self._branches.get(branch)
-        if at is None:
+        branch_state = self._branches.get(branch)
+        if branch_state is None:
             return Activation()
-        if at.activation is None:
-            at.activation = at.line.activation()
-        if at.calls:
-            at.activation = sticky_set.resume_activation(at.activation, at.calls)
-            at.calls.clear()
-            at.effects.clear()
-        return at.activation
+        if branch_state.activation is None:
+            branch_state.activation = branch_state.line.activation()
+        if branch_state.calls:
+            branch_state.activation = sticky_set.resume_activation(
+                branch_state.activation, branch_state.calls
+            )
+            branch_state.calls.clear()
+            branch_state.effects.clear()
+        return branch_state.activation
 
     def recent(self, branch: str, principal: str) -> tuple[RecentStep, ...]:
         """Return those of the last steps of a branch that were for a principal, oldest first."""
-        at = self._branches.get(branch)
-        if at is None:
+        branch_state = self._branches.get(branch)
+        if branch_state is None:
             return ()
-        return tuple(step for owner, step in at.recent if owner == principal)
+        return tuple(step for owner, step in branch_state.recent if owner == principal)
 
     def may_read(self, sha256: str, principal: str) -> bool:
         """Return whether an artifact of the run is a principal's: one that its own call stored, or

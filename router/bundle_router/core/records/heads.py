@@ -82,8 +82,8 @@ def missing_runs(heads: Mapping[str, StoredHead], run_ids: Iterable[str]) -> lis
     missing = []
     for head in in_order:
         if not head.pruned and head.run_id not in present:
-            told = f"its head says that it held {head.count} records"
-            missing.append(f"run {head.run_id!r} is gone: {told}")
+            statement = f"its head says that it held {head.count} records"
+            missing.append(f"run {head.run_id!r} is gone: {statement}")
 
     numbers = {head.number for head in in_order}
     expected = range(1, max(numbers, default=0) + 1)

@@ -57,22 +57,22 @@ def check_receipt(receipt: Mapping[str, Any]) -> list[str]:
 def _check(receipt: Mapping[str, Any]) -> list[str]:
     try:
         lines = [receipt["line"], *receipt["later"]]
-        found = [unseal(line.encode("ascii")) for line in lines]
+        records = [unseal(line.encode("ascii")) for line in lines]
         run_id = receipt["run_id"]
-        record = found[0].record
+        record = records[0].record
     except (KeyError, TypeError, AttributeError, UnicodeEncodeError):
         return ["it is no receipt: it has no line and no run"]
     except BadLine as error:
         return [f"a line is not as it was written: {error}"]
     wrong = []
-    for before, after in pairwise(found):
-        if (after.prev, after.seq) != (before.hash, before.seq + 1):
-            wrong.append(f"record {after.seq} does not follow record {before.seq}")
-    if found[-1].hash != receipt.get("head"):
+    for previous, next_record in pairwise(records):
+        if (next_record.prev, next_record.seq) != (previous.hash, previous.seq + 1):
+            wrong.append(f"record {next_record.seq} does not follow record {previous.seq}")
+    if records[-1].hash != receipt.get("head"):
         wrong.append("its last line is not the head that it names")
-    if record.get("run_id") not in (None, run_id) or found[0].seq != receipt.get("seq"):
+    if record.get("run_id") not in (None, run_id) or records[0].seq != receipt.get("seq"):
         wrong.append("the line is that of another record")
-    if found[0].seq == 0 and found[0].prev != genesis(str(run_id)):
+    if records[0].seq == 0 and records[0].prev != genesis(str(run_id)):
         wrong.append("the first record is that of another run")
     run = receipt.get("run")
     catalog = receipt.get("catalog")

@@ -172,20 +172,20 @@ def _differing_parts(recorded: dict[str, Any], now: dict[str, Any]) -> tuple[str
 def catalog_from(value: Mapping[str, Any]) -> Catalog:
     """Return the catalog in a `catalog.json`. Raises CorruptRun for anything else."""
 
-    def each(kind: type[T], rows: str) -> tuple[T, ...]:
+    def values_of(kind: type[T], rows: str) -> tuple[T, ...]:
         of: TypeAdapter[tuple[T, ...]] = _adapter_of(tuple[kind, ...])  # type: ignore[valid-type]  # a runtime type
         return of.validate_python(value.get(rows, ()))
 
     try:
-        servers = each(Server, "servers")
-        bundles = each(Bundle, "bundles")
-        cards = each(Card, "cards")
-        skills = each(Skill, "skills")
+        servers = values_of(Server, "servers")
+        bundles = values_of(Bundle, "bundles")
+        cards = values_of(Card, "cards")
+        skills = values_of(Skill, "skills")
         return Catalog(
             servers={server.name: server for server in servers},
             bundles={bundle.id: bundle for bundle in bundles},
-            routes=each(Route, "routes"),
-            policies=each(Policy, "policies"),
+            routes=values_of(Route, "routes"),
+            policies=values_of(Policy, "policies"),
             settings=_adapter_of(Settings).validate_python(value.get("settings", {})),
             local=LocalSettings.model_validate(value.get("local", {})),
             cards={card.name: card for card in cards},

@@ -108,7 +108,7 @@ class RunHeader:
     @property
     def last_workspace(self) -> str | None:
         """The workspace that the run was last opened in."""
-        again = [one.get("workspace") for one in self._objects("reopened")]
+        again = [row.get("workspace") for row in self._objects("reopened")]
         return next(
             (place for place in reversed([self.workspace, *again]) if isinstance(place, str)), None
         )
@@ -116,16 +116,16 @@ class RunHeader:
     @property
     def catalogs(self) -> tuple[StoredCatalog, ...]:
         return tuple(
-            StoredCatalog(str(one.get("revision")), str(one.get("file")))
-            for one in self._objects("catalogs")
+            StoredCatalog(str(row.get("revision")), str(row.get("file")))
+            for row in self._objects("catalogs")
         )
 
     @property
     def healed(self) -> tuple[RepairedTail, ...]:
         rows = self._objects("healed")
         return tuple(
-            RepairedTail(str(one.get("file")), str(one.get("saved")), one.get("bytes", 0))
-            for one in rows
+            RepairedTail(str(row.get("file")), str(row.get("saved")), row.get("bytes", 0))
+            for row in rows
         )
 
     @property
@@ -151,17 +151,17 @@ class RunHeader:
         """Return what is wrong with the run's header, a clause each; `first` is the run's first
         record, if any.
         """
-        found = []
+        clauses = []
         if self.is_edited:
-            found.append("was changed after it was written")
+            clauses.append("was changed after it was written")
         stated = first.get("run_json") if first is not None else None
         if stated is not None and stated != self.opening_digest and not self._is_rebuilt(first):
-            found.append("does not say of the opening of the run what the first record says")
+            clauses.append("does not say of the opening of the run what the first record says")
         if self.run_id != run_id:
-            found.append(f"belongs to run {self.fields.get('run_id')!r}")
+            clauses.append(f"belongs to run {self.fields.get('run_id')!r}")
         if "closed" in self.fields and self.head is None:
-            found.append("says the run was closed, and not with how many records")
-        return found
+            clauses.append("says the run was closed, and not with how many records")
+        return clauses
 
     def _is_rebuilt(self, first: Mapping[str, Any] | None) -> bool:
         """Return whether the header was restored from the records of a run whose header was lost;
@@ -178,21 +178,23 @@ class RunHeader:
         """Return the header of a run that begins, with the engine's fields."""
         lists: dict[str, list[object]] = {name: [] for name in LISTS}
         stated = {"opened": opened, "nonce": nonce, "durability": durability}
-        begun = RunHeader(
+        header = RunHeader(
             {"schema": RUN_SCHEMA, "run_id": run_id, **self.fields, **stated, **lists}
         )
-        return begun.with_catalogs([self.catalog_revision])
+        return header.with_catalogs([self.catalog_revision])
 
     def with_catalogs(self, revisions: Iterable[str]) -> RunHeader:
         """Return the header with these revisions' catalogs after its own."""
-        known = [*self.catalogs]
+        catalogs = [*self.catalogs]
         for revision in revisions:
-            known.append(
+            catalogs.append(
                 StoredCatalog(
-                    revision, catalog_file(revision) if known or self.restored else FIRST_CATALOG
+                    revision, catalog_file(revision) if catalogs or self.restored else FIRST_CATALOG
                 )
             )
-        return self._with(catalogs=[{"revision": one.revision, "file": one.file} for one in known])
+        return self._with(
+            catalogs=[{"revision": catalog.revision, "file": catalog.file} for catalog in catalogs]
+        )
 
     def with_healed(self, tails: Iterable[RepairedTail]) -> RunHeader:
         rows = [{"file": tail.file, "saved": tail.saved, "bytes": tail.bytes} for tail in tails]
@@ -221,11 +223,11 @@ class RunHeader:
         return RunHeader({**self.fields, **changed})
 
     def _value(self, name: str, kind: type[T]) -> T | None:
-        found = self.fields.get(name)
-        return found if isinstance(found, kind) else None
+        value = self.fields.get(name)
+        return value if isinstance(value, kind) else None
 
     def _objects(self, name: str) -> list[dict[str, Any]]:
-        return [one for one in self._value(name, list) or () if isinstance(one, dict)]
+        return [row for row in self._value(name, list) or () if isinstance(row, dict)]
 
 
 def lost_header(run_id: str, restored: str, records: Iterable[Mapping[str, Any]]) -> RunHeader:

@@ -237,11 +237,11 @@ class RunRows:
         votes = [(id_, True) for id_ in label.get("needed", ())] + [
             (id_, False) for id_ in label.get("not_needed", ())
         ]
-        for at, (bundle, needed) in enumerate(votes, position):
+        for index, (bundle, needed) in enumerate(votes, position):
             key = {
                 "run_id": self._run_id,
                 "seq": seq,
-                "position": at,
+                "position": index,
                 "bundle": bundle,
                 "needed": needed,
             }
@@ -302,13 +302,13 @@ def fit_value(value: Any, kind: Kind) -> Any:
 
 def _pick_columns(table: Table, *sources: Mapping[str, Any]) -> Row:
     """Return the table's columns from the first source that has them."""
-    known = {
+    values = {
         name: value
         for source in reversed(sources)
         for name, value in source.items()
         if value is not None
     }
-    return {name: fit_value(known.get(name), kind) for name, kind in COLUMNS[table].items()}
+    return {name: fit_value(values.get(name), kind) for name, kind in COLUMNS[table].items()}
 
 
 def run_row(stated: Mapping[str, Any]) -> Row:
@@ -322,14 +322,14 @@ def exposure_row(stated: Mapping[str, Any]) -> Row:
 
 
 def _object(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = record.get(name)
-    return found if isinstance(found, Mapping) else {}
+    value = record.get(name)
+    return value if isinstance(value, Mapping) else {}
 
 
 def _objects(record: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
-    found = record.get(name)
-    if isinstance(found, list | tuple):
-        return [row for row in found if isinstance(row, Mapping)]
+    value = record.get(name)
+    if isinstance(value, list | tuple):
+        return [row for row in value if isinstance(row, Mapping)]
     return []
 
 
@@ -350,8 +350,8 @@ def _outcome_columns(record: Mapping[str, Any]) -> Row:
     evicted = _object(record, "activation").get("evicted")
     degraded_code = None
     if record.get("degraded") is True:
-        asked = (_object(record, "reply"), _object(record, "model"))
-        failures = [one["failure"] for one in asked if one.get("failure")]
+        replies = (_object(record, "reply"), _object(record, "model"))
+        failures = [reply["failure"] for reply in replies if reply.get("failure")]
         degraded_code = next(iter(failures), "server_unavailable")
     return {
         "shown": len(_objects(record, "bundles")),
@@ -386,14 +386,14 @@ def _step_columns(step: Mapping[str, Any]) -> Row:
 
 def _bundles(record: Mapping[str, Any]) -> Iterator[Row]:
     key = {"run_id": record.get("run_id"), "seq": record.get("seq")}
-    shown = [
+    shown_rows = [
         {**row, "bundle": row.get("id"), "shown": True, "detail": row.get("evidence")}
         for row in _objects(record, "bundles")
     ]
     left_out = [
         {**row, "bundle": row.get("id"), "shown": False} for row in _objects(record, "left_out")
     ]
-    for position, row in enumerate([*shown, *left_out]):
+    for position, row in enumerate([*shown_rows, *left_out]):
         yield _pick_columns("bundles", {**key, "position": position}, row)
 
 

@@ -40,7 +40,7 @@ class Artifact:
         """Return the row of a record. Unknown values have no field."""
         row = {name: getattr(self, name) for name in _ALWAYS}
         return row | {
-            name: found for name in _WHERE_KNOWN if (found := getattr(self, name)) not in ("", None)
+            name: value for name in _WHERE_KNOWN if (value := getattr(self, name)) not in ("", None)
         }
 
     @classmethod
@@ -49,9 +49,9 @@ class Artifact:
 
         Raises KeyError for a row without its digest.
         """
-        known = {name: row[name] for name in (*_ALWAYS, *_WHERE_KNOWN) if name in row}
+        values = {name: row[name] for name in (*_ALWAYS, *_WHERE_KNOWN) if name in row}
         return cls(
-            **{"uri": f"artifact:sha256:{row['sha256']}", "mime_type": "", "bytes": 0, **known}
+            **{"uri": f"artifact:sha256:{row['sha256']}", "mime_type": "", "bytes": 0, **values}
         )
 
 
@@ -75,5 +75,9 @@ def check_digest(sha256: str) -> None:
 def check_size(size: int, most: int) -> None:
     """Raise StorageError for an artifact that is too large."""
     if size > most:
-        what = f"an artifact of {size:,} bytes is more than the {most:,} that a run keeps of one"
-        raise StorageError(what, kind="too_large", advice="ask the tool for a smaller part of it")
+        sentence = (
+            f"an artifact of {size:,} bytes is more than the {most:,} that a run keeps of one"
+        )
+        raise StorageError(
+            sentence, kind="too_large", advice="ask the tool for a smaller part of it"
+        )

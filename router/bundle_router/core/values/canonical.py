@@ -157,18 +157,18 @@ def encode_object(value: Mapping[str, Any]) -> str:
     if EncodedObject not in kinds and EncodedRows not in kinds:
         return encode(value)
     parts: list[str] = []
-    others: dict[str, Any] = {}
+    plain: dict[str, Any] = {}
     for name in sorted(value):
         item = value[name]
         if type(item) is EncodedObject or type(item) is EncodedRows:
-            if others:
-                parts.append(encode(others)[1:-1])
-                others = {}
+            if plain:
+                parts.append(encode(plain)[1:-1])
+                plain = {}
             parts.append(f"{encode_basestring_ascii(name)}:{item.text}")
         else:
-            others[name] = item
-    if others:
-        parts.append(encode(others)[1:-1])
+            plain[name] = item
+    if plain:
+        parts.append(encode(plain)[1:-1])
     return "{" + ",".join(parts) + "}"
 
 

@@ -249,7 +249,7 @@ class Decision:
 
     @property
     def bundle_ids(self) -> list[str]:
-        return [chosen.id for chosen in self.bundles]
+        return [bundle.id for bundle in self.bundles]
 
     @property
     def evicted_tools(self) -> tuple[str, ...]:

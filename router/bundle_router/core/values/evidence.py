@@ -148,19 +148,19 @@ def fit_logistic(
     for _ in range(_ROUNDS):
         slope = [penalty * value for penalty, value in zip(penalties, fitted, strict=True)]
         bend = [
-            [one if at == place else 0.0 for place in range(len(fitted))]
-            for at, one in enumerate(penalties)
+            [one if index == place else 0.0 for place in range(len(fitted))]
+            for index, one in enumerate(penalties)
         ]
         for row, truth, part in zip(table, truths, mass, strict=True):
             z = sum(map(mul, fitted, row))
             chance = 1.0 / (1.0 + math.exp(-max(-30.0, min(30.0, z))))
             error = part * (chance - float(truth)) / total
             curve = part * chance * (1.0 - chance) / total
-            for at, value in enumerate(row):
-                slope[at] += error * value
-                bent = bend[at]
+            for index, value in enumerate(row):
+                slope[index] += error * value
+                bent = bend[index]
                 scaled = curve * value
-                for place in range(at + 1):
+                for place in range(index + 1):
                     bent[place] += scaled * row[place]
         fitted = list(map(sub, fitted, _solve_positive(bend, slope)))
     plain = [value / scale for value, scale in zip(fitted[1:], scales, strict=True)]
@@ -175,16 +175,17 @@ def _solve_positive(lower: Sequence[Sequence[float]], right: Sequence[float]) ->
     """Solve a symmetric positive system of equations, given by its lower half (Cholesky)."""
     root: list[list[float]] = []
     half: list[float] = []
-    for at, row in enumerate(lower):
+    for index, row in enumerate(lower):
         solved: list[float] = []
-        for value, above in zip(row[:at], root, strict=True):
+        for value, above in zip(row[:index], root, strict=True):
             solved.append((value - sum(map(mul, solved, above))) / above[-1])
-        root.append([*solved, math.sqrt(row[at] - sum(map(mul, solved, solved)))])
-        half.append((right[at] - sum(map(mul, solved, half))) / root[at][at])
-    for at in reversed(range(len(half))):
-        half[at] = (
-            half[at] - sum(root[on][at] * half[on] for on in range(at + 1, len(half)))
-        ) / root[at][at]
+        root.append([*solved, math.sqrt(row[index] - sum(map(mul, solved, solved)))])
+        half.append((right[index] - sum(map(mul, solved, half))) / root[index][index])
+    for index in reversed(range(len(half))):
+        half[index] = (
+            half[index]
+            - sum(root[column][index] * half[column] for column in range(index + 1, len(half)))
+        ) / root[index][index]
     return half
 
 

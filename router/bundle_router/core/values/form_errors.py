@@ -100,15 +100,15 @@ def _unknown_key_hint(
     else those that are known there.
     """
     name = str(path[-1])
-    known = known_keys(form, path[:-1])
-    hint = suggester.did_you_mean(name, known) or _unquoted_hint(path, value, known)
+    names = known_keys(form, path[:-1])
+    hint = suggester.did_you_mean(name, names) or _unquoted_hint(path, value, names)
     if hint:
         return hint
     if len(path) == 2:
         for table in known_keys(form, ()):
             if name in known_keys(form, (table,)):
                 return f"it is a key of [{table}]"
-    return f"known keys: {', '.join(known)}" if known else ""
+    return f"known keys: {', '.join(names)}" if names else ""
 
 
 def _choice_hint(value: str, expected: str, suggester: Suggester) -> str:

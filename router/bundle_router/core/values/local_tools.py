@@ -235,11 +235,11 @@ class LocalSettings(Frozen):
 
 
 def _without_added_defaults(value: BinaryRule | LocalSettings) -> dict[str, Any]:
-    written = value.model_dump(mode="json")
+    values = value.model_dump(mode="json")
     for name in value.ADDED:
-        if written[name] == type(value).model_fields[name].default:
-            del written[name]
-    return written
+        if values[name] == type(value).model_fields[name].default:
+            del values[name]
+    return values
 
 
 @dataclass(frozen=True, slots=True)

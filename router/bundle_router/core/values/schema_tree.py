@@ -66,23 +66,23 @@ def rebuilt(schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> 
     """
     if not isinstance(schema, dict):
         return schema
-    made: dict[str, Any] = dict(schema)
+    copy: dict[str, Any] = dict(schema)
     for (key, *inside), inner in subschemas(schema):
         name = str(key)
-        other = rebuilt(inner, change)
-        if other is inner:
+        inner_copy = rebuilt(inner, change)
+        if inner_copy is inner:
             continue
         if not inside:
-            made[name] = other
+            copy[name] = inner_copy
             continue
-        if made[name] is schema[name]:
-            made[name] = schema[name].copy()
-        made[name][inside[0]] = other
-    made = change(made)
-    is_same = len(made) == len(schema) and all(
-        made.get(key) is value for key, value in schema.items()
+        if copy[name] is schema[name]:
+            copy[name] = schema[name].copy()
+        copy[name][inside[0]] = inner_copy
+    copy = change(copy)
+    is_same = len(copy) == len(schema) and all(
+        copy.get(key) is value for key, value in schema.items()
     )
-    return schema if is_same else made
+    return schema if is_same else copy
 
 
 def pointer(place: Place) -> str:
@@ -127,11 +127,11 @@ def schema_at(root: Mapping[str, Any], reference: object) -> Any:
 
 def anchors_in(root: Mapping[str, Any]) -> dict[str, Any]:
     """Return the schemas in a schema that have an anchor, by its name; the first of several."""
-    found: dict[str, Any] = {}
+    anchors: dict[str, Any] = {}
     for schema in all_schemas(root):
         for name in anchor_names(schema):
-            found.setdefault(name, schema)
-    return found
+            anchors.setdefault(name, schema)
+    return anchors
 
 
 def all_schemas(root: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -48,5 +48,5 @@ class Suggester:
 
     def did_you_mean(self, word: str, known: Iterable[str]) -> str:
         """`did you mean 'repo.readonly'?`, or nothing."""
-        found = self.nearest(word, known)
-        return f"did you mean {found!r}?" if found is not None else ""
+        nearest = self.nearest(word, known)
+        return f"did you mean {nearest!r}?" if nearest is not None else ""

@@ -117,8 +117,10 @@ def not_a_run_id(text: str) -> str:
     It is not quoted: what stands where an id belongs may be a secret in the wrong place.
     """
     valid = RUN_ID.match(text)
-    at = valid.end() if valid is not None else 0
-    wrong = f"{text[at]!r} at place {at + 1}" if at < len(text) else "nothing in it"
+    position = valid.end() if valid is not None else 0
+    wrong = (
+        f"{text[position]!r} at place {position + 1}" if position < len(text) else "nothing in it"
+    )
     return f"a text of {len(text)} characters with {wrong} is not a run id"
 
 

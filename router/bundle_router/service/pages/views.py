@@ -455,7 +455,7 @@ class PageViews:
         for address in self._reader.index.addresses():
             words = address_json(address)
             role = words.pop("role")
-            verdicts = plans.at(address).verdicts
+            verdicts = plans.for_address(address).verdicts
             for id_ in catalog.bundles:
                 code = verdicts.of(id_, Facts()).code
                 reasons[role, id_] = code or ""

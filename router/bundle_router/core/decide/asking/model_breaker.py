@@ -113,9 +113,9 @@ def classify(status: int | None, kind: str, text: str) -> Failure:
         if "timeout" in words:
             return "timeout"
         return "upstream_error" if any(word in words for word in _NETWORK) else "internal"
-    known = _BY_STATUS.get(status)
-    if known is not None:
-        return known
+    by_status = _BY_STATUS.get(status)
+    if by_status is not None:
+        return by_status
     if status >= 500:
         return "upstream_error"
     excerpt = text[:MAX_TEXT]

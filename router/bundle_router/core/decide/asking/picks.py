@@ -68,9 +68,9 @@ class AnswerShapes:
         The same object for the same set of ids.
         """
         key = tuple(sorted(set(ids)))
-        known = self._made.get(key)
-        if known is not None:
-            return known
+        existing = self._made.get(key)
+        if existing is not None:
+            return existing
         if not key or len(key) > MAX_ENUMERATED or len(self._made) >= MAX_SHAPES:
             return self._any_ids
         places = tuple(str(place) for place in range(1, len(key) + 1))
@@ -98,9 +98,9 @@ def parse_picks(answer: BaseModel, candidates: Sequence[str], max_picks: int) ->
     # Sorting is stable: it keeps the model's order within each need.
     rows = sorted(fields["picks"], key=lambda row: row["need"] != "required")
     by_place = {str(place): id_ for place, id_ in enumerate(candidates, start=1)}
-    named = dict.fromkeys(by_place.get(row["id"], row["id"]) for row in rows)
+    named_ids = dict.fromkeys(by_place.get(row["id"], row["id"]) for row in rows)
     permitted = set(candidates)
-    ids = [id_ for id_ in named if id_ in permitted]
+    ids = [id_ for id_ in named_ids if id_ in permitted]
     if rows and not ids:
         return None
     dropped: list[tuple[str, Code]] = [(id_, "over_budget") for id_ in ids[max_picks:]]
@@ -118,5 +118,5 @@ def without_fence(text: str) -> str:
     """Return the text inside a Markdown code fence, when that is all there is; else the text
     itself.
     """
-    found = _FENCED.match(text)
-    return found[1] if found else text
+    fenced = _FENCED.match(text)
+    return fenced[1] if fenced else text

@@ -72,12 +72,14 @@ def system_part(bundles: Iterable[Bundle], max_picks: int) -> str:
     """Return the constant part for these bundles in their order, with an example of the operator's
     worked out.
     """
-    named = tuple(enumerate(bundles, start=1))
+    numbered = tuple(enumerate(bundles, start=1))
     worked = next(
-        (_worked_example(place, bundle) for place, bundle in named if bundle.examples), ""
+        (_worked_example(place, bundle) for place, bundle in numbered if bundle.examples), ""
     )
     return (
-        RUBRIC.format(max_picks=max_picks) + "\n".join(_line(*row) for row in named) + f"\n{worked}"
+        RUBRIC.format(max_picks=max_picks)
+        + "\n".join(_line(*row) for row in numbered)
+        + f"\n{worked}"
     )
 
 
