@@ -17,7 +17,7 @@ _CALLS = {
 LACKING = tuple(_CALLS)
 _INSTALL = """
 import struct, sys
-from bundle_router.local_tools.sandbox import linux
+from bundle_router.adapters.sandbox import linux
 
 def step(code, value, if_true=0, if_false=0):
     return struct.pack("=HBBI", code, if_true, if_false, value)

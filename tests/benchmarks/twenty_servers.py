@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Final
 
 from bundle_router import Router, Step
-from bundle_router.local_tools.processes.family import descendants
+from bundle_router.adapters.processes.family import descendants
 
 SMALL: Final = """
 import json, sys

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from bundle_router.local_tools.processes.starting import (
+from bundle_router.adapters.processes.starting import (
     Command,
     StartedProcess,
     find_binary,

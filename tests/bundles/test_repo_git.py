@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bundle_router.adapters.processes.starting import Command, find_binary
 from bundle_router.core.values import LocalSettings, Text, ToolContext, ToolOutput
 from bundle_router.errors import ToolFailure
-from bundle_router.local_tools.processes.starting import Command, find_binary
 from bundle_router.local_tools.repo import TOOLS
 from bundle_router.local_tools.repo.children import ConfinedCommand, confinement_fault, output_of
 from bundle_router.local_tools.repo.confinement import Root

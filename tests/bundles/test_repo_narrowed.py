@@ -530,7 +530,7 @@ import json, os, sys
 from bundle_router.local_tools.repo import TOOLS
 from bundle_router.local_tools.repo.hits import Ripgrep
 from bundle_router.local_tools.repo.searching import ripgrep
-from bundle_router.local_tools.sandbox import linux
+from bundle_router.adapters.sandbox import linux
 from bundle_router.core.values import LocalSettings, ToolContext
 from bundle_router.errors import ToolFailure
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bundle_router.adapters.processes.starting import find_binary
 from bundle_router.core.values import LocalSettings, Text, ToolContext
 from bundle_router.errors import ToolFailure
-from bundle_router.local_tools.processes.starting import find_binary
 from bundle_router.local_tools.repo import rg
 from bundle_router.local_tools.repo.globs import globs_beneath
 from bundle_router.local_tools.repo.hits import Ripgrep

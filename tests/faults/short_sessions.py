@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from bundle_router import Router, Step
-from bundle_router.local_tools.processes.family import descendants
+from bundle_router.adapters.processes.family import descendants
 from oversized import elsewhere, write_config
 from rig import Verdict, quick
 

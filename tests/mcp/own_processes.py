@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from bundle_router.local_tools.processes.family import descendants, processes_by_parent
+from bundle_router.adapters.processes.family import descendants, processes_by_parent
 
 _before: list[int] = []
 

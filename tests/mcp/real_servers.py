@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router.adapters.mcp.processes import MARK
+from bundle_router.adapters.mcp.server_processes import MARK
 from bundle_router.core.catalog import Server
 
 from tests.ports import free_port

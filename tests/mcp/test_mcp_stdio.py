@@ -24,12 +24,12 @@ from typing import Any, ClassVar
 import anyio
 import pytest
 from bundle_router.adapters.mcp import McpSessions
-from bundle_router.adapters.mcp.processes import HOMES
+from bundle_router.adapters.mcp.server_processes import HOMES
 from bundle_router.adapters.mcp.stdio import Pipes
+from bundle_router.adapters.private_folders import private_folder
 from bundle_router.core.catalog import Server
 from bundle_router.core.servers.transport.bounds import Bounds
 from bundle_router.core.servers.transport.tool_servers import Scope
-from bundle_router.local_tools.private_folders import private_folder
 
 from tests.mcp.own_processes import own_processes
 

@@ -37,9 +37,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NoReturn
 
+from bundle_router.adapters.descriptors import Opened
 from bundle_router.core.values.artifacts import SHA256, ArtifactFile, check_digest, check_size
 from bundle_router.errors import CorruptRun, StorageError, storage_error
-from bundle_router.local_tools.descriptors import Opened
 
 MAX_BYTES: Final = 64 * 1024 * 1024
 POOL: Final = ".artifacts"

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from bundle_router.local_tools.descriptors import refuse_links
+from bundle_router.adapters.descriptors import refuse_links
 
 RETRY_S: Final = 0.005
 WRITTEN_BESIDE: Final = ("-wal", "-shm", "-journal")

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from bundle_router.adapters.processes.starting import Command, run_to_end
 from bundle_router.errors import RequestError
-from bundle_router.local_tools.processes.starting import Command, run_to_end
 
 _TIMEOUT_S: Final = 60
 _MAX_BYTES: Final = 256 << 20

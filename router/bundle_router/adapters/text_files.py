@@ -17,8 +17,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from bundle_router.adapters.descriptors import Opened
 from bundle_router.errors import storage_error
-from bundle_router.local_tools.descriptors import Opened
 
 
 def replace_texts(texts: Mapping[Path, str], *, follow: bool = True) -> None:

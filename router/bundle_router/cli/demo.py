@@ -407,7 +407,7 @@ def _trial_cells(row: trouble.FaultTrial) -> tuple[object, ...]:
 
 def _show_end(runs: str, run_id: str) -> int:
     """Return the number of remaining processes."""
-    from bundle_router.local_tools.processes.family import descendants
+    from bundle_router.adapters.processes.family import descendants
 
     leftovers = descendants(os.getpid())
     say(f"Processes left behind: {len(leftovers) or 'none'}")

@@ -26,7 +26,7 @@ def hide_environment() -> bool:
     """Hide this process's environment, and return whether the system lets us (Linux alone)."""
     if sys.platform != "linux":
         return False
-    from bundle_router.local_tools.sandbox import linux
+    from bundle_router.adapters.sandbox import linux
 
     try:
         linux.hide_from_program()

@@ -185,9 +185,9 @@ def open_engines(
     """
     from bundle_router.adapters.artifact_files import ScratchFolder
     from bundle_router.adapters.config_files import read_config
+    from bundle_router.adapters.expressions import compile_pattern
     from bundle_router.adapters.json_query import query_json
     from bundle_router.adapters.learned_folder import ignored_path, learned_paths
-    from bundle_router.adapters.linear_patterns import compile_pattern
     from bundle_router.adapters.local import LocalSessions
     from bundle_router.adapters.media import describe
     from bundle_router.adapters.monty import MontyPrograms

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bundle_router.adapters.sandbox.plan import FACILITIES, SWITCHED_OFF
 from bundle_router.core.values import BinaryForm, BinaryRule, Data, LocalSettings, Text, ToolContext
-from bundle_router.local_tools.sandbox.plan import FACILITIES, SWITCHED_OFF
 from bundle_router.local_tools.workspace.execution import ExecArguments, execute
 
 PYTHON_FROM_STDIN = BinaryForm(

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bundle_router.adapters.sandbox.plan import FACILITIES
 from bundle_router.core.values import LocalSettings, ToolContext
 from bundle_router.errors import ToolFailure
 from bundle_router.local_tools.repo.hiding import CREDENTIALS
-from bundle_router.local_tools.sandbox.plan import FACILITIES
 from bundle_router.local_tools.workspace import autorun
 from bundle_router.local_tools.workspace.router_code import (
     RouterCode,
@@ -165,9 +165,9 @@ def test_the_launchers_code_is_what_it_was_when_the_router_started(tmp_path: Pat
     )
     site = [entry for entry in sys.path if entry.endswith("site-packages")]
     code = (
-        'print(write("src/bundle_router/local_tools/sandbox/linux.py"), write("src/sitecustomize.py"),'
+        'print(write("src/bundle_router/adapters/sandbox/linux.py"), write("src/sitecustomize.py"),'
         f' write("lib/a.py"))\nlauncher = Path({str(copy)!r},'
-        ' "local_tools/sandbox/launcher.py")\nlauncher.write_text("raise'
+        ' "adapters/sandbox/launcher.py")\nlauncher.write_text("raise'
         " SystemExit(99)\")\nprint(run(\"open('src/new.py', 'w')\"))\nprint(run(\"print(6 *"
         ' 7)"))\n'
     )

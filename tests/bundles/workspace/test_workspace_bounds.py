@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router.local_tools.sandbox.plan import FACILITIES
+from bundle_router.adapters.sandbox.plan import FACILITIES
 
 WITHOUT_BUBBLEWRAP = FACILITIES[1:]
 
@@ -276,7 +276,7 @@ def test_what_children_that_have_ended_wrote_counts(run: Any) -> None:
 def test_the_number_of_files_is_bounded(
     run_either: Any, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    from bundle_router.local_tools.sandbox.plan import SandboxPlan
+    from bundle_router.adapters.sandbox.plan import SandboxPlan
     from bundle_router.local_tools.workspace import execution
 
     monkeypatch.setattr(

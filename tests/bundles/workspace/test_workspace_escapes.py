@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bundle_router.adapters.sandbox import seccomp
+from bundle_router.adapters.sandbox.plan import FACILITIES
 from bundle_router.core.values import BinaryForm, BinaryRule, LocalSettings, ToolContext
 from bundle_router.errors import ToolFailure
-from bundle_router.local_tools.sandbox import seccomp
-from bundle_router.local_tools.sandbox.plan import FACILITIES
 from bundle_router.local_tools.workspace import survey as survey_module
 from bundle_router.local_tools.workspace.execution import ExecArguments, execute
 from bundle_router.local_tools.workspace.survey import survey

@@ -19,6 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from bundle_router.adapters.sandbox.plan import FACILITIES
 from bundle_router.core.values import (
     BinaryForm,
     BinaryRule,
@@ -29,7 +30,6 @@ from bundle_router.core.values import (
     ToolOutput,
 )
 from bundle_router.errors import ToolFailure
-from bundle_router.local_tools.sandbox.plan import FACILITIES
 from bundle_router.local_tools.workspace import TOOLS
 from bundle_router.local_tools.workspace.execution import (
     BinariesArguments,
@@ -589,7 +589,7 @@ def test_the_model_is_told_what_it_may_run(workspace: Path) -> None:
 def test_the_launcher_starts_without_the_slow_half_of_the_standard_library() -> None:
     root = Path(__file__).parents[3] / "router"
     code = (
-        "import sys; sys.path.append(sys.argv[1]); import bundle_router.local_tools.sandbox.launcher\n"
+        "import sys; sys.path.append(sys.argv[1]); import bundle_router.adapters.sandbox.launcher\n"
         "print(*{'dataclasses', 'inspect', 'ast', 'subprocess', 'asyncio'} & set(sys.modules))"
     )
     words = [sys.executable, "-I", "-S", "-c", code, str(root)]

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bundle_router.adapters.sandbox.plan import FACILITIES, Place, SandboxPlan
 from bundle_router.core.values import BinaryForm, BinaryRule, LocalSettings, ToolContext
 from bundle_router.errors import ToolFailure
 from bundle_router.local_tools.repo.confinement import Root
-from bundle_router.local_tools.sandbox.plan import FACILITIES, Place, SandboxPlan
 from bundle_router.local_tools.workspace import confine
 from bundle_router.local_tools.workspace.binary import opened
 from bundle_router.local_tools.workspace.execution import ExecArguments, execute, program_folder

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bundle_router.adapters.sandbox.plan import FACILITIES
 from bundle_router.core.values import LocalSettings, ToolContext
 from bundle_router.errors import ToolFailure
-from bundle_router.local_tools.sandbox.plan import FACILITIES
 from bundle_router.local_tools.workspace.linked import MAX_PLACES
 from bundle_router.local_tools.workspace.writing import WriteFileArguments, write_file
 

@@ -30,14 +30,14 @@ from bundle_router.adapters.archive.head_files import HEADS, FolderHeads
 from bundle_router.adapters.archive.label_files import FILE as LABELS
 from bundle_router.adapters.archive.label_files import append_label, label_line, read_labels
 from bundle_router.adapters.artifact_files import ArtifactPool, ArtifactReader, RunArtifacts
+from bundle_router.adapters.descriptors import Opened
+from bundle_router.adapters.private_folders import private_folder
 from bundle_router.adapters.text_files import holders
 from bundle_router.core.records.chain import FILES, MAX_LINE, boundary
 from bundle_router.core.records.read_model import RunStamp
 from bundle_router.core.records.run_header import RunHeader
 from bundle_router.core.values.canonical import decode, encode
 from bundle_router.errors import CorruptRun, RequestError, StorageError, storage_error
-from bundle_router.local_tools.descriptors import Opened
-from bundle_router.local_tools.private_folders import private_folder
 from bundle_router.review.learning.recorded_steps import StepLabel
 
 _MAX_JSON: Final = 64 * 1024 * 1024

@@ -16,13 +16,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from bundle_router.adapters.descriptors import Opened, refuse_links
 from bundle_router.adapters.text_files import try_lock
 from bundle_router.core.records.chain import Appended, File, genesis
 from bundle_router.core.records.heads import StoredHead
 from bundle_router.core.records.run_header import RunHeader
 from bundle_router.core.values import RUN_ID
 from bundle_router.errors import CorruptRun, RequestError, storage_error
-from bundle_router.local_tools.descriptors import Opened, refuse_links
 
 HEADS: Final = ".heads"
 """Default folder of heads, in the runs directory."""

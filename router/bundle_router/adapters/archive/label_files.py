@@ -19,10 +19,10 @@ from typing import Final
 
 from pydantic import ValidationError
 
+from bundle_router.adapters.descriptors import Opened, refuse_links
 from bundle_router.adapters.text_files import read_bounded
 from bundle_router.core.values.canonical import encode
 from bundle_router.errors import CorruptRun, StorageError, storage_error
-from bundle_router.local_tools.descriptors import Opened, refuse_links
 from bundle_router.review.learning.recorded_steps import StepLabel
 
 FILE: Final = "labels.jsonl"

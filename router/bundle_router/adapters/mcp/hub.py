@@ -50,8 +50,8 @@ from bundle_router.adapters.mcp.pool import (
     session_terms,
 )
 from bundle_router.adapters.mcp.posting import Redirected
-from bundle_router.adapters.mcp.processes import ProcessSupervisor
 from bundle_router.adapters.mcp.quiet import is_traced
+from bundle_router.adapters.mcp.server_processes import ProcessSupervisor
 from bundle_router.adapters.workers import run_in_turn
 from bundle_router.core.catalog import Server
 from bundle_router.core.results.shaping.json_text import encode_small

@@ -314,7 +314,7 @@ class McpSessions:
 
     def _report_leftovers(self) -> None:
         if self._setting.development:
-            from bundle_router.adapters.mcp.processes import leftovers
+            from bundle_router.adapters.mcp.server_processes import leftovers
 
             for left in leftovers():
                 self._diagnostics.event(

@@ -39,7 +39,7 @@ from bundle_router.adapters.mcp.faults import (
     ServerFault,
 )
 from bundle_router.adapters.mcp.posting import Ended, read_message, read_object, read_result
-from bundle_router.adapters.mcp.processes import Process, ProcessSupervisor, ServerCommand
+from bundle_router.adapters.mcp.server_processes import Process, ProcessSupervisor, ServerCommand
 from bundle_router.core.results.shaping.json_text import LARGE
 from bundle_router.core.servers.transport.bounds import Bounds
 from bundle_router.core.servers.transport.lines import LineBuffer, LineTooLong, cut_deep

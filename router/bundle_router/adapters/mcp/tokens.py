@@ -24,8 +24,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from bundle_router.adapters.descriptors import Opened
 from bundle_router.adapters.text_files import try_lock
-from bundle_router.local_tools.descriptors import Opened
 
 LOCK_S: Final = 10.0
 """Seconds to wait for another caller's refresh."""

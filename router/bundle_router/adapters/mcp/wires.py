@@ -28,7 +28,7 @@ from bundle_router.core.servers.transport.tool_servers import Scope
 if TYPE_CHECKING:
     from bundle_router.adapters.mcp.http import OriginClient, TcpPool
     from bundle_router.adapters.mcp.posting import ModernPosts
-    from bundle_router.adapters.mcp.processes import ProcessSupervisor, ServerCommand
+    from bundle_router.adapters.mcp.server_processes import ProcessSupervisor, ServerCommand
     from bundle_router.adapters.mcp.stdio import Pipes
 
 
@@ -85,7 +85,7 @@ def refusal(server: Server, *, development: bool) -> ServerFault | None:
 
 def command_of(server: Server, setting: ConnectionSetting) -> ServerCommand:
     """Return the command of a stdio server. Raises ServerFault."""
-    from bundle_router.adapters.mcp.processes import DEFAULT_PATH, ServerCommand
+    from bundle_router.adapters.mcp.server_processes import DEFAULT_PATH, ServerCommand
 
     environ = setting.environ
     bounds = setting.bounds

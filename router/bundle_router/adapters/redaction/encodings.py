@@ -19,7 +19,7 @@ from functools import cache, cached_property
 from typing import Any, Final
 from urllib.parse import quote_plus
 
-from bundle_router.local_tools.expressions import compile_expression, compile_set
+from bundle_router.adapters.expressions import compile_expression, compile_set
 
 # Expressions over bytes. Latin-1 mode matches bytes one by one: UTF-8 text keeps its meaning, the
 # automata stay small, and bytes that are not UTF-8 (a cut character) can be searched too.

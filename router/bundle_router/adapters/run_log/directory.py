@@ -22,11 +22,11 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
+from bundle_router.adapters.descriptors import ClosedOnError, Opened, refuse_links
 from bundle_router.core.records.chain import FILES
 from bundle_router.core.records.run_header import LISTS, RUN_SCHEMA, RunHeader
 from bundle_router.core.values.canonical import decode
 from bundle_router.errors import STORAGE_FAULTS, CorruptRun, StorageError, storage_error
-from bundle_router.local_tools.descriptors import ClosedOnError, Opened, refuse_links
 
 
 class Storage:

@@ -31,6 +31,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
+from bundle_router.adapters.descriptors import Opened
 from bundle_router.adapters.run_log.directory import (
     LOCK,
     Storage,
@@ -57,7 +58,6 @@ from bundle_router.core.records.chain import (
     seal_text,
 )
 from bundle_router.errors import CorruptRun, RunBusy, StorageError
-from bundle_router.local_tools.descriptors import Opened
 
 _BLOCK: Final = 1024 * 1024
 _FIRST_PAUSE_S: Final = 0.00002

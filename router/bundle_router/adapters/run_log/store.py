@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from bundle_router.adapters.descriptors import ClosedOnError, Opened
 from bundle_router.adapters.run_log.directory import (
     DIRECTORY,
     LOCK,
@@ -42,7 +43,6 @@ from bundle_router.core.values import RUN_ID
 from bundle_router.core.values.canonical import time_text
 from bundle_router.core.values.words import RUN_ID_ADVICE, not_a_run_id
 from bundle_router.errors import RequestError, StorageError
-from bundle_router.local_tools.descriptors import ClosedOnError, Opened
 from bundle_router.ports import ArtifactStore, Clock
 
 CREATING: Final = ".creating-"
@@ -429,7 +429,7 @@ def refuse_without_locks(storage: Storage, runs: Path, found: FileSystem | None 
 
 def _are_honoured(storage: Storage, runs: Path) -> bool:
     """Return whether a second process is refused a lock that is held."""
-    from bundle_router.local_tools.processes.starting import Command, run_to_end
+    from bundle_router.adapters.processes.starting import Command, run_to_end
 
     path = runs / f".lock-probe-{secrets.token_hex(4)}"
     with translate_errors("try the locks of", str(runs)):

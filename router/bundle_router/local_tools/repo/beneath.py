@@ -28,7 +28,7 @@ from contextlib import closing
 from functools import cache, partial
 from typing import Final
 
-from bundle_router.local_tools.descriptors import Opened
+from bundle_router.adapters.descriptors import Opened
 
 Opener = Callable[[int, str, int], int]
 """(root descriptor, relative path, open flags) → descriptor beneath the root. Raises OSError."""

@@ -1,5 +1,5 @@
 """Starts `git` and `rg` confined, with an absolute binary, an argument list, a clean environment,
-and a certain end (`bundle_router.local_tools.processes`).
+and a certain end (`bundle_router.adapters.processes`).
 
 Rules:
 1. The binary is looked up once, in the absolute folders of `PATH`, and never inside the workspace,
@@ -24,16 +24,16 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Final
 
-from bundle_router.core.values import ToolContext
-from bundle_router.errors import ToolFailure
-from bundle_router.local_tools.descriptors import Opened
-from bundle_router.local_tools.processes.starting import (
+from bundle_router.adapters.descriptors import Opened
+from bundle_router.adapters.processes.starting import (
     Command,
     FinishedProcess,
     StartedProcess,
     run_to_end,
     start,
 )
+from bundle_router.core.values import ToolContext
+from bundle_router.errors import ToolFailure
 
 _STDERR_BYTES: Final = 8192
 _PROBE_S: Final = 10
@@ -120,14 +120,14 @@ def output_of(
 
 
 def _start_confined(command: ConfinedCommand) -> StartedProcess:
-    from bundle_router.local_tools.sandbox import landlock  # ctypes costs 5 ms
+    from bundle_router.adapters.sandbox import landlock  # ctypes costs 5 ms
 
     with Opened(landlock.reader_ruleset(command.command.argv[0], command.readable)) as rules:
         return start(command.command, confine=partial(_confine_thread, rules))
 
 
 def _confine_thread(rules: int) -> None:
-    from bundle_router.local_tools.sandbox import landlock, seccomp
+    from bundle_router.adapters.sandbox import landlock, seccomp
 
     landlock.restrict_thread(rules)
     seccomp.install(namespaces=False)
@@ -151,7 +151,7 @@ def confinement_fault(binary: str) -> str:
     """
     if sys.platform != "linux":
         return "only Linux has Landlock and seccomp"
-    from bundle_router.local_tools.sandbox import landlock
+    from bundle_router.adapters.sandbox import landlock
 
     try:
         rules = Opened(landlock.reader_ruleset(binary, ()))

@@ -23,9 +23,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import BinaryIO, Final, Literal, Self
 
+from bundle_router.adapters.descriptors import ClosedOnError, Opened
 from bundle_router.core.values import ToolContext, shorten
 from bundle_router.errors import ToolFailure
-from bundle_router.local_tools.descriptors import ClosedOnError, Opened
 from bundle_router.local_tools.repo.beneath import (
     PATH_ONLY,
     HiddenFolder,

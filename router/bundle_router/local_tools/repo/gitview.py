@@ -28,10 +28,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from bundle_router.adapters.private_folders import private_folder
+from bundle_router.adapters.processes.starting import Command, find_binary
 from bundle_router.core.values import ToolContext, shorten
 from bundle_router.errors import ToolFailure
-from bundle_router.local_tools.private_folders import private_folder
-from bundle_router.local_tools.processes.starting import Command, find_binary
 from bundle_router.local_tools.repo.children import Child, ConfinedCommand, output_of
 from bundle_router.local_tools.repo.confinement import Root, read_up_to
 from bundle_router.local_tools.repo.gitrefs import collect_refs, parse_head

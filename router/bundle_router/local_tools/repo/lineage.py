@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final
 
-from bundle_router.local_tools.descriptors import ClosedOnError, Opened
+from bundle_router.adapters.descriptors import ClosedOnError, Opened
 from bundle_router.local_tools.repo.beneath import (
     PATH_ONLY,
     HiddenFolder,

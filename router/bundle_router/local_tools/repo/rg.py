@@ -30,10 +30,10 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any, Final
 
+from bundle_router.adapters.descriptors import Opened
+from bundle_router.adapters.processes.starting import Command, find_binary
 from bundle_router.core.values import ToolContext, shorten
 from bundle_router.errors import ToolFailure
-from bundle_router.local_tools.descriptors import Opened
-from bundle_router.local_tools.processes.starting import Command, find_binary
 from bundle_router.local_tools.repo.beneath import PATH_ONLY, components
 from bundle_router.local_tools.repo.children import Child, ConfinedCommand, start_child
 from bundle_router.local_tools.repo.confinement import Root

@@ -2,7 +2,7 @@
 it.
 
 `config/policy.toml` lists the binaries and their permitted arguments; `grammar` has the rules of
-matching, `process` and `bundle_router.local_tools.sandbox` those of running, `writing` those of
+matching, `process` and `bundle_router.adapters.sandbox` those of running, `writing` those of
 writing.
 """
 

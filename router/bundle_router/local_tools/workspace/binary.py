@@ -19,9 +19,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bundle_router.adapters.descriptors import Opened
 from bundle_router.core.values import BinaryRule
 from bundle_router.errors import ToolFailure
-from bundle_router.local_tools.descriptors import Opened
 
 PYTHON = "@python"
 

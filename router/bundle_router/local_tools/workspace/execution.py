@@ -15,6 +15,9 @@ from typing import Any, Final
 
 from pydantic import Field
 
+from bundle_router.adapters.descriptors import Opened
+from bundle_router.adapters.private_folders import private_folder
+from bundle_router.adapters.sandbox.plan import FACILITIES, SandboxPlan, Statement
 from bundle_router.core.values import (
     BinaryRule,
     Data,
@@ -26,12 +29,9 @@ from bundle_router.core.values import (
     shorten,
 )
 from bundle_router.errors import ToolFailure
-from bundle_router.local_tools.descriptors import Opened
-from bundle_router.local_tools.private_folders import private_folder
 from bundle_router.local_tools.repo.beneath import PATH_ONLY
 from bundle_router.local_tools.repo.confinement import Root, workspace
 from bundle_router.local_tools.repo.lineage import location
-from bundle_router.local_tools.sandbox.plan import FACILITIES, SandboxPlan, Statement
 from bundle_router.local_tools.workspace import confine, grammar
 from bundle_router.local_tools.workspace.binary import Binary, opened
 from bundle_router.local_tools.workspace.confine import environment

@@ -22,9 +22,9 @@ from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import Any, Final
 
+from bundle_router.adapters.expressions import ExpressionError, compile_expression
 from bundle_router.core.values import BinaryForm, BinaryOption, BinaryRule
 from bundle_router.errors import ToolFailure
-from bundle_router.local_tools.expressions import ExpressionError, compile_expression
 
 MAX_ARGUMENTS: Final = 1_024
 MAX_ARGUMENT_BYTES: Final = 4_096

@@ -26,11 +26,11 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from bundle_router.adapters.sandbox.plan import Place, Statement
 from bundle_router.core.values import BinaryRule, ToolContext
 from bundle_router.errors import ToolFailure
 from bundle_router.local_tools.repo.beneath import PATH_ONLY
 from bundle_router.local_tools.repo.confinement import Root
-from bundle_router.local_tools.sandbox.plan import Place, Statement
 from bundle_router.local_tools.workspace import survey as surveying
 from bundle_router.local_tools.workspace.autorun import NAMES, autorun_part, reached
 from bundle_router.local_tools.workspace.linked import NO_LINKED_FILES, LinkedPlaces, linked_places

@@ -28,8 +28,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from bundle_router.errors import ToolFailure
-from bundle_router.local_tools.processes.starting import (
+from bundle_router.adapters.processes.starting import (
     Command,
     PipeReader,
     StartedProcess,
@@ -37,9 +36,10 @@ from bundle_router.local_tools.processes.starting import (
     run_to_end,
     start,
 )
-from bundle_router.local_tools.sandbox import bubblewrap
-from bundle_router.local_tools.sandbox.plan import SWITCHED_OFF, SandboxPlan, Statement
-from bundle_router.local_tools.sandbox.tree import PathSwapped, mounts_of
+from bundle_router.adapters.sandbox import bubblewrap
+from bundle_router.adapters.sandbox.plan import SWITCHED_OFF, SandboxPlan, Statement
+from bundle_router.adapters.sandbox.tree import PathSwapped, mounts_of
+from bundle_router.errors import ToolFailure
 from bundle_router.local_tools.workspace.router_code import base_interpreter
 
 _UNSAFE: Final = re.compile(
@@ -120,20 +120,20 @@ _PROBE_S: Final = 10.0
 _CHUNK: Final = 65_536
 _CODE: Final = (
     "import sys; sys.path.append('/proc/self/fd/' + sys.argv[1]); "
-    "from bundle_router.local_tools.sandbox.launcher import main; main()"
+    "from bundle_router.adapters.sandbox.launcher import main; main()"
 )
-_LOCAL_TOOLS: Final = Path(__file__).parents[1]
+_ADAPTERS: Final = Path(__file__).parents[2] / "adapters"
 _PACKAGES: Final = (
     "bundle_router",
-    "bundle_router/local_tools",
-    "bundle_router/local_tools/processes",
-    "bundle_router/local_tools/sandbox",
+    "bundle_router/adapters",
+    "bundle_router/adapters/processes",
+    "bundle_router/adapters/sandbox",
 )
 _SOURCES: Final = {
-    f"bundle_router/local_tools/{path.relative_to(_LOCAL_TOOLS).with_suffix('')}": path.read_bytes()
+    f"bundle_router/adapters/{path.relative_to(_ADAPTERS).with_suffix('')}": path.read_bytes()
     for path in (
-        _LOCAL_TOOLS / "processes" / "family.py",
-        *(_LOCAL_TOOLS / "sandbox").glob("[!_]*.py"),
+        _ADAPTERS / "processes" / "family.py",
+        *(_ADAPTERS / "sandbox").glob("[!_]*.py"),
     )
 }
 """The launcher's code when this process started."""

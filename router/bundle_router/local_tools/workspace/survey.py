@@ -20,7 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from bundle_router.local_tools.descriptors import Opened
+from bundle_router.adapters.descriptors import Opened
 from bundle_router.local_tools.repo.beneath import Identity
 from bundle_router.local_tools.repo.hiding import (
     SCANNED_BYTES,

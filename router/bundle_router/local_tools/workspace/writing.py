@@ -31,6 +31,7 @@ from typing import Final
 
 from pydantic import Field, model_validator
 
+from bundle_router.adapters.descriptors import Opened
 from bundle_router.core.values import (
     Data,
     Frozen,
@@ -41,7 +42,6 @@ from bundle_router.core.values import (
     shorten,
 )
 from bundle_router.errors import ToolFailure
-from bundle_router.local_tools.descriptors import Opened
 from bundle_router.local_tools.repo.beneath import PATH_ONLY
 from bundle_router.local_tools.repo.confinement import Root, workspace
 from bundle_router.local_tools.repo.hiding import identity_of, plain

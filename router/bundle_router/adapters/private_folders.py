@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from bundle_router.local_tools.descriptors import Opened
+from bundle_router.adapters.descriptors import Opened
 
 _ABANDONED_S: Final = 600.0
 

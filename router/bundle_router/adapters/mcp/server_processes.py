@@ -28,10 +28,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeVar
 
+from bundle_router.adapters.descriptors import Opened
 from bundle_router.adapters.mcp.faults import ServerFault
-from bundle_router.local_tools.descriptors import Opened
-from bundle_router.local_tools.processes.starting import Command, StartedProcess, start
-from bundle_router.local_tools.processes.supervision import AT_ONCE
+from bundle_router.adapters.processes.starting import Command, StartedProcess, start
+from bundle_router.adapters.processes.supervision import AT_ONCE
 
 MARK: Final = "BUNDLE_ROUTER_OWNER"
 HOMES: Final = "bundle-router-home-"
@@ -39,7 +39,7 @@ DEFAULT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/
 _IMPORT_ROOT: Final = str(Path(__file__).resolve().parents[3])
 _SUPERVISION: Final = (
     "import sys; sys.path.append(sys.argv[2]); "
-    "from bundle_router.local_tools.processes.supervision import main; main(int(sys.argv[1]))"
+    "from bundle_router.adapters.processes.supervision import main; main(int(sys.argv[1]))"
 )
 _AT_ONCE_S: Final = 1.0
 _END_S: Final = 10.0
@@ -284,7 +284,7 @@ class ProcessSupervisor:
                 "stdio servers need a POSIX system, where they can be ended for certain",
             )
         program = _program(command)
-        from bundle_router.local_tools.private_folders import private_folder
+        from bundle_router.adapters.private_folders import private_folder
 
         with contextlib.ExitStack() as home:
             try:

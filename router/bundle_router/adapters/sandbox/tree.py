@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from bundle_router.local_tools.sandbox.plan import Mount, Place, SandboxPlan
+from bundle_router.adapters.sandbox.plan import Mount, Place, SandboxPlan
 
 _EMPTY_FOLDERS: Final = (
     "/dev",

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from bundle_router.local_tools.sandbox.plan import MEMORY_FOLDER_BYTES, Mount
+from bundle_router.adapters.sandbox.plan import MEMORY_FOLDER_BYTES, Mount
 
 NAMESPACES: Final = ("--unshare-ipc", "--unshare-net", "--unshare-pid")
 PROBE: Final = ("--ro-bind", "/", "/", "--proc", "/proc", "--size", "4096", "--tmpfs", "/tmp")  # noqa: S108  # a mount

@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 import sys
 
-from bundle_router.local_tools.sandbox import linux
-from bundle_router.local_tools.sandbox.plan import SandboxPlan
-from bundle_router.local_tools.sandbox.supervisor import Supervisor
+from bundle_router.adapters.sandbox import linux
+from bundle_router.adapters.sandbox.plan import SandboxPlan
+from bundle_router.adapters.sandbox.supervisor import Supervisor
 
 
 def main() -> None:

@@ -21,17 +21,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from bundle_router.local_tools.processes import family
-from bundle_router.local_tools.sandbox import linux, target
-from bundle_router.local_tools.sandbox.bounds import INTERVAL_S, Watcher
-from bundle_router.local_tools.sandbox.plan import (
+from bundle_router.adapters.processes import family
+from bundle_router.adapters.sandbox import linux, target
+from bundle_router.adapters.sandbox.plan import (
     NEEDS_BUBBLEWRAP,
     Place,
     SandboxPlan,
     Statement,
     encode_statements,
 )
-from bundle_router.local_tools.sandbox.tree import SHARED_MEMORY, PathSwapped, check_mounts
+from bundle_router.adapters.sandbox.tree import SHARED_MEMORY, PathSwapped, check_mounts
+from bundle_router.adapters.sandbox.watcher import INTERVAL_S, Watcher
 
 
 class Supervisor:

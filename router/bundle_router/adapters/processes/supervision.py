@@ -36,7 +36,7 @@ import socket
 import sys
 import time
 
-from bundle_router.local_tools.processes import family
+from bundle_router.adapters.processes import family
 
 CANT_START = 127
 AT_ONCE = b"!"
@@ -52,7 +52,7 @@ def main(router: int) -> None:
     # Inherited by us alone: a server that had it could receive the descriptors of the next one.
     os.set_inheritable(router, False)
     if sys.platform == "linux":
-        from bundle_router.local_tools.sandbox import linux
+        from bundle_router.adapters.sandbox import linux
 
         linux.adopt_orphans()
     Supervision(socket.socket(fileno=router), family.watch_children()).run()
@@ -127,7 +127,7 @@ class SupervisedServer:
             for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGPIPE, signal.SIGTERM):
                 signal.signal(number, signal.SIG_DFL)
             if sys.platform == "linux":
-                from bundle_router.local_tools.sandbox import linux
+                from bundle_router.adapters.sandbox import linux
 
                 linux.die_with_parent()
                 if os.getppid() != supervisor:

@@ -23,7 +23,7 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
-from bundle_router.local_tools.sandbox import linux
+from bundle_router.adapters.sandbox import linux
 
 _REFUSED: Final = {
     # name: (x86_64, aarch64); 424 and above are the same everywhere

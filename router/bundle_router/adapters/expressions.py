@@ -6,7 +6,7 @@ Loading the library takes 10 ms, so it is loaded when the first expression is co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from bundle_router.core.values import shorten
@@ -88,3 +88,27 @@ def _words(error: Exception) -> str:
     why = error.args[0] if error.args else "invalid"
     words = why.decode("utf-8", "replace") if isinstance(why, bytes) else str(why)
     return shorten(words, _SHOWN)
+
+
+def compile_pattern(pattern: str) -> Callable[[str], tuple[int, int] | None]:
+    """Return a function that finds the first match of an agent's pattern in a line (start, end).
+
+    Raises ValueError if RE2 rejects the pattern.
+    """
+    # Over bytes: over text the library also counts characters, at three times the cost of the
+    # match.
+    expression = compile_expression(_encoded(pattern), max_bytes=MAX_BYTES, captures=False)
+
+    def find(text: str) -> tuple[int, int] | None:
+        data = _encoded(text)
+        match = expression.search(data)
+        if match is None:
+            return None
+        start = len(data[: match.start()].decode())
+        return start, start + len(match.group().decode())
+
+    return find
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "replace")

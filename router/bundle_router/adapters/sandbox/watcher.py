@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from bundle_router.local_tools.sandbox.plan import SandboxPlan, Statement
+from bundle_router.adapters.sandbox.plan import SandboxPlan, Statement
 
 INTERVAL_S: Final = 0.1
 MANY: Final = 24

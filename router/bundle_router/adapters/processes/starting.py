@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import IO, Final, Literal, Self
 
-from bundle_router.local_tools.descriptors import Opened
+from bundle_router.adapters.descriptors import Opened
 
 Stream = Literal["stdout", "stderr"]
 

@@ -14,9 +14,9 @@ import signal
 from collections.abc import Iterator
 from typing import Final
 
-from bundle_router.local_tools.sandbox import landlock, linux, seccomp
-from bundle_router.local_tools.sandbox.linux import reason
-from bundle_router.local_tools.sandbox.plan import (
+from bundle_router.adapters.sandbox import landlock, linux, seccomp
+from bundle_router.adapters.sandbox.linux import reason
+from bundle_router.adapters.sandbox.plan import (
     NEEDS_BUBBLEWRAP,
     SWITCHED_OFF,
     SandboxPlan,

@@ -24,7 +24,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
-from bundle_router.local_tools.sandbox import linux
+from bundle_router.adapters.sandbox import linux
 
 _LIBRARIES: Final = (
     "/lib",
