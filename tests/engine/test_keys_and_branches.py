@@ -198,6 +198,8 @@ def test_a_call_that_began_and_whose_worker_is_gone_is_unknown_unless_it_may_be_
     assert living.call_sync("r", tool, {}, key="k").text == result.text
     attempts = [record.get("attempt", 1) for record in records(living, "call.started")]
     assert attempts == list(range(1, times + 1))
+    spent = [record["spent"]["calls"] for record in records(living, "call.finished")]
+    assert spent == [times]  # whoever records an end says what the step's calls have come to
     dying.fakes.store.before = _dead
     killed.set()
     call.join(300)

@@ -17,9 +17,8 @@ Rules:
 6. A failure that an agent may see is returned as a `Result`. A caller's mistake is raised, and so
    is a log that can't be written.
 
-A call passes through wrappers, each of which calls the next: `call_once` (its key), `admit` (judge,
-budget, begin), `_call_and_store` (record the end), `_call_or_reuse` (reuse a result, or ask the
-session).
+A call passes through layers, each of which has the next one do the rest: `OnceByKey`, for a call
+with a key; `JudgedCall`, which has `CallAdmission` judge and begin it; then those of `made_calls`.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
 from bundle_router.core.decide import budgets
@@ -39,38 +38,33 @@ from bundle_router.core.exposure.meta_tools.resolving import ResolvedName
 from bundle_router.core.exposure.meta_tools.signatures import takes_nothing
 from bundle_router.core.records.call_records import CallFinished, CallStarted
 from bundle_router.core.records.fold import KeyedCall
-from bundle_router.core.results.reusable_results import ReusableCall, may_repeat
-from bundle_router.core.results.shaping import ShapedResult, shape
-from bundle_router.core.servers.transport.pass_through import narrow_client, passes
-from bundle_router.core.servers.transport.tool_servers import CallOutcome, CallPlace, Scope
+from bundle_router.core.results.reusable_results import may_repeat
+from bundle_router.core.results.shaping import shape
+from bundle_router.core.servers.transport.pass_through import Client, narrow_client, passes
+from bundle_router.core.servers.transport.tool_servers import CallOutcome, Scope
 from bundle_router.core.values import Outcome, Text
 from bundle_router.core.values.canonical import time_text
-from bundle_router.core.values.folders import TOP
+from bundle_router.engine.arguments import check_arguments
 from bundle_router.engine.engine_ports import CallPorts, EnginePorts
-from bundle_router.engine.pending_ends import PendingEnd
-from bundle_router.engine.results import (
+from bundle_router.engine.made_calls import (
     MAY_HAVE_HAPPENED,
-    AdmittedCall,
-    CallRequest,
-    Joined,
-    Result,
+    NOTHING,
     call_fields,
-    ended_by,
+    end_record,
     finish_call,
     joined_after,
-    may_pass,
+    late_end,
+    layers_of,
     result_of,
-    shape_blocks,
-    store,
 )
+from bundle_router.engine.pending_ends import PendingEnd
+from bundle_router.engine.results import AdmittedCall, CallRequest, Joined, Result
 from bundle_router.engine.run_records import MOVED_AT_MOST, OpenRun
 from bundle_router.engine.surface import CallTarget, RunState, why_not, why_withheld
 from bundle_router.errors import KeyConflict, RouterError, StorageError
 
 MAX_NAMED: Final = 20
 """Tools that a refusal names at most."""
-_OUR_WORDS: Final[frozenset[Outcome]] = frozenset(("timeout", "busy", "cancelled"))
-"""Outcomes whose text is ours, whatever the server said."""
 FIRST_LOOK_S: Final = 0.001
 LONGEST_LOOK_S: Final = 0.1
 UNKNOWN_TEXT: Final = (
@@ -112,9 +106,27 @@ def _will_end(run: OpenRun, call: KeyedCall) -> bool:
     return _may_end(run, call)
 
 
+class CallJudgement:
+    """What judging a call came to: one of the classes below."""
+
+
 @dataclass(frozen=True, slots=True)
-class KeyTaken:
-    """The key of a call is taken."""
+class BegunCall(CallJudgement):
+    """The call may be made, and its start is recorded."""
+
+    call: AdmittedCall
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedCall(CallJudgement):
+    """The call may not be made, and its refusal is recorded."""
+
+    result: Result
+
+
+@dataclass(frozen=True, slots=True)
+class KeyTaken(CallJudgement):
+    """The key of the call is taken. Nothing was recorded."""
 
     call: KeyedCall
     """The last attempt at the call that has the key."""
@@ -124,33 +136,61 @@ class KeyTaken:
     """Whether that attempt was for the principal that the present call is for."""
 
 
-async def call_once(
-    at: CallPorts,
-    request: CallRequest,
-    is_idempotent: Callable[[str], bool],
-    make: Callable[[], Awaitable[Result | KeyTaken]],
-) -> Result:
-    """Make a call, or return the recorded result where its key is taken (rule 3)."""
-    pause_s = FIRST_LOOK_S
-    while True:
-        found = await make()
-        if isinstance(found, Result):
-            return found
-        call = found.call
-        _refuse_other(at.run, request, found)
-        if (seq := call.finished) is not None:
-            line = await at.run.under_lock(lambda _: at.run.log.record(seq))
-            return result_of(
-                CallFinished.from_json(line), idempotent=is_idempotent(call.name), again=True
-            )
-        if not await asyncio.to_thread(_will_end, at.run, call):
-            if is_idempotent(call.name):
-                continue  # it died since we looked: made again
-            ended = await at.run.under_lock(partial(_end_unknown, at, request.key, call))
-            if ended is not None:
-                return ended
-        await asyncio.sleep(pause_s)
-        pause_s = min(pause_s * 2, LONGEST_LOOK_S)
+class OutdatedCall(CallJudgement):
+    """The run was routed meanwhile, or the name means another tool now: judge the call again, under
+    the present state. Nothing was recorded.
+    """
+
+
+class KeyIsTaken(Exception):
+    """Ends the making of a call whose key is taken."""
+
+    def __init__(self, taken: KeyTaken) -> None:
+        super().__init__(taken)
+        self.taken = taken
+
+
+class RequestLayer(Protocol):
+    """One layer of a call that has not begun."""
+
+    async def __call__(self, request: CallRequest) -> Result: ...
+
+
+class OnceByKey:
+    """Makes a call with a key once, or returns the recorded result (rule 3)."""
+
+    def __init__(
+        self, at: CallPorts, is_idempotent: Callable[[str], bool], rest: RequestLayer
+    ) -> None:
+        self._at = at
+        self._is_idempotent = is_idempotent
+        self._rest = rest
+
+    async def __call__(self, request: CallRequest) -> Result:
+        pause_s = FIRST_LOOK_S
+        while True:
+            try:
+                return await self._rest(request)
+            except KeyIsTaken as found:
+                taken = found.taken
+            _refuse_other(self._at.run, request, taken)
+            if taken.call.finished is not None:
+                return await self._recorded_result(taken.call, taken.call.finished)
+            if not await asyncio.to_thread(_will_end, self._at.run, taken.call):
+                if self._is_idempotent(taken.call.name):
+                    continue  # it died since we looked: made again
+                end = partial(_end_unknown, self._at, request.key, taken.call)
+                ended = await self._at.run.under_lock(end)
+                if ended is not None:
+                    return ended
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, LONGEST_LOOK_S)
+
+    async def _recorded_result(self, call: KeyedCall, seq: int) -> Result:
+        run = self._at.run
+        line = await run.under_lock(lambda _: run.log.record(seq))
+        idempotent = self._is_idempotent(call.name)
+        return result_of(CallFinished.from_json(line), idempotent=idempotent, again=True)
 
 
 def _same_arguments(call: KeyedCall, request: CallRequest) -> bool:
@@ -174,150 +214,197 @@ def _refuse_other(run: OpenRun, request: CallRequest, key_taken: KeyTaken) -> No
         )
 
 
+class _HasEnded(Exception):
+    """Ends the recording of a call's end."""
+
+
 def _end_unknown(at: CallPorts, key: str, call: KeyedCall, wait_s: float) -> Result | None:
     """Record that a call's outcome is unknown.
 
     Return None where the call has another end by now, or began again.
     """
     run = at.run
-    ports = at.ports
-    for _ in range(MOVED_AT_MOST):
+    started = CallStarted.from_json(run.log.record(call.started)).shared()
+    text = replace(NOTHING, text=UNKNOWN_TEXT)
+
+    def record_of(_place: str) -> CallFinished:
         run.read_on()
         if run.fold.keyed_call(key) != call:
-            return None
-        started = CallStarted.from_json(run.log.record(call.started))
-        record = CallFinished(
-            **started.shared(),
-            time=time_text(ports.clock.time_ns()),
-            monotonic_ns=ports.clock.monotonic_ns(),
-            outcome="unknown",
-            code="unknown",
-            result=UNKNOWN_TEXT,
-        )
-        if run.append_call(record, compare=True, wait_s=wait_s) is not None:
-            return result_of(record, idempotent=False)
-    raise run.moved_error()
+            raise _HasEnded
+        return end_record(at.ports.clock, started, CallOutcome("unknown", "unknown", text))
 
-
-Judged = AdmittedCall | KeyTaken | Result | None
-"""What `admit` returns."""
+    try:
+        return result_of(run.append_end(record_of, wait_s=wait_s), idempotent=False)
+    except _HasEnded:
+        return None
 
 
 # --- judged and begun -----------------------------------------------------------------------------
 
 
-def admit(
-    at: CallPorts,
-    state: RunState,
-    request: CallRequest,
-    checked: CallTarget,
-    problems: Sequence[str],
-    tree: Totals | None,
-    wait_s: float,
-) -> Judged:
-    """Resolve and judge a call, and record its start; or record its refusal and return that.
+class CallAdmission:
+    """Judges a call, and records its start or its refusal.
 
-    `problems` are what is wrong with its arguments, which were checked for the target `checked`,
-    and `tree` what the tree of runs has spent.
-
-    None: the caller has to try again, since the run was routed meanwhile or the name means another
-    tool now.
+    `target` is what its name means, `problems` are what is wrong with its arguments, and `tree` is
+    what the tree of runs has spent. For whoever has the run's lock.
     """
-    ports = at.ports
-    run = at.run
-    started_ns = at.ports.clock.monotonic_ns()
-    target = state.target(request.name)
-    tool = target.tool
-    client = request.client
-    server = target.server
-    if tool != checked.tool:
-        return None
-    if (
-        client is not None and server is not None
-    ):  # it gets the tool's own answer, where the server's are passed on
-        client = narrow_client(client, server) if passes(server, "results") else None
 
-    def call(attempt: int, started: CallStarted | None = None, joined: Joined = ()) -> AdmittedCall:
-        return AdmittedCall(
-            tool=tool,
-            bundle=target.bundle,
-            request=request,
-            state=state,
-            scope=Scope(
-                run.id, state.decided.step.principal, client if server is not None else None
-            ),
-            started_ns=started_ns,
-            joined=joined,
-            attempt=attempt,
-            ready_ms=(started_ns - request.asked_ns) / 1e6,
-            started=started,
-        )
+    def __init__(
+        self,
+        at: CallPorts,
+        state: RunState,
+        request: CallRequest,
+        target: CallTarget,
+        problems: Sequence[str],
+        tree: Totals | None,
+    ) -> None:
+        self._at = at
+        self._run = at.run
+        self._state = state
+        self._request = request
+        self._target = target
+        self._problems = problems
+        self._tree = tree
+        self._started_ns = 0
 
-    for _ in range(
-        MOVED_AT_MOST
-    ):  # what others wrote since the run was read on is told when we append
-        present = run.fold.decided(state.decided.branch)
-        if present is None or (
-            present.decision.decision_id != state.decided.decision.decision_id
-        ) != bool(state.superseded):
-            # the run may have been closed and routed again here, so that others read on for it
-            run.read_on()
-            return None
-        known = run.fold.keyed_call(request.key) if request.key else None
-        if known is not None:
-            same_tool = known.name in (
-                tool,
-                state.surface.canonical.get(request.name, request.name),
-            )
-            same_principal = known.principal == state.step.principal
-            is_same = same_tool and same_principal and _same_arguments(known, request)
-            is_other = known.outcome != "busy" and not is_same
-            idempotent = may_repeat(state.catalog, tool)
-            if known.finished is None:
-                is_bound = not idempotent or _may_end(run, known)
-            else:
-                is_bound = known.outcome != "busy" and not (
-                    idempotent and known.outcome in MAY_HAVE_HAPPENED
-                )
-            if is_other or is_bound:
-                if run.read_on():  # its end, maybe
-                    continue
-                withheld = None if is_other else why_withheld(state, known.name)
-                if withheld is not None:
-                    no_result = _withheld(known.name, *withheld)
-                    return refuse(ports, run, call(known.attempt + 1), no_result, wait_s)
-                return KeyTaken(known, same_tool, same_principal)
+    def judge(self, wait_s: float) -> CallJudgement:
+        """Return what the call comes to. Raises RunBusy, StorageError."""
+        self._started_ns = self._at.ports.clock.monotonic_ns()
+        for _ in range(MOVED_AT_MOST):
+            if self._is_outdated():
+                # the run may have been closed and routed again here, so that others read on for it
+                self._run.read_on()
+                return OutdatedCall()
+            found = self._judge_once(wait_s)
+            if found is not None:
+                return found
+        raise self._run.moved_error()
+
+    def _is_outdated(self) -> bool:
+        """Return whether another decision stands than the one that the state was made of."""
+        decided = self._state.decided
+        present = self._run.fold.decided(decided.branch)
+        if present is None:
+            return True
+        is_other = present.decision.decision_id != decided.decision.decision_id
+        return is_other != bool(self._state.superseded)
+
+    def _judge_once(self, wait_s: float) -> CallJudgement | None:
+        """Return what the call comes to by what was read of the run; None where others wrote
+        meanwhile, which is told when we append.
+        """
+        run = self._run
+        known = run.fold.keyed_call(self._request.key) if self._request.key else None
+        if known is not None and self._is_bound(known):
+            if run.read_on():  # its end, maybe
+                return None
+            return self._taken(known, wait_s)
         attempt = known.attempt + 1 if known is not None else 1
-        refusal = over_budget(run, state, tool, request.arguments.text, tree)
-        refusal = refusal or _refusal(state, target, request, problems)
-        if refusal is not None:
-            if run.read_on():
-                continue
-            return refuse(ports, run, call(attempt), refusal, wait_s)
-        joined: Joined = ()
-        if request.joins and target.waiting:
-            activation = run.fold.activation(state.decided.branch)
-            joined = joined_after(state, activation, ((target.bundle, target.waiting),))
-        record = CallStarted(
-            **call_fields(state, request, tool, target.bundle),
-            call_id=run.next_id(),
-            time=time_text(ports.clock.time_ns()),
-            monotonic_ns=ports.clock.monotonic_ns(),
-            attempt=attempt,
-            writer=at.run.runs.store.writer if request.key else "",
-            arguments_digest=request.digest,
+        refusal = self._refusal()
+        if refusal is None:
+            return self._begin(attempt, wait_s)
+        if run.read_on():
+            return None
+        return RefusedCall(refuse(self._at.ports, run, self._call(attempt), refusal, wait_s))
+
+    # --- its key ----------------------------------------------------------------------------------
+
+    def _is_bound(self, known: KeyedCall) -> bool:
+        """Return whether the key stands for the call that has it."""
+        if known.outcome == "busy":
+            return False
+        if not self._is_same(known):
+            return True
+        idempotent = may_repeat(self._state.catalog, self._target.tool)
+        if known.finished is None:
+            return not idempotent or _may_end(self._run, known)
+        return not (idempotent and known.outcome in MAY_HAVE_HAPPENED)
+
+    def _is_same(self, known: KeyedCall) -> bool:
+        return (
+            self._has_tool(known)
+            and known.principal == self._state.step.principal
+            and _same_arguments(known, self._request)
         )
-        made = call(attempt, record, joined)
+
+    def _has_tool(self, known: KeyedCall) -> bool:
+        name = self._request.name
+        return known.name in (self._target.tool, self._state.surface.canonical.get(name, name))
+
+    def _taken(self, known: KeyedCall, wait_s: float) -> CallJudgement:
+        """Return that the key is taken; a refusal where policy does not permit the result."""
+        withheld = why_withheld(self._state, known.name) if self._is_same(known) else None
+        if withheld is not None:
+            call = self._call(known.attempt + 1)
+            refusal = _withheld(known.name, *withheld)
+            return RefusedCall(refuse(self._at.ports, self._run, call, refusal, wait_s))
+        same_principal = known.principal == self._state.step.principal
+        return KeyTaken(known, self._has_tool(known), same_principal)
+
+    # --- its start --------------------------------------------------------------------------------
+
+    def _refusal(self) -> Refusal | None:
+        text = self._request.arguments.text
+        over = over_budget(self._run, self._state, self._target.tool, text, self._tree)
+        return over or _refusal(self._state, self._target, self._request, self._problems)
+
+    def _begin(self, attempt: int, wait_s: float) -> BegunCall | None:
+        """Record the start; None where others wrote first."""
+        run = self._run
+        clock = self._at.ports.clock
+        record = CallStarted(
+            **call_fields(self._state, self._request, self._target.tool, self._target.bundle),
+            call_id=run.next_id(),
+            time=time_text(clock.time_ns()),
+            monotonic_ns=clock.monotonic_ns(),
+            attempt=attempt,
+            writer=run.runs.store.writer if self._request.key else "",
+            arguments_digest=self._request.digest,
+        )
+        call = self._call(attempt, record, self._joined())
         if record.writer:
             _BEGUN.setdefault(record.writer, WeakValueDictionary())[record.call_id] = run
         try:
-            if run.append_call(record, compare=True, wait_s=wait_s) is not None:
-                run.uses.hold()
-                return made
+            if run.append_call(record, compare=True, wait_s=wait_s) is None:
+                return None
         except StorageError:  # a database that went away may have written it
-            run.owe(_late_end(at, made, CallOutcome("busy", "storage", ShapedResult.empty())))
+            busy = CallOutcome("busy", "storage", NOTHING)
+            run.owe(late_end(self._at, call, busy))
             raise
-    raise run.moved_error()
+        run.uses.hold()
+        return BegunCall(call)
+
+    def _joined(self) -> Joined:
+        """Return how the array changes as the call begins."""
+        if not self._request.joins or not self._target.waiting:
+            return ()
+        activation = self._run.fold.activation(self._state.decided.branch)
+        asked = ((self._target.bundle, self._target.waiting),)
+        return joined_after(self._state, activation, asked)
+
+    def _call(
+        self, attempt: int, started: CallStarted | None = None, joined: Joined = ()
+    ) -> AdmittedCall:
+        return AdmittedCall(
+            tool=self._target.tool,
+            bundle=self._target.bundle,
+            request=self._request,
+            state=self._state,
+            scope=Scope(self._run.id, self._state.decided.step.principal, self._client()),
+            started_ns=self._started_ns,
+            joined=joined,
+            attempt=attempt,
+            ready_ms=(self._started_ns - self._request.asked_ns) / 1e6,
+            started=started,
+        )
+
+    def _client(self) -> Client | None:
+        """Return who gets the tool's own answer, where the server's are passed on."""
+        client = self._request.client
+        server = self._target.server
+        if client is None or server is None or not passes(server, "results"):
+            return None
+        return narrow_client(client, server)
 
 
 Refusal = tuple[Outcome, str, str]
@@ -409,12 +496,13 @@ async def within_budget(
         at.run.passing.pop(id(call.request), None)
 
 
-async def within_tree(at: CallPorts, call: AdmittedCall) -> AdmittedCall | Result:
+async def within_tree(at: CallPorts, begun: BegunCall) -> CallJudgement:
     """Check once more whether the tree of runs has room for a call, now that its start is recorded
     and other runs can see it; else end the call as refused. When two runs begin a call at once, at
     least one sees the other: a tree never makes more calls than its budget, and both may be refused
     its last.
     """
+    call = begun.call
 
     def end(wait_s: float) -> Result | None:
         refusal = _over_tree(at, call.state)
@@ -429,33 +517,89 @@ async def within_tree(at: CallPorts, call: AdmittedCall) -> AdmittedCall | Resul
         at.run.owe(_cancelled_end(at, call))
         at.run.release()
         raise
-    if refused is not None:
-        at.run.release()
-    return refused or call
+    if refused is None:
+        return begun
+    at.run.release()
+    return RefusedCall(refused)
 
 
-def abandon(at: CallPorts, made: AdmittedCall | KeyTaken | Result | None) -> None:
+def abandon(at: CallPorts, judgement: CallJudgement) -> None:
     """Leave a call that began when nobody waited for it any more, and its hold on the run."""
-    if isinstance(made, AdmittedCall):
-        at.run.owe(_cancelled_end(at, made), at.run.uses.end_hold)
+    if isinstance(judgement, BegunCall):
+        at.run.owe(_cancelled_end(at, judgement.call), at.run.uses.end_hold)
 
 
 def _cancelled_end(at: CallPorts, call: AdmittedCall) -> PendingEnd:
-    nothing = CallOutcome("cancelled", "cancelled", ShapedResult.empty())
-    return _late_end(at, call, nothing)
+    nothing = CallOutcome("cancelled", "cancelled", NOTHING)
+    return late_end(at, call, nothing)
 
 
-def _late_end(at: CallPorts, call: AdmittedCall, outcome: CallOutcome) -> PendingEnd:
-    """Return what records the end of a call later, unless it was recorded all the same, or the call
-    never began.
+class CallStates(Protocol):
+    """What a call looks up: the run's state, and what its tree has spent."""
+
+    async def present_state(self, run: OpenRun, decision_id: str | None) -> RunState:
+        """Return the state as it was read last: `CallAdmission` hears of what came since."""
+
+    async def verified_state(
+        self, run: OpenRun, request: CallRequest, decision_id: str | None
+    ) -> RunState:
+        """Return the state after reading on, with the call's server asked where that is due."""
+
+    async def tree_spent(self, run: OpenRun) -> Totals | None:
+        """Return what the run's tree of runs has spent; None where no tree is bounded."""
+
+
+class JudgedCall:
+    """Has a call made that policy, its budgets and its arguments permit.
+
+    It is judged by the state in which it begins: the run, or an ancestor, may have been routed
+    meanwhile. `state` may be older: it says for which tool the arguments are checked.
     """
 
-    def end(wait_s: float) -> None:
-        at.run.read_on()
-        if call.call_id in at.run.fold.open_calls:
-            finish_call(at.ports, at.run, call, outcome, wait_s)
+    def __init__(
+        self, at: CallPorts, states: CallStates, state: RunState, decision_id: str | None
+    ) -> None:
+        self._at = at
+        self._states = states
+        self._state = state
+        self._decision_id = decision_id
 
-    return end
+    async def __call__(self, request: CallRequest) -> Result:
+        judgement = await self._judge(request)
+        if isinstance(judgement, BegunCall):
+            return await layers_of(self._at)(judgement.call)
+        await self._at.run.wait_until_durable()
+        if isinstance(judgement, KeyTaken):
+            raise KeyIsTaken(judgement)
+        assert isinstance(judgement, RefusedCall)  # noqa: S101 - what is outdated is judged again
+        return judgement.result
+
+    async def _judge(self, request: CallRequest) -> CallJudgement:
+        at = self._at
+        for _ in range(MOVED_AT_MOST):
+            checked = self._state.target(request.name)
+            problems = await check_arguments(at.ports, checked, request.arguments)
+            state = await self._states.present_state(at.run, self._decision_id)
+            target = checked if state is self._state else state.target(request.name)
+            if target.tool == checked.tool:
+                judgement = await self._admit(state, request, target, problems)
+                if not isinstance(judgement, OutdatedCall):
+                    return judgement
+            self._state = await self._states.verified_state(at.run, request, self._decision_id)
+        raise at.run.moved_error()
+
+    async def _admit(
+        self, state: RunState, request: CallRequest, target: CallTarget, problems: Sequence[str]
+    ) -> CallJudgement:
+        at = self._at
+        if request.joins and state.decided.fixed_list:
+            request = replace(request, joins=False)
+        tree = await self._states.tree_spent(at.run)
+        admission = CallAdmission(at, state, request, target, problems, tree)
+        judgement: CallJudgement = await at.run.under_lock(admission.judge, partial(abandon, at))
+        if isinstance(judgement, BegunCall) and tree is not None:
+            return await within_tree(at, judgement)
+        return judgement
 
 
 def _refusal(
@@ -504,118 +648,3 @@ def why_missing(state: RunState, name: str, resolved: ResolvedName) -> tuple[str
         f"This step has: {', '.join(some)}{rest_text}." if some else "This step has no tools."
     )
     return code, f"{name!r} is not available at this step ({code}: {detail}). {hint}"
-
-
-# --- made -----------------------------------------------------------------------------------------
-
-
-async def perform(at: CallPorts, call: AdmittedCall) -> Result:
-    """Make an admitted call: bound and shape its result, store its artifacts, and record its end in
-    every case.
-    """
-    try:
-        return await _record_end(at, call, await _call_and_store(at, call))
-    finally:
-        at.run.release()
-
-
-async def _record_end(at: CallPorts, call: AdmittedCall, outcome: CallOutcome) -> Result:
-    """Record the end of a call, or have it recorded later: then a thread that still waits records
-    nothing.
-    """
-    is_late = False
-
-    def end(wait_s: float) -> Result | None:
-        return None if is_late else finish_call(at.ports, at.run, call, outcome, wait_s)
-
-    try:
-        result = await at.run.record(end)
-    except BaseException:  # the store did not take it, or whoever called is gone
-        is_late = True
-        at.run.owe(_late_end(at, call, outcome))
-        raise
-    assert result is not None  # noqa: S101 - it is late only where this raises
-    return result
-
-
-async def _call_and_store(at: CallPorts, call: AdmittedCall) -> CallOutcome:
-    """Make the call and store its artifacts.
-
-    Record the end here where the call is cancelled, its result can't be stored, or the code has a
-    defect.
-    """
-    try:
-        if given := call.request.arguments.blobs:
-            await store(at.run, given)
-        outcome = await _call_or_reuse(at, call)
-        stored = await store(at.run, outcome.shaped.blobs) if outcome.shaped.blobs else ()
-        if outcome.answer is not None and await may_pass(at.ports, outcome.answer):
-            answer = outcome.answer
-        else:
-            answer = None
-    except BaseException as ended:
-        nothing = CallOutcome(*ended_by(ended), ShapedResult.empty())
-        try:
-            if isinstance(ended, GeneratorExit):  # a coroutine that is closed can await nothing
-                at.run.pending.leave(_late_end(at, call, nothing))
-            else:
-                await asyncio.shield(_record_end(at, call, nothing))
-        except RouterError as trouble:  # what ended the call is what its caller has to hear
-            fields = {"run_id": at.run.id, "call_id": call.call_id, "error": trouble}
-            at.ports.diagnostics.event("error", "call.unrecorded", **fields)
-        raise
-    if stored or outcome.answer is not None:
-        return replace(outcome, stored=stored, answer=answer)
-    return outcome
-
-
-def _call_or_reuse(at: CallPorts, call: AdmittedCall) -> Awaitable[CallOutcome]:
-    """Return the shaped result of the call, or the kept result of the same call where the operator
-    permits reuse.
-    """
-    results = at.ports.results
-    state = call.state
-    catalog = call.state.catalog
-    server, _, short = call.tool.partition(".")
-    entry = catalog.servers[server]
-    limits = catalog.settings.limits
-    arguments = call.request.arguments
-
-    async def work() -> CallOutcome:
-        await at.run.wait_until_durable()
-        raw = await at.ports.sessions[entry.transport].call(
-            server,
-            short,
-            arguments.value,
-            timeout_s=entry.timeout_s or limits.call_timeout_s,
-            scope=call.scope,
-            place=CallPlace(state.root, state.folder or TOP, arguments.files),
-        )
-        whole = raw.blocks if call.request.whole else None
-        may_frame = entry.results is not None or entry.trust != "trusted"
-        release = not whole and entry.transport != "local"
-        shaped = await shape_blocks(
-            at.ports,
-            limits.max_result_chars,
-            raw.blocks,
-            release=release,
-            framed=may_frame and entry.frames_results and raw.outcome not in _OUR_WORDS,
-        )
-        return CallOutcome(
-            raw.outcome, raw.code, shaped, answer=raw.answer, whole=whole, queued_ms=raw.queued_ms
-        )
-
-    if results is None:
-        return work()
-    if call.scope.client is not None or call.request.whole:
-        # What a client has as it came may be a question to it, answered in the next call of the
-        # same arguments.
-        return results.call_fresh(catalog, call.tool, work)
-    reusable = ReusableCall(
-        tool=call.tool,
-        arguments=arguments.value if arguments.asked is None else arguments.asked,
-        principal=call.scope.principal,
-        run_id=at.run.id,
-        where=(state.root, state.folder or TOP) if not entry.traits.is_remote else (),
-    )
-    return results.get_or_call(catalog, reusable, call.call_id, work)

@@ -33,7 +33,6 @@ from bundle_router.core.values import Decision, Facts, Step
 from bundle_router.core.values.folders import TOP, relative_folder
 from bundle_router.engine.arguments import (
     Arguments,
-    check_arguments,
     check_key,
     keyed_digest,
     may_hold_handles,
@@ -41,20 +40,10 @@ from bundle_router.engine.arguments import (
     with_artifacts,
     without_payloads,
 )
-from bundle_router.engine.calls import (
-    Judged,
-    KeyTaken,
-    abandon,
-    admit,
-    call_once,
-    over_budget,
-    perform,
-    within_tree,
-)
 from bundle_router.engine.discovery import ServerDiscovery
 from bundle_router.engine.engine_ports import CallPorts, EnginePorts
 from bundle_router.engine.open_runs import FIRST_STEP, NOTHING_ACTIVE, RunTable
-from bundle_router.engine.results import AdmittedCall, CallRequest, Result, called_name
+from bundle_router.engine.results import CallRequest, Result, called_name
 from bundle_router.engine.route import (
     DecisionCache,
     Messages,
@@ -67,7 +56,6 @@ from bundle_router.engine.route import (
     route,
 )
 from bundle_router.engine.run_records import (
-    MOVED_AT_MOST,
     OpenRun,
     RunEnd,
     in_thread,
@@ -80,6 +68,7 @@ from bundle_router.errors import UnknownArtifact, UnknownRun, expect
 from bundle_router.ports import Capabilities, RunStore, Selector
 
 if TYPE_CHECKING:
+    from bundle_router.engine.calls import RequestLayer
     from bundle_router.engine.relay import RelayedRequest
 
 ON_LOOP: Final = OnLoop()
@@ -453,22 +442,22 @@ class Engine:
 
     async def _call(self, run: OpenRun, request: CallRequest, decision_id: str | None) -> Result:
         at = CallPorts(self.ports, run, self._tree)
-        state = await self._present_state(run, decision_id)
+        state = await self.present_state(run, decision_id)
         await self._verify(run, request, state, decision_id)
         recorded = await without_payloads(self.ports, request.arguments)
         if recorded is not request.arguments:
             request = replace(request, arguments=recorded)
         if not may_hold_handles(recorded):
-            return await self._call_once(at, request, state, decision_id)
+            return await self._layers(at, state, request, decision_id)(request)
         artifact = partial(self._tree.artifact, run.id, principal=state.step.principal)
         async with with_artifacts(self.ports, state, artifact, request.name, recorded) as filled:
             request = replace(request, arguments=filled)
-            return await self._call_once(at, request, state, decision_id)
+            return await self._layers(at, state, request, decision_id)(request)
 
-    async def _present_state(self, run: OpenRun, decision_id: str | None) -> RunState:
+    async def present_state(self, run: OpenRun, decision_id: str | None) -> RunState:
         """Return the state that a call is judged by.
 
-        Records that came since are not read: `admit` hears of them.
+        Records that came since are not read: `CallAdmission` hears of them.
         """
         state = self._kept_state(run, decision_id)
         if state is not None:
@@ -485,19 +474,26 @@ class Engine:
                 request.name, state, partial(self.state, run.id, decision_id)
             )
 
-    async def _call_once(
-        self, at: CallPorts, request: CallRequest, state: RunState, decision_id: str | None
-    ) -> Result:
-        async def make() -> Result | KeyTaken:
-            made = await self._admit_call(at, request, state, decision_id)
-            if isinstance(made, AdmittedCall):
-                return await perform(at, made)
-            await at.run.wait_until_durable()
-            return made
+    def _layers(
+        self, at: CallPorts, state: RunState, request: CallRequest, decision_id: str | None
+    ) -> RequestLayer:
+        """Return what makes a call from its judgement on (see `calls`)."""
+        from bundle_router.engine.calls import JudgedCall, OnceByKey
 
-        return await call_once(at, request, partial(may_repeat, state.catalog), make)
+        judged = JudgedCall(at, self, state, decision_id)
+        if not request.key:
+            return judged
+        return OnceByKey(at, partial(may_repeat, state.catalog), judged)
 
-    async def _tree_spent(self, run: OpenRun) -> Totals | None:
+    async def verified_state(
+        self, run: OpenRun, request: CallRequest, decision_id: str | None
+    ) -> RunState:
+        """Return the state after reading on, with the call's server asked where that is due."""
+        state = await self.state_async(run.id, decision_id)
+        await self._verify(run, request, state, decision_id)
+        return state
+
+    async def tree_spent(self, run: OpenRun) -> Totals | None:
         """Return what the run's tree of runs has spent; None where no tree is bounded."""
         if self._tree.is_bounded:
             return await run.on_store(lambda _: self._tree.spent(run))
@@ -507,34 +503,12 @@ class Engine:
         self, run: OpenRun, state: RunState, request: CallRequest | None = None
     ) -> bool:
         """Return whether a budget has room for a call; a call without room contacts no server."""
+        from bundle_router.engine.calls import over_budget
+
         name, text = (request.name, request.arguments.text) if request is not None else ("", "")
-        tree = await self._tree_spent(run)
+        tree = await self.tree_spent(run)
         named = state.surface.canonical.get(name, name)
         return await run.under_lock(lambda _: over_budget(run, state, named, text, tree) is None)
-
-    async def _admit_call(
-        self, at: CallPorts, request: CallRequest, state: RunState, decision_id: str | None
-    ) -> AdmittedCall | KeyTaken | Result:
-        """Judge a call by the state in which it begins: the run, or an ancestor, may have been
-        routed meanwhile. `state` may be older: it says for which tool the arguments are checked,
-        and `admit` checks that the name still means that tool.
-        """
-        for _ in range(MOVED_AT_MOST):
-            target = state.target(request.name)
-            problems = await check_arguments(self.ports, target, request.arguments)
-            state = await self._present_state(at.run, decision_id)
-            if request.joins and state.decided.fixed_list:
-                request = replace(request, joins=False)
-            tree = await self._tree_spent(at.run)
-            judged = partial(admit, at, state, request, target, problems, tree)
-            found: Judged = await at.run.under_lock(judged, partial(abandon, at))
-            if isinstance(found, AdmittedCall) and tree is not None:
-                return await within_tree(at, found)
-            if found is not None:
-                return found
-            state = await self.state_async(at.run.id, decision_id)
-            await self._verify(at.run, request, state, decision_id)
-        raise at.run.moved_error()
 
     async def _answer_meta(
         self, run: OpenRun, request: CallRequest, decision_id: str | None

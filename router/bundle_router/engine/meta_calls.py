@@ -55,16 +55,13 @@ from bundle_router.core.values.artifacts import Artifact
 from bundle_router.engine.arguments import Arguments
 from bundle_router.engine.calls import refuse, why_missing, within_budget
 from bundle_router.engine.engine_ports import CallPorts, EnginePorts
+from bundle_router.engine.made_calls import finish_call, joined_after, shape_blocks, store
 from bundle_router.engine.results import (
     AdmittedCall,
     CallRequest,
     Joined,
     Result,
     called_name,
-    finish_call,
-    joined_after,
-    shape_blocks,
-    store,
 )
 from bundle_router.engine.surface import RunState, why_not
 from bundle_router.errors import CorruptRun, StorageError
