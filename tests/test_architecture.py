@@ -90,7 +90,6 @@ CORE = (
 AGAINST_THE_ORDER = {
     ("exposure.placing", "decide"),
     ("exposure.meta_tools.descriptions", "decide"),
-    ("exposure.meta_tools.plain", "search"),
     ("exposure.meta_tools.artifact_pages", "results"),
     ("exposure.skills", "servers"),
     ("results.shaping.json_text", "servers"),

@@ -375,8 +375,8 @@ class ToolSearch(Protocol):
         k: int,
         *,
         answering: bool = False,
-    ) -> Sequence[str] | None:
-        """Return the best `k` of the permitted tools, best first; None without search.
+    ) -> Sequence[str]:
+        """Return the best `k` of the permitted tools, best first; none where search broke.
 
         `answering`: for an agent, so without irrelevant ones. Blocks; the first time until an index
         is built.

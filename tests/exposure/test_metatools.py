@@ -25,7 +25,6 @@ from bundle_router.core.catalog import (
 )
 from bundle_router.core.decide.activation import MAX_ASKED, apply, ask_for
 from bundle_router.core.exposure.meta_tools.definitions import NAMES, READERS
-from bundle_router.core.exposure.meta_tools.plain import relevant
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.records.replayed import replay
 from bundle_router.core.servers.transport.tool_servers import RawResult
@@ -171,22 +170,6 @@ def test_search_answers_with_signatures_and_what_it_found_is_in_the_array_at_onc
         assert calls(router)[-1]["joined"] == [
             {"bundle": "hub", "tool": tool} for tool in result.joined
         ]
-
-
-def test_search_leaves_out_what_shares_only_the_common_words_with_the_query() -> None:
-    noise = [
-        card(f"hub.make_{thing}", f"Make a {thing}.", {})
-        for thing in ("list", "label", "team", "token")
-    ]
-    rows = {one.name: one for one in (card("hub.create_board", "Create a board.", {}), *noise)}
-    known = replace(catalog(), cards=rows)
-    ranked = ["hub.create_board", *sorted(one.name for one in noise)]
-    assert relevant(known, "make a board", ranked) == ("hub.create_board",)
-    assert relevant(known, "make a board", ranked[::-1]) == tuple(ranked[::-1]), (
-        "what ranks before it stays"
-    )
-    assert relevant(known, "publish it", ranked) == tuple(ranked), "search knew more than words"
-    assert relevant(known, "x", ()) == ()
 
 
 def test_a_search_may_ask_for_fewer() -> None:

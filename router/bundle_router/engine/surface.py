@@ -347,16 +347,11 @@ class Surface:
         self, query: str, permitted: frozenset[str], k: int, *, answering: bool = False
     ) -> Sequence[str]:
         """Return the `k` best permitted tools for a query; with `answering`, without irrelevant
-        ones. May block.
+        ones. None where no search was given. May block.
         """
-        if self._search is not None:
-            found = self._search.rank_tools(self.catalog, query, permitted, k, answering=answering)
-            if found is not None:
-                return found
-        from bundle_router.core.exposure.meta_tools.plain import plain_ranking, relevant
-
-        ranked = plain_ranking(self.catalog, query, permitted, k)
-        return relevant(self.catalog, query, ranked) if answering else ranked
+        if self._search is None:
+            return ()
+        return self._search.rank_tools(self.catalog, query, permitted, k, answering=answering)
 
     def resolve(self, name: str, permitted: Collection[str]) -> ResolvedName:
         """Resolve a name that an agent wrote to a permitted tool."""

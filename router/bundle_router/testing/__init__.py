@@ -47,6 +47,7 @@ from bundle_router.testing.memory_store import (
 from bundle_router.wiring import Router
 from bundle_router.wiring.catalogs import result_blocks, shipped_argument_problems
 from bundle_router.wiring.effects import open_results
+from bundle_router.wiring.searching import open_tool_search
 
 T = TypeVar("T")
 _NEW_YEAR_2026_NS: Final = 1_767_225_600_000_000_000
@@ -307,6 +308,7 @@ def fake_router(
         describe=lambda data: MediaFacts("application/octet-stream"),
         selector=answering,
         results=open_results(catalog, fakes.clock),
+        tools=open_tool_search(None, fakes.diagnostics),
     )
     engine = Engine(
         catalog=catalog,

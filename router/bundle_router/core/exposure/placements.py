@@ -39,6 +39,8 @@ class Placement:
     placed: Mapping[Place, tuple[PlacedTool, ...]]
     activated: frozenset[str] = frozenset()
     reading_from: int | None = None
+    bundles: tuple[str, ...] = ()
+    """The bundles, in the decision's order."""
 
     def rows(self) -> Iterator[tuple[Place, PlacedTool]]:
         """Yield every tool with its place, in the order of `MODES`."""

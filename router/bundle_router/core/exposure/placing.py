@@ -187,6 +187,7 @@ def place(
         {kind: tuple(rows) for kind, rows in placed_tools.items()},
         activated=frozenset(activated),
         reading_from=_reading_from(catalog, activation, [at for (at, _), _ in order_of]),
+        bundles=tuple(one.bundle.id for one in held),
     )
 
 

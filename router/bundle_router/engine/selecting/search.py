@@ -304,7 +304,7 @@ class RankedTools:
         k: int,
         *,
         answering: bool = False,
-    ) -> Sequence[str] | None:
+    ) -> Sequence[str]:
         """See `ToolSearch`."""
         from bundle_router.core.search.ranking import NO_MEMORIES
         from bundle_router.core.search.request import Request
@@ -316,11 +316,11 @@ class RankedTools:
                 search = self._search.search_for(catalog)
                 vector = None
             if search is None:
-                return None
+                return ()
             memories = self._search.memories or NO_MEMORIES
             known = permitted & frozenset(search.corpus.servers)
             ranked = search.rank_tools(Request(query, vector=vector), known, memories, k=k)
             return [row.id for row in ranked if not answering or row.own >= NOISE]
         except Exception as error:  # noqa: BLE001 - as in `SearchSelector`: an agent's step goes on, whatever is wrong here
             self._diagnostics.event("error", "search.broke", error=error)
-            return None
+            return ()

@@ -15,7 +15,7 @@ from typing import Final
 
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.exposure.meta_tools.signatures import one_line
-from bundle_router.core.exposure.placements import Placement
+from bundle_router.core.exposure.placements import Place, Placement
 from bundle_router.core.values import MODES, Decision
 
 TOLD_TOKENS: Final = 100
@@ -66,11 +66,8 @@ def guidance(
     eviction_text = _eviction_text(evicted, exposed, catalog.settings.activation.max_tools)
     if not placement.behind:
         return eviction_text
-    hidden: dict[str, list[str]] = {}
-    for place, row in placement.rows():
-        if row.name in placement.activated or not MODES[place].in_array:
-            hidden.setdefault(row.bundle, []).append(row.name)
-    lines = [_line(catalog, id_, sorted(hidden[id_]), exposed) for id_ in _order(hidden, placement)]
+    hidden = _hidden_tools(placement)
+    lines = [_line(catalog, id_, sorted(tools), exposed) for id_, tools in hidden.items()]
     total = sum(map(len, hidden.values()))
     parts = [INTRODUCTION] if placement.found_by_name else []
     parts += [IN_CODE] if placement.by_program else []
@@ -106,14 +103,22 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:MAX_LISTED]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def _order(hidden: dict[str, list[str]], placement: Placement) -> list[str]:
-    """Return bundles in the order of their waiting tools; those without waiting tools come last."""
-    waiting = dict.fromkeys(
-        row.bundle for place, row in placement.rows() if not MODES[place].in_array
-    )
-    return sorted(
-        hidden, key=lambda id_: (list(waiting).index(id_) if id_ in waiting else len(waiting), id_)
-    )
+def _hidden_tools(placement: Placement) -> dict[str, list[str]]:
+    """Return the tools behind search by bundle, those that have joined the array since among them.
+
+    The order is that of their places, then the decision's: what joins changes nothing in it.
+    """
+    by_place: dict[Place, dict[str, list[str]]] = {place: {} for place in MODES}
+    for place, row in placement.rows():
+        has_joined = row.name in placement.activated
+        if has_joined or not MODES[place].in_array:
+            before: Place = "deferred" if has_joined else place
+            by_place[before].setdefault(row.bundle, []).append(row.name)
+    hidden: dict[str, list[str]] = {}
+    for bundles in by_place.values():
+        for id_ in sorted(bundles, key=placement.bundles.index):
+            hidden.setdefault(id_, []).extend(bundles[id_])
+    return hidden
 
 
 def _line(catalog: Catalog, id_: str, tools: Sequence[str], exposed: Mapping[str, str]) -> _Line:
