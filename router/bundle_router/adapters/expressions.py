@@ -85,8 +85,8 @@ def _options(max_bytes: int, *, latin1: bool) -> Any:
 
 
 def _words(error: Exception) -> str:
-    why = error.args[0] if error.args else "invalid"
-    words = why.decode("utf-8", "replace") if isinstance(why, bytes) else str(why)
+    reason = error.args[0] if error.args else "invalid"
+    words = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
     return shorten(words, _SHOWN)
 
 

@@ -202,11 +202,11 @@ def _about_namespaces(plan: SandboxPlan) -> list[Statement]:
             "own root folder: only the workspace, /tmp, /var/tmp and a private folder are writable"
         ),
     }
-    why = plan.without_bubblewrap
-    if not why:
+    reason = plan.without_bubblewrap
+    if not reason:
         return [Statement(name, True, detail) for name, detail in details.items()]
     missing = [Statement(name, False, NEEDS_BUBBLEWRAP) for name in details if name != "bubblewrap"]
-    return [Statement("bubblewrap", False, why), *missing]
+    return [Statement("bubblewrap", False, reason), *missing]
 
 
 def _protect_devices(plan: SandboxPlan) -> None:
@@ -267,12 +267,12 @@ def _not_kept(plan: SandboxPlan) -> list[Statement]:
     """Return the statements for a sandbox without mounts: Landlock can't exclude parts of what it
     grants. Raises _Unprotected.
     """
-    why = plan.without_bubblewrap
+    reason = plan.without_bubblewrap
     for place in plan.protected:
         if place.required:
-            raise _unprotected_code(place, f"bubblewrap: {why}")
+            raise _unprotected_code(place, f"bubblewrap: {reason}")
     if any(place.required for place in plan.linked):
-        raise _unprotected_links(plan, f"bubblewrap: {why}")
+        raise _unprotected_links(plan, f"bubblewrap: {reason}")
     hidden = [*plan.hidden, *plan.masked]
     kept = [place for place in plan.protected if place not in hidden]
     readable = [_about(place, False, "can be read: hiding it needs bubblewrap") for place in hidden]

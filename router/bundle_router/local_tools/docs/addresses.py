@@ -89,15 +89,15 @@ def refusal(text: str) -> str | None:
 
 def _refusal_v4(address: IPv4Address) -> str | None:
     other = None if address.is_global else "not public"
-    return next((why for network, why in _REFUSED_V4 if address in network), other)
+    return next((reason for network, reason in _REFUSED_V4 if address in network), other)
 
 
 def _refusal_v6(address: IPv6Address) -> str | None:
     if address.scope_id is not None:
         return "scoped to an interface"
-    for network, why in _REFUSED_V6:
+    for network, reason in _REFUSED_V6:
         if address in network:
-            return why
+            return reason
     if address not in _GLOBAL_UNICAST:
         return "not global unicast"
     if (int(address) >> 32) & 0xFFFFFFFF in _ISATAP:

@@ -324,9 +324,9 @@ def _open_root(top: str, within: str, hidden: frozenset[Identity], opener: Opene
         try:
             return open_folder(fd, within, hidden, opener=opener)
         except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-            why = error.strerror if isinstance(error, OSError) else str(error)
+            reason = error.strerror if isinstance(error, OSError) else str(error)
             raise ToolFailure(
-                f"the folder {within!r} that this step is narrowed to can't be opened: {why}",
+                f"the folder {within!r} that this step is narrowed to can't be opened: {reason}",
                 code="workspace_unavailable",
                 advice=(
                     "it was removed, moved or swapped for a link since the step was routed; route"

@@ -153,9 +153,11 @@ class _Reader:
         self._at = len(self._form.words)
         while self._at < len(self._arguments):
             argument = self._arguments[self._at]
-            why = self._option(argument) if argument.startswith("-") else self._positional(argument)
-            if why:
-                return Refused(min(self._at, len(self._arguments) - 1), why)
+            reason = (
+                self._option(argument) if argument.startswith("-") else self._positional(argument)
+            )
+            if reason:
+                return Refused(min(self._at, len(self._arguments) - 1), reason)
             self._at += 1
         return Accepted(self._form, tuple(self._paths))
 

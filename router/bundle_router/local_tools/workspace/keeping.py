@@ -72,9 +72,11 @@ def protected_places(
     imported = set(map(os.path.realpath, filter(None, sys.path)))
     for place in code.places:
         if place in imported and not os.path.lexists(place):
-            why = f"the router imports from {place}, which a program could make"
+            reason = f"the router imports from {place}, which a program could make"
             raise ToolFailure(
-                f"the program was not started: {why}", code="not_started", advice="make that folder"
+                f"the program was not started: {reason}",
+                code="not_started",
+                advice="make that folder",
             )
     autorun = [_place_at(path) for path in unasked if path not in map(Path, code.places)]
     real = [Path(os.path.realpath(path)) for path in context.protected]
@@ -136,16 +138,18 @@ def protected_places(
 def _refuse_links(linked: LinkedPlaces, found: Survey) -> None:
     """Refuse to start a program that could change files outside. Raises ToolFailure."""
     if not found.complete:
-        why = (
+        reason = (
             f"the folder has more than {surveying.MAX_ENTRIES:,} entries, so not all files with"
             " other names outside are known, and a program could change what lies there"
         )
     elif not linked.complete:
-        why = f"{linked}, too many to be kept read-only, and a program could change what lies there"
+        reason = (
+            f"{linked}, too many to be kept read-only, and a program could change what lies there"
+        )
     else:
         return
     raise ToolFailure(
-        f"the program was not started: {why}",
+        f"the program was not started: {reason}",
         code="hard_links",
         advice=(
             "narrow the step to a folder without them, copy these files, or set hard_links ="

@@ -183,10 +183,10 @@ def run(
         for descriptor in (control_in, report_out):
             os.close(descriptor)
         if isinstance(error, PathSwapped):
-            why = str(error)
+            reason = str(error)
         else:
-            why = f"the launcher can't be started: {error.strerror}"
-        raise ToolFailure(f"the program was not started: {why}", code="not_started") from error
+            reason = f"the launcher can't be started: {error.strerror}"
+        raise ToolFailure(f"the program was not started: {reason}", code="not_started") from error
     finally:
         os.close(control_out)
         os.close(report_in)

@@ -168,11 +168,11 @@ def _refuse_autorun(parts: Sequence[str], shown: str, *, is_file: bool = False) 
             f"{shown!r} is inside a .git folder, where tools do not write", code="git_internals"
         )
     if part:
-        why = (
+        reason = (
             f"{shown!r} is not written by tools: programs outside the sandbox run what {part!r}"
             " holds by themselves"
         )
-        raise ToolFailure(why, code="autorun", advice="ask a person to make this change")
+        raise ToolFailure(reason, code="autorun", advice="ask a person to make this change")
 
 
 def _refuse_place(path: Path, root: Root, protected: Sequence[str]) -> None:

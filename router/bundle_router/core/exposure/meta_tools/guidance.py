@@ -112,8 +112,8 @@ def _hidden_tools(placement: Placement) -> dict[str, list[str]]:
     for place, row in placement.rows():
         has_joined = row.name in placement.activated
         if has_joined or not MODES[place].in_array:
-            before: Place = "deferred" if has_joined else place
-            by_place[before].setdefault(row.bundle, []).append(row.name)
+            place_before: Place = "deferred" if has_joined else place
+            by_place[place_before].setdefault(row.bundle, []).append(row.name)
     hidden: dict[str, list[str]] = {}
     for bundles in by_place.values():
         for id_ in sorted(bundles, key=placement.bundles.index):
