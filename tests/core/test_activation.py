@@ -182,3 +182,18 @@ def test_the_routers_own_tools_do_not_count() -> None:
     )
     applied = apply(before, [], tools_of({"a": (), "b": ("s.b",)}), 1)
     assert applied.after.ids == ("a", "b")
+
+
+def test_what_text_brings_in_beside_the_mapped_never_displaces_a_mapped_bundle() -> None:
+    """With the pick, the mapped bundle of before has no room at this step: it stays all the same,
+    and the pick does not.
+    """
+    applied = apply(
+        holding(entry("before", 1)),
+        [("mapped", "mapped"), ("picked", "search")],
+        tools_of({}),
+        cap=2,
+    )
+    assert [one.id for one in applied.after.entries] == ["before", "mapped"]
+    assert applied.aside == {"before"}
+    assert applied.evicted == ()

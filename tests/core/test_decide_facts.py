@@ -82,3 +82,13 @@ def test_tools_that_earlier_steps_asked_for_count_and_what_has_no_room_is_left_o
     down = decide(Plans(catalog), Facts(drifted=(Drift("s", "b"),)), before, STEP)
     assert isinstance(down, Decision)
     assert down.exposure.tools == 3
+
+
+def test_what_goes_into_the_array_follows_the_tools_that_are_permitted_now() -> None:
+    plans = Plans(small_catalog(BUNDLES, routes=[Route("r", bundles=("x",))]))
+    counts = []
+    for facts in (Facts(), Facts(drifted=(Drift("s", "a"),)), Facts()):
+        decision = decide(plans, facts, Activation(), STEP)
+        assert isinstance(decision, Decision)
+        counts.append((decision.exposure.tools, decision.exposure.tokens))
+    assert counts == [(2, 20), (1, 10), (2, 20)]

@@ -89,7 +89,7 @@ class Verdicts:
 
     def _under(self, facts: Facts) -> _Judged:
         for judgement in self._judged:
-            if judgement.checks.facts is facts or judgement.checks.facts == facts:
+            if judgement.checks.facts == facts:
                 return judgement
         judgement = _Judged(facts)
         self._judged = (judgement, *self._judged[:1])
