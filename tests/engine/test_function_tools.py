@@ -141,6 +141,22 @@ def test_they_are_called_sync_and_async(
     )
 
 
+def total(rows: list[list[int]]) -> int:
+    """Add the numbers of a table."""
+    return sum(map(sum, rows))
+
+
+def test_a_table_of_a_megabyte_is_an_argument(tmp_path: Path) -> None:
+    table = [[1] * 10 for _ in range(30_000)]
+    with opened(tmp_path, {"own": [total]}) as router:
+        router.route_sync(STEP)
+        added = router.call_sync("r", "own.total", {"rows": table})
+        wrong = router.call_sync("r", "own.total", {"rows": [*table, *[["x"]] * 5_000]})
+    assert (added.outcome, added.text) == ("ok", "300000")
+    assert wrong.outcome == "invalid_arguments"
+    assert "they do not fit the schema, and are too large to say where" in wrong.text
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [

@@ -88,13 +88,14 @@ class JsonSchema:
             return {key: value for key, value in schema.items() if key != "pattern"}
         return schema
 
-    def problems(self, value: Any) -> list[str]:
+    def problems(self, value: Any, *, patience: int = 1) -> list[str]:
         """Return the errors of the value, one sentence each, at most 20.
 
-        Raises Unchecked if finding out would take too long, or if the value is no JSON.
+        `patience` multiplies the size that is checked and the time that it may take. Raises
+        Unchecked if finding out would take longer, or if the value is no JSON.
         """
-        sizes = sizes_of(value, MAX_VALUES)
-        if steps_for(self._work, sizes) > CHECK_STEPS:
+        sizes = sizes_of(value, patience * MAX_VALUES)
+        if steps_for(self._work, sizes) > patience * CHECK_STEPS:
             raise Unchecked("they are too large")
         if self._compares_items and holds_inexact(value):
             raise Unchecked("they hold a large number where items must be unique")

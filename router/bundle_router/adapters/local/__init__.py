@@ -69,6 +69,10 @@ MAX_DESCRIPTION: Final = 8_000
 
 MANY_VALUES: Final = 2_000
 """Number of values in arguments from which they are checked in a thread."""
+CHECK_PATIENCE: Final = 10
+"""How much more is checked than of a server's arguments, which are left to the server then: a table
+of a megabyte has up to 500,000 values. Checking a million takes 0.4 s at most.
+"""
 
 _LEAVES: Final = frozenset((str, int, float, bool, type(None)))
 
@@ -192,7 +196,7 @@ def argument_problems(tool: LocalTool, arguments: Mapping[str, Any]) -> Sequence
     if schema is not None:
         # pydantic lists every invalid value, which can take seconds and holds the GIL.
         try:
-            if problems := schema.problems(arguments):
+            if problems := schema.problems(arguments, patience=CHECK_PATIENCE):
                 return problems
         except Unchecked as unchecked:
             return [f"arguments: they hold too much to be checked ({unchecked})"]
