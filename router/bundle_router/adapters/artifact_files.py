@@ -11,7 +11,8 @@ Rules:
    enter, is refused.
 6. Equal bytes are stored once for a folder of runs: each file is a hard link to the one in
    `.artifacts` beside the runs. A file there without another link belongs to no run, and `free`
-   deletes it. A run can be copied whole. Without hard links, each run has its own copy.
+   deletes it. A run can be copied whole. Without hard links, each run has its own copy. The runs'
+   catalogs are shared in the same way.
 
 The type, name and origin of a file are in the run's records, because equal bytes may have several
 of each. No descriptor is held between calls, so a store needs no closing. Several threads may call
@@ -277,16 +278,16 @@ class RunArtifacts(ArtifactReader):
 
 
 class ArtifactPool:
-    """The shared copies of equal bytes, for a folder of runs.
+    """The shared copies of equal bytes, for a folder of runs: artifacts, and the runs' catalogs.
 
     Reading a run does not need it. It never raises: content that can't be shared is stored
-    again.
+    again. In a run's folder the content is called by its digest, or by `name`.
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self._top = Path(root) / POOL
 
-    def link_into(self, folder: int, sha256: str, data: bytes) -> bool:
+    def link_into(self, folder: int, sha256: str, data: bytes, name: str = "") -> bool:
         """Link the content into a run's folder.
 
         Return False if the pool has no valid copy of it.
@@ -302,7 +303,7 @@ class ArtifactPool:
                 sha256, temporary, src_dir_fd=pool_folder, dst_dir_fd=folder, follow_symlinks=False
             )
             os.rename(
-                temporary, sha256, src_dir_fd=folder, dst_dir_fd=folder
+                temporary, name or sha256, src_dir_fd=folder, dst_dir_fd=folder
             )  # replaces a torn file too
             with suppress(FileNotFoundError):
                 os.unlink(
@@ -311,11 +312,15 @@ class ArtifactPool:
             return True
         return False
 
-    def take(self, folder: int, sha256: str) -> None:
+    def take(self, folder: int, sha256: str, name: str = "") -> None:
         """Add a run's file to the pool, for other runs to link."""
         with suppress(OSError), self._open_folder_of(sha256, make=True) as pool_folder:
             os.link(
-                sha256, sha256, src_dir_fd=folder, dst_dir_fd=pool_folder, follow_symlinks=False
+                name or sha256,
+                sha256,
+                src_dir_fd=folder,
+                dst_dir_fd=pool_folder,
+                follow_symlinks=False,
             )
 
     def free(self) -> None:
@@ -350,10 +355,9 @@ class ArtifactPool:
 
 def _has_bytes(fd: int, data: bytes) -> bool:
     """Return whether a file holds exactly these bytes."""
-    view = memoryview(data)
     at = 0
     while block := os.read(fd, 1 << 20):
-        if view[at : at + len(block)] != block:
+        if not data.startswith(block, at):  # a view of it would be compared byte by byte
             return False
         at += len(block)
     return at == len(data)

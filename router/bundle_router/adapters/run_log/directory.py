@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import os
 import stat
 import threading
@@ -22,6 +23,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
+from bundle_router.adapters.artifact_files import ArtifactPool
 from bundle_router.adapters.descriptors import ClosedOnError, Opened, refuse_links
 from bundle_router.core.records.chain import FILES
 from bundle_router.core.records.run_header import LISTS, RUN_SCHEMA, RunHeader
@@ -287,6 +289,36 @@ def replace_text(storage: Storage, dir_fd: int, name: str, text: str, *, durable
     storage.replace(temporary, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
     if durable:
         storage.fsync(dir_fd)
+
+
+class CatalogFiles:
+    """Puts catalogs into the folders of one folder of runs: as links to the file that the runs of a
+    catalog share, or, where the file system has no links, as files of each run's own.
+    """
+
+    def __init__(self, storage: Storage, runs: Path, *, durable: bool) -> None:
+        self._storage = storage
+        self._pool = ArtifactPool(runs)
+        self._durable = durable
+        self._last = ("", b"", "")
+        """The last text with its bytes and their digest: runs follow each other under one
+        catalog.
+        """
+
+    def put(self, folder: int, name: str, text: str) -> None:
+        """Put a catalog's text into the open folder of a run. Raises OSError."""
+        if self._last[0] is not text:
+            data = text.encode("utf-8", "surrogatepass")
+            self._last = (text, data, hashlib.sha256(data).hexdigest())
+        _, data, sha256 = self._last
+        storage = self._storage
+        if not self._pool.link_into(folder, sha256, data, name):
+            replace_text(storage, folder, name, text, durable=self._durable)
+            self._pool.take(folder, sha256, name)
+        elif self._durable:
+            with Opened(storage.open(name, os.O_RDONLY, dir_fd=folder), storage.close) as fd:
+                storage.fsync(fd)
+            storage.fsync(folder)
 
 
 def write_all(storage: Storage, fd: int, data: bytes) -> None:

@@ -19,13 +19,13 @@ from bundle_router.adapters.run_log.directory import (
     CLOSED,
     PRESENCE,
     SPARE,
+    CatalogFiles,
     Storage,
     failed,
     from_os,
     identity,
     open_to_write,
     read_header,
-    replace_text,
     translate_errors,
     write_header,
 )
@@ -145,6 +145,7 @@ class RunLogSetting:
     clock: Clock
     durability: Durability
     artifacts: Callable[[str], ArtifactStore]
+    catalogs: CatalogFiles
 
     @property
     def durable(self) -> bool:
@@ -354,7 +355,7 @@ class DiskRunLog:
                 header = header.with_catalogs([revision])
                 name = header.catalogs[-1].file
                 with translate_errors("write", f"{self._path}/{name}"):
-                    replace_text(self._storage, folder, name, text, durable=self._setting.durable)
+                    self._setting.catalogs.put(folder, name, text)
                 self._put_header(folder, header)
         self._catalogs.add(revision)
 

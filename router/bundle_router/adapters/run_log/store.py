@@ -22,6 +22,7 @@ from bundle_router.adapters.run_log.directory import (
     DIRECTORY,
     LOCK,
     POSIX,
+    CatalogFiles,
     Storage,
     failed,
     identity,
@@ -30,7 +31,6 @@ from bundle_router.adapters.run_log.directory import (
     open_run,
     open_runs,
     read_header,
-    replace_text,
     translate_errors,
     write_all,
     write_header,
@@ -38,7 +38,7 @@ from bundle_router.adapters.run_log.directory import (
 from bundle_router.adapters.run_log.log import DiskRunLog, RunLogSetting
 from bundle_router.core.catalog import Durability
 from bundle_router.core.records.chain import FILES
-from bundle_router.core.records.run_header import RunHeader, lost_header
+from bundle_router.core.records.run_header import FIRST_CATALOG, RunHeader, lost_header
 from bundle_router.core.values import RUN_ID
 from bundle_router.core.values.canonical import time_text
 from bundle_router.core.values.words import RUN_ID_ADVICE, not_a_run_id
@@ -75,7 +75,8 @@ class DiskRunStore:
         self._runs = Path(runs).absolute()
         self.place = str(self._runs)
         """The folder, for `open_archive`."""
-        self._setting = RunLogSetting(storage, clock, durability, artifacts)
+        catalogs = CatalogFiles(storage, self._runs, durable=durability == "disk")
+        self._setting = RunLogSetting(storage, clock, durability, artifacts, catalogs)
         self._storage = storage
         self._tokens = WriterTokens(storage, self._runs)
         self._numbers = itertools.count()
@@ -228,7 +229,7 @@ class DiskRunStore:
         ) as folder:
             for file in (*FILES.values(), LOCK):
                 storage.close(open_file(storage, folder, file, os.O_WRONLY))
-            replace_text(storage, folder, "catalog.json", catalog, durable=durable)
+            self._setting.catalogs.put(folder, FIRST_CATALOG, catalog)
             write_header(storage, folder, path, header, durable=durable)
             if durable:
                 storage.fsync(folder)
