@@ -70,6 +70,7 @@ SHARED_ADAPTERS = {
         "processes",
         "redaction",
         "sandbox",
+        "sdk_log",
         "text_files",
         "workers",
     ),
@@ -174,8 +175,6 @@ OWNERS = {
         "router/bundle_router/adapters/llm/loading.py",
     },
     "mcp": {
-        "router/bundle_router/adapters/mcp/quiet.py",
-        "router/bundle_router/adapters/mcp/sdk.py",
         "router/bundle_router/adapters/mcp/oauth.py",
         "router/bundle_router/service/mcp/protocol.py",
         "router/bundle_router/service/mcp/direct.py",
@@ -183,7 +182,6 @@ OWNERS = {
         "router/bundle_router/service/mcp/passage.py",
     },
     "mcp_types": {
-        "router/bundle_router/adapters/mcp/sdk.py",
         "router/bundle_router/service/mcp/protocol.py",
         "router/bundle_router/service/mcp/direct.py",
         "router/bundle_router/service/mcp/client.py",
@@ -205,14 +203,13 @@ OWNERS = {
     "opentelemetry": {
         "router/bundle_router/service/telemetry.py",
         "router/bundle_router/service/mcp/direct.py",
-        "router/bundle_router/adapters/mcp/quiet.py",
+        "router/bundle_router/adapters/mcp/tracing.py",
     },
     "uvicorn": {
         "router/bundle_router/service/listener.py",
     },
-    "httpx2": {"router/bundle_router/adapters/mcp/http.py"},
+    "httpx2": {"router/bundle_router/adapters/mcp/oauth.py"},
     "uvloop": {"router/bundle_router/adapters/loop.py"},
-    "httptools": {"router/bundle_router/adapters/mcp/channels.py"},
     "httpcore2": set(),
     "bm25s": {"router/bundle_router/adapters/bm25.py"},
     "Stemmer": {"router/bundle_router/adapters/bm25.py"},

@@ -62,8 +62,6 @@ def without(folder: Path, modules: str, *words: str) -> subprocess.CompletedProc
 @pytest.mark.parametrize(
     ("modules", "words", "extra"),
     [
-        pytest.param(SDK, "pin --development", "mcp", id="pin"),
-        pytest.param(SDK, "check --live --development", "mcp", id="check --live"),
         pytest.param(SDK, "serve --mcp-only", "mcp", id="serve --mcp-only"),
         pytest.param(f"{SDK},{PAGES}", "serve", "service", id="serve: no extra"),
         pytest.param(PAGES, "serve", "service", id="serve: mcp alone"),
@@ -82,19 +80,23 @@ def test_a_verb_that_needs_an_extra_names_it(
     assert f"pip install 'bundle-router[{extra}]'" in done.stderr
 
 
-def test_a_call_says_which_extra_its_server_needs(folder: Path) -> None:
-    step = ("route", "--run", "r", "--workflow", "w", "--role", "a", "--step", "s", "--development")
-    assert without(folder, SDK, *step).returncode == 0
-    arguments = '{"name": "clock.get_current_time", "arguments": {"timezone": "UTC"}}'
-    done = without(folder, SDK, "call", "call_tool", arguments, "--run", "r", "--development")
-    assert done.returncode == 4, done.stdout + done.stderr
+@pytest.mark.parametrize("words", ["pin --development", "check --live --development"])
+def test_a_tool_server_is_reached_without_an_extra(folder: Path, words: str) -> None:
+    """The program of this one is missing, which is all that is said."""
+    servers = (folder / "config" / "servers.toml").read_text()
+    servers = servers.replace("mcp-server-time", "no-such-program")
+    (folder / "config" / "servers.toml").write_text(servers)
+    done = without(folder, f"{SDK},{PAGES}", *words.split())
+    assert "no-such-program" in done.stdout + done.stderr
+    assert "pip install" not in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
-    assert "bundle-router[mcp]" in done.stdout + done.stderr
 
 
 def test_check_says_before_what_is_missing(folder: Path) -> None:
+    servers = (folder / "config" / "servers.toml").read_text()
+    (folder / "config" / "servers.toml").write_text(servers.replace("enabled = false", ""))
     said = without(folder, SDK, "check").stdout
-    assert "tool servers (clock) can't be used without mcp and anyio" in said
+    assert "servers with auth (board) can't be used without mcp and httpx2" in said
     assert "pip install 'bundle-router[mcp]'" in said
     assert "not-installed" not in without(folder, "psycopg", "check").stdout
 

@@ -6,23 +6,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import socket
 import threading
-from collections import Counter
-from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-import httpx2
 import pytest
 from bundle_router.adapters.mcp import McpSessions
-from bundle_router.adapters.mcp.faults import RequestState
-from bundle_router.adapters.mcp.http import Body
 from bundle_router.core.catalog import Server
 from bundle_router.core.servers.transport.bounds import Bounds
 from bundle_router.core.servers.transport.pass_through import Client
 from bundle_router.core.servers.transport.tool_servers import Scope
-from mcp.client import streamable_http
-from mcp_types import jsonrpc_message_adapter
 
+from tests.mcp.raw_servers import OK, RawServer, answering, chunked, events, message, rpc, text
 from tests.ports import free_port
 
 
@@ -78,29 +74,6 @@ def test_a_result_over_the_cap_costs_that_call_only(bench: Any, events: bool) ->
         bench.run(main, bench.http(server), bounds=Bounds(max_message_bytes=1 << 20))
 
 
-class Parser:
-    """The SDK's own parser, with the lengths of what it was given."""
-
-    def __init__(self) -> None:
-        self.lengths: list[int] = []
-
-    def validate_json(self, data: str | bytes, **options: Any) -> Any:
-        self.lengths.append(len(data))
-        return jsonrpc_message_adapter.validate_json(data, **options)
-
-    def validate_python(self, value: Any, **options: Any) -> Any:
-        self.lengths.append(len(json.dumps(value)))
-        return jsonrpc_message_adapter.validate_python(value, **options)
-
-
-@pytest.fixture
-def parser(monkeypatch: pytest.MonkeyPatch) -> Parser:
-    parser = Parser()
-    monkeypatch.setattr(streamable_http, "jsonrpc_message_adapter", parser)
-    monkeypatch.setattr("mcp_types.jsonrpc_message_adapter", parser)
-    return parser
-
-
 WAYS = ["json", "events", "legacy", "stdio"]
 
 
@@ -109,9 +82,7 @@ WAYS = ["json", "events", "legacy", "stdio"]
     [None, Client(progress=True, log_level="info", on_notification=lambda _method, _params: None)],
 )
 @pytest.mark.parametrize("way", WAYS)
-def test_the_sdk_parses_no_large_answer_as_that_would_stop_the_loop_for_all_servers(
-    bench: Any, parser: Parser, way: str, client: Client | None
-) -> None:
+def test_large_answers_are_whole_on_every_way(bench: Any, way: str, client: Client | None) -> None:
     scope, sizes = Scope("r", client=client), [1_000_000, 10, 3_000_000, 300_000]
 
     async def main(sessions: McpSessions) -> None:
@@ -125,14 +96,10 @@ def test_the_sdk_parses_no_large_answer_as_that_would_stop_the_loop_for_all_serv
     with bench.faults.serving() as server:
         server.events, server.legacy = way == "events", way == "legacy"
         bench.run(main, bench.stdio() if way == "stdio" else bench.http(server))
-    assert parser.lengths, "it does parse the others"
-    assert all(length < 20_000 for length in parser.lengths)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_sdk_parses_nothing_large_of_a_server_that_says_more_than_it_was_asked(
-    bench: Any, parser: Parser, way: str
-) -> None:
+def test_a_server_may_say_more_than_it_was_asked(bench: Any, way: str) -> None:
     """Capabilities without end, and notifications and requests beside an answer: what matters of
     them is there.
     """
@@ -165,7 +132,6 @@ def test_the_sdk_parses_nothing_large_of_a_server_that_says_more_than_it_was_ask
         server.events, server.legacy = way == "events", way == "legacy"
         bench.run(main, bench.stdio("experimental=20000") if way == "stdio" else bench.http(server))
     assert heard == said
-    assert all(length < 20_000 for length in parser.lengths)
 
 
 @pytest.mark.parametrize("size", [10, 300_000])
@@ -202,15 +168,11 @@ def test_an_answer_to_another_request_fails_the_call_at_once_and_counts_against_
 def test_a_malformed_notification_beside_an_answer_is_left_out(
     bench: Any, notice: dict[str, Any], size: int
 ) -> None:
-    answer = {"jsonrpc": "2.0", "id": 0, "result": {"content": [{"type": "text", "text": "said"}]}}
-    events = [{"jsonrpc": "2.0", **notice, "more": "x" * size}, answer]
-
     async def main(sessions: McpSessions) -> None:
         assert bench.said(await bench.call(sessions, "echo", text="x")) == "said"
 
-    with bench.faults.serving() as server:
-        stream = b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in events)
-        server.bodies["tools/call"] = "text/event-stream", stream
+    malformed = json.dumps({"jsonrpc": "2.0", **notice, "more": "x" * size}).encode()
+    with answering(events(malformed, message(result=text("said")))) as server:
         bench.run(main, bench.http(server))
 
 
@@ -287,42 +249,6 @@ def test_a_challenge_that_no_header_can_hold_costs_that_call_only(bench: Any) ->
 
         server.RequestHandlerClass = Challenging
         bench.run(main, bench.http(server))
-
-
-class Pieces(httpx2.AsyncByteStream):
-    """A body of which each piece is there at once, and `read` when it was taken: in which turn of
-    the loop.
-    """
-
-    def __init__(self, turn: Callable[[], int], read: Counter[int]) -> None:
-        self._turn = turn
-        self._read = read
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        for _ in range(10):
-            self._read[self._turn()] += 1
-            yield b" " * 65_536
-
-
-def test_the_loop_turns_while_many_large_answers_are_read() -> None:
-    read: Counter[int] = Counter()
-
-    async def main() -> None:
-        turn = 0
-
-        def begin_turn() -> None:
-            nonlocal turn
-            turn += 1
-            asyncio.get_running_loop().call_soon(begin_turn)
-
-        begin_turn()
-        answers = [httpx2.Response(200, stream=Pieces(lambda: turn, read)) for _ in range(50)]
-        bodies = [Body(answer, 1 << 20, "identity", RequestState(), 1 << 20) for answer in answers]
-        assert {len(body) for body in await asyncio.gather(*map(anext, bodies))} == {len(b"-")}
-
-    asyncio.run(main())
-    assert sum(read.values()) == 500
-    assert len(read) > 40, "eight a turn, but for the first two of each"
 
 
 # --- the way there --------------------------------------------------------------------------------
@@ -618,3 +544,88 @@ def test_a_server_is_never_asked_for_what_the_host_keeps_in_its_trace_baggage(be
 
     with bench.faults.serving() as server:
         assert "ann" not in bench.run(main, bench.http(server))
+
+
+# --- on the wire ----------------------------------------------------------------------------------
+
+
+def test_a_connection_is_used_again_and_one_that_was_closed_meanwhile_costs_no_call(
+    bench: Any,
+) -> None:
+    async def main(sessions: McpSessions) -> None:
+        for _ in range(3):
+            assert (await bench.call(sessions, "echo", text="x")).outcome == "ok"
+
+    with answering(chunked(message(result=OK))) as server:
+        bench.run(main, bench.http(server))
+        assert len(server._open) == 2, "discovery ends its connection, and all calls have one"
+    with answering(rpc(result=OK)) as server:
+        bench.run(main, bench.http(server))
+        assert len(server.calls) == 3
+
+
+def test_a_call_that_is_given_up_closes_its_connection(bench: Any, leap: Any) -> None:
+    async def main(sessions: McpSessions) -> None:
+        call = asyncio.ensure_future(bench.call(sessions, "echo", text="x"))
+        await bench.until(lambda: len(server.calls) == 1)
+        await leap.until(call)
+        assert (await call).outcome == "timeout"
+        call = asyncio.ensure_future(bench.call(sessions, "echo", text="x"))
+        await bench.until(lambda: len(server.calls) == 2)
+        call.cancel()
+        await bench.until(lambda: all(is_closed(one) for one in server._open[1:]))
+        assert [(one.running, one.waiting) for one in sessions.status()] == [(0, 0)]
+
+    def is_closed(connection: socket.socket) -> bool:
+        return connection.fileno() < 0
+
+    with answering(b"HTTP/1.1 200 OK\r\n") as server:
+        bench.run(main, bench.http(server))
+
+
+class HastyServer(RawServer):
+    """Answers a large request as soon as it knows its id, and reads no more of it."""
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection.makefile("rb") as read:
+            while line := read.readline():
+                length = 0
+                while (header := read.readline().strip()) != b"":
+                    length = (
+                        int(header[15:])
+                        if header.lower().startswith(b"content-length:")
+                        else length
+                    )
+                if length > 1_000_000:
+                    number = re.findall(rb'"id":([0-9]+)', read.read1(200))[0]
+                    connection.sendall(chunked(message(result=OK)).replace(b'"ID"', number))
+                    return
+                if not self._answer(connection, line, {}, json.loads(read.read(length) or b"{}")):
+                    connection.shutdown(socket.SHUT_WR)
+                    return
+
+
+def test_no_call_waits_behind_a_request_that_was_answered_before_it_was_sent(bench: Any) -> None:
+    async def main(sessions: McpSessions) -> None:
+        for said in ("x", "x" * 30_000_000, "x"):
+            assert (await bench.call(sessions, "echo", text=said)).outcome == "ok"
+
+    server = HastyServer(chunked(message(result=OK)))
+    threading.Thread(target=server.run, daemon=True).start()
+    try:
+        bench.run(main, bench.http(server))
+    finally:
+        server.end()
+
+
+def test_a_name_with_half_a_pair_is_sent_with_a_header_that_can_be_written(bench: Any) -> None:
+    async def main(sessions: McpSessions) -> None:
+        assert (await bench.call(sessions, "echo")).outcome == "ok"
+        assert (await bench.call(sessions, "half \ud83d")).outcome == "ok"
+        assert (
+            await sessions.ask("s", "prompts/get", {"name": "\ud83d"}, timeout_s=60.0)
+        ).code == "http_error"
+
+    with answering(chunked(message(result=OK)), rpc(result=OK)) as server:
+        bench.run(main, bench.http(server))
+        assert [headers["mcp-name"] for headers in server.calls] == ["echo", "half ?"]

@@ -28,7 +28,7 @@ from bundle_router.core.values.breaker import BreakerTerms
 from bundle_router.errors import RequestError, ToolFailure
 from bundle_router.testing import FakeClock
 
-from tests.mcp.test_mcp_modern_posts import answering, rpc, text
+from tests.mcp.raw_servers import answering, rpc, text
 from tests.profiles import rounds
 
 ROOT = Path(__file__).parents[2]
@@ -675,16 +675,13 @@ def test_arguments_are_checked_against_the_list_when_nothing_else_is_known(bench
         bench.run(main, bench.http(server))
 
 
-def test_the_sdks_own_log_stays_off_standard_error(
-    bench: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_nothing_of_a_server_is_logged(bench: Any, caplog: pytest.LogCaptureFixture) -> None:
     async def main(sessions: McpSessions) -> None:
         await bench.call(sessions, "bomb", megabytes=30)
 
     with bench.faults.serving() as server:
         bench.run(main, bench.http(server))
     assert caplog.records == []
-    assert bench.events.named("sdk.warned")
 
 
 def test_the_status_of_what_was_never_contacted_says_what_is_known(bench: Any) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import gc
-import itertools
 import json
 import os
 import signal
@@ -18,14 +17,11 @@ import tempfile
 import threading
 from contextlib import ExitStack
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
-import anyio
 import pytest
 from bundle_router.adapters.mcp import McpSessions
 from bundle_router.adapters.mcp.server_processes import HOMES
-from bundle_router.adapters.mcp.stdio import Pipes
 from bundle_router.adapters.private_folders import private_folder
 from bundle_router.core.catalog import Server
 from bundle_router.core.servers.transport.bounds import Bounds
@@ -814,54 +810,6 @@ def test_a_router_that_is_killed_takes_its_servers_with_it(bench: Any, tmp_path:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("servers", [1, 20])
-@pytest.mark.parametrize(
-    ("chunks", "piece"),
-    [
-        pytest.param([b"{}\n" * 2_000], 64, id="noise"),
-        pytest.param([b"x" * 65_536] * 20 + [b"\n"], 1, id="long line"),
-    ],
-)
-def test_the_loop_turns_while_servers_write_much(
-    servers: int, chunks: list[bytes], piece: int
-) -> None:
-    """What is counted: lines of noise, or reads of a long line."""
-    read = 0
-    done: list[int] = []
-
-    class Output:
-        take = None
-
-        def __init__(self) -> None:
-            self.chunks = [b"", *reversed(chunks)]
-
-        async def read(self, _size: int) -> bytes:
-            nonlocal read
-            read += 1
-            return self.chunks.pop()
-
-    async def main() -> None:
-        def begin_turn() -> None:
-            done.append(read if piece == 1 else sum(one.skipped for one in pipes))
-            asyncio.get_running_loop().call_soon(begin_turn)
-
-        def process() -> Any:
-            return SimpleNamespace(stdout=Output(), exited=asyncio.Event(), failed="", status=0)
-
-        session: Any = SimpleNamespace(close=lambda: None)
-        pipes = [Pipes(process(), Bounds(), lambda *_said, **_more: None) for _ in range(servers)]
-        begin_turn()
-        await asyncio.gather(*(one.read(session) for one in pipes))
-        assert {one.skipped for one in pipes} == {2_000 if piece == 64 else 1}
-
-    asyncio.run(main())
-    first, *others = sorted(
-        (after - before for before, after in itertools.pairwise(done)), reverse=True
-    )
-    assert first <= (2 * servers + 2) * piece, "of each server the first is read at once"
-    assert others[servers] <= 3 * piece
-
-
 def test_a_request_from_the_server_for_what_was_not_offered_is_refused_and_harmless(
     bench: Any,
 ) -> None:
@@ -869,69 +817,6 @@ def test_a_request_from_the_server_for_what_was_not_offered_is_refused_and_harml
         assert (await bench.call(sessions, "asks")).outcome == "ok"
 
     bench.run(main, bench.stdio())
-
-
-def test_a_server_that_asks_and_reads_no_answer_is_read_no_further() -> None:
-    from bundle_router.adapters.mcp import sdk
-
-    async def main() -> None:
-        to_session, reads, writes, from_session = sdk.pipe()
-        dispatcher = sdk.RawDispatcher(reads, writes, answers={})
-        asked: list[int] = []
-
-        async def answer(*_asked: Any) -> dict[str, Any]:
-            return {}
-
-        async def ask() -> None:
-            for number in range(1_000):
-                message = sdk.read_message({"jsonrpc": "2.0", "id": "same", "method": "ping"})
-                await to_session.send(message)
-                asked.append(number)
-
-        async with anyio.create_task_group() as tasks:
-            await tasks.start(dispatcher.run, answer, answer)
-            tasks.start_soon(ask)
-            await anyio.wait_all_tasks_blocked()
-            assert len(asked) <= sdk.MAX_UNANSWERED + 1
-            for _ in range(1_000):
-                assert (await from_session.receive()).message.id == "same"
-            tasks.cancel_scope.cancel()
-        assert len(asked) == 1_000
-        for stream in (to_session, from_session):
-            stream.close()
-
-    asyncio.run(asyncio.wait_for(main(), 300))
-
-
-def test_a_flood_of_lines_without_an_answer_leaves_the_loop_to_others(leap: Any) -> None:
-    from bundle_router.adapters.mcp import sdk
-    from bundle_router.adapters.mcp.stdio import Pipes
-
-    async def main() -> None:
-        output, read_at = asyncio.StreamReader(), [0.0]
-        output.feed_data(b"noise\n")
-        output.feed_eof()
-        ended = asyncio.Event()
-
-        class Output:
-            async def read(self, size: int) -> bytes:
-                read_at.append(asyncio.get_running_loop().time())
-                return await output.read(size)
-
-        def report(*_event: Any, **_fields: Any) -> None:
-            leap()  # handling the line takes long
-            read_at[0] = asyncio.get_running_loop().time()
-
-        process: Any = SimpleNamespace(
-            stdout=Output(), stdin=None, stderr=None, exited=ended, failed="", status=0
-        )
-        to_session, reads, writes, from_session = sdk.pipe()
-        await Pipes(process, Bounds(), report).read(to_session)
-        for stream in (reads, writes, from_session):
-            stream.close()
-        assert read_at[2] - read_at[0] > 0.09
-
-    asyncio.run(asyncio.wait_for(main(), 300))
 
 
 def test_processes_of_a_router_that_is_gone_are_reported_and_left_alone(bench: Any) -> None:

@@ -23,7 +23,7 @@ import pytest
 from bundle_router.adapters.mcp import McpSessions, open_mcp_sessions
 from bundle_router.adapters.mcp.authorization import Authorization
 from bundle_router.adapters.mcp.faults import ServerFault
-from bundle_router.adapters.mcp.http import AUTHORIZING, OriginClient, Request, Response, TcpPool
+from bundle_router.adapters.mcp.oauth import may_leave_for
 from bundle_router.adapters.mcp.receiver import Receiver
 from bundle_router.adapters.mcp.tokens import TokenFile
 from bundle_router.core.servers.transport.tool_servers import EVERYONE
@@ -812,19 +812,7 @@ def test_a_server_that_speaks_for_another_resource_is_asked_for_no_token(desk: D
 def test_a_flow_asks_this_machine_or_its_link_only_for_a_server_that_is_there(
     server: str, named: str, asked: bool
 ) -> None:
-    came: list[str] = []
-
-    class Pool(TcpPool):
-        async def handle_async_request(self, request: Request) -> Response:
-            came.append(str(request.url))
-            return Response(404)
-
-    async def main() -> None:
-        client = OriginClient(server, {}, 1_000, Pool(1))
-        await client.handle_async_request(Request("GET", named, extensions={AUTHORIZING: False}))
-
-    asyncio.run(main())
-    assert came == [named] * asked
+    assert may_leave_for(named, server) == asked
 
 
 def test_a_server_that_moves_to_another_issuer_takes_no_token_of_the_first_with_it(

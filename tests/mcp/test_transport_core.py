@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
+import threading
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from bundle_router.adapters.mcp.exchange import next_event
 from bundle_router.adapters.mcp.faults import ServerFault
 from bundle_router.adapters.mcp.lists import RETRY_S, Freshness
 from bundle_router.adapters.mcp.wires import resolve_references
+from bundle_router.core.servers.reader import (
+    LARGE,
+    BodyFrame,
+    Event,
+    EventFrames,
+    FrameTooLarge,
+    Framing,
+    LineFrames,
+    RpcResult,
+    ServerReader,
+)
 from bundle_router.core.servers.transport.blocks import blocks_of, take_out_nan
 from bundle_router.core.servers.transport.bounds import Bounds, bounds_for, lifetime_s
 from bundle_router.core.servers.transport.concurrency import Gate, HeldConnection, Leases
-from bundle_router.core.servers.transport.lines import EventBuffer, LineBuffer, LineTooLong
 from bundle_router.core.servers.transport.list_pages import Pages
 from bundle_router.core.values import Data, Media, Text
 from bundle_router.core.values.breaker import Breaker, BreakerTerms, End, Ticket
@@ -126,56 +139,80 @@ def test_never_two_probes_and_never_a_call_while_it_is_open(steps: list[tuple[An
 # --- lines ----------------------------------------------------------------------------------------
 
 
+def lines_of(stream: bytes, size: int) -> list[bytes]:
+    framing = LineFrames(1_000)
+    for start in range(0, len(stream), size):
+        framing.receive(stream[start : start + size])
+    return [bytes(content) for _, content in framing.frames]
+
+
+def events_of(stream: bytes, size: int = 1_000_000) -> list[tuple[bytes, bytes]]:
+    framing = EventFrames(1_000_000)
+    for start in range(0, len(stream), size):
+        framing.receive(stream[start : start + size])
+    return [(kind, bytes(content)) for kind, content in framing.frames]
+
+
 @given(st.lists(st.binary(max_size=20)), st.integers(1, 7))
 def test_lines_do_not_depend_on_how_the_bytes_arrive(parts: list[bytes], size: int) -> None:
     stream = b"".join(parts)
-    buffer, found = LineBuffer(1000), []
-    for start in range(0, len(stream), size):
-        found += buffer.feed(stream[start : start + size])
     whole = stream.split(b"\n")[:-1]
-    assert found == [line.strip(b"\r") for line in whole if line.strip(b"\r")]
+    assert lines_of(stream, size) == [line.strip(b"\r") for line in whole if line.strip(b"\r")]
 
 
 @given(
     st.lists(
         st.sampled_from(
-            [b"data: a", b"data:", b"id: 1", b": c", b"x", b"\n", b"\n\n", b"\r\n", b"\r"]
+            [
+                *(b"data: a", b"data:", b"data", b"id: 1", b": c", b"x", b"event: e"),
+                *(b"\n", b"\n\n", b"\r\n", b"\r", b"\xef\xbb\xbf", b"\xef"),
+            ]
         )
     ),
     st.integers(1, 7),
 )
 def test_events_do_not_depend_on_how_the_bytes_arrive(parts: list[bytes], size: int) -> None:
     stream = b"".join(parts)
-    whole, pieces, found = EventBuffer(), EventBuffer(), []
-    for start in range(0, len(stream), size):
-        found += pieces.feed(stream[start : start + size])
-    assert found == whole.feed(stream)
-    assert pieces.held <= len(stream)
-
-
-def test_an_events_data_is_that_of_its_lines_and_comments_are_none() -> None:
-    stream = b": hello\n\nid: 1\r\nevent: message\rdata: {\ndata:}\nnothing\n\ndata: later"
-    ((data, fields),) = EventBuffer().feed(stream)
-    assert (bytes(data), b",".join(fields)) == (b"{\n}", b"id: 1,event: message")
+    assert events_of(stream, size) == events_of(stream)
 
 
 @pytest.mark.parametrize(
-    ("said", "heard"),
+    ("stream", "expected"),
     [
-        (b"retry: 0", [b"retry: 100"]),
-        (b"retry:7", [b"retry: 100"]),
-        (b"retry: 5000", [b"retry: 5000"]),
-        (b"retry: -1", []),
-        (b"retry: 9999999999", []),
-        (b"retry: soon", []),
+        (b": hello\n\nid: 1\r\ndata: {\ndata:}\nnothing\n\ndata: later", [(b"message", b"{\n}")]),
+        (b"event: ping\ndata: 1\n\ndata: 2\n\n", [(b"ping", b"1"), (b"message", b"2")]),
+        (b"event: ping\n\ndata: 2\n\n", [(b"message", b"2")]),
+        (b"\xef\xbb\xbfdata: a\n\n", [(b"message", b"a")]),
+        (b"data: \xef\xbb\xbfa\n\n", [(b"message", b"\xef\xbb\xbfa")]),
+        (b"data\ndata: a\n\n", [(b"message", b"\na")]),
+        (b"data: a\r\rdata:b\r\r", [(b"message", b"a"), (b"message", b"b")]),
+        (b"database: a\n\ndata: b\n\n", [(b"message", b"b")]),
+    ],
+)
+def test_an_events_data_is_that_of_its_lines_and_comments_are_none(
+    stream: bytes, expected: list[tuple[bytes, bytes]]
+) -> None:
+    assert events_of(stream) == expected
+
+
+@pytest.mark.parametrize(
+    ("said", "retry_ms"),
+    [
+        (b"retry: 0", 100),
+        (b"retry:7", 100),
+        (b"retry: 5000", 5000),
+        (b"retry: -1", None),
+        (b"retry: 9999999999", None),
+        (b"retry: soon", None),
     ],
 )
 def test_a_server_that_ends_its_stream_has_it_opened_again_ten_times_a_second_at_most(
-    said: bytes, heard: list[bytes]
+    said: bytes, retry_ms: int | None
 ) -> None:
     """Else it would keep the sessions' loop, and itself, busy for as long as it likes."""
-    ((_, fields),) = EventBuffer().feed(b"id: 1\n" + said + b"\n\n")
-    assert fields == [b"id: 1", *heard]
+    framing = EventFrames(1_000)
+    framing.receive(b"id: 1\n" + said + b"\n\n")
+    assert (framing.last_id, framing.retry_ms) == ("1", retry_ms)
 
 
 def test_many_lines_of_an_event_are_one_value_as_they_arrive_and_blank_lines_are_no_work() -> None:
@@ -184,28 +221,53 @@ def test_many_lines_of_an_event_are_one_value_as_they_arrive_and_blank_lines_are
 
     def count(frame: Any, _event: str, _arg: Any) -> Any:
         nonlocal steps
-        steps += frame.f_code is EventBuffer.feed.__code__
+        steps += frame.f_code is EventFrames.receive.__code__
         return count
 
-    buffer, before = EventBuffer(), sys.getallocatedblocks()
+    framing, before = EventFrames(2_000_000), sys.getallocatedblocks()
     for _ in range(50):
-        assert buffer.feed(b"data: [\n" * 8_000) == []
+        framing.receive(b"data: [\n" * 8_000)
     assert sys.getallocatedblocks() - before < 10_000, "a line is no object of its own"
-    ((data, _),) = buffer.feed(b"\n")
-    assert data == b"\n".join([b"["] * 400_000)
+    framing.receive(b"\n")
+    assert framing.frames.pop()[1] == b"\n".join([b"["] * 400_000)
     sys.settrace(count)
     try:
-        assert buffer.feed(b"\n" * 65_536) == buffer.feed(b"\r\n" * 20_000) == []
+        framing.receive(b"\n" * 65_536)
+        framing.receive(b"\r\n" * 20_000)
     finally:
         sys.settrace(None)
+    assert not framing.frames
     assert steps < 1_000
 
 
-def test_a_line_over_the_cap_is_refused_before_its_end_is_seen() -> None:
-    buffer = LineBuffer(10)
-    assert buffer.feed(b"0123456789\n01234") == [b"0123456789"]
-    with pytest.raises(LineTooLong, match="more than 10 bytes"):
-        buffer.feed(b"567890")
+@pytest.mark.parametrize("framing", [LineFrames(10), BodyFrame(10), EventFrames(10)])
+def test_a_frame_over_the_cap_is_refused_before_its_end_is_seen(framing: Framing) -> None:
+    framing.receive(b"01234567")
+    with pytest.raises(FrameTooLarge, match="more than 10 bytes"):
+        framing.receive(b"890")
+
+
+class Watched(ServerReader):
+    """A reader that knows which thread read each event."""
+
+    threads: list[int]
+
+    def next_event(self) -> Event:
+        self.threads.append(threading.get_ident())
+        return super().next_event()
+
+
+@pytest.mark.parametrize(("size", "elsewhere"), [(1_000, False), (LARGE, True)])
+def test_a_large_frame_is_parsed_in_another_thread(size: int, elsewhere: bool) -> None:
+    """There it holds up no event loop for longer than its parser keeps the interpreter."""
+    reader = Watched(BodyFrame(10_000_000))
+    reader.threads = []
+    reader.receive_data(b'{"jsonrpc":"2.0","id":1,"result":{"a":"' + b"x" * size + b'"}}')
+    reader.receive_end()
+    event = asyncio.run(next_event(reader))
+    assert isinstance(event, RpcResult)
+    assert event.result == {"a": "x" * size}
+    assert (reader.threads != [threading.get_ident()]) == elsewhere
 
 
 # --- lifetimes ------------------------------------------------------------------------------------

@@ -425,7 +425,7 @@ def test_what_is_followed_is_routed_again_when_a_server_comes_back_and_when_it_l
     assert process.told().startswith("bearer token")
     lost = (
         "no tools of server 's': it gave no list of its tools: the server can't be reached"
-        " (ConnectError); "
+        " (ClientConnectorError); "
     )
     assert process.told() == f"{lost}it is asked again\n"
     with FAULTS.serving(port=port) as server:

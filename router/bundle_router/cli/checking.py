@@ -198,12 +198,12 @@ def _missing_extras(catalog: Catalog) -> Iterator[Problem]:
 
     settings = catalog.settings
     embeddings = settings.search.embeddings
-    remote = [server.name for server in remote_servers(catalog, ())]
+    authorized = [server.name for server in remote_servers(catalog, ()) if server.auth is not None]
     needs = (
         (
             "mcp",
-            ("mcp", "anyio"),
-            f"tool servers ({', '.join(remote)})" if remote else "",
+            ("mcp", "httpx2"),
+            f"servers with auth ({', '.join(authorized)})" if authorized else "",
             "servers.toml",
             "servers",
         ),

@@ -253,7 +253,7 @@ class EndpointAccess:
 
         Return what ends it.
         """
-        from bundle_router.adapters.mcp.quiet import LogListener
+        from bundle_router.adapters.sdk_log import LogListener
 
         return LogListener(report).listen
 

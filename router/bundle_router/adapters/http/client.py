@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import socket
 import ssl
@@ -21,6 +22,7 @@ from bundle_router.adapters.http.decoding import PIECE_BYTES, Decompressor
 from bundle_router.adapters.http.sessions import HttpBounds, open_session, timeout_of
 from bundle_router.core.servers.transport.proxies import proxy_of
 
+_LARGE_BODY: Final = 256 * 1024
 MAX_ATTEMPTS: Final = 4
 """Addresses of one judged name that are tried, in the resolver's order."""
 _KEEPS_METHOD: Final = (307, 308)
@@ -286,7 +288,7 @@ class HttpClient:
                 request.method,
                 target.url,
                 headers=headers,
-                data=request.body or None,
+                data=_payload_of(request.body),
                 allow_redirects=False,
                 proxy=proxy_of(str(request.url), self._variables),
                 server_hostname=target.server_hostname,
@@ -367,6 +369,13 @@ def origin_of(url: str) -> tuple[str, str, int]:
     if not parsed.host or parsed.port is None:
         raise ValueError("the URL has no host")
     return parsed.scheme, parsed.host, parsed.port
+
+
+def _payload_of(body: bytes) -> bytes | io.BytesIO | None:
+    """Return a body as aiohttp sends it: a large one piece by piece."""
+    if len(body) > _LARGE_BODY:
+        return io.BytesIO(body)
+    return body or None
 
 
 def _parsed(url: str) -> URL:

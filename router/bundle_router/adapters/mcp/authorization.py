@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bundle_router.adapters.mcp.tokens import TokenFile
 from bundle_router.core.catalog import Server
@@ -28,6 +28,7 @@ from bundle_router.core.servers.transport.tool_servers import Scope
 from bundle_router.errors import needs_extra
 
 if TYPE_CHECKING:
+    from bundle_router.adapters.mcp.oauth import Provider
     from bundle_router.adapters.mcp.receiver import Person
 
 KeepSecret = Callable[[str, str], None]
@@ -45,7 +46,7 @@ class Authorization:
     person: Person | None = None
     keep_secret: KeepSecret = lambda _name, _value: None
 
-    def flow(self, server: Server, scope: Scope) -> Any:
+    def flow(self, server: Server, scope: Scope) -> Provider | None:
         """Return the authentication flow for the HTTP client, or None for a server without
         `auth`.
         """

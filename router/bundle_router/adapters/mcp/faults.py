@@ -1,19 +1,12 @@
-"""The faults of a server or of the way to it (their kinds are codes of failed calls), and the state
-of one request, which the layers above and below the SDK share.
-
-The SDK carries the sender's context to the task that sends. So the HTTP transport finds in
-`EXCHANGE` the request that it is carrying out, also when it reconnects for it.
+"""The faults of a server or of the way to it (their kinds are codes of failed calls), and the
+results of calls that failed.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from contextvars import ContextVar
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from collections.abc import Mapping
+from typing import Any, Final, Literal
 
-from bundle_router.adapters.workers import run_in_turn
 from bundle_router.core.servers.transport.blocks import blocks_of
 from bundle_router.core.servers.transport.pass_through import (
     Client,
@@ -23,11 +16,6 @@ from bundle_router.core.servers.transport.pass_through import (
 )
 from bundle_router.core.servers.transport.tool_servers import RawResult
 from bundle_router.core.values import Outcome, Text
-
-if TYPE_CHECKING:
-    import anyio
-
-T = TypeVar("T")
 
 FaultKind = Literal[
     "unreachable",  # nothing was sent
@@ -98,98 +86,6 @@ class RpcError(Exception):
         self.code = code
         self.message = message
         self.data = data
-
-
-class RequestAborted(Exception):
-    """The request was aborted by this side."""
-
-
-@dataclass(slots=True)
-class RequestState:
-    """The transport's findings about one request.
-
-    `abort` ends for good whatever the transport is waiting for.
-
-    `sent`: the request has been sent. Later messages in the same context, such as the notice of its
-    cancellation, do not belong to it. `client`: the agent's client, which receives the server's
-    notifications meanwhile. `answer`: a large answer, which the SDK did not get to see.
-
-    `is_shared`: the state covers all that a connection's owner asks and listens to; `is_open`: its
-    era is known. `answers`: the results of large answers on the owner's stream, by id, until the
-    SDK settles their requests.
-    """
-
-    fault: ServerFault | None = None
-    aborted: bool = False
-    sent: bool = False
-    is_shared: bool = False
-    is_open: bool = False
-    client: Client | None = None
-    answer: dict[str, Any] | None = None
-    answers: dict[int | str, dict[str, Any]] = field(default_factory=dict)
-    _scope: anyio.CancelScope | None = None
-    _own_s: float = 0.0
-    _own_since: float | None = None
-
-    async def read_in_turn(self, work: Callable[[], T]) -> T:
-        """Process a large answer in the thread for them (`run_in_turn`), which is our time, and not
-        the server's.
-        """
-        loop = asyncio.get_running_loop()
-        begun = self._own_since = loop.time()
-        try:
-            return await run_in_turn("read", work)
-        finally:
-            self._own_since = None
-            self._own_s += loop.time() - begun
-
-    def own_s(self, now: float) -> float:
-        """Return the seconds of our own until now, a loop's time: no deadline of a server counts
-        them.
-        """
-        return self._own_s + (0.0 if (since := self._own_since) is None else now - since)
-
-    async def until_aborted(self, work: Awaitable[T]) -> T:
-        """Await `work` unless the request is aborted. Raises RequestAborted."""
-        import anyio  # the SDK has loaded it by now
-
-        with anyio.CancelScope() as scope:
-            self._scope = scope
-            if self.aborted:
-                scope.cancel()
-            try:
-                return await work
-            finally:
-                self._scope = None
-        raise RequestAborted
-
-    def reads_whole(self, message: Mapping[str, Any]) -> bool:
-        """Return whether the SDK reads all of a large message: of an answer to a call it reads
-        nothing but the id.
-        """
-        is_result = self.is_open and isinstance(message.get("result"), dict)
-        return "method" in message or (self.is_shared and not is_result)
-
-    def hold(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Keep a large answer to a call, and return what the SDK gets in its place."""
-        if self.reads_whole(message):
-            return message
-        if not self.is_shared:
-            self.answer = message
-        elif type(number := message.get("id")) is int or type(number) is str:
-            self.answers[number] = message["result"]
-        return {
-            **{name: message[name] for name in ("jsonrpc", "id") if name in message},
-            "result": {},
-        }
-
-    def abort(self) -> None:
-        self.aborted = True
-        if self._scope is not None:
-            self._scope.cancel()
-
-
-EXCHANGE: ContextVar[RequestState | None] = ContextVar("bundle_router_exchange", default=None)
 
 
 class Busy(Exception):

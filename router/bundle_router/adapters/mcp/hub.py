@@ -8,15 +8,13 @@ Rules:
    has forgotten the session. It is retried once, after `restart_s`, within the call's own time.
 3. An error result, a refusal, or a result that violates its schema is an answer: it says nothing
    about health.
-4. Where nothing but the answer has to be waited for, a call is sent at once: from its caller's loop
-   to a stdio server, from the sessions' loop to a modern one over HTTP. The sessions' loop takes
-   the answer and watches the time, and what the call held is free even if the caller is blocked.
+4. A server that dies of the question for its era, or does not answer it, is not asked again: from
+   then on its connections begin with the handshake, until one fails.
 """
 
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -24,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from bundle_router.adapters.mcp import wires
 from bundle_router.adapters.mcp.authorization import Authorization
-from bundle_router.adapters.mcp.connection import Connection
+from bundle_router.adapters.mcp.connection import Connection, Probes
 from bundle_router.adapters.mcp.faults import (
     LIST_AGAIN,
     NEVER_AGAIN,
@@ -49,24 +47,20 @@ from bundle_router.adapters.mcp.pool import (
     SessionPool,
     session_terms,
 )
-from bundle_router.adapters.mcp.posting import Redirected
-from bundle_router.adapters.mcp.quiet import is_traced
 from bundle_router.adapters.mcp.server_processes import ProcessSupervisor
 from bundle_router.adapters.workers import run_in_turn
 from bundle_router.core.catalog import Server
-from bundle_router.core.results.shaping.json_text import encode_small
 from bundle_router.core.servers.admission import Admitted, VolatileError, admit
-from bundle_router.core.servers.transport.blocks import take_out_nan
 from bundle_router.core.servers.transport.bounds import Bounds
-from bundle_router.core.servers.transport.concurrency import Gate, HeldConnection
+from bundle_router.core.servers.transport.concurrency import Gate
 from bundle_router.core.servers.transport.pass_through import ServerReply, passes
 from bundle_router.core.servers.transport.tool_servers import Listing, RawResult, Scope
 from bundle_router.core.values.breaker import Breaker, End, Ticket
-from bundle_router.core.values.canonical import EACH, PIECE, budget_left
+from bundle_router.core.values.canonical import budget_left
 from bundle_router.ports import Clock, Diagnostics
 
 if TYPE_CHECKING:
-    from bundle_router.adapters.mcp.http import TcpPool
+    from bundle_router.adapters.http import HttpClient
 
 T = TypeVar("T")
 Waiter = asyncio.Future[bool]
@@ -77,33 +71,19 @@ _INLINE_CHARS = 32_768
 
 
 class Guards:
-    """The circuit breaker of each server, and the queue of calls in front of them.
-
-    On one loop, but `enter_at_once`.
-    """
+    """The circuit breaker of each server, and the queue of calls in front of them. On one loop."""
 
     def __init__(self, bounds: Bounds, clock: Clock) -> None:
         self._gate: Gate[Waiter] = Gate(bounds)
         self._breakers: dict[str, Breaker] = {}
         self._terms = bounds.breaker
         self._clock = clock
-        self.lock = threading.RLock()
-
-    def enter_at_once(self, server: str) -> Ticket | None:
-        """Take a place and the breaker's permission, if nothing stands in the way; None if
-        something does.
-        """
-        with self.lock:
-            breaker = self.breaker(server)
-            is_free = breaker.open_until_ns is None and self._gate.enter(server, None) == "run"
-            return Ticket(breaker.epoch, probe=False) if is_free else None
 
     async def enter(self, server: str, deadline: float) -> None:
         """Wait for a place in the queue, which `leave` gives back. Raises Busy."""
         loop = asyncio.get_running_loop()
         waiter: Waiter = loop.create_future()
-        with self.lock:
-            verdict = self._gate.enter(server, waiter)
+        verdict = self._gate.enter(server, waiter)
         if verdict == "busy":
             raise Busy
         if verdict == "run":
@@ -115,16 +95,14 @@ class Guards:
             is_turn = await waiter
         finally:
             timer.cancel()
-            with self.lock:
-                if not is_turn and not self._gate.cancel(server, waiter):
-                    self.leave(server)  # it was this call's turn by now
+            if not is_turn and not self._gate.cancel(server, waiter):
+                self.leave(server)  # it was this call's turn by now
         if not is_turn:
             raise Busy
 
     def leave(self, server: str) -> None:
         """Give the place to the next waiting call."""
-        with self.lock:
-            waiters = self._gate.leave(server)
+        waiters = self._gate.leave(server)
         for waiter in waiters:
             if not waiter.done():  # else it has just given up, and passes the place on
                 waiter.set_result(True)
@@ -134,9 +112,8 @@ class Guards:
     def admit(self, server: str) -> Ticket:
         """Ask the breaker for permission to contact the server. Raises CircuitOpen."""
         now = self._clock.monotonic_ns()
-        with self.lock:
-            breaker, ticket = self.breaker(server).admit(now)
-            self._breakers[server] = breaker
+        breaker, ticket = self.breaker(server).admit(now)
+        self._breakers[server] = breaker
         if ticket is None:
             raise CircuitOpen(breaker.opens_again_in_s(now))
         return ticket
@@ -148,13 +125,12 @@ class Guards:
 
         Return whether this opened it.
         """
-        with self.lock:
-            before = self.breaker(server)
-            if end is None:
-                after = before.release(ticket)
-            else:
-                after = before.settle(ticket, end, self._clock.monotonic_ns(), retry_after_s)
-            self._breakers[server] = after
+        before = self.breaker(server)
+        if end is None:
+            after = before.release(ticket)
+        else:
+            after = before.settle(ticket, end, self._clock.monotonic_ns(), retry_after_s)
+        self._breakers[server] = after
         return after.open_until_ns is not None and after.epoch != before.epoch
 
     def breaker(self, server: str) -> Breaker:
@@ -186,12 +162,13 @@ class Hub:
         self._authorization = authorization
         self._check = check
         self._note_change = note_change
-        self._pools: dict[str, TcpPool] = {}
+        self._clients: dict[str, HttpClient] = {}
+        self._probes: dict[str, Probes] = {}
         self._started: set[str] = set()
         self.errors: dict[str, str] = {}
         self._supervisor = ProcessSupervisor()
         self.guards = Guards(bounds, clock)
-        self.pool = SessionPool(self._connection, bounds, clock, self.guards.lock)
+        self.pool = SessionPool(self._connection, bounds, clock)
         self.lists = Lists(self._read, clock, diagnostics, _admit_listing, note_change)
         self.following = ResourceSubscriptions(self.pool, bounds)
         self.loop = asyncio.get_running_loop()
@@ -228,74 +205,6 @@ class Hub:
             result = error_result(name, error, scope.client)
         waited_ms = queued_ms if queued_ms >= 0 else (loop.time() - asked_at) * 1000
         return RawResult(result.blocks, result.outcome, result.code, result.answer, waited_ms)
-
-    async def call_at_once(
-        self,
-        server: Server,
-        tool: str,
-        arguments: Mapping[str, Any],
-        scope: Scope,
-        timeout_s: float,
-    ) -> RawResult | None:
-        """Do as `call` does, on any loop, where only the answer has to be waited for; else return
-        None.
-        """
-        ready = self.pool.ready(server, scope)
-        open_now = ready[1].at_once(scope.client) if ready is not None else None
-        if ready is None or open_now is None or is_traced() or budget_left(arguments, PIECE) < 0:
-            return None
-        (lease, connection) = ready
-        (session, carrier) = open_now
-        asked = {"name": tool, "arguments": dict(arguments)}
-        schema = self._schema_of(server, tool, scope)
-        try:
-            params, opts = session.stamp("tools/call", asked, schema, scope.client)
-        except UnicodeEncodeError:
-            return None  # see `Connection.request`
-        text = encode_small(params)
-        headers = opts.get("headers", {})
-        with self.guards.lock:
-            ticket = None if lease.doomed else self.guards.enter_at_once(server.name)
-            if ticket is None:
-                return None
-            self.pool.hold(lease)
-        end = partial(self._end_call, server, ticket, lease, connection)
-        name = f"{server.name}.{tool}"
-        try:
-            raw, size = await carrier.post("tools/call", text, headers, timeout_s, end)
-        except RpcError as error:
-            return error_result(name, error, scope.client)
-        except ServerFault as fault:
-            return fault_result(name, fault, timeout_s) if fault.sent else None
-        except Redirected:
-            session.carrier = (
-                None  # the SDK follows redirects within the origin, here and from now on
-            )
-            return None
-        await self._note_unexpected(server, tool, scope, raw)
-        read = partial(read_answer, name, raw, self._bounds.max_blocks, scope.client)
-        if size * EACH <= _INLINE_CHARS:
-            return read()
-        return await _take_apart(raw.get("content"), read)
-
-    def _end_call(
-        self,
-        server: Server,
-        ticket: Ticket,
-        lease: HeldConnection[Any],
-        connection: Connection,
-        failure: Any,
-    ) -> None:
-        """Give back what a call held.
-
-        A request that was not sent is made again, so that its failure says nothing.
-        """
-        if isinstance(failure, ServerFault):
-            self._let_go(connection, failure)
-            failure = failure if failure.sent else asyncio.CancelledError()
-        self.pool.release(lease)
-        self._settle(server, ticket, failure)
-        self.guards.leave(server.name)
 
     async def ask(
         self, server: Server, method: str, params: Mapping[str, Any], scope: Scope, timeout_s: float
@@ -428,10 +337,7 @@ class Hub:
             else:
                 schema = None
             left = deadline - asyncio.get_running_loop().time()
-            raw = await connection.request(method, params, max(left, 0.0), schema, scope.client)
-            if not connection.bypasses_sdk(scope.client) and not take_out_nan(raw, _INLINE_CHARS):
-                await run_in_turn("taken_apart", partial(take_out_nan, raw))
-            return raw
+            return await connection.request(method, params, max(left, 0.0), schema, scope.client)
         except ServerFault as fault:
             self._let_go(connection, fault)
             raise
@@ -518,26 +424,31 @@ class Hub:
 
         era, capabilities = session_terms(server, scope)
         parts = wires.WireParts(
-            self._setting, self._supervisor, self._http_pool, self._authorization.flow, report
+            self._setting, self._supervisor, self._http_client, self._authorization.flow, report
         )
+        try:
+            make_transport = wires.WIRES[server.transport](server, scope, parts)
+        except OSError as error:  # no descriptor is left for the modules that it needs
+            why = error.strerror or type(error).__name__
+            raise ServerFault("not_started", f"it can't be started: {why}") from error
         return Connection(
-            server.name,
-            wires.WIRES[server.transport](server, scope, parts),
+            make_transport,
             self._bounds,
             on_change=lambda: self.lists.changed(
                 server, None if server.shared else scope.principal
             ),
+            probes=self._probes.setdefault(server.name, Probes()),
             era=era,
             capabilities=capabilities,
         )
 
-    def _http_pool(self, server: str) -> TcpPool:
-        pool = self._pools.get(server)
-        if pool is None:
-            from bundle_router.adapters.mcp.http import TcpPool
+    def _http_client(self, server: str) -> HttpClient:
+        client = self._clients.get(server)
+        if client is None:
+            from bundle_router.adapters.http import HttpBounds, HttpClient
 
-            pool = self._pools[server] = TcpPool(self._bounds.per_server)
-        return pool
+            client = self._clients[server] = HttpClient(HttpBounds(silent_s=None))
+        return client
 
     async def _reap(self) -> None:
         while True:
@@ -556,8 +467,8 @@ class Hub:
         await self.lists.close()
         await self.pool.close()
         await self._supervisor.close()
-        for pool in self._pools.values():
-            await pool.aclose()
+        for client in self._clients.values():
+            await client.close()
 
 
 def _admit_listing(server: Server, listing: Listing) -> Admitted:

@@ -8,12 +8,15 @@ block all others. So it is entered only to authorize, and left as soon as there 
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import suppress
+from ipaddress import ip_address
 from typing import Any, Final, TypeVar
 
+import httpx2
 from mcp.client.auth import OAuthClientProvider
 from mcp.client.auth.exceptions import OAuthFlowError, OAuthTokenError
 from mcp.client.auth.oauth2 import OAuthContext
@@ -27,13 +30,26 @@ from mcp.shared.auth import (
 )
 from pydantic import AnyUrl, BaseModel, ValidationError
 
-from bundle_router.adapters.mcp.faults import EXCHANGE, ServerFault
-from bundle_router.adapters.mcp.http import AUTHORIZING, Request, Response, origin_of
+from bundle_router.adapters.http import BodyTooLarge, HttpClient, HttpError, HttpResponse, origin_of
+from bundle_router.adapters.mcp.faults import ServerFault
 from bundle_router.adapters.mcp.receiver import Person, command_for, is_safe_to_show
 from bundle_router.adapters.mcp.tokens import TokenFile
 from bundle_router.core.catalog import Server
 
 M = TypeVar("M", bound=BaseModel)
+Request = httpx2.Request
+Response = httpx2.Response
+AUTHORIZING: Final = "bundle_router_authorizing"
+"""Extension that marks the requests of an authorization flow (to the issuer, or for the server's
+metadata). Only they may leave the origin. One that fails is answered with 502, so that the flow
+goes on. One that spends a refresh token (then the value is true) goes on for `REFRESH_S` when its
+call has ended; others wait longer (`tokens.LOCK_S`).
+"""
+REFRESH_S: Final = 9.0
+_FAULT: Final = "bundle_router_fault"
+"""Extension of a request whose refusal has a meaning besides its status: a ServerFault."""
+MAX_DOCUMENT_BYTES: Final = 64 * 1024
+"""Maximum bytes of an issuer's document, which the SDK parses on the event loop."""
 _PAST: float = 1.0
 """Expiry time of a refused token. 0 would mean that it never expires."""
 _ACCESS_TOKEN: Final = re.compile(r"[\x21-\x7e]+")
@@ -127,6 +143,9 @@ class Provider(OAuthClientProvider):
         keep_secret: Callable[[str], None],
     ) -> None:
         url = server.url or ""
+        self.url = url
+        self.headers: dict[str, str] = {}
+        """The server's configured headers, for the flow's requests to its own origin."""
         redirect = person.redirect_uri if person is not None else "http://127.0.0.1/callback"
         metadata = OAuthClientMetadata(
             client_name="Bundle Router",
@@ -153,7 +172,7 @@ class Provider(OAuthClientProvider):
         """Send the request with a token, again with another token, and again after a person has
         authorized it.
         """
-        if origin_of(request.url) != self._origin:
+        if origin_of(str(request.url)) != self._origin:
             yield request
             return
         for last in (False, True):
@@ -173,7 +192,8 @@ class Provider(OAuthClientProvider):
             if last or response.status_code != 401 or not self._has_another(sent):
                 break
         if self._person is None or self._failure is not None:
-            _note(self._failure or ServerFault("unauthorized", self._explain_missing_token()))
+            fault = self._failure or ServerFault("unauthorized", self._explain_missing_token())
+            request.extensions[_FAULT] = fault
             return
         asking = self._ask(request, response)
         try:
@@ -272,7 +292,8 @@ class Provider(OAuthClientProvider):
         finally:
             self._asking = False
             await flow.aclose()
-        _note(self._failure)  # the last response remains the answer; this is its meaning
+        # the last response remains the answer; this is its meaning
+        request.extensions[_FAULT] = self._failure
 
     def _configured_client(self) -> OAuthClientInformationFull:
         return OAuthClientInformationFull(
@@ -326,10 +347,167 @@ def _is_refused(response: Response) -> bool:
     return response.status_code == 401
 
 
-def _note(fault: ServerFault) -> None:
-    exchange = EXCHANGE.get()
-    if exchange is not None:
-        exchange.fault = fault
+# --- over our client ------------------------------------------------------------------------------
 
 
-__all__ = ["Provider", "TokenStorage"]
+Send = Callable[[Mapping[str, str]], Awaitable[HttpResponse]]
+"""Sends a request with the headers it is given, and returns its response."""
+
+
+class AuthorizedSender:
+    """Sends the requests of one connection with the tokens that they need."""
+
+    def __init__(self, provider: Provider, client: HttpClient) -> None:
+        self._provider = provider
+        self._client = client
+        self._behind: set[asyncio.Task[HttpResponse]] = set()
+
+    async def send(self, request: Request, send: Send) -> HttpResponse:
+        """Send a request by `send`, as often as its flow wants, and return the last response.
+
+        The flow's own requests go through the client. A call that is cancelled while a refresh
+        token is spent leaves that to go on: the issuer takes it once.
+
+        Raises ServerFault, also for a refusal whose meaning the flow knows.
+        """
+        flow = _Flow(self._provider, self._client, request, send)
+        work = asyncio.get_running_loop().create_task(flow.run())
+        self._behind.add(work)
+        work.add_done_callback(self._forget)
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            flow.is_abandoned = True
+            if not flow.spends_token:
+                work.cancel()
+            raise
+
+    def _forget(self, work: asyncio.Task[HttpResponse]) -> None:
+        self._behind.discard(work)
+        if not work.cancelled():
+            work.exception()  # mark it as read: nobody may wait for it any more
+
+    async def close(self) -> None:
+        """Wait until tokens that are being renewed are there."""
+        if self._behind:
+            await asyncio.wait(self._behind, timeout=REFRESH_S)
+
+
+class _Flow:
+    """One request with its authorization."""
+
+    def __init__(
+        self, provider: Provider, client: HttpClient, request: Request, send: Send
+    ) -> None:
+        self._provider = provider
+        self._client = client
+        self._request = request
+        self._send = send
+        self._response: HttpResponse | None = None
+        self._too_large: ServerFault | None = None
+        self.spends_token = False
+        self.is_abandoned = False
+        """Whether nobody waits any more: the request itself is not sent then."""
+
+    async def run(self) -> HttpResponse:
+        """Send what the flow wants sent, and return the response to the request itself."""
+        flow = self._provider.async_auth_flow(self._request)
+        try:
+            outgoing = await anext(flow)
+            while True:
+                seen = await self._answer(outgoing)
+                seen.request = outgoing
+                outgoing = await flow.asend(seen)
+        except StopAsyncIteration:
+            pass
+        except BaseException:
+            self._close_response()
+            raise
+        finally:
+            await flow.aclose()
+        fault = self._too_large or self._request.extensions.get(_FAULT)
+        if fault is not None or self._response is None:
+            self._close_response()
+            raise fault or ServerFault("closed", "the request was given up")
+        return self._response
+
+    def _close_response(self) -> None:
+        if self._response is not None:
+            self._response.close()
+
+    async def _answer(self, outgoing: Request) -> Response:
+        if outgoing is not self._request:
+            return await self._answer_aside(outgoing)
+        if self.is_abandoned:
+            raise ServerFault("closed", "the request was given up")
+        self._close_response()
+        self._response = await self._send(_headers_of(self._request))
+        return Response(self._response.status, headers=list(self._response.headers.items()))
+
+    async def _answer_aside(self, outgoing: Request) -> Response:
+        """Send a request of the flow itself; 502 stands for one that fails."""
+        self.spends_token = bool(outgoing.extensions.get(AUTHORIZING))
+        try:
+            async with asyncio.timeout(REFRESH_S if self.spends_token else None):
+                return await _fetch(self._provider, self._client, outgoing)
+        except BodyTooLarge as error:
+            self._too_large = ServerFault("too_large", f"its issuer's {error.detail[4:]}")
+            return Response(502)
+        except (HttpError, TimeoutError):
+            return Response(502)
+        finally:
+            self.spends_token = False
+
+
+def _headers_of(request: Request) -> dict[str, str]:
+    """Return a request's headers, without those that our client makes itself."""
+    own = ("host", "content-length", "transfer-encoding")
+    return {name: value for name, value in request.headers.items() if name not in own}
+
+
+async def _fetch(provider: Provider, client: HttpClient, request: Request) -> Response:
+    """Send a request of the flow itself, if it may go there. Raises HttpError."""
+    url = str(request.url)
+    if not may_leave_for(url, provider.url):
+        return Response(502)
+    headers = _headers_of(request)
+    headers |= {"accept-encoding": "identity", "user-agent": "bundle-router"}
+    if origin_of(url) == origin_of(provider.url):
+        headers |= provider.headers
+    async with await client.send(
+        request.method, url, headers=headers.items(), body=await request.aread()
+    ) as response:
+        body = await response.read(MAX_DOCUMENT_BYTES)
+        return Response(response.status, headers=list(response.headers.items()), content=body)
+
+
+def may_leave_for(url: str, server: str) -> bool:
+    """Return whether a flow may request a URL for a server: one of its own origin, or https, or
+    this machine or link if the server is there too.
+    """
+    try:
+        if origin_of(url) == origin_of(server):
+            return True
+    except ValueError:
+        return False
+    near = _nearness(url)
+    return near == _nearness(server) if near else url.lower().startswith("https:")
+
+
+def _nearness(url: str) -> str:
+    """Return `machine` or `link` for a URL of this machine or link, else nothing."""
+    host = origin_of(url)[1]
+    if host == "localhost" or host.endswith(".localhost"):
+        return "machine"
+    try:
+        address = ip_address(host.strip("[]"))
+    except ValueError:
+        return ""
+    if address.is_link_local:
+        return "link"
+    if address.is_loopback or address.is_unspecified:
+        return "machine"
+    return ""
+
+
+__all__ = ["AuthorizedSender", "Provider", "TokenStorage"]

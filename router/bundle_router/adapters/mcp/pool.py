@@ -17,12 +17,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from collections.abc import Callable, Container, Mapping
 from typing import Any, Final
 
 from bundle_router.adapters.mcp.connection import Connection
-from bundle_router.adapters.mcp.faults import EXCHANGE, RequestState, RpcError, ServerFault
+from bundle_router.adapters.mcp.faults import RpcError, ServerFault
 from bundle_router.core.catalog import Era, Server
 from bundle_router.core.servers.transport.bounds import Bounds
 from bundle_router.core.servers.transport.concurrency import HeldConnection, Leases
@@ -46,8 +45,7 @@ connections.
 class SessionPool:
     """The connections.
 
-    `make` returns an unopened one for a server, or raises ServerFault. All on one event loop, but
-    `ready` and `hold`; `lock` guards what these change.
+    `make` returns an unopened one for a server, or raises ServerFault. All on one event loop.
     """
 
     def __init__(
@@ -55,12 +53,10 @@ class SessionPool:
         make: Callable[[Server, Scope], Connection],
         bounds: Bounds,
         clock: Clock,
-        lock: threading.RLock,
     ) -> None:
         self._make = make
         self._bounds = bounds
         self._clock = clock
-        self._lock = lock
         self.closed_runs: Container[str] = ()
         self._leases: Leases[Key] = Leases(idle_s=bounds.idle_s, max_open=bounds.max_open)
         self._opening: dict[int, asyncio.Task[Connection]] = {}
@@ -79,8 +75,7 @@ class SessionPool:
             raise ServerFault("closed", CLOSED)
         for _ in range(_TRIES):
             key = self._key(server, scope)
-            with self._lock:
-                lease, new = self._leases.acquire(key, self._clock.monotonic_ns())
+            lease, new = self._leases.acquire(key, self._clock.monotonic_ns())
             if new:
                 self.close_unused()
                 work = asyncio.get_running_loop().create_task(self._open(server, scope, lease))
@@ -103,18 +98,6 @@ class SessionPool:
         raise ServerFault(
             "connection_lost", "the server ends every connection as soon as it is open"
         )
-
-    def ready(self, server: Server, scope: Scope) -> tuple[HeldConnection[Key], Connection] | None:
-        """Return the open connection that `acquire` would return at once, if there is one, without
-        holding it.
-        """
-        lease = self._leases.find(self._key(server, scope))
-        connection = self._connection_of(lease) if lease is not None else None
-        return None if lease is None or connection is None else (lease, connection)
-
-    def hold(self, lease: HeldConnection[Key]) -> None:
-        """Hold a connection that is not doomed until `release`. The caller has the lock."""
-        lease.leases += 1
 
     async def _wait_opened(self, lease: HeldConnection[Key], deadline: float) -> Connection:
         work = self._opening[lease.number]
@@ -175,27 +158,23 @@ class SessionPool:
         self._retire_where(lambda key: key[0] == server)
 
     def _retire_where(self, wanted: Callable[[Key], bool]) -> None:
-        with self._lock:
-            self._end(self._leases.retire_where(wanted))
+        self._end(self._leases.retire_where(wanted))
 
     def _retire_held(self, lease: HeldConnection[Key]) -> None:
-        with self._lock:
-            if self._leases.retire(lease):
-                self._end([lease])
+        if self._leases.retire(lease):
+            self._end([lease])
 
     def _retire_if_closed(self, lease: HeldConnection[Key]) -> None:
         if lease.key[2] in self.closed_runs:
             self._retire_held(lease)
 
     def release(self, lease: HeldConnection[Key]) -> None:
-        with self._lock:
-            if self._leases.release(lease, self._clock.monotonic_ns()):
-                self._end([lease])
+        if self._leases.release(lease, self._clock.monotonic_ns()):
+            self._end([lease])
 
     def close_unused(self) -> None:
         """Close the connections that have been idle for too long."""
-        with self._lock:
-            self._end(self._leases.idle(self._clock.monotonic_ns()))
+        self._end(self._leases.idle(self._clock.monotonic_ns()))
 
     def _end(self, ended: list[HeldConnection[Key]]) -> None:
         for lease in ended:
@@ -216,8 +195,7 @@ class SessionPool:
     async def close(self) -> None:
         """Close all connections, including those with calls in progress."""
         self._closed = True
-        with self._lock:
-            self._leases.retire_where(lambda key: True)
+        self._leases.retire_where(lambda key: True)
         while self._opening:
             self._closing.add(
                 asyncio.get_running_loop().create_task(_end(self._opening.popitem()[1]))
@@ -279,8 +257,7 @@ async def _end(work: asyncio.Task[Connection]) -> None:
 
 # --- subscriptions to resources -------------------------------------------------------------------
 # Each subscription is a task, which holds a connection and listens on it.
-# 1. Cancel scopes are left in the task that entered them (see `connection`): the task acquires,
-#    subscribes, and closes.
+# 1. The task acquires, subscribes, and closes.
 # 2. A connection that ends is opened again after `AGAIN_S`; the resource then counts as changed.
 # 3. No subscription outlives its run, or the sessions.
 
@@ -327,7 +304,6 @@ class ResourceSubscriptions:
     async def _follow(
         self, server: Server, scope: Scope, uri: str, updated: Updated, agreed: asyncio.Future[None]
     ) -> None:
-        EXCHANGE.set(RequestState(is_shared=True))
         loop = asyncio.get_running_loop()
 
         def begun() -> None:

@@ -3,7 +3,7 @@
 Rules:
 1. Connections live on one loop in a thread of their own (see `loop`). This module only hands
    requests over, except that a fresh list and the check of arguments are answered on the caller's
-   loop, and calls to stdio servers sent from it.
+   loop.
 2. Nothing is contacted, started or imported before it is needed.
 3. After `close` no process, socket or thread is left.
 """
@@ -22,7 +22,7 @@ from bundle_router.adapters.loop import SessionsLoop
 from bundle_router.adapters.mcp import wires
 from bundle_router.adapters.mcp.authorization import Authorization
 from bundle_router.adapters.mcp.faults import MAX_MESSAGE, CircuitOpen, RpcError, ServerFault
-from bundle_router.adapters.mcp.quiet import LogListener, trace_only
+from bundle_router.adapters.mcp.tracing import trace_only
 from bundle_router.core.catalog import Server
 from bundle_router.core.servers.transport.pass_through import ServerReply
 from bundle_router.core.servers.transport.tool_servers import (
@@ -34,11 +34,12 @@ from bundle_router.core.servers.transport.tool_servers import (
     Scope,
     ServerStatus,
 )
-from bundle_router.errors import RequestError, ToolFailure, needs_extra
+from bundle_router.errors import RequestError, ToolFailure
 from bundle_router.ports import Clock, Diagnostics
 
 if TYPE_CHECKING:
     from bundle_router.adapters.mcp.hub import Hub
+    from bundle_router.adapters.sdk_log import LogListener
 
 T = TypeVar("T")
 
@@ -82,8 +83,18 @@ class McpSessions:
         self.changes = 0
         self._making = threading.Lock()
         self._thread = SessionsLoop("bundle-router-mcp", self._context)
-        self._log_listener = LogListener(
-            lambda where, unreported: diagnostics.event(
+        self._log_listener = self._listen_to_sdk()
+
+    def _listen_to_sdk(self) -> LogListener | None:
+        """Return what keeps the SDK's log of an authorization off the host's streams, if there may
+        be one.
+        """
+        if all(server.auth is None for server in self._servers.values()):
+            return None
+        from bundle_router.adapters.sdk_log import LogListener
+
+        return LogListener(
+            lambda where, unreported: self._diagnostics.event(
                 "warning", "sdk.warned", where=where, unreported=unreported
             )
         )
@@ -115,13 +126,6 @@ class McpSessions:
             place
         )  # a server has the folder it was started in; what is in the arguments is its own affair
         entry = self._entry(server)
-        hub = self._hub
-        if hub is not None and (
-            entry.traits.starts_process or hub.loop is asyncio.get_running_loop()
-        ):
-            result = await hub.call_at_once(entry, tool, arguments, scope, timeout_s)
-            if result is not None:
-                return result
         return await self._on_hub(lambda hub: hub.call(entry, tool, arguments, scope, timeout_s))
 
     async def ask(
@@ -289,11 +293,10 @@ class McpSessions:
         return self._thread.run(lambda: ask(self._make_hub()))
 
     def _make_hub(self) -> Hub:
-        """Create the hub on its loop, on first use. Importing the SDK takes a second."""
+        """Create the hub on its loop, on first use."""
         with self._making:
             if self._hub is None:
-                with needs_extra("reaching tool servers", "mcp"):
-                    from bundle_router.adapters.mcp.hub import Hub
+                from bundle_router.adapters.mcp.hub import Hub
 
                 self._report_leftovers()
                 hub = Hub(
@@ -327,5 +330,6 @@ class McpSessions:
 
     def _context(self) -> Context:
         context = Context()
-        context.run(self._log_listener.listen)
+        if self._log_listener is not None:
+            context.run(self._log_listener.listen)
         return trace_only(context)

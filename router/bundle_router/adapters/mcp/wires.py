@@ -12,12 +12,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from bundle_router.adapters.mcp.faults import ServerFault
@@ -26,10 +24,11 @@ from bundle_router.core.servers.transport.bounds import Bounds, bounds_for
 from bundle_router.core.servers.transport.tool_servers import Scope
 
 if TYPE_CHECKING:
-    from bundle_router.adapters.mcp.http import OriginClient, TcpPool
-    from bundle_router.adapters.mcp.posting import ModernPosts
+    from bundle_router.adapters.http import HttpClient
+    from bundle_router.adapters.mcp import exchange
+    from bundle_router.adapters.mcp.oauth import Provider
     from bundle_router.adapters.mcp.server_processes import ProcessSupervisor, ServerCommand
-    from bundle_router.adapters.mcp.stdio import Pipes
+    from bundle_router.adapters.mcp.streamable import HttpSender
 
 
 DEFAULT_BOUNDS: Final = bounds_for(CallLimits())
@@ -57,13 +56,13 @@ class WireParts:
 
     setting: ConnectionSetting
     supervisor: ProcessSupervisor
-    pool: Callable[[str], TcpPool]
-    authorize: Callable[[Server, Scope], Any]
+    http_client: Callable[[str], HttpClient]
+    authorize: Callable[[Server, Scope], Provider | None]
     report: Callable[..., None]
     """Takes a level, an event's name and its fields."""
 
 
-OpenWire = Callable[[], AbstractAsyncContextManager[tuple[Any, Any]]]
+MakeTransport = Callable[[], "exchange.Transport"]
 
 
 def refusal(server: Server, *, development: bool) -> ServerFault | None:
@@ -114,27 +113,9 @@ def headers_of(server: Server, environ: Mapping[str, str]) -> dict[str, str]:
     return headers
 
 
-@dataclass(slots=True)
-class HttpWire:
-    transport: OriginClient
-    posting_pool: TcpPool | None = None
-    pid: int = 0
-    fault: ServerFault | None = None
+def _prepare_stdio(server: Server, _scope: Scope, parts: WireParts) -> MakeTransport:
+    from bundle_router.adapters.mcp.stdio import StdioTransport
 
-    @property
-    def stateful(self) -> bool:
-        return self.transport.stateful
-
-    def note_era(self, accepts: Callable[[str], bool]) -> None:
-        self.transport.ready = True
-
-    def carrier(self, on_change: Callable[[], None], *, is_modern: bool) -> ModernPosts | None:
-        if is_modern and self.posting_pool:
-            return self.transport.modern_posts(self.posting_pool, on_change)
-        return None
-
-
-def _prepare_stdio(server: Server, _scope: Scope, parts: WireParts) -> OpenWire:
     command = command_of(server, parts.setting)
     report = parts.report
     report(
@@ -144,79 +125,42 @@ def _prepare_stdio(server: Server, _scope: Scope, parts: WireParts) -> OpenWire:
         env=sorted(command.env),
         cwd=command.cwd,
     )
-    return lambda: _stdio_wire(command, parts.supervisor, parts.setting.bounds, report)
+    return lambda: StdioTransport(command, parts.supervisor, parts.setting.bounds, report)
 
 
-@asynccontextmanager
-async def _stdio_wire(
-    command: ServerCommand,
-    supervisor: ProcessSupervisor,
-    bounds: Bounds,
-    report: Callable[..., None],
-) -> AsyncIterator[tuple[Any, Pipes]]:
-    from bundle_router.adapters.mcp.stdio import open_stdio
+def _prepare_http(server: Server, scope: Scope, parts: WireParts) -> MakeTransport:
+    from bundle_router.adapters.mcp.streamable import StreamableHttp
 
-    async with open_stdio(command, supervisor, bounds, report) as (streams, pipes):
-        try:
-            yield streams, pipes
-        finally:
-            if pipes.fault is not None and pipes.fault.kind in ("connection_lost", "not_started"):
-                report(
-                    "warning",
-                    "server.ended",
-                    reason=pipes.fault.detail,
-                    last_words=pipes.last_words[-500:],
-                )
+    sender = _http_sender(server, scope, parts)
+    return lambda: StreamableHttp(sender, parts.setting.bounds)
 
 
-def _prepare_http(
-    open_wire: Callable[..., Any], server: Server, scope: Scope, parts: WireParts
-) -> OpenWire:
-    from bundle_router.adapters.mcp.http import OriginClient
+def _prepare_sse(server: Server, scope: Scope, parts: WireParts) -> MakeTransport:
+    from bundle_router.adapters.mcp.legacy_sse import LegacySse
+
+    sender = _http_sender(server, scope, parts)
+    return lambda: LegacySse(sender, parts.setting.bounds)
+
+
+def _http_sender(server: Server, scope: Scope, parts: WireParts) -> HttpSender:
+    from bundle_router.adapters.mcp.streamable import HttpSender
 
     headers = headers_of(server, parts.setting.environ)
-    bounds = parts.setting.bounds
-    auth = parts.authorize(server, scope)
-    pool = parts.pool(server.name)
     url = server.url or ""
     if urlsplit(url).scheme not in ("http", "https"):
         raise ServerFault("not_permitted", "its address is neither http nor https")
-    return lambda: open_wire(
-        OriginClient(url, headers, bounds.max_message_bytes, pool), url, pool, auth, bounds
-    )
+    provider = parts.authorize(server, scope)
+    return HttpSender(url, headers, parts.http_client(server.name), provider)
 
 
-@asynccontextmanager
-async def _http_wire(
-    transport: OriginClient, url: str, pool: TcpPool, auth: Any, bounds: Bounds
-) -> AsyncIterator[tuple[Any, HttpWire]]:
-    from bundle_router.adapters.mcp import sdk
-    from bundle_router.adapters.mcp.http import open_client
-
-    async with (
-        open_client(transport, auth) as client,
-        sdk.open_http(url, client, bounds.max_message_bytes) as streams,
-    ):
-        yield streams, HttpWire(transport, pool if auth is None else None)
-
-
-@asynccontextmanager
-async def _sse_wire(
-    transport: OriginClient, url: str, _pool: TcpPool, auth: Any, _bounds: Bounds
-) -> AsyncIterator[tuple[Any, HttpWire]]:
-    from bundle_router.adapters.mcp import sdk
-    from bundle_router.adapters.mcp.http import open_client
-
-    async with sdk.open_sse(url, lambda: open_client(transport, auth)) as streams:
-        yield streams, HttpWire(transport)
-
-
-WIRES: Final[Mapping[Transport, Callable[[Server, Scope, WireParts], OpenWire]]] = {
-    "streamable-http": partial(_prepare_http, _http_wire),
-    "sse": partial(_prepare_http, _sse_wire),
+WIRES: Final[Mapping[Transport, Callable[[Server, Scope, WireParts], MakeTransport]]] = {
+    "streamable-http": _prepare_http,
+    "sse": _prepare_sse,
     "stdio": _prepare_stdio,
 }
-"""How a connection is prepared (raises ServerFault, contacts nobody); what is returned opens it."""
+"""How a connection is prepared (raises ServerFault, contacts nobody); what is returned makes its
+transport.
+"""
 _REFERENCE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 """`${NAME}` in headers and environments. The values themselves are never in the config."""
 
