@@ -1,17 +1,21 @@
 """What the endpoint costs beside other gateways and beside the SDK's own server, in one run: a row
 for each promise.
 
-    python tests/benchmarks/endpoint.py [--calls 128] [--rounds 5] [--tools 18] [--mode auto|legacy]
-        [--mcp-proxy PROGRAM] [--fastmcp PYTHON] [--all]
+    python tests/benchmarks/endpoint.py [--calls 128] [--rounds 5] [--tools 18]
+        [--mode auto|legacy ...] [--mcp-proxy PROGRAM] [--fastmcp PYTHON] [--before CHECKOUT]
+        [--all]
 
 Everything is driven by the SDK's own client and ends at tools that echo: over HTTP at a server of
 the SDK's, over stdio at one of bare lines. CPU is the kernel's own account of the gateway's
 process, in milliseconds a call. The ways take turns, round by round, and a ratio is taken within a
 round: a machine that slows down slows all of them. Medians of the rounds, with their quartiles.
 
-`mcp-proxy` has stdio servers only; all else reaches one server over HTTP. A list through the
-endpoint holds six tools of the router besides; 18 is the median of real servers. `--all` prints
-what each way came to. What the library's own call costs: calls.py.
+`--mode` is the era of the client: `auto` is modern, `legacy` the handshake; both by default. The
+endpoint stands in front of a stdio server, a modern HTTP server and one that is spoken to by the
+handshake; `mcp-proxy` has stdio servers only, and is what all three stand beside. A list through
+the endpoint holds six tools of the router besides; 18 is the median of real servers. `--before`
+measures the endpoint of another checkout too. `--all` prints what each way came to. What the
+library's own call costs: calls.py.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -48,7 +52,7 @@ from tests.benchmarks.gateways import (
 MANY: Final = 16
 WARMING: Final = 32
 SAID: Final = {"text": "hi"}
-ENDPOINT, OVER_STDIO = "endpoint", "endpoint, stdio"
+STDIO, MODERN, HANDSHAKE = "stdio", "modern HTTP", "handshake HTTP"
 PROXY, MINIMAL, DIRECT = "mcp-proxy", "minimal", "the SDK's server"
 
 
@@ -86,13 +90,21 @@ class Promise:
 
 
 CALLS: Final = (
-    Promise("call over HTTP", ENDPOINT, PROXY, 0.5),
-    Promise("call over HTTP", ENDPOINT, DIRECT, 1.3),
-    Promise("call over HTTP", ENDPOINT, MINIMAL, 0.5),
-    Promise("call over stdio", OVER_STDIO, PROXY, 0.5),
+    Promise("call, stdio server", STDIO, PROXY, 0.8),
+    Promise("call, modern server", MODERN, PROXY, 0.8),
+    Promise("call, handshake server", HANDSHAKE, PROXY, 0.8),
+    Promise("call, modern server", MODERN, MINIMAL, 0.5),
 )
-ALONE: Final = (Promise("call, one caller's wait", ENDPOINT, DIRECT, 1.5, elapsed=True),)
-LISTS: Final = (Promise("list", ENDPOINT, PROXY, 0.5), Promise("list", ENDPOINT, DIRECT, 1.3))
+ALONE: Final = (
+    Promise("call, one caller's wait", MODERN, DIRECT, 3.0, elapsed=True),
+    Promise("call, one caller's wait", HANDSHAKE, DIRECT, 3.0, elapsed=True),
+)
+LISTS: Final = (
+    Promise("list, stdio server", STDIO, PROXY, 0.5),
+    Promise("list, modern server", MODERN, PROXY, 0.5),
+    Promise("list, handshake server", HANDSHAKE, PROXY, 0.5),
+)
+BEFORE: Final = ", before"
 
 
 def cpu_s(pid: int) -> float:
@@ -130,12 +142,12 @@ async def client(url: str, mode: Any) -> AsyncIterator[Any]:
         yield connected
 
 
-async def measure(gateways: Sequence[Gateway], options: argparse.Namespace) -> None:
+async def measure(gateways: Sequence[Gateway], mode: str, options: argparse.Namespace) -> None:
     calls: list[Way] = []
     lists: list[Way] = []
     async with contextlib.AsyncExitStack() as stack:
         for gateway in gateways:
-            agent = await stack.enter_async_context(client(gateway.url, options.mode))
+            agent = await stack.enter_async_context(client(gateway.url, mode))
             call, names = _asked(agent, gateway.tool)
             listed = [tool.name for tool in (await names()).tools]
             assert gateway.tool in listed, f"{gateway.name} lists {listed}"
@@ -179,10 +191,12 @@ async def rounds(ways: Sequence[Way], callers: int, options: argparse.Namespace)
 def rows(promises: Sequence[Promise], taken: Rounds) -> Iterator[str]:
     """A line for each promise whose peer is there."""
     for promise in promises:
-        if promise.beside in taken:
-            pairs = zip(taken[promise.ours], taken[promise.beside], strict=True)
+        for name in (promise.ours, promise.ours + BEFORE):
+            if promise.beside not in taken or name not in taken:
+                continue
+            pairs = zip(taken[name], taken[promise.beside], strict=True)
             yield row(
-                promise,
+                replace(promise, what=promise.what + name.removeprefix(promise.ours)),
                 [a.elapsed / b.elapsed if promise.elapsed else a.cpu / b.cpu for a, b in pairs],
             )
 
@@ -192,7 +206,7 @@ def row(promise: Promise, ratios: Sequence[float]) -> str:
     verdict = "met" if middle <= promise.goal else "missed"
     beside = f"{promise.beside}'s" if not promise.beside.endswith("server") else promise.beside
     return (
-        f"{promise.what:24} {middle:5.2f} ({low:.2f} to {high:.2f}) x {beside}; goal"
+        f"{promise.what:32} {middle:5.2f} ({low:.2f} to {high:.2f}) x {beside}; goal"
         f" {promise.goal}: {verdict}"
     )
 
@@ -213,7 +227,8 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=128, help="calls a round")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tools", type=int, default=18)
-    parser.add_argument("--mode", choices=("auto", "legacy"), default="auto")
+    parser.add_argument("--mode", choices=("auto", "legacy"), nargs="*", default=("auto", "legacy"))
+    parser.add_argument("--before", help="another checkout, measured in the same run")
     parser.add_argument("--fastmcp", help="an interpreter that has fastmcp")
     parser.add_argument("--mcp-proxy", default="mcp-proxy", help="the program")
     parser.add_argument("--all", action="store_true", help="print what each way came to")
@@ -228,12 +243,15 @@ def main() -> None:
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         server, url = stack.enter_context(tool_server(options.tools))
-        gateways = [
-            Gateway(DIRECT, url, "echo", server),
-            stack.enter_context(ours(folder / "http", url, options.tools)),
-            stack.enter_context(ours(folder / "stdio", "stdio", options.tools)),
-            stack.enter_context(minimal(url)),
-        ]
+        gateways = [Gateway(DIRECT, url, "echo", server), stack.enter_context(minimal(url))]
+        ways = ((STDIO, "stdio", "auto"), (MODERN, url, "auto"), (HANDSHAKE, url, "handshake"))
+        for name, upstream, era in ways:
+            made = ours(folder / name, upstream, options.tools, era=era)
+            gateways.append(stack.enter_context(made))
+            if options.before:
+                named = folder / (name + BEFORE)
+                made = ours(named, upstream, options.tools, era=era, checkout=options.before)
+                gateways.append(stack.enter_context(made))
         peers = [mcp_proxy(options.mcp_proxy, options.tools)]
         for peer in (*peers, *([fastmcp(options.fastmcp, url)] if options.fastmcp else ())):
             try:
@@ -241,7 +259,9 @@ def main() -> None:
                 print(f"beside {gateways[-1].name} {gateways[-1].version}")
             except Missing as why:
                 print(f"without {why}")
-        asyncio.run(measure(gateways, options))
+        for mode in options.mode:
+            print("modern client" if mode == "auto" else "handshake client")
+            asyncio.run(measure(gateways, mode, options))
 
 
 if __name__ == "__main__":

@@ -165,14 +165,20 @@ def tool_server(tools: int) -> Iterator[tuple[int, str]]:
 
 
 @contextlib.contextmanager
-def ours(folder: Path, upstream: str, tools: int) -> Iterator[Gateway]:
-    """`bundle-router serve`. `upstream` is an address, or `stdio`."""
+def ours(
+    folder: Path, upstream: str, tools: int, *, era: str = "auto", checkout: str = ROOT
+) -> Iterator[Gateway]:
+    """`bundle-router serve` of a checkout. `upstream` is an address, or `stdio`; `era` is how the
+    server is spoken to.
+    """
     over_stdio = upstream == "stdio"
     command = (
         f"command = {json.dumps(sys.executable)}\nargs ="
         f" {json.dumps(['-c', STDIO_SERVER, str(tools)])}"
     )
-    written = f'transport = "stdio"\n{command}' if over_stdio else f'url = "{upstream}"'
+    written = (
+        f'transport = "stdio"\n{command}' if over_stdio else f'url = "{upstream}"\nera = "{era}"'
+    )
     write_config(folder, written, tools)
     step = ("--run", "served", "--workflow", "w", "--role", "r", "--step", "s", "--development")
     places = (
@@ -193,11 +199,10 @@ def ours(folder: Path, upstream: str, tools: int) -> Iterator[Gateway]:
         "--token-env",
         "KEY",
     )
-    with process(*verb, *step, *places, "--unpinned") as child:
+    with process(*verb, *step, *places, "--unpinned", checkout=checkout) as child:
         assert child.stdout is not None
         url = json.loads(child.stdout.readline())["url"]
-        name = "endpoint, stdio" if over_stdio else "endpoint"
-        yield Gateway(name, url, "bench__echo", child.pid)
+        yield Gateway(folder.name, url, "bench__echo", child.pid)
 
 
 def write_config(folder: Path, server: str, tools: int) -> None:

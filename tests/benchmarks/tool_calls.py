@@ -38,11 +38,12 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
-from contextvars import Context
 from functools import cache
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 SERVER = """
 import sys, uvicorn
@@ -152,6 +153,9 @@ READ.argtypes, READ.restype = (
 )
 
 
+ROUNDS = 5
+
+
 class Silent:
     def event(self, level: str, name: str, **fields: object) -> None:
         return
@@ -162,8 +166,10 @@ def cpu_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-async def load(call: Callable[[], Awaitable[object]], callers: int, calls: int) -> str:
-    """CPU and elapsed milliseconds a call."""
+async def load(
+    call: Callable[[], Awaitable[object]], callers: int, calls: int
+) -> tuple[float, float]:
+    """Return CPU and elapsed milliseconds a call."""
     each = calls // callers
 
     async def one() -> None:
@@ -172,43 +178,77 @@ async def load(call: Callable[[], Awaitable[object]], callers: int, calls: int) 
 
     cpu, clock = cpu_s(), time.perf_counter()
     await asyncio.gather(*(one() for _ in range(callers)))
-    done = each * callers
-    return (
-        f"{(cpu_s() - cpu) / done * 1000:6.2f} {(time.perf_counter() - clock) / done * 1000:6.2f}"
-    )
+    done = each * callers / 1000
+    return (cpu_s() - cpu) / done, (time.perf_counter() - clock) / done
 
 
 async def measure(url: str, calls: int) -> None:
-    from bundle_router.adapters.loop import SessionsLoop
-    from bundle_router.adapters.mcp import open_mcp_sessions
+    """Print what a call costs, beside the SDK's client on the same server: medians of rounds in
+    which both take turns.
+    """
+    from bundle_router.adapters.mcp import ConnectionSetting, open_mcp_sessions
     from bundle_router.adapters.system import SystemClock
     from bundle_router.core.catalog import Server
     from mcp import Client
+    from mcp.client.stdio import StdioServerParameters, stdio_client
 
-    server = Server(name="bench", transport="streamable-http", url=url)
-    sessions = open_mcp_sessions({"bench": server}, clock=SystemClock(), diagnostics=Silent())
-    hops = SessionsLoop("bench", Context)
+    from tests.benchmarks.gateways import STDIO_SERVER
 
-    async def nothing() -> None:
-        return
-
-    async with Client(url) as client:
-        ways: dict[str, Callable[[], Awaitable[object]]] = {
-            "call, SDK client": lambda: client.call_tool("echo", {"text": "hi"}),
-            "call, sessions": lambda: sessions.call("bench", "echo", {"text": "hi"}, timeout_s=30),
-            "hop to a thread alone": lambda: hops.run(nothing),
-            "list, SDK client": lambda: client.list_tools(),
-            "list, sessions (cached)": lambda: sessions.definitions("bench"),
-        }
-        print(
-            f"{'ms a call: CPU, elapsed':28}" + "".join(f"{n:>6} callers   " for n in (1, 16, 64))
-        )
-        for name, way in ways.items():
-            await way()
-            row = [await load(way, callers, calls) for callers in (1, 16, 64)]
-            print(f"{name:28}" + "   ".join(row))
-    hops.close()
+    words = ("-c", STDIO_SERVER, "1")
+    lines = StdioServerParameters(command=sys.executable, args=list(words))
+    cells: tuple[tuple[str, Callable[[], Any], Server], ...] = (
+        (
+            "modern HTTP",
+            lambda: Client(url),
+            Server(name="modern", transport="streamable-http", url=url),
+        ),
+        (
+            "handshake HTTP",
+            lambda: Client(url, mode="legacy"),
+            Server(name="handshake", transport="streamable-http", url=url, era="handshake"),
+        ),
+        (
+            "stdio",
+            lambda: Client(stdio_client(lines), mode="legacy"),
+            Server(name="stdio", transport="stdio", command=sys.executable, args=words),
+        ),
+    )
+    sessions = open_mcp_sessions(
+        {server.name: server for _, _, server in cells},
+        ConnectionSetting(development=True),
+        clock=SystemClock(),
+        diagnostics=Silent(),
+    )
+    print(f"{'a call: CPU, elapsed in ms':28}{'callers':>8}{'SDK':>14}{'sessions':>14}   CPU x")
+    for name, connect, server in cells:
+        async with connect() as client:
+            for callers in (1, 16):
+                await measure_cell(name, client, sessions, server.name, callers, calls)
     await sessions.close()
+
+
+async def measure_cell(
+    name: str, client: Any, sessions: Any, server: str, callers: int, calls: int
+) -> None:
+    said = {"text": "hi"}
+
+    async def by_sdk() -> None:
+        assert not (await client.call_tool("echo", said)).is_error
+
+    async def by_sessions() -> None:
+        result = await sessions.call(server, "echo", said, timeout_s=30)
+        assert result.outcome == "ok", result
+
+    rounds: list[tuple[tuple[float, float], tuple[float, float]]] = []
+    for number in range(ROUNDS + 1):
+        taken = (await load(by_sdk, callers, calls), await load(by_sessions, callers, calls))
+        rounds += [taken] if number else []  # the first one warms up
+    columns = [
+        statistics.median(one[way][part] for one in rounds) for way in (0, 1) for part in (0, 1)
+    ]
+    ratio = statistics.median(ours[0] / theirs[0] for theirs, ours in rounds)
+    shown = "".join(f"{value:7.2f}" for value in columns)
+    print(f"{name:28}{callers:8}{shown}{ratio:8.2f}", flush=True)
 
 
 class Ticks:
