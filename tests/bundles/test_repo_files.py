@@ -14,7 +14,7 @@ from bundle_router.local_tools.repo import TOOLS
 from bundle_router.local_tools.repo.confinement import Root
 from bundle_router.local_tools.repo.hiding import CREDENTIALS
 from bundle_router.local_tools.repo.hits import Ripgrep
-from bundle_router.local_tools.repo.searching import ripgrep
+from bundle_router.local_tools.repo.text_search import ripgrep
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from pydantic import ValidationError

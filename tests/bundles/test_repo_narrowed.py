@@ -31,7 +31,7 @@ from bundle_router.local_tools.repo.beneath import Opener, best_opener, open_by_
 from bundle_router.local_tools.repo.confinement import Root, workspace
 from bundle_router.local_tools.repo.history import GitDiff, git_diff
 from bundle_router.local_tools.repo.hits import Ripgrep
-from bundle_router.local_tools.repo.searching import ripgrep
+from bundle_router.local_tools.repo.text_search import ripgrep
 from bundle_router.local_tools.workspace import TOOLS as WORKSPACE
 
 SECRET = "outside: must never be read\n"
@@ -529,7 +529,7 @@ BOUND = """
 import json, os, sys
 from bundle_router.local_tools.repo import TOOLS
 from bundle_router.local_tools.repo.hits import Ripgrep
-from bundle_router.local_tools.repo.searching import ripgrep
+from bundle_router.local_tools.repo.text_search import ripgrep
 from bundle_router.adapters.sandbox import linux
 from bundle_router.core.values import LocalSettings, ToolContext
 from bundle_router.errors import ToolFailure

@@ -17,7 +17,7 @@ from bundle_router.errors import ToolFailure
 from bundle_router.local_tools.repo import rg
 from bundle_router.local_tools.repo.globs import globs_beneath
 from bundle_router.local_tools.repo.hits import Ripgrep
-from bundle_router.local_tools.repo.searching import ripgrep
+from bundle_router.local_tools.repo.text_search import ripgrep
 
 PATTERNS = json.loads(
     (Path(__file__).parents[1] / "data" / "redos" / "patterns.json").read_text("utf-8")

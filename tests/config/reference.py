@@ -5,14 +5,12 @@ it can't lie.
 from __future__ import annotations
 
 import json
-import pkgutil
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-import bundle_router.local_tools
-from bundle_router.adapters.local import shipped_tools
 from bundle_router.core.config.written_forms import FILES, schema
 from bundle_router.core.values import LocalTool
+from bundle_router.wiring.shipped import PACKAGES, shipped_tools
 
 _HEAD: Final = """\
 # Configuration
@@ -34,13 +32,8 @@ _NAMES: Final = {"servers": "NAME", "bundles": "ID", "options": "MODEL"}
 
 
 def shipped_servers() -> dict[str, Sequence[LocalTool]]:
-    """Return the first-party servers: every package of `bundle_router.local_tools` that declares
-    `TOOLS`.
-    """
-    packages = sorted(
-        info.name for info in pkgutil.iter_modules(bundle_router.local_tools.__path__) if info.ispkg
-    )
-    return {name: tools for name in packages if (tools := shipped_tools(name))}
+    """Return the first-party servers' tools."""
+    return {server: shipped_tools(server) for server in PACKAGES}
 
 
 def reference_text() -> str:

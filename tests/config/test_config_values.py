@@ -8,10 +8,10 @@ from pathlib import Path
 from bundle_router.core.catalog import Card, Route
 from bundle_router.core.config import ConfigFile, load
 from bundle_router.core.config.config_text import Layer
+from bundle_router.core.decide.reach import shadowing_routes
 from bundle_router.core.values import Address
 from bundle_router.errors import Problem
 from bundle_router.review.lint import RULES, check
-from bundle_router.review.lint.reach import shadowing_routes
 from hypothesis import given
 from hypothesis import strategies as st
 

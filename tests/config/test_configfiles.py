@@ -18,7 +18,7 @@ from typing import Any
 import jsonschema  # type: ignore[import-untyped]  # ships no type information
 import pytest
 from bundle_router.adapters.config_files import fingerprint, read_config, scaffold, shipped_folder
-from bundle_router.adapters.local import cards_of, shipped_cards
+from bundle_router.adapters.local import cards_of
 from bundle_router.core.catalog import Card
 from bundle_router.core.config import FILE_NAMES, from_bytes, load
 from bundle_router.core.config.resolve import ResolvedConfig, resolve
@@ -29,6 +29,7 @@ from bundle_router.core.values import Address, Facts
 from bundle_router.errors import ConfigError, RequestError
 from bundle_router.local_tools.workspace.grammar import Accepted, match, problems
 from bundle_router.review.lint import check
+from bundle_router.wiring.shipped import shipped_cards
 
 from tests.config.reference import reference_text, shipped_servers
 

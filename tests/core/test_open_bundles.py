@@ -10,8 +10,8 @@ import pytest
 from bundle_router.core.catalog import Bundle, Catalog, Policy, Route, Server
 from bundle_router.core.decide.decide import decide
 from bundle_router.core.decide.plans import Plans
+from bundle_router.core.records.explanation import explain
 from bundle_router.core.values import CODES, Activation, Code, Decision, Facts, Step
-from bundle_router.review.explanation import explain
 from bundle_router.testing import fake_router, small_catalog
 
 STEP = Step(run_id="r", workflow="w", role="r", step="s")

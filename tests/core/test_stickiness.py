@@ -384,7 +384,7 @@ def test_what_is_shown_always_comes_before_what_was_picked_also_in_the_budgets()
 
 
 def test_explain_says_why_what_was_there_before_is_held_back_or_stays() -> None:
-    from bundle_router.review.explanation import explain
+    from bundle_router.core.records.explanation import explain
 
     over = catalog()
     before = run(over, [("x", None), ("ask", picking("y"))])[-1].after

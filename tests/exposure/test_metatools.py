@@ -26,10 +26,10 @@ from bundle_router.core.catalog import (
 from bundle_router.core.decide.activation import MAX_ASKED, apply, ask_for
 from bundle_router.core.exposure.meta_tools.definitions import NAMES, READERS
 from bundle_router.core.records.decision_record import DecisionRecord
+from bundle_router.core.records.explanation import explain
 from bundle_router.core.records.replayed import replay
 from bundle_router.core.servers.transport.tool_servers import RawResult
 from bundle_router.core.values import Activation, Mode, Text
-from bundle_router.review.explanation import explain
 from bundle_router.review.learning.recorded_steps import past_steps
 from bundle_router.testing import FakeRouter, fake_router, small_catalog
 

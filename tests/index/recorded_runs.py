@@ -9,8 +9,8 @@ from typing import Any
 
 from bundle_router.adapters.archive import RunSummary
 from bundle_router.core.records.read_model import RunStamp
+from bundle_router.core.records.step_labels import StepLabel
 from bundle_router.errors import CorruptRun
-from bundle_router.review.learning.recorded_steps import StepLabel
 
 
 class RecordedRuns:

@@ -15,12 +15,12 @@ from bundle_router.adapters.archive import Archive
 from bundle_router.adapters.index import RunIndex, index_url
 from bundle_router.core.catalog import Bundle, Route
 from bundle_router.core.records.decision_record import DecisionRecord
+from bundle_router.core.records.model_view import model_view
 from bundle_router.core.records.read_model import RunQuery, Sort
 from bundle_router.core.records.replayed import catalog_from
+from bundle_router.core.records.step_labels import StepLabel
 from bundle_router.core.values import MODES, Mode
 from bundle_router.errors import UnknownRun
-from bundle_router.review.learning.recorded_steps import StepLabel
-from bundle_router.review.model_view import model_view
 from bundle_router.testing import fake_router, small_catalog
 
 from tests.index.recorded_runs import RecordedRuns

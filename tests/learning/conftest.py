@@ -16,7 +16,8 @@ import pytest
 from bundle_router import Step
 from bundle_router.core.catalog import Bundle, Card, Catalog, Policy, Server, Settings
 from bundle_router.core.decide.decide import Question
-from bundle_router.review.learning.recorded_steps import PastStep, StepLabel, past_steps
+from bundle_router.core.records.step_labels import StepLabel
+from bundle_router.review.learning.recorded_steps import PastStep, past_steps
 from bundle_router.testing import fake_router, small_catalog
 
 SAMPLE = Path(__file__).parents[1] / "data" / "routing" / "bfcl_sample"

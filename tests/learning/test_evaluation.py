@@ -157,8 +157,8 @@ def test_what_ships_shows_half_of_a_labelled_set_and_is_seldom_wrong_about_it(ki
 
 @needs_search
 def test_a_learned_memory_is_measured_like_the_rest(kit: Any, deployment: Any) -> None:
+    from bundle_router.core.search.learned_values import NOTHING
     from bundle_router.core.search.ranking import Memories
-    from bundle_router.review.learning.learned_values import NOTHING
     from bundle_router.review.learning.report import learn
 
     search = make_search(deployment.catalog)

@@ -14,7 +14,7 @@ import pytest
 from bundle_router import Router, Step
 from bundle_router.adapters.learned_files import load_learned
 from bundle_router.core.decide.decide import Question
-from bundle_router.review.learning.learned_values import LearnedValues
+from bundle_router.core.search.learned_values import LearnedValues
 from bundle_router.testing import ScriptedSelector
 
 from tests.command_line import ROOT, json_of, run

@@ -16,11 +16,10 @@ from bundle_router import Router
 from bundle_router.adapters.archive.label_files import FILE, append_label, read_labels
 from bundle_router.adapters.learned_files import load_learned, save_learned
 from bundle_router.core.catalog import Calibration
+from bundle_router.core.records.step_labels import StepLabel
+from bundle_router.core.search.learned_values import NOTHING, LearnedValues, calibration_version
 from bundle_router.core.search.memory import Memory
 from bundle_router.errors import ConfigError, CorruptRun, StorageError
-from bundle_router.review.learning.calibration import calibration_version
-from bundle_router.review.learning.learned_values import NOTHING, LearnedValues
-from bundle_router.review.learning.recorded_steps import StepLabel
 
 WEIGHTS = (("coverage", 1.5), ("margin", 4.0))
 CALIBRATION = Calibration(calibration_version(-2.0, WEIGHTS, 412), 412, -2.0, WEIGHTS)

@@ -13,10 +13,14 @@ from bundle_router.adapters.archive import Archive
 from bundle_router.adapters.learned_files import save_learned
 from bundle_router.cli import main
 from bundle_router.core.catalog import Calibration
+from bundle_router.core.search.learned_values import (
+    LearnedValues,
+    calibration_version,
+    known_of,
+    known_tools_of,
+)
 from bundle_router.core.search.memory import Memory
 from bundle_router.errors import ConfigError
-from bundle_router.review.learning.calibration import calibration_version
-from bundle_router.review.learning.learned_values import LearnedValues, known_of, known_tools_of
 from bundle_router.testing import FakeClock, FakeDiagnostics
 from bundle_router.wiring.catalogs import load_remembering
 from bundle_router.wiring.searching import open_selector, open_tool_search

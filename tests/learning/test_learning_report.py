@@ -13,12 +13,12 @@ import pytest
 from bundle_router.core.catalog import MIN_LABELS, Route
 from bundle_router.core.config.written_forms import FILES, form_of
 from bundle_router.core.search.fit import MIN_LABELS as MIN_REPLAYED
+from bundle_router.core.search.learned_values import NOTHING, LearnedValues
 from bundle_router.core.search.ranking import Search
 from bundle_router.core.search.sufficiency import judge, thresholds_version
 from bundle_router.review.learning.calibration import fold_of
 from bundle_router.review.learning.fitting import fit, split_by_age
 from bundle_router.review.learning.labels import label_steps
-from bundle_router.review.learning.learned_values import NOTHING, LearnedValues
 from bundle_router.review.learning.report import Learning, learn
 from bundle_router.review.learning.report_text import proposals_toml
 from bundle_router.wiring.searching import make_search

@@ -18,6 +18,7 @@ from bundle_router.adapters.learned_files import load_learned, save_learned
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.search.corpus import texts_of
 from bundle_router.core.search.index import Embedding, NearDocument
+from bundle_router.core.search.learned_values import NOTHING, LearnedValues, known_of
 from bundle_router.core.search.meaning import Passage, passage, passages_of
 from bundle_router.core.search.memory import LIMIT, Memory, past_texts
 from bundle_router.core.search.ranking import Memories, Search
@@ -26,7 +27,6 @@ from bundle_router.core.search.request import Request
 from bundle_router.errors import ConfigError
 from bundle_router.review.learning.calibration import calibrate
 from bundle_router.review.learning.labels import label_steps
-from bundle_router.review.learning.learned_values import NOTHING, LearnedValues, known_of
 from bundle_router.review.learning.report import Learning, learn
 from bundle_router.wiring.searching import make_search
 from hypothesis import given

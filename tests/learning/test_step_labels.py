@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from bundle_router.core.catalog import Policy, Route
+from bundle_router.core.records.step_labels import StepLabel
 from bundle_router.review.learning.fitting import base_scores
 from bundle_router.review.learning.labels import QUOTAS, RUN_STEPS, label_steps
-from bundle_router.review.learning.recorded_steps import StepLabel
 from bundle_router.wiring.searching import make_search
 
 HERE = ("support", "agent", "act")

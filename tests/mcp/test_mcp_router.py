@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from bundle_router import Router, Step, StepPolicy
 from bundle_router.adapters.archive import Archive
+from bundle_router.core.records.model_view import model_view
 from bundle_router.core.records.replayed import replay
 from bundle_router.engine.upstreams import Servers
 from bundle_router.errors import RequestError
-from bundle_router.review.model_view import model_view
 
 from tests.mcp.own_processes import own_processes
 

@@ -13,7 +13,7 @@ from bundle_router.adapters.archive import FolderHeads
 from bundle_router.adapters.archive.database import PostgresArchive
 from bundle_router.adapters.archive.label_files import append_label
 from bundle_router.cli import main
-from bundle_router.review.learning.recorded_steps import StepLabel
+from bundle_router.core.records.step_labels import StepLabel
 from bundle_router.wiring.stores import open_archive
 
 from tests.command_line import begin

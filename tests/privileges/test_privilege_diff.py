@@ -24,6 +24,7 @@ from bundle_router.core.catalog import (
     Server,
     Settings,
 )
+from bundle_router.core.catalog.name_classes import name_classes
 from bundle_router.core.catalog.step_address import address_of
 from bundle_router.core.decide.plans import Plans, permitted_tools
 from bundle_router.core.values import (
@@ -36,7 +37,6 @@ from bundle_router.core.values import (
     StepPolicy,
 )
 from bundle_router.review.config_edits import config_edits, with_edits
-from bundle_router.review.name_classes import name_classes
 from bundle_router.review.privileges import PrivilegeDiff, PrivilegeRow, privilege_diff, row_json
 from bundle_router.testing import small_catalog
 from hypothesis import given
@@ -191,7 +191,7 @@ def test_every_name_is_of_one_class_that_is_found(patterns: list[str], name: str
 def test_names_that_are_too_many_to_look_at_count_as_widening(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bundle_router.review.name_classes.MAX_STATES", 10)
+    monkeypatch.setattr("bundle_router.core.catalog.name_classes.MAX_STATES", 10)
     rows = [Policy("p", role=("*a*b*c*", "*d*e*f*"), allow=("*",))]
     diff = privilege_diff(
         small_catalog({"notes": ["repo.read"]}, policies=rows), small_catalog({}, policies=rows)

@@ -21,13 +21,13 @@ from bundle_router import Router, Step
 from bundle_router.adapters.learned_files import save_learned
 from bundle_router.adapters.llm import LiteLlmEmbedder
 from bundle_router.core.records.replayed import catalog_from, replay
+from bundle_router.core.search.learned_values import LearnedValues, known_of
 from bundle_router.core.search.meaning import fault_in
 from bundle_router.core.search.memory import Memory
 from bundle_router.core.search.ranking import Memories
 from bundle_router.core.search.recall import PastText, Recollection
 from bundle_router.core.search.request import Request
 from bundle_router.core.values import Failure
-from bundle_router.review.learning.learned_values import LearnedValues, known_of
 from bundle_router.testing.upstream import Act, Exchange, ScriptedServer, body, hang, status
 from bundle_router.wiring import load_catalog
 from bundle_router.wiring.searching import make_search_for, open_embedder

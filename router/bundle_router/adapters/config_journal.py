@@ -8,8 +8,8 @@ from typing import Final
 
 from bundle_router.adapters.descriptors import refuse_links
 from bundle_router.adapters.text_files import read_within
+from bundle_router.core.config.config_changes import FILE_NAME, ConfigChange, changes_from
 from bundle_router.errors import RequestError, storage_error
-from bundle_router.review.config_changes import FILE_NAME, ConfigChange, changes_from
 
 MAX_BYTES: Final = 256 * 1024 * 1024
 

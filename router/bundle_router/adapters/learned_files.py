@@ -29,9 +29,7 @@ from bundle_router.adapters.learned_folder import (
     TOOLS,
 )
 from bundle_router.adapters.text_files import read_within, replace_texts
-from bundle_router.core.values.canonical import encode
-from bundle_router.errors import ConfigError, Problem
-from bundle_router.review.learning.learned_values import (
+from bundle_router.core.search.learned_values import (
     NOTHING,
     OF_BUNDLES,
     OF_TOOLS,
@@ -41,6 +39,8 @@ from bundle_router.review.learning.learned_values import (
     memory_from,
     memory_json,
 )
+from bundle_router.core.values.canonical import encode
+from bundle_router.errors import ConfigError, Problem
 
 PROPOSALS: Final = "proposals.toml"
 _NO_VALUE: Final = {"value": None}

@@ -15,9 +15,9 @@ from bundle_router.cli.vendor import DEFAULT_FOLDER
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.config.config_text import MAX_BYTES, ConfigFile
 from bundle_router.core.config.problem_report import excerpt_lines
+from bundle_router.core.decide.unusable_tools import unused_local
 from bundle_router.core.servers.pins.reviewed import Pins
 from bundle_router.errors import Problem
-from bundle_router.review.lint import unused_local
 from bundle_router.review.unrouted import unpickable_line
 from bundle_router.review.vendor import drifted_wrappers, module_name
 from bundle_router.workbench.server_reviews import Review, json_of, lines_of, remote_servers, review

@@ -116,7 +116,8 @@ def _load_side(text: str, arguments: argparse.Namespace, stack: ExitStack) -> _L
 def _keep(reason: str, diff: PrivilegeDiff, new: _Loaded) -> Path | None:
     """Store why a widening was allowed, and return the file; None if nothing widens."""
     from bundle_router.adapters.config_journal import append_change
-    from bundle_router.review.config_changes import ConfigChange, widening_words
+    from bundle_router.core.config.config_changes import ConfigChange
+    from bundle_router.review.privileges.privilege_rows import widening_words
 
     if not reason.strip():
         raise RequestError(

@@ -22,9 +22,9 @@ from bundle_router.cli.shared_arguments import (
 )
 from bundle_router.core.catalog.step_address import address_of
 from bundle_router.core.records.decision_record import DecisionRecord
+from bundle_router.core.records.explanation import Chain, Explanation, explain
 from bundle_router.core.values import Step
 from bundle_router.errors import RequestError
-from bundle_router.review.explanation import Chain, Explanation, explain
 from bundle_router.review.sentences import selection_lines
 
 

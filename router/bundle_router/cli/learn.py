@@ -21,16 +21,17 @@ from bundle_router.cli.shared_arguments import (
 )
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.records.decision_record import DecisionRecord
+from bundle_router.core.records.step_labels import label_of
 from bundle_router.errors import CorruptRun, NotInstalled, RequestError, RouterError
 from bundle_router.review.learning.labels import MAX_STEPS
 from bundle_router.review.learning.proposals import AFTER
-from bundle_router.review.learning.recorded_steps import PastStep, label_of, past_steps
+from bundle_router.review.learning.recorded_steps import PastStep, past_steps
 
 if TYPE_CHECKING:
     from bundle_router.adapters.archive import RunArchive
+    from bundle_router.core.search.learned_values import LearnedValues
     from bundle_router.core.search.ranking import Search
     from bundle_router.review.learning.fitting import MemoryFit
-    from bundle_router.review.learning.learned_values import LearnedValues
     from bundle_router.review.learning.report import Learning
 
 EPILOG = """Nothing takes effect until it is accepted. `--accept` writes learned/memory.json,

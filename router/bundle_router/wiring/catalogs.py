@@ -36,7 +36,8 @@ def local_cards(
     """Return the caller's local servers, and the cards of all that a config may name; the caller's
     come first.
     """
-    from bundle_router.adapters.local import cards_of, shipped_cards, tools_of
+    from bundle_router.adapters.local import cards_of, tools_of
+    from bundle_router.wiring.shipped import shipped_cards
 
     expect("local", local, (Mapping, type(None)), "local={'tickets': [get_ticket]}")
     passed: dict[str, Sequence[LocalTool]] = {}
@@ -103,9 +104,8 @@ def warn_of_unused_tools(
     bundle with it, or a policy that permits it.
     """
     if local:
-        from bundle_router.review.lint import unused_local
-        from bundle_router.review.lint.bundle_rules import no_policy
-        from bundle_router.review.lint.reach import Reach
+        from bundle_router.core.decide.reach import Reach
+        from bundle_router.core.decide.unusable_tools import no_policy, unused_local
 
         reach = Reach(catalog)
         for bundle in catalog.bundles.values() if reach.complete else ():
@@ -131,7 +131,8 @@ def shipped_argument_problems(
     """Return what is wrong with the arguments of a call to a first-party tool, one sentence
     each.
     """
-    from bundle_router.adapters.local import argument_problems, shipped_cards, shipped_tools
+    from bundle_router.adapters.local import argument_problems
+    from bundle_router.wiring.shipped import shipped_cards, shipped_tools
 
     known = shipped_tools(server) if f"{server}.{tool}" in shipped_cards() else ()
     return [

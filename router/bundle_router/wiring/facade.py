@@ -28,8 +28,8 @@ from bundle_router.wiring.stores import RunStores
 from bundle_router.wiring.toolservers import Development
 
 if TYPE_CHECKING:
+    from bundle_router.core.records.explanation import Explanation
     from bundle_router.engine.selecting import StagedSelector
-    from bundle_router.review.explanation import Explanation
 
 T = TypeVar("T")
 
@@ -265,7 +265,7 @@ class Router:
         Uses the present capabilities, but no run: neither its stickiness nor its parents. Asks
         search where a decision would, never a model.
         """
-        from bundle_router.review.explanation import explain
+        from bundle_router.core.records.explanation import explain
 
         expect("a step", step, Step, "explain(Step(run_id=…, workflow=…, role=…, step=…), …)")
         expect(

@@ -37,6 +37,7 @@ from bundle_router.wiring.effects import (
 )
 from bundle_router.wiring.last_good_config import refuse_lost_files, warn_of_shipped_policy
 from bundle_router.wiring.searching import open_selector, open_tool_search
+from bundle_router.wiring.shipped import shipped_tools
 from bundle_router.wiring.stores import RunStores, scheme_of
 from bundle_router.wiring.toolservers import REMOTE, Development, PinnedServers
 
@@ -188,7 +189,7 @@ def open_engines(
     from bundle_router.adapters.expressions import compile_pattern
     from bundle_router.adapters.json_query import query_json
     from bundle_router.adapters.learned_folder import ignored_path, learned_paths
-    from bundle_router.adapters.local import LocalSessions
+    from bundle_router.adapters.local import KeptPlaces, LocalSessions
     from bundle_router.adapters.media import describe
     from bundle_router.adapters.monty import MontyPrograms
     from bundle_router.adapters.system import SystemCapabilities, SystemClock
@@ -220,12 +221,12 @@ def open_engines(
     protected = _protected_places(catalog, opening)
     sessions = LocalSessions(
         tools,
+        shipped_tools,
         catalog.local,
         catalog.settings.limits,
         diagnostics,
         redactor,
-        protected,
-        opening.hidden,
+        KeptPlaces(protected, opening.hidden),
     )
     if opening.selector is None:
         searching = open_selector(catalog, opening.runs, clock, diagnostics, memories)

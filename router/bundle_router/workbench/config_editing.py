@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from bundle_router.core.catalog import Catalog
+from bundle_router.core.config.config_changes import ChangeType, ConfigChange, FileChange
 from bundle_router.core.config.config_text import (
     FILE_NAMES,
     MAX_BYTES,
@@ -35,10 +36,10 @@ from bundle_router.errors import (
     storage_error,
 )
 from bundle_router.review.behaviour import Behaviour, Cause
-from bundle_router.review.config_changes import ChangeType, ConfigChange, FileChange, widening_words
 from bundle_router.review.config_edits import ConfigEdit, config_edits
 from bundle_router.review.edit_places import Places, edit_places
 from bundle_router.review.privileges import PrivilegeDiff, privilege_diff
+from bundle_router.review.privileges.privilege_rows import widening_words
 from bundle_router.wiring.catalogs import (
     LocalServers,
     declared_files,
@@ -189,8 +190,8 @@ class ConfigEditor:
         risks.
         """
         from bundle_router.adapters.config_files import content_file
-        from bundle_router.adapters.local import binary_problems
         from bundle_router.review.lint import check
+        from bundle_router.wiring.shipped import binary_problems
 
         def has_content(name: str) -> bool:
             return content_file(self.folder, name) is not None
@@ -401,8 +402,8 @@ class ConfigEditor:
 
     def _catalog(self, files: Sequence[ConfigFile]) -> tuple[Catalog, Places]:
         """Return the catalog of the files, as a router opens it, and the places of its entries."""
-        from bundle_router.adapters.local import binary_problems
         from bundle_router.core.config.resolve import resolve
+        from bundle_router.wiring.shipped import binary_problems
 
         resolved = resolve(files, self._cards, binary_problems)
         if resolved.report.has_errors:

@@ -16,9 +16,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bundle_router.core.config.config_changes import ConfigChange
 from bundle_router.core.values.canonical import digest_of
 from bundle_router.errors import RequestError
-from bundle_router.review.config_changes import ConfigChange
 from bundle_router.wiring.catalogs import LocalServers, open_pins, read_catalog
 from bundle_router.workbench.server_reviews import Review, remote_servers, review
 

@@ -25,13 +25,13 @@ from bundle_router.core.catalog.step_address import address_of
 from bundle_router.core.decide.decide import Question, decide
 from bundle_router.core.decide.plans import Plans
 from bundle_router.core.records.decision_record import DecisionRecord
+from bundle_router.core.records.explanation import Explanation, explain
+from bundle_router.core.records.model_view import ModelView, model_view
 from bundle_router.core.records.replayed import catalog_from
+from bundle_router.core.records.step_labels import label_of
 from bundle_router.core.values import RecentStep
 from bundle_router.errors import ConfigError, CorruptRun, RequestError, UnknownRun
 from bundle_router.review.edit_places import Places, edit_places
-from bundle_router.review.explanation import Explanation, explain
-from bundle_router.review.learning.recorded_steps import label_of
-from bundle_router.review.model_view import ModelView, model_view
 from bundle_router.wiring.catalogs import LocalServers
 from bundle_router.wiring.stores import RunPlace, open_archive
 

@@ -24,11 +24,11 @@ from bundle_router.core.records.heads import NO_HEAD, StoredHead, faults_of_head
 from bundle_router.core.records.read_model import RunStamp
 from bundle_router.core.records.receipt import make_receipt
 from bundle_router.core.records.run_header import FIRST_CATALOG, RunHeader, catalog_file
+from bundle_router.core.records.step_labels import StepLabel
 from bundle_router.core.values import RUN_ID
 from bundle_router.core.values.artifacts import ArtifactFile
 from bundle_router.core.values.canonical import digest_of, encode
 from bundle_router.errors import CorruptRun, RequestError, StorageError, UnknownRun, storage_error
-from bundle_router.review.learning.recorded_steps import StepLabel
 
 UNKEYED: Final = (
     "the chain has no key: it finds accidental and careless changes, not a deliberate forgery"

@@ -25,9 +25,9 @@ from bundle_router.adapters.postgres.sessions import WriterSession
 from bundle_router.core.records.chain import FILES, File, genesis, parse
 from bundle_router.core.records.read_model import RunStamp
 from bundle_router.core.records.run_header import RunHeader
+from bundle_router.core.records.step_labels import StepLabel
 from bundle_router.core.values.canonical import decode, encode
 from bundle_router.errors import CorruptRun, RequestError
-from bundle_router.review.learning.recorded_steps import StepLabel
 
 BATCH: Final = 1000
 LONG_S: Final = 3600.0

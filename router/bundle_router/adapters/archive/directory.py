@@ -36,9 +36,9 @@ from bundle_router.adapters.text_files import holders
 from bundle_router.core.records.chain import FILES, MAX_LINE, boundary
 from bundle_router.core.records.read_model import RunStamp
 from bundle_router.core.records.run_header import RunHeader
+from bundle_router.core.records.step_labels import StepLabel
 from bundle_router.core.values.canonical import decode, encode
 from bundle_router.errors import CorruptRun, RequestError, StorageError, storage_error
-from bundle_router.review.learning.recorded_steps import StepLabel
 
 _MAX_JSON: Final = 64 * 1024 * 1024
 _BLOCK: Final = 1024 * 1024

@@ -21,9 +21,9 @@ from pydantic import ValidationError
 
 from bundle_router.adapters.descriptors import Opened, refuse_links
 from bundle_router.adapters.text_files import read_bounded
+from bundle_router.core.records.step_labels import StepLabel
 from bundle_router.core.values.canonical import encode
 from bundle_router.errors import CorruptRun, StorageError, storage_error
-from bundle_router.review.learning.recorded_steps import StepLabel
 
 FILE: Final = "labels.jsonl"
 MAX_BYTES: Final = 16 * 1024 * 1024

@@ -11,11 +11,11 @@ from bundle_router.adapters.archive.label_files import correction_from, label_li
 from bundle_router.core.records.chain import FILES, File, parse
 from bundle_router.core.records.read_model import RunStamp
 from bundle_router.core.records.run_header import RunHeader
+from bundle_router.core.records.step_labels import StepLabel
 from bundle_router.core.values.artifacts import ArtifactFile
 from bundle_router.core.values.canonical import decode, digest, encode
 from bundle_router.errors import CorruptRun
 from bundle_router.ports import StoredRuns, WholeRun
-from bundle_router.review.learning.recorded_steps import StepLabel
 
 
 class StoreArchive(RunArchive):

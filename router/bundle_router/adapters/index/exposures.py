@@ -9,13 +9,13 @@ from typing import Any, Final, Protocol
 
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.records.decision_record import DecisionRecord
+from bundle_router.core.records.model_view import placement_of
 from bundle_router.core.records.read_model import RunStamp
 from bundle_router.core.records.replayed import catalog_from
+from bundle_router.core.records.step_labels import StepLabel
 from bundle_router.core.records.tables import Row, exposure_row
 from bundle_router.core.values.canonical import digest, encode
 from bundle_router.errors import CorruptRun, UnknownRun
-from bundle_router.review.learning.recorded_steps import StepLabel
-from bundle_router.review.model_view import placement_of
 
 KEPT: Final = 64
 """Number of parsed catalogs that are cached."""

@@ -1,8 +1,8 @@
 """Local tools: Python functions behind the same port as any tool server.
 
 Rules:
-1. A local server named `x` is the package `bundle_router.local_tools.x`, or tools passed by the
-   caller's code. Config names a server; it can't name code.
+1. A local server is one that ships with the router, or tools passed by the caller's code. Config
+   names a server; it can't name code.
 2. A tool runs in a worker thread, with validated arguments and a deadline that begins with the
    call. If the caller is cancelled or the deadline passes, `context.cancelled()` becomes true and
    the result is dropped. A call that is still waiting for a thread by then is never carried out,
@@ -18,14 +18,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
 import inspect
-import json
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -43,7 +40,6 @@ from bundle_router.core.servers.transport.tool_servers import (
 )
 from bundle_router.core.values import (
     TOOL_NAME,
-    BinaryRule,
     Block,
     Data,
     LocalSettings,
@@ -81,21 +77,6 @@ GRACE_S: Final = 2.0
 
 Then its thread is abandoned and the call ends.
 """
-
-
-def shipped_tools(server: str) -> Sequence[LocalTool]:
-    """Load the package of one first-party server, and return its tools."""
-    return tuple(
-        getattr(importlib.import_module(f"bundle_router.local_tools.{server}"), "TOOLS", ())
-    )
-
-
-def shipped_cards() -> dict[str, Card]:
-    """Return the cards of the first-party tools by canonical name, as `.ci/generate` wrote them,
-    without loading the tools' modules.
-    """
-    text = (Path(__file__).parents[2] / "local_tools" / "cards.json").read_text(encoding="utf-8")
-    return {f"{row['server']}.{row['tool']}": Card(**row) for row in json.loads(text)["tools"]}
 
 
 @lru_cache(maxsize=4_096)
@@ -230,9 +211,19 @@ def _holds_many(value: object) -> bool:
     return holds_more_than(MANY_VALUES, value)
 
 
+@dataclass(frozen=True, slots=True)
+class KeptPlaces:
+    """Places that local tools leave alone."""
+
+    protected: Sequence[str] = ()
+    """What they may read, but not change."""
+    hidden: Sequence[str] = ()
+    """What they may not even see. The service adds to it later, so it is not copied."""
+
+
 class LocalSessions:
-    """Calls local tools: the caller's own `servers`, and first-party ones, which are loaded at
-    their first call.
+    """Calls local tools: the caller's own `servers`, and first-party ones, which `load` returns
+    at their first call.
 
     At most `max_concurrent_calls` run at once; more wait, within their deadline.
     """
@@ -240,21 +231,21 @@ class LocalSessions:
     def __init__(
         self,
         servers: Mapping[str, Sequence[LocalTool]],
+        load: Callable[[str], Sequence[LocalTool]],
         settings: LocalSettings,
         limits: CallLimits,
         diagnostics: Diagnostics,
         redactor: Redactor,
-        protected: Sequence[str] = (),
-        hidden: Sequence[str] = (),
+        places: KeptPlaces,
     ) -> None:
+        self._load = load
         self._servers = {name: _by_name(tools) for name, tools in servers.items()}
         self._settings = settings
         self._limits = limits
         self._diagnostics = diagnostics
         self._redactor = redactor
         self._own = frozenset(servers)
-        self._protected = tuple(protected)
-        self._hidden = hidden  # not copied: the service adds to it later
+        self._places = places
         self._workers = Workers(limits.max_concurrent_calls)
         self._checks = Workers(1)
         self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
@@ -263,7 +254,7 @@ class LocalSessions:
 
     def _tool(self, server: str, tool: str) -> LocalTool:
         if server not in self._servers:
-            self._servers[server] = _by_name(shipped_tools(server))
+            self._servers[server] = _by_name(self._load(server))
         return self._servers[server][tool]
 
     async def check_arguments(
@@ -301,8 +292,8 @@ class LocalSessions:
                 timeout_s=max(0.001, timeout_s - (time.monotonic() - called_at)),
                 max_bytes=self._limits.max_result_bytes,
                 cancelled=lambda: bool(abandoned),
-                protected=(*self._protected, *self._hidden),
-                hidden=tuple(self._hidden),
+                protected=(*self._places.protected, *self._places.hidden),
+                hidden=tuple(self._places.hidden),
                 within=place.within,
                 handed=place.files,
             )
@@ -498,13 +489,6 @@ def _json_size(value: Any) -> int:
 def _sentence(error: Mapping[str, Any]) -> str:
     where = ".".join(str(part) for part in error["loc"]) or "arguments"
     return f"{where}: {error['msg'].removeprefix('Value error, ')}"
-
-
-def binary_problems(rule: BinaryRule) -> Sequence[str]:
-    """Return the errors in the patterns of a `[[binaries]]` rule, one sentence each."""
-    from bundle_router.local_tools.workspace.grammar import problems
-
-    return problems(rule)
 
 
 def card(server: str, tool: str, description: str, schema: Mapping[str, Any]) -> Card:

@@ -17,7 +17,7 @@ from bundle_router.local_tools.repo.history import GitDiff, GitLog, git_diff, gi
 from bundle_router.local_tools.repo.hits import Ripgrep
 from bundle_router.local_tools.repo.listing import ListDir, list_dir
 from bundle_router.local_tools.repo.reading import ReadFile, read_file
-from bundle_router.local_tools.repo.searching import ripgrep
+from bundle_router.local_tools.repo.text_search import ripgrep
 
 __all__ = ["TOOLS"]
 

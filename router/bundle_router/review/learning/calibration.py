@@ -21,10 +21,10 @@ from hashlib import sha256
 from typing import Final
 
 from bundle_router.core.catalog import MIN_LABELS, Calibration, Catalog
+from bundle_router.core.search.learned_values import calibration_version
 from bundle_router.core.search.memory import Memory, bound_labels
 from bundle_router.core.search.ranking import Ranking, Search
 from bundle_router.core.search.sufficiency import features_of, judge
-from bundle_router.core.values.canonical import digest_of
 from bundle_router.core.values.evidence import fit_logistic
 from bundle_router.review.evaluation import auroc
 from bundle_router.review.learning.fitting import base_scores, relearn
@@ -159,10 +159,6 @@ def fit_rows(rows: Sequence[Row]) -> Calibration:
     return Calibration(
         calibration_version(logistic.bias, weights, labels), labels, logistic.bias, weights
     )
-
-
-def calibration_version(bias: float, weights: Sequence[tuple[str, float]], labels: int) -> str:
-    return digest_of([bias, [list(pair) for pair in sorted(weights)], labels])
 
 
 def _rows(steps: Sequence[LabelledStep], search: Search, memory: Memory | None) -> list[Row]:

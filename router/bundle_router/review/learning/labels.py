@@ -29,7 +29,6 @@ from bundle_router.core.catalog import Bundle, Catalog
 from bundle_router.core.decide.plans import Plans
 from bundle_router.core.search.memory import PER_RUN, Label
 from bundle_router.core.search.request import marks_of
-from bundle_router.core.values.canonical import digest_of
 from bundle_router.review.learning.recorded_steps import PastStep
 
 T = TypeVar("T")
@@ -104,13 +103,6 @@ class _Claim:
     id: str
     kind: Kind
     tools: tuple[str, ...]
-
-
-def fingerprint(bundle: Bundle) -> str:
-    """Return the digest of what labels of a bundle depend on: its description and its tools, but
-    not its examples.
-    """
-    return digest_of([" ".join(bundle.description.split()), bundle.tools, bundle.patterns])
 
 
 def label_steps(

@@ -25,10 +25,11 @@ from bundle_router.core.catalog import Catalog, Route
 from bundle_router.core.catalog.step_address import address_json
 from bundle_router.core.decide.plans import Plans
 from bundle_router.core.results.shaping import visible
+from bundle_router.core.search.learned_values import fingerprint
 from bundle_router.core.search.ranking import Search
 from bundle_router.core.values import Address
 from bundle_router.core.values.patterns import is_glob
-from bundle_router.review.learning.labels import LabelledStep, fingerprint
+from bundle_router.review.learning.labels import LabelledStep
 from bundle_router.review.learning.recorded_steps import PastStep
 
 AFTER: Final = 5

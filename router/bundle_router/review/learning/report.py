@@ -9,6 +9,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from bundle_router.core.catalog import Catalog
+from bundle_router.core.search.learned_values import (
+    LearnedValues,
+    known_of,
+    known_tools_of,
+)
 from bundle_router.core.search.ranking import Search
 from bundle_router.core.values.canonical import digest_of
 from bundle_router.review.learning.calibration import CalibrationFit, calibrate
@@ -20,11 +25,6 @@ from bundle_router.review.learning.fitting import (
     fit_tools,
 )
 from bundle_router.review.learning.labels import Labelled, label_steps
-from bundle_router.review.learning.learned_values import (
-    LearnedValues,
-    known_of,
-    known_tools_of,
-)
 from bundle_router.review.learning.proposals import AFTER, Proposals, propose
 from bundle_router.review.learning.recorded_steps import PastStep
 

@@ -13,7 +13,7 @@ Each lint rule is one function, with a stable word in the output. Rules for the 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from bundle_router.core.catalog import Card, Catalog
@@ -23,16 +23,15 @@ from bundle_router.core.config.positions import Path
 from bundle_router.core.config.problem_report import Report
 from bundle_router.core.config.resolve import ResolvedConfig, resolve
 from bundle_router.core.config.router_settings import CheckBinary, no_check
+from bundle_router.core.decide.reach import Reach
 from bundle_router.core.servers.pins.compare import server_differences
 from bundle_router.core.servers.pins.reviewed import Pins
 from bundle_router.core.servers.warning_light import Neighbourhood, inspect
 from bundle_router.core.values.patterns import matches
-from bundle_router.core.values.spelling import Suggester
 from bundle_router.errors import Problem
 from bundle_router.review.lint import bundle_rules as bundles
 from bundle_router.review.lint import row_rules as rows
 from bundle_router.review.lint.findings import HasContent, LintFinding, Subject
-from bundle_router.review.lint.reach import Reach
 
 __all__ = ["HasContent", "check", "unused_local"]
 
@@ -55,28 +54,6 @@ def check(
         shipped = [file for file in files if file.layer == "shipped"]
         lint(resolved, lambda: resolve(shipped, cards, check_binary), has_content)
     return resolved.report.problems()
-
-
-def unused_local(local: Iterable[str], catalog: Catalog) -> Iterator[Problem]:
-    """Yield a warning for each server name of the given local tools that the config does not have,
-    so that no bundle can hold them, or of whose tools no bundle holds any.
-    """
-    bundled = {
-        tool.partition(".")[0]
-        for bundle in catalog.bundles.values()
-        for tool in (*bundle.tools, *bundle.patterns)
-    }
-    servers = [server.name for server in catalog.servers.values() if not server.traits.is_remote]
-    for name in local:
-        if name not in servers:
-            near = Suggester().did_you_mean(name, servers)
-            hint = near or f"[servers.{name}] with transport = 'local' takes them in"
-            message = f"servers.toml has no local server {name!r}, so these tools are not used"
-            yield Problem(f"--local {name}", 0, "", message, hint, "warning", "unused-local")
-        elif name not in bundled:
-            message = f"no bundle holds a tool of local server {name!r}"
-            hint = f"name '{name}.*' in one of bundles.toml"
-            yield Problem(f"--local {name}", 0, "", message, hint, "warning", "unused-local")
 
 
 _Rule = Callable[[Subject], Iterator[LintFinding]]

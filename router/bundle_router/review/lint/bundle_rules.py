@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from bundle_router.core.catalog import Bundle
 from bundle_router.core.config.entries import WrittenEntry
+from bundle_router.core.decide.unusable_tools import no_policy
 from bundle_router.core.values.patterns import is_glob, matches
 from bundle_router.core.values.words import Effect
 from bundle_router.review.lint.findings import LintFinding, Subject
@@ -69,16 +70,6 @@ def never_permitted(subject: Subject) -> Iterator[LintFinding]:
             and not subject.reach.permitted_anywhere(bundle)
         ):
             yield LintFinding(entry, *no_policy(bundle.id))
-
-
-def no_policy(bundle_id: str) -> tuple[str, str]:
-    """Return what is wrong with a bundle that no step may see, and the rows that show it."""
-    policy = f"name, role and allow = ['bundle:{bundle_id}'] in policy.toml permits it"
-    hint = (
-        f"a row [[policies]] with {policy}, one of [[routes]] with bundles = ['{bundle_id}']"
-        " shows it"
-    )
-    return f"no policy lets any step see bundle {bundle_id!r}", hint
 
 
 def disabled_server(subject: Subject) -> Iterator[LintFinding]:

@@ -10,7 +10,7 @@ from bundle_router.core.catalog import Bundle, Catalog
 from bundle_router.core.config.entries import WrittenEntry
 from bundle_router.core.config.positions import Path
 from bundle_router.core.config.resolve import ResolvedConfig
-from bundle_router.review.lint.reach import Reach
+from bundle_router.core.decide.reach import Reach
 
 HasContent = Callable[[str], bool]
 """Whether a file of reviewed content (`repo/SKILL.md`) exists.

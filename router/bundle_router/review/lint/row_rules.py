@@ -12,10 +12,10 @@ from typing import Final
 from bundle_router.core.catalog import Bundle, Catalog
 from bundle_router.core.catalog.step_address import PARTS
 from bundle_router.core.config.servers import command_words, is_plain_http
+from bundle_router.core.decide.reach import shadowing_routes
 from bundle_router.core.results.reusable_results import is_read_only
 from bundle_router.core.values.patterns import Targets, first_match, is_glob, matches
 from bundle_router.review.lint.findings import LintFinding, Subject
-from bundle_router.review.lint.reach import shadowing_routes
 
 MAX_WAYS: Final = 100_000
 """Maximum pairs of a denied bundle's tool and another bundle with it that are checked."""

@@ -21,12 +21,12 @@ from math import prod
 from typing import Final
 
 from bundle_router.core.catalog import Bundle, Catalog
+from bundle_router.core.catalog.address_classes import Masks, PartClasses, classes_of_parts, shared
+from bundle_router.core.catalog.name_classes import ANY
 from bundle_router.core.decide.policy import constituents
 from bundle_router.core.exposure.placing import mode_of
 from bundle_router.core.values import Address
-from bundle_router.review.address_classes import Masks, PartClasses, classes_of_parts, shared
 from bundle_router.review.config_edits import ConfigEdit, config_edits
-from bundle_router.review.name_classes import ANY
 from bundle_router.review.privileges.everywhere import differences_everywhere
 from bundle_router.review.privileges.granted import (
     GrantedTools,

@@ -13,11 +13,11 @@ from dataclasses import replace
 from functools import cached_property
 
 from bundle_router.core.catalog import Bundle, Catalog, Route
+from bundle_router.core.catalog.name_classes import name_classes
 from bundle_router.core.decide.ceiling import ceiling_of
 from bundle_router.core.decide.policy import constituents, static_verdict
 from bundle_router.core.values import Address
 from bundle_router.core.values.patterns import first_match
-from bundle_router.review.name_classes import name_classes
 from bundle_router.review.privileges.privilege_rows import REACH_RANK, Reach
 
 Permitted = Mapping[str, frozenset[str]]

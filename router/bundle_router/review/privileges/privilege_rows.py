@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from bundle_router.core.catalog.name_classes import ANY, NameClass, label_of
 from bundle_router.core.catalog.step_address import PARTS
 from bundle_router.core.exposure.placements import Place
 from bundle_router.core.values import Address, Effect
 from bundle_router.core.values.canonical import digest_of
 from bundle_router.review.config_edits import ConfigEdit
-from bundle_router.review.name_classes import ANY, NameClass, label_of
 
 Kind = Literal["widening", "narrowing", "neutral"]
 Reach = Literal["permitted", "stays", "picked", "given"]
@@ -222,3 +222,12 @@ def row_json(row: PrivilegeRow, places: Mapping[tuple[str, str], str] = {}) -> d
         "edits": [{"edit": str(edit), "place": places.get(edit.place)} for edit in row.edits],
         "note": row.note,
     }
+
+
+def widening_words(diff: PrivilegeDiff) -> tuple[str, ...]:
+    """Return each widening row with its addresses, as it is recorded."""
+    words = [" · ".join((sentence(row), *map(str, row.addresses))) for row in diff.of("widening")]
+    return (
+        *words,
+        *(() if diff.complete else ("there are too many names to look at all of them",)),
+    )

@@ -309,7 +309,7 @@ class PageViews:
         guidance.
         """
         from bundle_router.core.exposure.provider_forms import FORMATS
-        from bundle_router.review.model_view import model_view
+        from bundle_router.core.records.model_view import model_view
 
         detail = self._reader.decision(run_id, seq)
         if detail.catalog is None:

@@ -10,16 +10,16 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from bundle_router.core.catalog import MIN_LABELS, Calibration, Catalog
+from bundle_router.core.catalog.config_tables import Bundle
 from bundle_router.core.search.memory import Memory
 from bundle_router.core.search.sufficiency import features_of
+from bundle_router.core.values.canonical import digest_of
 from bundle_router.core.values.evidence import Evidence
-from bundle_router.review.learning.calibration import calibration_version
-from bundle_router.review.learning.labels import fingerprint
 
 MemoryForm = tuple[str, str, str, str]
 """The schema of a memory's file, the key of its rows of known ids, and of their two columns."""
@@ -179,3 +179,14 @@ def _check_version(value: Mapping[str, Any], version: str) -> None:
         raise ValueError(
             "it was changed after it was learned: its contents are not of the version it states"
         )
+
+
+def calibration_version(bias: float, weights: Sequence[tuple[str, float]], labels: int) -> str:
+    return digest_of([bias, [list(pair) for pair in sorted(weights)], labels])
+
+
+def fingerprint(bundle: Bundle) -> str:
+    """Return the digest of what labels of a bundle depend on: its description and its tools, but
+    not its examples.
+    """
+    return digest_of([" ".join(bundle.description.split()), bundle.tools, bundle.patterns])

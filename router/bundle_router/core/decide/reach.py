@@ -13,12 +13,12 @@ from itertools import product
 from typing import Final
 
 from bundle_router.core.catalog import Bundle, Catalog, Policy, Route
+from bundle_router.core.catalog.address_classes import PartClasses, classes_of_parts
 from bundle_router.core.catalog.step_address import PARTS, AddressedRow
 from bundle_router.core.decide.ceiling import StepCeiling, ceiling_of
 from bundle_router.core.decide.policy import BundleVerdict, static_verdict
 from bundle_router.core.values import Address
 from bundle_router.core.values.patterns import is_glob, matches
-from bundle_router.review.address_classes import PartClasses, classes_of_parts
 
 MAX_COMBINATIONS: Final = 200_000
 """Maximum combinations of words that are compared. With more, the rules that need them are silent.

@@ -13,7 +13,6 @@ from typing import Final, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from bundle_router.core.values.canonical import encode
-from bundle_router.review.privileges import PrivilegeDiff, sentence
 
 FILE_NAME: Final = "changes.jsonl"
 SCHEMA: Final = "bundle-router.config-change/1"
@@ -68,15 +67,6 @@ class ConfigChange:
 
 
 _ADAPTER: Final = TypeAdapter(ConfigChange)
-
-
-def widening_words(diff: PrivilegeDiff) -> tuple[str, ...]:
-    """Return each widening row with its addresses, as it is recorded."""
-    words = [" · ".join((sentence(row), *map(str, row.addresses))) for row in diff.of("widening")]
-    return (
-        *words,
-        *(() if diff.complete else ("there are too many names to look at all of them",)),
-    )
 
 
 def changes_from(text: str) -> list[ConfigChange]:

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 
+from bundle_router.core.catalog.name_classes import NameClass, name_classes
 from bundle_router.core.catalog.step_address import PARTS, AddressedRow
-from bundle_router.review.name_classes import NameClass, name_classes
 
 Rows = Sequence[AddressedRow]
 Masks = tuple[int, ...]
