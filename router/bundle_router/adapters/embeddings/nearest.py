@@ -87,7 +87,11 @@ class _Matrix:
         rows = self.rows if positions is None else self.rows[positions]
         if not len(rows):
             return ()
-        cosines = np.clip(np.round(rows @ query, DIGITS), -1.0, 1.0)
+        # A BLAS may raise floating-point flags of lanes that hold no value of ours: rows are unit
+        # vectors, so no product of theirs is invalid.
+        with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+            products = rows @ query
+        cosines = np.clip(np.round(products, DIGITS), -1.0, 1.0)
         if len(cosines) > k:
             floor = np.partition(cosines, len(cosines) - k)[len(cosines) - k]
         else:
