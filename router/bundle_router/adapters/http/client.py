@@ -133,7 +133,7 @@ class HttpResponse:
         takes more than twice as many to send, ConnectionLost, ServerSilent, BodyUnreadable.
         """
         decompressor = self._decompressor() if decoded else None
-        seen = 0
+        decoded_bytes = 0
         arrived = 0
         try:
             async for received in self._response.content.iter_any():
@@ -142,8 +142,8 @@ class HttpResponse:
                     raise BodyTooLarge(f"the answer takes more than {2 * max_bytes:,} bytes")
                 parts = (received,) if decompressor is None else decompressor.feed(received)
                 for part in parts:
-                    seen += len(part)
-                    if seen > max_bytes:
+                    decoded_bytes += len(part)
+                    if decoded_bytes > max_bytes:
                         raise BodyTooLarge(f"the answer has more than {max_bytes:,} bytes")
                     yield part
         except zlib.error:
@@ -163,9 +163,9 @@ class HttpResponse:
         return bytes(body)
 
     def _decompressor(self) -> Decompressor | None:
-        named: str = ",".join(self.headers.getall("content-encoding", ())).lower()
-        encodings = [one.strip() for one in named.split(",")]
-        encodings = [one for one in encodings if one not in ("", "identity")]
+        header: str = ",".join(self.headers.getall("content-encoding", ())).lower()
+        encodings = [encoding.strip() for encoding in header.split(",")]
+        encodings = [encoding for encoding in encodings if encoding not in ("", "identity")]
         if not encodings:
             return None
         if len(encodings) == 1 and encodings[0] in _ZIPPED:
@@ -262,12 +262,12 @@ class HttpClient:
         request = _Request(method, _parsed(url), list(headers), body, timeout)
         while True:
             response = await self._send_once(request)
-            there = _next_hop(method, request.url, response) if hops > 0 else None
-            if there is None:
+            next_url = _next_hop(method, request.url, response) if hops > 0 else None
+            if next_url is None:
                 return HttpResponse(response, str(request.url))
             response.close()
             hops -= 1
-            request = replace(request, url=there)
+            request = replace(request, url=next_url)
 
     async def _send_once(self, request: _Request) -> aiohttp.ClientResponse:
         targets = await self._targets(request.url)
@@ -359,8 +359,8 @@ class HttpClient:
 async def resolve_by_system(host: str, port: int) -> Sequence[str]:
     """Return the addresses that the operating system gives for a host, without repetition."""
     loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    entries = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in entries))
 
 
 def origin_of(url: str) -> tuple[str, str, int]:
@@ -404,13 +404,13 @@ def _next_hop(method: str, here: URL, response: aiohttp.ClientResponse) -> URL |
     if response.status not in _REDIRECTS or not keeps_method:
         return None
     try:
-        there = here.join(URL(response.headers.get("location", ""), encoded=True))
-        is_same = there.origin() == here.origin()
+        target = here.join(URL(response.headers.get("location", ""), encoded=True))
+        is_same = target.origin() == here.origin()
     except ValueError:
         return None
     if not is_same or "location" not in response.headers:
         return None
-    return there.with_user(here.user).with_password(here.password) if here.user else there
+    return target.with_user(here.user).with_password(here.password) if here.user else target
 
 
 _AIOHTTP_ERRORS: Final = (aiohttp.ClientError, TimeoutError, OSError, ValueError)

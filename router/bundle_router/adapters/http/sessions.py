@@ -52,8 +52,10 @@ class ProxiedRequest(aiohttp.ClientRequest):
         proxy_headers: LooseHeaders | None,
     ) -> None:
         del proxy
-        chosen = proxy_of(str(self.url), os.environ)
-        super().update_proxy(None if chosen is None else URL(chosen), proxy_auth, proxy_headers)
+        proxy_url = proxy_of(str(self.url), os.environ)
+        super().update_proxy(
+            None if proxy_url is None else URL(proxy_url), proxy_auth, proxy_headers
+        )
 
 
 def open_session(

@@ -231,17 +231,17 @@ class LiteLlm:
             _exchange.reset(token)
         if exchange.response is None:
             return reply
-        sent = "".join(message["content"] for message in _messages(request))
-        return metered(libraries.litellm, exchange.response, request.model.name, sent, reply)
+        prompt = "".join(message["content"] for message in _messages(request))
+        return metered(libraries.litellm, exchange.response, request.model.name, prompt, reply)
 
     def _client(self, mode: AnswerMode) -> Any:
-        known = self._clients.get(mode)
-        if known is None:
+        client = self._clients.get(mode)
+        if client is None:
             instructor = self._require_libraries().instructor
-            known = self._clients[mode] = instructor.from_litellm(
+            client = self._clients[mode] = instructor.from_litellm(
                 self._shim, mode=getattr(instructor.Mode, _MODES[mode]), async_client=True
             )
-        return known
+        return client
 
     async def _shim(self, **request: Any) -> Any:
         """Complete by litellm, as the completion function that instructor calls.
@@ -273,11 +273,11 @@ class LiteLlm:
 
     def _client_argument(self, exchange: _Exchange) -> dict[str, Any]:
         place = exchange.model, exchange.access
-        known = self._arguments.get(place)
-        if known is None:
+        argument = self._arguments.get(place)
+        if argument is None:
             session = self._session
             assert session is not None  # noqa: S101 - opened with the libraries
-            known = self._arguments[place] = self._require_libraries().client_argument(
+            argument = self._arguments[place] = self._require_libraries().client_argument(
                 exchange.access.way,
                 self._handler,
                 session,
@@ -285,7 +285,7 @@ class LiteLlm:
                 key=exchange.access.key,
                 base_url=exchange.model.base_url,
             )
-        return known
+        return argument
 
     def _require_libraries(self) -> Libraries:
         if self._libraries is None:

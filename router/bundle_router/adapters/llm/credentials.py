@@ -106,9 +106,9 @@ class ModelHost:
         """
         if _origin(url) != _origin(self.base_url):
             raise RequestNotSent("not_sent", "it would go to another host than base_url")
-        own = {name for name, _ in _parameters(self.base_url)}
+        own_names = {name for name, _ in _parameters(self.base_url)}
         for name, _ in _parameters(url):
-            if name.lower() not in _HARMLESS_PARAMETERS and name not in own:
+            if name.lower() not in _HARMLESS_PARAMETERS and name not in own_names:
                 raise RequestNotSent("not_sent", "its address would hold more than base_url says")
         names = {name.lower() for name in headers}
         if not any(self._is_key(headers[name]) for name in names) and names & _CREDENTIAL_HEADERS:

@@ -230,10 +230,10 @@ class LiteLlmEmbedder:
         self._thread.close()
 
     async def _shut(self) -> None:
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
+        other_tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in other_tasks:
             task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        await asyncio.gather(*other_tasks, return_exceptions=True)
         if self._libraries is not None:
             cache = self._libraries.litellm.in_memory_llm_clients_cache
             for key in [

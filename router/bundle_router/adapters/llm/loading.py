@@ -214,7 +214,7 @@ async def load() -> Libraries | Literal["broken"]:
     them.
     """
     loop = asyncio.get_running_loop()
-    done: asyncio.Future[Libraries | Literal["broken"]] = loop.create_future()
+    loading: asyncio.Future[Libraries | Literal["broken"]] = loop.create_future()
 
     def work() -> None:
         outcome: Libraries | Literal["broken"]
@@ -224,8 +224,8 @@ async def load() -> Libraries | Literal["broken"]:
             outcome = "broken"
 
         def settle() -> None:
-            if not done.done():
-                done.set_result(outcome)
+            if not loading.done():
+                loading.set_result(outcome)
 
         try:
             loop.call_soon_threadsafe(settle)
@@ -233,4 +233,4 @@ async def load() -> Libraries | Literal["broken"]:
             return  # the loop was closed meanwhile
 
     threading.Thread(target=work, name="bundle-router-import", daemon=True).start()
-    return await done
+    return await loading

@@ -102,7 +102,7 @@ def is_overloaded(answer: bytes | bytearray) -> bool:
             return True
         inner = value if isinstance(value, dict | list) else ()
         count += len(inner)
-        todo += inner.items() if isinstance(inner, dict) else ((name, one) for one in inner)
+        todo += inner.items() if isinstance(inner, dict) else ((name, element) for element in inner)
     return count > MAX_VALUES
 
 

@@ -88,8 +88,8 @@ def refusal(text: str) -> str | None:
 
 
 def _refusal_v4(address: IPv4Address) -> str | None:
-    other = None if address.is_global else "not public"
-    return next((reason for network, reason in _REFUSED_V4 if address in network), other)
+    fallback = None if address.is_global else "not public"
+    return next((reason for network, reason in _REFUSED_V4 if address in network), fallback)
 
 
 def _refusal_v6(address: IPv6Address) -> str | None:

@@ -200,10 +200,10 @@ def _text_of(page: Page, anchor: str, fetcher: Fetcher) -> tuple[str, str, int |
             return False
 
     anchor = unquote(anchor)
-    made = to_markdown(
+    page_text = to_markdown(
         text, base=str(page.url), anchor=anchor, keeps_image=keeps_image, deadline=fetcher.deadline
     )
-    return made.title, made.markdown, made.anchor
+    return page_text.title, page_text.markdown, page_text.anchor
 
 
 def _provenance(page: Page, requested: Url) -> list[str]:

@@ -142,8 +142,8 @@ def _main_of(soup: BeautifulSoup) -> Tag:
 
 def _outermost_tags(tags: list[Tag]) -> list[Tag]:
     """Return the tags that are in no other of them, so that measuring all stays linear."""
-    known = {id(tag) for tag in tags}
-    return [tag for tag in tags if not any(id(parent) in known for parent in tag.parents)]
+    tag_ids = {id(tag) for tag in tags}
+    return [tag for tag in tags if not any(id(parent) in tag_ids for parent in tag.parents)]
 
 
 def _squeeze(text: str) -> str:
@@ -242,9 +242,9 @@ def _language(pre: Tag) -> str:
     near = [inner, pre, *list(pre.parents)[:3]]
     for tag in near:
         for name in _classes(tag) if tag else ():
-            found = _LANGUAGE.fullmatch(name)
-            if found and found.group(1) not in _NO_LANGUAGE:
-                return found.group(1).lower()
+            match = _LANGUAGE.fullmatch(name)
+            if match and match.group(1) not in _NO_LANGUAGE:
+                return match.group(1).lower()
     return ""
 
 
@@ -365,12 +365,14 @@ def _tidy_text(main: Tag) -> None:
 
 
 def _keep_attributes(tag: Tag) -> None:
-    kept = {name: tag[name] for name in _KEPT_ATTRIBUTES.get(tag.name, ()) if tag.has_attr(name)}
-    if "colspan" in kept:
+    attributes = {
+        name: tag[name] for name in _KEPT_ATTRIBUTES.get(tag.name, ()) if tag.has_attr(name)
+    }
+    if "colspan" in attributes:
         span = _attribute(tag, "colspan")
         ok = span.isascii() and span.isdigit() and len(span) <= 3
-        kept["colspan"] = str(min(max(int(span), 1), MAX_SPAN)) if ok else "1"
-    tag.attrs = kept
+        attributes["colspan"] = str(min(max(int(span), 1), MAX_SPAN)) if ok else "1"
+    tag.attrs = attributes
 
 
 def _replace_content(tag: Tag, wrapper: str, text: str) -> None:

@@ -35,12 +35,12 @@ class Deadline:
         """
         if self._cancelled():
             raise ToolFailure(f"cancelled while {doing}", code="cancelled")
-        left = self._ends - time.monotonic()
-        if left <= 0:
+        seconds = self._ends - time.monotonic()
+        if seconds <= 0:
             raise ToolFailure(
                 f"no time left after {self._timeout_s:g} s, while {doing}", code="timeout"
             )
-        return left
+        return seconds
 
     def run(self, doing: str, work: Coroutine[Any, Any, T], loop: LoopThread) -> T:
         """Run a coroutine on that loop and return its result; cancel it when the time is up.

@@ -72,13 +72,15 @@ def to_markdown(
     content = read_content(
         html, base=base, anchor=anchor, keeps_image=keeps_image, deadline=deadline
     )
-    written: str = _Writer(deadline).convert_soup(content.main)
-    lines = (line.rstrip() for line in written.split("\n"))
+    text: str = _Writer(deadline).convert_soup(content.main)
+    lines = (line.rstrip() for line in text.split("\n"))
     markdown = clean_text("\n".join(lines)).strip(
         "\n"
     )  # again: character references may stand for controls
-    at = markdown.find(ANCHOR_MARK) if content.marked else -1
-    return Converted(content.title, markdown.replace(ANCHOR_MARK, ""), at if at >= 0 else None)
+    position = markdown.find(ANCHOR_MARK) if content.marked else -1
+    return Converted(
+        content.title, markdown.replace(ANCHOR_MARK, ""), position if position >= 0 else None
+    )
 
 
 _Converter: Any = (

@@ -64,8 +64,8 @@ def decode_text(body: bytes, charset: str) -> str:
     ):
         if body.startswith(mark):
             return clean_text(body.decode(name, "replace"))
-    if not charset and (found := _META_CHARSET.search(body[:2048])):
-        charset = found.group(1).decode("ascii").lower()
+    if not charset and (match := _META_CHARSET.search(body[:2048])):
+        charset = match.group(1).decode("ascii").lower()
     # A list, because Python's codecs are more than charsets: zlib, idna, unicode_escape.
     name = charset if _CHARSETS.fullmatch(charset) else "utf-8"
     try:
@@ -93,15 +93,15 @@ def find_headings(markdown: str) -> list[Heading]:
     offset = 0
     fence = ""
     for line in markdown.split("\n"):
-        if found := _FENCE.match(line):
-            run = found.group(1)
+        if match := _FENCE.match(line):
+            run = match.group(1)
             if not fence:
                 fence = run
-            elif run.startswith(fence) and not line[found.end() :].strip():
+            elif run.startswith(fence) and not line[match.end() :].strip():
                 fence = ""
-        elif not fence and (found := _HEADING.match(line)):
-            title = _MARKUP.sub(r"\1", found.group(2)).strip(" #")
-            headings.append(Heading(len(found.group(1)), title, offset))
+        elif not fence and (match := _HEADING.match(line)):
+            title = _MARKUP.sub(r"\1", match.group(2)).strip(" #")
+            headings.append(Heading(len(match.group(1)), title, offset))
         offset += len(line) + 1
     return headings
 
@@ -122,7 +122,9 @@ def find_section(headings: Sequence[Heading], wanted: str, total: int) -> tuple[
         for index, heading in enumerate(headings):
             if words and test(_plain(heading.title)):
                 later = (
-                    other.start for other in headings[index + 1 :] if other.level <= heading.level
+                    heading_after.start
+                    for heading_after in headings[index + 1 :]
+                    if heading_after.level <= heading.level
                 )
                 return heading.start, next(later, total)
     if headings:
@@ -138,15 +140,19 @@ def section_at(headings: Sequence[Heading], offset: int, total: int) -> tuple[in
     """
     for index, heading in enumerate(headings):
         if heading.start <= offset <= heading.start + heading.level + 1:
-            later = (other.start for other in headings[index + 1 :] if other.level <= heading.level)
+            later = (
+                heading_after.start
+                for heading_after in headings[index + 1 :]
+                if heading_after.level <= heading.level
+            )
             return heading.start, next(later, total)
     return offset, total
 
 
 def outline(headings: Sequence[Heading], *, most: int = 40, max_title: int = 80) -> str:
     """Return the headings in one line, at most `most` of them."""
-    shown = " | ".join(heading.title[:max_title] for heading in headings[:most] if heading.title)
-    return f"{shown} | and {len(headings) - most} more" if len(headings) > most else shown
+    titles = " | ".join(heading.title[:max_title] for heading in headings[:most] if heading.title)
+    return f"{titles} | and {len(headings) - most} more" if len(headings) > most else titles
 
 
 def cut_piece(text: str, offset: int, *, max_chars: int, max_bytes: int) -> Piece:

@@ -86,12 +86,12 @@ def _inventory_entry(line: str) -> IndexEntry | None:
     # "name domain:role priority location title"; the name may hold spaces, so the role is found by
     # its shape.
     words = line[:_MAX_FIELD].split(" ")
-    for at in range(1, len(words) - 3):
-        if ":" in words[at] and words[at + 1].lstrip("-").isdigit():
-            name = " ".join(words[:at])
-            role = words[at]
-            location = words[at + 2]
-            title = " ".join(words[at + 3 :]).strip()
+    for position in range(1, len(words) - 3):
+        if ":" in words[position] and words[position + 1].lstrip("-").isdigit():
+            name = " ".join(words[:position])
+            role = words[position]
+            location = words[position + 2]
+            title = " ".join(words[position + 3 :]).strip()
             if location.endswith("$"):
                 location = location[:-1] + name
             return IndexEntry(
@@ -154,11 +154,11 @@ def _sphinx_sections(sections: dict[str, Any], pages: list[str]) -> Iterator[Ind
 def _sphinx_array(text: str, name: str) -> Any:
     # The argument is JSON today and was a JavaScript literal with bare keys before; single values
     # are JSON in both.
-    found = re.search(_SPHINX_ARRAY.format(name=name), text)
-    if not found:
+    match = re.search(_SPHINX_ARRAY.format(name=name), text)
+    if not match:
         return None
     try:
-        return json.JSONDecoder().raw_decode(text, found.end())[0]
+        return json.JSONDecoder().raw_decode(text, match.end())[0]
     except (ValueError, RecursionError):
         return None
 
@@ -168,10 +168,10 @@ def read_llms(body: bytes) -> list[IndexEntry] | None:
     text = decode_text(body, "utf-8")
     if text.lstrip()[:1] == "<":
         return None
-    found = (
+    entries = (
         IndexEntry(_prose(m[1]), m[2], "", _prose(m[3] or "")) for m in _LLMS_LINK.finditer(text)
     )
-    return _bound(found) or None
+    return _bound(entries) or None
 
 
 def read_sitemap(body: bytes) -> list[IndexEntry] | None:
@@ -298,8 +298,8 @@ def rank(entries: Sequence[IndexEntry], query: str) -> list[IndexEntry]:
     words = tuple(dict.fromkeys(_words(query)))[:MAX_WORDS]
     if not words:
         raise ToolFailure(f"{query!r} holds no word to search for", code="no_words")
-    found = [(entry, _match(entry, words)) for entry in entries]
-    spread = Counter(word for _, matched in found for word in matched)
+    matches = [(entry, _match(entry, words)) for entry in entries]
+    spread = Counter(word for _, matched in matches for word in matched)
     rarity = {word: math.log(1 + len(entries) / count) for word, count in spread.items()}
     phrase = " ".join(_words(query))
 
@@ -316,7 +316,7 @@ def rank(entries: Sequence[IndexEntry], query: str) -> list[IndexEntry]:
 
     scored = [
         (-score(entry, matched), len(entry.title), entry.location, entry)
-        for entry, matched in found
+        for entry, matched in matches
         if matched
     ]
     scored.sort(key=lambda item: item[:3])
@@ -335,9 +335,9 @@ def resolve_hits(index: SiteIndex, ranked: Sequence[IndexEntry], most: int) -> l
             ToolFailure
         ):  # an index may name URLs that are never fetched (http:, another port): no page then
             continue
-        shown = f"{url}#{url.fragment}" if url.fragment else str(url)
+        address = f"{url}#{url.fragment}" if url.fragment else str(url)
         if index.folder.holds(url):
-            hits.setdefault(shown, PageHit(entry.title, shown, entry.kind, entry.text))
+            hits.setdefault(address, PageHit(entry.title, address, entry.kind, entry.text))
     return list(hits.values())
 
 

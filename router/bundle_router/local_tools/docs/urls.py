@@ -80,9 +80,9 @@ def parse_url(text: str) -> Url:
     """
     if len(text) > MAX_URL:
         raise _invalid_url(text, f"it is longer than {MAX_URL} characters")
-    if found := _FORBIDDEN.search(text):
+    if match := _FORBIDDEN.search(text):
         raise _invalid_url(
-            text, f"it holds {found.group()!r}, which belongs percent-encoded or not at all"
+            text, f"it holds {match.group()!r}, which belongs percent-encoded or not at all"
         )
     parts = _URL.fullmatch(text)
     if not parts:
@@ -107,9 +107,9 @@ def parse_url(text: str) -> Url:
 
 def join_url(base: Url, reference: str) -> Url:
     """Resolve a reference on the page `base`. Raises ToolFailure `invalid_url` like `parse_url`."""
-    if found := _FORBIDDEN.search(reference):
+    if match := _FORBIDDEN.search(reference):
         raise _invalid_url(
-            reference, f"it holds {found.group()!r}, which belongs percent-encoded or not at all"
+            reference, f"it holds {match.group()!r}, which belongs percent-encoded or not at all"
         )
     try:
         joined = urljoin(str(base), reference)

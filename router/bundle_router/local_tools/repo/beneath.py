@@ -163,9 +163,9 @@ class _Walk:
 
     def _check_visible(self, fd: int) -> int:
         """Return the descriptor; close it and raise HiddenFolder if it is a hidden folder."""
-        if self.hidden and (found := identity(fd)) in self.hidden:
+        if self.hidden and (folder_identity := identity(fd)) in self.hidden:
             os.close(fd)
-            raise HiddenFolder(self.path, found)
+            raise HiddenFolder(self.path, folder_identity)
         return fd
 
     def _finish(self, name: str, flags: int) -> int | None:

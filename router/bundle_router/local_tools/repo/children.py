@@ -110,13 +110,13 @@ def output_of(
 
     Return its standard output, whether it was cut at `max_bytes`, and the ended child.
     """
-    kept = bytearray()
+    output = bytearray()
     with start_child(command, context) as child:
         for chunk in child.chunks():
-            kept += chunk
-            if len(kept) > max_bytes:
-                return bytes(kept[:max_bytes]), True, child
-    return bytes(kept), False, child
+            output += chunk
+            if len(output) > max_bytes:
+                return bytes(output[:max_bytes]), True, child
+    return bytes(output), False, child
 
 
 def _start_confined(command: ConfinedCommand) -> StartedProcess:

@@ -184,8 +184,8 @@ class Root:
         if self.credentials == "show":
             return file
         with ClosedOnError(file.fileno()):
-            found = self._is_credential(file, path)
-        if found:
+            is_credential = self._is_credential(file, path)
+        if is_credential:
             file.close()
             raise credentials_failure(path)
         return file
@@ -196,9 +196,9 @@ class Root:
         private key in it.
         """
         fd = file.fileno()
-        asked = self.relative(path)
-        real_path = self.real_path(fd, asked)
-        if is_credential_file(real_path) or is_credential_file(f"{self.path}/{asked}"):
+        relative = self.relative(path)
+        real_path = self.real_path(fd, relative)
+        if is_credential_file(real_path) or is_credential_file(f"{self.path}/{relative}"):
             return True
         info = os.fstat(fd)
         if info.st_nlink > 1 and self._has_credential_name(info, os.path.dirname(real_path)):  # noqa: PTH120 - text
@@ -237,8 +237,8 @@ class Root:
         """
         entries: list[FolderEntry] = []
         folder = Opened(self.open_fd(path, os.O_RDONLY | os.O_DIRECTORY))
-        with folder as fd, translate_errors(path), os.scandir(fd) as found:
-            for item in found:
+        with folder as fd, translate_errors(path), os.scandir(fd) as items:
+            for item in items:
                 if len(entries) == limit:
                     break
                 if self.hidden.identities and _is_hidden(item, self.hidden):
@@ -338,10 +338,10 @@ def _open_root(top: str, within: str, hidden: frozenset[Identity], opener: Opene
 def read_up_to(file: BinaryIO, max_bytes: int) -> bytes:
     """Read at most `max_bytes` from an unbuffered file; fewer only at its end."""
     parts = []
-    left = max_bytes
-    while left > 0 and (part := file.read(min(left, 1 << 20))):
+    remaining = max_bytes
+    while remaining > 0 and (part := file.read(min(remaining, 1 << 20))):
         parts.append(part)
-        left -= len(part)
+        remaining -= len(part)
     return b"".join(parts)
 
 

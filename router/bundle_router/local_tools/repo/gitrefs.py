@@ -84,13 +84,13 @@ def _packed_refs(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _loose_refs(root: Root, common: str) -> Iterator[tuple[str, str]]:
-    left = MAX_REFS
+    remaining = MAX_REFS
     folders = ["refs"] if root.entry(f"{common}/refs") is not None else []
     while folders:
         folder = folders.pop()
-        entries = root.scandir(f"{common}/{folder}", limit=left)
-        left -= len(entries)
-        if left <= 0:
+        entries = root.scandir(f"{common}/{folder}", limit=remaining)
+        remaining -= len(entries)
+        if remaining <= 0:
             raise ToolFailure(
                 f"this git repository has more than {MAX_REFS:,} loose refs",
                 code="repository_refused",

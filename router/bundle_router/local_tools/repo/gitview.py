@@ -171,23 +171,23 @@ def _locate(root: Root) -> tuple[str, str]:
     """Return the folder of HEAD and the index, and the folder of objects and refs, which worktrees
     share.
     """
-    found = root.entry(".git")
-    if found is None:
+    entry = root.entry(".git")
+    if entry is None:
         raise ToolFailure(
             "the workspace is not the top of a git repository (it has no .git)",
             code="no_repository",
             advice="history is only available where the workspace is a repository",
         )
     git_dir = ".git"
-    if found.kind == "file":
+    if entry.kind == "file":
         text = _read_small(root, ".git")
         if not text.startswith("gitdir: "):
             raise _refused_failure("its .git file does not say where the repository is")
         git_dir = _folder_inside(root, "", text.removeprefix("gitdir: ").strip(), "its .git file")
     common_dir = git_dir
     if root.entry(f"{git_dir}/commondir") is not None:
-        written = _read_small(root, f"{git_dir}/commondir").strip()
-        common_dir = _folder_inside(root, git_dir, written, "its commondir file")
+        target = _read_small(root, f"{git_dir}/commondir").strip()
+        common_dir = _folder_inside(root, git_dir, target, "its commondir file")
     _check_folder(root, git_dir, ".git")
     _check_folder(root, f"{common_dir}/objects", "its objects folder")
     return git_dir, common_dir

@@ -23,11 +23,11 @@ def globs_beneath(glob: str, folder: str) -> list[str]:
     """
     if "/" not in glob.rstrip("/"):
         return [glob]
-    found: dict[str, None] = {}
+    globs: dict[str, None] = {}
     for alternative in _alternatives(glob):
         for rest in _rests(alternative.lstrip("/").split("/"), folder.split("/")):
-            found["/" + "/".join(rest)] = None
-    return list(found)
+            globs["/" + "/".join(rest)] = None
+    return list(globs)
 
 
 def _alternatives(glob: str) -> list[str]:
@@ -46,9 +46,9 @@ def _alternatives(glob: str) -> list[str]:
         if braces is None:
             ready.append(text)
             continue
-        before = text[: braces.start()]
-        after = text[braces.end() :]
-        pending += [before + choice + after for choice in braces[1].split(",")]
+        prefix = text[: braces.start()]
+        suffix = text[braces.end() :]
+        pending += [prefix + choice + suffix for choice in braces[1].split(",")]
     for text in ready:
         if _UNPAIRED.search(text):
             raise ToolFailure(
@@ -77,12 +77,12 @@ def _rests(pattern: list[str], folders: list[str]) -> list[list[str]]:
 def _past_stars(pattern: list[str], positions: set[int]) -> set[int]:
     """Return these positions, and those behind a `**` that matches nothing."""
     last = len(pattern) - 1
-    found = {position for position in positions if position <= last}
-    for position in sorted(found):
+    reachable = {position for position in positions if position <= last}
+    for position in sorted(reachable):
         while position < last and pattern[position] == "**":
             position += 1
-            found.add(position)
-    return found
+            reachable.add(position)
+    return reachable
 
 
 def _matches(part: str, name: str) -> bool:

@@ -25,17 +25,17 @@ class Hidden:
 
     def __init__(self, folders: Iterable[str] = ()) -> None:
         self.names = {
-            found: os.path.realpath(name) for name in folders if (found := identity_of(name))
+            identity: os.path.realpath(name) for name in folders if (identity := identity_of(name))
         }
         self.identities = frozenset(self.names)
         self._met: set[Identity] = set()
 
     def is_one(self, info: os.stat_result) -> bool:
         """Return whether this is a hidden folder, and note it as met."""
-        found = (info.st_dev, info.st_ino) in self.identities
-        if found:
+        is_hidden = (info.st_dev, info.st_ino) in self.identities
+        if is_hidden:
             self.meet((info.st_dev, info.st_ino))
-        return found
+        return is_hidden
 
     def meet(self, identity: Identity) -> None:
         self._met.add(identity)
@@ -47,9 +47,11 @@ class Hidden:
         For telling another program what to skip. Its findings have to be checked again.
         """
         prefix = top.rstrip("/") + "/"
-        found = {identity: name for identity, name in self.names.items() if name.startswith(prefix)}
-        self._met.update(found)
-        return [name.removeprefix(prefix) for name in found.values()]
+        inside = {
+            identity: name for identity, name in self.names.items() if name.startswith(prefix)
+        }
+        self._met.update(inside)
+        return [name.removeprefix(prefix) for name in inside.values()]
 
     def note(self) -> str:
         """Return a result's sentence about the hidden folders that were met, with a leading space;
@@ -197,8 +199,8 @@ def holds_private_key(data: bytes) -> bool:
         data = data.decode("utf-16", "replace").encode("utf-8", "replace")
     if any(mark in data for mark in _KEY_MARKS) and _KEY_BLOCK.search(data) is not None:
         return True
-    for found in _KEY_IN_BASE64.finditer(data):
-        text = b"".join(found[0].split())
+    for match in _KEY_IN_BASE64.finditer(data):
+        text = b"".join(match[0].split())
         if _KEY_BLOCK.search(base64.b64decode(text[: len(text) // 4 * 4])) is not None:
             return True
     return False

@@ -176,19 +176,19 @@ def git_log(arguments: GitLog, context: ToolContext, *, confined: bool = True) -
 
 def _log_text(arguments: GitLog, commits: list[str], cut: bool) -> str:
     has_more = cut or len(commits) > arguments.max_count
-    shown = commits[
+    page = commits[
         : arguments.max_count - (1 if cut and len(commits) <= arguments.max_count else 0)
     ]
-    what = f" touching {show_name(arguments.path)}" if arguments.path else ""
-    if not shown:
-        return f"No commits{what} match."
-    head = f"{count(len(shown), 'commit')}{what}, newest first"
+    about_path = f" touching {show_name(arguments.path)}" if arguments.path else ""
+    if not page:
+        return f"No commits{about_path} match."
+    head = f"{count(len(page), 'commit')}{about_path}, newest first"
     head += (
-        f"; there are more: skip={arguments.skip + len(shown)} reads on."
+        f"; there are more: skip={arguments.skip + len(page)} reads on."
         if has_more
         else "; that is all."
     )
-    return "\n".join([head, *(_commit_text(item) for item in shown)])
+    return "\n".join([head, *(_commit_text(item) for item in page)])
 
 
 def _commit_text(item: str) -> str:
@@ -225,9 +225,9 @@ def git_diff(arguments: GitDiff, context: ToolContext, *, confined: bool = True)
             if reads_files:
                 names = [name for name in names if not folders.intersection(_folders_of(name))]
                 names = [name for name in names if name not in withheld]
-                view, shown = view.copied(names)
-                paths = [f":(literal){name}" for name in shown]
-                withheld += set(names).difference(shown)
+                view, names_shown = view.copied(names)
+                paths = [f":(literal){name}" for name in names_shown]
+                withheld += set(names).difference(names_shown)
         if arguments.stat:
             form = ["--stat=120"]
         else:
@@ -256,12 +256,12 @@ _DIFF: Final = (
 
 
 def _diff_text(arguments: GitDiff, out: bytes, cut: bool, max_bytes: int, note: str) -> list[str]:
-    after = arguments.target or ("the index" if arguments.staged else "the working tree")
-    before = arguments.base or ("HEAD" if arguments.staged else "the index")
-    where = f" in {show_name(arguments.path)}" if arguments.path else ""
-    head = f"Changes from {before} to {after}{where}"
+    new_side = arguments.target or ("the index" if arguments.staged else "the working tree")
+    old_side = arguments.base or ("HEAD" if arguments.staged else "the index")
+    about_path = f" in {show_name(arguments.path)}" if arguments.path else ""
+    head = f"Changes from {old_side} to {new_side}{about_path}"
     if not out:
-        if after == "the working tree":
+        if new_side == "the working tree":
             untracked = " Untracked files are not part of a diff."
         else:
             untracked = ""
@@ -280,8 +280,8 @@ def _without_keys(out: bytes) -> tuple[bytes, list[str]]:
     keys = [part for part in parts if holds_private_key(part)]
     if not keys:
         return out, []
-    kept = b"".join(part for part in parts if part not in keys)
-    return head + kept, [key.partition(b"\n")[0].decode("utf-8", "replace") for key in keys]
+    remaining = b"".join(part for part in parts if part not in keys)
+    return head + remaining, [key.partition(b"\n")[0].decode("utf-8", "replace") for key in keys]
 
 
 def _names(view: GitView, scope: list[str], most: int) -> list[str]:
@@ -289,12 +289,12 @@ def _names(view: GitView, scope: list[str], most: int) -> list[str]:
     names, cut, _ = view.run(
         "diff", *_DIFF, "--no-renames", "--name-only", "-z", *scope, max_bytes=most * _NAME_BYTES
     )
-    found = [name for name in names.decode("utf-8", "surrogateescape").split("\0") if name]
-    if cut or len(found) > most:
+    listed = [name for name in names.decode("utf-8", "surrogateescape").split("\0") if name]
+    if cut or len(listed) > most:
         raise ToolFailure(
             "too many files differ to compare them all", code="too_large", advice="name a path"
         )
-    return found
+    return listed
 
 
 # --- what both share ------------------------------------------------------------------------------

@@ -46,8 +46,8 @@ def open_folder(
     fd = open_without_links(root_fd, path, _FOLDER) if by_kernel else _step_down(root_fd, path)
     with ClosedOnError(fd):
         for above in ancestors(fd, root_fd):
-            if (found := identity(above)) in hidden:
-                raise HiddenFolder(path, found)
+            if (parent := identity(above)) in hidden:
+                raise HiddenFolder(path, parent)
     return fd
 
 
@@ -97,13 +97,13 @@ def location(fd: int, root_fd: int, root_path: str) -> Path:
 
 
 def _name_of(fd: int) -> str:
-    wanted = identity(fd)
+    target = identity(fd)
     with (
         Opened(os.open("..", os.O_RDONLY | os.O_DIRECTORY, dir_fd=fd)) as above,
         os.scandir(above) as entries,
     ):
         for entry in entries:
             info = entry.stat(follow_symlinks=False)
-            if (info.st_dev, info.st_ino) == wanted:
+            if (info.st_dev, info.st_ino) == target:
                 return entry.name
     raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))

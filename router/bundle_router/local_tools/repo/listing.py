@@ -38,17 +38,17 @@ def list_dir(arguments: ListDir, context: ToolContext) -> ToolOutput:
     """Run `repo.list_dir`."""
     with workspace(context) as root:
         top = root.relative(arguments.path or ".")
-        shown, total = _collect(root, top, arguments, context)
+        lines, total = _collect(root, top, arguments, context)
         note = root.hidden.note()
     everything = total < SCAN_ENTRIES
-    if len(shown) == total:
+    if len(lines) == total:
         of = ""
     elif everything:
         of = f" of {total:,}"
     else:
         of = f" of more than {total:,}"
     if of:
-        head = f"{show_name(top)}: {len(shown):,}{of} entries"
+        head = f"{show_name(top)}: {len(lines):,}{of} entries"
     else:
         head = f"{show_name(top)}: {count(total, 'entry', 'entries')}"
     head += f", depth {arguments.depth}."
@@ -57,14 +57,14 @@ def list_dir(arguments: ListDir, context: ToolContext) -> ToolOutput:
             " Shallow entries come first; for the rest list a subfolder or raise max_entries (at"
             " most 2,000)."
         )
-    return ToolOutput((Text("\n".join([head + note, *shown])),))
+    return ToolOutput((Text("\n".join([head + note, *lines])),))
 
 
 def _collect(
     root: Root, top: str, arguments: ListDir, context: ToolContext
 ) -> tuple[list[str], int]:
     """Return the lines to show, in tree order, and how many entries there are."""
-    kept: list[tuple[tuple[bytes, ...], str]] = []
+    rows: list[tuple[tuple[bytes, ...], str]] = []
     total = 0
     queue: deque[tuple[str, tuple[str, ...]]] = deque([(top, ())])
     while queue and total < SCAN_ENTRIES:
@@ -80,11 +80,11 @@ def _collect(
         total += len(entries)
         for entry in entries:
             path = (*parts, entry.name)
-            if len(kept) < arguments.max_entries:
-                kept.append((tuple(os.fsencode(part) for part in path), _line(entry, path)))
+            if len(rows) < arguments.max_entries:
+                rows.append((tuple(os.fsencode(part) for part in path), _line(entry, path)))
             if entry.kind == "dir" and entry.name != ".git" and len(path) < arguments.depth:
                 queue.append((f"{folder}/{entry.name}", path))
-    return [line for _, line in sorted(kept)], total
+    return [line for _, line in sorted(rows)], total
 
 
 def _line(entry: FolderEntry, parts: tuple[str, ...]) -> str:

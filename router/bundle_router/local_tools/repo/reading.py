@@ -177,13 +177,13 @@ def _after_line_ends(chunk: bytes, ends: int) -> int:
     """Return the offset after the `ends`-th line end of the chunk; its length if there are fewer, 0
     below 1.
     """
-    at = 0
+    position = 0
     for _ in range(ends):
-        found = chunk.find(b"\n", at)
-        if found < 0:
+        line_end = chunk.find(b"\n", position)
+        if line_end < 0:
             return len(chunk)
-        at = found + 1
-    return at
+        position = line_end + 1
+    return position
 
 
 def _as_text(

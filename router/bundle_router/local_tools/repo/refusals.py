@@ -28,8 +28,10 @@ def outside_failure(path: str) -> ToolFailure:
 
 
 def hidden_failure(path: str) -> ToolFailure:
-    what = "is the router's own (its records, or a file of `serve` such as its tokens)"
-    return ToolFailure(f"{shorten(path, 200)!r} {what}: no tool reads or changes it", code="hidden")
+    sentence = "is the router's own (its records, or a file of `serve` such as its tokens)"
+    return ToolFailure(
+        f"{shorten(path, 200)!r} {sentence}: no tool reads or changes it", code="hidden"
+    )
 
 
 def credentials_failure(path: str) -> ToolFailure:

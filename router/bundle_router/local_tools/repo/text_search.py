@@ -45,14 +45,14 @@ def ripgrep(
     with workspace(context) as root:
         arguments = arguments.model_copy(update={"path": root.relative(arguments.path or ".")})
         program = binary if binary is not None else rg.find_rg(context.workspace)
-        shown = _Shown(arguments, context.max_bytes)
+        result = _Shown(arguments, context.max_bytes)
         search = rg.search(program, arguments, root, context, confined=confined)
         with closing(search) as hits:  # closing it ends a running rg
             for file in hits:
-                if not shown.add(file):
+                if not result.add(file):
                     break
         note = root.hidden.note()
-    return ToolOutput((Text(shown.text(note)),))
+    return ToolOutput((Text(result.text(note)),))
 
 
 def _check_pattern(query: Ripgrep) -> None:

@@ -218,10 +218,10 @@ def autorun_part(parts: Sequence[str], *, is_file: bool = False) -> str:
     Some file systems treat `.GIT`, `.git.` and `.git ` as `.git`, so they all count.
     """
     names = [plain(part) for part in parts]
-    for at, part in enumerate(names):
-        named = (part,) in _PARTS or any(
-            tuple(names[at : at + length]) in _PARTS for length in (2, 3)
+    for index, part in enumerate(names):
+        is_named = (part,) in _PARTS or any(
+            tuple(names[index : index + length]) in _PARTS for length in (2, 3)
         )
-        if named or part in ENVIRONMENT_MARKERS or _SPECIAL.fullmatch(part):
-            return parts[at]
+        if is_named or part in ENVIRONMENT_MARKERS or _SPECIAL.fullmatch(part):
+            return parts[index]
     return "HEAD" if is_file and names[-1:] == ["head"] else ""

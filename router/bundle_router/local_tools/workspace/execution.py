@@ -114,10 +114,12 @@ def execute(
         program_folder() as private,
     ):
         _check_paths(root, arguments, accepted)
-        kept = protected_places(root, context, confine.readable_paths(rule, binary), rule)
-        plan = _plan(rule, binary, arguments, root=root, cwd_fd=cwd_fd, private=private, kept=kept)
+        places = protected_places(root, context, confine.readable_paths(rule, binary), rule)
+        plan = _plan(
+            rule, binary, arguments, root=root, cwd_fd=cwd_fd, private=private, kept=places
+        )
         plan = plan._replace(facilities=facilities)
-        with moved_aside(root, kept.absent) as moved:
+        with moved_aside(root, places.absent) as renamed:
             finished = run(
                 plan,
                 stdin=arguments.stdin,
@@ -128,11 +130,11 @@ def execute(
                 max_bytes=max((context.max_bytes - _RESERVE_BYTES) // 2, _LEAST_BYTES),
             )
     statements = (
-        *still_kept(kept, finished.statements),
-        *(() if kept.surveyed else (_NOT_SURVEYED,)),
-        *(() if kept.linked_files.complete else (_unprotected_links(kept),)),
+        *still_kept(places, finished.statements),
+        *(() if places.surveyed else (_NOT_SURVEYED,)),
+        *(() if places.linked_files.complete else (_unprotected_links(places),)),
     )
-    return _output(replace(finished, statements=statements), binary, arguments, moved)
+    return _output(replace(finished, statements=statements), binary, arguments, renamed)
 
 
 def _unprotected_links(kept: ProtectedPlaces) -> Statement:
@@ -162,9 +164,9 @@ def _rule(name: str, context: ToolContext) -> BinaryRule:
     for rule in context.settings.binaries:
         if rule.name == name:
             return rule
-    known = ", ".join(rule.name for rule in context.settings.binaries) or "none"
+    names = ", ".join(rule.name for rule in context.settings.binaries) or "none"
     raise ToolFailure(
-        f"{name!r} is not an allowed binary", code="unknown_binary", advice=f"allowed: {known}"
+        f"{name!r} is not an allowed binary", code="unknown_binary", advice=f"allowed: {names}"
     )
 
 
@@ -176,12 +178,12 @@ def _accept_arguments(rule: BinaryRule, args: tuple[str, ...]) -> grammar.Accept
 
 
 def _refusal(rule: BinaryRule, args: tuple[str, ...], refused: grammar.Refused) -> ToolFailure:
-    shown = f"argument {refused.index + 1}"
+    place = f"argument {refused.index + 1}"
     if 0 <= refused.index < len(args):
-        shown += f" {shorten(args[refused.index], 200)!a}"
+        place += f" {shorten(args[refused.index], 200)!a}"
     allowed = "; ".join(grammar.usage(rule))
     return ToolFailure(
-        f"{rule.name}: {shown}: {refused.why}", code="not_permitted", advice=f"permitted: {allowed}"
+        f"{rule.name}: {place}: {refused.why}", code="not_permitted", advice=f"permitted: {allowed}"
     )
 
 
@@ -248,9 +250,9 @@ def _output(
     finished: ProcessExit, binary: Binary, arguments: ExecArguments, moved: list[str]
 ) -> ToolOutput:
     parts = [_headline(finished), *moved]
-    for name, kept in (("stdout", finished.stdout), ("stderr", finished.stderr)):
-        if kept.total:
-            parts.append(f"--- {name}, {kept.total:,} bytes ---\n{kept.text.rstrip()}")
+    for name, output in (("stdout", finished.stdout), ("stderr", finished.stderr)):
+        if output.total:
+            parts.append(f"--- {name}, {output.total:,} bytes ---\n{output.text.rstrip()}")
     parts.append(summary(finished.statements))
     failed = finished.ended != "exited" or finished.exit_code != 0
     return ToolOutput(
@@ -261,19 +263,19 @@ def _output(
 def _headline(finished: ProcessExit) -> str:
     took = f"{finished.elapsed_ms / 1000:.2f} s"
     if finished.leftovers:
-        left = f"; {finished.leftovers} processes it left running were ended"
+        leftovers = f"; {finished.leftovers} processes it left running were ended"
     else:
-        left = ""
+        leftovers = ""
     if finished.ended == "timeout":
-        return f"ended after {took}: out of time{left}"
+        return f"ended after {took}: out of time{leftovers}"
     if finished.ended == "cancelled":
-        return f"ended after {took}: cancelled by the caller{left}"
+        return f"ended after {took}: cancelled by the caller{leftovers}"
     if finished.exceeded:
-        return f"ended after {took}: {finished.exceeded}{left}"
+        return f"ended after {took}: {finished.exceeded}{leftovers}"
     if finished.signal is not None:
         hint = " (a file grew past its limit)" if finished.signal == signal.SIGXFSZ else ""
-        return f"ended by {_signal_name(finished.signal)} after {took}{hint}{left}"
-    return f"exit {finished.exit_code} after {took}{left}"
+        return f"ended by {_signal_name(finished.signal)} after {took}{hint}{leftovers}"
+    return f"exit {finished.exit_code} after {took}{leftovers}"
 
 
 def _signal_name(number: int) -> str:
@@ -302,7 +304,8 @@ def _record(finished: ProcessExit, binary: Binary, arguments: ExecArguments) -> 
         "elapsed_ms": round(finished.elapsed_ms, 1),
         "leftovers": finished.leftovers,
         "streams": [
-            {"id": name, "bytes": kept.total, "dropped": kept.dropped} for name, kept in streams
+            {"id": name, "bytes": stream.total, "dropped": stream.dropped}
+            for name, stream in streams
         ],
         "isolation": [statement._asdict() for statement in finished.statements],
     }

@@ -56,9 +56,9 @@ def match(rule: BinaryRule, arguments: Sequence[str]) -> Accepted | Refused:
 
     Raises ToolFailure `invalid_rule` when the config's own pattern does not compile.
     """
-    refused = _why_unsound(arguments)
-    if refused is not None:
-        return refused
+    refusal = _why_unsound(arguments)
+    if refusal is not None:
+        return refusal
     furthest = Refused(-1, "")
     for form in rule.forms:
         result = _Reader(form, arguments).read()
@@ -70,23 +70,25 @@ def match(rule: BinaryRule, arguments: Sequence[str]) -> Accepted | Refused:
 
 def problems(rule: BinaryRule) -> list[str]:
     """Return the errors in a rule's patterns, one sentence each, for `check`."""
-    found = []
+    problems_found = []
     for form in rule.forms:
-        named = [(f"option {option.name}", option.value) for option in form.options]
-        for where, pattern in [*named, ("positionals", form.positionals)]:
+        patterns = [(f"option {option.name}", option.value) for option in form.options]
+        for place, pattern in [*patterns, ("positionals", form.positionals)]:
             try:
                 if pattern is not None:
                     _compile_pattern(pattern)
             except ToolFailure as failure:
-                found.append(f"{rule.name} {' '.join(form.words)}: {where}: {failure.message}")
+                problems_found.append(
+                    f"{rule.name} {' '.join(form.words)}: {place}: {failure.message}"
+                )
         if any(option.name == "--" and option.value is not None for option in form.options):
-            found.append(f"{rule.name} {' '.join(form.words)}: option -- takes no value")
+            problems_found.append(f"{rule.name} {' '.join(form.words)}: option -- takes no value")
         if form.positionals is not None and form.max_positionals == 0:
-            found.append(
+            problems_found.append(
                 f"{rule.name} {' '.join(form.words)}: positionals can't occur while max_positionals"
                 " is 0"
             )
-    return found
+    return problems_found
 
 
 def usage(rule: BinaryRule) -> list[str]:

@@ -93,35 +93,35 @@ def protected_places(
         if any(path.is_relative_to(folder) for folder in reach) and not top.is_relative_to(path)
     ]
     left_out = {*code.places, *map(os.path.realpath, context.hidden)} - {root.path}
-    found = survey(root.path, left_out, git_objects=not protect_git)
-    credentials = found.credentials if root.credentials == "hide" else []
-    deeper = (*(found.repositories if protect_git else ()), *found.powers)
+    surveyed = survey(root.path, left_out, git_objects=not protect_git)
+    credentials = surveyed.credentials if root.credentials == "hide" else []
+    deeper = (*(surveyed.repositories if protect_git else ()), *surveyed.powers)
     autorun += [
         _place_at(path)
         for path in deeper
         if path != top and path not in (*unasked, *map(Path, code.places))
     ]
-    protected += [_place_at(path, required=True) for path in found.router_code]
-    masked = _present(_place_at(path) for path in (*found.sockets, *credentials))
+    protected += [_place_at(path, required=True) for path in surveyed.router_code]
+    masked = _present(_place_at(path) for path in (*surveyed.sockets, *credentials))
     places = [place for place in (*autorun, *protected, *hidden) if place]
     pinned = [
         _place_at(above)
         for above in dict.fromkeys(above for place in places for above in _between(top, place))
     ]
     unchangeable = {place.path for place in (*places, *masked)}
-    linked = linked_places(found, root.path, unchangeable)
+    linked = linked_places(surveyed, root.path, unchangeable)
     required = rule.hard_links == "protect"
     if required:
-        _refuse_links(linked, found)
+        _refuse_links(linked, surveyed)
     expected = [*real, *map(Path, code.places), *unasked]
     beneath = [
         str(path.relative_to(top)) for path in expected if path.is_relative_to(top) and path != top
     ]
-    made = set().union(*_awaited)
+    awaited = set().union(*_awaited)
     absent = tuple(
         path
         for path in beneath
-        if f"{top}/{path}" in made or _walk(root.fd, path, lambda _folder, name: name) is None
+        if f"{top}/{path}" in awaited or _walk(root.fd, path, lambda _folder, name: name) is None
     )
     return ProtectedPlaces(
         _present(autorun + protected),
@@ -129,7 +129,7 @@ def protected_places(
         masked,
         _present(pinned),
         absent,
-        found.complete,
+        surveyed.complete,
         _present(_place_at(Path(path), required=required) for path in linked.places),
         linked,
     )
@@ -171,19 +171,19 @@ def moved_aside(root: Root, absent: Iterable[str]) -> Iterator[list[str]]:
     Fills the list with a sentence for each.
     """
     _awaited.append(paths := frozenset(f"{root.path}/{path}" for path in absent))
-    moved: list[str] = []
+    renamed: list[str] = []
     try:
-        yield moved
+        yield renamed
     finally:
         for path in absent:
             try:
-                if aside := _walk(root.fd, path, _rename, regain=True):
-                    moved.append(
+                if new_name := _walk(root.fd, path, _rename, regain=True):
+                    renamed.append(
                         f"{path} is not for programs to make: what was made there was moved to"
-                        f" {aside}"
+                        f" {new_name}"
                     )
             except OSError as error:
-                moved.append(
+                renamed.append(
                     f"{path} is not for programs to make, and can't be moved: {error.strerror}"
                 )
         _awaited.remove(paths)
@@ -201,8 +201,8 @@ def still_kept(kept: ProtectedPlaces, statements: Iterable[Statement]) -> tuple[
     }
     detail = "was replaced from outside meanwhile: the new one could be read and changed"
     return tuple(
-        one._replace(held=False, detail=detail) if one.name in replaced else one
-        for one in statements
+        statement._replace(held=False, detail=detail) if statement.name in replaced else statement
+        for statement in statements
     )
 
 
@@ -241,9 +241,9 @@ def _walk(
 
 
 def _rename(folder: int, name: str) -> str:
-    aside = f"{name}.not-taken-{secrets.token_hex(4)}"
-    os.rename(name, aside, src_dir_fd=folder, dst_dir_fd=folder)
-    return aside
+    new_name = f"{name}.not-taken-{secrets.token_hex(4)}"
+    os.rename(name, new_name, src_dir_fd=folder, dst_dir_fd=folder)
+    return new_name
 
 
 def _present(places: Iterable[Place | None]) -> tuple[Place, ...]:

@@ -90,10 +90,10 @@ def _gathered(linked: list[str], files: Counter[str], top: str) -> list[str]:
     """Return the highest folders below the top that hold no other files, and the rest of the
     files.
     """
-    other = Counter(files)
-    other.subtract(os.path.dirname(path) for path in linked)  # noqa: PTH120 - text
+    counts = Counter(files)
+    counts.subtract(os.path.dirname(path) for path in linked)  # noqa: PTH120 - text
     mixed = {top}
-    for folder, number in other.items():
+    for folder, number in counts.items():
         if number > 0:
             mixed.update(_up_to(folder, top))
     return sorted({_highest(path, mixed, top) for path in linked})
@@ -109,8 +109,8 @@ def _highest(path: str, mixed: Collection[str], top: str) -> str:
 
 def _up_to(folder: str, top: str) -> list[str]:
     """Return a folder and those above it, up to the top."""
-    found = []
+    files_found = []
     while len(folder) >= len(top):
-        found.append(folder)
+        files_found.append(folder)
         folder = os.path.dirname(folder)  # noqa: PTH120 - text
-    return found
+    return files_found

@@ -221,14 +221,14 @@ def _fault_of_bubblewrap(program: str) -> str:
         return f"others may change {program}"
     arguments = (*bubblewrap.namespaces(), *bubblewrap.PROBE, "--", program, "--version")
     try:
-        done = run_to_end(
+        probe = run_to_end(
             Command((program, *arguments), env={}), timeout_s=_PROBE_S, max_bytes=_CHUNK
         )
     except OSError as error:
         return f"it does not work here: {error}"
-    if done.status == 0:
+    if probe.status == 0:
         return ""
-    said = printable(done.stderr).strip().splitlines() or [f"status {done.status}"]
+    said = printable(probe.stderr).strip().splitlines() or [f"status {probe.status}"]
     return f"it does not work here: {said[-1][:200]}"
 
 
@@ -312,27 +312,27 @@ class _Watch:
         """Send the plan once the launcher is ready, and return when everything has ended."""
         deadline = self._started + timeout_s
         grace_s = self._plan.grace_s
-        sent = False
+        is_sent = False
         while True:
             self._read(_POLL_S)
             if self._launcher_ended:
                 return
-            now = time.monotonic()
-            if not sent and "ready" in self._outcome:
+            instant = time.monotonic()
+            if not is_sent and "ready" in self._outcome:
                 self.send_plan(self._plan.encode())
-                sent = True
+                is_sent = True
             if (
                 self._ended is None
                 and "exited" not in self._outcome
-                and (now >= deadline or cancelled())
+                and (instant >= deadline or cancelled())
             ):
-                self._ended = "timeout" if now >= deadline else "cancelled"
+                self._ended = "timeout" if instant >= deadline else "cancelled"
                 self.send_plan(b"x")
-                deadline = now + grace_s + _KILLING_S
+                deadline = instant + grace_s + _KILLING_S
             elif self._ended is None and "exited" in self._outcome:
                 self._ended = "exited"
-                deadline = now + grace_s + _KILLING_S
-            elif self._ended is not None and now >= deadline:
+                deadline = instant + grace_s + _KILLING_S
+            elif self._ended is not None and instant >= deadline:
                 self._out_of_patience = True
                 return
 

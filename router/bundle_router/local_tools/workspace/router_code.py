@@ -100,8 +100,8 @@ def _import_roots() -> Iterator[str]:
     prefixes = tuple(f"{_real_path(prefix)}/" for prefix in (sys.prefix, sys.base_prefix))
     for entry in sys.path:
         yield entry if entry else str(Path.cwd())
-        with contextlib.suppress(OSError), os.scandir(entry or ".") as found:
-            yield from (link.path for link in found if link.is_symlink())
+        with contextlib.suppress(OSError), os.scandir(entry or ".") as entries:
+            yield from (link.path for link in entries if link.is_symlink())
     for name, module in list(sys.modules.items()):
         if name.startswith("__editable__"):
             yield from getattr(module, "MAPPING", {}).values()
@@ -132,17 +132,17 @@ def _real_parent(name: str) -> Path:
 
 def _links_on(name: str) -> Iterable[Path]:
     """Return every symlink on the way to the target of `name`, by the real path of its folder."""
-    found: dict[str, None] = {}
+    links: dict[str, None] = {}
     ahead = os.path.abspath(name).split("/")[:0:-1]  # noqa: PTH100  # links are kept
     current = ""
-    while ahead and len(found) < 40:
+    while ahead and len(links) < 40:
         part = ahead.pop()
         if part in ("", "."):
             continue
         current = current.rpartition("/")[0] if part == ".." else f"{current}/{part}"
         if os.path.islink(current):  # noqa: PTH114  # strings: each write and each program walks 200 folders
-            found[current] = None
+            links[current] = None
             target = os.readlink(current)  # noqa: PTH115  # as above
             ahead += reversed(target.split("/"))
             current = "" if target.startswith("/") else current.rpartition("/")[0]
-    return map(Path, found)
+    return map(Path, links)

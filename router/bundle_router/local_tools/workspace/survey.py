@@ -65,47 +65,50 @@ def survey(top: str, leave_out: Collection[str], *, git_objects: bool = False) -
     """Check every entry below the folder `top`, without following links or entering the folders in
     `leave_out`; nor, unless `git_objects`, those of a `.git` that hold its objects and refs.
     """
-    found = Survey()
+    survey_result = Survey()
     linked: dict[Identity, LinkedFile] = {}
     for number, entry in enumerate(_entries([top], leave_out, git_objects=git_objects)):
         if entry.is_dir(follow_symlinks=False):
             if entry.name == ".git":
-                found.repositories.append(Path(entry.path))
+                survey_result.repositories.append(Path(entry.path))
             elif entry.name == "conda-meta":
-                found.powers.append(Path(entry.path).parent)
+                survey_result.powers.append(Path(entry.path).parent)
         elif entry.is_file(follow_symlinks=False):
             if is_credential_file(entry.path) or _is_key_file(entry):
-                found.credentials.append(Path(entry.path))
+                survey_result.credentials.append(Path(entry.path))
             info = entry.stat(follow_symlinks=False)
             if entry.name == "HEAD" and is_git_folder(Path(entry.path).parent):
-                found.repositories.append(Path(entry.path).parent)
+                survey_result.repositories.append(Path(entry.path).parent)
             elif entry.name == "pyvenv.cfg":
-                found.powers.append(Path(entry.path).parent)
+                survey_result.powers.append(Path(entry.path).parent)
             elif info.st_mode & 0o6000 or (info.st_mode & 0o111 and _has_capabilities(entry.path)):
-                found.powers.append(Path(entry.path))
-            found.files[os.path.dirname(entry.path)] += 1  # noqa: PTH120 - text
+                survey_result.powers.append(Path(entry.path))
+            survey_result.files[os.path.dirname(entry.path)] += 1  # noqa: PTH120 - text
             if info.st_nlink > 1:
-                one = linked.setdefault(_identity(info), LinkedFile(info.st_nlink))
-                one.paths.append(entry.path)
+                linked_file = linked.setdefault(_identity(info), LinkedFile(info.st_nlink))
+                linked_file.paths.append(entry.path)
         elif entry.is_symlink():
             if is_credential_file(entry.path):
-                found.credentials += _target_inside(entry.path, top)
+                survey_result.credentials += _target_inside(entry.path, top)
         else:
             mode = entry.stat(follow_symlinks=False).st_mode
-            found.sockets += (
+            survey_result.sockets += (
                 [Path(entry.path)] if stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode) else []
             )
         if number > MAX_ENTRIES:
-            found.complete = False
+            survey_result.complete = False
             break
-    found.credentials += _other_names(found.credentials, linked.values())
+    survey_result.credentials += _other_names(survey_result.credentials, linked.values())
     if linked:
         code = linked_code(tuple(sys.path), Path(top).stat().st_dev)
-        found.router_code = [
-            Path(path) for identity, one in linked.items() if identity in code for path in one.paths
+        survey_result.router_code = [
+            Path(path)
+            for identity, linked_file in linked.items()
+            if identity in code
+            for path in linked_file.paths
         ]
-        found.linked = list(linked.values())
-    return found
+        survey_result.linked = list(linked.values())
+    return survey_result
 
 
 def _target_inside(link: str, top: str) -> list[Path]:
@@ -116,13 +119,13 @@ def _target_inside(link: str, top: str) -> list[Path]:
 
 def _other_names(named: Collection[Path], linked: Iterable[LinkedFile]) -> list[Path]:
     """Return the further names of these files, which may be any."""
-    known = frozenset(map(str, named))
+    known_paths = frozenset(map(str, named))
     return [
         Path(path)
-        for one in linked
-        if not known.isdisjoint(one.paths)
-        for path in one.paths
-        if path not in known
+        for file in linked
+        if not known_paths.isdisjoint(file.paths)
+        for path in file.paths
+        if path not in known_paths
     ]
 
 
@@ -149,12 +152,12 @@ def _entries(
     """Yield every entry, the highest first; unless `git_objects`, below a `.git`, and the
     submodules in it, no objects, refs and logs.
     """
-    seen = set(leave_out)
+    visited = set(leave_out)
     while folders:
         folder = folders.pop(0)  # what is deepest comes last, and is left out first
-        if folder in seen:
+        if folder in visited:
             continue
-        seen.add(folder)
+        visited.add(folder)
         try:
             with os.scandir(folder) as entries:
                 for entry in entries:

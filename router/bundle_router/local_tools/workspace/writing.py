@@ -103,13 +103,13 @@ def write_file(arguments: WriteFileArguments, context: ToolContext) -> ToolOutpu
         )
         with _parent_folder(root, parent or ".", protected) as folder, _one_at_a_time:
             _refuse_place(location(folder, root.fd, root.path) / name, root, protected)
-            before = _check_existing(folder, name, relative, arguments)
-            if before is not None:
-                _refuse_identity(before, name, protected)
+            previous = _check_existing(folder, name, relative, arguments)
+            if previous is not None:
+                _refuse_identity(previous, name, protected)
             if context.settings.tokens == "redact":
-                _refuse_marks(content, folder, name, before, relative)
+                _refuse_marks(content, folder, name, previous, relative)
             try:
-                replace_or_create(folder, name, content, before)
+                replace_or_create(folder, name, content, previous)
             except FileExistsError:
                 raise _exists_failure(relative) from None
             except OSError as error:
@@ -117,10 +117,10 @@ def write_file(arguments: WriteFileArguments, context: ToolContext) -> ToolOutpu
                     f"{relative!r} can't be written: {error.strerror}", code="io_error"
                 ) from error
     digest = hashlib.sha256(content).hexdigest()
-    done = "created" if before is None else "replaced"
-    record = {"path": relative, "bytes": len(content), "sha256": f"sha256:{digest}", "done": done}
+    verb = "created" if previous is None else "replaced"
+    record = {"path": relative, "bytes": len(content), "sha256": f"sha256:{digest}", "done": verb}
     return ToolOutput(
-        (Text(f"{done} {relative} ({len(content):,} bytes, sha256:{digest})"), Data(record))
+        (Text(f"{verb} {relative} ({len(content):,} bytes, sha256:{digest})"), Data(record))
     )
 
 
