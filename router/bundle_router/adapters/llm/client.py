@@ -308,9 +308,7 @@ class LiteLlm:
                 self._warm.wait()
             )  # a rehearsal takes a second; cancelling it would leave coroutines behind
         if self._libraries is not None and self._loop is not None:
-            cache = self._libraries.litellm.in_memory_llm_clients_cache
-            for key in [key for key in cache.cache_dict if str(key).endswith(f"-{id(self._loop)}")]:
-                cache.delete_cache(key)
+            self._libraries.forget_clients(self._loop)
         if self._session is not None:
             await self._session.close()
 

@@ -106,16 +106,21 @@ class ModelHost:
         """
         if _origin(url) != _origin(self.base_url):
             raise RequestNotSent("not_sent", "it would go to another host than base_url")
+        self._check_parameters(url)
+        names = {name.lower() for name in headers}
+        with_key = {name for name in names if self._is_key(headers[name])}
+        if not with_key and names & _CREDENTIAL_HEADERS:
+            raise RequestNotSent("not_sent", "it would carry another credential than key_env")
+        if self.key == NO_KEY:
+            with_key.clear()
+        for name in names - _HARMLESS_HEADERS - with_key:
+            del headers[name]
+
+    def _check_parameters(self, url: str) -> None:
         own_names = {name for name, _ in _parameters(self.base_url)}
         for name, _ in _parameters(url):
             if name.lower() not in _HARMLESS_PARAMETERS and name not in own_names:
                 raise RequestNotSent("not_sent", "its address would hold more than base_url says")
-        names = {name.lower() for name in headers}
-        if not any(self._is_key(headers[name]) for name in names) and names & _CREDENTIAL_HEADERS:
-            raise RequestNotSent("not_sent", "it would carry another credential than key_env")
-        for name in names - _HARMLESS_HEADERS:
-            if self.key == NO_KEY or not self._is_key(headers[name]):
-                del headers[name]
 
     def _is_key(self, value: str) -> bool:
         return value == self.key or value.endswith(f" {self.key}")

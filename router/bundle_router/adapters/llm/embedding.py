@@ -235,13 +235,7 @@ class LiteLlmEmbedder:
             task.cancel()
         await asyncio.gather(*other_tasks, return_exceptions=True)
         if self._libraries is not None:
-            cache = self._libraries.litellm.in_memory_llm_clients_cache
-            for key in [
-                key
-                for key in cache.cache_dict
-                if str(key).endswith(f"-{id(asyncio.get_running_loop())}")
-            ]:
-                cache.delete_cache(key)
+            self._libraries.forget_clients(asyncio.get_running_loop())
         if self._session is not None:
             await self._session.close()
 
@@ -264,14 +258,15 @@ def _vectors(response: Any) -> list[tuple[float, ...]]:
 
     Anything malformed counts as no vector, which the caller detects (`fault_in`).
     """
-    rows = [
-        row if isinstance(row, dict) else vars(row) for row in getattr(response, "data", None) or ()
-    ]
-    if all(isinstance(r.get("index"), int) for r in rows):
-        ordered = sorted(rows, key=lambda row: row["index"])
-    else:
-        ordered = rows
-    return [_numbers(row.get("embedding")) for row in ordered]
+    listed = getattr(response, "data", None) or ()
+    rows = list(map(_fields_of, listed))
+    if all(isinstance(row.get("index"), int) for row in rows):
+        rows.sort(key=lambda row: row["index"])
+    return [_numbers(row.get("embedding")) for row in rows]
+
+
+def _fields_of(row: Any) -> dict[str, Any]:
+    return row if isinstance(row, dict) else vars(row)
 
 
 def _numbers(value: object) -> tuple[float, ...]:

@@ -73,6 +73,13 @@ class Libraries:
         transport = LiteLLMAiohttpTransport(client=session, owns_session=False)
         return AsyncHTTPHandler(transport=transport, follow_redirects=False)
 
+    def forget_clients(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Take the clients of a loop out of litellm's cache, which has their loop in its keys."""
+        cache = self.litellm.in_memory_llm_clients_cache
+        for key in list(cache.cache_dict):
+            if str(key).endswith(f"-{id(loop)}"):
+                cache.delete_cache(key)
+
     def client_argument(
         self,
         way: Way,

@@ -8,7 +8,7 @@ and the key.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
@@ -90,21 +90,25 @@ def raw_of(response: Any) -> str | None:
     """Return the model's reply for the record: its text, refusal or tool call's arguments, cut to
     the maximum.
     """
-    choices = getattr(response, "choices", None) or ()
+    for text in _texts_of(response):
+        if isinstance(text, str) and text:
+            # Valid Unicode: a second call sends it back to the model, and JSON on the wire allows
+            # no lone surrogates.
+            return text[:MAX_RAW].encode("utf-8", "replace").decode("utf-8")
+    return None
+
+
+def _texts_of(response: Any) -> Iterator[object]:
+    """Yield what may be a response's text: its content, a tool call's arguments, a refusal."""
+    choices = getattr(response, "choices", None)
     message = getattr(choices[0], "message", None) if choices else None
-    if message is None:
-        return None
+    yield getattr(message, "content", None)
+    calls = getattr(message, "tool_calls", None)
+    if calls:
+        yield calls[0].function.arguments
     fields = getattr(message, "provider_specific_fields", None)
-    called = getattr(message, "tool_calls", None)
-    parts = (
-        getattr(message, "content", None),
-        called[0].function.arguments if called else None,
-        fields.get("refusal") if isinstance(fields, Mapping) else None,
-    )
-    text = next((part for part in parts if isinstance(part, str) and part), None)
-    # Valid Unicode: a second call sends it back to the model, and JSON on the wire allows no lone
-    # surrogates.
-    return text[:MAX_RAW].encode("utf-8", "replace").decode("utf-8") if text is not None else None
+    if isinstance(fields, Mapping):
+        yield fields.get("refusal")
 
 
 CHARACTERS_A_TOKEN: Final = 3

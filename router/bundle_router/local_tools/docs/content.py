@@ -211,18 +211,22 @@ def _drop_noise(main: Tag) -> None:
 
 
 def _is_noise(tag: Tag) -> bool:
-    if (
-        tag.name in _NOISE_TAGS
-        or _attribute(tag, "role") in _NOISE_ROLES
-        or not _NOISE_CLASSES.isdisjoint(_classes(tag))
-    ):
+    if tag.name in _NOISE_TAGS or _attribute(tag, "role") in _NOISE_ROLES:
+        return True
+    if not _NOISE_CLASSES.isdisjoint(_classes(tag)):
         return True
     if tag.has_attr("hidden") or _attribute(tag, "aria-hidden") == "true":
         return True
-    # An empty link within its page is a permalink, whatever its class; one with a picture is
-    # content.
-    own_page = tag.name == "a" and _attribute(tag, "href").startswith("#")
-    return own_page and tag.get_text().strip() in _PERMALINKS and tag.find("img") is None
+    return _is_permalink(tag)
+
+
+def _is_permalink(tag: Tag) -> bool:
+    """Return whether it is an empty link within its page, whatever its class; one with a picture
+    is content.
+    """
+    if tag.name != "a" or not _attribute(tag, "href").startswith("#"):
+        return False
+    return tag.get_text().strip() in _PERMALINKS and tag.find("img") is None
 
 
 def _shape_code(main: Tag) -> None:
@@ -261,19 +265,19 @@ def _shape_boxes(main: Tag) -> None:
     for box in main.find_all("div"):
         if not _ADMONITIONS.isdisjoint(_classes(box)):
             box.name = "blockquote"
-            head = next(
-                (tag for tag in box.descendants if isinstance(tag, Tag) and _is_box_title(tag)),
-                None,
-            )
-            if head is not None:
-                _make_title(head, capital=True)
+            title = next(filter(_is_box_title, box.descendants), None)
+            if isinstance(title, Tag):
+                _make_title(title, capital=True)
     for summary in main.find_all("summary"):
         _make_title(summary)
 
 
-def _is_box_title(tag: Tag) -> bool:
+def _is_box_title(element: object) -> bool:
+    if not isinstance(element, Tag):
+        return False
     return any(
-        name.endswith("-title") or name.startswith("admonitionHeading") for name in _classes(tag)
+        name.endswith("-title") or name.startswith("admonitionHeading")
+        for name in _classes(element)
     )
 
 
@@ -307,10 +311,17 @@ def _rename(main: Tag) -> None:
 
 def _number(main: Tag) -> None:
     for ordered in main.find_all("ol"):
-        start = _attribute(ordered, "start")
-        number = int(start) if start.isascii() and start.isdigit() and len(start) <= 6 else 1
-        for offset, item in enumerate(ordered.find_all("li", recursive=False)):
-            item["data-number"] = str(number + offset)
+        start = _whole_number(_attribute(ordered, "start"), digits=6)
+        items = ordered.find_all("li", recursive=False)
+        for number, item in enumerate(items, 1 if start is None else start):
+            item["data-number"] = str(number)
+
+
+def _whole_number(text: str, *, digits: int) -> int | None:
+    """Return the number of at most `digits` digits that a text is; None for another text."""
+    if not text.isascii() or not text.isdigit() or len(text) > digits:
+        return None
+    return int(text)
 
 
 def _shape_image(image: Tag, base: str, keeps_image: Callable[[str], bool]) -> None:
@@ -365,13 +376,11 @@ def _tidy_text(main: Tag) -> None:
 
 
 def _keep_attributes(tag: Tag) -> None:
-    attributes = {
-        name: tag[name] for name in _KEPT_ATTRIBUTES.get(tag.name, ()) if tag.has_attr(name)
-    }
+    names = _KEPT_ATTRIBUTES.get(tag.name, ())
+    attributes = {name: tag[name] for name in names if tag.has_attr(name)}
     if "colspan" in attributes:
-        span = _attribute(tag, "colspan")
-        ok = span.isascii() and span.isdigit() and len(span) <= 3
-        attributes["colspan"] = str(min(max(int(span), 1), MAX_SPAN)) if ok else "1"
+        span = _whole_number(_attribute(tag, "colspan"), digits=3) or 1
+        attributes["colspan"] = str(min(span, MAX_SPAN))
     tag.attrs = attributes
 
 

@@ -108,15 +108,18 @@ def read_mkdocs(body: bytes) -> list[IndexEntry] | None:
     docs = value.get("docs") if isinstance(value, dict) else None
     if not isinstance(docs, list):
         return None
-    return _bound(
-        IndexEntry(
-            _prose(doc["title"]), doc["location"], "", _prose(str(doc.get("text", ""))[:20_000])
-        )
-        for doc in docs
-        if isinstance(doc, dict)
-        and isinstance(doc.get("title"), str)
-        and isinstance(doc.get("location"), str)
-    )
+    return _bound(entry for entry in map(_mkdocs_entry, docs) if entry is not None)
+
+
+def _mkdocs_entry(doc: object) -> IndexEntry | None:
+    """Return the entry of one page or section; None for what is none."""
+    if not isinstance(doc, dict):
+        return None
+    title = doc.get("title")
+    location = doc.get("location")
+    if not isinstance(title, str) or not isinstance(location, str):
+        return None
+    return IndexEntry(_prose(title), location, "", _prose(str(doc.get("text", ""))[:20_000]))
 
 
 def read_sphinx_search(body: bytes) -> list[IndexEntry] | None:
@@ -181,14 +184,14 @@ def read_sitemap(body: bytes) -> list[IndexEntry] | None:
     parser: no entities, no external references.
     """
     text = decode_text(body, "utf-8")
-    nested = "<sitemapindex" in text
-    if not nested and "<urlset" not in text:
+    if "<sitemapindex" in text:
+        kind = "sitemap"
+    elif "<urlset" in text:
+        kind = ""
+    else:
         return None
-    locations = (html.unescape(found) for found in _LOCATION.findall(text))
-    return _bound(
-        IndexEntry(_path_words(location), location, "sitemap" if nested else "")
-        for location in locations
-    )
+    locations = map(html.unescape, _LOCATION.findall(text))
+    return _bound(IndexEntry(_path_words(location), location, kind) for location in locations)
 
 
 def _path_words(location: str) -> str:
@@ -275,8 +278,10 @@ def find_index(fetcher: Fetcher, site: Url) -> SiteIndex:
     for folder in folders:
         for kind in KINDS:
             page = _fetch_index(fetcher, join_url(folder, kind.path))
-            entries = kind.read(page.body) if page else None
-            if page and entries is not None:
+            if page is None:
+                continue
+            entries = kind.read(page.body)
+            if entries is not None:
                 return _site_index(fetcher, kind, page, entries)
     raise ToolFailure(
         f"{site.host} publishes no index that is known here: tried"
@@ -365,25 +370,27 @@ def _site_index(
     folder = page.url.folder
     for _ in range(kind.path.count("/")):
         folder = join_url(folder, "../")
-    cut = page.cut
-    if entries and all(entry.kind == "sitemap" for entry in entries):
-        cut = cut or len(entries) > MAX_SITEMAPS
-        nested = [_nested_sitemap(fetcher, kind, folder, entry) for entry in entries[:MAX_SITEMAPS]]
-        entries = [entry for part in nested for entry in part]
-    return SiteIndex(kind.name, page.url, folder, entries, cut)
+    if not entries or any(entry.kind != "sitemap" for entry in entries):
+        return SiteIndex(kind.name, page.url, folder, entries, page.cut)
+    is_cut = page.cut or len(entries) > MAX_SITEMAPS
+    pages: list[IndexEntry] = []
+    for sitemap in entries[:MAX_SITEMAPS]:
+        pages += _nested_sitemap(fetcher, kind, folder, sitemap)
+    return SiteIndex(kind.name, page.url, folder, pages, is_cut)
 
 
 def _nested_sitemap(
-    fetcher: Fetcher, kind: IndexKind, folder: Url, entry: IndexEntry
+    fetcher: Fetcher, kind: IndexKind, folder: Url, sitemap: IndexEntry
 ) -> list[IndexEntry]:
     try:
-        url = parse_url(entry.location)
+        url = parse_url(sitemap.location)
     except ToolFailure:  # as in resolve_hits
         return []
-    page = _fetch_index(fetcher, url) if folder.holds(url) else None
-    return [
-        found for found in (kind.read(page.body) if page else None) or [] if found.kind != "sitemap"
-    ]
+    if not folder.holds(url):
+        return []
+    page = _fetch_index(fetcher, url)
+    entries = kind.read(page.body) if page is not None else None
+    return [entry for entry in entries or () if entry.kind != "sitemap"]
 
 
 def _match(entry: IndexEntry, words: Sequence[str]) -> dict[str, float]:

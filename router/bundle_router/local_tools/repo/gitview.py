@@ -228,15 +228,18 @@ def _check_objects(root: Root, common_dir: str) -> None:
     for folder in root.scandir(f"{common_dir}/objects", limit=1000):
         if folder.kind == "symlink":
             raise _refused_failure(f"objects/{folder.name} is a symlink")
-        if folder.kind != "dir" or not _FAN_OUT.fullmatch(folder.name):
-            continue
-        for entry in root.scandir(f"{common_dir}/objects/{folder.name}", limit=_MAX_OBJECT_FILES):
-            if entry.kind == "symlink":
-                raise _refused_failure(f"objects/{folder.name}/{entry.name} is a symlink")
-            if root.hard_links == "refuse" and entry.kind == "file" and entry.links > 1:
-                raise _refused_failure(
-                    f"objects/{folder.name}/{entry.name} is a hard link, and those are refused here"
-                )
+        if folder.kind == "dir" and _FAN_OUT.fullmatch(folder.name):
+            _check_object_files(root, common_dir, folder.name)
+
+
+def _check_object_files(root: Root, common_dir: str, folder: str) -> None:
+    for entry in root.scandir(f"{common_dir}/objects/{folder}", limit=_MAX_OBJECT_FILES):
+        if entry.kind == "symlink":
+            raise _refused_failure(f"objects/{folder}/{entry.name} is a symlink")
+        if root.hard_links == "refuse" and entry.kind == "file" and entry.links > 1:
+            raise _refused_failure(
+                f"objects/{folder}/{entry.name} is a hard link, and those are refused here"
+            )
 
 
 # --- the private folder ---------------------------------------------------------------------------
@@ -311,13 +314,17 @@ def _copy_files(root: Root, names: Sequence[str], tree: Path) -> list[str]:
 
 def _is_plain(root: Root, folder: str) -> bool:
     """Return whether the path goes through folders only: beyond a link git tracks nothing."""
-    if {"..", ".git", "/"} & {part.casefold() for part in PurePosixPath(folder).parts}:
+    parts = PurePosixPath(folder).parts
+    if not {"..", ".git", "/"}.isdisjoint(part.casefold() for part in parts):
         return False  # an index may say anything
     try:
-        ways = [str(way) for way in (PurePosixPath(folder), *PurePosixPath(folder).parents)][:-1]
-        return all((entry := root.entry(way)) is not None and entry.kind == "dir" for way in ways)
+        for length in range(1, len(parts) + 1):
+            entry = root.entry("/".join(parts[:length]))
+            if entry is None or entry.kind != "dir":
+                return False
     except ToolFailure:
         return False
+    return True
 
 
 def _copy_index(root: Root, source: str, target: Path) -> None:

@@ -175,20 +175,20 @@ def git_log(arguments: GitLog, context: ToolContext, *, confined: bool = True) -
 
 
 def _log_text(arguments: GitLog, commits: list[str], cut: bool) -> str:
-    has_more = cut or len(commits) > arguments.max_count
-    page = commits[
-        : arguments.max_count - (1 if cut and len(commits) <= arguments.max_count else 0)
-    ]
+    most = arguments.max_count
+    has_more = cut or len(commits) > most
+    if cut and len(commits) <= most:
+        most -= 1  # the last one may be half a commit
+    page = commits[:most]
     about_path = f" touching {show_name(arguments.path)}" if arguments.path else ""
     if not page:
         return f"No commits{about_path} match."
     head = f"{count(len(page), 'commit')}{about_path}, newest first"
-    head += (
-        f"; there are more: skip={arguments.skip + len(page)} reads on."
-        if has_more
-        else "; that is all."
-    )
-    return "\n".join([head, *(_commit_text(item) for item in page)])
+    if has_more:
+        head += f"; there are more: skip={arguments.skip + len(page)} reads on."
+    else:
+        head += "; that is all."
+    return "\n".join([head, *map(_commit_text, page)])
 
 
 def _commit_text(item: str) -> str:
@@ -277,11 +277,14 @@ def _without_keys(out: bytes) -> tuple[bytes, list[str]]:
     heads.
     """
     head, *parts = re.split(rb"^(?=diff --git )", out, flags=re.MULTILINE)
-    keys = [part for part in parts if holds_private_key(part)]
-    if not keys:
-        return out, []
-    remaining = b"".join(part for part in parts if part not in keys)
-    return head + remaining, [key.partition(b"\n")[0].decode("utf-8", "replace") for key in keys]
+    shown = [head]
+    withheld = []
+    for part in parts:
+        if holds_private_key(part):
+            withheld.append(part.partition(b"\n")[0].decode("utf-8", "replace"))
+        else:
+            shown.append(part)
+    return b"".join(shown), withheld
 
 
 def _names(view: GitView, scope: list[str], most: int) -> list[str]:

@@ -231,8 +231,8 @@ def _check_end(child: Child, query: Ripgrep) -> None:
     if child.code in (0, 1) or not child.stderr:
         return
     words = " ".join(bytes(child.stderr).decode("utf-8", "replace").split())
-    if "error parsing glob" in words or "glob" in words.partition(":")[0]:
+    is_about_glob = "error parsing glob" in words or "glob" in words.partition(":")[0]
+    if is_about_glob:
         raise ToolFailure(f"{query.glob!r} is not a usable glob: {words}", code="bad_glob")
-    raise bad_pattern(
-        words.partition(" Consider enabling")[0].partition(" error: ")[2] or shorten(words, 300)
-    )
+    sentence = words.partition(" Consider enabling")[0].partition(" error: ")[2]
+    raise bad_pattern(sentence or shorten(words, 300))

@@ -62,10 +62,16 @@ def _check_pattern(query: Ripgrep) -> None:
         raise bad_pattern(f"it has {len(raw):,} bytes, more than {_MAX_PATTERN_BYTES:,}")
     if "\0" in query.pattern or "\0" in (query.glob or ""):
         raise bad_pattern("it contains a NUL character")
-    if "\n" in query.pattern or (not query.literal and _NEWLINE.search(query.pattern)):
+    if _spans_lines(query):
         raise bad_pattern(
             "a line end is never part of a match; search for one line, with context around it"
         )
+
+
+def _spans_lines(query: Ripgrep) -> bool:
+    if "\n" in query.pattern:
+        return True
+    return not query.literal and _NEWLINE.search(query.pattern) is not None
 
 
 # --- the result -----------------------------------------------------------------------------------

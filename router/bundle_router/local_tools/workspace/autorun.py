@@ -188,21 +188,31 @@ def reached(top: str) -> Iterator[str]:
     them, and what git's config names (a folder of hooks and an included file, existing or not; a
     script of a filter).
     """
-    for folder in (f"{top}/{name}{below}" for below in ("", "/hooks") for name in NAMES):
-        with contextlib.suppress(OSError), os.scandir(folder) as entries:
-            yield from _inside(top, (entry.path for entry in entries if entry.is_symlink()))
-    with (
-        contextlib.suppress(OSError),
-        Path(top, ".git", "config").open(encoding="utf-8", errors="replace") as file,
-    ):
-        for key, value in _RUN_BY_GIT.findall(file.read(1 << 20)):
-            words = re.findall(r"[^\s\"';|&]+", value)
-            paths = _inside(
-                top, (f"{top}/{base}/{word}" for word in words for base in (".", ".git"))
-            )
-            yield from (
-                path for path in paths if key.casefold().endswith("path") or os.path.lexists(path)
-            )
+    for name in NAMES:
+        yield from _link_targets(top, f"{top}/{name}")
+        yield from _link_targets(top, f"{top}/{name}/hooks")
+    try:
+        with Path(top, ".git", "config").open(encoding="utf-8", errors="replace") as file:
+            config = file.read(1 << 20)
+    except OSError:
+        return
+    for key, value in _RUN_BY_GIT.findall(config):
+        may_be_made = key.casefold().endswith("path")
+        for path in _inside(top, _paths_in(top, value)):
+            if may_be_made or os.path.lexists(path):
+                yield path
+
+
+def _link_targets(top: str, folder: str) -> Iterator[str]:
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        yield from _inside(top, (entry.path for entry in entries if entry.is_symlink()))
+
+
+def _paths_in(top: str, value: str) -> Iterator[str]:
+    """Yield what the words of a value of git's config may mean as paths."""
+    for word in re.findall(r"[^\s\"';|&]+", value):
+        yield f"{top}/./{word}"
+        yield f"{top}/.git/{word}"
 
 
 def _inside(top: str, paths: Iterable[str]) -> Iterator[str]:
@@ -219,9 +229,10 @@ def autorun_part(parts: Sequence[str], *, is_file: bool = False) -> str:
     """
     names = [plain(part) for part in parts]
     for index, part in enumerate(names):
-        is_named = (part,) in _PARTS or any(
-            tuple(names[index : index + length]) in _PARTS for length in (2, 3)
-        )
-        if is_named or part in ENVIRONMENT_MARKERS or _SPECIAL.fullmatch(part):
+        if part in ENVIRONMENT_MARKERS or _SPECIAL.fullmatch(part):
             return parts[index]
-    return "HEAD" if is_file and names[-1:] == ["head"] else ""
+        if any(tuple(names[index : index + length]) in _PARTS for length in (1, 2, 3)):
+            return parts[index]
+    if is_file and names[-1:] == ["head"]:
+        return "HEAD"
+    return ""

@@ -199,7 +199,9 @@ class _Reader:
             return "a value that starts with '@' is not permitted"
         if not _compile_pattern(option.value or "").fullmatch(value):
             return f"the value of {option.name} must match /{option.value}/"
-        return self._path(value) if option.path else ""
+        if not option.path:
+            return ""
+        return self._path(value)
 
     def _positional(self, argument: str) -> str:
         if argument.startswith("@") and not self._form.at_files:

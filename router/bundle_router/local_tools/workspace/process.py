@@ -358,29 +358,22 @@ class _Watch:
             self._program_ended = time.monotonic()
 
     def finished(self) -> ProcessExit:
+        """Return how the program ended. Raises ToolFailure `not_started`."""
         self._drain()
         stdout, stderr = (capture.output() for capture in self._streams.values())
+        self._require_result(stderr)
         outcome = self._outcome
-        if "failed" in outcome:
-            raise ToolFailure(
-                f"the program was not started: {outcome['failed']}", code="not_started"
-            )
-        status = outcome.get("exited")
-        if (
-            "exceeded" not in outcome
-            and self._ended in (None, "exited")
-            and (status is None or "statements" not in outcome)
-        ):
-            raise ToolFailure(
-                f"the launcher ended without a result: {stderr.text[-2000:]}", code="not_started"
-            )
-        ended: Ended = "limit" if "exceeded" in outcome else self._ended or "exited"
-        if ended == "exited" and status is not None and status < 0:
-            ended = "killed"
+        status: int | None = outcome.get("exited")
+        exit_code = None
+        signal = None
+        if status is not None and status >= 0:
+            exit_code = status
+        elif status is not None:
+            signal = -status
         return ProcessExit(
-            ended=ended,
-            exit_code=status if status is not None and status >= 0 else None,
-            signal=-status if status is not None and status < 0 else None,
+            ended=self._how_it_ended(signal),
+            exit_code=exit_code,
+            signal=signal,
             elapsed_ms=((self._program_ended or time.monotonic()) - self._started) * 1000,
             stdout=stdout,
             stderr=stderr,
@@ -388,6 +381,29 @@ class _Watch:
             leftovers=outcome.get("leftovers", 0),
             exceeded=outcome.get("exceeded", ""),
         )
+
+    def _require_result(self, stderr: CapturedOutput) -> None:
+        """Raise ToolFailure if the program was not started, or its launcher did not say how it
+        ended.
+        """
+        outcome = self._outcome
+        if "failed" in outcome:
+            raise ToolFailure(
+                f"the program was not started: {outcome['failed']}", code="not_started"
+            )
+        was_ended = "exceeded" in outcome or self._ended not in (None, "exited")
+        is_known = "exited" in outcome and "statements" in outcome
+        if not was_ended and not is_known:
+            raise ToolFailure(
+                f"the launcher ended without a result: {stderr.text[-2000:]}", code="not_started"
+            )
+
+    def _how_it_ended(self, signal: int | None) -> Ended:
+        if "exceeded" in self._outcome:
+            return "limit"
+        if self._ended not in (None, "exited"):
+            return self._ended
+        return "exited" if signal is None else "killed"
 
     def _drain(self) -> None:
         """Read the rest in the pipes.

@@ -40,24 +40,19 @@ def router_code(top: str) -> RouterCode:
     """
     folder = Path(top)
     roots = set(_import_roots())
-    named = {*_interpreters(), *_prefixes(), *roots}
-    found = {path for name in named for path in (Path(os.path.realpath(name)), _real_parent(name))}
-    places = {path for path in found if path != folder and path.is_relative_to(folder)}
+    names = {*_interpreters(), *_prefixes(), *roots}
+    paths = {Path(os.path.realpath(name)) for name in names} | set(map(_real_parent, names))
+    places = {path for path in paths if path != folder and path.is_relative_to(folder)}
     places |= {folder for root in roots if os.path.realpath(root) == top}
-    links = {link for name in named for link in _links_on(name) if link.is_relative_to(folder)}
-    loose = {
-        link
-        for link in links
-        if not any(link.parent.is_relative_to(place) for place in places - {link})
-    }
-    outer = [
-        path
-        for path in places - loose
-        if not any(path.is_relative_to(other) for other in places - {path})
-    ]
-    return RouterCode(
-        tuple(sorted(map(str, outer))), tuple(sorted({str(link.parent) for link in loose}))
-    )
+    links = {link for name in names for link in _links_on(name) if link.is_relative_to(folder)}
+    loose = {link for link in links if not _is_within_any(link.parent, places - {link})}
+    outer = [path for path in places - loose if not _is_within_any(path, places - {path})]
+    holders = {str(link.parent) for link in loose}
+    return RouterCode(tuple(sorted(map(str, outer))), tuple(sorted(holders)))
+
+
+def _is_within_any(path: Path, places: Iterable[Path]) -> bool:
+    return any(path.is_relative_to(place) for place in places)
 
 
 def base_interpreter() -> str:
@@ -71,18 +66,14 @@ def _interpreters() -> Iterator[str]:
     """Yield executables, and the `pyvenv.cfg` that Python looks for in their folder and the one
     above.
     """
-    for name in (
-        sys.executable,
-        base_interpreter(),
-        sys.argv[0] if sys.argv[0].startswith("/") else "",
-    ):
-        if name:
-            yield name
-            for link in (name, *map(str, _links_on(name))):
-                yield from (
-                    f"{folder}/pyvenv.cfg"
-                    for folder in (Path(link).parent, Path(link).parent.parent)
-                )
+    names = [sys.executable, base_interpreter()]
+    if sys.argv[0].startswith("/"):
+        names.append(sys.argv[0])
+    for name in filter(None, names):
+        yield name
+        for link in (Path(name), *_links_on(name)):
+            yield f"{link.parent}/pyvenv.cfg"
+            yield f"{link.parent.parent}/pyvenv.cfg"
 
 
 def _prefixes() -> Iterator[str]:
@@ -106,19 +97,20 @@ def _import_roots() -> Iterator[str]:
         if name.startswith("__editable__"):
             yield from getattr(module, "MAPPING", {}).values()
         if "." not in name:
-            paths = map(
-                str,
-                (
-                    *(getattr(module, "__path__", None) or ()),
-                    getattr(module, "__file__", None) or "",
-                ),
-            )
-            yield from (
-                path for path in paths if path and not _real_path(path).startswith(prefixes)
-            )
+            for path in _paths_of(module):
+                if not _real_path(path).startswith(prefixes):
+                    yield path
     if site.ENABLE_USER_SITE is not False:
         yield site.getusersitepackages()
     yield str(Path(__file__).parents[3])
+
+
+def _paths_of(module: object) -> Iterator[str]:
+    """Yield the folders of a package, or a module's file."""
+    yield from filter(None, map(str, getattr(module, "__path__", None) or ()))
+    file = getattr(module, "__file__", None)
+    if file:
+        yield str(file)
 
 
 _real_path = cache(os.path.realpath)
