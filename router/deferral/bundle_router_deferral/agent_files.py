@@ -54,17 +54,17 @@ class AgentFiles:
         self.home = home
         self.environment = environment
         self.managed = managed
-        named = environment.get("CLAUDE_CONFIG_DIR")
-        self.folder = Path(named) if named else home / ".claude"
-        self._user_file = (self.folder if named else home) / ".claude.json"
+        folder = environment.get("CLAUDE_CONFIG_DIR")
+        self.folder = Path(folder) if folder else home / ".claude"
+        self._user_file = (self.folder if folder else home) / ".claude.json"
         self._settings: dict[str, AgentSettings] = {}
 
     def transcripts(self, since: float = 0.0) -> list[Path]:
         """Return the transcripts that were changed after `since`, those of sub-agents after their
         session's own.
         """
-        found = (path for path in (self.folder / "projects").rglob("*.jsonl") if path.is_file())
-        return sorted(path for path in found if path.stat().st_mtime >= since)
+        files = (path for path in (self.folder / "projects").rglob("*.jsonl") if path.is_file())
+        return sorted(path for path in files if path.stat().st_mtime >= since)
 
     def config(self, cwd: str) -> tuple[list[SettingsFile], list[AlwaysLoad]]:
         """Return the settings files of a project, and the servers marked `alwaysLoad`."""
@@ -101,12 +101,12 @@ class AgentFiles:
 
     def profiles(self) -> list[ProfileLine]:
         """Return the lines of shell profiles that set a deferral variable."""
-        found = []
+        lines = []
         for name in PROFILES:
             data = _read(self.home / name)
             if data is not None:
-                found += profile_lines(str(self.home / name), data.decode("utf-8", "replace"))
-        return found
+                lines += profile_lines(str(self.home / name), data.decode("utf-8", "replace"))
+        return lines
 
 
 def _read(path: Path) -> bytes | None:
@@ -121,17 +121,17 @@ def lines_of(path: Path, limit: int = MAX_LINE_BYTES) -> Iterator[tuple[bytes, i
     """Yield each line and its end position in the file; a line over `limit` is replaced by an
     unreadable piece.
     """
-    at = 0
+    offset = 0
     with path.open("rb") as file:
         while line := file.readline(limit):
-            at += len(line)
+            offset += len(line)
             if len(line) == limit and not line.endswith(b"\n"):
                 while piece := file.readline(limit):
-                    at += len(piece)
+                    offset += len(piece)
                     if piece.endswith(b"\n"):
                         break
                 line = b"(too long)"
-            yield line, at
+            yield line, offset
 
 
 class TranscriptReader:
@@ -149,11 +149,11 @@ class TranscriptReader:
     def read(self, paths: Iterable[Path]) -> Iterator[RequestFacts]:
         for path in paths:
             transcript = Transcript(self._table.deferrable, self._seen, self._refused, self._count)
-            before = self.at
+            offset = self.at
             try:
                 for line, end in lines_of(path):
                     yield from transcript.feed(line)
-                    self.at = before + end
+                    self.at = offset + end
             except OSError:
                 self.unreadable += 1
             yield from transcript.end()

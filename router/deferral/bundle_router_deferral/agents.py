@@ -79,20 +79,20 @@ class AgentPlaces:
             "user": self.claude / "settings.json",
         }
         for scope in RANK:
-            found = _value_at(_json(places[scope]), "env", "ANTHROPIC_BASE_URL")
-            if isinstance(found, str) and found:
-                return found
+            url = _value_at(_json(places[scope]), "env", "ANTHROPIC_BASE_URL")
+            if isinstance(url, str) and url:
+                return url
         return ""
 
     def cline_providers(self) -> Path:
-        named = self.environment.get("CLINE_PROVIDER_SETTINGS_PATH")
-        return Path(named) if named else self.home / ".cline/data/settings/providers.json"
+        path = self.environment.get("CLINE_PROVIDER_SETTINGS_PATH")
+        return Path(path) if path else self.home / ".cline/data/settings/providers.json"
 
     def upstream(self, agent: str) -> str:
         """Return the base URL that an agent would use, without `/v1`."""
-        found: Any = self.environment.get("ANTHROPIC_BASE_URL") or DEFAULT_UPSTREAM
+        base: Any = self.environment.get("ANTHROPIC_BASE_URL") or DEFAULT_UPSTREAM
         if agent == "claude":
-            found = self.claude_setting() or found
+            base = self.claude_setting() or base
         elif agent == "opencode":
             inline = self.environment.get("OPENCODE_CONFIG_CONTENT", "{}")
             config = Path(self.environment.get("XDG_CONFIG_HOME") or self.home / ".config")
@@ -105,13 +105,13 @@ class AgentPlaces:
                 _value_at(source, "provider", "anthropic", "options", "baseURL")
                 for source in sources
             )
-            found = next((url for url in urls if isinstance(url, str) and url), DEFAULT_UPSTREAM)
+            base = next((url for url in urls if isinstance(url, str) and url), DEFAULT_UPSTREAM)
         elif agent == "cline":
             url = _value_at(
                 _json(self.cline_providers()), "providers", "anthropic", "settings", "baseUrl"
             )
-            found = url if isinstance(url, str) and url else DEFAULT_UPSTREAM
-        return str(found).rstrip("/").removesuffix("/v1")
+            base = url if isinstance(url, str) and url else DEFAULT_UPSTREAM
+        return str(base).rstrip("/").removesuffix("/v1")
 
 
 def _parse(text: str) -> dict[str, Any]:

@@ -99,8 +99,8 @@ def parse_table(text: str) -> CauseTable:
 
 def version_number(version: str) -> tuple[int, ...] | None:
     """Return `2.1.329` as numbers; None for any other text."""
-    found = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
-    return tuple(int(part) for part in found.groups()) if found else None
+    match = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
+    return tuple(int(part) for part in match.groups()) if match else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,14 +139,14 @@ _GENERATION: Final = re.compile(
 
 def generation(model: str) -> tuple[str, int, int] | None:
     """Return a Claude model's family, generation and minor version; None for other names."""
-    found = _GENERATION.search(model.replace("_", "-").lower())
-    if found is None:
+    match = _GENERATION.search(model.replace("_", "-").lower())
+    if match is None:
         return None
-    if found["oldest"]:
-        return found["oldest"], 2, 0
-    if found["old"]:
-        return "claude", int(found["old"]), int(found["old_minor"] or 0)
-    return found["family"], int(found["major"]), int(found["minor"] or 0)
+    if match["oldest"]:
+        return match["oldest"], 2, 0
+    if match["old"]:
+        return "claude", int(match["old"]), int(match["old_minor"] or 0)
+    return match["family"], int(match["major"]), int(match["minor"] or 0)
 
 
 def can_search(model: str) -> bool | None:
@@ -154,8 +154,8 @@ def can_search(model: str) -> bool | None:
 
     None for an unknown model.
     """
-    known = generation(model)
-    return None if known is None else known[1:] >= (4, 5)
+    version = generation(model)
+    return None if version is None else version[1:] >= (4, 5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,12 +174,12 @@ class AgentSettings:
     denied: str = ""
 
     def value(self, name: str) -> str | None:
-        found = self.variables.get(name)
-        return None if found is None else found.value
+        setting = self.variables.get(name)
+        return None if setting is None else setting.value
 
     def where(self, name: str) -> str:
-        found = self.variables.get(name)
-        return "" if found is None else found.where
+        setting = self.variables.get(name)
+        return "" if setting is None else setting.where
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,9 +201,9 @@ def judge(request: RequestFacts, settings: AgentSettings, table: CauseTable) -> 
         state, evidence = _by_inventory(request, settings)
     if state != "off":
         return RequestJudgement(state, evidence)
-    for cause, where, detail in _causes(request, settings):
+    for cause, place, detail in _causes(request, settings):
         if table[cause].exists_in(request.version):
-            return RequestJudgement("off", evidence, cause, where, detail)
+            return RequestJudgement("off", evidence, cause, place, detail)
     return RequestJudgement("off", evidence, "unexplained")
 
 
@@ -223,39 +223,39 @@ def _by_inventory(request: RequestFacts, settings: AgentSettings) -> tuple[State
 
 def _causes(request: RequestFacts, settings: AgentSettings) -> list[tuple[str, str, str]]:
     """Return the matching causes, the best supported first, each with its place and a detail."""
-    found: list[tuple[str, str, str]] = []
+    causes: list[tuple[str, str, str]] = []
     if request.after_refusal:
-        found.append(
+        causes.append(
             ("held-off" if request.after_refusal == "held" else "endpoint-refused", "", "recorded")
         )
-    found.append(("old-version", "", request.version))
+    causes.append(("old-version", "", request.version))
     model = generation(request.model)
     if model is not None and (model[1] < 4 or (model[0] == "haiku" and model[1:] < (4, 5))):
-        found.append(("model-unsupported", "", request.model))
+        causes.append(("model-unsupported", "", request.model))
     if request.inventory:  # the other causes leave no inventory
-        found.append(("auto-below-threshold", settings.where(SWITCH), "recorded"))
+        causes.append(("auto-below-threshold", settings.where(SWITCH), "recorded"))
     if is_truthy(settings.value(NO_BETAS)):
-        found.append(("experimental-betas-disabled", settings.where(NO_BETAS), ""))
+        causes.append(("experimental-betas-disabled", settings.where(NO_BETAS), ""))
     elif request.betas is not None and set(request.betas) <= PLAIN_BETAS:
-        found.append(
+        causes.append(
             ("experimental-betas-disabled", "", "recorded: no beta beyond the basic ones was sent")
         )
     if settings.denied:
-        found.append(("toolsearch-denied", settings.denied, ""))
+        causes.append(("toolsearch-denied", settings.denied, ""))
     mode = search_mode(settings.value(SWITCH))
-    named = {"off": "env-off", "auto-100": "auto-100", "auto": "auto-below-threshold"}.get(
+    cause = {"off": "env-off", "auto-100": "auto-100", "auto": "auto-below-threshold"}.get(
         mode.mode
     )
-    if named is not None:
-        found.append((named, settings.where(SWITCH), f"{SWITCH}={settings.value(SWITCH)}"))
+    if cause is not None:
+        causes.append((cause, settings.where(SWITCH), f"{SWITCH}={settings.value(SWITCH)}"))
     if request.vertex or is_truthy(settings.value(VERTEX)):
-        found.append(("vertex", settings.where(VERTEX), ""))
+        causes.append(("vertex", settings.where(VERTEX), ""))
         if model is not None and model[1:] < (4, 5):
-            found.append(("model-unsupported", "", request.model))
+            causes.append(("model-unsupported", "", request.model))
     host = settings.value(BASE_URL)
     number = version_number(request.version) or (0,)
     if host not in (None, "", FIRST_PARTY) and (mode.mode == "unset" or number < (2, 1, 72)):
-        found.append(("base-url-gate", settings.where(BASE_URL), str(host)))
+        causes.append(("base-url-gate", settings.where(BASE_URL), str(host)))
     if model is not None and model[1:] < (4, 5):
-        found.append(("model-unsupported", "", request.model))
-    return found
+        causes.append(("model-unsupported", "", request.model))
+    return causes

@@ -223,23 +223,23 @@ class Audit:
 
     def findings(self) -> list[Finding]:
         """Return the findings, the most expensive first."""
-        found = [
+        result = [
             self._off_finding(cause, where, group) for (cause, where), group in self.groups.items()
         ]
-        found += [
+        result += [
             self._threshold(where, group)
             for (cause, where), group in self.groups.items()
             if cause in BY_SHARE and group.largest
         ]
-        found += self._unused_findings()
-        found += self._only_set()
-        found += [
+        result += self._unused_findings()
+        result += self._only_set()
+        result += [
             self._finding("config-ignored", file.path, file.ignored)
             for file in self._files.values()
             if file.ignored
         ]
         return sorted(
-            found,
+            result,
             key=lambda finding: (
                 -finding.tokens_a_session * finding.sessions,
                 finding.cause,
@@ -272,7 +272,7 @@ class Audit:
         return self._finding("auto-threshold", where, detail, value=value)
 
     def _unused_findings(self) -> list[Finding]:
-        found = []
+        result = []
         for server, pinned in sorted(self.pinned.items()):
             calls = self._calls[server]
             sessions = len(pinned.sessions)
@@ -281,7 +281,7 @@ class Audit:
             mark = next((mark for mark in self._always.values() if mark.server == server), None)
             share = pinned.share.as_json()
             unseen = "; the mark stands in no config file (a tool's own `_meta` can set it)"
-            found.append(
+            result.append(
                 self._finding(
                     "alwaysload-unused",
                     f"{mark.path}: {'.'.join(mark.keys)}" if mark else "",
@@ -296,18 +296,18 @@ class Audit:
                     keys=mark.keys if mark else (),
                 )
             )
-        return found
+        return result
 
     def _only_set(self) -> list[Finding]:
         """Return settings that switch deferral off, without a request that shows it yet.
 
         Excludes those that another file overrides in every recorded project.
         """
-        seen = {where for _cause, where in self.groups}
-        found = []
+        places = {where for _cause, where in self.groups}
+        result = []
         for file in self._files.values():
             for name, value in file.variables:
-                where = f"{file.path}: env.{name}"
+                place = f"{file.path}: env.{name}"
                 mode = search_mode(value).mode
                 if name == SWITCH:
                     cause = {"off": "env-off", "auto-100": "auto-100"}.get(mode)
@@ -315,12 +315,12 @@ class Audit:
                     cause = None
                 if name == NO_BETAS and is_truthy(value):
                     cause = "experimental-betas-disabled"
-                if cause is not None and where not in seen and self._holds(where):
-                    found.append(self._finding(cause, where, f"{name}={value}"))
-            where = f"{file.path}: permissions.deny"
-            if file.denies_search and where not in seen and self._holds(where):
-                found.append(self._finding("toolsearch-denied", where, ""))
-        return found
+                if cause is not None and place not in places and self._holds(place):
+                    result.append(self._finding(cause, place, f"{name}={value}"))
+            place = f"{file.path}: permissions.deny"
+            if file.denies_search and place not in places and self._holds(place):
+                result.append(self._finding("toolsearch-denied", place, ""))
+        return result
 
     def _holds(self, where: str) -> bool:
         return not self.served or where in self._in_force
@@ -328,13 +328,15 @@ class Audit:
     def _finding(self, cause: str, where: str, detail: str, **measured: Any) -> Finding:
         """Return a finding; nothing is `measured` where only the config shows it."""
         row = self.table[cause]
-        shown: dict[str, Any] = {
+        values: dict[str, Any] = {
             "title": row.title,
             "fix": row.fix,
             "type": row.type,
             "source": row.source,
         }
-        return Finding(cause=cause, where=where, detail=detail, of=self.served, **shown, **measured)
+        return Finding(
+            cause=cause, where=where, detail=detail, of=self.served, **values, **measured
+        )
 
 
 @dataclass(slots=True)
@@ -353,12 +355,12 @@ class RouterSavings:
         if record.get("type") != "route.decided":
             return
         exposure = record["exposure"]
-        shown = exposure["tokens"]
+        tokens = exposure["tokens"]
         everything = exposure["all_tokens"]
-        if not isinstance(shown, int) or not isinstance(everything, int):
+        if not isinstance(tokens, int) or not isinstance(everything, int):
             raise TypeError("exposure")
         self.decisions += 1
-        self.shown_tokens += shown
+        self.shown_tokens += tokens
         self.all_tokens += everything
 
     def as_json(self) -> dict[str, int]:

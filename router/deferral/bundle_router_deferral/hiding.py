@@ -134,8 +134,8 @@ def placeholder_id(block: Any) -> str | None:
         or not isinstance(block.get("text"), str)
     ):
         return None
-    found = _PLACEHOLDER.fullmatch(block["text"].strip())
-    return found[1] if found else None
+    match = _PLACEHOLDER.fullmatch(block["text"].strip())
+    return match[1] if match else None
 
 
 def shown_blocks(content: Any) -> list[dict[str, Any]]:
@@ -205,13 +205,13 @@ def notes_of(
 def client_blocks(blocks: Sequence[dict[str, Any]], *, placeholders: bool) -> list[dict[str, Any]]:
     """Return an answer's blocks as the client sees them."""
     placeholders = keeps_places(blocks, placeholders)
-    shown = []
+    result = []
     for block in blocks:
         if not is_hidden(block):
-            shown.append(block)
+            result.append(block)
         elif placeholders or all(map(is_hidden, blocks)):
-            shown.append({"type": "text", "text": placeholder_for(hidden_block(block, 0))})
-    return shown
+            result.append({"type": "text", "text": placeholder_for(hidden_block(block, 0))})
+    return result
 
 
 def hide_in_message(body: bytes, *, placeholders: bool) -> tuple[bytes, list[dict[str, Any]]]:
@@ -234,14 +234,14 @@ def split_events(data: bytes, *, final: bool = False) -> tuple[list[bytes], byte
         parts = data.split(b"\n\n")
         return [part + b"\n\n" for part in parts[:-1]], parts[-1]
     events = []
-    at = 0
+    offset = 0
     end = (
         len(data) if final or not data.endswith(b"\r") else len(data) - 1
     )  # `\r` may be half of `\r\n`
-    while found := _EVENT_END.search(data, at, end):
-        events.append(data[at : found.end()])
-        at = found.end()
-    return events, data[at:]
+    while match := _EVENT_END.search(data, offset, end):
+        events.append(data[offset : match.end()])
+        offset = match.end()
+    return events, data[offset:]
 
 
 def event_data(event: bytes) -> tuple[str, dict[str, Any]] | None:
@@ -347,11 +347,11 @@ class StreamFilter:
 
     def _filter_events(self, events: Sequence[bytes]) -> Iterator[bytes]:
         for event in events:
-            found = event_data(event)
-            if found is None:
+            parsed = event_data(event)
+            if parsed is None:
                 yield event
                 continue
-            text, data = found
+            text, data = parsed
             kind = data.get("type")
             if kind in ("content_block_start", "content_block_delta", "content_block_stop"):
                 yield from self._block_event(event, text, data)
@@ -389,8 +389,8 @@ class StreamFilter:
         if index not in self._hidden:
             yield self._renumber_event(event, text, index)
         elif self._placeholders and kind == "content_block_stop":
-            shown = placeholder_for(hidden_block(self._by_index[index], 0))
-            yield _text_block(self._shown[index], shown)
+            placeholder = placeholder_for(hidden_block(self._by_index[index], 0))
+            yield _text_block(self._shown[index], placeholder)
 
     def _grow_block(self, index: int, delta: dict[str, Any]) -> None:
         """Append a delta to its block."""
@@ -407,17 +407,17 @@ class StreamFilter:
             block["citations"] = [*(block.get("citations") or ()), delta.get("citation")]
 
     def _renumber_event(self, event: bytes, text: str, index: int) -> bytes:
-        shown = self._shown.get(index)
-        if shown is None:
+        number = self._shown.get(index)
+        if number is None:
             raise BrokenAnswer("an event of a block that did not begin")
-        if shown == index:
+        if number == index:
             return event
         member = next(
             member
             for member in members(text, len(text) - len(text.lstrip()))
             if member.key == "index"
         )
-        return _with_data(event, text[: member.start] + str(shown) + text[member.end :])
+        return _with_data(event, text[: member.start] + str(number) + text[member.end :])
 
     def _end_of_message(self, event: bytes, text: str, data: dict[str, Any]) -> Iterator[bytes]:
         usage = _dict(data.get("usage"))

@@ -36,8 +36,8 @@ PRIVATE: Final = 0o600
 
 def state_folder(environment: Mapping[str, str], home: Path) -> Path:
     """Return the folder of backups, the journal, probes and the proxy's store."""
-    named = environment.get("XDG_STATE_HOME")
-    return (Path(named) if named else home / ".local/state") / "bundle-router/deferral"
+    folder = environment.get("XDG_STATE_HOME")
+    return (Path(folder) if folder else home / ".local/state") / "bundle-router/deferral"
 
 
 def digest(data: bytes | None) -> str | None:
@@ -228,12 +228,12 @@ class Journal:
         the plan.
         """
         path = Path(edit.path).resolve()
-        found = self._disk.read(path)
-        if found != edit.before:
+        data = self._disk.read(path)
+        if data != edit.before:
             raise RequestError(f"{path} was changed after the plan was made", advice="plan again")
         mode = edit.mode or PRIVATE
         owner = [os.geteuid(), os.getegid()]
-        if found is not None:
+        if data is not None:
             status = path.stat()
             if not stat.S_ISREG(status.st_mode) or not status.st_mode & stat.S_IWUSR:
                 raise RequestError(f"{path} is read-only, so it is left as it is")
@@ -244,10 +244,10 @@ class Journal:
                 )
             mode = stat.S_IMODE(status.st_mode)
             owner = [status.st_uid, status.st_gid]
-        backup = None if found is None else f"backups/{identity}/{number}"
+        backup = None if data is None else f"backups/{identity}/{number}"
         return {
             "path": str(path),
-            "before": digest(found),
+            "before": digest(data),
             "after": digest(edit.after),
             "backup": backup,
             "mode": mode,

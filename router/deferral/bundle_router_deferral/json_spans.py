@@ -35,8 +35,8 @@ Splitter = Callable[[str, str, int], tuple[Any, int] | None]
 def skip_space(text: str, at: int) -> int:
     if at >= len(text) or text[at] not in " \t\r\n":
         return at
-    found = _SPACE.match(text, at)
-    return found.end() if found else at
+    match = _SPACE.match(text, at)
+    return match.end() if match else at
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Element:
     end: int
 
 
-def members(text: str, at: int, split: Splitter | None = None) -> Iterator[Member]:
+def members(text: str, offset: int, split: Splitter | None = None) -> Iterator[Member]:
     """Yield the members of the object that begins at `at`, in order.
 
     Raises ValueError if there is none.
@@ -67,48 +67,48 @@ def members(text: str, at: int, split: Splitter | None = None) -> Iterator[Membe
     `split` may parse a value itself: it gets the text, the key and the value's start, and returns
     value and end, or None.
     """
-    if text[at : at + 1] != "{":
+    if text[offset : offset + 1] != "{":
         raise ValueError("no object")
-    at = skip_space(text, at + 1)
-    while text[at] != "}":
-        if text[at] != '"':
+    offset = skip_space(text, offset + 1)
+    while text[offset] != "}":
+        if text[offset] != '"':
             raise ValueError("a key is expected")
-        key_start = at
-        key, at = scanstring(text, at + 1, True)
-        at = skip_space(text, at)
-        if text[at] != ":":
+        key_start = offset
+        key, offset = scanstring(text, offset + 1, True)
+        offset = skip_space(text, offset)
+        if text[offset] != ":":
             raise ValueError("a colon is expected")
-        start = skip_space(text, at + 1)
+        start = skip_space(text, offset + 1)
         value, end = (split(text, key, start) if split else None) or _DECODER.raw_decode(
             text, start
         )
         yield Member(key, value, key_start, start, end)
-        at = _next_separator(text, end, "}")
+        offset = _next_separator(text, end, "}")
 
 
-def read_elements(text: str, at: int) -> tuple[list[Element], int]:
+def read_elements(text: str, offset: int) -> tuple[list[Element], int]:
     """Return the elements of the array that begins at `at`, and its end.
 
     Raises ValueError if there is none.
     """
-    if text[at : at + 1] != "[":
+    if text[offset : offset + 1] != "[":
         raise ValueError("no array")
-    found = []
-    at = skip_space(text, at + 1)
-    while text[at] != "]":
-        value, end = _DECODER.raw_decode(text, at)
-        found.append(Element(value, at, end))
-        at = _next_separator(text, end, "]")
-    return found, at + 1
+    elements = []
+    offset = skip_space(text, offset + 1)
+    while text[offset] != "]":
+        value, end = _DECODER.raw_decode(text, offset)
+        elements.append(Element(value, offset, end))
+        offset = _next_separator(text, end, "]")
+    return elements, offset + 1
 
 
 def _next_separator(text: str, end: int, closing: str) -> int:
-    at = skip_space(text, end)
-    if text[at] == closing:
-        return at
-    if text[at] != ",":
+    offset = skip_space(text, end)
+    if text[offset] == closing:
+        return offset
+    if text[offset] != ",":
         raise ValueError("a comma is expected")
-    return skip_space(text, at + 1)
+    return skip_space(text, offset + 1)
 
 
 def start_of(text: str) -> int:
@@ -141,62 +141,62 @@ def read_editable(data: bytes) -> str:
 def _unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) != len(pairs):
-        seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        keys: set[str] = set()
+        twice = next(key for key, _ in pairs if key in keys or keys.add(key))  # type: ignore[func-returns-value]
         raise NotEditable(f"the key {twice!r} stands in it twice")
     return value
 
 
 def _reason(text: str, wrong: json.JSONDecodeError) -> str:
     rest = text[wrong.pos :].lstrip()
-    before = text[: wrong.pos].rstrip()
-    where = f"line {wrong.lineno}"
-    if rest.startswith(("//", "/*")) or before.endswith(("//", "/*")):
-        return f"it has comments ({where}), which the agent itself can't read"
-    if rest.startswith(("}", "]")) or before.endswith(","):
-        return f"it has a trailing comma ({where}), which the agent itself can't read"
-    return f"it is not JSON ({where}: {wrong.msg})"
+    prefix = text[: wrong.pos].rstrip()
+    place = f"line {wrong.lineno}"
+    if rest.startswith(("//", "/*")) or prefix.endswith(("//", "/*")):
+        return f"it has comments ({place}), which the agent itself can't read"
+    if rest.startswith(("}", "]")) or prefix.endswith(","):
+        return f"it has a trailing comma ({place}), which the agent itself can't read"
+    return f"it is not JSON ({place}: {wrong.msg})"
 
 
 def find(text: str, keys: Sequence[str]) -> Member | None:
     """Return the member at a path of keys."""
-    at = start_of(text)
-    found: Member | None = None
+    offset = start_of(text)
+    result: Member | None = None
     for key in keys:
-        if text[at : at + 1] != "{":
+        if text[offset : offset + 1] != "{":
             return None
-        found = next((member for member in members(text, at) if member.key == key), None)
-        if found is None:
+        result = next((member for member in members(text, offset) if member.key == key), None)
+        if result is None:
             return None
-        at = found.start
-    return found
+        offset = result.start
+    return result
 
 
 def set_member(text: str, keys: Sequence[str], value: Any) -> str:
     """Return the text with the member at `keys` set to `value`; missing objects on the way are
     created.
     """
-    shown = json.dumps(value)
+    source = json.dumps(value)
     present = find(text, keys)
     if present is not None:
-        return text[: present.start] + shown + text[present.end :]
+        return text[: present.start] + source + text[present.end :]
     parent = find(text, keys[:-1])
     if keys[:-1] and parent is None:
         return set_member(text, keys[:-1], {keys[-1]: value})
-    at = start_of(text) if parent is None else parent.start
-    if text[at] != "{":
+    offset = start_of(text) if parent is None else parent.start
+    if text[offset] != "{":
         raise NotEditable(f"{'.'.join(keys[:-1])!r} is no object")
-    siblings = list(members(text, at))
+    siblings = list(members(text, offset))
     if not siblings:
-        end = text.index("}", at)
-        return text[: at + 1] + f"{json.dumps(keys[-1])}: {shown}" + text[end:]
+        end = text.index("}", offset)
+        return text[: offset + 1] + f"{json.dumps(keys[-1])}: {source}" + text[end:]
     first = siblings[0]
     last = siblings[-1]
-    gap = text[at + 1 : first.key_start]
+    gap = text[offset + 1 : first.key_start]
     key_end = scanstring(text, first.key_start + 1, True)[1]
     colon = text[key_end : first.start]
     return (
-        text[: last.end] + f",{gap or ' '}{json.dumps(keys[-1])}{colon}{shown}" + text[last.end :]
+        text[: last.end] + f",{gap or ' '}{json.dumps(keys[-1])}{colon}{source}" + text[last.end :]
     )
 
 
@@ -204,10 +204,10 @@ def remove_member(text: str, keys: Sequence[str]) -> str:
     """Return the text without the member at `keys`. Raises NotEditable if there is none."""
     if find(text, keys) is None:
         raise NotEditable(f"{'.'.join(keys)!r} is not in it")
-    at = start_of(text) if (parent := find(text, keys[:-1])) is None else parent.start
-    siblings = list(members(text, at))
+    offset = start_of(text) if (parent := find(text, keys[:-1])) is None else parent.start
+    siblings = list(members(text, offset))
     index = [member.key for member in siblings].index(keys[-1])
-    return _cut_item(text, at, [(member.key_start, member.end) for member in siblings], index)
+    return _cut_item(text, offset, [(member.key_start, member.end) for member in siblings], index)
 
 
 def remove_element(text: str, keys: Sequence[str], value: Any) -> str:
@@ -215,14 +215,14 @@ def remove_element(text: str, keys: Sequence[str], value: Any) -> str:
     while True:
         array = find(text, keys)
         if array is not None and text[array.start] == "[":
-            found = read_elements(text, array.start)[0]
+            elements = read_elements(text, array.start)[0]
         else:
-            found = []
-        index = next((i for i, element in enumerate(found) if element.value == value), None)
+            elements = []
+        index = next((i for i, element in enumerate(elements) if element.value == value), None)
         if array is None or index is None:
             return text
         text = _cut_item(
-            text, array.start, [(element.start, element.end) for element in found], index
+            text, array.start, [(element.start, element.end) for element in elements], index
         )
 
 

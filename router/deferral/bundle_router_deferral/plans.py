@@ -59,10 +59,10 @@ def make_plan(
     `read` returns a file's bytes; `probe_age_days` is the age of each host's last probe that
     passed.
     """
-    before: dict[str, bytes | None] = {}
-    after: dict[str, bytes] = {}
-    done: list[Finding] = []
-    refused: list[tuple[str, str]] = []
+    old_bytes: dict[str, bytes | None] = {}
+    new_bytes: dict[str, bytes] = {}
+    findings_done: list[Finding] = []
+    refusals: list[tuple[str, str]] = []
     manual: list[str] = []
     for finding in findings:
         path, edit = _edit_of(finding, user_settings)
@@ -77,24 +77,26 @@ def make_plan(
         if edit is None:
             manual += _by_hand(finding, profiles)
             continue
-        if path not in before:
-            before[path] = read(path)
+        if path not in old_bytes:
+            old_bytes[path] = read(path)
         try:
             text = read_editable(
-                after.get(path, before[path] if before[path] is not None else b"{}\n")  # type: ignore[arg-type]
+                new_bytes.get(path, old_bytes[path] if old_bytes[path] is not None else b"{}\n")  # type: ignore[arg-type]
             )
             changed = edit(text).encode("utf-8")
             read_editable(changed)
         except NotEditable as reason:
-            refused.append((path, str(reason)))
+            refusals.append((path, str(reason)))
             continue
-        after[path] = changed
-        done.append(finding)
+        new_bytes[path] = changed
+        findings_done.append(finding)
     edits = tuple(
-        FileEdit(path, before[path], data) for path, data in after.items() if data != before[path]
+        FileEdit(path, old_bytes[path], data)
+        for path, data in new_bytes.items()
+        if data != old_bytes[path]
     )
     return ChangePlan(
-        edits, tuple(done), tuple(dict.fromkeys(refused)), tuple(dict.fromkeys(manual))
+        edits, tuple(findings_done), tuple(dict.fromkeys(refusals)), tuple(dict.fromkeys(manual))
     )
 
 
@@ -131,12 +133,14 @@ def show_diff(edit: FileEdit) -> str:
     """Return a unified diff without the strings that the edit does not concern: they may be
     credentials.
     """
-    before = _mask_values(edit.before or b"")
-    after = _mask_values(edit.after or b"")
+    old_text = _mask_values(edit.before or b"")
+    new_text = _mask_values(edit.after or b"")
     name_before = edit.path if edit.before is not None else "/dev/null"
     name_after = edit.path if edit.after is not None else "/dev/null"
     return (
-        "\n".join(difflib.unified_diff(before, after, name_before, name_after, lineterm="", n=2))
+        "\n".join(
+            difflib.unified_diff(old_text, new_text, name_before, name_after, lineterm="", n=2)
+        )
         + "\n"
     )
 
@@ -148,21 +152,21 @@ def _mask_values(data: bytes) -> list[str]:
 
 
 def _mask(line: str) -> str:
-    shown = []
-    at = 0
+    parts = []
+    offset = 0
     key = ""
-    for found in _STRING.finditer(line):
-        shown.append(line[at : found.start()])
-        at = found.end()
-        if found[2]:
-            key = _unquote_literal(found[1])
-            shown.append(found[0])
+    for match in _STRING.finditer(line):
+        parts.append(line[offset : match.start()])
+        offset = match.end()
+        if match[2]:
+            key = _unquote_literal(match[1])
+            parts.append(match[0])
         else:
-            shown.append(
-                found[1] if key in _SHOWN or _unquote_literal(found[1]) in _SHOWN else '"…"'
+            parts.append(
+                match[1] if key in _SHOWN or _unquote_literal(match[1]) in _SHOWN else '"…"'
             )
             key = ""
-    return "".join(shown) + line[at:]
+    return "".join(parts) + line[offset:]
 
 
 def _unquote_literal(literal: str) -> str:

@@ -126,21 +126,21 @@ class DeferralProxy:
         """Decide whether the request is rewritten. On any error here, the original is sent."""
         try:
             recall = self._store.recall if self._store is not None else lambda _: {}
-            found = self._rewriter.rewrite(exchange.body.decode("utf-8"), recall)
+            rewritten = self._rewriter.rewrite(exchange.body.decode("utf-8"), recall)
         except Exception as error:  # noqa: BLE001 - fails open: nothing in the rewriting may stop a request
-            found = UnchangedRequest(type(error).__name__)
+            rewritten = UnchangedRequest(type(error).__name__)
         if (
-            isinstance(found, Deferred)
+            isinstance(rewritten, Deferred)
             and self._store is not None
-            and self._store.refused(*_refusal_keys(found))
+            and self._store.refused(*_refusal_keys(rewritten))
         ):
-            found = UnchangedRequest("refused before")
-        if isinstance(found, UnchangedRequest):
-            exchange.row["untouched"] = found.reason
+            rewritten = UnchangedRequest("refused before")
+        if isinstance(rewritten, UnchangedRequest):
+            exchange.row["untouched"] = rewritten.reason
             return
-        exchange.deferred = found
-        exchange.row |= {name: getattr(found, name) for name in _COUNTED}
-        exchange.row["deferred"] = len(found.deferred)
+        exchange.deferred = rewritten
+        exchange.row |= {name: getattr(rewritten, name) for name in _COUNTED}
+        exchange.row["deferred"] = len(rewritten.deferred)
 
     async def _forward(self, exchange: _Exchange) -> Response:
         deferred = exchange.deferred
@@ -258,16 +258,16 @@ class DeferralProxy:
         try:
             for rounds in range(MAX_CONTINUATIONS + 1):
                 async for piece in answer.pieces(decoded=True):
-                    shown = stream.feed(piece)
+                    data = stream.feed(piece)
                     if stream.searches > noted or stream.stop_reason:
                         noted = stream.searches
                         self._note(exchange, deferred, stream.blocks)
-                    if shown and not began:
+                    if data and not began:
                         began = True
                         self._mark(exchange)
                         yield b""
-                    if shown:
-                        yield shown
+                    if data:
+                        yield data
                 if not stream.paused:
                     break
                 answer.close()
@@ -306,9 +306,9 @@ class DeferralProxy:
     def _note_done(self, exchange: _Exchange, status: int) -> None:
         if self._numbers is None:
             return
-        ended = self._clock()
-        first = exchange.first_byte if exchange.first_byte is not None else ended
-        spans = (("first_byte_ms", first), ("ms", ended))
+        end_s = self._clock()
+        first = exchange.first_byte if exchange.first_byte is not None else end_s
+        spans = (("first_byte_ms", first), ("ms", end_s))
         times = {name: round((at - exchange.began) * 1e3, 2) for name, at in spans}
         self._numbers.write(
             {**exchange.row, "status": status, "request_bytes": len(exchange.body), **times}

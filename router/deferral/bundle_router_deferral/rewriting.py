@@ -130,16 +130,16 @@ class RequestRewriter:
             parts = self._parts(text)
         except (ValueError, IndexError, RecursionError):
             return UnchangedRequest("not read")
-        found = self._read(parts)
-        if isinstance(found, UnchangedRequest):
-            return found
-        tools, messages = found
+        parsed = self._read(parts)
+        if isinstance(parsed, UnchangedRequest):
+            return parsed
+        tools, messages = parsed
         keys = [
             _keys_of(message.value, messages[i - 1].value if i else None)
             for i, message in enumerate(messages)
         ]
-        wanted = [key for some in keys for key in some]
-        hidden = recall(wanted) if wanted else {}
+        all_keys = [key for some in keys for key in some]
+        hidden = recall(all_keys) if all_keys else {}
         called = set[str]()
         searched = set[str]()
         edits: list[tuple[int, int, str]] = []
@@ -158,8 +158,8 @@ class RequestRewriter:
         if len(deferred) < self._rules.min_tools:
             return UnchangedRequest("too few tools")
         member = parts["tools"]
-        shown, original_bytes, upfront_bytes = self._tools_text(tools, deferred)
-        edits.append((member.start, member.end, shown))
+        tools_text, original_bytes, upfront_bytes = self._tools_text(tools, deferred)
+        edits.append((member.start, member.end, tools_text))
         thinking = parts["thinking"].value if "thinking" in parts else None
         return Deferred(
             text=_apply_edits(text, edits),
@@ -193,13 +193,15 @@ class RequestRewriter:
             return read_elements(text, start)
         if key != "tools":
             return None
-        for known in reversed(self._lists):
-            if text.startswith(known, start):
-                self._lists.move_to_end(known)
-                return self._lists[known], start + len(known)
-        found, end = read_elements(text, start)
+        for tool_list in reversed(self._lists):
+            if text.startswith(tool_list, start):
+                self._lists.move_to_end(tool_list)
+                return self._lists[tool_list], start + len(tool_list)
+        elements, end = read_elements(text, start)
         message_text = text[start:end]
-        made = ToolList(message_text, tuple(found), _obstacle(found), self._deferrable_tools(found))
+        made = ToolList(
+            message_text, tuple(elements), _obstacle(elements), self._deferrable_tools(elements)
+        )
         self._lists[message_text] = made
         if len(self._lists) > KEPT_TOOL_LISTS:
             self._lists.popitem(last=False)
@@ -267,20 +269,22 @@ def _order(tools: Sequence[Element], text: str, deferred: frozenset[str]) -> tup
     search = json.dumps({"type": SEARCH_TYPE, "name": SEARCH_NAME}, separators=(",", ":"))
     upfront = [search, *(part for _value, part in staying)]
     late = []
-    moved = None
+    cache_control = None
     for (value, part), goes_late in zip(raw, is_late, strict=True):
         if goes_late:
             if value.get("cache_control") is not None:
-                moved = value["cache_control"]
+                cache_control = value["cache_control"]
             if "cache_control" in value:
                 part = remove_member(part, ("cache_control",))
             late.append(set_member(part, ("defer_loading",), True))
-    if moved is not None and not any(value.get("cache_control") for value, _part in staying[-1:]):
-        upfront[-1] = set_member(upfront[-1], ("cache_control",), moved)
-    before = sum(len(part.encode()) for _value, part in raw)
+    if cache_control is not None and not any(
+        value.get("cache_control") for value, _part in staying[-1:]
+    ):
+        upfront[-1] = set_member(upfront[-1], ("cache_control",), cache_control)
+    old_bytes = sum(len(part.encode()) for _value, part in raw)
     return (
         "[" + ",".join((*upfront, *late)) + "]",
-        before,
+        old_bytes,
         sum(len(part.encode()) for part in upfront),
     )
 
@@ -370,9 +374,9 @@ def _usable_blocks(blocks: Sequence[HiddenBlock], names: frozenset[str]) -> list
     results: dict[str, HiddenBlock] = {}
     for block in blocks:
         if block.kind == "result":
-            kept = tuple(name for name in block.references if name in names)
-            if kept or block.error or not block.references:
-                results[block.id] = replace(block, references=kept)
+            names_present = tuple(name for name in block.references if name in names)
+            if names_present or block.error or not block.references:
+                results[block.id] = replace(block, references=names_present)
     return [
         results[block.id] if block.kind == "result" else block
         for block in blocks
@@ -410,10 +414,12 @@ def _restore_blocks(
             block = by_kind.get((kind, identity))
             if block is not None:
                 edits.append((place.start, place.end, block.as_text()))
-    for key, kept in put_back:
+    for key, key_blocks in put_back:
         if not key.startswith("id:"):
             edits += _insert(
-                places, content, [b for x in kept if (b := by_kind.get((x.kind, x.id))) is not None]
+                places,
+                content,
+                [b for x in key_blocks if (b := by_kind.get((x.kind, x.id))) is not None],
             )
     return edits
 
@@ -424,9 +430,9 @@ def _into_text(
     if not blocks:
         return []
     text_block = f'{{"type":"text","text":{text[content.start : content.end]}}}'
-    before = [block.as_text() for block in blocks if block.visible == 0]
-    after = [block.as_text() for block in blocks if block.visible > 0]
-    return [(content.start, content.end, "[" + ",".join((*before, text_block, *after)) + "]")]
+    leading = [block.as_text() for block in blocks if block.visible == 0]
+    trailing = [block.as_text() for block in blocks if block.visible > 0]
+    return [(content.start, content.end, "[" + ",".join((*leading, text_block, *trailing)) + "]")]
 
 
 def _insert(
@@ -454,10 +460,10 @@ def _insert(
 
 def _apply_edits(text: str, edits: Iterable[tuple[int, int, str]]) -> str:
     parts: list[str] = []
-    at = 0
+    offset = 0
     for start, end, new in sorted(
         edits, key=lambda edit: edit[:2]
     ):  # stable: insertions at one place stay in order
-        parts += (text[at:start], new)
-        at = end
-    return "".join((*parts, text[at:]))
+        parts += (text[offset:start], new)
+        offset = end
+    return "".join((*parts, text[offset:]))

@@ -112,15 +112,15 @@ def effective(files: Sequence[SettingsFile], environment: Mapping[str, str]) -> 
         for name in ENVIRONMENT
         if name in environment
     }
-    denied = ""
+    denial = ""
     for scope in reversed(RANK):
         for file in (file for file in files if file.scope == scope):
             variables.update(
                 {name: Setting(value, f"{file.path}: env.{name}") for name, value in file.variables}
             )
             if file.denies_search:
-                denied = f"{file.path}: permissions.deny"
-    return AgentSettings(variables, denied)
+                denial = f"{file.path}: permissions.deny"
+    return AgentSettings(variables, denial)
 
 
 def always_loaded(path: str, data: bytes, cwd: str = "") -> list[AlwaysLoad]:
@@ -135,12 +135,12 @@ def always_loaded(path: str, data: bytes, cwd: str = "") -> list[AlwaysLoad]:
     projects = value.get("projects")
     if cwd and isinstance(projects, dict) and isinstance(projects.get(cwd), dict):
         places.append((("projects", cwd, "mcpServers"), projects[cwd].get("mcpServers")))
-    found = []
+    names = []
     for keys, servers in places:
         for name, server in servers.items() if isinstance(servers, dict) else ():
             if isinstance(server, dict) and server.get("alwaysLoad") is True:
-                found.append(AlwaysLoad(exposed_server(name), path, (*keys, name, "alwaysLoad")))
-    return found
+                names.append(AlwaysLoad(exposed_server(name), path, (*keys, name, "alwaysLoad")))
+    return names
 
 
 def exposed_server(name: str) -> str:
@@ -167,10 +167,10 @@ def profile_lines(path: str, text: str) -> list[ProfileLine]:
     """Return the lines of a shell profile that set a deferral variable; a URL's line is not
     shown.
     """
-    found = []
+    lines = []
     for number, line in enumerate(text.splitlines(), 1):
         match = _PROFILE.match(line)
         if match:
-            shown = f"(sets {BASE_URL})" if match[1] == BASE_URL else match[0].strip()[:120]
-            found.append(ProfileLine(path, number, match[1], shown))
-    return found
+            excerpt = f"(sets {BASE_URL})" if match[1] == BASE_URL else match[0].strip()[:120]
+            lines.append(ProfileLine(path, number, match[1], excerpt))
+    return lines

@@ -370,15 +370,15 @@ class Transcript:
     def _answered_request(self, record: dict[str, Any], identity: str) -> _Open | None:
         """Return the request that an assistant message answers; None if it was counted before."""
         reference = record.get("requestRef")
-        found = next((r for r in reversed(self._open) if r.id and r.id == reference), None)
+        request = next((r for r in reversed(self._open) if r.id and r.id == reference), None)
         if not self._seen.add(identity):
             return None
-        if found is None and reference is None:
-            found = next(
+        if request is None and reference is None:
+            request = next(
                 (r for r in reversed(self._open) if r.id and r.outcome == "unanswered"), None
             )
-        if found is not None:
-            return found
+        if request is not None:
+            return request
         if self._ended:
             self._begin_process()
         return self._begin_request(record)
@@ -445,13 +445,13 @@ class Transcript:
         vertex = request.model.startswith("/vertex") or "tool-search-tool-2025-10-19" in (
             request.betas or ()
         )
-        known = {
+        values = {
             name: getattr(request, name)
             for name in RequestFacts.__slots__
             if name in _Open.__slots__
         }
         return RequestFacts(
-            **known | {"state": state, "vertex": vertex, "calls": tuple(request.calls)}
+            **values | {"state": state, "vertex": vertex, "calls": tuple(request.calls)}
         )
 
 

@@ -128,7 +128,7 @@ def passed_on(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     names.
     """
     rows = list(headers)
-    named = {
+    hop_headers = {
         part.strip().lower()
         for name, value in rows
         if name.lower() == "connection"
@@ -137,5 +137,5 @@ def passed_on(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     return [
         (name, value)
         for name, value in rows
-        if name.lower() not in HOP_BY_HOP and name.lower() not in named
+        if name.lower() not in HOP_BY_HOP and name.lower() not in hop_headers
     ]

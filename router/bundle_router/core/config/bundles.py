@@ -88,26 +88,26 @@ class BundleResolver:
                 self._report.add_about(entry, "", f"holds too many tools: the limit is {limit}")
                 break
             flats[entry.name] = flat
-        written = self._written.bundles
+        entries = self._written.bundles
         return {
-            name: self._freeze_bundle(written[name], flats[name])
-            for name in written
+            name: self._freeze_bundle(entries[name], flats[name])
+            for name in entries
             if name in flats
         }
 
     def check_ids(self, entry: WrittenEntry[Any], key: str, ids: Sequence[str]) -> tuple[str, ...]:
         """Return the present ids; those that do not exist are reported and left out."""
-        found = []
+        problems = []
         for index, id_ in enumerate(ids):
-            now = self.ids.get(id_)
-            if now is not None:
-                found.append(now)
+            present_id = self.ids.get(id_)
+            if present_id is not None:
+                problems.append(present_id)
             elif self.complete:
                 hint = self._report.suggester.did_you_mean(id_, self.ids)
                 if is_glob(id_):
                     hint = "write the bundles out; globs belong in 'ask' and in policies"
                 self._report.add_about(entry, (key, index), f"unknown bundle {id_!r}", hint)
-        return tuple(found)
+        return tuple(problems)
 
     def _add_aliases(self) -> None:
         owners: dict[str, str] = {}
@@ -131,10 +131,10 @@ class BundleResolver:
 
         A cycle is reported where it closes, and cut there.
         """
-        done: set[str] = set()
+        finished: set[str] = set()
         for root in self._written.bundles.values():
             self.check_ids(root, "bundles", root.value.bundles)
-            if root.name in done:
+            if root.name in finished:
                 continue
             trail: dict[str, Iterator[tuple[int, str]]] = {root.name: enumerate(self._parts(root))}
             while trail:
@@ -143,18 +143,18 @@ class BundleResolver:
                 for index, part in trail[name]:
                     if part in trail:
                         self._report_cycle(entry, index, [*trail, part], part)
-                    elif part not in done and part in self._written.bundles:
+                    elif part not in finished and part in self._written.bundles:
                         trail[part] = enumerate(self._parts(self._written.bundles[part]))
                         break
                 else:
                     del trail[name]
-                    done.add(name)
+                    finished.add(name)
                     yield entry
 
     def _report_cycle(self, entry: BundleEntry, index: int, trail: list[str], start: str) -> None:
         cycle = trail[trail.index(start) :]
-        shown = cycle if len(cycle) <= 8 else [*cycle[:4], "…", *cycle[-3:]]
-        message = f"bundles are composed in a circle: {' → '.join(shown)}"
+        excerpt = cycle if len(cycle) <= 8 else [*cycle[:4], "…", *cycle[-3:]]
+        message = f"bundles are composed in a circle: {' → '.join(excerpt)}"
         self._report.add_about(entry, ("bundles", index), message, "cut it somewhere")
 
     # --- one bundle -------------------------------------------------------------------------------
@@ -200,13 +200,15 @@ class BundleResolver:
         if server.traits.is_remote:
             flat.patterns.add(ref)
             return
-        known = self._local_tools.get(name)
-        if known is None:
+        tool_names = self._local_tools.get(name)
+        if tool_names is None:
             return  # a local server without tools has been reported where it stands
-        matching = {f"{name}.{one}" for one in known if matches(tool, one) and server.includes(one)}
+        matching = {
+            f"{name}.{one}" for one in tool_names if matches(tool, one) and server.includes(one)
+        }
         if not matching:
             message = f"{ref!r} matches no tool of server {name!r}"
-            self._report.add_about(entry, where, message, f"it has {', '.join(sorted(known))}")
+            self._report.add_about(entry, where, message, f"it has {', '.join(sorted(tool_names))}")
         flat.tools |= matching
 
     def _may_be_named(self, entry: BundleEntry, where: Path, ref: str) -> bool:
@@ -258,19 +260,19 @@ class BundleResolver:
     def _report_unknown_server(self, entry: BundleEntry, where: Path, ref: str) -> None:
         """Report an unknown server once, however many of its tools are named."""
         name = ref.partition(".")[0]
-        known = self._written.known_servers()
+        names = self._written.known_servers()
         if (
-            name in known
+            name in names
             or name in self._reported_servers
             or "servers.toml" in self._written.unread
         ):
             return
         self._reported_servers.add(name)
-        hint = self._report.suggester.did_you_mean(name, known)
+        hint = self._report.suggester.did_you_mean(name, names)
         refs = [one for other in self._written.bundles.values() for one in other.value.tools]
-        others = sum(one.partition(".")[0] == name for one in refs) - 1
+        uses = sum(one.partition(".")[0] == name for one in refs) - 1
         message = f"unknown server {name!r} in {ref!r}" + (
-            f" and in {others} more" if others > 0 else ""
+            f" and in {uses} more" if uses > 0 else ""
         )
         self._report.add_about(entry, where, message, hint)
 

@@ -116,12 +116,12 @@ def parse(file: ConfigFile, report: Report) -> dict[str, Any] | None:
 
 
 def _syntax_problem(file: ConfigFile, message: str) -> Problem:
-    where = re.search(r" \(at line (\d+), column (\d+)\)$", message)
-    if where is not None:
-        reason = message[: where.start()]
+    match = re.search(r" \(at line (\d+), column (\d+)\)$", message)
+    if match is not None:
+        reason = message[: match.start()]
         twice = re.search(r"[Cc]annot declare \('(\w+)',\) twice", reason)
-        line = int(where[1])
-        column = int(where[2])
+        line = int(match[1])
+        column = int(match[2])
         is_list = file.name in ("routes.toml", "policy.toml")
         if is_list:
             many = "write [[{}]] for each of several"
@@ -217,15 +217,15 @@ def _without_errors(single: Any, place: WrittenEntry[None], error: ValidationErr
     for detail in error.errors(include_url=False):
         if len(detail["loc"]) <= depth:
             return None
-        bad, *within = detail["loc"][depth:]
+        bad, *rest = detail["loc"][depth:]
         if bad == "[key]":
             name = "x"
             continue
         part = table.get(bad)
-        if within and isinstance(part, dict):
-            part.pop(within[0], None)
-        elif within and isinstance(part, list):
-            del part[int(within[0]) :]
+        if rest and isinstance(part, dict):
+            part.pop(rest[0], None)
+        elif rest and isinstance(part, list):
+            del part[int(rest[0]) :]
             if not part:  # an empty list would be wrong as well
                 del table[bad]
         else:
@@ -257,13 +257,13 @@ def _name_of(item: Any) -> str:
 def _report(
     error: ValidationError, form: type[Form], place: WrittenEntry[None], report: Report
 ) -> None:
-    found = [
+    faults = [
         (detail, explain(detail, form, report.suggester))
         for detail in error.errors(include_url=False)
     ]
-    suggestions = {suggestion for _, (_, _, suggestion) in found}
+    suggestions = {suggestion for _, (_, _, suggestion) in faults}
     unquoted = any(suggestion.startswith(UNQUOTED) for suggestion in suggestions)
-    for detail, (where, message, suggestion) in found:
+    for detail, (where, message, suggestion) in faults:
         if detail["type"] == "too_short" and detail["input"]:
             continue  # a list of one that was wrong counts as empty: its element has been reported
         if detail["type"] == "missing" and (

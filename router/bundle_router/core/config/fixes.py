@@ -88,9 +88,9 @@ def _values(file: ConfigFile, data: dict[str, Any]) -> Iterator[ConfigFix]:
             if span is None:
                 continue
             if detail["type"] in ("list_type", "tuple_type") and isinstance(detail["input"], str):
-                written = file.text[span[0] : span[1]]
+                source = file.text[span[0] : span[1]]
                 yield _fix(
-                    file.text, f"{detail['loc'][-1]} is a list: [{written}]", *span, f"[{written}]"
+                    file.text, f"{detail['loc'][-1]} is a list: [{source}]", *span, f"[{source}]"
                 )
             elif detail["type"] == "repeated":
                 yield from _repeated_tables(file.text, positions, detail["loc"], detail["input"])
@@ -101,11 +101,11 @@ def _repeated_tables(
 ) -> Iterator[ConfigFix]:
     for index, item in enumerate(items):
         span = positions.span((*path, index))
-        before = positions.span((*path, index - 1))
-        if item in items[:index] and span is not None and before is not None:
-            between = text[before[1] : span[0]]
+        previous = positions.span((*path, index - 1))
+        if item in items[:index] and span is not None and previous is not None:
+            between = text[previous[1] : span[0]]
             if "#" not in between:  # a comment there is about the item: a person should look
-                yield _fix(text, f"{item!r} is listed twice", before[1], span[1], "")
+                yield _fix(text, f"{item!r} is listed twice", previous[1], span[1], "")
 
 
 def _commands(text: str, data: dict[str, Any]) -> Iterator[ConfigFix]:
@@ -124,11 +124,11 @@ def _commands(text: str, data: dict[str, Any]) -> Iterator[ConfigFix]:
         arguments = ", ".join(json.dumps(word) for word in words[1:])
         if span is None:
             continue
-        what = "the program alone stands in command"
+        description = "the program alone stands in command"
         if args is None:
-            yield _fix(text, what, *span, f"{json.dumps(words[0])}\nargs = [{arguments}]")
+            yield _fix(text, description, *span, f"{json.dumps(words[0])}\nargs = [{arguments}]")
         elif isinstance(server["args"], list):
-            yield _fix(text, what, *span, json.dumps(words[0]))
+            yield _fix(text, description, *span, json.dumps(words[0]))
             yield _fix(
                 text,
                 "its arguments are in args",

@@ -39,14 +39,14 @@ class ConfigSnapshot:
     def own(self) -> dict[str, ConfigFile]:
         """The files that were read from the folder that was named, by name."""
         layer = "project" if any(file.layer == "project" for file in self.files) else "shipped"
-        known = (file for file in self.files if file.layer == layer)
-        return {file.name: file for file in known if file.name in FILE_NAMES}
+        own_files = (file for file in self.files if file.layer == layer)
+        return {file.name: file for file in own_files if file.name in FILE_NAMES}
 
     @property
     def policy(self) -> str:
         """The path of the policy file that rules; empty if there is none."""
-        found = [file for file in self.files if file.name == "policy.toml"]
-        return found[-1].display_path if found else ""
+        policies = [file for file in self.files if file.name == "policy.toml"]
+        return policies[-1].display_path if policies else ""
 
 
 def lost_files(

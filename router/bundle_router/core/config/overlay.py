@@ -64,14 +64,14 @@ def in_order(files: Sequence[ConfigFile]) -> list[ConfigFile]:
     reported.
     """
     owned = {file.name for file in files if file.layer == "project"}
-    kept = [
+    ordered = [
         file
         for file in files
         if file.layer == "project" or file.name not in _REPLACED_WHOLE or file.name not in owned
     ]
     order = {name: index for index, name in enumerate(FILE_NAMES)}
     return sorted(
-        kept, key=lambda file: (order.get(file.name, len(order)), file.layer == "project")
+        ordered, key=lambda file: (order.get(file.name, len(order)), file.layer == "project")
     )
 
 
@@ -80,7 +80,7 @@ def merge_files(files: Sequence[ConfigFile], report: Report) -> WrittenConfig:
 
     `files` are in the order of `in_order`.
     """
-    written = WrittenConfig()
+    merged = WrittenConfig()
     for file in files:
         if file.name not in FILE_NAMES:
             hint = (
@@ -98,28 +98,28 @@ def merge_files(files: Sequence[ConfigFile], report: Report) -> WrittenConfig:
             continue
         content = read(file, report)
         if not content.readable:
-            written.unread.add(file.name)
-        _lay_over(written, content)
-    return written
+            merged.unread.add(file.name)
+        _lay_over(merged, content)
+    return merged
 
 
 def _lay_over(written: WrittenConfig, content: FileContent) -> None:
     for key, names in content.broken.items():
         written.broken.setdefault(key, set()).update(names)
-    found = content.entries
+    entries = content.entries
     for name in content.broken.get("servers", ()):
         written.servers.pop(name, None)
     for name in content.broken.get("bundles", ()):
         written.bundles.pop(name, None)
     written.servers.update(
-        (entry.name, entry) for entry in found.get("servers", ()) if entry.complete
+        (entry.name, entry) for entry in entries.get("servers", ()) if entry.complete
     )
-    written.broken_servers += (entry for entry in found.get("servers", ()) if not entry.complete)
-    written.bundles.update((entry.name, entry) for entry in found.get("bundles", ()))
-    written.routes += found.get("routes", ())
-    written.policies += found.get("policies", ())
-    written.binaries += found.get("binaries", ())
-    written.docs = next(iter(found.get("docs", ())), written.docs)
-    written.repo = next(iter(found.get("repo", ())), written.repo)
+    written.broken_servers += (entry for entry in entries.get("servers", ()) if not entry.complete)
+    written.bundles.update((entry.name, entry) for entry in entries.get("bundles", ()))
+    written.routes += entries.get("routes", ())
+    written.policies += entries.get("policies", ())
+    written.binaries += entries.get("binaries", ())
+    written.docs = next(iter(entries.get("docs", ())), written.docs)
+    written.repo = next(iter(entries.get("repo", ())), written.repo)
     for key in keys_of(Settings):
-        written.sections.setdefault(key, []).extend(found.get(key, ()))
+        written.sections.setdefault(key, []).extend(entries.get(key, ()))

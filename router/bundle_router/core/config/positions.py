@@ -33,17 +33,17 @@ def show(path: Sequence[str | int]) -> str:
     """Return the path as people write it: `routes[3].bundles[0]`,
     `bundles."repo.readonly".tools`.
     """
-    shown = ""
+    path_text = ""
     for part in path:
         if isinstance(part, int):
-            shown += f"[{part}]"
+            path_text += f"[{part}]"
         else:
             if _PLAIN_KEY.fullmatch(part):
                 quoted = part
             else:
                 quoted = '"' + part.replace("\\", "\\\\").replace('"', '\\"') + '"'
-            shown += f".{quoted}" if shown else quoted
-    return shown
+            path_text += f".{quoted}" if path_text else quoted
+    return path_text
 
 
 class Positions:
@@ -143,9 +143,9 @@ class _Scanner:
     def _keys(self) -> list[tuple[str, int]]:
         """Read a key's parts, each with where it begins."""
         keys = []
-        while (found := _KEY.match(self._text, self._at)) is not None:
-            keys.append((_unquote(found[1]), found.start(1)))
-            self._at = found.end()
+        while (match := _KEY.match(self._text, self._at)) is not None:
+            keys.append((_unquote(match[1]), match.start(1)))
+            self._at = match.end()
             if self._text[self._at] != ".":
                 break
             self._at += 1
@@ -170,8 +170,8 @@ class _Scanner:
         elif self._text.startswith(("'''", '"""'), start):
             self._at = multiline_end(self._text, start) or len(self._text)
         else:
-            found = (_STRING if first in "\"'" else _SCALAR).match(self._text, self._at)
-            self._at = found.end() if found is not None else len(self._text)
+            match = (_STRING if first in "\"'" else _SCALAR).match(self._text, self._at)
+            self._at = match.end() if match is not None else len(self._text)
         self.spans.setdefault(path, (start, self._at))
 
     def _array(self, path: Path) -> None:

@@ -95,18 +95,19 @@ class Report:
 
     def problems(self) -> list[Problem]:
         """Return the problems, in file order and then by line."""
-        found = list(self._problems)
+        problems = list(self._problems)
         for path, count in self.counts.items():
             if count > MAX_PER_FILE:
                 level = "error" if self.has_errors else "warning"
-                found.append(
+                problems.append(
                     Problem(
                         path, 0, "", f"and {count - MAX_PER_FILE} further problems", level=level
                     )
                 )
         unnumbered = len(self._order)
         return sorted(
-            found, key=lambda item: (self._order.get(item.file, unnumbered), item.line or 1 << 62)
+            problems,
+            key=lambda item: (self._order.get(item.file, unnumbered), item.line or 1 << 62),
         )
 
 
@@ -119,9 +120,9 @@ def excerpt_lines(problem: Problem, lines: Sequence[str]) -> Iterator[str]:
     text = lines[problem.line - 1]
     start = max(0, problem.column - 1 - WIDTH // 2) if len(text) > WIDTH else 0
     gutter = f"  {problem.line} | "
-    shown = text[start : start + WIDTH]
-    yield gutter + shown
-    at = problem.column - 1 - start
-    tabs = "".join("\t" if char == "\t" else " " for char in shown[:at])
-    marked = _MARKED.match(shown, at)
+    excerpt = text[start : start + WIDTH]
+    yield gutter + excerpt
+    offset = problem.column - 1 - start
+    tabs = "".join("\t" if char == "\t" else " " for char in excerpt[:offset])
+    marked = _MARKED.match(excerpt, offset)
     yield f"{' ' * (len(gutter) - 2)}| {tabs}{'^' * len(marked[0] if marked is not None else '^')}"

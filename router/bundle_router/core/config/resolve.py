@@ -140,9 +140,9 @@ class _Targets:
         return self._bundle(where, rest if colon else pattern, pattern)
 
     def _bundle(self, where: Path, id_: str, pattern: str) -> str:
-        now = self._resolver.ids.get(id_)
-        if now is not None:
-            return f"bundle:{now}" if now != id_ else pattern
+        present_id = self._resolver.ids.get(id_)
+        if present_id is not None:
+            return f"bundle:{present_id}" if present_id != id_ else pattern
         if is_glob(id_) or not self._resolver.complete:
             return pattern  # a glob that matches nothing is legal: lint says so
         server, _, tool = id_.partition(".")
@@ -162,9 +162,9 @@ class _Targets:
                 self._entry, where, f"{name!r} is not a tool's name", "write 'tool:server.tool'"
             )
             return
-        known = self._written.known_servers()
-        if server not in known and "servers.toml" not in self._written.unread:
-            hint = self._report.suggester.did_you_mean(server, known)
+        servers = self._written.known_servers()
+        if server not in servers and "servers.toml" not in self._written.unread:
+            hint = self._report.suggester.did_you_mean(server, servers)
             self._report.add_about(
                 self._entry, where, f"unknown server {server!r} in {name!r}", hint
             )
@@ -197,19 +197,19 @@ def _check_names(
     noun: str,
     report: Report,
 ) -> None:
-    seen: set[str] = set()
+    names: set[str] = set()
     for entry in entries:
         name = entry.value.name
-        if name in seen:
+        if name in names:
             message = f"another {noun} is called {name!r} already"
             report.add_about(entry, "name", message, "names tell rows apart in the log")
-        seen.add(name)
+        names.add(name)
 
 
 def _list_some(names: Iterable[str]) -> str:
-    shown = sorted(names)
-    if shown:
-        return f"there are {', '.join(shown[:6])}{' …' if len(shown) > 6 else ''}"
+    listed = sorted(names)
+    if listed:
+        return f"there are {', '.join(listed[:6])}{' …' if len(listed) > 6 else ''}"
     return "there are none"
 
 

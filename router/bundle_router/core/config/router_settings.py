@@ -117,12 +117,12 @@ def resolve_local(
                 report.add_about(
                     written.docs, ("hosts", index), f"{host[:80]!r} is not the name of a host", hint
                 )
-    seen: set[str] = set()
+    names: set[str] = set()
     for entry in written.binaries:
         rule = entry.value
-        if rule.name in seen:
+        if rule.name in names:
             report.add_about(entry, "name", f"another binary is called {rule.name!r} already")
-        seen.add(rule.name)
+        names.add(rule.name)
         for sentence in check_binary(rule):
             report.add_about(entry, "", sentence)
     repo = written.repo.value if written.repo is not None else RepoLimits()

@@ -256,20 +256,20 @@ def _check_values(
     entry: ServerEntry, key: str, pairs: Sequence[tuple[str, str]], report: Report
 ) -> None:
     for name, value in pairs:
-        where: Path = (key, name)
+        path: Path = (key, name)
         if key == "headers" and not _HEADER_NAME.fullmatch(name):
-            report.add_about(entry, where, f"{name[:80]!r} is not a header name")
+            report.add_about(entry, path, f"{name[:80]!r} is not a header name")
         if not value.isprintable():
-            report.add_about(entry, where, "holds a line break or control character", "remove it")
+            report.add_about(entry, path, "holds a line break or control character", "remove it")
         if malformed_reference(value):
-            report.add_about(entry, where, "holds a '$' that is not a reference", "write '${NAME}'")
+            report.add_about(entry, path, "holds a '$' that is not a reference", "write '${NAME}'")
         elif literal_secret(name, value):
-            report.add_about(entry, where, "looks like a secret written out", _ADVICE)
+            report.add_about(entry, path, "looks like a secret written out", _ADVICE)
         elif not references(value) and not is_plain_setting(value):
             message = (
                 "is written out, and nothing shows that it is no secret: only references may be"
             )
-            report.add_about(entry, where, message, _ADVICE)
+            report.add_about(entry, path, message, _ADVICE)
 
 
 def _check_auth(entry: ServerEntry, report: Report) -> None:
@@ -295,19 +295,19 @@ def _check_command(entry: ServerEntry, report: Report) -> None:
     words: list[tuple[Path, str]] = [(("args", i), arg) for i, arg in enumerate(entry.value.args)]
     if entry.value.command is not None:
         words.insert(0, (("command",), entry.value.command))
-    for where, word in words:
+    for place, word in words:
         if references(word):
             message = (
                 "${NAME} is for headers and env only: arguments are visible to other users of the"
                 " machine"
             )
-            report.add_about(entry, where, message, "pass it in env")
+            report.add_about(entry, place, message, "pass it in env")
         elif looks_secret(word):
             report.add_about(
-                entry, where, "looks like a secret written out", "pass it in env: " + _ADVICE
+                entry, place, "looks like a secret written out", "pass it in env: " + _ADVICE
             )
         if "\0" in word:
-            report.add_about(entry, where, "holds a null character", "remove it")
+            report.add_about(entry, place, "holds a null character", "remove it")
 
 
 def command_words(command: str) -> list[str]:

@@ -55,10 +55,10 @@ def _transcripts(arguments: argparse.Namespace, files: AgentFiles) -> list[Path]
     since = time.time() - arguments.days * DAY_S if arguments.days else 0.0
     if not arguments.paths:
         return files.transcripts(since)
-    found: list[Path] = []
+    paths: list[Path] = []
     for path in map(Path, arguments.paths):
-        found += sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]
-    return [path for path in found if path.stat().st_mtime >= since]
+        paths += sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]
+    return [path for path in paths if path.stat().st_mtime >= since]
 
 
 class AuditRun:
@@ -83,14 +83,14 @@ class AuditRun:
         projects: set[str] = set()
         with progress(
             "reading transcripts", sum(path.stat().st_size for path in self.paths)
-        ) as done:
+        ) as advance:
             for request in self.reader.read(self.paths):
                 if request.cwd not in projects and len(projects) < 1_000:
                     projects.add(request.cwd)
                     self.audit.add_config(*self.files.config(request.cwd))
                 settings: AgentSettings = self.files.settings(request.cwd)
                 yield request, self.audit.add(request, settings)
-                done(self.reader.at)
+                advance(self.reader.at)
 
     def tokens_are(self) -> dict[str, Any]:
         if self.counted:
@@ -178,14 +178,14 @@ def print_audit(work: AuditRun, findings: list[Finding], savings: RouterSavings)
         f"{audit.served:,} requests in {len(work.paths):,} transcripts:"
         f" {counts or 'nothing recorded'}"
     )
-    for count, what in (
+    for count, noun in (
         (audit.outcomes["refused"], "refused and made again"),
         (audit.outcomes["unanswered"], "without an answer"),
         (work.reader.damaged, "damaged lines, skipped"),
         (work.reader.unreadable, "unreadable files"),
     ):
         if count:
-            say(f"{what}: {count:,}")
+            say(f"{noun}: {count:,}")
     if findings:
         say()
         heading("what was found")
@@ -219,12 +219,14 @@ def print_audit(work: AuditRun, findings: list[Finding], savings: RouterSavings)
 
 
 def _finding_cells(finding: Finding) -> tuple[object, ...]:
-    seen = f"{finding.requests:,} of {finding.of:,}" if finding.requests else "set, not seen yet"
+    frequency = (
+        f"{finding.requests:,} of {finding.of:,}" if finding.requests else "set, not seen yet"
+    )
     cost = f"{finding.tokens_a_session:,}" if finding.tokens_a_session else ""
     return (
         finding.cause,
         finding.since[:10],
-        seen,
+        frequency,
         finding.sessions or "",
         cost,
         finding.title,

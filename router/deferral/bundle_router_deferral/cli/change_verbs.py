@@ -31,40 +31,40 @@ def journal() -> Journal:
 
 def passed_probes(folder: Path) -> dict[str, float]:
     """Return the age in days of each host's newest probe, if that one passed."""
-    found = {}
+    probes = {}
     for (host, form), row in read_results(folder).items():
         if form == "anthropic" and row.get("result") == "pass":
             with suppress(ValueError, TypeError, KeyError):
-                found[host] = (
+                probes[host] = (
                     time.time() - datetime.fromisoformat(row["time"]).timestamp()
                 ) / DAY_S
-    return found
+    return probes
 
 
 def run_apply(arguments: argparse.Namespace) -> int:
     work = AuditRun(arguments)
     for _judged in work.judge_all():
         pass
-    found = work.audit.findings()
-    chosen = [f for f in found if not arguments.causes or f.cause in arguments.causes]
-    missing = set(arguments.causes) - {finding.cause for finding in chosen}
+    findings = work.audit.findings()
+    selection = [f for f in findings if not arguments.causes or f.cause in arguments.causes]
+    missing = set(arguments.causes) - {finding.cause for finding in selection}
     if missing:
         raise RequestError(
             f"not found: {', '.join(sorted(missing))}",
             advice="`bundle-router deferral audit` lists what is there",
         )
-    kept = journal()
+    changes = journal()
     plan = make_plan(
-        chosen,
+        selection,
         _read,
         work.files.profiles(),
-        passed_probes(kept.folder),
+        passed_probes(changes.folder),
         str((work.files.folder / "settings.json").resolve()),
     )
     entry = None
     if arguments.yes and plan.edits:
-        with kept.locked():
-            entry = kept.apply(plan.edits, _change_facts(plan, work.files, found))
+        with changes.locked():
+            entry = changes.apply(plan.edits, _change_facts(plan, work.files, findings))
     _print_plan(plan, entry, arguments)
     return RequestError.exit_code if plan.refused and not plan.edits else 0
 
@@ -139,21 +139,21 @@ def _print_plan(
 
 def carry_out(edits: Sequence[FileEdit], about: dict[str, Any]) -> dict[str, Any]:
     """Change files without an audit's finding, journaled in the same way."""
-    kept = journal()
-    with kept.locked():
-        return kept.apply(edits, about)
+    changes = journal()
+    with changes.locked():
+        return changes.apply(edits, about)
 
 
 def run_undo(arguments: argparse.Namespace) -> int:
-    kept = journal()
-    with kept.locked():
+    changes = journal()
+    with changes.locked():
         identity = arguments.change
         if identity is None:
-            applied = [entry["id"] for entry in kept.entries() if entry["state"] == "applied"]
+            applied = [entry["id"] for entry in changes.entries() if entry["state"] == "applied"]
             if not applied:
                 raise RequestError("there is no change to undo")
             identity = applied[-1]
-        entry = kept.undo(identity)
+        entry = changes.undo(identity)
     paths = [change["path"] for change in entry["changes"]]
     print_result(
         arguments, {"undone": identity, "files": paths}, f"undone: {identity} ({', '.join(paths)})"

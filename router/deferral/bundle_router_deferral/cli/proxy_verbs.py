@@ -87,14 +87,14 @@ def run_run(arguments: argparse.Namespace) -> int:
         arguments.min_tools, tuple(arguments.keep), tuple(arguments.defer), tuple(arguments.model)
     )
     runs = _runs(arguments.runs)
-    before = set(runs.glob(f"deferral-*/{FILE}"))
+    old_files = set(runs.glob(f"deferral-*/{FILE}"))
     say = partial(print, "bundle-router:", file=sys.stderr)
     status = asyncio.run(
         run_agent(command, places, rules, _state(), runs, upstream=arguments.upstream, say=say)
     )
     if arguments.json:
-        made = [path.parent for path in set(runs.glob(f"deferral-*/{FILE}")) - before]
-        sums = [{"folder": str(folder), **read_numbers(folder)} for folder in made]
+        folders = [path.parent for path in set(runs.glob(f"deferral-*/{FILE}")) - old_files]
+        sums = [{"folder": str(folder), **read_numbers(folder)} for folder in folders]
         print_json({"agent": agent_of(command), "status": status, "proxies": sums})
     return status
 
@@ -142,19 +142,21 @@ def run_install(arguments: argparse.Namespace) -> int:
 
 
 def run_uninstall(arguments: argparse.Namespace) -> int:
-    kept = journal()
-    with kept.locked():
-        found = [
-            entry for entry in _installed(kept.entries()) if entry.get("agent") == arguments.agent
+    changes = journal()
+    with changes.locked():
+        settings = [
+            entry
+            for entry in _installed(changes.entries())
+            if entry.get("agent") == arguments.agent
         ]
-        if not found:
+        if not settings:
             raise RequestError(
                 f"{arguments.agent} is not installed", advice="see `bundle-router deferral status`"
             )
-        kept.undo(found[-1]["id"])
+        changes.undo(settings[-1]["id"])
     print_result(
         arguments,
-        {"uninstalled": arguments.agent, "change": found[-1]["id"]},
+        {"uninstalled": arguments.agent, "change": settings[-1]["id"]},
         f"uninstalled: {arguments.agent} starts as it did before",
     )
     return 0
@@ -241,16 +243,16 @@ def run_probe(arguments: argparse.Namespace) -> int:
         else os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com"
     )
     model = arguments.model or ("claude-sonnet-4-5" if arguments.form == "anthropic" else "gpt-5.4")
-    shown = base.rpartition("@")[2].split("?")[0]
+    address = base.rpartition("@")[2].split("?")[0]
     if not arguments.yes:
-        what = (
-            f"two requests of {TOOLS} made-up tools, 16 tokens of answer each, to {shown} with"
+        sentence = (
+            f"two requests of {TOOLS} made-up tools, 16 tokens of answer each, to {address} with"
             f" model {model}"
         )
         print_result(
             arguments,
-            {"asked": False, "would_send": what},
-            f"this would send {what}; --yes sends them (they are billed)",
+            {"asked": False, "would_send": sentence},
+            f"this would send {sentence}; --yes sends them (they are billed)",
         )
         return 0
     result = probe(base, arguments.form, model, os.environ)

@@ -68,7 +68,7 @@ class _Admission:
 
     def of(self, definitions: Sequence[Any], instructions: str) -> Admitted:
         instructions_kept = instructions[: self.limits.max_instructions_chars]
-        refused: list[RefusedTool] = []
+        refusals: list[RefusedTool] = []
         bounded: list[Mapping[str, Any]] = []
         for index, raw in enumerate(definitions[: self.limits.max_tools]):
             fault = self._first_look(raw)
@@ -76,10 +76,10 @@ class _Admission:
                 if self.server.includes(raw["name"]):
                     bounded.append(raw)
             else:
-                refused.append(RefusedTool(_label(raw, index), *fault))
+                refusals.append(RefusedTool(_label(raw, index), *fault))
         if len(definitions) > self.limits.max_tools:
             rest = len(definitions) - self.limits.max_tools
-            refused.append(
+            refusals.append(
                 RefusedTool(
                     "*",
                     "too_many_tools",
@@ -92,11 +92,11 @@ class _Admission:
             if isinstance(card, AdmittedTool):
                 tools.append(card)
             else:
-                refused.append(RefusedTool(raw["name"], *card))
+                refusals.append(RefusedTool(raw["name"], *card))
         return Admitted(
             self.server.name,
             tuple(sorted(tools, key=lambda tool: tool.card.tool)),
-            tuple(refused),
+            tuple(refusals),
             instructions_kept,
         )
 

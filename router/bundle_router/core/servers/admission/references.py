@@ -129,18 +129,18 @@ class _Schemas:
         trail = {id(self._root): (iter(self._subschemas_of(self._root)), [1])}
         while trail:
             current = next(reversed(trail))
-            children, counted = trail[current]
+            children, count = trail[current]
             for child in children:
                 if id(child) in trail:
-                    counted.append(1)
+                    count.append(1)
                 elif id(child) in sizes:
-                    counted.append(sizes[id(child)])
+                    count.append(sizes[id(child)])
                 else:
                     trail[id(child)] = (iter(self._subschemas_of(child)), [1])
                     break
             else:
                 del trail[current]
-                sizes[current] = min(sum(counted), limits.max_expanded_nodes + 1)
+                sizes[current] = min(sum(count), limits.max_expanded_nodes + 1)
                 if trail:
                     next(reversed(trail.values()))[1].append(sizes[current])
         if sizes[id(self._root)] > limits.max_expanded_nodes:

@@ -58,10 +58,10 @@ class Agreement:
 
 def read_discovery(result: Mapping[str, Any]) -> Agreement | None:
     """Return what an answer to `server/discover` agrees on; None if that is no modern version."""
-    offered = result.get("supportedVersions")
-    if not isinstance(offered, list):
+    versions = result.get("supportedVersions")
+    if not isinstance(versions, list):
         return None
-    mutual = [version for version in MODERN_VERSIONS if version in offered]
+    mutual = [version for version in MODERN_VERSIONS if version in versions]
     if not mutual:
         return None
     meta = _object(result.get("_meta"))
@@ -86,22 +86,22 @@ def next_probe(refusal: RpcRefusal) -> str | None:
     """Return the modern version to ask with after a refusal; None if it names none of ours."""
     if refusal.code != UNSUPPORTED_VERSION:
         return None
-    named = _versions(refusal.data)
-    mutual = [version for version in MODERN_VERSIONS if version in named]
+    versions = _versions(refusal.data)
+    mutual = [version for version in MODERN_VERSIONS if version in versions]
     return mutual[-1] if mutual else None
 
 
 def shares_nothing(refusal: RpcRefusal) -> bool:
     """Return whether a refusal says that the server speaks none of our versions."""
-    named = _versions(refusal.data)
-    if refusal.code != UNSUPPORTED_VERSION or not named:
+    versions = _versions(refusal.data)
+    if refusal.code != UNSUPPORTED_VERSION or not versions:
         return False
-    return not any(version in named for version in (*MODERN_VERSIONS, *HANDSHAKE_VERSIONS))
+    return not any(version in versions for version in (*MODERN_VERSIONS, *HANDSHAKE_VERSIONS))
 
 
 def _versions(data: object) -> list[Any]:
-    named = data.get("supported") if isinstance(data, dict) else None
-    return named if isinstance(named, list) else []
+    versions = data.get("supported") if isinstance(data, dict) else None
+    return versions if isinstance(versions, list) else []
 
 
 def _agreement(

@@ -45,20 +45,20 @@ def cut_deep(text: bytes) -> bytes:
     """Return JSON with a sentence in place of each value nested deeper than `MAX_LEVELS`."""
     if text.count(b"[") + text.count(b"{") <= MAX_LEVELS:
         return text
-    kept: list[bytes] = []
+    parts: list[bytes] = []
     depth = 0
     end = 0
-    for found in _MARKS.finditer(text):
-        mark = text[found.start()]
+    for match in _MARKS.finditer(text):
+        mark = text[match.start()]
         if mark in b"[{":
             depth += 1
             if depth == MAX_LEVELS + 1:
-                kept += [text[end : found.start()], _CUT]
+                parts += [text[end : match.start()], _CUT]
         elif mark in b"]}":
             if depth == MAX_LEVELS + 1:
-                end = found.end()
+                end = match.end()
             depth -= 1
-    return b"".join((*kept, text[end:])) if kept else text
+    return b"".join((*parts, text[end:])) if parts else text
 
 
 def _as_utf8(data: bytes | bytearray) -> bytes:

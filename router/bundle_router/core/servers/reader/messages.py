@@ -129,8 +129,8 @@ def _unreadable(frame: bytes | bytearray, *, is_answer: bool) -> Event:
         return GarbledAnswer(None)
     if not frame.startswith(b"{") or b'"method"' in frame:
         return _noise(frame)
-    found = _ID.search(frame[:_HEAD]) or _ID.search(frame[-_HEAD:])
-    return GarbledAnswer(int(found[1])) if found is not None else _noise(frame)
+    match = _ID.search(frame[:_HEAD]) or _ID.search(frame[-_HEAD:])
+    return GarbledAnswer(int(match[1])) if match is not None else _noise(frame)
 
 
 def _noise(frame: bytes | bytearray) -> Noise:

@@ -42,10 +42,10 @@ def proxy_of(url: str, variables: Mapping[str, str]) -> str | None:
 
 def _proxy_for(scheme: str, variables: Mapping[str, str]) -> str:
     if scheme == "http" and "REQUEST_METHOD" in variables:
-        own = variables.get("http_proxy", "").strip()
+        proxy = variables.get("http_proxy", "").strip()
     else:
-        own = _variable(f"{scheme}_proxy", variables)
-    return own or _variable("all_proxy", variables)
+        proxy = _variable(f"{scheme}_proxy", variables)
+    return proxy or _variable("all_proxy", variables)
 
 
 def _variable(name: str, variables: Mapping[str, str]) -> str:

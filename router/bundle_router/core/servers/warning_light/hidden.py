@@ -98,9 +98,9 @@ def seen_in_layout(passage: TextPassage) -> Iterator[Seen]:
 
 
 def seen_in_commands(passage: TextPassage) -> Iterator[Seen]:
-    found = _DOWNLOAD_AND_RUN.search(passage.plain)
-    if found:
-        yield "command", found[0][:80]
+    match = _DOWNLOAD_AND_RUN.search(passage.plain)
+    if match:
+        yield "command", match[0][:80]
 
 
 def decoded_texts(passage: TextPassage) -> Iterator[str]:
@@ -181,17 +181,17 @@ def passages(definition: Mapping[str, Any]) -> list[TextPassage]:
 
     Names of properties are read as words.
     """
-    found = []
+    result = []
     for place, text, prose in _texts(definition):
         raw = text[:MAX_CHARS]
-        found.append(
+        result.append(
             TextPassage(
                 pointer(place), raw, fold_text(raw if prose else " ".join(_WORDS.split(raw))), prose
             )
         )
-        if len(found) == MAX_TEXTS:
+        if len(result) == MAX_TEXTS:
             break
-    return found
+    return result
 
 
 def fold_text(text: str) -> str:

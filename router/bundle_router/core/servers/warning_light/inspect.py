@@ -118,11 +118,11 @@ def inspect(
     """
     found: dict[str, LightFinding] = {}
     for passage in (*passages(definition), *passages({"instructions": instructions})):
-        for rule, seen in _seen_in_passage(passage):
-            found.setdefault(rule, _finding(rule, passage.where, seen))
-    for rule, seen in neighbours.findings_beside(definition, server):
+        for rule, excerpt in _seen_in_passage(passage):
+            found.setdefault(rule, _finding(rule, passage.where, excerpt))
+    for rule, excerpt in neighbours.findings_beside(definition, server):
         found.setdefault(
-            rule, _finding(rule, "/name" if rule == "mimicry" else "/description", seen)
+            rule, _finding(rule, "/name" if rule == "mimicry" else "/description", excerpt)
         )
     findings = sorted(found.values(), key=lambda finding: (-finding.weight, finding.rule))
     return LightVerdict(tuple(findings), round(sum(finding.weight for finding in findings), 3))
@@ -139,10 +139,10 @@ def _seen_in_passage(passage: TextPassage) -> Iterator[Seen]:
     yield from seen_in_piles(passage.plain)
     if passage.where.startswith("/inputSchema/"):
         yield from seen_in_argument(passage.plain)
-    before = ""
+    previous = ""
     for sentence in passage.sentences():
-        yield from seen_in_sentence(sentence, before)
-        before = sentence
+        yield from seen_in_sentence(sentence, previous)
+        previous = sentence
     for text in decoded_texts(passage):
         if is_command(text) or any(
             rule in _ENOUGH_ALONE for rule, _ in seen_in_sentence(fold_text(text), "")

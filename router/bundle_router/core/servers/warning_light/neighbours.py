@@ -76,15 +76,15 @@ class Neighbourhood:
 
 def _names_in(description: str) -> dict[str, int]:
     """Return possible tool names in a text, each with its first position."""
-    found: dict[str, int] = {}
+    starts: dict[str, int] = {}
     for run in _RUN.finditer(description):
         text = run[0][: MAX_NAME + 1]
         ends = [at for at, letter in enumerate(text) if letter == "."]
         if len(run[0]) <= MAX_NAME:
             ends.append(len(text))
         for end in ends:
-            found.setdefault(text[:end], run.start())
-    return found
+            starts.setdefault(text[:end], run.start())
+    return starts
 
 
 def _is_directed(description: str, start: int, end: int) -> bool:

@@ -128,12 +128,12 @@ def _find_orders(sentence: str) -> Iterator[Seen]:
 
 def _one_after_another(sentence: str, *names: str) -> bool:
     """Return whether the patterns match in this order, each at its first match: one pass."""
-    at = 0
+    offset = 0
     for name in names:
-        found = PATTERNS[name].search(sentence, at)
-        if found is None:
+        match = PATTERNS[name].search(sentence, offset)
+        if match is None:
             return False
-        at = found.end()
+        offset = match.end()
     return True
 
 
@@ -141,14 +141,14 @@ def _is_order(sentence: str, at: int) -> bool:
     """Return whether the verb at `at` is an imperative, not something that the tool, a file or a
     flag does.
     """
-    before = sentence[max(0, at - 40) : at]
+    prefix = sentence[max(0, at - 40) : at]
     return re.search(
-        r"(?:\bto|\bcan|\bmay|\bwill|\bwould|\bthat|\bwhich|\bwhether|--?)\s*$", before
+        r"(?:\bto|\bcan|\bmay|\bwill|\bwould|\bthat|\bwhich|\bwhether|--?)\s*$", prefix
     ) is None or (
         re.search(
             r"\b(?:you|need|have|want|required|asked|told|model|assistant|agent|llm) (?:\w{1,10}"
             r" )?to\s*$",
-            before,
+            prefix,
         )
         is not None
     )
