@@ -74,22 +74,26 @@ def _error_from(
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A problem of the config: what is wrong or risky, where, and what to do about it.
-
-    `file` is as the user would type it, `line` starts at 1 (0: the whole file), `path` is the key
-    path (`routes[3].bundles[0]`). `level` is `error`, `warning` (no effect) or `risk` (allowed, but
-    to be looked at); the last two have `rule`, a stable word. `column` starts at 1 (0: the whole
-    line); the text names it only where there is no key path, because the file is not TOML.
-    """
+    """A problem of the config: what is wrong or risky, where, and what to do about it."""
 
     file: str
+    """The file, as the user would type it."""
     line: int
+    """From 1; 0: the whole file."""
     path: str
+    """The key path: `routes[3].bundles[0]`."""
     message: str
+    """What is wrong."""
     suggestion: str = ""
+    """What to do about it; empty: nothing is known."""
     level: str = "error"
+    """`error`, `warning` (no effect) or `risk` (allowed, but to be looked at)."""
     rule: str = ""
+    """A stable word for a warning or a risk; empty for errors."""
     column: int = 0
+    """From 1; 0: the whole line. The text names it only where there is no key path, because the
+    file is not TOML.
+    """
 
     def __str__(self) -> str:
         where = f"{self.file}:{self.line}" if self.line else self.file

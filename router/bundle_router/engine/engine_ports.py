@@ -41,28 +41,34 @@ def no_queries(expression: str, value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class EnginePorts:
-    """The ports that the flows use.
-
-    `sessions` is keyed by transport. `describe` recognises the media type of bytes. `patterns`
-    compiles a regular expression and `queries` evaluates a JSON query (both raise ValueError
-    with the reason). `tools` is None without search, `results` without reuse of results,
-    `scratch` where tools get no files, `programs` without code mode. `in_thread` runs slow work
-    off the event loop.
-    """
+    """The ports that the flows use."""
 
     clock: Clock
+    """Reads the time."""
     redactor: Redactor
+    """Removes secrets from what is recorded and returned."""
     diagnostics: Diagnostics
+    """Tells the operator about events."""
     sessions: Mapping[str, Sessions]
+    """What calls tools, by the server's transport."""
     describe: Callable[[bytes], MediaFacts]
+    """Recognises the media type of bytes."""
     selector: Selector | None = None
+    """Answers what the mapping can't; None: nobody is asked."""
     patterns: Callable[[str], Finder] = no_patterns
+    """Compiles a regular expression; raises ValueError with the reason."""
     tools: ToolSearch | None = None
+    """Ranks tools for a query; None: without search."""
     results: ResultReuse | None = None
+    """Results that may be used again; None: none are."""
     scratch: Callable[[], Scratch] | None = None
+    """Makes a folder for the files of one call; None: tools get no files."""
     programs: Programs | None = None
+    """Runs agents' programs; None: without code mode."""
     queries: Callable[[str, Any], Any] = no_queries
+    """Evaluates a JSON query; raises ValueError with the reason."""
     in_thread: Callable[[Callable[[], Any]], Awaitable[Any]] = lambda work: asyncio.to_thread(work)
+    """Runs slow work off the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,5 +76,8 @@ class CallPorts:
     """What every part of a call uses: the engine's ports, the run, and the trees of runs."""
 
     ports: EnginePorts
+    """The engine's ports."""
     run: OpenRun
+    """The run that the call belongs to."""
     tree: RunTree
+    """The runs above and below it."""

@@ -92,14 +92,14 @@ async def in_thread(work: Callable[[], T], undo: Callable[[T], object] = lambda 
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """The outcome of closing a run.
-
-    `ended`: its end is written. Else `others` are the processes that have it open; the last of them
-    writes the end. False without others: it is not open here, or work is under way.
-    """
+    """The outcome of closing a run."""
 
     ended: bool
+    """Whether its end is written. False without `others`: it is not open here, or work is under
+    way.
+    """
     others: tuple[Writer, ...] = ()
+    """The processes that have it open; the last of them writes the end."""
 
 
 class RunMoved(RunBusy):

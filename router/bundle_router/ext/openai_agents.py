@@ -66,7 +66,9 @@ class RoutedAgent(Agent[Any]):
     """
 
     router: Router = field(kw_only=True)
+    """The router that decides and calls."""
     step: Step = field(kw_only=True)
+    """The step that is routed."""
     _tools: asyncio.Future[StepTools] | None = field(default=None, init=False, repr=False)
     _listed: tuple[Any, list[Tool]] = field(default=(None, []), init=False, repr=False)
 

@@ -70,14 +70,18 @@ def short_key(*parts: object) -> str:
 class StepTools:
     """The tools of one open decision of a run: lists, calls, and text for a model.
 
-    `form` is the provider's form of the definitions. Methods that end in `_sync` are for code
-    without an event loop; all raise the errors of `Router`.
+    Methods that end in `_sync` are for code without an event loop; all raise the errors of
+    `Router`.
     """
 
     router: Router
+    """The router that lists and calls."""
     run_id: str
+    """The run."""
     decision_id: str
+    """The decision that every list and call names."""
     form: Format = "openai"
+    """The provider's form of the definitions."""
     _known: Toolset | None = field(default=None, init=False)
 
     @classmethod

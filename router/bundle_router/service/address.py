@@ -23,27 +23,32 @@ BACKLOG: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class OwnNames:
-    """The service's own values of `Host` and `Origin`, and its names as text."""
+    """The service's own names, which requests have to use."""
 
     hosts: frozenset[bytes]
+    """The values of `Host` that it answers to."""
     origins: frozenset[bytes]
+    """The values of `Origin` that are its own."""
     words: str
+    """Its names as text."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceAddress:
-    """An address to listen on (`port` 0: any free one).
-
-    `names` are further names of the service, as in a URL (`router.example`, `router.example:8443`).
-    `without_tls`: something in front of the service terminates TLS.
-    """
+    """An address that the service listens on."""
 
     host: str = LOOPBACK
+    """An IP address; others than loopback need tokens and TLS."""
     port: int = 0
+    """The port; 0: any free one."""
     names: tuple[str, ...] = ()
+    """Further names of the service, as in a URL (`router.example`, `router.example:8443`)."""
     certificate: str | None = None
+    """The file of the TLS certificate; None: the service speaks no TLS itself."""
     private_key: str | None = None
+    """The file of the certificate's key."""
     without_tls: bool = False
+    """True: something in front of the service terminates TLS."""
 
     @property
     def has_tls(self) -> bool:

@@ -37,28 +37,35 @@ SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The owner of a token: its name, its scopes, the principal it speaks for (empty: the one it
-    names), and the role that its own run at `/mcp` is routed as. A run's token opens only that run
-    (`run_id`), over MCP.
+    """The owner of a token.
+
+    A run's token opens only that run, over MCP.
     """
 
     name: str = "endpoint"
+    """Its name, for logs and records."""
     scopes: frozenset[Scope] = frozenset(SCOPES)
+    """What it may do."""
     principal: str = ""
+    """The principal it speaks for; empty: the one it names."""
     role: str = ""
+    """The role that its own run at `/mcp` is routed as."""
     run_id: str | None = None
+    """The run that a run's token opens; None: any."""
     begun: bytes = b""
+    """The first bytes that tell that run from another of its id; empty: any."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedToken:
-    """A token of the token file: its SHA-256, its caller, and when it expires (seconds since
-    1970).
-    """
+    """A token of the token file."""
 
     digest: bytes
+    """Its SHA-256."""
     caller: Caller
+    """Its owner."""
     expires: float | None = None
+    """When it expires, in seconds since 1970; None: never."""
 
 
 NOBODY: Final = Caller("nobody", frozenset())

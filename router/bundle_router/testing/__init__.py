@@ -74,6 +74,7 @@ class FakeRedactor:
     """Redacts only the given words."""
 
     secrets: tuple[str, ...] = ()
+    """The words that are redacted."""
 
     def redact(self, text: str) -> str:
         for secret in self.secrets:
@@ -107,9 +108,10 @@ class FakeRedactor:
 
 @dataclass
 class FakeDiagnostics:
-    """Keeps the events: (level, name, fields)."""
+    """Keeps the events that the operator would be told about."""
 
     events: list[tuple[str, str, dict[str, object]]] = field(default_factory=list)
+    """Each event as (level, name, fields)."""
 
     def event(self, level: str, name: str, **fields: object) -> None:
         self.events.append((level, name, fields))
@@ -117,11 +119,10 @@ class FakeDiagnostics:
 
 @dataclass
 class FakeCapabilities:
-    """Reports only the given names (`env:X`, `binary:y`) as present; the set may be changed at any
-    time.
-    """
+    """Reports only the given names as present."""
 
     names: set[str] = field(default_factory=set)
+    """The present ones (`env:X`, `binary:y`); may be changed at any time."""
 
     def present(self, names: Sequence[str]) -> tuple[frozenset[str], int]:
         return frozenset(self.names.intersection(names)), 0
@@ -195,12 +196,19 @@ class Fakes:
     """The fakes behind a router made by `fake_router`."""
 
     clock: FakeClock
+    """Stands still until it is advanced."""
     redactor: FakeRedactor
+    """Redacts the `secrets` of `fake_router`."""
     diagnostics: FakeDiagnostics
+    """Keeps the events."""
     capabilities: FakeCapabilities
+    """What is present on this machine."""
     store: MemoryRunStore
+    """The runs, in memory."""
     sessions: FakeSessions
+    """Answers calls, and keeps them."""
     selector: ScriptedSelector | None
+    """Answers questions by a script; None without one."""
 
     def records(self, run_id: str) -> list[dict[str, Any]]:
         """Return all records of a run in order, decisions and calls."""

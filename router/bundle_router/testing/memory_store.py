@@ -57,24 +57,30 @@ class MemoryArtifacts:
 
 @dataclass
 class MemoryRun:
-    """One run's records, sealed with the same chain as on disk, in the order of their `seq`, each
-    with its file.
-
-    `fail_with` makes appends fail; `fail_sync_with` makes syncs fail, after `fail_sync_after` of
-    them.
-    """
+    """One run's records, sealed with the same chain as on disk."""
 
     header: RunHeader
+    """The contents of `run.json`."""
     labels: list[str] = field(default_factory=list)
+    """The reviewers' labels."""
     sealed: list[tuple[File, bytes]] = field(default_factory=list)
+    """The sealed lines in the order of their `seq`, each with its file."""
     catalogs: dict[str, str] = field(default_factory=dict)
+    """The texts of catalogs by their revision."""
     kept: MemoryArtifacts = field(default_factory=MemoryArtifacts)
+    """The artifacts."""
     writing: set[int] = field(default_factory=set)
+    """The numbers of the stores that have the run open."""
     head: str = ""
+    """The hash of the last record."""
     closed: bool = False
+    """Whether the run was closed."""
     fail_with: Exception | None = None
+    """Makes appends fail."""
     fail_sync_with: Exception | None = None
+    """Makes every sync fail."""
     fail_sync_after: int | None = None
+    """Counts syncs down: the one that comes to 0 fails, and all after it; None: not counted."""
 
     @property
     def lines(self) -> list[tuple[File, dict[str, Any]]]:

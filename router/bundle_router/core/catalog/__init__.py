@@ -96,24 +96,28 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """An admitted tool definition.
-
-    `schema` is the canonical JSON text of its input schema; `tokens` counts the definition in
-    OpenAI form with cl100k_base (`counted` is false where it is estimated from the length).
-    `idempotent`: a trusted server says that calling it again with the same arguments changes
-    nothing more.
-    """
+    """An admitted tool definition: what the router knows about one tool."""
 
     ADDED: ClassVar[tuple[str, ...]] = ("idempotent",)
 
     server: str
+    """The server's name."""
     tool: str
+    """The tool's name at its server."""
     description: str
+    """What the tool does, as it was admitted."""
     schema: str
+    """The canonical JSON text of its input schema."""
     sha256: str
+    """The digest of the admitted definition."""
     tokens: int
+    """Tokens of the definition in OpenAI form (cl100k_base)."""
     counted: bool = True
+    """False where the tokens are estimated from the length."""
     idempotent: bool = False
+    """Whether a trusted server says that calling the tool again with the same arguments changes
+    nothing more.
+    """
 
     @property
     def name(self) -> str:
@@ -128,17 +132,18 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Skill:
-    """A bundle's skill: its instructions (see `core.exposure.skills`).
-
-    `path` is as bundles name it; `tools` are names as written: `server.tool`, or a tool's name
-    alone.
-    """
+    """A bundle's skill: its instructions (see `core.exposure.skills`)."""
 
     path: str
+    """The path below `bundles/`, as bundles name it."""
     name: str
+    """Its name, for the model."""
     description: str
+    """What it is for, for the model."""
     tools: tuple[str, ...]
+    """The tools it names, as written: `server.tool`, or a tool's name alone."""
     text: str
+    """The instructions."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,12 +156,19 @@ class Catalog:
     """
 
     servers: Mapping[str, Server] = field(default_factory=dict)
+    """The servers by name."""
     bundles: Mapping[str, Bundle] = field(default_factory=dict)
+    """The bundles by id."""
     routes: tuple[Route, ...] = ()
+    """The rows of the mapping, in file order: the first that matches wins."""
     policies: tuple[Policy, ...] = ()
+    """The policy rows: all that match a step apply."""
     settings: Settings = field(default_factory=Settings)
+    """How the router itself behaves."""
     local: LocalSettings = field(default_factory=LocalSettings)
+    """What the config permits first-party tools."""
     cards: Mapping[str, Card] = field(default_factory=dict)
+    """The known tool definitions by canonical name (`server.tool`)."""
     skills: Mapping[str, Skill] = field(default_factory=dict)
     """The skills by path, those whose file exists."""
 

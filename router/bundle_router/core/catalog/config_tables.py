@@ -129,6 +129,7 @@ class Server:
     """One entry of `servers.toml`."""
 
     name: str
+    """Its key under `[servers]`; the first part of its tools' canonical names."""
     transport: Transport = key(
         "streamable-http",
         "How to reach it: over HTTP, as a child process (stdio), over the old HTTP+SSE, or not at"
@@ -259,11 +260,10 @@ class ServersFile:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """One resolved bundle.
+    """One resolved bundle: a named set of tools.
 
-    `tools` are canonical names (`server.tool`), sorted and without repetition, its own and those of
-    the bundles it is composed of; `companions` are those among them that are shown first, and with
-    any other that is asked for; `patterns` are globs over servers whose tools are not known yet.
+    The `tools` of a resolved one are canonical names (`server.tool`), sorted and without
+    repetition: its own and those of the bundles it is composed of. Its `companions` are among them.
     """
 
     TABLES: ClassVar[Mapping[str, str]] = {
@@ -275,6 +275,7 @@ class Bundle:
     }
 
     id: str
+    """Its key under `[bundles]`, by which routes and policies name it."""
     description: str = key(
         REQUIRED,
         "What it is for, in your words. The router's model reads this, and only this.",
@@ -291,7 +292,9 @@ class Bundle:
         (), "Bundles that it is composed of; their tools come with it.", BundleIds
     )
     patterns: tuple[str, ...] = ()
+    """Globs over servers whose tools are not known yet."""
     servers: tuple[str, ...] = ()
+    """The servers of its tools, by name."""
     mode: Mode = key(
         "direct",
         "How agents see its tools:"

@@ -221,18 +221,22 @@ class SearchSettings:
 
 @dataclass(frozen=True, slots=True)
 class ModelChoice:
-    """One model with its settings.
-
-    `key_env` names the variable that holds its key (None: its provider's usual one, or no key where
-    there is a `base_url`); `base_url` is its address (None: its provider's).
-    """
+    """One model with its settings."""
 
     name: str
+    """The model, as litellm names it: `openai/gpt-5-mini`."""
     mode: AnswerMode = "json_schema"
+    """How the form of the answer is enforced."""
     base_url: str | None = None
+    """Its address; None: its provider's."""
     key_env: str | None = None
+    """The variable that holds its key; None: its provider's usual one, or no key where there is a
+    `base_url`.
+    """
     max_output_tokens: int = 1_000
+    """Most tokens of one answer."""
     temperature: float = 0.0
+    """Not sent to models that do not take one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +244,7 @@ class ModelOptions:
     """One model's own settings; None: as `[model]` says for all."""
 
     name: str
+    """The model, as `[model] names` has it."""
     mode: AnswerMode | None = key(None, "As [model] mode, for this model.")
     base_url: str | None = key(None, "As [model] base_url, for this model.", Line)
     key_env: str | None = key(None, "As [model] key_env, for this model.", EnvName)

@@ -56,18 +56,22 @@ from bundle_router.core.values import (
 class Question:
     """A question for search or a model: which of the candidates the step needs besides its mapped
     bundles.
-
-    `candidates` are permitted bundle ids in id order, at least two of them. `may_ask_model`: false
-    where the run has used up its questions.
     """
 
     plans: Plans
+    """The plans of the catalog that decides."""
     facts: Facts
+    """What was looked up for the decision."""
     activation: Activation
+    """The bundles that are active in the run."""
     step: Step
+    """The step that asks."""
     route: Route | None
+    """The route that matched; None: none did."""
     permitted: Candidates
+    """The permitted bundles, at least two, in id order."""
     may_ask_model: bool = True
+    """False where the run has used up its questions."""
 
     @property
     def catalog(self) -> Catalog:

@@ -41,8 +41,11 @@ class Check:
     """One test of a bundle or tool, in the order of `CODES`."""
 
     code: Code
+    """The code that a failure is recorded with."""
     passed: bool
+    """Whether the bundle or tool passed."""
     detail: str
+    """What was found, in words."""
 
 
 @dataclass(frozen=True, slots=True)

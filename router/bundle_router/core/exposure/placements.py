@@ -84,40 +84,48 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class ActiveTool:
-    """One tool in the array: its canonical and exposed names, and the bundle it is shown for."""
+    """One tool in the array."""
 
     name: str
+    """Its canonical name, `server.tool`."""
     exposed: str
+    """The name that the model sees."""
     bundle: str
+    """The bundle that it is shown for."""
     tokens: int
+    """Tokens of its definition."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeferredTool:
-    """One permitted tool outside the array, which joins it when it is asked for.
-
-    `definition` is in the provider's form; None if only the tool's name is known.
-    """
+    """One permitted tool outside the array, which joins it when it is asked for."""
 
     name: str
+    """Its canonical name, `server.tool`."""
     exposed: str
+    """The name that the model calls it by."""
     bundle: str
+    """The bundle that it is permitted through."""
     tokens: int
+    """Tokens of its definition."""
     definition: dict[str, Any] | None = None
+    """Its definition in the provider's form; None if only the tool's name is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class SkillText:
-    """A shown bundle's instructions, in an operator's words.
-
-    `tools` are the exposed names of the permitted tools that they name.
-    """
+    """A shown bundle's instructions, in an operator's words."""
 
     bundle: str
+    """The bundle that brings it."""
     name: str
+    """Its name."""
     description: str
+    """What it is for."""
     tools: tuple[str, ...]
+    """The exposed names of the permitted tools that it names."""
     text: str
+    """The instructions."""
 
 
 @dataclass(frozen=True, slots=True)

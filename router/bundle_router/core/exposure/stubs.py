@@ -166,8 +166,11 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class ProgramEnd:
-    """The result of a program: its output, then why it failed if it did. `code` is a short word."""
+    """The result of a program."""
 
     text: str
+    """Its output, then why it failed if it did."""
     outcome: Outcome = "ok"
+    """How it ended, as in a record."""
     code: str = ""
+    """A short word for the failure."""

@@ -71,35 +71,38 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class RepairedTail:
-    """A torn end (a record that was never acknowledged) of `bytes` bytes, which was cut off `file`
-    when a run was opened and saved in `saved` beside it.
-    """
+    """A torn end (a record that was never acknowledged) that was cut off when a run was opened."""
 
     file: str
+    """The file that had it."""
     saved: str
+    """The file beside it that keeps what was cut off."""
     bytes: int
+    """The size of what was cut off."""
 
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """The outcome of an append.
-
-    `news` are records of other processes that came before the new one and were not returned yet.
-    `seq` and `hash` are the new record's; `seq` is None where nothing was written, because other
-    processes appended first.
-    """
+    """The outcome of an append."""
 
     news: tuple[Record, ...]
+    """Records of other processes that came before the new one and were not returned yet."""
     seq: int | None
+    """The new record's number; None where nothing was written, because other processes appended
+    first.
+    """
     hash: str = ""
+    """The new record's hash."""
 
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """Another process that has a run open: its pid on this machine (else 0), and words for it."""
+    """Another process that has a run open."""
 
     pid: int
+    """Its process id on this machine, else 0."""
     name: str
+    """Words for it, for people."""
 
 
 @dataclass(frozen=True, slots=True)

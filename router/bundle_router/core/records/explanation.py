@@ -30,17 +30,20 @@ from bundle_router.core.values.spelling import Suggester
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """The tests on one bundle or one of its tools.
-
-    `reason`: how it is shown; `code`: the first failed test.
-    """
+    """The tests on one bundle or one of its tools."""
 
     bundle: str
+    """The bundle's id."""
     tool: str | None
+    """The canonical name where it is one tool; None: the whole bundle."""
     checks: tuple[Check, ...]
+    """The tests in their order."""
     reason: Reason | None
+    """The code that says why it is shown; None: it is not."""
     code: Code | None
+    """The first failed test; None: it is shown."""
     detail: str
+    """What failed, in words."""
 
     @property
     def shown(self) -> bool:
@@ -49,22 +52,26 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The output of `explain`: the address, the route, the decision's source, and a chain per
-    bundle.
-
-    `asks`: the mapping left something open. `search` and `model` are their answers, if they were
-    asked.
-    """
+    """The output of `explain`."""
 
     target: str
+    """The bundle or tool that was asked about."""
     route: str | None
+    """The route that matched; None: none did."""
     source: str
+    """What decides the step."""
     asks: bool
+    """Whether the mapping left something open."""
     chains: tuple[Chain, ...]
+    """The tests on each bundle that the target names."""
     degraded: bool = False
+    """Whether a fallback would be used."""
     justification: str = ""
+    """The reasons in a sentence."""
     search: SearchUse | None = None
+    """What search found, if it was asked."""
     model: ModelUse | None = None
+    """The cost and the answer of the question to a model, if one was asked."""
 
     @property
     def shown(self) -> bool:

@@ -43,7 +43,10 @@ class StoredCatalog:
 
 @dataclass(frozen=True, slots=True)
 class RunHeader:
+    """The contents of `run.json`."""
+
     fields: Mapping[str, Any]
+    """The JSON object as it is stored; the properties read it."""
 
     # --- what it says -----------------------------------------------------------------------------
 

@@ -125,13 +125,15 @@ class Index(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """An embedder's output: a vector for each text, in order; or why there are none.
-
-    `detail` is for the operator, in the adapter's own words, and contains nothing that was
-    embedded.
-    """
+    """An embedder's output: a vector for each text, or why there are none."""
 
     vectors: tuple[tuple[float, ...], ...] = ()
+    """A vector for each text, in order."""
     failure: Failure | None = None
+    """Why there are none."""
     detail: str = ""
+    """The failure for the operator, in the adapter's own words; it contains nothing that was
+    embedded.
+    """
     retry_after_s: float | None = None
+    """Seconds that the provider asked to wait; None: it did not."""

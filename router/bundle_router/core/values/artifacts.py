@@ -17,24 +17,28 @@ _WHERE_KNOWN: Final = ("claimed_type", "name", "width", "height", "duration_s")
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A stored artifact.
-
-    `uri` is `artifact:sha256:<hex>`; `mime_type` is sniffed; pixels and seconds where cheap.
-
-    `claimed_type` and `name` are the tool's words. `role` in a result: `media`, `embedded`,
-    `full_result`, `program`.
-    """
+    """A stored artifact: bytes of a result, by their digest."""
 
     uri: str
+    """`artifact:sha256:<hex>`, the name that a model may pass as an argument."""
     sha256: str
+    """The digest in hexadecimal."""
     mime_type: str
+    """The type that the bytes have."""
     bytes: int
+    """Their number."""
     claimed_type: str = ""
+    """The type that the tool claims."""
     name: str = ""
+    """The name that the tool gives it."""
     width: int | None = None
+    """Pixels, where cheaply known."""
     height: int | None = None
+    """Pixels, where cheaply known."""
     duration_s: float | None = None
+    """Seconds, where cheaply known."""
     role: str = ""
+    """What it is in a result: `media`, `embedded`, `full_result` or `program`."""
 
     def to_json(self) -> dict[str, object]:
         """Return the row of a record. Unknown values have no field."""

@@ -23,39 +23,45 @@ from bundle_router.core.values.words import (
 
 @dataclass(frozen=True, slots=True)
 class AskedTool:
-    """A deferred tool (canonical name) that the run asked for: by search, by name or by a call."""
+    """A deferred tool that the run asked for: by search, by name or by a call."""
 
     name: str
+    """Its canonical name, `server.tool`."""
     place: int
+    """Its number among the bundles and tools that the run came upon, which orders the array."""
     used: int
+    """The sequence number of its last use."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One bundle of a run's activation.
-
-    `used` is the sequence number of its last use, for least-recently-used order.
-
-    `origin` is the first reason that brought it in, or the first that text in an intent did not
-    influence. `inherited` marks a bundle of the parent run that no step of this run brought in (for
-    a trusted one: no mapping of this run). `place` numbers bundles and asked-for tools (`tools`, in
-    their order) as the run came upon them: the array has this order, so that later ones are
-    appended.
-    """
+    """One bundle of a run's activation."""
 
     id: str
+    """The bundle's id."""
     origin: Reason
+    """The first reason that brought it in, or the first that text in an intent did not influence.
+    """
     used: int
+    """The sequence number of its last use: the least recently used goes first."""
     inherited: bool = False
+    """Whether it is of the parent run, and no step of this run brought it in (for a trusted one: no
+    mapping of this run).
+    """
     place: int = 0
+    """Its number among the bundles and tools that the run came upon: the array has this order, so
+    that later ones are appended.
+    """
     tools: tuple[AskedTool, ...] = ()
+    """The deferred tools that the run asked for through it, in their order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """The sticky set of a run, ordered by id so that equal sets have equal bytes."""
+    """The bundles that stay active in a run, ordered by id so that equal sets have equal bytes."""
 
     entries: tuple[Entry, ...] = ()
+    """The bundles."""
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -64,39 +70,47 @@ class Activation:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A bundle that the step may see.
-
-    `evidence` says in words what the reason rests on. `mode` is set where the bundle is presented
-    in another mode than its own: a bundle of a shortlist stays behind search.
-    """
+    """A bundle that the step may see."""
 
     id: str
+    """The bundle's id."""
     rank: int
+    """Its position among the chosen ones, from 1."""
     reason: Reason
+    """The code that says why it is shown."""
     evidence: str = ""
+    """What the reason rests on, in words."""
     mode: Mode | None = None
+    """Set where the bundle is presented in another mode than its own: a bundle of a shortlist stays
+    behind search.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A bundle (with `tool`: one tool of a shown bundle) that the step may not see, and the first
-    test it failed.
+    """A bundle, or one tool of a shown bundle, that the step may not see.
 
     An `evicted` tool left the array, and may still be found and called.
     """
 
     id: str
+    """The bundle's id."""
     code: Code
+    """The first test that it failed."""
     detail: str = ""
+    """What failed, in words."""
     tool: str | None = None
+    """The canonical name where it is one tool; None: the whole bundle."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A permitted bundle that search or the model may pick, with its score where one was given."""
+    """A permitted bundle that search or the model may pick."""
 
     id: str
+    """The bundle's id."""
     score: float | None = None
+    """What search gave it; None where nothing ranked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,16 +121,27 @@ class ModelUse:
     """
 
     name: str
+    """The model, as litellm names it."""
     prompt_version: str = ""
+    """The version of the prompt."""
     key: str = ""
+    """The key that the answer is cached under."""
     cached: bool = False
+    """Whether the answer came from the cache."""
     attempts: int = 0
+    """Calls that were made."""
     failure: Failure | None = None
+    """Why there is no answer; None where there is one."""
     input_tokens: int = 0
+    """Tokens sent, over all attempts."""
     output_tokens: int = 0
+    """Tokens received, over all attempts."""
     cost_usd: float = 0.0
+    """US dollars, as far as the model's price is known."""
     elapsed_ms: float = 0.0
+    """Milliseconds in all."""
     answer: str | None = None
+    """The answer as the model gave it."""
 
 
 NO_EVIDENCE: Final = Evidence()
@@ -127,26 +152,31 @@ class SearchUse:
     """What search found for one question, and what followed from it.
 
     Recorded whoever answered in the end.
-
-    `thresholds` is the version of what `verdict` rests on. `probability` is that of the best bundle
-    being right (None: no calibration), `threshold` what it was compared with (None: search alone
-    never shows such a bundle). `ranked` has the best candidates with their scores; those under
-    `cut` are not plausible. `embeddings`: whether an embedder was `used`, or why words alone were
-    ranked by (None: none is configured). `recall`: the same for remembered steps (None: none are).
-    `withheld`: those of `ranked` that `[search] offer` keeps out of a shortlist.
     """
 
     verdict: Verdict
+    """Whether that was enough: `enough`, `union`, `ambiguous` or `novel`."""
     why: str
+    """The reason of the verdict, in words."""
     thresholds: str
+    """The version of what the verdict rests on."""
     probability: float | None = None
+    """That of the best bundle being right; None: no calibration."""
     threshold: float | None = None
+    """What the probability was compared with; None: search alone never shows such a bundle."""
     cut: float = 0.0
+    """The score below which a candidate is not plausible."""
     evidence: Evidence = NO_EVIDENCE
+    """The features of the ranking."""
     ranked: tuple[Candidate, ...] = ()
+    """The best candidates with their scores, best first."""
     embeddings: EmbeddingUse | None = None
+    """Whether an embedder was `used`, or why words alone were ranked by; None: none is configured.
+    """
     recall: Recall | None = None
+    """The same for remembered steps; None: none are."""
     withheld: tuple[str, ...] = ()
+    """Those of `ranked` that `[search] offer` keeps out of a shortlist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +187,17 @@ class Answer:
     """
 
     ids: tuple[str, ...]
+    """Bundle ids in order of preference."""
     source: Source
+    """What answered."""
     reason: Reason
+    """The code that the bundles are shown with."""
     justification: str = ""
+    """The reason in a sentence."""
     scores: tuple[Candidate, ...] = ()
+    """The candidates with their scores."""
     model: ModelUse | None = None
+    """The cost of the question, if a model was asked."""
     dropped: tuple[tuple[str, Code], ...] = ()
     """Ids that the selector itself left out, each with the code to record (`below_floor`,
     `over_budget`).
@@ -175,31 +211,38 @@ class Reply:
     """The outcome of a question: answered (`answer`), failed (`failure`), or nobody to ask
     (neither).
 
-    Both: a model failed and search replaced it, so the decision is degraded. `key` is the key of
-    the asked question, by which a replay knows whether it would be asked again. `search` is what
-    search found, if it was asked; `revisions` are those of the learned artifacts that it used (see
-    `Facts`).
+    Both: a model failed and search replaced it, so the decision is degraded.
     """
 
     key: str = ""
+    """The key of the asked question, by which a replay knows whether it would be asked again."""
     answer: Answer | None = None
+    """The answer, if there is one."""
     failure: Failure | None = None
+    """Why the model gave none."""
     model: ModelUse | None = None
+    """The cost of the question, if a model was asked."""
     search: SearchUse | None = None
+    """What search found, if it was asked."""
     revisions: tuple[tuple[str, str], ...] = ()
+    """The revisions of the learned artifacts that search used (see `Facts`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """How much the step is shown: tools in the array and their tokens (cl100k_base where counted),
-    besides meta-tools, beside all known tools. A deferred tool counts from the step after the one
-    that asked for it (see `core.exposure`).
+    """How much the step is shown, beside all known tools, meta-tools not counted.
+
+    A deferred tool counts from the step after the one that asked for it (see `core.exposure`).
     """
 
     tools: int
+    """Tools in the array."""
     tokens: int
+    """Tokens of their definitions (cl100k_base where counted)."""
     all_tools: int
+    """All known tools."""
     all_tokens: int
+    """Tokens of all known definitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +321,10 @@ class RecentStep:
     """An earlier step of this run, as search and the model may see it."""
 
     role: str
+    """Its role."""
     step: str
+    """Its position in the workflow."""
     goal: str
+    """What it was to do."""
     bundle_ids: tuple[str, ...]
+    """The bundles that it was shown."""

@@ -42,27 +42,32 @@ class Evidence:
     """The features of one ranking.
 
     All values lie in 0..1 unless said otherwise; all are 0 when nothing was found.
-
-    `strength`: the best bundle's raw score, in fully matched rarest words (0 and up, rarely over
-    6). `known`: share of the request's words (by rarity) that any bundle has, permitted or not; low
-    means a novel request. `coverage`: share of the known words that the best bundle (its text or
-    its best tool) has. `margin`: how far the second is behind the first. `entropy`: how evenly the
-    score is spread (1: all alike). `agreement`: share of the scorers (own text, best tool, meaning,
-    and all together with memory) that rank the same bundle first. `remembered`: the most that
-    memory adds to a permitted bundle (0 and up). `relevance`: probability that any bundle fits.
-    `likeness`: the cosine of the request and the nearest bundle, where an embedder was used (0:
-    words alone).
     """
 
     strength: float = 0.0
+    """The best bundle's raw score, in fully matched rarest words (0 and up, rarely over 6)."""
     known: float = 0.0
+    """Share of the request's words (by rarity) that any bundle has, permitted or not; low means a
+    novel request.
+    """
     coverage: float = 0.0
+    """Share of the known words that the best bundle (its text or its best tool) has."""
     margin: float = 0.0
+    """How far the second is behind the first."""
     entropy: float = 0.0
+    """How evenly the score is spread (1: all alike)."""
     agreement: float = 0.0
+    """Share of the scorers (own text, best tool, meaning, and all together with memory) that rank
+    the same bundle first.
+    """
     remembered: float = 0.0
+    """The most that memory adds to a permitted bundle (0 and up)."""
     relevance: float = 0.0
+    """Probability that any bundle fits."""
     likeness: float = 0.0
+    """The cosine of the request and the nearest bundle, where an embedder was used (0: words
+    alone).
+    """
 
 
 @dataclass(frozen=True, slots=True)

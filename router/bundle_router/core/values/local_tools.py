@@ -21,27 +21,31 @@ class Text:
     """
 
     text: str
+    """The text."""
     uri: str = ""
+    """The resource's address; empty: plain text."""
     mime_type: str = ""
+    """The resource's type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """A JSON value (objects, arrays, numbers, strings, booleans, null)."""
+    """A JSON value for the model."""
 
     value: object
+    """Objects, arrays, numbers, strings, booleans and null, at any depth."""
 
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """Bytes that become an artifact.
-
-    `mime_type` is the tool's claim: recorded, not believed. `name` is for people.
-    """
+    """Bytes that become an artifact."""
 
     data: bytes
+    """The bytes."""
     mime_type: str = ""
+    """The tool's claim: recorded, not believed."""
     name: str = ""
+    """A name for people."""
 
 
 Block = Text | Data | Media
@@ -49,13 +53,12 @@ Block = Text | Data | Media
 
 @dataclass(frozen=True, slots=True)
 class ToolOutput:
-    """What a local tool returns.
-
-    `failed` marks an error the agent should see (a failing test run, say).
-    """
+    """What a local tool returns."""
 
     blocks: tuple[Block, ...]
+    """The contents in their order."""
     failed: bool = False
+    """Whether it is an error that the agent should see (a failing test run, say)."""
 
 
 class BinaryOption(Frozen):
@@ -216,8 +219,11 @@ class LocalSettings(Frozen):
     """The config of the first-party tools."""
 
     docs_hosts: tuple[str, ...] = ()
+    """Hosts that `docs.fetch` may read from."""
     binaries: tuple[BinaryRule, ...] = ()
+    """Programs that `workspace.exec` may start, and how."""
     hard_links: Literal["allow", "refuse"] = "allow"
+    """`refuse`: files with hard links are not read."""
     credentials: Literal["hide", "show"] = "hide"
     """Whether files that hold credentials are hidden."""
     tokens: Literal["redact", "show"] = "redact"
@@ -244,44 +250,49 @@ def _without_added_defaults(value: BinaryRule | LocalSettings) -> dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """What a local tool gets besides its arguments.
-
-    `workspace` is the absolute path of the root. `within` is the folder beneath it that confines
-    this step's tools and that relative paths start from: relative, without `..`, and real, so that
-    a symlink in it means that it was swapped after the decision. Tools open it at each call and
-    hold the descriptor; they never join the two paths. `timeout_s` is left for the whole call;
-    `max_bytes` bounds what the tool may return; `cancelled()` is true once the caller has gone
-    away. `protected` are absolute paths that no tool changes, also inside the workspace: the
-    router's config and its runs. `hidden` are absolute paths of folders that no tool reads, lists,
-    searches or writes; they are known by device and inode, so that another name for one does not
-    help. `handed` are absolute paths of files that the router itself wrote for this call, outside
-    the workspace: they may be read.
-    """
+    """What a local tool gets besides its arguments."""
 
     workspace: str
+    """The absolute path of the root."""
     settings: LocalSettings
+    """What the config permits first-party tools."""
     timeout_s: float
+    """Seconds that are left for the whole call."""
     max_bytes: int
+    """Bytes that the tool may return."""
     cancelled: Callable[[], bool] = field(default=lambda: False)
+    """Returns true once the caller has gone away."""
     protected: tuple[str, ...] = ()
+    """Absolute paths that no tool changes, also inside the workspace: the router's config and its
+    runs.
+    """
     within: str = "."
+    """The folder beneath the root that confines this step's tools and that relative paths start
+    from.
+
+    It is relative, without `..`, and real, so that a symlink in it means that it was swapped after
+    the decision. Tools open it at each call and hold the descriptor; they never join the two paths.
+    """
     hidden: tuple[str, ...] = ()
+    """Absolute paths of folders that no tool reads, lists, searches or writes. They are known by
+    device and inode, so that another name for one does not help.
+    """
     handed: tuple[str, ...] = ()
+    """Absolute paths of files that the router itself wrote for this call, outside the workspace:
+    they may be read.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class LocalTool:
-    """A first-party tool: a name without its server, the operator's description, arguments, and a
-    function.
-
-    `run(arguments, context)` gets a validated instance of `arguments`. It is called in a worker
-    thread or, if it is a coroutine function, on the caller's event loop. It raises `ToolFailure`
-    for errors that the agent should see; any other exception is a programming error.
-    """
+    """A first-party tool, spelled out. `tool` makes one of a typed function."""
 
     name: str
+    """Its name, without its server."""
     description: str
+    """The operator's description, for agents."""
     arguments: type[BaseModel]
+    """The form of its arguments; what does not fit is refused before the call."""
     run: Callable[[Any, ToolContext], ToolOutput | Awaitable[ToolOutput]]
     """Returns a `ToolOutput`, or an awaitable of one."""
 
@@ -290,15 +301,19 @@ class LocalTool:
 class LocalServer:
     """Your own tools with a server and a bundle for them, declared where the router is opened.
 
-    `tools` are typed functions or `LocalTool`s. The bundle holds them all; its id is `bundle`, or
-    else the server's name. Policy and routes name it like any other. A `[servers]` or `[bundles]`
-    entry of the same name in the config replaces the declaration. `effects` are of `read`, `write`,
-    `exec`, `network`; `mode` is `direct`, `deferred`, `meta` or `code`.
+    The bundle holds all tools; policy and routes name it like any other. A `[servers]` or
+    `[bundles]` entry of the same name in the config replaces the declaration.
     """
 
     tools: Sequence[LocalTool | Callable[..., object]]
+    """Typed functions or `LocalTool`s."""
     description: str
+    """What the bundle is for, in your words."""
     effects: Sequence[str] = ("read",)
+    """What the tools can do: of `read`, `write`, `exec`, `network`."""
     examples: Sequence[str] = ()
+    """Requests that the bundle is right for, as people write them."""
     bundle: str = ""
+    """The bundle's id; empty: the server's name."""
     mode: str = "direct"
+    """How agents see the tools: `direct`, `deferred`, `meta` or `code`."""

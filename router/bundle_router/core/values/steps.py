@@ -101,16 +101,18 @@ def _is_pattern(text: str) -> bool:
 class StepPolicy(StepInput):
     """The most that one step may have. It only ever narrows what `policy.toml` permits.
 
-    `allow` and `deny` hold patterns as in `policy.toml`: `bundle:docs.*`, `tool:docs.fetch`, or a
-    bare bundle glob. `allow=None` means "no narrowing"; an empty `allow` permits nothing. A name
-    without globs has to be a bundle's (old ids count) or, with `tool:`, a tool's; `route()` refuses
-    others, since a misspelt denial would permit. A glob may match nothing. At most 200 characters a
-    pattern (see `bundle_router.core.decide.step_policy`).
+    Patterns are those of `policy.toml`: `bundle:docs.*`, `tool:docs.fetch`, or a bare bundle glob;
+    at most 200 characters each (see `bundle_router.core.decide.step_policy`). A name without globs
+    has to be a bundle's (old ids count) or, with `tool:`, a tool's; `route()` refuses others, since
+    a misspelt denial would permit. A glob may match nothing.
     """
 
     allow: Words | None = Field(default=None, max_length=1000)
+    """Patterns of what the step may have; None: no narrowing; empty: nothing."""
     deny: Words = Field(default=(), max_length=1000)
+    """Patterns of what the step may not have; they beat `allow`."""
     trust: Trust | None = None
+    """`trusted` keeps tools of untrusted servers out; None: no narrowing."""
 
     @field_validator("allow", "deny")
     @classmethod
@@ -125,16 +127,10 @@ class StepPolicy(StepInput):
 class Step(StepInput):
     """One routing request: the position in the workflow, the intent, and the limits.
 
-    `max_bundles`, `max_tools` and `max_tokens` limit what the decision exposes; the rest is left
-    out as `over_budget`. `parent_run_id` makes this run a sub-agent of another: it never gets more
-    than the parent's current step may have, and starts from the parent's activation when `inherit`
-    is true.
+    What `max_bundles`, `max_tools` or `max_tokens` keeps out is in the decision's `left_out`, as
+    `over_budget`.
 
-    `key` is unique in the run: the same key again returns the recorded decision, in any process.
-    `branch` orders decisions within a branch; `parent_decision_id` names the decision that a branch
-    begins at or, in a sub-agent's run, a decision of the parent that limits it besides the present
-    one. `fixed_list`: the agent gets its list of tools once, so no tool that is found or called
-    joins it.
+    Raises InvalidStep for a field that is misspelt or does not fit.
     """
 
     run_id: str
@@ -246,30 +242,37 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """A tool that may not be used (`"*"`: all of the server's), and why."""
+    """A tool that may not be used, and why."""
 
     server: str
+    """Its server."""
     tool: str
+    """Its name there; `"*"`: all of the server's."""
     code: DriftCode = "pin_drift"
+    """The code that records it."""
     why: str = ""
+    """The reason in words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
     """The facts that the shell looked up for one decision, recorded with it so that the decision
     can be replayed.
-
-    `capabilities` names the present ones (`env:GITHUB_TOKEN`, `binary:git`); others are missing.
-    `unavailable` has `(server, why)` for servers that can't be used now; `drifted` has the tools
-    that are not as reviewed, or not there. `pending` names the unavailable servers whose first list
-    is still awaited: a decision without them is degraded. `grants` are the ancestors' ceilings,
-    nearest first. `revisions` has `(name, revision)` of the learned artifacts (index, memory,
-    thresholds) that the decision rests on.
     """
 
     capabilities: frozenset[str] = frozenset()
+    """Those that are present (`env:GITHUB_TOKEN`, `binary:git`); others are missing."""
     unavailable: tuple[tuple[str, str], ...] = ()
+    """`(server, why)` for servers that can't be used now."""
     drifted: tuple[Drift, ...] = ()
+    """The tools that are not as reviewed, or not there."""
     pending: tuple[str, ...] = ()
+    """The unavailable servers whose first list is still awaited: a decision without them is
+    degraded.
+    """
     grants: tuple[Grant, ...] = ()
+    """The ancestors' ceilings, nearest first."""
     revisions: tuple[tuple[str, str], ...] = ()
+    """`(name, revision)` of the learned artifacts (index, memory, thresholds) that the decision
+    rests on.
+    """

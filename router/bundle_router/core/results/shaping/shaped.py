@@ -16,14 +16,16 @@ cut result.
 
 @dataclass(frozen=True, slots=True)
 class MediaFacts:
-    """Facts from the bytes' own header: sniffed MIME type, and pixels and seconds if it has
-    them.
-    """
+    """Facts from the bytes' own header."""
 
     mime_type: str
+    """The type that the bytes have, whatever they were called."""
     width: int | None = None
+    """Pixels; None where the header has none."""
     height: int | None = None
+    """Pixels; None where the header has none."""
     duration_s: float | None = None
+    """Seconds of sound or film; None where the header has none."""
 
 
 Describe = Callable[[bytes], MediaFacts]
@@ -62,14 +64,14 @@ class Blob:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A piece of a result as the model sees it.
-
-    With a `uri` it is the text of an embedded resource, without the line that names it.
-    """
+    """A piece of a result as the model sees it."""
 
     text: str
+    """The piece; of an embedded resource without the line that names it."""
     uri: str = ""
+    """The address of the embedded resource; empty for other text."""
     mime_type: str = ""
+    """The resource's type, as its tool claims."""
 
 
 @dataclass(frozen=True, slots=True)

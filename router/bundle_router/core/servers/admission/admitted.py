@@ -53,38 +53,44 @@ class DefinitionLimits:
 
 @dataclass(frozen=True, slots=True)
 class RefusedTool:
-    """A refused definition. `name` is safe to print; `detail` says where and what."""
+    """A refused definition."""
 
     name: str
+    """Its name, safe to print."""
     code: RefusalCode
+    """The reason."""
     detail: str
+    """Where it is wrong, and what is."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdmittedTool:
-    """A card with its source: `definition` is the canonical JSON of the original definition (the
-    text a person reviews), `effects` are admitted by its annotations, `notes` say in words what was
-    repaired or left out.
-    """
+    """An admitted definition and its source."""
 
     card: Card
+    """What the router uses of it."""
     definition: str
+    """The canonical JSON of the original definition: the text that a person reviews."""
     title: str = ""
+    """Its title, if it has one."""
     effects: tuple[Effect, ...] = ()
+    """The effects that its annotations admit."""
     notes: tuple[str, ...] = ()
+    """What was repaired or left out, in words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """The result of admitting one server's list.
-
-    `tools` are sorted by name, as the server's order has no meaning.
-    """
+    """The result of admitting one server's list."""
 
     server: str
+    """The server's name."""
     tools: tuple[AdmittedTool, ...]
+    """The admitted tools by name, as the server's order has no meaning."""
     refused: tuple[RefusedTool, ...] = ()
+    """The definitions that were refused."""
     instructions: str = ""
+    """The server's text about itself, cut to its bound."""
 
     @property
     def cards(self) -> Mapping[str, Card]:

@@ -38,23 +38,24 @@ Ask = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """The agent's client during one of its requests.
-
-    `capabilities`: its declared capabilities for input, in the protocol's form. `continuation`:
-    what it sent to continue a request (`inputResponses`, `requestState`). `may_be_asked`: whether a
-    server may ask for input. `log_level`: lowest level of log lines it wants (""; none).
-    `progress`: whether it wants progress. `on_notification` receives both during the request. `ask`
-    is set if the client can be asked in the middle of its request, as clients of the handshake era
-    can.
-    """
+    """The agent's client during one of its requests."""
 
     capabilities: Mapping[str, Any] = field(default_factory=dict)
+    """Its declared capabilities for input, in the protocol's form."""
     continuation: Mapping[str, Any] = field(default_factory=dict)
+    """What it sent to continue a request (`inputResponses`, `requestState`)."""
     may_be_asked: bool = True
+    """Whether a server may ask for input."""
     log_level: str = ""
+    """The lowest level of log lines it wants; empty: none."""
     progress: bool = False
+    """Whether it wants progress."""
     on_notification: NotificationHandler | None = None
+    """Receives log lines and progress during the request."""
     ask: Ask | None = None
+    """Asks the client in the middle of its request, as clients of the handshake era can be; None
+    where this one can't.
+    """
 
     @property
     def input_capabilities(self) -> dict[str, Any]:
@@ -70,25 +71,33 @@ class Client:
 
 @dataclass(frozen=True, slots=True)
 class ServerError:
-    """A server's JSON-RPC error. `message` is bounded; `data` is any JSON value."""
+    """A server's JSON-RPC error."""
 
     code: int
+    """The error's number."""
     message: str
+    """Its text, bounded."""
     data: Any = None
+    """Any JSON value that came with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerReply:
     """A server's unchanged answer: a result or an error.
 
-    Neither: there was no answer, and `outcome`, `code` and `text` say why, as in a record.
+    Neither: there was no answer, and `outcome`, `code` and `text` say why.
     """
 
     result: Mapping[str, Any] | None = None
+    """The result, in the protocol's form."""
     error: ServerError | None = None
+    """The error that the server answered with."""
     outcome: Outcome = "ok"
+    """How the request ended, as in a record."""
     code: str = ""
+    """The reason, where there was no answer."""
     text: str = ""
+    """The reason in a sentence."""
 
     @property
     def wants_input(self) -> bool:

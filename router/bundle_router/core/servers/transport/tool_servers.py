@@ -15,30 +15,33 @@ from bundle_router.core.values.artifacts import Artifact
 
 @dataclass(frozen=True, slots=True)
 class RawResult:
-    """A tool's result before shaping.
-
-    `outcome` is `ok` or the kind of failure; `code` is the tool's own word for it. `answer` is the
-    server's unchanged answer, if a client is to have it. `queued_ms`: its wait here.
-    """
+    """A tool's result before shaping."""
 
     blocks: tuple[Block, ...]
+    """The contents in their order."""
     outcome: Outcome = "ok"
+    """`ok`, or the kind of failure."""
     code: str = ""
+    """The tool's own word for the failure."""
     answer: ServerReply | None = None
+    """The server's unchanged answer, if a client is to have it."""
     queued_ms: float = 0.0
+    """Milliseconds that the call waited here before it was sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
     """On whose behalf a server is used.
 
-    Runs share no process and no session with state; principals share nothing. `client`: the agent's
-    own, if the server's answers are passed on to it.
+    Runs share no process and no session with state; principals share nothing.
     """
 
     run_id: str = ""
+    """The run; empty: none."""
     principal: str = ""
+    """The person or service that the run is for; empty: none."""
     client: Client | None = None
+    """The agent's own client, if the server's answers are passed on to it."""
 
 
 EVERYONE = Scope()
@@ -46,14 +49,16 @@ EVERYONE = Scope()
 
 @dataclass(frozen=True, slots=True)
 class CallPlace:
-    """Where a local tool may work: `workspace` is the root it is confined to (an absolute path),
-    `within` the folder below it that the step may use. `files` are absolute paths of files passed
-    with the arguments: the tool may read them although they are elsewhere.
-    """
+    """Where a local tool may work."""
 
     workspace: str = ""
+    """The root that it is confined to, an absolute path."""
     within: str = "."
+    """The folder below the root that the step may use."""
     files: tuple[str, ...] = ()
+    """Absolute paths of files passed with the arguments: the tool may read them although they are
+    elsewhere.
+    """
 
 
 NOWHERE = CallPlace()
@@ -65,50 +70,66 @@ NOTHING_ADMITTED: Final = Admitted("", ())
 @dataclass(frozen=True, slots=True)
 class Listing:
     """A server's raw tool definitions: untrusted, bounded in number and size, each with a unique
-    `name` and an `inputSchema` that is an object. `rejected` names those not taken, and why; `cut`
-    says why there may be more.
-
-    `admitted` is the result of admission. `stale`: expired, or the server said that it `changed`; a
-    new one is being read. `error`: why the last attempt to read it failed. `listed_ns` is on the
-    monotonic clock.
+    `name` and an `inputSchema` that is an object.
     """
 
     server: str
+    """The server's name in the config."""
     tools: tuple[Mapping[str, Any], ...]
+    """The definitions, as the server sent them."""
     instructions: str = ""
+    """The server's text about itself."""
     name: str = ""
+    """The name that the server gives itself."""
     version: str = ""
+    """The server's version of itself."""
     protocol: str = ""
+    """The protocol's version that was agreed on."""
     rejected: tuple[tuple[str, str], ...] = ()
+    """The tools that were not taken, each with the reason."""
     cut: str = ""
+    """Why there may be more tools; empty where these are all."""
     listed_ns: int = 0
+    """When it was read, on the monotonic clock."""
     stale: bool = False
+    """Whether it expired or `changed`; a new one is being read."""
     changed: bool = False
+    """Whether the server said that its list changed."""
     error: str = ""
+    """Why the last attempt to read it failed."""
     admitted: Admitted = NOTHING_ADMITTED
+    """The result of admitting the definitions."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerStatus:
-    """The present state of a server.
-
-    `circuit` is `closed`, `open` (not contacted for `retry_in_s`) or `half_open`; `reason` says why
-    it can't be used, empty if it can. `command` is the start command of a stdio server. `again_s`:
-    seconds after which `reason` may change without an event here.
-    """
+    """The present state of a server."""
 
     server: str
+    """The server's name in the config."""
     transport: str
+    """Its transport, as in the config."""
     connections: int = 0
+    """Open connections."""
     pids: tuple[int, ...] = ()
+    """The processes that run it."""
     running: int = 0
+    """Calls under way."""
     waiting: int = 0
+    """Calls that wait for their turn."""
     circuit: str = "closed"
+    """`closed`, `open` (not contacted for `retry_in_s`) or `half_open` (the next call is the test).
+    """
     retry_in_s: float = 0.0
+    """Seconds until it is contacted again."""
     tools: int | None = None
+    """Tools of the last list; None: not listed yet."""
     reason: str = ""
+    """Why it can't be used; empty if it can."""
     command: tuple[str, ...] = ()
+    """The start command of a stdio server."""
     again_s: float | None = None
+    """Seconds after which `reason` may change without an event here."""
 
 
 @dataclass(frozen=True, slots=True)
