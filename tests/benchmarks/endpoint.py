@@ -142,11 +142,11 @@ async def client(url: str, mode: Any) -> AsyncIterator[Any]:
         yield connected
 
 
-async def measure(gateways: Sequence[Gateway], mode: str, options: argparse.Namespace) -> None:
+async def measure(started: Sequence[Gateway], mode: str, options: argparse.Namespace) -> None:
     calls: list[Way] = []
     lists: list[Way] = []
     async with contextlib.AsyncExitStack() as stack:
-        for gateway in gateways:
+        for gateway in started:
             agent = await stack.enter_async_context(client(gateway.url, mode))
             call, names = _asked(agent, gateway.tool)
             listed = [tool.name for tool in (await names()).tools]
@@ -240,28 +240,33 @@ def main() -> None:
         f"{machine}, Python {platform.python_version()}, mcp {version('mcp')}, load"
         f" {os.getloadavg()[0]:.1f}"
     )
-    with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        server, url = stack.enter_context(tool_server(options.tools))
-        gateways = [Gateway(DIRECT, url, "echo", server), stack.enter_context(minimal(url))]
-        ways = ((STDIO, "stdio", "auto"), (MODERN, url, "auto"), (HANDSHAKE, url, "handshake"))
-        for name, upstream, era in ways:
-            made = ours(folder / name, upstream, options.tools, era=era)
-            gateways.append(stack.enter_context(made))
-            if options.before:
-                named = folder / (name + BEFORE)
-                made = ours(named, upstream, options.tools, era=era, checkout=options.before)
-                gateways.append(stack.enter_context(made))
-        peers = [mcp_proxy(options.mcp_proxy, options.tools)]
-        for peer in (*peers, *([fastmcp(options.fastmcp, url)] if options.fastmcp else ())):
-            try:
-                gateways.append(stack.enter_context(peer))
-                print(f"beside {gateways[-1].name} {gateways[-1].version}")
-            except Missing as why:
-                print(f"without {why}")
-        for mode in options.mode:
-            print("modern client" if mode == "auto" else "handshake client")
-            asyncio.run(measure(gateways, mode, options))
+    for mode in options.mode:
+        print("modern client" if mode == "auto" else "handshake client")
+        with contextlib.ExitStack() as stack:
+            asyncio.run(measure(gateways(stack, options), mode, options))
+
+
+def gateways(stack: contextlib.ExitStack, options: argparse.Namespace) -> list[Gateway]:
+    """Start all that is measured, for one kind of client."""
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    server, url = stack.enter_context(tool_server(options.tools))
+    started = [Gateway(DIRECT, url, "echo", server), stack.enter_context(minimal(url))]
+    ways = ((STDIO, "stdio", "auto"), (MODERN, url, "auto"), (HANDSHAKE, url, "handshake"))
+    for name, upstream, era in ways:
+        made = ours(folder / name, upstream, options.tools, era=era)
+        started.append(stack.enter_context(made))
+        if options.before:
+            named = folder / (name + BEFORE)
+            made = ours(named, upstream, options.tools, era=era, checkout=options.before)
+            started.append(stack.enter_context(made))
+    peers = [mcp_proxy(options.mcp_proxy, options.tools)]
+    for peer in (*peers, *([fastmcp(options.fastmcp, url)] if options.fastmcp else ())):
+        try:
+            started.append(stack.enter_context(peer))
+            print(f"beside {started[-1].name} {started[-1].version}")
+        except Missing as why:
+            print(f"without {why}")
+    return started
 
 
 if __name__ == "__main__":

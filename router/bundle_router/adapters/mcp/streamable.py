@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -61,6 +61,8 @@ STREAM_FACTOR: Final = 4
 """Maximum size of an event stream, in multiples of the maximum message size."""
 COURTESY_S: Final = 2.0
 """Seconds for a message that only spares the server work."""
+DRAIN_S: Final = 0.5
+"""Seconds that a server has to end a stream after its answer."""
 MAX_RESUMES: Final = 2
 RESUME_S: Final = 1.0
 EVENTS: Final = "text/event-stream"
@@ -177,17 +179,20 @@ class StreamableHttp:
     async def _exchange(self, request: Outgoing) -> dict[str, Any]:
         headers = self._headers_of(request)
         response = await self._sender.send("POST", self._sender.url, headers, request.body)
+        is_stream = False
         try:
             self._note_session(request, response)
             if response.status >= 300:
                 return await self._read_refusal(response, request)
-            if response.media_type == EVENTS:
-                return await self._read_events(response, request)
             if response.status == 202:
                 raise garbled_fault("the server gave no answer to a request (HTTP 202)")
-            return await self._read_body(response, request)
+            is_stream = response.media_type == EVENTS
+            if not is_stream:
+                return await self._read_body(response, request)
         finally:
-            response.close()
+            if not is_stream:
+                response.close()
+        return await self._read_events(response, request)
 
     def _headers_of(self, request: Outgoing | None) -> dict[str, str]:
         headers = {
@@ -212,11 +217,10 @@ class StreamableHttp:
 
     async def _read_body(self, response: HttpResponse, request: Outgoing) -> dict[str, Any]:
         reader = ServerReader(BodyFrame(self._max_bytes))
-        async for event in events_of(response, reader, self._max_bytes, request):
-            result = await self._take(event, request)
-            if result is not None:
-                return result
-        raise garbled_fault()
+        result = await self._read(response.pieces(self._max_bytes), reader, request)
+        if result is None:
+            raise garbled_fault()
+        return result
 
     async def _read_events(self, response: HttpResponse, request: Outgoing) -> dict[str, Any]:
         """Read an event stream until the answer, and resume it where it can be resumed."""
@@ -224,21 +228,66 @@ class StreamableHttp:
         reader = ServerReader(framing)
         resumes = 0
         while True:
+            pieces = response.pieces(self._max_bytes * STREAM_FACTOR)
             try:
-                max_bytes = self._max_bytes * STREAM_FACTOR
-                async for event in events_of(response, reader, max_bytes, request):
-                    result = await self._take(event, request)
-                    if result is not None:
-                        return result
+                result = await self._read(pieces, reader, request)
             except ServerFault as fault:
+                response.close()
                 if fault.kind != "connection_lost" or not framing.last_id:
                     raise
-            finally:
+                result = None
+            except BaseException:  # a refusal, or the caller's end: nothing more is read
                 response.close()
+                raise
+            if result is not None:
+                self._do_behind(partial(self._read_rest, response, pieces), DRAIN_S)
+                return result
+            response.close()
             if not framing.last_id or resumes >= MAX_RESUMES:
                 raise garbled_fault() if reader.noise else cut_fault()
             resumes += 1
             response = await self._resume(framing)
+
+    async def _read(
+        self, pieces: AsyncIterator[bytes], reader: ServerReader, request: Outgoing | None
+    ) -> dict[str, Any] | None:
+        """Read a stream until the answer to a request, and return its result; None if the stream
+        ends without it. Raises ServerFault, RpcError.
+        """
+        try:
+            async for piece in pieces:
+                reader.receive_data(piece)
+                result = await self._take_events(reader, request)
+                if result is not None:
+                    return result
+            reader.receive_end()
+        except FrameTooLarge as error:
+            raise ServerFault("too_large", f"the server sent {error}", sent=True) from error
+        except HttpError as error:
+            raise fault_of(error) from error
+        return await self._take_events(reader, request)
+
+    async def _take_events(
+        self, reader: ServerReader, request: Outgoing | None
+    ) -> dict[str, Any] | None:
+        """Take the events at hand, up to the answer to the request, and return its result."""
+        patience = request.patience if request is not None else None
+        waiting = () if patience is None else (patience,)
+        while reader.next_size:
+            result = await self._take(await next_event(reader, waiting), request)
+            if result is not None:
+                return result
+        return None
+
+    async def _read_rest(self, response: HttpResponse, pieces: AsyncIterator[bytes]) -> None:
+        """Read what follows an answer, so that its connection can be used again."""
+        try:
+            async for _ in pieces:
+                pass
+        except HttpError:
+            pass  # it is closed below
+        finally:
+            response.close()
 
     async def _resume(self, framing: EventFrames) -> HttpResponse:
         retry_ms = framing.retry_ms
@@ -316,8 +365,7 @@ class StreamableHttp:
         framing.last_id = before.last_id
         framing.retry_ms = before.retry_ms
         try:
-            async for event in events_of(response, ServerReader(framing), _ENDLESS, None):
-                await self._take(event, None)
+            await self._read(response.pieces(_ENDLESS), ServerReader(framing), None)
         except ServerFault:
             pass  # the stream is opened again
         finally:
@@ -331,12 +379,12 @@ class StreamableHttp:
             )
             response.close()
 
-    def _do_behind(self, work: Callable[[], Awaitable[None]]) -> None:
+    def _do_behind(self, work: Callable[[], Awaitable[None]], within_s: float = COURTESY_S) -> None:
         """Do something that nobody waits for."""
 
         async def bounded() -> None:
             with suppress(ServerFault, TimeoutError):
-                async with asyncio.timeout(COURTESY_S):
+                async with asyncio.timeout(within_s):
                     await work()
 
         task = asyncio.get_running_loop().create_task(bounded())
@@ -363,26 +411,6 @@ class StreamableHttp:
     async def _delete_session(self) -> None:
         response = await self._sender.send("DELETE", self._sender.url, self._headers_of(None))
         response.close()
-
-
-async def events_of(
-    response: HttpResponse, reader: ServerReader, max_bytes: int, request: Outgoing | None
-) -> AsyncGenerator[Event]:
-    """Yield the events of a response. Raises ServerFault for a body that can't be read."""
-    patience = request.patience if request is not None else None
-    waiting = () if patience is None else (patience,)
-    try:
-        async for piece in response.pieces(max_bytes):
-            reader.receive_data(piece)
-            while reader.next_size:
-                yield await next_event(reader, waiting)
-        reader.receive_end()
-        while reader.next_size:
-            yield await next_event(reader, waiting)
-    except FrameTooLarge as error:
-        raise ServerFault("too_large", f"the server sent {error}", sent=True) from error
-    except HttpError as error:
-        raise fault_of(error) from error
 
 
 async def read_cut(response: HttpResponse, max_bytes: int = MAX_ERROR_BYTES) -> bytes:
