@@ -40,11 +40,17 @@ def kept_heads(settings: RecordSettings, runs: str | Path) -> FolderHeads | None
     """
     if settings.heads is None and settings.key is None:
         return None
-    name = (settings.key or "")[2:-1]
-    if name and not os.environ.get(name, "").strip():
+    return FolderHeads(settings.heads or Path(runs) / HEADS, _signing_key(settings.key))
+
+
+def _signing_key(reference: str | None) -> bytes | None:
+    """Return the content of the variable that `${NAME}` names; None without a reference."""
+    if not reference:
+        return None
+    name = reference.removeprefix("${").removesuffix("}")
+    key = os.environ.get(name, "")
+    if not key.strip():
         raise RequestError(
             f"[records] key names {name}, which is not set", advice="set it, or take the key out"
         )
-    return FolderHeads(
-        settings.heads or Path(runs) / HEADS, os.environ[name].encode() if name else None
-    )
+    return key.encode()

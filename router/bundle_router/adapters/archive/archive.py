@@ -226,10 +226,10 @@ class RunArchive(ABC):
         Reads the header of every run.
         """
         below = []
-        for other in self.run_ids():
+        for other_id in self.run_ids():
             with contextlib.suppress(UnknownRun, CorruptRun):  # pruned meanwhile; unreadable
-                if self.header(other).parent_run_id == run_id:
-                    below.append(self.summary(other))
+                if self.header(other_id).parent_run_id == run_id:
+                    below.append(self.summary(other_id))
         return sorted(below, key=lambda run: (run.opened, run.run_id))
 
     def unknown(self, run_id: str) -> UnknownRun:
@@ -248,11 +248,12 @@ class RunArchive(ABC):
         """
         place = self.path_text(run_id)
         header = self.header(run_id)
-        kept = next((one for one in header.catalogs if revision in (None, one.revision)), None)
-        if kept is None and revision is None:
+        entry = next((each for each in header.catalogs if revision in (None, each.revision)), None)
+        if entry is None and revision is None:
             raise CorruptRun(f"{place} holds no catalog", advice="it can't be replayed")
-        stated = kept.revision if kept is not None else str(revision)
-        name = kept.file if kept is not None else catalog_file(stated)  # not yet named in run.json
+        stated = entry.revision if entry is not None else str(revision)
+        # a catalog without an entry is not named in run.json yet
+        name = entry.file if entry is not None else catalog_file(stated)
         if _CATALOG.fullmatch(name) is None:
             raise CorruptRun(
                 f"{place}/run.json names no catalog file for {stated}",
@@ -261,7 +262,7 @@ class RunArchive(ABC):
         try:
             catalog = self.catalog_json(run_id, name, stated)
         except CorruptRun:
-            if kept is not None or not header.restored:
+            if entry is not None or not header.restored:
                 raise
             catalog = self.catalog_json(
                 run_id, name := FIRST_CATALOG, stated
@@ -313,10 +314,10 @@ class RunArchive(ABC):
 
     def record(self, run_id: str, seq: int) -> dict[str, Any] | None:
         """Return one record, or None if the run has no such number. Other lines are not parsed."""
-        wanted = f'"seq":{seq},'.encode()
+        needle = f'"seq":{seq},'.encode()
         for lines in self.lines(run_id).values():
             for line in lines:
-                if wanted in line:
+                if needle in line:
                     with contextlib.suppress(BadLine):
                         if (record := parse(line))["seq"] == seq:
                             return record
@@ -354,21 +355,22 @@ class RunArchive(ABC):
         links = heapq.merge(
             *(map(link, lines) for lines in self.lines(run_id).values()), key=lambda at: at.seq
         )
-        found = [at for at in links if at.seq >= seq]
-        if not found or found[0].seq != seq:
+        later_links = [each for each in links if each.seq >= seq]
+        if not later_links or later_links[0].seq != seq:
             raise RequestError(f"run {run_id!r} has no record {seq}")
-        record = parse(found[0].line)
+        record = parse(later_links[0].line)
         decided = record.get("type") == "route.decided"
         catalog = self.catalog(run_id, record["catalog_revision"]) if decided else None
-        lines = [at.line.removesuffix(b"\n").decode("ascii") for at in found]
-        return make_receipt(self.header(run_id), lines, catalog, found[-1].hash)
+        lines = [each.line.removesuffix(b"\n").decode("ascii") for each in later_links]
+        return make_receipt(self.header(run_id), lines, catalog, later_links[-1].hash)
 
     def texts(self, run_id: str) -> Iterator[tuple[str, Iterable[str]]]:
         """Return every stored text of a run as lines, by file."""
         header = self.header(run_id)
         yield "run.json", header.to_text().splitlines()
         yield from (
-            (one.file, [encode(self.catalog(run_id, one.revision))]) for one in header.catalogs
+            (entry.file, [encode(self.catalog(run_id, entry.revision))])
+            for entry in header.catalogs
         )
         for name, lines in self.lines(run_id).items():
             yield name, (line.decode("utf-8", "surrogateescape") for line in lines)
@@ -402,13 +404,14 @@ class RunArchive(ABC):
         """Raise CorruptRun if a run is not as it was written. Raises as `verify` does."""
         report = self.verify(run_id, artifacts=True)
         if not report.ok:
-            why = report.broken.detail if report.broken is not None else report.problems[0]
-            raise CorruptRun(f"run {run_id!r} is not as it was written: {why}", advice=ADVICE)
+            detail = report.broken.detail if report.broken is not None else report.problems[0]
+            raise CorruptRun(f"run {run_id!r} is not as it was written: {detail}", advice=ADVICE)
 
     def _verify(self, run_id: str, *, artifacts: bool) -> VerifyReport:
         place = self.path_text(run_id)
         state = self.summary(run_id).state
-        kept, faults = self._kept_head(run_id)  # before the lines, which may become more meanwhile
+        # the head is read before the lines, which may become more meanwhile
+        kept_head, faults = self._kept_head(run_id)
         head, problems, notes, revisions = self._verify_header(run_id, place)
         files = self.lines(run_id)
         while (again := self._verify_header(run_id, place))[
@@ -417,10 +420,15 @@ class RunArchive(ABC):
             (head, problems, notes, revisions) = again
             files = self.lines(run_id)
         problems += faults
-        named: set[str] = set()
-        files = {name: _note_names(lines, named, revisions) for name, lines in files.items()}
+        artifact_names: set[str] = set()
+        files = {
+            name: _note_names(lines, artifact_names, revisions) for name, lines in files.items()
+        }
         checked = check(
-            files, run_id, head, Head(kept.count, kept.hash) if kept is not None else None
+            files,
+            run_id,
+            head,
+            Head(kept_head.count, kept_head.hash) if kept_head is not None else None,
         )
         deque(
             chain.from_iterable(files.values()), maxlen=0
@@ -435,12 +443,12 @@ class RunArchive(ABC):
             problems += [
                 text for text in kept_artifacts.problems() if not text.endswith("it can be deleted")
             ]
-            missing = named - {artifact.sha256 for artifact in kept_artifacts.iter()}
+            missing = artifact_names - {artifact.sha256 for artifact in kept_artifacts.iter()}
             problems += [f"artifact {sha256} is gone" for sha256 in sorted(missing)]
         broken = checked.broken
         torn_ends = self.torn(run_id)
         self.path_text(run_id)  # raises UnknownRun: what was deleted meanwhile is not damaged
-        if self.heads is not None and kept is None and not faults and checked.count:
+        if self.heads is not None and kept_head is None and not faults and checked.count:
             problems.append(NO_HEAD)
         if head is not None and torn_ends and broken is None:
             detail = f"{torn_ends[0].bytes} bytes follow the last record of the closed run"
@@ -453,14 +461,14 @@ class RunArchive(ABC):
                 "the run was not closed: whether records are missing at its end can't be known"
             )
         protection: Literal["chain", "kept head", "signed head"] = "chain"
-        if kept is not None:
+        if kept_head is not None:
             is_signed = (
                 self.heads is not None
                 and self.heads.key is not None
-                and kept.is_signed_by(self.heads.key)
+                and kept_head.is_signed_by(self.heads.key)
             )
             protection = "signed head" if is_signed else "kept head"
-            if (behind := checked.count - kept.count) > 0:
+            if (behind := checked.count - kept_head.count) > 0:
                 notes.append(
                     f"its last {behind} records came after the head that was kept: only the chain"
                     " protects them"
@@ -489,29 +497,28 @@ class RunArchive(ABC):
         return [text for text in self._missing_now(self.heads) if text in first] if first else []
 
     def _missing_now(self, heads: FolderHeads) -> list[str]:
-        kept = {run_id: self._kept_head(run_id) for run_id in heads.run_ids()}
+        heads_and_faults = {run_id: self._kept_head(run_id) for run_id in heads.run_ids()}
         present = set(self.run_ids())
-        said = [
-            f"run {run_id!r} is gone, and {faults[0]}"
-            for run_id, (_, faults) in kept.items()
-            if faults and run_id not in present
-        ]
-        sound = {
-            run_id: head
-            for run_id, (head, faults) in kept.items()
-            if head is not None and not faults
-        }
-        return said + missing_runs(sound, present)
+        missing = []
+        sound_heads = {}
+        for run_id, (head, faults) in heads_and_faults.items():
+            if faults and run_id not in present:
+                missing.append(f"run {run_id!r} is gone, and {faults[0]}")
+            elif head is not None and not faults:
+                sound_heads[run_id] = head
+        return missing + missing_runs(sound_heads, present)
 
     def _kept_head(self, run_id: str) -> tuple[StoredHead | None, list[str]]:
         """Return the head that is kept for a run, if any, and what is wrong with it."""
         if self.heads is None:
             return None, []
         try:
-            kept = self.heads.read(run_id)
+            kept_head = self.heads.read(run_id)
         except (CorruptRun, StorageError) as error:
             return None, [error.message]
-        return kept, faults_of_head(kept, run_id, self.heads.key) if kept is not None else []
+        if kept_head is None:
+            return None, []
+        return kept_head, faults_of_head(kept_head, run_id, self.heads.key)
 
     def _verify_header(
         self, run_id: str, place: str
@@ -532,7 +539,7 @@ class RunArchive(ABC):
         ]
         if header.restored:
             healed.append(f"run.json was lost and written again at {header.restored}")
-        return header.head, problems, healed, {one.revision for one in header.catalogs}
+        return header.head, problems, healed, {entry.revision for entry in header.catalogs}
 
     def _read_first_record(self, run_id: str) -> dict[str, Any] | None:
         """Return the run's first record, if it can be read."""
@@ -555,8 +562,8 @@ def _note_names(
                     for row in parse(line).get("artifacts", ())
                     if "sha256" in row
                 }
-        if found := _REVISION.search(line):
-            revisions.add(found[1].decode())
+        if match := _REVISION.search(line):
+            revisions.add(match[1].decode())
         yield line
 
 
@@ -565,17 +572,17 @@ def _parse_lines(where: str, lines: Iterable[bytes]) -> Iterator[dict[str, Any]]
 
     Raises CorruptRun at a line that is no record, or whose `seq` does not rise.
     """
-    before = -1
+    last_seq = -1
     for number, line in enumerate(lines, start=1):
         try:
             record = parse(line)
         except BadLine as error:
             raise CorruptRun(f"{where}:{number}: {error}", advice=ADVICE) from error
-        if record["seq"] <= before:
+        if record["seq"] <= last_seq:
             raise CorruptRun(
-                f"{where}:{number}: record {record['seq']} comes after {before}", advice=ADVICE
+                f"{where}:{number}: record {record['seq']} comes after {last_seq}", advice=ADVICE
             )
-        before = record["seq"]
+        last_seq = record["seq"]
         yield record
 
 

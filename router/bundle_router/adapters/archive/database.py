@@ -95,19 +95,19 @@ class PostgresArchive(RunArchive):
     def summary(self, run_id: str) -> RunSummary:
         text, count, size = self._row(_SUMMARY, run_id)
         workers = self._session.writers_of(run_id)
-        found: dict[str, Any] = {
+        common: dict[str, Any] = {
             "run_id": run_id,
             "path": f"{self.where}#{run_id}",
             "bytes": int(size) + len(text),
         }
-        found |= {"pid": next((worker.pid for worker in workers), 0), "records": count}
+        common |= {"pid": next((worker.pid for worker in workers), 0), "records": count}
         try:
             header = self._header_of(run_id, text)
         except CorruptRun as error:
             return RunSummary(
-                state="open" if workers else "unreadable", problem=error.message, **found
+                state="open" if workers else "unreadable", problem=error.message, **common
             )
-        return summary_of(header, is_open=bool(workers), **found)
+        return summary_of(header, is_open=bool(workers), **common)
 
     def catalog_json(self, run_id: str, file: str, revision: str) -> Any:
         query = (
@@ -125,7 +125,7 @@ class PostgresArchive(RunArchive):
             ) from None
 
     def _numbered_lines(
-        self, run_id: str, file: File, at: int, end: int
+        self, run_id: str, file: File, after_seq: int, end: int
     ) -> Iterator[tuple[bytes, int]]:
         """Yield the lines of a file after sequence number `at`, each with the number after its
         own.
@@ -134,9 +134,9 @@ class PostgresArchive(RunArchive):
             "select seq, line from router_records where run_id = %s and file = %s and seq > %s and"
             " seq < %s order by seq limit %s"
         )
-        while rows := self._pool.fetch(query, (run_id, file, at, end, BATCH)):
+        while rows := self._pool.fetch(query, (run_id, file, after_seq, end, BATCH)):
             yield from ((line.encode("utf-8") + b"\n", seq + 1) for seq, line in rows)
-            at = rows[-1][0]
+            after_seq = rows[-1][0]
 
     def stamps(self) -> dict[str, RunStamp]:
         query = (
@@ -144,10 +144,10 @@ class PostgresArchive(RunArchive):
             "(select count(*) from router_labels l where l.run_id = router_runs.run_id) "
             "from router_runs order by run_id"
         )
-        found = self._pool.fetch(query)
+        rows = self._pool.fetch(query)
         return {
             run_id: RunStamp(count, "", f"{header} {labels}")
-            for run_id, count, header, labels in found
+            for run_id, count, header, labels in rows
         }
 
     def lines_after(
@@ -168,7 +168,10 @@ class PostgresArchive(RunArchive):
         rows = self._pool.fetch(
             "select line from router_labels where run_id = %s order by position", (run_id,)
         )
-        return [correction_from(f"{place}:label {at}", line) for at, (line,) in enumerate(rows, 1)]
+        return [
+            correction_from(f"{place}:label {number}", line)
+            for number, (line,) in enumerate(rows, 1)
+        ]
 
     def add_label(self, run_id: str, correction: StepLabel) -> str:
         place = self.path_text(run_id)
@@ -245,14 +248,14 @@ class PostgresArchive(RunArchive):
             " %s, %s)",
             (run_id, genesis(run_id), header.opened, text, text if header.closed else None),
         )
-        for at, revision in enumerate(one.revision for one in header.catalogs):
+        for position, revision in enumerate(entry.revision for entry in header.catalogs):
             catalog = encode(source.catalog(run_id, revision))
             connection.execute(
                 "insert into router_catalogs values (%s, %s) on conflict do nothing",
                 (revision, catalog),
             )
             connection.execute(
-                "insert into router_run_catalogs values (%s, %s, %s)", (run_id, revision, at)
+                "insert into router_run_catalogs values (%s, %s, %s)", (run_id, revision, position)
             )
         count = 0
         copy = (
@@ -296,9 +299,9 @@ class PostgresArchive(RunArchive):
     def _take_artifacts(
         self, connection: psycopg.Connection[Any], source: RunArchive, run_id: str
     ) -> None:
-        kept = source.artifacts(run_id)
-        for artifact in kept.iter():
-            data: bytes | None = kept.get(artifact.sha256)
+        artifacts = source.artifacts(run_id)
+        for artifact in artifacts.iter():
+            data: bytes | None = artifacts.get(artifact.sha256)
             if self._objects is not None and data is not None and len(data) > MAX_ROW_BYTES:
                 self._objects.put(artifact.sha256, data)
                 data = None

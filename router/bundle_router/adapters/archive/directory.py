@@ -102,7 +102,7 @@ class Archive(RunArchive):
     def summary(self, run_id: str) -> RunSummary:
         path = self.path(run_id)
         pid = _writer(path)
-        found: dict[str, Any] = {
+        common: dict[str, Any] = {
             "run_id": run_id,
             "path": str(path),
             "pid": pid or 0,
@@ -110,13 +110,13 @@ class Archive(RunArchive):
         }
         try:
             header = self.header(run_id)
-            found["records"] = None if header.head is not None else _line_count(path)
+            common["records"] = None if header.head is not None else _line_count(path)
         except (CorruptRun, StorageError) as error:
             self.path(run_id)  # raises UnknownRun: what was deleted meanwhile is not damaged
             return RunSummary(
-                state="unreadable" if pid is None else "open", problem=error.message, **found
+                state="unreadable" if pid is None else "open", problem=error.message, **common
             )
-        return summary_of(header, is_open=pid is not None, **found)
+        return summary_of(header, is_open=pid is not None, **common)
 
     def header(self, run_id: str) -> RunHeader:
         path = self.path(run_id) / "run.json"
@@ -146,7 +146,7 @@ class Archive(RunArchive):
     def torn(self, run_id: str) -> tuple[TornTail, ...]:
         path = self.path(run_id)
         return tuple(
-            found for name in FILES.values() if (found := _torn_tail_of(path, name)) is not None
+            torn for name in FILES.values() if (torn := _torn_tail_of(path, name)) is not None
         )
 
     def artifacts(self, run_id: str) -> ArtifactReader:
@@ -203,9 +203,9 @@ class Archive(RunArchive):
         ArtifactPool(self.where).free()
         for run_id in self.run_ids():
             ArtifactReader(self.root / run_id).free_unfinished(time.time() - 86_400)
-        for left in sorted(self.root.glob(f"{_DELETING}*")):
-            with _explain_os_errors("delete", left):
-                _remove(left)
+        for leftover in sorted(self.root.glob(f"{_DELETING}*")):
+            with _explain_os_errors("delete", leftover):
+                _remove(leftover)
 
     # --- copies of whole runs ---------------------------------------------------------------------
 
@@ -238,16 +238,18 @@ class _UnnamedRun(Archive):
 
 def _write_files(source: RunArchive, run_id: str, folder: Path) -> None:
     header = source.header(run_id)
-    for one in header.catalogs:
-        _write(folder / one.file, [encode(source.catalog(run_id, one.revision)).encode("ascii")])
+    for entry in header.catalogs:
+        _write(
+            folder / entry.file, [encode(source.catalog(run_id, entry.revision)).encode("ascii")]
+        )
     for name, lines in source.lines(run_id).items():
         _write(folder / name, lines)
     if labels := source.labels(run_id):
         _write(folder / LABELS, ((label_line(label) + "\n").encode("ascii") for label in labels))
-    kept = source.artifacts(run_id)
+    artifacts = source.artifacts(run_id)
     target = RunArtifacts(folder)
-    for artifact in kept.iter():
-        target.put(kept.get(artifact.sha256))
+    for artifact in artifacts.iter():
+        target.put(artifacts.get(artifact.sha256))
     _write(folder / "run.json", [header.to_text().encode("ascii")])
 
 
@@ -329,12 +331,12 @@ def _sizes(path: Path) -> dict[str, int]:
     together.
     """
     first, *rest = FILES.values()
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for _ in range(1000):
-        found = {first: _size(path / first)} | {name: _size(path / name) for name in rest}
-        if _size(path / first) == found[first]:
+        sizes = {first: _size(path / first)} | {name: _size(path / name) for name in rest}
+        if _size(path / first) == sizes[first]:
             break
-    return found
+    return sizes
 
 
 def _size(path: Path) -> int:

@@ -49,18 +49,18 @@ class FolderHeads:
         """
         try:
             with self._lock_head(run_id + _SUFFIX) as fd:
-                before = _read(fd, self.folder / run_id)
-                if before is None:
+                kept_head = _read(fd, self.folder / run_id)
+                if kept_head is None:
                     self._write_first(fd, StoredHead(run_id, 0, count, hash_, pruned))
                     return
-                if self.key is not None and not before.is_signed_by(self.key):
+                if self.key is not None and not kept_head.is_signed_by(self.key):
                     return
-                begins_anew = before.pruned and not count
-                if begins_anew or (before.count, before.pruned) < (count, pruned):
+                begins_anew = kept_head.pruned and not count
+                if begins_anew or (kept_head.count, kept_head.pruned) < (count, pruned):
                     self._write(
                         fd,
-                        replace(before, count=count, hash=hash_, pruned=pruned),
-                        before.to_line(),
+                        replace(kept_head, count=count, hash=hash_, pruned=pruned),
+                        kept_head.to_line(),
                     )
         except OSError as error:
             raise storage_error(
@@ -200,12 +200,12 @@ class HeadKeepingLog:
         If storing the head fails (StorageError), or the run lacks the record that the head names
         (CorruptRun), the new record is in the run anyway.
         """
-        done: Appended = self._log.append(file, record, only_at=only_at, wait_s=wait_s)
-        if done.seq is not None:
+        outcome: Appended = self._log.append(file, record, only_at=only_at, wait_s=wait_s)
+        if outcome.seq is not None:
             if not self._holds_head:
                 self._check_head()
-            self._heads.note(self._run_id, done.seq + 1, done.hash)
-        return done
+            self._heads.note(self._run_id, outcome.seq + 1, outcome.hash)
+        return outcome
 
     def _check_head(self) -> None:
         """Raise CorruptRun if the run does not go on from its kept head, which a newer head would
@@ -214,10 +214,10 @@ class HeadKeepingLog:
         head = self._heads.read(self._run_id)
         if head is not None and head.count and not head.pruned:
             try:
-                held = self._log.record(head.count - 1)["hash"]
+                hash_in_log = self._log.record(head.count - 1)["hash"]
             except KeyError:
-                held = ""
-            if held != head.hash:
+                hash_in_log = ""
+            if hash_in_log != head.hash:
                 raise CorruptRun(
                     f"run {self._run_id!r} lacks record {head.count - 1} as its kept head names it",
                     advice=(

@@ -46,17 +46,17 @@ def prune(
         ((_ended(archive, run), run) for run in archive.runs()),
         key=lambda pair: (pair[0], pair[1].run_id),
     )
-    left = sum(run.bytes for _, run in aged)
+    bytes_left = sum(run.bytes for _, run in aged)
     deleted: list[RunSummary] = []
-    kept: list[tuple[str, str]] = []
+    kept_runs: list[tuple[str, str]] = []
     failed: StorageError | None = None
-    for ended, run in aged:
-        too_old = older_than_s is not None and 0 < ended < instant - older_than_s
-        if not too_old and (max_bytes is None or left <= max_bytes):
+    for end_s, run in aged:
+        too_old = older_than_s is not None and 0 < end_s < instant - older_than_s
+        if not too_old and (max_bytes is None or bytes_left <= max_bytes):
             continue
         if run.state == "open":
             reason = "it is open"
-        elif ended <= 0:
+        elif end_s <= 0:
             reason = "its time can't be read"
         else:
             reason = ""
@@ -69,28 +69,39 @@ def prune(
             failed = failed or error
             reason = error.message
         if reason:
-            kept.append((run.run_id, reason))
+            kept_runs.append((run.run_id, reason))
         else:
             deleted.append(run)
-            left -= run.bytes
+            bytes_left -= run.bytes
     if deleted and not dry_run:
         archive.finish_deletions()
     if failed is not None:
         raise failed
     return PruneResult(
-        tuple(run.run_id for run in deleted), tuple(kept), sum(run.bytes for run in deleted)
+        tuple(run.run_id for run in deleted), tuple(kept_runs), sum(run.bytes for run in deleted)
     )
 
 
 def _ended(archive: RunArchive, run: RunSummary) -> float:
     """Return when a run ended, in seconds since the epoch; 0 if no time can be read."""
-    times = [run.closed, run.opened]
-    if run.closed is None:
-        with contextlib.suppress(CorruptRun, UnknownRun):
-            for record in archive.records(run.run_id):
-                if record.get("type") == "route.decided":
-                    times[0] = str(record.get("time"))
-    return next((found for text in times if text and (found := _instant(text)) is not None), 0.0)
+    end = run.closed
+    if end is None:
+        end = _last_decision(archive, run.run_id)
+    for text in (end, run.opened):
+        instant = _instant(text) if text else None
+        if instant is not None:
+            return instant
+    return 0.0
+
+
+def _last_decision(archive: RunArchive, run_id: str) -> str | None:
+    """Return the time of a run's last decision that can be read; None if there is none."""
+    time = None
+    with contextlib.suppress(CorruptRun, UnknownRun):
+        for record in archive.records(run_id):
+            if record.get("type") == "route.decided":
+                time = str(record.get("time"))
+    return time
 
 
 def _instant(text: str) -> float | None:
@@ -98,7 +109,7 @@ def _instant(text: str) -> float | None:
     else.
     """
     try:
-        found = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return found.timestamp() if found.tzinfo is not None else None
+    return time.timestamp() if time.tzinfo is not None else None

@@ -66,14 +66,14 @@ class StoreArchive(RunArchive):
             ) from None
 
     def stamps(self) -> dict[str, RunStamp]:
-        found = {}
+        stamps = {}
         for run_id in self.run_ids():
             header = self._store.header_of(run_id)
             if header is not None:
                 labels = len(self._store.labels_of(run_id))
                 rest = f"{digest(header.to_text())} {labels}"
-                found[run_id] = RunStamp(self._store.count_of(run_id), "", rest)
-        return found
+                stamps[run_id] = RunStamp(self._store.count_of(run_id), "", rest)
+        return stamps
 
     def lines_after(
         self, run_id: str, positions: Mapping[str, int]
@@ -96,8 +96,8 @@ class StoreArchive(RunArchive):
     def labels(self, run_id: str) -> list[StepLabel]:
         place = self.path_text(run_id)
         return [
-            correction_from(f"{place}:label {at}", line)
-            for at, line in enumerate(self._store.labels_of(run_id), start=1)
+            correction_from(f"{place}:label {number}", line)
+            for number, line in enumerate(self._store.labels_of(run_id), start=1)
         ]
 
     def add_label(self, run_id: str, correction: StepLabel) -> str:
@@ -118,14 +118,15 @@ class StoreArchive(RunArchive):
     def take_in(self, source: RunArchive, run_id: str) -> None:
         header = source.header(run_id)
         catalogs = {
-            one.revision: encode(source.catalog(run_id, one.revision)) for one in header.catalogs
+            entry.revision: encode(source.catalog(run_id, entry.revision))
+            for entry in header.catalogs
         }
-        kept = source.artifacts(run_id)
+        stored = source.artifacts(run_id)
         labels = [label_line(label) for label in source.labels(run_id)]
         lines = source.lines(run_id)
         sealed = [(file, line) for file, name in FILES.items() for line in lines[name]]
         sealed.sort(key=lambda pair: parse(pair[1])["seq"])
-        artifacts = [kept.get(artifact.sha256) for artifact in kept.iter()]
+        artifacts = [stored.get(artifact.sha256) for artifact in stored.iter()]
         self._store.take_in(WholeRun(header, catalogs, sealed, artifacts, labels))
 
 

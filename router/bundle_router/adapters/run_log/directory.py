@@ -159,12 +159,12 @@ def open_run(storage: Storage, path: str) -> int:
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.ENOTDIR) or not Path(path).parent.is_dir():
             raise from_os("open the run directory", path, error) from error
-        why = "it is a symbolic link or not a directory"
+        detail = "it is a symbolic link or not a directory"
         raise failed(
             "open the run directory",
             path,
             "not_private",
-            why,
+            detail,
             advice="remove it, or choose another run id",
         ) from error
     try:
@@ -188,26 +188,26 @@ def make_private(storage: Storage, path: str, dir_fd: int | None) -> None:
     storage.chmod(path, 0o700, dir_fd=dir_fd)
 
 
-def check_private(found: os.stat_result, path: str, *, forbidden: int) -> None:
+def check_private(status: os.stat_result, path: str, *, forbidden: int) -> None:
     """Raise StorageError (`not_private`) for another user's directory, or one with any of the
     `forbidden` mode bits.
     """
-    if found.st_uid != os.geteuid():
-        why = f"it belongs to user {found.st_uid}, and this process runs as {os.geteuid()}"
+    if status.st_uid != os.geteuid():
+        detail = f"it belongs to user {status.st_uid}, and this process runs as {os.geteuid()}"
         raise failed(
             "use",
             path,
             "not_private",
-            why,
+            detail,
             advice="choose another runs directory, or give it to this user with chown",
         )
-    if found.st_mode & forbidden:
-        why = f"others may write to it (mode {stat.S_IMODE(found.st_mode):04o})"
+    if status.st_mode & forbidden:
+        detail = f"others may write to it (mode {stat.S_IMODE(status.st_mode):04o})"
         raise failed(
             "use",
             path,
             "not_private",
-            why,
+            detail,
             advice=f"look at what is in it, then `chmod 700 {path}`",
         )
 
@@ -217,10 +217,10 @@ def _refuse_foreign_link(storage: Storage, path: str) -> None:
 
     (The user's own link, say to a larger disk, is fine.)
     """
-    found = storage.stat(path, follow_symlinks=False)
-    if stat.S_ISLNK(found.st_mode) and found.st_uid not in (0, os.geteuid()):
-        why = f"it is a symbolic link made by user {found.st_uid}"
-        raise failed("use", path, "not_private", why, advice="choose another runs directory")
+    status = storage.stat(path, follow_symlinks=False)
+    if stat.S_ISLNK(status.st_mode) and status.st_uid not in (0, os.geteuid()):
+        detail = f"it is a symbolic link made by user {status.st_uid}"
+        raise failed("use", path, "not_private", detail, advice="choose another runs directory")
 
 
 def open_file(storage: Storage, dir_fd: int, name: str, flags: int) -> int:
@@ -228,13 +228,13 @@ def open_file(storage: Storage, dir_fd: int, name: str, flags: int) -> int:
     opening = (flags & ~os.O_TRUNC) | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     fd = storage.open(name, opening, 0o600, dir_fd=dir_fd)
     with ClosedOnError(fd, storage.close):
-        found = storage.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
+        status = storage.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file")
-        refuse_links(name, found)
-        if flags & os.O_TRUNC and found.st_size:
+        refuse_links(name, status)
+        if flags & os.O_TRUNC and status.st_size:
             storage.ftruncate(fd, 0)
-        if stat.S_IMODE(found.st_mode) != 0o600:
+        if stat.S_IMODE(status.st_mode) != 0o600:
             storage.fchmod(fd, 0o600)
     return fd
 
@@ -243,9 +243,9 @@ def open_to_write(storage: Storage, dir_fd: int, name: str, flags: int) -> int:
     """Open a file of the run that exists, for writing. A link of either kind is refused."""
     fd = storage.open(name, flags | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=dir_fd)
     try:
-        found = storage.fstat(fd)
-        if found.st_nlink > 1:
-            refuse_links(name, found)
+        status = storage.fstat(fd)
+        if status.st_nlink > 1:
+            refuse_links(name, status)
     except BaseException:
         storage.close(fd)
         raise
@@ -324,10 +324,10 @@ class CatalogFiles:
 def write_all(storage: Storage, fd: int, data: bytes) -> None:
     """Write all data or raise OSError: after a short write, the next write raises the reason."""
     while data:
-        written = storage.write(fd, data)
-        if written <= 0:
+        count = storage.write(fd, data)
+        if count <= 0:
             raise OSError(errno.EIO, "nothing was written")
-        data = data[written:]
+        data = data[count:]
 
 
 def sync_directory(storage: Storage, path: str) -> None:
@@ -345,33 +345,31 @@ def write_header(
 
 def read_header(storage: Storage, dir_fd: int, path: Path) -> RunHeader | None:
     """Return the content of `run.json`; None if it is absent, or empty after power loss."""
-    where = path / HEADER_FILE
+    file = path / HEADER_FILE
     run_id = path.name
-    with translate_errors("read", str(where)):
+    with translate_errors("read", str(file)):
         text = read_text(storage, dir_fd, HEADER_FILE)
     if not text:
         return None
     try:
         fields = decode(text)
     except (ValueError, RecursionError) as error:
-        raise CorruptRun(
-            f"{where} is not JSON", advice="restore it, or use a new run id"
-        ) from error
+        raise CorruptRun(f"{file} is not JSON", advice="restore it, or use a new run id") from error
     if not isinstance(fields, dict) or fields.get("schema") != RUN_SCHEMA:
         stated = fields.get("schema") if isinstance(fields, dict) else None
         raise CorruptRun(
-            f"{where} has schema {stated!r}",
+            f"{file} has schema {stated!r}",
             advice=f"this version writes {RUN_SCHEMA}; use a new run id",
         )
     header = RunHeader(fields)
     if header.run_id != run_id:
         raise CorruptRun(
-            f"{where} belongs to run {fields.get('run_id')!r}",
+            f"{file} belongs to run {fields.get('run_id')!r}",
             advice="the directory was renamed or copied: give it its old name, or use a new run id",
         )
     if header.is_edited:
         raise CorruptRun(
-            f"{where} was changed after it was written",
+            f"{file} was changed after it was written",
             advice=(
                 "restore it, or use a new run id; `bundle-router runs verify` looks at the records"
             ),
@@ -379,6 +377,6 @@ def read_header(storage: Storage, dir_fd: int, path: Path) -> RunHeader | None:
     for name in LISTS:
         if not isinstance(fields.get(name, []), list):
             raise CorruptRun(
-                f"{where}: {name!r} is not a list", advice="restore it, or use a new run id"
+                f"{file}: {name!r} is not a list", advice="restore it, or use a new run id"
             )
     return header

@@ -74,9 +74,9 @@ class GroupCommit:
         """Sync the other file before a record is written to this one, so that power loss only takes
         the end of the sequence.
         """
-        for other in self._chain.segments:
-            if other is not segment:
-                self.up_to(other.end)
+        for other_segment in self._chain.segments:
+            if other_segment is not segment:
+                self.up_to(other_segment.end)
 
     def up_to(self, target: int) -> None:
         """Return when `target` records are on disk. Raises StorageError."""
@@ -110,9 +110,9 @@ class GroupCommit:
         return reached
 
     def _not_committed(self, segment: Segment, error: OSError) -> StorageError:
-        where = f"{self._folder.path}/{segment.name}"
-        trouble = from_os("commit", where, error)
-        why = (
+        place = f"{self._folder.path}/{segment.name}"
+        trouble = from_os("commit", place, error)
+        detail = (
             f"the disk could not sync it ({error.strerror}), and a second sync may report success"
             " for lost data"
         )
@@ -121,7 +121,9 @@ class GroupCommit:
             " without this record"
         )
         first_advice = "check the disk" if trouble.kind == "io_error" else trouble.advice
-        return failed("commit", where, trouble.kind, why, advice=f"{advice}. First: {first_advice}")
+        return failed(
+            "commit", place, trouble.kind, detail, advice=f"{advice}. First: {first_advice}"
+        )
 
 
 WAIT_S: Final = 5.0
@@ -173,7 +175,7 @@ class DiskRunLog:
         """
         self.header = header
         """Content of `run.json` when the run was opened here."""
-        self._catalogs = {one.revision for one in header.catalogs}
+        self._catalogs = {entry.revision for entry in header.catalogs}
         self._folder = RunFolder(setting.storage, self.path, folder)
         self._segments = {file: Segment(name) for file, name in FILES.items()}
         self._chain = RunChain(setting.storage, self._folder, tuple(self._segments.values()))
@@ -221,12 +223,12 @@ class DiskRunLog:
         with self._chain.reading() as folder:
             stalls = 0
             while True:
-                before = self.next_seq
+                seq_before = self.next_seq
                 yield from self._chain.take(folder, self._chain.grown_sizes(folder))
-                if self.next_seq > before and self._read_once:
+                if self.next_seq > seq_before and self._read_once:
                     break  # records that arrive meanwhile are for the next call
                 if self._chain.holds_a_line(folder, self._chain.grown_sizes(folder)):
-                    stalls = stalls + 1 if self.next_seq == before else 0
+                    stalls = stalls + 1 if self.next_seq == seq_before else 0
                     if stalls == 3:  # a record's predecessor is missing, after several reads
                         raise self._chain.corrupt(folder, f"record {self.next_seq} is missing")
                 elif self._ends_as_stated(folder):
@@ -305,9 +307,9 @@ class DiskRunLog:
     def _append_locked(
         self, file: File, text: str, only_at: int | None, was_closed: bool
     ) -> Appended:
-        news = self._take_in() if self._chain.has_unread() else ()
-        if only_at is not None and (news or only_at != self._chain.next_seq):
-            return Appended(news, None)
+        new_records = self._take_in() if self._chain.has_unread() else ()
+        if only_at is not None and (new_records or only_at != self._chain.next_seq):
+            return Appended(new_records, None)
         if was_closed or self._uncommitted:
             with self._folder.opened() as folder:
                 if was_closed:  # records follow its end
@@ -323,7 +325,7 @@ class DiskRunLog:
         if self._chain.next_seq == 0:
             text = with_opening(text, self._opening_digest)  # so the chain covers it
         fd = segment.fd if segment.fd >= 0 else self._folder.kept_file(segment.name)
-        return Appended(news, self._chain.append(segment, fd, text), self._chain.head)
+        return Appended(new_records, self._chain.append(segment, fd, text), self._chain.head)
 
     def _take_in(self) -> tuple[Record, ...]:
         """Return the records of other processes, and cut off a torn end.
@@ -331,14 +333,14 @@ class DiskRunLog:
         The caller holds the lock, so nobody is writing.
         """
         with self._chain.reading() as folder:
-            news = tuple(self._chain.take(folder, self._chain.grown_sizes(folder)))
-            if left := self._chain.grown_sizes(folder):
-                if self._chain.holds_a_line(folder, left):
+            new_records = tuple(self._chain.take(folder, self._chain.grown_sizes(folder)))
+            if unread := self._chain.grown_sizes(folder):
+                if self._chain.holds_a_line(folder, unread):
                     raise self._chain.corrupt(folder, f"record {self.next_seq} is missing")
-                healed = self._chain.heal(folder, left, durable=self._setting.durable)
+                healed = self._chain.heal(folder, unread, durable=self._setting.durable)
                 self.healed += healed
                 self._put_header(folder, self._header_now(folder).with_healed(healed))
-        return news
+        return new_records
 
     def put_catalog(self, revision: str, text: str, *, wait_s: float = WAIT_S) -> None:
         """Store the text of a catalog revision with the run, and name it in `run.json`, unless it
@@ -351,7 +353,7 @@ class DiskRunLog:
             self.begin_writing(until_s)
         with self._folder.locked(until_s) as folder:
             header = self._header_now(folder)
-            if revision not in {one.revision for one in header.catalogs}:
+            if revision not in {entry.revision for entry in header.catalogs}:
                 header = header.with_catalogs([revision])
                 name = header.catalogs[-1].file
                 with translate_errors("write", f"{self._path}/{name}"):
@@ -375,10 +377,14 @@ class DiskRunLog:
             try:
                 if not try_lock(self._storage, fd, fcntl.LOCK_SH, until_s):
                     raise self._folder.busy_error(fd, "is ending or deleting it")
-                found = self._storage.fstat(fd)
-                named = self._storage.stat(PRESENCE, dir_fd=folder, follow_symlinks=False)
-                moved = segment.identity not in (None, identity(found))
-                if moved or identity(named) != identity(found) or not self._folder.is_same_folder():
+                status = self._storage.fstat(fd)
+                status_by_name = self._storage.stat(PRESENCE, dir_fd=folder, follow_symlinks=False)
+                was_replaced = segment.identity not in (None, identity(status))
+                if (
+                    was_replaced
+                    or identity(status_by_name) != identity(status)
+                    or not self._folder.is_same_folder()
+                ):
                     raise self._folder.refuse_gone(PRESENCE)
                 if (
                     self._setting.durable
@@ -389,7 +395,7 @@ class DiskRunLog:
                 self._folder.let_go()
                 self._storage.close(fd)
                 raise
-        segment.fd, segment.identity = fd, identity(found)
+        segment.fd, segment.identity = fd, identity(status)
         self._writing = True
         self._opening_digest = self.header.opening_digest
         self._uncommitted = self._setting.durable and not self.header.closed
@@ -403,9 +409,9 @@ class DiskRunLog:
 
         The caller holds the lock.
         """
-        found = read_header(self._storage, folder, self._path)
-        if found is not None:
-            return found
+        header = read_header(self._storage, folder, self._path)
+        if header is not None:
+            return header
         return self.header.restore(time_text(self._setting.clock.time_ns()))
 
     def _put_header(self, folder: int, header: RunHeader) -> None:
@@ -451,8 +457,8 @@ class DiskRunLog:
             if not self._storage.fstat(fd).st_nlink:
                 return ()
             if not try_lock(self._storage, fd, fcntl.LOCK_EX, time.monotonic() + ALONE_S):
-                others = tuple(pid for pid in holders(fd) if pid != os.getpid())
-                return tuple(Writer(pid, f"process {pid}") for pid in others) or (
+                writers = tuple(pid for pid in holders(fd) if pid != os.getpid())
+                return tuple(Writer(pid, f"process {pid}") for pid in writers) or (
                     Writer(0, name_processes(())),
                 )
         try:

@@ -107,10 +107,12 @@ class Segment:
         """Return start and end of the bytes that hold the record, if it is in this file; None if it
         can't be.
         """
-        at = bisect_right(self.seqs, seq)
-        if at == 0 or seq >= self.end:
+        index = bisect_right(self.seqs, seq)
+        if index == 0 or seq >= self.end:
             return None
-        return self.offsets[at - 1], self.offsets[at] if at < len(self.offsets) else self.size
+        return self.offsets[index - 1], self.offsets[index] if index < len(
+            self.offsets
+        ) else self.size
 
 
 def name_processes(pids: tuple[int, ...]) -> str:
@@ -174,10 +176,10 @@ class RunFolder:
 
     def refuse_gone(self, name: str = "") -> StorageError:
         """Refuse every later use, because the run or one of its files is gone; return the error."""
-        where = f"{self.path}/{name}".rstrip("/")
+        place = f"{self.path}/{name}".rstrip("/")
         return self.refuse(
             failed(
-                "use", where, "deleted", "it was deleted, moved or replaced while the run was open"
+                "use", place, "deleted", "it was deleted, moved or replaced while the run was open"
             )
         )
 
@@ -209,8 +211,8 @@ class RunFolder:
             raise self.refuse_gone() from None
         try:
             with translate_errors("look at", self.path):
-                found = identity(self._storage.fstat(fd))
-            if found != self._identity:
+                folder_identity = identity(self._storage.fstat(fd))
+            if folder_identity != self._identity:
                 raise self.refuse_gone()
             yield fd
         finally:
@@ -237,15 +239,15 @@ class RunFolder:
                 )
             if not try_lock(self._storage, self._lock, fcntl.LOCK_EX, until_s):
                 raise self.busy_error(self._lock, "holds its lock")
-            found = self._storage.stat(self._lock_path, follow_symlinks=False)
-            if identity(found) != self._lock_identity:  # another lock file means another run
+            status = self._storage.stat(self._lock_path, follow_symlinks=False)
+            if identity(status) != self._lock_identity:  # another lock file means another run
                 raise self.refuse_gone()
         except BaseException as error:
             self.let_go()
             if isinstance(error, FileNotFoundError):
                 raise self.refuse_gone() from None
             raise
-        return found.st_size > 0
+        return status.st_size > 0
 
     def unlock(self) -> None:
         """Release the lock but keep the descriptors; close the oldest of other runs."""
@@ -322,8 +324,8 @@ def release_kept(*, but: int = 0) -> None:
     """
     with suppress(KeyError):
         while len(_KEPT) > but:
-            folder, kept = _KEPT.popitem(last=False)
-            folder.close_all(*kept)
+            folder, descriptors = _KEPT.popitem(last=False)
+            folder.close_all(*descriptors)
 
 
 class RunChain:
@@ -348,14 +350,14 @@ class RunChain:
         """
         for segment, path in self._paths:
             try:
-                found = self._storage.stat(path, follow_symlinks=False)
+                status = self._storage.stat(path, follow_symlinks=False)
             except FileNotFoundError:
                 if segment.identity is None:
                     continue
                 raise self._folder.refuse_gone(segment.name) from None
             except OSError as error:
                 raise from_os("look at", path, error) from error
-            if found.st_size != segment.size or identity(found) != segment.identity:
+            if status.st_size != segment.size or identity(status) != segment.identity:
                 return True
         return False
 
@@ -395,33 +397,33 @@ class RunChain:
 
         Raises OSError, FileReplaced.
         """
-        found: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         for segment in self.segments:
             size = self._size(segment, dir_fd)
             if size < segment.size:
                 raise FileReplaced(f"{segment.name} has {size} bytes where {segment.size} were")
             if size > segment.size:
-                found[segment.name] = size
-        return found
+                sizes[segment.name] = size
+        return sizes
 
     def _size(self, segment: Segment, dir_fd: int) -> int:
         try:
-            found = self._storage.stat(segment.name, dir_fd=dir_fd, follow_symlinks=False)
+            status = self._storage.stat(segment.name, dir_fd=dir_fd, follow_symlinks=False)
         except FileNotFoundError:
             if segment.identity is None:
                 return 0  # a run of an early version, which created its files one by one
             raise
         if segment.identity is None:
-            segment.identity = identity(found)
-        elif segment.identity != identity(found):
+            segment.identity = identity(status)
+        elif segment.identity != identity(status):
             raise FileReplaced(f"{segment.name} is not the file it was")
-        return found.st_size
+        return status.st_size
 
     def holds_a_line(self, dir_fd: int, sizes: Mapping[str, int]) -> bool:
         """Return whether one of the files, of these sizes, holds a whole line that was not read
         yet.
         """
-        for segment in (one for one in self.segments if one.name in sizes):
+        for segment in (candidate for candidate in self.segments if candidate.name in sizes):
             with Opened(
                 self._storage.open(segment.name, _READ, dir_fd=dir_fd), self._storage.close
             ) as fd:
@@ -440,8 +442,8 @@ class RunChain:
 
         def wait(segment: Segment, lines: Iterator[bytes]) -> None:
             if (line := next(lines, None)) is not None:
-                found = link(line)
-                waiting[found.seq] = segment, lines, line, found
+                fields = link(line)
+                waiting[fields.seq] = segment, lines, line, fields
 
         with ExitStack() as opened:
             for segment in self.segments:
@@ -450,13 +452,13 @@ class RunChain:
                     opened.callback(self._storage.close, fd)
                     wait(segment, self._lines(fd, segment.size, sizes[segment.name]))
             while self.next_seq in waiting:
-                segment, lines, line, found = waiting.pop(self.next_seq)
-                if found.prev != self.head:
-                    raise BadLine(f"record {found.seq} does not follow the one before it")
+                segment, lines, line, record_link = waiting.pop(self.next_seq)
+                if record_link.prev != self.head:
+                    raise BadLine(f"record {record_link.seq} does not follow the one before it")
                 record = parse(line)
-                segment.grow(found.seq, len(line))
-                self.next_seq = found.seq + 1
-                self.head = found.hash
+                segment.grow(record_link.seq, len(line))
+                self.next_seq = record_link.seq + 1
+                self.head = record_link.hash
                 yield record
                 wait(segment, lines)
 
@@ -474,14 +476,14 @@ class RunChain:
         seq = self.next_seq
         line, hash_ = seal_text(text, seq, self.head)
         try:
-            written = self._storage.write(fd, line)
+            count = self._storage.write(fd, line)
         except OSError as error:
             trouble = from_os("write a record to", f"{self._folder.path}/{segment.name}", error)
             raise self._undo(segment, fd, trouble) from error
-        if written != len(line):
-            why = f"{max(written, 0)} of {len(line)} bytes were written"
-            where = f"{self._folder.path}/{segment.name}"
-            raise self._undo(segment, fd, failed("write a record to", where, "short_write", why))
+        if count != len(line):
+            detail = f"{max(count, 0)} of {len(line)} bytes were written"
+            place = f"{self._folder.path}/{segment.name}"
+            raise self._undo(segment, fd, failed("write a record to", place, "short_write", detail))
         segment.grow(seq, len(line))
         self.next_seq = seq + 1
         self.head = hash_
@@ -508,13 +510,13 @@ class RunChain:
     def record(self, dir_fd: int, seq: int) -> dict[str, Any]:
         """Read again one record that was read or written before. Raises KeyError."""
         for segment in self.segments:
-            found = segment.bytes_of(seq)
-            if found is None:
+            span = segment.bytes_of(seq)
+            if span is None:
                 continue
             with Opened(
                 self._storage.open(segment.name, _READ, dir_fd=dir_fd), self._storage.close
             ) as fd:
-                for line in self._lines(fd, *found):
+                for line in self._lines(fd, *span):
                     if link(line).seq == seq:
                         return parse(line)
         raise KeyError(seq)
@@ -575,9 +577,9 @@ class RunChain:
             ) as fd:  # without O_APPEND: the bytes are written over themselves
                 data = self._storage.pread(fd, _BLOCK, start)
                 while data:
-                    written = self._storage.pwrite(fd, data, start)
-                    data = data[written:]
-                    start = start + written
+                    count = self._storage.pwrite(fd, data, start)
+                    data = data[count:]
+                    start = start + count
                 self._storage.fdatasync(fd)
 
     def corrupt(self, dir_fd: int, why: str) -> CorruptRun:
@@ -596,13 +598,13 @@ class RunChain:
                 files[segment.name] = self._lines(fd, 0, self._storage.fstat(fd).st_size)
             broken = check(files, self.run_id, None).broken
         if broken:
-            where = (
+            trouble = (
                 f"{broken.file}:{broken.line}: record {broken.seq} {broken.kind}: {broken.detail}"
             )
         else:
-            where = why
+            trouble = why
         return CorruptRun(
-            f"run {self.run_id!r}: {where}",
+            f"run {self.run_id!r}: {trouble}",
             advice=(
                 "the run can't be continued; look at it with `bundle-router runs verify`, and use a"
                 " new run id"

@@ -134,10 +134,12 @@ class DiskRunStore:
         with Opened(folder, self._storage.close):
             header = read_header(self._storage, folder, path)
             with translate_errors("look at", str(path)):
-                found = identity(self._storage.fstat(folder))
+                folder_identity = identity(self._storage.fstat(folder))
                 if header is None:
-                    header = self._lost_header(folder, path, found)
-        return DiskRunLog(self._setting, path, header, found) if header is not None else None
+                    header = self._lost_header(folder, path, folder_identity)
+        return (
+            DiskRunLog(self._setting, path, header, folder_identity) if header is not None else None
+        )
 
     def _lost_header(self, folder: int, path: Path, found: tuple[int, int]) -> RunHeader | None:
         """Return a header rebuilt from the records, for a run that lost `run.json` to power loss;
@@ -196,10 +198,10 @@ class DiskRunStore:
             if self._checked:
                 return
             refuse_without_locks(self._storage, self._runs)
-            for left in self._runs.glob(f"{CREATING}*"):
-                token = left.name.removeprefix(CREATING).partition("-")[0]
+            for leftover in self._runs.glob(f"{CREATING}*"):
+                token = leftover.name.removeprefix(CREATING).partition("-")[0]
                 if not self._tokens.is_alive(token):
-                    shutil.rmtree(left, ignore_errors=True)
+                    shutil.rmtree(leftover, ignore_errors=True)
             self._tokens.forget_dead()
             self._checked = True
 
@@ -208,14 +210,16 @@ class DiskRunStore:
         durable = self._setting.durable
         storage = self._storage
         temporary = f"{CREATING}{self._tokens.token}-{next(self._numbers)}"
-        now = time_text(self._setting.clock.time_ns())
+        opened = time_text(self._setting.clock.time_ns())
         nonce = secrets.token_hex(NONCE_BYTES)
-        begun = header.begin(run_id, opened=now, nonce=nonce, durability=self._setting.durability)
+        first_header = header.begin(
+            run_id, opened=opened, nonce=nonce, durability=self._setting.durability
+        )
         runs_fd = open_runs(storage, self._runs, durable=durable)
         try:
             with translate_errors("make the run directory", str(path)):
                 make_private(storage, temporary, runs_fd)
-                self._fill(runs_fd, path, temporary, begun, catalog)
+                self._fill(runs_fd, path, temporary, first_header, catalog)
                 self._name(runs_fd, temporary, run_id)
         finally:
             storage.close(runs_fd)
@@ -254,14 +258,14 @@ class DiskRunStore:
         """
         with Opened(open_run(self._storage, str(self._runs / run_id))) as folder:
             self._storage.flock(folder, fcntl.LOCK_EX)
-            found = self._storage.stat(run_id, dir_fd=runs_fd, follow_symlinks=False)
+            status = self._storage.stat(run_id, dir_fd=runs_fd, follow_symlinks=False)
             if (
-                identity(found) == identity(self._storage.fstat(folder))
+                identity(status) == identity(self._storage.fstat(folder))
                 and self.open(run_id) is None
             ):
-                left = f"{CREATING}0-{secrets.token_hex(4)}"
-                self._storage.replace(run_id, left, src_dir_fd=runs_fd, dst_dir_fd=runs_fd)
-                shutil.rmtree(self._runs / left, ignore_errors=True)
+                leftover = f"{CREATING}0-{secrets.token_hex(4)}"
+                self._storage.replace(run_id, leftover, src_dir_fd=runs_fd, dst_dir_fd=runs_fd)
+                shutil.rmtree(self._runs / leftover, ignore_errors=True)
 
 
 # --- who is alive ---------------------------------------------------------------------------------
@@ -375,8 +379,8 @@ class WriterTokens:
     def forget_dead(self) -> None:
         """Delete the token files of killed processes."""
         with contextlib.suppress(FileNotFoundError):
-            for left in list(self._folder.iterdir()):
-                self.is_alive(left.name)
+            for presence in list(self._folder.iterdir()):
+                self.is_alive(presence.name)
 
     def __del__(self) -> None:
         self.close()
@@ -402,30 +406,36 @@ class FileSystem:
     options: frozenset[str] = frozenset()
 
 
-def refuse_without_locks(storage: Storage, runs: Path, found: FileSystem | None = None) -> None:
+def refuse_without_locks(
+    storage: Storage, runs: Path, file_system: FileSystem | None = None
+) -> None:
     """Raise StorageError (`no_locks`) if the runs lie on a file system that does not honour locks.
 
     Local file systems do. Any other is tested: a second process must not get a lock that is held.
     Mount options that keep locks local to this machine are refused too, because no test here can
     find them out.
     """
-    found = file_system_of(runs) if found is None else found
-    if found is None or found.kind in LOCAL_FILE_SYSTEMS:
+    if file_system is None:
+        file_system = file_system_of(runs)
+    if file_system is None or file_system.kind in LOCAL_FILE_SYSTEMS:
         return
-    if found.options & LOCAL_LOCKS or not _are_honoured(storage, runs):
-        options = ", ".join(sorted(found.options & LOCAL_LOCKS))
-        kind = f"{found.kind}, mounted with {options}" if options else found.kind
-        raise failed(
-            "keep runs in",
-            str(runs),
-            "no_locks",
-            f"its file system ({kind}) does not honour file locks, so two processes would write"
-            " over each other",
-            advice=(
-                "keep runs on a disk of this machine, mount it with locks, or use a database:"
-                " store='postgresql://…'"
-            ),
-        )
+    local_locks = file_system.options & LOCAL_LOCKS
+    if not local_locks and _are_honoured(storage, runs):
+        return
+    kind = file_system.kind
+    if local_locks:
+        kind += f", mounted with {', '.join(sorted(local_locks))}"
+    raise failed(
+        "keep runs in",
+        str(runs),
+        "no_locks",
+        f"its file system ({kind}) does not honour file locks, so two processes would write"
+        " over each other",
+        advice=(
+            "keep runs on a disk of this machine, mount it with locks, or use a database:"
+            " store='postgresql://…'"
+        ),
+    )
 
 
 def _are_honoured(storage: Storage, runs: Path) -> bool:
@@ -454,18 +464,18 @@ def file_system_of(path: Path, table: Path = Path("/proc/self/mountinfo")) -> Fi
     except OSError:
         return None
     best = -1
-    found = None
-    wanted = path.resolve()
+    file_system = None
+    target = path.resolve()
     for line in lines:
         fields = line.split()
         if len(fields) < 7 or "-" not in fields:
             continue
         mount = fields[4].encode("ascii", "backslashreplace").decode("unicode_escape", "replace")
-        if wanted.is_relative_to(mount) and len(mount) >= best:
+        if target.is_relative_to(mount) and len(mount) >= best:
             kind, _, *options = fields[fields.index("-") + 1 :]
             best = len(mount)
-            found = FileSystem(kind, frozenset(",".join(options).split(",")))
-    return found
+            file_system = FileSystem(kind, frozenset(",".join(options).split(",")))
+    return file_system
 
 
 _HELD: set[int] = set()
