@@ -23,7 +23,7 @@ def _sum(condition: str) -> str:
     return f"coalesce(sum(case when {condition} then 1 else 0 end), 0)"
 
 
-def named(principal: str) -> str:
+def principal_sql(principal: str) -> str:
     """Return the SQL of a principal as tables and facets name it: never `NOBODY`, which somebody
     may be called.
     """
@@ -98,7 +98,7 @@ _OF_DECISIONS: Final = {
     "workflow": "workflow",
     "role": "role",
     "step": "step",
-    "principal": named("principal"),
+    "principal": principal_sql("principal"),
     "source": "source",
     "reason": "degraded_code",
     "model": "model",
@@ -124,17 +124,17 @@ _MARKS: Final = {
 
 def _facets() -> list[str]:
     into = f"insert into {PREFIX}facets (run_id, facet, value, count)"
-    made = [
+    statements = [
         f"{into} select run_id, '{facet}', {column}, count(*) from {PREFIX}decisions where run_id"
         f" in {_CHANGED} and {column} <> '' group by run_id, {column}"
         for facet, column in _OF_DECISIONS.items()
     ]
-    made += [
+    statements += [
         f"{into} select run_id, '{facet}', {column}, count(*) from {PREFIX}calls where run_id in"
         f" {_CHANGED} and kind = 'call' and {column} <> '' group by run_id, {column}"
         for facet, column in _OF_CALLS.items()
     ]
-    made += [
+    statements += [
         (
             f"{into} select run_id, 'bundle', bundle, count(*) from {PREFIX}bundles where run_id in"
             f" {_CHANGED} and shown and bundle <> '' group by run_id, bundle"
@@ -145,12 +145,12 @@ def _facets() -> list[str]:
             f" {(*GAP_CODES, 'unknown_bundle')} group by run_id, server, tool"
         ),
     ]
-    made += [
+    statements += [
         f"{into} select run_id, 'mark', '{mark}', 1 from {PREFIX}runs where run_id in {_CHANGED}"
         f" and {condition}"
         for mark, condition in _MARKS.items()
     ]
-    return made
+    return statements
 
 
 def count_runs(connection: Connection) -> None:
@@ -173,9 +173,9 @@ def _set_durations(connection: Connection) -> None:
         runs.c.run_id.in_(select(sources.c.run_id).where(sources.c.dirty))
     )
     took: list[dict[str, Any]] = [
-        {"id": run_id, "took": (ended - began).total_seconds() * 1000}
-        for run_id, began, ended in connection.execute(changed)
-        if began is not None and ended is not None
+        {"id": run_id, "took": (end - began).total_seconds() * 1000}
+        for run_id, began, end in connection.execute(changed)
+        if began is not None and end is not None
     ]
     if took:
         update = (

@@ -258,9 +258,9 @@ def prepare(connection: Connection, *, named: bool) -> None:
     from sqlalchemy import inspect
     from sqlmodel import SQLModel
 
-    made = {model.__tablename__: model.__table__ for model in tables().values()}
+    indexed_tables = {model.__tablename__: model.__table__ for model in tables().values()}
     look = inspect(connection)
-    existing = [name for name in made if look.has_table(name)]
+    existing = [name for name in indexed_tables if look.has_table(name)]
     version = _version(connection, look) if META in existing else None
     if existing and version is None:
         raise RequestError(
@@ -275,11 +275,11 @@ def prepare(connection: Connection, *, named: bool) -> None:
                 f" {VERSION})",
                 advice="run `bundle-router runs index` without run ids: it makes the tables anew",
             )
-        drop(connection, [made[name] for name in existing])
-    SQLModel.metadata.create_all(connection, tables=list(made.values()))
+        drop(connection, [indexed_tables[name] for name in existing])
+    SQLModel.metadata.create_all(connection, tables=list(indexed_tables.values()))
     _make_the_rest(connection)
     if version != VERSION:
-        connection.execute(made[META].insert(), [{"name": "version", "value": VERSION}])
+        connection.execute(indexed_tables[META].insert(), [{"name": "version", "value": VERSION}])
     elif not named:
         clear(connection)
 
@@ -334,8 +334,8 @@ def _version(connection: Connection, look: Inspector) -> str | None:
     if {column["name"] for column in look.get_columns(META)} != {"name", "value"}:
         return None
     meta = tables()[META].__table__
-    found = connection.execute(meta.select().where(meta.c.name == "version")).first()
-    return None if found is None else str(found.value)
+    row = connection.execute(meta.select().where(meta.c.name == "version")).first()
+    return None if row is None else str(row.value)
 
 
 def insert_rows(connection: Connection, table: str, batch: list[Row]) -> None:

@@ -68,9 +68,9 @@ class Exposures:
         if key in self._known:
             return self._known[key], []
         rows = self._rows(run_id, record)
-        found = digest(encode(rows)) if rows is not None else None
-        self._known[key] = found
-        return found, [exposure_row({"exposure": found, **row}) for row in rows or ()]
+        exposure = digest(encode(rows)) if rows is not None else None
+        self._known[key] = exposure
+        return exposure, [exposure_row({"exposure": exposure, **row}) for row in rows or ()]
 
     def _rows(self, run_id: str, record: Mapping[str, Any]) -> list[dict[str, Any]] | None:
         try:
@@ -104,28 +104,25 @@ class Exposures:
 def _key(record: Mapping[str, Any]) -> str:
     """Return everything that determines an exposure, as text."""
     step = record.get("step")
-    activation = record.get("activation")
-    after = activation.get("after") if isinstance(activation, Mapping) else None
-    bundles = record.get("bundles")
-    if bundles:
-        shown = [
-            (row.get("id"), row.get("mode")) for row in bundles or () if isinstance(row, Mapping)
-        ]
-    else:
-        shown = []
     if step:
         step_fields = {k: v for k, v in step.items() if k not in ("goal", "constraints", "labels")}
     else:
         step_fields = None
-    places = [
-        (
-            row.get("id"),
-            row.get("place"),
-            [(t.get("name"), t.get("place")) for t in row.get("tools", ())],
-        )
-        for row in after or ()
-        if isinstance(row, Mapping)
-    ]
-    return digest(
-        encode([record.get("catalog_revision"), record.get("facts"), step_fields, shown, places])
-    )
+    modes = [(row.get("id"), row.get("mode")) for row in _mappings(record.get("bundles"))]
+    activation = record.get("activation")
+    places = []
+    if isinstance(activation, Mapping):
+        places = [_places_in(row) for row in _mappings(activation.get("after"))]
+    parts = [record.get("catalog_revision"), record.get("facts"), step_fields, modes, places]
+    return digest(encode(parts))
+
+
+def _mappings(rows: Any) -> list[Mapping[str, Any]]:
+    """Return those of a record's rows that are objects; none for an absent or empty list."""
+    return [row for row in rows or () if isinstance(row, Mapping)]
+
+
+def _places_in(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return a bundle's id and place, and the names and places of its tools."""
+    tools = [(tool.get("name"), tool.get("place")) for tool in row.get("tools", ())]
+    return row.get("id"), row.get("place"), tools

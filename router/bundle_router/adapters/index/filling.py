@@ -130,31 +130,31 @@ def refresh(
         with writing(engine) as connection:
             if not has_current_tables(connection):
                 prepare(connection, named=False)
-            known = _sources(connection)
+            known_stamps = _sources(connection)
             stamps = archive.stamps()
-            deleted = tuple(sorted(known.keys() - stamps.keys()))
+            deleted = tuple(sorted(known_stamps.keys() - stamps.keys()))
             for run_id in deleted:
                 forget_run(connection, run_id)
             unsettled = _unsettled_runs(connection)
         changed = [
             id_
             for id_, stamp in stamps.items()
-            if id_ in unsettled or _is_other(known.get(id_), stamp)
+            if id_ in unsettled or _is_other(known_stamps.get(id_), stamp)
         ]
         report(0, len(changed))
-        for at in range(0, len(changed), RUNS_AT_ONCE):
-            part = changed[at : at + RUNS_AT_ONCE]
+        for start in range(0, len(changed), RUNS_AT_ONCE):
+            part = changed[start : start + RUNS_AT_ONCE]
             with writing(engine) as connection:
                 filling = _Filling(connection, archive)
                 for run_id in part:
                     try:
-                        filling.take_new(run_id, known.get(run_id), stamps[run_id])
+                        filling.take_new(run_id, known_stamps.get(run_id), stamps[run_id])
                     except UnknownRun:  # pruned meanwhile
                         filling.drop(run_id)
                 filling.end()
-            report(at + len(part), len(changed))
+            report(start + len(part), len(changed))
     return RefreshResult(
-        tuple(id_ for id_ in changed if _is_other(known.get(id_), stamps[id_])), deleted
+        tuple(id_ for id_ in changed if _is_other(known_stamps.get(id_), stamps[id_])), deleted
     )
 
 
@@ -251,13 +251,13 @@ class _Filling:
             )
         }
         unfinished = (calls.c.run_id == run_id) & calls.c.outcome.is_(None)
-        begun = [
+        unfinished_calls = [
             dict(row)
             for row in self._connection.execute(calls.select().where(unfinished)).mappings()
         ]
         self._connection.execute(calls.delete().where(unfinished))
         rows = RunRows(run_id, seqs)
-        rows.resume_calls(begun)
+        rows.resume_calls(unfinished_calls)
         return rows
 
     def _take(self, run_id: str, source: _Source, stamp: RunStamp, rows: RunRows) -> None:
@@ -308,21 +308,16 @@ class _Filling:
             self._flush()
 
     def _add_texts(self, run_id: str, table: Table, row: Row) -> None:
+        is_unfinished = table == "calls" and row["outcome"] is None
         if table == "artifacts":
-            fields = [
-                (
-                    "artifact",
-                    " ".join(
-                        str(row[name]) for name in ("sha256", "name", "mime_type") if row[name]
-                    ),
-                )
-            ]
-        elif table in ("decisions", "calls") and not (table == "calls" and row["outcome"] is None):
+            words = [str(row[name]) for name in ("sha256", "name", "mime_type") if row[name]]
+            fields = [("artifact", " ".join(words))]
+        elif table in ("decisions", "calls") and not is_unfinished:
             fields = [(of, row[name]) for name, of in _SEARCHED.items() if row.get(name)]
         else:
             return
-        for of, words in fields:
-            text = {"run_id": run_id, "seq": row["seq"], "field": of, "text": words[:MAX_TEXT]}
+        for of, content in fields:
+            text = {"run_id": run_id, "seq": row["seq"], "field": of, "text": content[:MAX_TEXT]}
             self._waiting.setdefault(TEXTS, []).append(text)
 
     def _add_labels(self, run_id: str, rows: RunRows) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from bundle_router.adapters.index.counting import FAILED, named
+from bundle_router.adapters.index.counting import FAILED, principal_sql
 from bundle_router.adapters.index.database import PREFIX
 from bundle_router.core.records.read_model import NOBODY, RecordQuery, Stats, Tally
 
@@ -19,7 +19,7 @@ DAYS: Final = 60
 
 _NAME: Final = "rtrim(c.server || '.' || c.tool, '.')"
 """The tool's canonical name; without the dot if it has no server."""
-_PRINCIPAL: Final = f"coalesce(nullif({named('r.principal')}, ''), '{NOBODY}')"
+_PRINCIPAL: Final = f"coalesce(nullif({principal_sql('r.principal')}, ''), '{NOBODY}')"
 _CALLS: Final = (
     "from {p}calls c join {p}runs r on r.run_id = c.run_id where {where} and c.kind = 'call'"
 )
@@ -265,9 +265,9 @@ def record_rows(ask: Ask, where: str, query: RecordQuery) -> tuple[list[dict[str
     filters = _STEP_FILTERS if query.of == "steps" else _CALL_FILTERS
     parts = [where]
     bound = {}
-    for at, (name, value) in enumerate(query.equal):
-        parts.append(filters[name].replace("{v}", f":e{at}").replace("{p}", PREFIX))
-        bound[f"e{at}"] = value
+    for number, (name, value) in enumerate(query.equal):
+        parts.append(filters[name].replace("{v}", f":e{number}").replace("{p}", PREFIX))
+        bound[f"e{number}"] = value
     source = _FROM[query.of].replace("{p}", PREFIX) + " where " + " and ".join(parts)
     order = _SORTS[query.of].get(query.sort, _SORTS[query.of]["started"])
     tie = "d.run_id, d.seq" if query.of == "steps" else "c.run_id, c.seq"

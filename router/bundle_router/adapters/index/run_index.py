@@ -172,27 +172,26 @@ class RunIndex:
                 time.monotonic() - self._looked >= self._look_s + (self._took or 0.0)
                 and not self._lock.locked()
             ):
-                (
-                    beside := threading.Thread(target=self._look, name="index-look", daemon=True)
-                ).start()
-                self._beside = beside  # another request may join it: it was started
+                thread = threading.Thread(target=self._look, name="index-look", daemon=True)
+                thread.start()
+                self._beside = thread  # another request may join it: it was started
             if first and self._beside is not None:
                 self._beside.join(FIRST_S)
                 self._readable.wait()
             return None
         with self._lock:
-            at = time.monotonic()
-            if not now and at - self._looked < self._look_s:
+            begin_s = time.monotonic()
+            if not now and begin_s - self._looked < self._look_s:
                 return None
             try:
-                found = refresh(self._archive, self._engine, self._report_progress)
+                outcome = refresh(self._archive, self._engine, self._report_progress)
                 self.stale = ""
             except StorageError as error:
-                found = None
+                outcome = None
                 self.stale = error.message
             self._looked = time.monotonic()
-            self._took = self._looked - at
-            return found
+            self._took = self._looked - begin_s
+            return outcome
 
     def _look(self) -> None:
         try:
@@ -218,9 +217,9 @@ class RunIndex:
     def _rows(self, connection: Connection, query: str, **bound: Any) -> list[dict[str, Any]]:
         from sqlmodel import text
 
-        found = [dict(row) for row in connection.execute(text(query), bound).mappings()]
-        self.rows_read += len(found)
-        return found
+        rows = [dict(row) for row in connection.execute(text(query), bound).mappings()]
+        self.rows_read += len(rows)
+        return rows
 
     def _ask(self, query: str, **bound: Any) -> list[dict[str, Any]]:
         """Connect, and return the rows of one query."""
@@ -231,13 +230,13 @@ class RunIndex:
 
     def runs(self, query: RunQuery, *, facets: bool = True) -> RunPage:
         """Return the runs that match the query, with the facets that can narrow them."""
-        where, bound = conditions(query)
+        condition, bound = conditions(query)
         order = _SORTS[query.sort]
         way = "asc" if query.ascending else "desc"
         with self._connect() as connection:
             rows = self._rows(
                 connection,
-                f"select {_RUN_COLUMNS} from {PREFIX}runs r where {where} "
+                f"select {_RUN_COLUMNS} from {PREFIX}runs r where {condition} "
                 f"order by {order} is null, {order} {way}, run_id {way} limit :limit offset"
                 " :offset",
                 **bound,
@@ -245,10 +244,10 @@ class RunIndex:
                 offset=query.offset,
             )
             (total,) = self._rows(
-                connection, f"select count(*) as n from {PREFIX}runs r where {where}", **bound
+                connection, f"select count(*) as n from {PREFIX}runs r where {condition}", **bound
             )
-            counted = self._facets(connection, where, bound) if facets else {}
-        return RunPage(tuple(run_of(row) for row in rows), total["n"], counted)
+            facet_counts = self._facets(connection, condition, bound) if facets else {}
+        return RunPage(tuple(run_of(row) for row in rows), total["n"], facet_counts)
 
     def _facets(
         self, connection: Connection, where: str, bound: Mapping[str, Any]
@@ -266,10 +265,10 @@ class RunIndex:
             **bound,
             values=VALUES_SHOWN,
         )
-        found: dict[Facet, list[FacetCount]] = {}
+        by_facet: dict[Facet, list[FacetCount]] = {}
         for row in rows:
-            found.setdefault(row["facet"], []).append(FacetCount(row["value"], row["n"]))
-        return {facet: tuple(values) for facet, values in found.items()}
+            by_facet.setdefault(row["facet"], []).append(FacetCount(row["value"], row["n"]))
+        return {facet: tuple(values) for facet, values in by_facet.items()}
 
     def run(self, run_id: str) -> RunRow:
         """Return one run. Raises UnknownRun."""
@@ -289,14 +288,14 @@ class RunIndex:
 
     def newer_than(self, run_id: str, query: RunQuery) -> int:
         """Return how many of the matching runs began after the given run."""
-        where, bound = conditions(query)
-        (found,) = self._ask(
-            f"select count(*) as n from {PREFIX}runs r where {where} and "
+        condition, bound = conditions(query)
+        (count,) = self._ask(
+            f"select count(*) as n from {PREFIX}runs r where {condition} and "
             f"began > (select began from {PREFIX}runs where run_id = :newest)",
             **bound,
             newest=run_id,
         )
-        return int(found["n"])
+        return int(count["n"])
 
     # --- one run ----------------------------------------------------------------------------------
 
@@ -369,9 +368,9 @@ class RunIndex:
         values.
         """
         assert set(equal) <= COLUMNS[table].keys(), equal  # noqa: S101 - a caller's bug, not input
-        where = "".join(f" and {name} = :{name}" for name in equal)
+        condition = "".join(f" and {name} = :{name}" for name in equal)
         rows = self._ask(
-            f"select * from {PREFIX}{table} where run_id = :run_id{where} order by seq limit"
+            f"select * from {PREFIX}{table} where run_id = :run_id{condition} order by seq limit"
             " :limit",
             run_id=run_id,
             limit=limit,
@@ -440,7 +439,7 @@ class RunIndex:
         time.
         """
         with self._connect() as connection:
-            made = self._rows(
+            producers = self._rows(
                 connection,
                 "select a.run_id, a.seq, c.time, c.kind, rtrim(c.server || '.' || c.tool, '.') as"
                 f" tool, a.mime_type, a.bytes, a.name, a.role from {PREFIX}artifacts a join"
@@ -471,23 +470,23 @@ class RunIndex:
                 row.get("role") or "",
                 is_taken,
             )
-            for rows, is_taken in ((made, False), (took, True))
+            for rows, is_taken in ((producers, False), (took, True))
             for row in rows
         ]
 
     def records(self, query: RecordQuery) -> tuple[list[dict[str, Any]], int]:
         """Return the steps or calls that match the query, newest first, and their number."""
-        where, bound = conditions(query.runs)
+        condition, bound = conditions(query.runs)
         with self._connect() as connection:  # so that all queries see one state of the index
             ask = partial(self._rows, connection, **bound)
-            rows, total = record_rows(ask, where, query)
+            rows, total = record_rows(ask, condition, query)
         return [{**row, "time": iso_time(row["time"])} for row in rows], total
 
     def stats(self, query: RunQuery) -> Stats:
         """Return the totals of the matching runs."""
-        where, bound = conditions(query)
+        condition, bound = conditions(query)
         with self._connect() as connection:  # so that all queries see one state of the index
-            return stats(partial(self._rows, connection, **bound), where)
+            return stats(partial(self._rows, connection, **bound), condition)
 
     def table(self, name: str) -> Mapping[str, Tally]:
         """Return one table of `stats` over all runs, by its rows' names."""
@@ -512,30 +511,28 @@ def conditions(query: RunQuery) -> tuple[str, dict[str, Any]]:
         unnamed = " or r.principal = ''" if facet == "principal" and NOBODY in values else ""
         return f"(r.run_id in ({among}){unnamed})"
 
-    wanted: dict[str, list[str]] = {}
+    facet_values: dict[str, list[str]] = {}
     for facet, value in query.facets:
-        wanted.setdefault(facet, []).append(value)
-    for name, values in wanted.items():
-        parts += (
-            [one_of(name, [value]) for value in values]
-            if name == "mark"
-            else [one_of(name, values)]
-        )
+        facet_values.setdefault(facet, []).append(value)
+    for name, values in facet_values.items():
+        if name == "mark":  # a run has each of the marks that are asked for
+            parts += [one_of(name, [value]) for value in values]
+        else:
+            parts.append(one_of(name, values))
     for time_, sign in ((query.since, ">="), (query.until, "<")):
         if time_:
             parts.append(f"r.began {sign} {bind(time_.replace('T', ' ').removesuffix('Z'))}")
     if query.text.strip():
         match = match_of(query.text)
-        found = (
+        by_text = (
             f"select t.run_id from {SEARCH} s join {TEXTS} t on t.id = s.rowid where {SEARCH} match"
             f" {bind(match)}"
         )
-        part = query.text.strip()[
-            :129
-        ]  # no longer text is in an id, and SQLite refuses long patterns
+        # no longer text is in an id, and SQLite refuses long patterns
+        part = query.text.strip()[:129]
         pattern = "%" + re.sub(r"([%_\\])", r"\\\1", part) + "%"
-        named = f"r.run_id like {bind(pattern)} escape '\\'"
-        parts.append(f"(r.run_id in ({found}) or {named})" if match else named)
+        by_id = f"r.run_id like {bind(pattern)} escape '\\'"
+        parts.append(f"(r.run_id in ({by_text}) or {by_id})" if match else by_id)
     return " and ".join(parts) or "true", bound
 
 
@@ -549,9 +546,9 @@ def match_of(words: str) -> str:
 def run_of(row: Mapping[str, Any]) -> RunRow:
     """Return a row of `runs` as a value: missing numbers become 0, missing words empty."""
     absent: dict[str, Any] = {"text": "", "integer": 0, "real": 0.0}
-    known = restore_types("runs", row)
+    fields = restore_types("runs", row)
     values: dict[str, Any] = {
-        name: known[name] if known[name] is not None else absent[kind]
+        name: fields[name] if fields[name] is not None else absent[kind]
         for name, kind in COLUMNS["runs"].items()
     }
     return RunRow(**values)
@@ -576,7 +573,7 @@ def iso_time(value: Any) -> str:
 
 def by_seq(rows: Sequence[Mapping[str, Any]]) -> dict[int, tuple[Mapping[str, Any], ...]]:
     """Group rows by their sequence number."""
-    found: dict[int, list[Mapping[str, Any]]] = {}
+    groups: dict[int, list[Mapping[str, Any]]] = {}
     for row in rows:
-        found.setdefault(row["seq"], []).append(row)
-    return {seq: tuple(of) for seq, of in found.items()}
+        groups.setdefault(row["seq"], []).append(row)
+    return {seq: tuple(of) for seq, of in groups.items()}

@@ -107,11 +107,11 @@ def tools_of(server: str, tools: object) -> tuple[LocalTool, ...]:
 
     if not isinstance(tools, list | tuple) or not tools:
         if isinstance(tools, list | tuple):
-            what = "an empty list"
+            fault = "an empty list"
         else:
-            what = f"{type(tools).__name__}, not a list"
+            fault = f"{type(tools).__name__}, not a list"
         raise RequestError(
-            f"local server {server!r}: its tools are {what}",
+            f"local server {server!r}: its tools are {fault}",
             advice=f"write local={{{server!r}: [get_ticket, …]}}",
         )
     try:
@@ -145,10 +145,10 @@ def cards_of(servers: Mapping[str, Sequence[LocalTool]]) -> dict[str, Card]:
                         f"an agent pays for it at every step: say it in {MAX_DESCRIPTION:,} at most"
                     ),
                 )
-            made = card(server, tool.name, tool.description, input_schema(tool.arguments))
-            if made.name in cards:
+            tool_card = card(server, tool.name, tool.description, input_schema(tool.arguments))
+            if tool_card.name in cards:
                 raise RequestError(f"local server {server!r} has two tools named {tool.name!r}")
-            cards[made.name] = made
+            cards[tool_card.name] = tool_card
     return cards
 
 
@@ -278,7 +278,7 @@ class LocalSessions:
     ) -> RawResult:
         del scope  # local tools keep nothing between calls
         entry = self._tool(server, tool)
-        begun = list[float]()
+        start_times = list[float]()
         abandoned = list[bool]()
         called_at = time.monotonic()
         loop = asyncio.get_running_loop()
@@ -299,7 +299,7 @@ class LocalSessions:
             )
 
         def run() -> RawResult:
-            begun.append(time.monotonic())
+            start_times.append(time.monotonic())
             if abandoned:
                 return NEVER_BEGUN
             return self._redacted(server, self._run(entry, arguments, context()))
@@ -308,7 +308,7 @@ class LocalSessions:
             async with self._turns.setdefault(
                 loop, asyncio.Semaphore(self._limits.max_concurrent_calls)
             ):
-                begun.append(time.monotonic())
+                start_times.append(time.monotonic())
                 return self._redacted(server, await self._run_here(entry, arguments, context()))
 
         def take(done: asyncio.Task[RawResult]) -> None:
@@ -330,7 +330,7 @@ class LocalSessions:
             abandoned.append(True)
             if task is not None:
                 task.cancel()
-            if begun:
+            if start_times:
                 timer = loop.call_later(GRACE_S, settle, NEVER_BEGUN)
             else:
                 settle(_busy_result(server, tool, timeout_s, self._limits.max_concurrent_calls))
@@ -347,7 +347,7 @@ class LocalSessions:
         try:
             result = await answer
             if not abandoned:
-                queued_ms = (begun[0] - called_at) * 1000
+                queued_ms = (start_times[0] - called_at) * 1000
                 return RawResult(
                     result.blocks, result.outcome, result.code, result.answer, queued_ms
                 )
@@ -382,8 +382,8 @@ class LocalSessions:
         `_run`.
         """
         try:
-            made = entry.run(entry.arguments.model_validate(dict(arguments)), context)
-            return self._result(await made if inspect.isawaitable(made) else made)
+            output = entry.run(entry.arguments.model_validate(dict(arguments)), context)
+            return self._result(await output if inspect.isawaitable(output) else output)
         except ToolFailure as failure:
             return _failed_result(failure)
         except (asyncio.CancelledError, GeneratorExit):
@@ -423,9 +423,9 @@ class LocalSessions:
 
     def _crashed_result(self, entry: LocalTool, defect: BaseException) -> RawResult:
         self._diagnostics.event("error", "tool.crashed", tool=entry.name, error=defect)
-        what = type(defect).__name__
+        kind = type(defect).__name__
         text = (
-            f"The tool {entry.name!r} failed unexpectedly ({what}); the operator's log has the"
+            f"The tool {entry.name!r} failed unexpectedly ({kind}); the operator's log has the"
             " details."
         )
         return RawResult((Text(text),), "tool_error", "crashed")
@@ -475,20 +475,30 @@ def _size(output: object) -> int:
     return size
 
 
+_ITEMS_AT_ONCE: Final = 256
+"""Items of a list that are encoded in one piece."""
+
+
 def _json_size(value: Any) -> int:
     """Return the bytes of a JSON value, encoded piece by piece: the encoder holds the GIL until it
     has finished.
     """
+    size = 0
     if isinstance(value, dict) and all(isinstance(name, str) for name in value):
-        return 2 + sum(len(encode(name)) + 2 + _json_size(inner) for name, inner in value.items())
-    if isinstance(value, list) and len(value) > 256:
-        return sum(len(encode(value[start : start + 256])) for start in range(0, len(value), 256))
-    return len(encode(value))
+        size = 2
+        for name, inner in value.items():
+            size += len(encode(name)) + 2 + _json_size(inner)
+    elif isinstance(value, list) and len(value) > _ITEMS_AT_ONCE:
+        for start in range(0, len(value), _ITEMS_AT_ONCE):
+            size += len(encode(value[start : start + _ITEMS_AT_ONCE]))
+    else:
+        size = len(encode(value))
+    return size
 
 
 def _sentence(error: Mapping[str, Any]) -> str:
-    where = ".".join(str(part) for part in error["loc"]) or "arguments"
-    return f"{where}: {error['msg'].removeprefix('Value error, ')}"
+    place = ".".join(str(part) for part in error["loc"]) or "arguments"
+    return f"{place}: {error['msg'].removeprefix('Value error, ')}"
 
 
 def card(server: str, tool: str, description: str, schema: Mapping[str, Any]) -> Card:

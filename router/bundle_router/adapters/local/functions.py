@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, get_origin, get_type_hints
 
-from docstring_parser import parse
+from docstring_parser import Docstring, parse
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
 from pydantic.errors import PydanticUserError
 from pydantic.fields import FieldInfo
@@ -56,25 +56,26 @@ def local_tool(
     """
     if isinstance(function, LocalTool):
         return function
-    if not callable(function) or isinstance(function, type):
-        if isinstance(function, type):
-            kind = f"the class {function.__name__}"
-        else:
-            kind = f"{function!r:.50}"
+    kind = ""
+    if isinstance(function, type):
+        kind = f"the class {function.__name__}"
+    elif not callable(function):
+        kind = f"{function!r:.50}"
+    if kind:
         raise RequestError(f"{kind} is not a tool", advice="give functions, or LocalTool values")
     title = name or getattr(function, "__name__", "")
-    if not title or inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        if not title:
-            what = f"{function!r:.80} has no name"
-        else:
-            what = f"the tool {title!r} is a generator"
+    fault = ""
+    if not title:
+        fault = f"{function!r:.80} has no name"
+    elif inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        fault = f"the tool {title!r} is a generator"
+    if fault:
         raise RequestError(
-            what,
+            fault,
             advice="write a function (`def`) that returns the result; name it with tool(name=…)",
         )
     documented = parse(inspect.getdoc(function) or "")
-    parts = (documented.short_description, documented.long_description)
-    words = description or "\n\n".join(part for part in parts if part)
+    words = description or _description_in(documented)
     if not words:
         raise RequestError(
             f"the tool {title!r} has no description",
@@ -85,6 +86,12 @@ def local_tool(
     )
     run = _wrap_coroutine if inspect.iscoroutinefunction(function) else _wrap_function
     return LocalTool(title, words, model, run(function, signature))
+
+
+def _description_in(documented: Docstring) -> str:
+    """Return the paragraphs of a docstring before its parameters."""
+    parts = (documented.short_description, documented.long_description)
+    return "\n\n".join(part for part in parts if part)
 
 
 def _describe(
@@ -134,23 +141,32 @@ def _describe(
 
 
 def _field(parameter: inspect.Parameter, hint: Any, text: str) -> Any:
-    default = PydanticUndefined if parameter.default is parameter.empty else parameter.default
-    extras = hint.__metadata__ if get_origin(hint) is Annotated else ()
-    field = next((extra for extra in (*extras, default) if isinstance(extra, FieldInfo)), None)
+    default = parameter.default
     if isinstance(default, FieldInfo):
         default.alias = default.validation_alias = parameter.name
         default.description = default.description or text or None
         return default
-    described = (field.description if field is not None else None) or text or None
-    return Field(default, alias=parameter.name, description=described)
+    if default is parameter.empty:
+        default = PydanticUndefined
+    description = _annotated_description(hint) or text or None
+    return Field(default, alias=parameter.name, description=description)
+
+
+def _annotated_description(hint: Any) -> str | None:
+    """Return the description in the first `Field` of an `Annotated` type."""
+    extras = hint.__metadata__ if get_origin(hint) is Annotated else ()
+    for extra in extras:
+        if isinstance(extra, FieldInfo):
+            return extra.description
+    return None
 
 
 def _wrap_function(
     function: Callable[..., Any], signature: _Signature
 ) -> Callable[[Any, ToolContext], ToolOutput]:
     def run(arguments: Any, context: ToolContext) -> ToolOutput:
-        positional, named = signature.arguments(arguments, context)
-        return tool_output(function(*positional, **named))
+        positional, keywords = signature.arguments(arguments, context)
+        return tool_output(function(*positional, **keywords))
 
     return run
 
@@ -159,8 +175,8 @@ def _wrap_coroutine(
     function: Callable[..., Awaitable[Any]], signature: _Signature
 ) -> Callable[[Any, ToolContext], Awaitable[ToolOutput]]:
     async def run(arguments: Any, context: ToolContext) -> ToolOutput:
-        positional, named = signature.arguments(arguments, context)
-        return tool_output(await function(*positional, **named))
+        positional, keywords = signature.arguments(arguments, context)
+        return tool_output(await function(*positional, **keywords))
 
     return run
 
@@ -172,8 +188,8 @@ def tool_output(value: Any) -> ToolOutput:
     """
     if isinstance(value, ToolOutput):
         return value
-    if isinstance(value, list | tuple) and any(_is_block(item) for item in value):
-        return ToolOutput(tuple(_block(item) for item in value))
+    if isinstance(value, list | tuple) and any(map(_is_block, value)):
+        return ToolOutput(tuple(map(_block, value)))
     return ToolOutput((_block(value),))
 
 

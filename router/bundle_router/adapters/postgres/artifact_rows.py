@@ -153,10 +153,10 @@ def free_artifacts(pool: Pool, objects: ObjectStore | None, digests: Sequence[st
                     continue
                 with connection.transaction():
                     connection.execute("select pg_advisory_xact_lock(%s)", (lock_of(sha256),))
-                    found = connection.execute(
+                    artifact_row = connection.execute(
                         "select 1 from router_artifacts where sha256 = %s", (sha256,)
                     ).fetchone()
-                    if found is None:
+                    if artifact_row is None:
                         objects.delete(sha256)
         except psycopg.errors.ForeignKeyViolation:
             continue  # a run names it meanwhile

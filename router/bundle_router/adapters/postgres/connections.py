@@ -47,8 +47,9 @@ class BoundedConnection(psycopg.Connection[Any]):
 
         After `deadline`, abandon the connection and raise OperationalError.
         """
-        left = max(0.001, min(self.deadline - time.monotonic(), 3600.0))
-        return super().wait(gen, interval, left if timeout is None else min(left, timeout))
+        seconds_left = max(0.001, min(self.deadline - time.monotonic(), 3600.0))
+        wait_s = seconds_left if timeout is None else min(seconds_left, timeout)
+        return super().wait(gen, interval, wait_s)
 
 
 def without_objects(url: str) -> tuple[str, str]:
@@ -68,10 +69,10 @@ def without_objects(url: str) -> tuple[str, str]:
         )
     query = parse_qsl(parts.query, keep_blank_values=True)
     objects = next((value for name, value in query if name == "objects"), "")
-    kept = urlencode(
+    remaining_query = urlencode(
         [(name, value) for name, value in query if name != "objects"], quote_via=quote
     )  # libpq: no `+`
-    return urlunsplit(parts._replace(query=kept)), objects
+    return urlunsplit(parts._replace(query=remaining_query)), objects
 
 
 def is_away(error: psycopg.Error) -> bool:
@@ -85,7 +86,7 @@ def is_away(error: psycopg.Error) -> bool:
 
 def to_storage_error(doing: str, where: str, error: psycopg.Error) -> StorageError:
     """Return the StorageError for an error of the database."""
-    why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     if isinstance(error, pg.DiskFull):
         kind = "disk_full"
         advice = "free space for the database, then try again; no restart is needed"
@@ -98,7 +99,7 @@ def to_storage_error(doing: str, where: str, error: psycopg.Error) -> StorageErr
     else:
         kind = "io_error"
         advice = "look at the database's log"
-    return StorageError(f"can't {doing} in {where}: {why}", kind=kind, advice=advice)
+    return StorageError(f"can't {doing} in {where}: {reason}", kind=kind, advice=advice)
 
 
 class Pool:

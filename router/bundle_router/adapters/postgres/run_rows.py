@@ -132,17 +132,17 @@ class PostgresRunLog:
     def _take(self, line: str) -> None:
         """Advance the position by one line, which must continue the chain."""
         try:
-            found = unseal(line.encode("ascii"))
+            sealed = unseal(line.encode("ascii"))
         except (BadLine, UnicodeEncodeError) as error:
             raise CorruptRun(
                 f"record {self._read_to} of {self.path}: {error}",
                 advice="`bundle-router runs verify` names the first bad record",
             ) from None
-        if found.seq != self._read_to or found.prev != self.head:
-            raise self._other_history(found.seq)
-        self._waiting.append(found.record)
-        self._read_to = found.seq + 1
-        self.head = found.hash
+        if sealed.seq != self._read_to or sealed.prev != self.head:
+            raise self._other_history(sealed.seq)
+        self._waiting.append(sealed.record)
+        self._read_to = sealed.seq + 1
+        self.head = sealed.hash
 
     def _deleted(self) -> StorageError:
         advice = "close it; the next step begins a new run"
@@ -196,13 +196,13 @@ class PostgresRunLog:
             line, hash_ = seal_text(
                 with_opening(text, self.header.opening_digest) if seq == 0 else text, seq, self.head
             )
-            others = self._write(file, record, seq, line, hash_, deadline)
-            if others is None:
+            foreign_lines = self._write(file, record, seq, line, hash_, deadline)
+            if foreign_lines is None:
                 self._read_to = seq + 1
                 self.head = hash_
                 return Appended(tuple(self._hand_out()), seq, hash_)
-            for other in others:
-                self._take(other)
+            for foreign_line in foreign_lines:
+                self._take(foreign_line)
             while self._fetch():
                 pass
             if time.monotonic() >= deadline:
@@ -226,6 +226,8 @@ class PostgresRunLog:
         of the two can be written. If the head did not move on the second try, the line at `seq`
         tells whether the first one was written.
         """
+        key = str(record.get("key") or "")
+        ends_keyed_call = file == "calls" and key != "" and record.get("type") != "call.started"
         values = {
             "run_id": self._run_id,
             "seq": seq,
@@ -233,20 +235,12 @@ class PostgresRunLog:
             "hash": hash_,
             "file": file,
             "kind": str(record.get("type", "")),
-            # Texts hold no NUL here. A key with one is escaped and longer than any key: so it is no
-            # other's.
-            "key": (
-                (encode(key).ljust(201) if "\0" in (key := str(record.get("key") or "")) else key)
-                or None
-            ),
-            "branch": (
-                str(record.get("branch") or "").replace("\0", "") or None
-            ),  # for readers of the table
+            "key": _key_column(key),
+            # for readers of the table
+            "branch": str(record.get("branch") or "").replace("\0", "") or None,
             "attempt": int(record.get("attempt") or 1),
             "line": line[:-1].decode("ascii"),
-            "notify": (
-                file == "calls" and bool(record.get("key")) and record.get("type") != "call.started"
-            ),
+            "notify": ends_keyed_call,
         }
         is_doubtful = False
         looks = 0
@@ -254,8 +248,9 @@ class PostgresRunLog:
         while True:
             try:
                 with self._pool.lend(deadline) as connection:
-                    found = [there for there, _ in connection.execute(_APPEND, values).fetchall()]
-                    is_ours = is_doubtful and values["line"] in found[:1]
+                    rows = connection.execute(_APPEND, values).fetchall()
+                    lines = [record_line for record_line, _ in rows]
+                    is_ours = is_doubtful and values["line"] in lines[:1]
                     if is_ours:
                         connection.execute(
                             CONFIRMED_BY, (self._run_id,)
@@ -266,10 +261,10 @@ class PostgresRunLog:
                             kind="unreachable",
                             advice="try again",
                         )
-                    if is_ours or found == [None]:
+                    if is_ours or lines == [None]:
                         return None
-                    if found or not is_doubtful or looks == 2:
-                        return found
+                    if lines or not is_doubtful or looks == 2:
+                        return lines
                     # the statement that moved the head has committed by now: read again whose it
                     # was
                     looks += 1
@@ -280,9 +275,9 @@ class PostgresRunLog:
                     ) from None
                 return []
             except (psycopg.Error, UnconfirmedCommit) as error:
-                away = isinstance(error, UnconfirmedCommit) or is_away(error)
-                is_doubtful = is_doubtful or away
-                if not away or time.monotonic() + pause >= deadline:
+                is_unreachable = isinstance(error, UnconfirmedCommit) or is_away(error)
+                is_doubtful = is_doubtful or is_unreachable
+                if not is_unreachable or time.monotonic() + pause >= deadline:
                     if isinstance(error, UnconfirmedCommit):
                         raise
                     raise to_storage_error("append to a run", self._pool.where, error) from None
@@ -345,10 +340,10 @@ class PostgresRunLog:
         self._is_closed = True
         if not self._has_begun:
             return ()
-        others = self._session.leave(self._run_id)
-        if not others:
+        writers = self._session.leave(self._run_id)
+        if not writers:
             self._write_end()
-        return others
+        return writers
 
     def _write_end(self) -> None:
         """Write `run.json` for the end of the run, unless records were appended meanwhile."""
@@ -362,18 +357,29 @@ class PostgresRunLog:
             "select revision from router_run_catalogs where run_id = %s order by position, revision"
         )
         revisions = [revision for (revision,) in self._pool.fetch(query, (self._run_id,))]
-        known = {one.revision for one in self.header.catalogs}
-        later = [revision for revision in revisions if revision not in known]
-        ended = (
+        header_revisions = {entry.revision for entry in self.header.catalogs}
+        later = [revision for revision in revisions if revision not in header_revisions]
+        last_header = (
             self.header.with_catalogs(later)
             .end(time_text(self._clock.time_ns()), Head(count, head))
             .sealed()
         )
         self._pool.fetch(
             "update router_runs set ended = %s where run_id = %s and next_seq = %s and head = %s",
-            (ended.to_text(), self._run_id, count, head),
+            (last_header.to_text(), self._run_id, count, head),
             doing="close a run",
         )
 
     def __repr__(self) -> str:
         return f"PostgresRunLog({self.path!r}, next_seq={self.next_seq})"
+
+
+def _key_column(key: str) -> str | None:
+    """Return a record's key as its column holds it; None without a key.
+
+    Texts hold no NUL in the database. A key with one is escaped and padded to more than any key's
+    length, so that it is no other's.
+    """
+    if "\0" in key:
+        return encode(key).ljust(201)
+    return key or None

@@ -30,22 +30,22 @@ def migrate(connection: psycopg.Connection[Any]) -> int:
     Raises RequestError for tables of a later version, StorageError if other tables have these
     names.
     """
-    before = _version(connection)
-    if before == VERSION:
-        return before
+    version = _version(connection)
+    if version == VERSION:
+        return version
     with connection.transaction():
         connection.execute("select pg_advisory_xact_lock(%s)", (_LOCK,))
-        before = _version(connection)
-        if before > VERSION:
+        version = _version(connection)
+        if version > VERSION:
             raise RequestError(
-                f"the database's tables of runs are of version {before}, and this program knows"
+                f"the database's tables of runs are of version {version}, and this program knows"
                 f" {VERSION}",
                 advice="update bundle-router on this machine",
             )
-        if before == 0:
+        if version == 0:
             connection.execute("create table router_schema (version integer not null)")
             connection.execute("insert into router_schema values (0)")
-        for migration in MIGRATIONS[before:]:
+        for migration in MIGRATIONS[version:]:
             try:
                 connection.execute(migration)
             except psycopg.errors.DuplicateTable as error:
@@ -56,7 +56,7 @@ def migrate(connection: psycopg.Connection[Any]) -> int:
                     advice="give runs a schema of their own: …?options=-csearch_path%3Drouter",
                 ) from None
         connection.execute("update router_schema set version = %s", (VERSION,))
-    return before
+    return version
 
 
 def _version(connection: psycopg.Connection[Any]) -> int:
@@ -67,5 +67,5 @@ def _version(connection: psycopg.Connection[Any]) -> int:
     )
     if connection.execute(query).fetchone() is None:
         return 0
-    found = connection.execute("select version from router_schema").fetchone()
-    return int(found[0]) if found is not None else 0
+    row = connection.execute("select version from router_schema").fetchone()
+    return int(row[0]) if row is not None else 0

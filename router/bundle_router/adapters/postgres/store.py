@@ -102,7 +102,7 @@ class PostgresRunStore:
             raise RequestError(not_a_run_id(run_id), advice=RUN_ID_ADVICE)
         self.prepare()
         opened = time_text(self._clock.time_ns())
-        begun = header.begin(
+        first_header = header.begin(
             run_id, opened=opened, nonce=header.nonce or secrets.token_hex(16), durability="disk"
         )
         self.pool.fetch(
@@ -120,7 +120,7 @@ class PostgresRunStore:
                 "run_id": run_id,
                 "head": genesis(run_id),
                 "opened": opened,
-                "header": begun.sealed().to_text(),
+                "header": first_header.sealed().to_text(),
                 "revision": header.catalog_revision,
                 "catalog": catalog,
             },

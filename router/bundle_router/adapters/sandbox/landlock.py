@@ -133,16 +133,16 @@ def ruleset(grants: Iterable[Grant], *, tcp: bool) -> int:
         size = 16
     else:
         size = 8
-    made = linux.syscall(
+    fd = linux.syscall(
         _CREATE_RULESET, ctypes.byref(attributes), ctypes.c_size_t(size), ctypes.c_uint32(0)
     )
     try:
         for place, rights in grants:
-            _grant(made, place, handled & rights)
+            _grant(fd, place, handled & rights)
     except BaseException:
-        os.close(made)
+        os.close(fd)
         raise
-    return made
+    return fd
 
 
 def restrict_thread(made: int) -> None:
@@ -166,11 +166,11 @@ def restrict(
     grants: list[Grant] = [(path, ~_NEVER) for path in write]
     grants += [(path, READ | RUN) for path in read]
     grants += [(path, READ_AND_WRITE) for path in devices]
-    made = ruleset(grants, tcp=tcp)
+    fd = ruleset(grants, tcp=tcp)
     try:
-        restrict_thread(made)
+        restrict_thread(fd)
     finally:
-        os.close(made)
+        os.close(fd)
     return abi()
 
 
@@ -206,7 +206,7 @@ def elf_loader(binary: str) -> str:
     order = "<" if data[5] == 1 else ">"
     offset, size, number = struct.unpack_from(order + "Q14xHH", data, 32)
     for head in range(offset, offset + size * number, size):
-        kind, at, length = struct.unpack_from(order + "I4xQ16xQ", data, head)
+        kind, start, length = struct.unpack_from(order + "I4xQ16xQ", data, head)
         if kind == 3:
-            return data[at : at + min(length, 4096)].rstrip(b"\0").decode("utf-8", "replace")
+            return data[start : start + min(length, 4096)].rstrip(b"\0").decode("utf-8", "replace")
     return ""

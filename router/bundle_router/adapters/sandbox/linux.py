@@ -118,10 +118,10 @@ def filter_system_calls(program: bytes) -> None:
 
     Needs `no_new_privs`.
     """
-    wanted = _FilterProgram(len(program) // 8, program)
+    filter_ = _FilterProgram(len(program) // 8, program)
     zero = ctypes.c_ulong(0)
     mode = ctypes.c_ulong(2)  # SECCOMP_MODE_FILTER
-    if _libc.prctl(ctypes.c_int(_PR_SET_SECCOMP), mode, ctypes.byref(wanted), zero, zero) == -1:
+    if _libc.prctl(ctypes.c_int(_PR_SET_SECCOMP), mode, ctypes.byref(filter_), zero, zero) == -1:
         _raise()
 
 

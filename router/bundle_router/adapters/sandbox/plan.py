@@ -125,14 +125,18 @@ class SandboxPlan(NamedTuple):
     def decode(cls, line: bytes) -> SandboxPlan:
         fields: dict[str, Any] = json.loads(line)
         for name, value in fields.items():
-            if isinstance(value, list):
-                fields[name] = tuple(
-                    tuple(item) if isinstance(item, list) else item for item in value
-                )
+            fields[name] = _with_tuples(value)
         for name in ("protected", "hidden", "masked", "pinned", "linked"):
             fields[name] = tuple(Place(*place) for place in fields[name])
         fields["mounts"] = tuple(Mount(*mount) for mount in fields["mounts"])
         return cls(**fields)
+
+
+def _with_tuples(value: Any) -> Any:
+    """Return a field's value with its lists, and those within them, as tuples."""
+    if not isinstance(value, list):
+        return value
+    return tuple(tuple(item) if isinstance(item, list) else item for item in value)
 
 
 def encode_statements(statements: Iterable[Statement]) -> dict[str, object]:

@@ -191,10 +191,12 @@ def program(machine: str, *, namespaces: bool) -> bytes:
                 steps += _on_argument(
                     row[column], row[2], [_step(test, row[3], 0, 1), _error(errno.EPERM)]
                 )
-    others = _step(_EQUAL, 1, 0, 1) if namespaces else _step(_EQUAL, 0, 1, 0)
+    process_test = _step(_EQUAL, 1, 0, 1) if namespaces else _step(_EQUAL, 0, 1, 0)
     for process in _OF_PROCESS:
-        steps += _on_argument(process[column], process[2], [others, _error(errno.EPERM)])
-    allowed = [_step(_EQUAL, family, len(families) - at, 0) for at, family in enumerate(families)]
+        steps += _on_argument(process[column], process[2], [process_test, _error(errno.EPERM)])
+    allowed = [
+        _step(_EQUAL, family, len(families) - index, 0) for index, family in enumerate(families)
+    ]
     steps += _on_argument(_SOCKET[column], 0, [*allowed, _error(errno.EPERM)])
     return b"".join([*steps, _step(_RETURN, _ALLOW)])
 

@@ -231,8 +231,8 @@ def _reopen(descriptor: int, paths: Sequence[str], flags: int) -> None:
     for path in paths:
         with contextlib.suppress(OSError):
             if os.path.samestat(os.stat(path), os.fstat(descriptor)):  # noqa: PTH116  # text
-                os.dup2(found := os.open(path, flags), descriptor, inheritable=False)
-                return os.close(found)
+                os.dup2(opened_fd := os.open(path, flags), descriptor, inheritable=False)
+                return os.close(opened_fd)
     raise PathSwapped(paths[0])
 
 
@@ -274,9 +274,9 @@ def _not_kept(plan: SandboxPlan) -> list[Statement]:
     if any(place.required for place in plan.linked):
         raise _unprotected_links(plan, f"bubblewrap: {reason}")
     hidden = [*plan.hidden, *plan.masked]
-    kept = [place for place in plan.protected if place not in hidden]
+    protected = [place for place in plan.protected if place not in hidden]
     readable = [_about(place, False, "can be read: hiding it needs bubblewrap") for place in hidden]
-    changeable = [_about(place, False, NEEDS_BUBBLEWRAP) for place in kept]
+    changeable = [_about(place, False, NEEDS_BUBBLEWRAP) for place in protected]
     if plan.linked:
         detail = f"{plan.linked_details}: what lies outside can be changed"
         changeable.append(Statement(HARD_LINKS, False, detail))
@@ -286,12 +286,12 @@ def _not_kept(plan: SandboxPlan) -> list[Statement]:
 def _path_of_root(plan: SandboxPlan) -> str:
     """Return the mount point of the program's working root: the only mount with its identity."""
     info = os.fstat(plan.root_fd)
-    found = [
+    targets = [
         mount.target
         for mount in plan.mounts
         if (mount.device, mount.inode) == (info.st_dev, info.st_ino)
     ]
-    return found[0] if found else plan.cwd
+    return targets[0] if targets else plan.cwd
 
 
 def _own_writable(plan: SandboxPlan) -> Iterator[str]:

@@ -147,15 +147,15 @@ def drop_privileges() -> Statement:
 
     Root keeps those for files of others (Landlock limits which files); other users keep none.
     """
-    kept = linux.FILE_CAPABILITIES if os.geteuid() == 0 else ()
+    capabilities = linux.FILE_CAPABILITIES if os.geteuid() == 0 else ()
     try:
-        linux.keep_capabilities(kept)
+        linux.keep_capabilities(capabilities)
     except OSError as error:
         return Statement("privileges", False, reason(error))
     return Statement(
         "privileges",
         True,
-        "no new privileges" + ("; root with file capabilities only" if kept else ""),
+        "no new privileges" + ("; root with file capabilities only" if capabilities else ""),
     )
 
 

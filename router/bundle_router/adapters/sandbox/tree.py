@@ -47,36 +47,30 @@ def mounts_of(plan: SandboxPlan) -> tuple[Mount, ...]:
     root = os.readlink(f"/proc/self/fd/{plan.root_fd}")  # noqa: PTH115  # text
     at_root = Place(root, *_identity_of(os.fstat(plan.root_fd)))
     read_only = any(Path(root).is_relative_to(place.path) for place in plan.protected)
+    root_kind = "read" if read_only else "write"
     inside = [
         place
         for place in (*plan.protected, *plan.hidden, *plan.masked, *plan.pinned, *plan.linked)
         if place.path != root
     ]
     check_places(inside)
-    kept = [place for place in inside if not stat.S_ISLNK(Path(place.path).lstat().st_mode)]
+    real_places = [place for place in inside if not stat.S_ISLNK(Path(place.path).lstat().st_mode)]
     steps = [Mount("folder", path) for path in _EMPTY_FOLDERS]
     steps += _readable_mounts((*plan.read, *plan.loader), below=root)
     steps += [Mount("device", path, path) for path in plan.devices if os.path.exists(path)]  # noqa: PTH110  # text
     steps += [Mount("memory", SHARED_MEMORY)]
     steps += [Mount("write", target, source) for source, target in plan.temporary]
     steps += [Mount("write", path, path) for path in plan.write]
-    steps += [_shown_mount(at_root, "read" if read_only else "write")]
-    steps += [
-        _shown_mount(place, "read" if read_only else "write")
-        for place in plan.pinned
-        if place in kept
-    ]
-    steps += [
-        _shown_mount(place, "read")
-        for place in (*plan.protected, *plan.linked)
-        if place in kept and _beneath(place.path, root)
-    ]
+    steps += [_shown_mount(at_root, root_kind)]
+    for place in plan.pinned:
+        if place in real_places:
+            steps.append(_shown_mount(place, root_kind))
+    for place in (*plan.protected, *plan.linked):
+        if place in real_places and _beneath(place.path, root):
+            steps.append(_shown_mount(place, "read"))
     for place in (*plan.hidden, *plan.masked):
-        is_folder = place in kept and stat.S_ISDIR(Path(place.path).lstat().st_mode)
-        if place in kept:
-            steps += [
-                Mount("hide", place.path) if is_folder else Mount("device", place.path, "/dev/null")
-            ]
+        if place in real_places:
+            steps.append(_covering_mount(place))
     return tuple(sorted(dict.fromkeys(steps), key=lambda step: step.target.rstrip("/").count("/")))
 
 
@@ -92,12 +86,13 @@ def check_mounts(plan: SandboxPlan) -> None:
 
     Bubblewrap mounts by path, so somebody outside may have led it elsewhere for a moment.
     """
-    last = {mount.target: mount for mount in plan.mounts}
-    for mount in last.values():
+    uppermost = {mount.target: mount for mount in plan.mounts}
+    for mount in uppermost.values():
         if mount.inode and not _is_mounted(mount):
             raise PathSwapped(mount.target)
     for place in (*plan.hidden, *plan.masked):
-        if place.path in last and _is_at(place.path, place.device, place.inode):
+        is_covered = place.path in uppermost
+        if is_covered and _is_at(place.path, place.device, place.inode):
             raise PathSwapped(place.path)
 
 
@@ -119,17 +114,14 @@ def _readable_mounts(paths: Iterable[str], *, below: str) -> Iterator[Mount]:
     """Yield the read-only mounts: each path as written, with links as links, and its real
     target.
     """
-    shown: list[str] = []
-    every = {
-        found
-        for path in paths
-        for found in (path, os.path.realpath(path))
-        if os.path.lexists(found)
-    }
-    for path in sorted(every, key=len):
-        if _beneath(path, below) or any(_beneath(path, other) for other in shown):
+    mounted: list[str] = []
+    candidates: set[str] = set()
+    for path in paths:
+        candidates |= {path, os.path.realpath(path)}
+    for path in sorted(filter(os.path.lexists, candidates), key=len):
+        if _beneath(path, below) or any(_beneath(path, folder) for folder in mounted):
             continue
-        shown.append(path)
+        mounted.append(path)
         if os.path.islink(path):  # noqa: PTH114  # text
             yield Mount("link", path, os.readlink(path))  # noqa: PTH115  # text
         else:
@@ -140,6 +132,13 @@ def _shown_mount(place: Place, kind: str) -> Mount:
     return Mount(
         "read" if kind == "read" else "write", place.path, place.path, place.device, place.inode
     )
+
+
+def _covering_mount(place: Place) -> Mount:
+    """Return the mount that hides a place: an empty folder, or a file without content."""
+    if stat.S_ISDIR(Path(place.path).lstat().st_mode):
+        return Mount("hide", place.path)
+    return Mount("device", place.path, "/dev/null")
 
 
 def _beneath(path: str, folder: str) -> bool:

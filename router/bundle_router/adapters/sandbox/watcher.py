@@ -79,12 +79,12 @@ class Watcher:
         threads = sum(_account(f"/proc/{pid}/status", "Threads:") for pid in pids)
         if threads > plan.max_processes:
             return f"it started more than {plan.max_processes} processes and threads"
-        written = (
+        written_bytes = (
             sum(_account(f"/proc/{pid}/io", "write_bytes:") for pid in pids)
             + _written_by_ended()
             - self._written
         )
-        if written > plan.total_written_bytes or self._has_filled(pids):
+        if written_bytes > plan.total_written_bytes or self._has_filled(pids):
             return f"it wrote more than {plan.total_written_bytes >> 20} MiB"
         if self._files - self._free_files() > plan.max_new_files:
             return f"it made more than {plan.max_new_files:,} files"
@@ -116,15 +116,15 @@ class Watcher:
 
     def _file_systems(self) -> Iterable[os.statvfs_result]:
         """Return those that the program writes to."""
-        found = [os.statvfs(self._plan.root_fd), *map(os.statvfs, self._plan.write)]
-        return {one.f_fsid: one for one in found}.values()
+        file_systems = [os.statvfs(self._plan.root_fd), *map(os.statvfs, self._plan.write)]
+        return {status.f_fsid: status for status in file_systems}.values()
 
     def _free_bytes(self) -> int:
-        return sum(one.f_bfree * one.f_frsize for one in self._file_systems())
+        return sum(status.f_bfree * status.f_frsize for status in self._file_systems())
 
     def _free_files(self) -> int:
         """Return the number of free files; 0 for file systems without one."""
-        return sum(one.f_ffree for one in self._file_systems())
+        return sum(status.f_ffree for status in self._file_systems())
 
     def _has_filled(self, pids: Iterable[int]) -> bool:
         """Return whether too much space is taken.
@@ -158,8 +158,8 @@ def _rough(pid: int) -> int:
 
 def _written_by_ended() -> int:
     """Return the bytes that this process and its children that were waited for wrote."""
-    who = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    return sum(resource.getrusage(one).ru_oublock for one in who) * 512
+    processes = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    return sum(resource.getrusage(each).ru_oublock for each in processes) * 512
 
 
 def _files(folder: str) -> Iterator[tuple[tuple[int, int], int, int]]:
@@ -167,8 +167,8 @@ def _files(folder: str) -> Iterator[tuple[tuple[int, int], int, int]]:
     for top, _, names in os.walk(folder):
         for name in names:
             with contextlib.suppress(OSError):
-                found = Path(top, name).lstat()
-                yield (found.st_dev, found.st_ino), found.st_blocks * 512, found.st_ctime_ns
+                status = Path(top, name).lstat()
+                yield (status.st_dev, status.st_ino), status.st_blocks * 512, status.st_ctime_ns
 
 
 def _nameless_files(pids: Iterable[int], kind: str) -> dict[tuple[int, int], int]:
@@ -181,9 +181,9 @@ def _nameless_files(pids: Iterable[int], kind: str) -> dict[tuple[int, int], int
             for name in os.listdir(folder):  # noqa: PTH208 - ten times a second, for hundreds of processes
                 with contextlib.suppress(OSError):
                     if os.readlink(f"{folder}/{name}").startswith(kind):  # noqa: PTH115 - so
-                        found = os.stat(f"{folder}/{name}")  # noqa: PTH116 - so
-                        if not found.st_nlink and stat.S_ISREG(found.st_mode):
-                            sizes[found.st_dev, found.st_ino] = found.st_blocks * 512
+                        status = os.stat(f"{folder}/{name}")  # noqa: PTH116 - so
+                        if not status.st_nlink and stat.S_ISREG(status.st_mode):
+                            sizes[status.st_dev, status.st_ino] = status.st_blocks * 512
     return sizes
 
 
