@@ -2,8 +2,8 @@
 
 The engine knows these alone; `bundle_router.wiring` passes it the adapters.
 
-`bundle_router.testing` has fakes of the ports; one contract suite runs against the fake and the
-adapter.
+Each port has a fake, in `bundle_router.testing` or tests/port_fakes.py; tests/test_ports.py fails
+for one without, and holds fakes and adapters to the same contract.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from bundle_router.core.decide.asking.prompt import user_part
 from bundle_router.core.decide.decide import Question, settle
 from bundle_router.core.records.decision_record import outcome_json
 from bundle_router.core.records.replayed import conclude, replay
-from bundle_router.core.values import FAILURES, Failure, Reply, Step
+from bundle_router.core.values import Failure, Reply, Step
 from bundle_router.core.values.canonical import encode
 from bundle_router.engine.asking import ModelSelector
 from bundle_router.engine.asking.answer_memory import MAX_ANSWERS, AnswerMemory, CachedAnswer
@@ -33,56 +33,14 @@ from bundle_router.testing.upstream import choice
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.model.scripted_client import Said, ScriptedClient, always
 from tests.profiles import ALL, examples
 
 Opened = Callable[..., ModelSelector]
 Ask = Callable[..., Reply]
 Put = Callable[..., Question]
-Said = str | Failure
-Script = Callable[[ModelRequest], Said]
 
 DATA = Path(__file__).parents[1] / "data"
-
-
-class ScriptedClient:
-    """A model client without a network: answers with text, or a failure. Counts calls by model."""
-
-    def __init__(
-        self, script: Script, readiness: Readiness = "ready", retry_after_s: float | None = None
-    ) -> None:
-        self.calls: list[ModelRequest] = []
-        self.closed = False
-        self._script = script
-        self._after = readiness
-        self._retry_after_s = retry_after_s
-        self.readiness: Readiness = "cold"
-
-    async def warm_up(self) -> Readiness:
-        self.readiness = self._after
-        return self.readiness
-
-    async def complete(self, request: ModelRequest) -> ModelReply:
-        self.calls.append(request)
-        await asyncio.sleep(0)
-        said = self._script(request)
-        if said in FAILURES:
-            return ModelReply(failure=said, retry_after_s=self._retry_after_s)
-        try:
-            return ModelReply(
-                answer=request.shape.model_validate_json(said), raw=said, input_tokens=10
-            )
-        except ValueError:
-            return ModelReply(failure="invalid_output", raw=said)
-
-    async def close(self) -> None:
-        self.closed = True
-
-    def count(self, model: str) -> int:
-        return sum(request.model.name == model for request in self.calls)
-
-
-def always(said: Said) -> Script:
-    return lambda request: said
 
 
 # --- memory ---------------------------------------------------------------------------------------
