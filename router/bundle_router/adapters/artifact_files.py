@@ -129,9 +129,9 @@ class ArtifactReader:
         """Yield `ab/abcdef…` with its status, in order. An absent directory counts as empty."""
         with suppress(FileNotFoundError), self._folder() as top:
             for outer in sorted(os.listdir(top)):  # noqa: PTH208 - a descriptor, not a path
-                found = os.stat(outer, dir_fd=top, follow_symlinks=False)
-                if not (_FOLDER.fullmatch(outer) and stat.S_ISDIR(found.st_mode)):
-                    yield outer, found
+                status = os.stat(outer, dir_fd=top, follow_symlinks=False)
+                if not (_FOLDER.fullmatch(outer) and stat.S_ISDIR(status.st_mode)):
+                    yield outer, status
                     continue
                 with Opened(self._open(outer, _DIRECTORY, top)) as inner:
                     for name in sorted(os.listdir(inner)):  # noqa: PTH208 - same
@@ -175,26 +175,26 @@ class ArtifactReader:
             raise
 
     def _read(self, fd: int, sha256: str) -> bytes:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
             self._raise_corrupt(sha256, "it is not a regular file")
-        if found.st_size > self._max_bytes:
+        if status.st_size > self._max_bytes:
             self._raise_corrupt(
                 sha256,
-                f"it is {found.st_size:,} bytes, more than any artifact ({self._max_bytes:,})",
+                f"it is {status.st_size:,} bytes, more than any artifact ({self._max_bytes:,})",
             )
-        data = os.read(fd, found.st_size)
-        while len(data) < found.st_size and (chunk := os.read(fd, found.st_size - len(data))):
+        data = os.read(fd, status.st_size)
+        while len(data) < status.st_size and (chunk := os.read(fd, status.st_size - len(data))):
             data += chunk
         return data
 
     def _check_private(self, fd: int, name: str) -> None:
-        found = os.fstat(fd)
-        if found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & 0o077:
+        status = os.fstat(fd)
+        if status.st_uid == os.geteuid() and not stat.S_IMODE(status.st_mode) & 0o077:
             return
         raise StorageError(
-            f"can't use {name!r} in {self._run_dir}: it belongs to user {found.st_uid} "
-            f"with mode {stat.S_IMODE(found.st_mode):04o}, not to this user alone",
+            f"can't use {name!r} in {self._run_dir}: it belongs to user {status.st_uid} "
+            f"with mode {stat.S_IMODE(status.st_mode):04o}, not to this user alone",
             kind="not_private",
             advice=(
                 "look at what is in it, then make it private (chmod 700) or choose another runs"
@@ -239,12 +239,12 @@ class RunArtifacts(ArtifactReader):
     def _is_stored(self, sha256: str, size: int, folder: int) -> bool:
         """Return whether the content is stored. A file of another size was torn by power loss."""
         try:
-            found = os.stat(sha256, dir_fd=folder, follow_symlinks=False)
+            status = os.stat(sha256, dir_fd=folder, follow_symlinks=False)
         except FileNotFoundError:
             return False
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(status.st_mode):
             self._raise_corrupt(sha256, "there is a link or another kind of file in its place")
-        if found.st_size != size:
+        if status.st_size != size:
             return False
         if self._durable:  # its writer may not have synced it
             _sync(sha256, folder)
@@ -329,8 +329,8 @@ class ArtifactPool:
             for inner in filter(_FOLDER.fullmatch, os.listdir(top)):  # noqa: PTH208 - a descriptor, not a path
                 with suppress(OSError), Opened(os.open(inner, _DIRECTORY, dir_fd=top)) as fd:
                     for name in filter(SHA256.fullmatch, os.listdir(fd)):  # noqa: PTH208 - same
-                        found = os.stat(name, dir_fd=fd, follow_symlinks=False)
-                        if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
+                        status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+                        if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
                             os.unlink(name, dir_fd=fd)
 
     @contextmanager
@@ -347,20 +347,20 @@ class ArtifactPool:
                 with suppress(FileExistsError):
                     os.mkdir(sha256[:2], 0o700, dir_fd=top)
             with Opened(os.open(sha256[:2], _DIRECTORY, dir_fd=top)) as fd:
-                for found in (os.fstat(fd), os.fstat(top)):
-                    if found.st_uid != os.geteuid() or found.st_mode & 0o077:
+                for status in (os.fstat(fd), os.fstat(top)):
+                    if status.st_uid != os.geteuid() or status.st_mode & 0o077:
                         raise OSError(errno.EPERM, "it is not this user's alone")
                 yield fd
 
 
 def _has_bytes(fd: int, data: bytes) -> bool:
     """Return whether a file holds exactly these bytes."""
-    at = 0
+    offset = 0
     while block := os.read(fd, 1 << 20):
-        if not data.startswith(block, at):  # a view of it would be compared byte by byte
+        if not data.startswith(block, offset):  # a view of it would be compared byte by byte
             return False
-        at += len(block)
-    return at == len(data)
+        offset += len(block)
+    return offset == len(data)
 
 
 def _sync(name: str, folder: int) -> None:
@@ -376,10 +376,10 @@ def _write_all(fd: int, data: bytes) -> None:
     """
     view = memoryview(data)
     while view:
-        written = os.write(fd, view)
-        if written <= 0:
+        count = os.write(fd, view)
+        if count <= 0:
             raise OSError(errno.EIO, "nothing was written")
-        view = view[written:]
+        view = view[count:]
 
 
 PREFIX = ".bundle-router-"

@@ -85,11 +85,11 @@ def english_stemmer() -> Stem:
             word = pattern.sub(american, word)
         # A Stemmer object must not be shared between threads.
         try:
-            found: str = local.stemmer.stemWord(word)
+            stem: str = local.stemmer.stemWord(word)
         except AttributeError:
             local.stemmer = Stemmer.Stemmer("english")
-            found = local.stemmer.stemWord(word)
-        return found
+            stem = local.stemmer.stemWord(word)
+        return stem
 
     return stem
 
@@ -197,14 +197,14 @@ def _best_places(scores: NDArray[Any], k: int) -> tuple[NDArray[np.int64], NDArr
         # `k` blocks have a score as high as the k-th best of the blocks' maxima, so lower scores
         # are not sorted.
         highest = scores[:, : blocks * _BLOCK].reshape(count, _BLOCK, blocks).max(axis=1)
-    least = np.partition(highest, -k, axis=1)[:, -k, None] if highest.shape[1] > k else _TINY
-    chosen = np.flatnonzero(scores >= np.maximum(least, _TINY))
-    found = -scores.reshape(-1)[chosen]
+    lowest = np.partition(highest, -k, axis=1)[:, -k, None] if highest.shape[1] > k else _TINY
+    places = np.flatnonzero(scores >= np.maximum(lowest, _TINY))
+    negated = -scores.reshape(-1)[places]
     if count == 1:
-        return np.zeros_like(chosen), chosen[np.argsort(found, kind="stable")]
-    rows = chosen // length
-    order = np.lexsort((found, rows))
-    return rows[order], chosen[order] - rows[order] * length
+        return np.zeros_like(places), places[np.argsort(negated, kind="stable")]
+    rows = places // length
+    order = np.lexsort((negated, rows))
+    return rows[order], places[order] - rows[order] * length
 
 
 @dataclass(eq=False)
@@ -263,10 +263,10 @@ class _Matrix:
         near = {
             word for short in _without_a_letter(term) for word in self._by_shortened.get(short, ())
         }
-        found = sorted(
+        candidates = sorted(
             (self._rarity[self.columns[word]], word) for word in near if _one_apart(term, word)
         )
-        return [word for _, word in found[:2]]
+        return [word for _, word in candidates[:2]]
 
     @cached_property
     def _by_shortened(self) -> Mapping[str, Sequence[str]]:
@@ -322,13 +322,13 @@ class _Matrix:
         ids = self._names[best].tolist()
         scores = totals[row, best].tolist()
         matched = matches[row, best].tolist()
-        found = []
+        hits = []
         cuts = np.searchsorted(row, np.arange(len(queries) + 1)).tolist()
         for begins, ends in itertools.pairwise(cuts):
-            kept = slice(begins, min(ends, begins + k))
-            counted = dict(zip(ids[kept], matched[kept], strict=True)) if counting else {}
-            found.append(Hits(dict(zip(ids[kept], scores[kept], strict=True)), counted))
-        return found
+            top = slice(begins, min(ends, begins + k))
+            counts = dict(zip(ids[top], matched[top], strict=True)) if counting else {}
+            hits.append(Hits(dict(zip(ids[top], scores[top], strict=True)), counts))
+        return hits
 
     @cached_property
     def _mask(self) -> Callable[[frozenset[str]], NDArray[np.int64]]:
@@ -338,7 +338,9 @@ class _Matrix:
         """
         import numpy as np
 
-        at = {id_: row for row, id_ in enumerate(self.ids)}
+        positions = {id_: row for row, id_ in enumerate(self.ids)}
         return lru_cache(_MASKS)(
-            lambda within: np.array(sorted(at[id_] for id_ in within if id_ in at), np.int64)
+            lambda within: np.array(
+                sorted(positions[id_] for id_ in within if id_ in positions), np.int64
+            )
         )

@@ -200,7 +200,7 @@ class Portal:
         Raises RequestError if the portal is closed, also meanwhile.
         """
         task: asyncio.Task[T]
-        ended: SimpleQueue[asyncio.Task[T]] = (
+        results: SimpleQueue[asyncio.Task[T]] = (
             SimpleQueue()
         )  # cheaper than a future of another thread
 
@@ -211,7 +211,7 @@ class Portal:
         def begin() -> None:
             nonlocal task
             task = asyncio.get_running_loop().create_task(shared())
-            task.add_done_callback(ended.put)
+            task.add_done_callback(results.put)
 
         try:
             loop = self._thread.call_soon(begin, copy_context())
@@ -219,11 +219,11 @@ class Portal:
             work.close()
             raise (_closed_error("this router is closed") if self.closed else error) from None
         try:
-            done = ended.get()
+            done = results.get()
         except BaseException:  # an interrupt
             with contextlib.suppress(RuntimeError, Empty):
                 loop.call_soon_threadsafe(lambda: task.cancel())
-                ended.get(timeout=CLEAN_UP_S)
+                results.get(timeout=CLEAN_UP_S)
             raise
         try:
             return done.result()
@@ -359,11 +359,11 @@ class SessionsLoop:
                 work.cancel()
 
         try:
-            there = self._here
-            if there is None:
-                there = self._thread.call_soon(begin, context)
+            target = self._here
+            if target is None:
+                target = self._thread.call_soon(begin, context)
             else:
-                there.call_soon_threadsafe(begin, context=context)
+                target.call_soon_threadsafe(begin, context=context)
         except (OSError, RuntimeError) as error:
             raise ToolFailure(
                 f"tool servers can't be reached from here: {error}", code="unavailable"
@@ -375,7 +375,7 @@ class SessionsLoop:
             GeneratorExit,
         ):  # the latter is thrown when a loop was closed
             with contextlib.suppress(RuntimeError):  # that loop has ended, with all its work
-                there.call_soon_threadsafe(give_up)
+                target.call_soon_threadsafe(give_up)
             raise
 
     def _workers(self) -> ThreadPoolExecutor:

@@ -62,10 +62,10 @@ def describe(data: bytes) -> MediaFacts:
 
 def sniff(data: bytes) -> str:
     """Return the MIME type of the bytes, `application/octet-stream` if none matches."""
-    found = _signature(data)
-    if found in INLINE and (_ACTIVE.search(data[:_HEAD]) or _ACTIVE.search(data[-_HEAD:])):
+    signature = _signature(data)
+    if signature in INLINE and (_ACTIVE.search(data[:_HEAD]) or _ACTIVE.search(data[-_HEAD:])):
         return UNKNOWN
-    return found or _text(data) or _long_tail(data)
+    return signature or _text(data) or _long_tail(data)
 
 
 def dimensions(data: bytes, mime_type: str | None = None) -> tuple[int, int] | None:
@@ -96,18 +96,18 @@ def _seconds(samples: int, rate: int) -> float | None:
 def _wav_seconds(data: bytes) -> float | None:
     """Return the seconds by the bytes that are present, not by those that the header claims."""
     rate = 0
-    at = 12
+    offset = 12
     for _ in range(64):
-        head = data[at : at + 8]
+        head = data[offset : offset + 8]
         if len(head) < 8:
             return None
         kind = head[:4]
         size = int.from_bytes(head[4:], "little")
-        if kind == b"fmt " and len(data) >= at + 20:
-            rate = int.from_bytes(data[at + 16 : at + 20], "little")
+        if kind == b"fmt " and len(data) >= offset + 20:
+            rate = int.from_bytes(data[offset + 16 : offset + 20], "little")
         if kind == b"data":
-            return round(min(size, len(data) - at - 8) / rate, 3) if rate else None
-        at += 8 + size + size % 2
+            return round(min(size, len(data) - offset - 8) / rate, 3) if rate else None
+        offset += 8 + size + size % 2
     return None
 
 
@@ -121,13 +121,13 @@ def _ogg_seconds(data: bytes) -> float | None:
     if last < 0 or len(data) < last + 14 or position >> 63:
         return None
     head = data[:96]
-    if (at := head.find(b"OpusHead")) >= 0:
+    if (offset := head.find(b"OpusHead")) >= 0:
         return _seconds(
-            max(0, position - int.from_bytes(head[at + 10 : at + 12], "little")), 48_000
+            max(0, position - int.from_bytes(head[offset + 10 : offset + 12], "little")), 48_000
         )
-    at = head.find(b"\x01vorbis")
-    if at >= 0:
-        return _seconds(position, int.from_bytes(head[at + 12 : at + 16], "little"))
+    offset = head.find(b"\x01vorbis")
+    if offset >= 0:
+        return _seconds(position, int.from_bytes(head[offset + 12 : offset + 16], "little"))
     return None
 
 
@@ -165,8 +165,8 @@ def _container(data: bytes) -> str | None:
     if data.startswith((b"PK\x03\x04", b"PK\x05\x06")):
         return _archive(data)
     if data[:4] in (b"II*\0", b"MM\0*"):
-        at = int.from_bytes(data[4:8], "little" if data.startswith(b"I") else "big")
-        return "image/tiff" if 8 <= at < len(data) else None
+        offset = int.from_bytes(data[4:8], "little" if data.startswith(b"I") else "big")
+        return "image/tiff" if 8 <= offset < len(data) else None
     return "audio/mpeg" if _mpeg_audio(data) else None
 
 
@@ -191,9 +191,9 @@ def _mpeg_audio(data: bytes) -> bool:
 
     A single one is eleven bits, which any file may begin with.
     """
-    at = 0
+    offset = 0
     for _ in range(2):
-        head = data[at : at + 4]
+        head = data[offset : offset + 4]
         if len(head) < 4 or head[0] != 0xFF or head[1] & 0xE6 != 0xE2 or head[1] & 0x18 == 0x08:
             return False
         newest = head[1] & 0x18 == 0x18
@@ -202,7 +202,7 @@ def _mpeg_audio(data: bytes) -> bool:
         if not bit_rate or rate_index == 3:
             return False
         rate = (44_100, 48_000, 32_000)[rate_index] // {0x18: 1, 0x10: 2, 0x00: 4}[head[1] & 0x18]
-        at += (144 if newest else 72) * bit_rate // rate + (head[2] >> 1 & 1)
+        offset += (144 if newest else 72) * bit_rate // rate + (head[2] >> 1 & 1)
     return True
 
 
@@ -261,14 +261,14 @@ def _jpeg(data: bytes) -> tuple[int, int] | None:
     """Return the size in the frame header, after walking at most 1,024 segments (each may hold 64
     KiB of profile).
     """
-    at = 2
+    offset = 2
     for _ in range(1024):
-        head = data[at : at + 9]
+        head = data[offset : offset + 9]
         if len(head) < 4 or head[0] != 0xFF:
             return None
         marker = head[1]
         if marker == 0xFF:
-            at += 1
+            offset += 1
         elif 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
             if len(head) == 9:
                 return _positive_size(*struct.unpack(">HH", head[5:9])[::-1])
@@ -276,7 +276,7 @@ def _jpeg(data: bytes) -> tuple[int, int] | None:
         elif marker in (0x01, 0x00, 0xD8, 0xD9, 0xDA) or 0xD0 <= marker <= 0xD7:
             return None
         else:
-            at += 2 + int.from_bytes(head[2:4], "big")
+            offset += 2 + int.from_bytes(head[2:4], "big")
     return None
 
 
@@ -305,8 +305,8 @@ def _can_decode(data: bytes, encoding: str) -> bool:
     decoder = codecs.getincrementaldecoder(encoding)()
     view = memoryview(data)
     try:
-        for at in range(0, len(data), _CHUNK):
-            decoder.decode(view[at : at + _CHUNK], final=at + _CHUNK >= len(data))
+        for offset in range(0, len(data), _CHUNK):
+            decoder.decode(view[offset : offset + _CHUNK], final=offset + _CHUNK >= len(data))
     except UnicodeDecodeError:
         return False
     return True
@@ -314,8 +314,8 @@ def _can_decode(data: bytes, encoding: str) -> bool:
 
 def _has_binary(data: bytes) -> bool:
     view = memoryview(data)
-    for at in range(0, len(data), _CHUNK):
-        chunk = bytes(view[at : at + _CHUNK])
+    for offset in range(0, len(data), _CHUNK):
+        chunk = bytes(view[offset : offset + _CHUNK])
         if len(chunk.translate(None, _BINARY)) != len(chunk):
             return True
     return False

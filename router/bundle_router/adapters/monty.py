@@ -102,8 +102,8 @@ class MontyPrograms:
                 await _run(session, _with_value_printed(program.text), calls)
         except (monty.MontyTypingError, monty.MontySyntaxError) as wrong:
             code = "type_error" if isinstance(wrong, monty.MontyTypingError) else "syntax_error"
-            why = output.cut(f"The program was not run:\n{wrong.display()}")
-            return ProgramEnd(why, "invalid_arguments", code)
+            sentence = output.cut(f"The program was not run:\n{wrong.display()}")
+            return ProgramEnd(sentence, "invalid_arguments", code)
         except monty.MontyRuntimeError as failed:
             text = output.with_line(failed.display("traceback"))
             return ProgramEnd(text, "tool_error", "program_failed")
@@ -163,8 +163,8 @@ async def _run(session: Any, text: str, calls: _Calls) -> None:
             calls.start(step.call_id)
             step = await step.resume({"future": ...})
         else:
-            why = f"name {step.function_name[:_NAME_CHARS]!r} is not defined"
-            step = await step.resume({"exc_type": "NameError", "message": why})
+            sentence = f"name {step.function_name[:_NAME_CHARS]!r} is not defined"
+            step = await step.resume({"exc_type": "NameError", "message": sentence})
 
 
 async def _resume(step: Any, results: Mapping[int, Any]) -> Any:
@@ -196,11 +196,11 @@ class _Calls:
 
     def start(self, number: int) -> None:
         """Begin the call whose text was just printed. Raises `_TooManyCalls`."""
-        asked = self.output.take_call()
+        call = self.output.take_call()
         self._made += 1
         if self._made > self._most:
             raise _TooManyCalls(f"The program made more than {self._most:,} calls.")
-        self._tasks[number] = asyncio.ensure_future(self._call_as_asked(asked))
+        self._tasks[number] = asyncio.ensure_future(self._call_as_asked(call))
 
     async def _call_as_asked(self, asked: tuple[str, str] | None) -> Any:
         if asked is None:
@@ -214,8 +214,8 @@ class _Calls:
         """Wait for one of these calls, and return the results of all that have ended."""
         tasks = {number: self._tasks[number] for number in numbers}
         await asyncio.wait(tasks.values(), return_when=asyncio.FIRST_COMPLETED)
-        done = [number for number, task in tasks.items() if task.done()]
-        return {number: _result_of(self._tasks.pop(number)) for number in done}
+        finished = [number for number, task in tasks.items() if task.done()]
+        return {number: _result_of(self._tasks.pop(number)) for number in finished}
 
     def cancel(self) -> None:
         for task in self._tasks.values():
@@ -244,20 +244,20 @@ async def _session(checked_out: Any, calls: _Calls) -> AsyncIterator[Any]:
 
     Also where the coroutine that runs it is closed.
     """
-    async with contextlib.AsyncExitStack() as held:
+    async with contextlib.AsyncExitStack() as stack:
         try:
-            session = await held.enter_async_context(checked_out)
-            held.push_async_callback(calls.close)
+            session = await stack.enter_async_context(checked_out)
+            stack.push_async_callback(calls.close)
             yield session
         except GeneratorExit:
             # nothing can be awaited here; without a loop, the pool's workers have ended
-            left = held.pop_all()
+            remaining = stack.pop_all()
             try:
                 loop = asyncio.get_running_loop()
             except RuntimeError:
                 pass
             else:
-                loop.create_task(left.aclose())  # noqa: RUF006 - what it awaits holds it
+                loop.create_task(remaining.aclose())  # noqa: RUF006 - what it awaits holds it
             raise
 
 
@@ -270,8 +270,8 @@ def _with_value_printed(text: str) -> str:
         if isinstance(last, ast.Expr):
             lines = text.encode().split(b"\n")
             line = lines[last.lineno - 1]
-            at = last.col_offset
-            lines[last.lineno - 1] = line[:at] + b"value__ = " + line[at:]
+            column = last.col_offset
+            lines[last.lineno - 1] = line[:column] + b"value__ = " + line[column:]
             return (
                 b"\n".join(lines).decode()
                 + "\nif value__ is not None:\n    print(repr(value__), end='')\nNone"
@@ -312,14 +312,14 @@ class _Output:
         """Return the name and the arguments of the call whose text was printed last; None where
         the last lines are no call.
         """
-        held = self._release()
-        lines = held.rsplit("\n", 3)
+        output = self._release()
+        lines = output.rsplit("\n", 3)
         if len(lines) == 4 and lines[1] in self._names and lines[3] == "":
-            before, name, arguments, _ = lines
+            prefix, name, arguments, _ = lines
             if len(arguments) <= self.argument_chars:
-                self._write(before)
+                self._write(prefix)
                 return name, arguments
-        self._write(held)
+        self._write(output)
         return None
 
     def cut(self, text: str) -> str:
@@ -342,10 +342,10 @@ class _Output:
         return text + self.cut(line)
 
     def _release(self) -> str:
-        held = "".join(self._held)
+        output = "".join(self._held)
         self._held.clear()
         self._held_chars = 0
-        return held
+        return output
 
     def _write(self, text: str) -> None:
         if self._room <= 0:

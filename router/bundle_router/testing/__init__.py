@@ -182,10 +182,10 @@ class FakeSessions:
         name = f"{server}.{tool}"
         self.calls.append((name, arguments))
         self.places.append((place.workspace, place.within, scope))
-        made = self._results.get(name, f"{name} was called")
-        if callable(made):
-            made = made(arguments)
-        return made if isinstance(made, RawResult) else RawResult(result_blocks(made))
+        result = self._results.get(name, f"{name} was called")
+        if callable(result):
+            result = result(arguments)
+        return result if isinstance(result, RawResult) else RawResult(result_blocks(result))
 
     async def close(self) -> None:
         return None
@@ -241,10 +241,10 @@ def small_catalog(
         for id_, value in bundles.items()
     }
     tools = sorted({tool for bundle in made.values() for tool in bundle.tools})
-    known = {server.name: server for server in servers}
+    by_name = {server.name: server for server in servers}
     for tool in tools:
         name = tool.partition(".")[0]
-        known.setdefault(name, Server(name, "local", "trusted"))
+        by_name.setdefault(name, Server(name, "local", "trusted"))
     cards = {}
     for tool in tools:
         server, _, short = tool.partition(".")
@@ -252,7 +252,7 @@ def small_catalog(
             server, short, f"{tool} does it", '{"type":"object"}', digest(tool), tokens=10
         )
     return Catalog(
-        servers=known,
+        servers=by_name,
         bundles=made,
         routes=tuple(routes),
         policies=tuple(policies),

@@ -163,10 +163,10 @@ class MemoryRunLog:
             run = self._run
             if run.fail_with is not None:
                 raise run.fail_with
-            news = tuple(parse(line) for _, line in run.sealed[self._at :])
+            records = tuple(parse(line) for _, line in run.sealed[self._at :])
             self._at = len(run.sealed)
-            if only_at is not None and (news or only_at != self._at):
-                return Appended(news, None)
+            if only_at is not None and (records or only_at != self._at):
+                return Appended(records, None)
             if run.closed:
                 run.header = run.header.reopen()
                 run.closed = False
@@ -177,7 +177,7 @@ class MemoryRunLog:
             run.sealed.append((file, line))
             run.writing.add(self._number)
             self._at += 1
-            return Appended(news, self._at - 1, run.head)
+            return Appended(records, self._at - 1, run.head)
 
     def record(self, seq: int) -> Record:
         self._check_usable("record")
@@ -262,8 +262,10 @@ class MemoryRunStore:
         with self.shared.lock:
             run = self.shared.runs.get(run_id)
             if run is None:
-                begun = header.begin(run_id, opened=_NEW_YEAR_2026, nonce="", durability="process")
-                run = MemoryRun(begun, head=genesis(run_id))
+                run_header = header.begin(
+                    run_id, opened=_NEW_YEAR_2026, nonce="", durability="process"
+                )
+                run = MemoryRun(run_header, head=genesis(run_id))
                 run.catalogs[header.catalog_revision] = catalog
                 self.shared.runs[run_id] = run
             log = self._log(run)
@@ -320,12 +322,12 @@ class MemoryRunStore:
             if run_id in self.shared.runs:
                 raise RequestError(f"run {run_id!r} is already in memory")
             sealed = list(run.lines)
-            taken = MemoryRun(run.header, [*run.labels], sealed, dict(run.catalogs))
-            taken.head = unseal(sealed[-1][1]).hash if sealed else genesis(run_id)
-            taken.closed = run.header.head is not None
+            copy = MemoryRun(run.header, [*run.labels], sealed, dict(run.catalogs))
+            copy.head = unseal(sealed[-1][1]).hash if sealed else genesis(run_id)
+            copy.closed = run.header.head is not None
             for data in run.artifacts:
-                taken.kept.put(data)
-            self.shared.runs[run_id] = taken
+                copy.kept.put(data)
+            self.shared.runs[run_id] = copy
 
     # --- for tests --------------------------------------------------------------------------------
 

@@ -89,37 +89,37 @@ class RunStoreContract:
     def test_any_record_of_a_long_run_is_read_again_whoever_wrote_it(
         self, make_store: MakeStore
     ) -> None:
-        one, other = begin(make_store()), begin(make_store())
+        first, second = begin(make_store()), begin(make_store())
         for number in range(300):
-            (one, other)[number % 2].append("calls" if number % 3 else "routing", note(number))
-        for log in (one, other, make_store().open("r")):
+            (first, second)[number % 2].append("calls" if number % 3 else "routing", note(number))
+        for log in (first, second, make_store().open("r")):
             assert log is not None
             list(log.news())
             assert [log.record(seq)["number"] for seq in range(300)] == list(range(300))
             assert not _has_record(log, 300)
 
     def test_an_append_gives_what_others_wrote_before_it(self, make_store: MakeStore) -> None:
-        one, other = begin(make_store()), begin(make_store())
-        one.append("routing", note(0))
-        one.append("calls", note(1))
-        appended = other.append("calls", note(2))
+        first, second = begin(make_store()), begin(make_store())
+        first.append("routing", note(0))
+        first.append("calls", note(1))
+        appended = second.append("calls", note(2))
         assert ([record["number"] for record in appended.news], appended.seq) == ([0, 1], 2)
-        assert numbers(other) == []
-        assert numbers(one) == [2]
+        assert numbers(second) == []
+        assert numbers(first) == [2]
 
     def test_compare_and_append_writes_only_where_nothing_came(self, make_store: MakeStore) -> None:
-        one, other = begin(make_store()), begin(make_store())
-        one.append("routing", note(0))
-        refused = other.append("routing", note(9), only_at=other.next_seq)
-        assert ([record["number"] for record in refused.news], refused.seq) == ([0], None)
-        assert other.append("routing", note(1), only_at=other.next_seq).seq == 1
-        assert numbers(one) == [1]
+        first, second = begin(make_store()), begin(make_store())
+        first.append("routing", note(0))
+        appended = second.append("routing", note(9), only_at=second.next_seq)
+        assert ([record["number"] for record in appended.news], appended.seq) == ([0], None)
+        assert second.append("routing", note(1), only_at=second.next_seq).seq == 1
+        assert numbers(first) == [1]
 
     def test_many_that_create_and_append_at_once_make_one_run_and_lose_nothing(
         self, make_store: MakeStore
     ) -> None:
         stores = [make_store() for _ in range(4)]
-        written: list[int] = []
+        numbers: list[int] = []
 
         def work(worker: int) -> None:
             log = begin(stores[worker])
@@ -128,7 +128,7 @@ class RunStoreContract:
                 file: File = "calls" if turn % 3 else "routing"
                 while log.append(file, note(number), only_at=log.next_seq).seq is None:
                     pass
-                written.append(number)
+                numbers.append(number)
             log.close()
 
         threads = [threading.Thread(target=work, args=(worker,)) for worker in range(4)]
@@ -140,7 +140,7 @@ class RunStoreContract:
         assert log is not None
         records = [*log.news()]
         assert [record["seq"] for record in records] == list(range(40))
-        assert sorted(record["number"] for record in records) == sorted(written)
+        assert sorted(record["number"] for record in records) == sorted(numbers)
         assert all(
             record["prev"] == before["hash"] for before, record in itertools.pairwise(records)
         )
@@ -148,12 +148,12 @@ class RunStoreContract:
     def test_who_closes_a_run_last_ends_it_and_the_others_are_named_before(
         self, make_store: MakeStore
     ) -> None:
-        one, other = begin(make_store()), begin(make_store())
-        one.append("routing", note(0))
-        other.append("routing", note(1))
-        assert len(one.close()) == 1
-        assert one.close() == ()
-        assert other.close() == ()
+        first, second = begin(make_store()), begin(make_store())
+        first.append("routing", note(0))
+        second.append("routing", note(1))
+        assert len(first.close()) == 1
+        assert first.close() == ()
+        assert second.close() == ()
 
     def test_who_only_reads_neither_ends_a_run_nor_counts_among_the_others(
         self, make_store: MakeStore
@@ -176,17 +176,17 @@ class RunStoreContract:
         assert begin(make_store()).id_prefix == begin(make_store()).id_prefix
 
     def test_a_store_knows_itself_to_be_alive_and_others_too(self, make_store: MakeStore) -> None:
-        one, other = make_store(), make_store()
-        assert one.writer != other.writer
-        assert one.is_alive(one.writer)
-        assert one.is_alive(other.writer)
+        first, second = make_store(), make_store()
+        assert first.writer != second.writer
+        assert first.is_alive(first.writer)
+        assert first.is_alive(second.writer)
 
     def test_artifacts_of_a_run_are_had_by_all_who_have_it_open(
         self, make_store: MakeStore
     ) -> None:
-        one, other = begin(make_store()), begin(make_store())
-        stored = one.artifacts().put(b"bytes")
-        assert other.artifacts().get(stored) == b"bytes"
+        first, second = begin(make_store()), begin(make_store())
+        stored = first.artifacts().put(b"bytes")
+        assert second.artifacts().get(stored) == b"bytes"
 
     def test_a_catalog_is_kept_once(self, make_store: MakeStore) -> None:
         log = begin(make_store())
@@ -195,8 +195,8 @@ class RunStoreContract:
         log.append("routing", note(0))
         log.close()
         if (archive := _archive(make_store())) is not None:
-            kept = [one.revision for one in archive.header("r").catalogs]
-            assert kept == [digest(CATALOG), digest(OTHER_CATALOG)]
+            revisions = [one.revision for one in archive.header("r").catalogs]
+            assert revisions == [digest(CATALOG), digest(OTHER_CATALOG)]
 
     # --- under a router ---------------------------------------------------------------------------
 
@@ -243,10 +243,10 @@ class RunStoreContract:
         assert archive.catalog("r", digest(OTHER_CATALOG))["note"] == "another"
         summary = archive.summary("r")
         assert (summary.state, summary.records) == ("open", 3)
-        before = archive.stamps()["r"]
+        stamp = archive.stamps()["r"]
         run.close()
         assert archive.summary("r").state == "closed"
-        assert archive.stamps()["r"] != before
+        assert archive.stamps()["r"] != stamp
         report = archive.verify("r", artifacts=True)
         assert (report.records, report.broken, report.problems) == (3, None, ())
 

@@ -61,15 +61,15 @@ def declared_files(local: LocalServers | None) -> list[ConfigFile]:
     for name, server in (local or {}).items():
         if not isinstance(server, LocalServer):
             continue
-        where = f"local server {name!r}"
+        place = f"local server {name!r}"
         advice = 'LocalServer([get_ticket], "Read tickets.", effects=["read"])'
-        for what in ("effects", "examples"):
-            expect(f"{where}: {what}", getattr(server, what), (list, tuple), advice)
-        expect(f"{where}: bundle", server.bundle, str, 'bundle="support.tickets", or leave it out')
+        for field in ("effects", "examples"):
+            expect(f"{place}: {field}", getattr(server, field), (list, tuple), advice)
+        expect(f"{place}: bundle", server.bundle, str, 'bundle="support.tickets", or leave it out')
         bundle = server.bundle or name
         if bundles.setdefault(bundle, name) != name:
             duplicate = (
-                f"{where}: local server {bundles[bundle]!r} declares a bundle {bundle!r} as well"
+                f"{place}: local server {bundles[bundle]!r} declares a bundle {bundle!r} as well"
             )
             raise RequestError(
                 duplicate, advice="give one of them another with LocalServer(..., bundle=...)"
@@ -86,7 +86,7 @@ def declared_files(local: LocalServers | None) -> list[ConfigFile]:
             f"{key} = {json.dumps(rows[key])}\n" for key in rows
         )
         for file, text in (("servers.toml", head), ("bundles.toml", body)):
-            files.append(ConfigFile(file, f"{where} (local=, --local)", text, has_lines=False))
+            files.append(ConfigFile(file, f"{place} (local=, --local)", text, has_lines=False))
     return files
 
 
@@ -134,10 +134,10 @@ def shipped_argument_problems(
     from bundle_router.adapters.local import argument_problems
     from bundle_router.wiring.shipped import shipped_cards, shipped_tools
 
-    known = shipped_tools(server) if f"{server}.{tool}" in shipped_cards() else ()
+    tools = shipped_tools(server) if f"{server}.{tool}" in shipped_cards() else ()
     return [
         problem
-        for made in known
+        for made in tools
         if made.name == tool
         for problem in argument_problems(made, arguments)
     ]
@@ -152,9 +152,9 @@ def expect_path(what: str, value: Any, example: str, *other: type) -> None:
         os.stat(value or ".")  # noqa: PTH116 - takes all that can be a path
     except (OSError, ValueError) as wrong:  # ValueError: a NUL, a lone surrogate
         if not isinstance(wrong, OSError) or wrong.errno in (errno.ENAMETOOLONG, errno.ELOOP):
-            why = getattr(wrong, "strerror", wrong)
+            reason = getattr(wrong, "strerror", wrong)
             raise RequestError(
-                f"{what} can't be {shorten(str(value), 100)!r}: {why}", advice=example
+                f"{what} can't be {shorten(str(value), 100)!r}: {reason}", advice=example
             ) from None
 
 

@@ -116,12 +116,9 @@ class EndpointAccess:
         state = await self._engines.of(run_id).state_async(run_id)
         recorded = state.decided.facts
         now = state.facts
-        known = [
-            (facts.capabilities, facts.unavailable, facts.drifted) for facts in (recorded, now)
-        ]
+        rows = [(facts.capabilities, facts.unavailable, facts.drifted) for facts in (recorded, now)]
         return (
-            state.decided.decision.catalog_revision == self.catalog.revision
-            and known[0] == known[1]
+            state.decided.decision.catalog_revision == self.catalog.revision and rows[0] == rows[1]
         )
 
     async def tools(self, run_id: str, decision: str | None = None) -> Toolset:
@@ -171,8 +168,8 @@ class EndpointAccess:
 
         Raises UnknownRun.
         """
-        found = (await self._engines.of(run_id).state_async(run_id)).principals
-        return next(iter(found)) if len(found) == 1 else ""
+        principals = (await self._engines.of(run_id).state_async(run_id)).principals
+        return next(iter(principals)) if len(principals) == 1 else ""
 
     def facts(self) -> Facts:
         """Return the present capabilities of this machine and its servers."""

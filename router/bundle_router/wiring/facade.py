@@ -120,7 +120,7 @@ class Router:
 
         `retire` closes what was opened for the former config, once nothing needs it any more.
         """
-        known = self._engines
+        engines = self._engines
         if self._opening is None or self._stores is None:
             raise RequestError(
                 "this router was not opened from files", advice="open it with Router.open(...)"
@@ -130,9 +130,9 @@ class Router:
         self._snapshot = newer.snapshot
         if newer.engines.newest.catalog.revision == self.catalog.revision:
             return False
-        self._older[known.first] = self._selector
+        self._older[engines.first] = self._selector
         self._selector = newer.selector
-        known.supersede(newer.engines)
+        engines.supersede(newer.engines)
         return True
 
     def config_stamp(self) -> object:

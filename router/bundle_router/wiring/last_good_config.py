@@ -64,11 +64,11 @@ def warn_of_shipped_policy(
     """Say what rules now, where a config folder without a policy.toml seems to have had one: it has
     routes of its own, or the newest of the recorded runs was decided by other rows.
     """
-    own = snapshot.own
+    own_files = snapshot.own
     is_shipped_alone = all(file.layer == "shipped" for file in snapshot.files)
-    if POLICY in own or is_shipped_alone:
+    if POLICY in own_files or is_shipped_alone:
         return
-    if "routes.toml" in own:
+    if "routes.toml" in own_files:
         problem = f"{config} has a routes.toml and no policy.toml"
     else:
         former = _recorded_policies(runs)

@@ -83,9 +83,9 @@ class PinnedCatalog:
         if stamp == self._stamp:
             return False
         self._stamp = stamp
-        before = self.pins
+        old_pins = self.pins
         self.pins = self._files.read_all(self._servers)
-        return before != self.pins
+        return old_pins != self.pins
 
     def renew(
         self, in_force: Catalog, make: MakeEngine
@@ -94,12 +94,12 @@ class PinnedCatalog:
 
         `in_force`: the router's catalog.
         """
-        before = self.pins
+        old_pins = self.pins
         if not self.has_changed():
             return None
-        approved = {name for name in self._servers if before.get(name) != self.pins.get(name)}
-        now = replace(self.catalog(), skills=in_force.skills, settings=in_force.settings)
-        return make(now, self.pins, approved), self.pins
+        approved = {name for name in self._servers if old_pins.get(name) != self.pins.get(name)}
+        catalog = replace(self.catalog(), skills=in_force.skills, settings=in_force.settings)
+        return make(catalog, self.pins, approved), self.pins
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +247,7 @@ def open_engines(
         queries=query_json,
         in_thread=partial(run_in_turn, "shaped"),
     )
-    kept = stores.under(catalog, clock)
+    store = stores.under(catalog, clock)
     capabilities = SystemCapabilities(clock, catalog.settings.cache.capabilities_ttl_s)
 
     def engine_over(
@@ -256,7 +256,7 @@ def open_engines(
         return Engine(
             catalog=catalog,
             ports=ports,
-            store=kept,
+            store=store,
             capabilities=capabilities,
             workspace=str(opening.workspace),
             servers=servers.servers_behind(catalog, pins, approved),

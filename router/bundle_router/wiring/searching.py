@@ -141,16 +141,18 @@ def open_tool_search(selector: StagedSelector | None, diagnostics: Diagnostics) 
 
 def open_embedder(catalog: Catalog) -> Embedder | None:
     """Return the config's embedder; None where it names none. Loads nothing yet."""
-    chosen = catalog.settings.search.embeddings
-    if chosen is None:
+    settings = catalog.settings.search.embeddings
+    if settings is None:
         return None
-    if chosen.local is not None:
+    if settings.local is not None:
         from bundle_router.adapters.embeddings import LocalEmbedder
 
-        return LocalEmbedder(chosen.local)
+        return LocalEmbedder(settings.local)
     from bundle_router.adapters.llm import LiteLlmEmbedder
 
-    return LiteLlmEmbedder(chosen.model or "", base_url=chosen.base_url, key_env=chosen.key_env)
+    return LiteLlmEmbedder(
+        settings.model or "", base_url=settings.base_url, key_env=settings.key_env
+    )
 
 
 def make_vectors(
@@ -179,11 +181,11 @@ def _remembered_passages(
     """Return the past steps that can be recalled, of bundles and of tools; not those that another
     embedder made the vectors of.
     """
-    found: dict[str, Passage] = {}
+    passages: dict[str, Passage] = {}
     revision = embedder.revision if embedder is not None else ""
     for recollection in memories.recollections if memories is not None else ():
         if recollection.embedder == revision:
-            found.update((row.id, row) for row in recollection.passages())
+            passages.update((row.id, row) for row in recollection.passages())
         else:
             advice = (
                 "learn and accept again, or name the embedder it was learned with in"
@@ -191,7 +193,7 @@ def _remembered_passages(
             )
             facts = {"learned_with": recollection.embedder, "embedder": revision, "advice": advice}
             diagnostics.event("warning", "memory.not_recalled", **facts)
-    return tuple(found.values())
+    return tuple(passages.values())
 
 
 def _vector_store(embedder: Embedder) -> VectorStore:
@@ -227,11 +229,11 @@ def make_search_for(
         steps |= {row.id: row for row in remembered}
         vectors = make_vectors(catalog, embedder, steps.values())
         prompted = {text: embedder.prompts[0] + part for text, part in passages.items()}
-        known = embed_texts(prompted.values(), embedder, _vector_store(embedder))
+        queries = embed_texts(prompted.values(), embedder, _vector_store(embedder))
     finally:
         embedder.close()
-    if isinstance(vectors, Embedding) or isinstance(known, Embedding):
-        failures = [made for made in (vectors, known) if isinstance(made, Embedding)]
+    if isinstance(vectors, Embedding) or isinstance(queries, Embedding):
+        failures = [made for made in (vectors, queries) if isinstance(made, Embedding)]
         diagnostics.event(
             "warning",
             "embeddings.unavailable",
@@ -240,9 +242,9 @@ def make_search_for(
         )
         return search
     understood = {
-        text: known[part]
+        text: queries[part]
         for text, part in prompted.items()
-        if len(known[part]) == vectors.dimension
+        if len(queries[part]) == vectors.dimension
     }
     return replace(search, vectors=vectors, understood=understood)
 
@@ -253,12 +255,12 @@ def open_meanings(
     """Return the client of the config's embedder, for steps and for `memories`; None where the
     config names none.
     """
-    chosen = catalog.settings.search.embeddings
+    settings = catalog.settings.search.embeddings
     embedder = open_embedder(catalog)
     unused = not catalog.settings.search.ranks_by_meaning and (
         memories is None or not memories.recollections
     )
-    if chosen is None or embedder is None or unused:
+    if settings is None or embedder is None or unused:
         _remembered_passages(memories, None, diagnostics)  # warns that they are not recalled
         return None
     from bundle_router.engine.selecting import Meanings
@@ -269,7 +271,7 @@ def open_meanings(
         passages = _passages(of, _remembered_passages(memories, embedder, diagnostics))
         return vectors_in_stages(passages, embedder, _vector_store(embedder))
 
-    return Meanings(embedder, make, clock, diagnostics, deadline_s=chosen.deadline_s)
+    return Meanings(embedder, make, clock, diagnostics, deadline_s=settings.deadline_s)
 
 
 def open_model(

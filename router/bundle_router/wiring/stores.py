@@ -44,8 +44,8 @@ class StoreKind:
 
 def scheme_of(place: RunPlace) -> str:
     """Return the scheme of a URL, in lower case; empty for a folder and for a store."""
-    found = _SCHEME.match(place) if isinstance(place, str) else None
-    return found[1].lower() if found is not None else ""
+    match = _SCHEME.match(place) if isinstance(place, str) else None
+    return match[1].lower() if match is not None else ""
 
 
 def open_archive(place: RunPlace, *, present: bool = False) -> RunArchive:
@@ -82,26 +82,26 @@ class RunStores:
 
         Raises RequestError for an unknown scheme, and for a key of `[records]` that is not set.
         """
-        kept = self._store(catalog.settings.log.durability, clock)
+        stored = self._store(catalog.settings.log.durability, clock)
         records = catalog.settings.records
         if records.heads is None and records.key is None:
-            return kept  # without loading what keeps heads
-        return _with_heads(kept, records, self._runs)
+            return stored  # without loading what keeps heads
+        return _with_heads(stored, records, self._runs)
 
     def _store(self, durability: Durability, clock: Clock) -> RunStore:
         if not isinstance(self._place, str | Path):
             return self._place
-        kept = self._opened.get(durability)
-        if kept is None:
+        store = self._opened.get(durability)
+        if store is None:
             kind = _kind_of(scheme_of(self._place))
-            kept = kind.open_store(str(self._place), clock, durability)
-            self._opened[durability] = kept
-        return kept
+            store = kind.open_store(str(self._place), clock, durability)
+            self._opened[durability] = store
+        return store
 
     def close(self) -> None:
         """Close the stores that were opened here. Blocks."""
-        for kept in self._opened.values():
-            kept.close()
+        for store in self._opened.values():
+            store.close()
 
 
 def _with_heads(kept: RunStore, records: RecordSettings, runs: str | Path) -> RunStore:
@@ -182,8 +182,8 @@ def _installed_kind(scheme: str) -> StoreKind:
 
     from bundle_router.adapters.system import SystemClock
 
-    found = entry_points(group=ENTRY_POINTS, name=scheme)
-    if not found:
+    installed = entry_points(group=ENTRY_POINTS, name=scheme)
+    if not installed:
         raise RequestError(
             f"{scheme!r} is not a store",
             advice=(
@@ -191,7 +191,7 @@ def _installed_kind(scheme: str) -> StoreKind:
                 f" of the group {ENTRY_POINTS}"
             ),
         )
-    make: MakeStore = next(iter(found)).load()
+    make: MakeStore = next(iter(installed)).load()
     return StoreKind(
         lambda url, clock, _durability: make(url, clock=clock),
         lambda url: _read_by_port(make(url, clock=SystemClock()), is_shared=True),

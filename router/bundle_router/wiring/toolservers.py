@@ -136,9 +136,9 @@ def admitted_now(
         try:
             waiting = runner.run(ask())
             while waiting:
-                done, waiting = runner.run(
+                finished, waiting = runner.run(
                     asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 )
-                yield from (task.result() for task in done)
+                yield from (task.result() for task in finished)
         finally:
             runner.run(sessions.close())

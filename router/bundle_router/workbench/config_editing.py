@@ -171,13 +171,13 @@ class ConfigEditor:
         from bundle_router.adapters.config_files import shipped_folder
 
         read = self._read()
-        found = []
+        rows = []
         for name in FILE_NAMES:
             shipped = (shipped_folder() / name).read_text(encoding="utf-8")
             data = read.get(name)
             text = from_bytes(name, name, data, "project").text if data is not None else ""
-            found.append(EditableFile(name, text, _digest(data), shipped))
-        return tuple(found)
+            rows.append(EditableFile(name, text, _digest(data), shipped))
+        return tuple(rows)
 
     def changes(self) -> list[ConfigChange]:
         """Return the recorded changes, oldest first. Raises RequestError."""
@@ -270,9 +270,9 @@ class ConfigEditor:
         """
         contents = self._read()
         for change in reversed(self.changes()):
-            before = [file.before_sha256 for file in change.files]
-            now = [_digest(contents.get(file.name)) for file in change.files]
-            if now != before:
+            old_digests = [file.before_sha256 for file in change.files]
+            new_digests = [_digest(contents.get(file.name)) for file in change.files]
+            if new_digests != old_digests:
                 return change
         return None
 
@@ -366,15 +366,15 @@ class ConfigEditor:
         """Return the bytes of the existing files."""
         from bundle_router.adapters.text_files import read_within
 
-        found = {}
+        contents = {}
         for name in FILE_NAMES:
             try:
-                found[name] = read_within(self.folder, self.folder / name, MAX_BYTES)
+                contents[name] = read_within(self.folder, self.folder / name, MAX_BYTES)
             except FileNotFoundError:
                 continue
             except OSError as error:
                 raise storage_error(f"{self.folder / name} can't be read", error) from error
-        return found
+        return contents
 
     def _files(self, drafts: Mapping[str, str | None]) -> list[ConfigFile]:
         """Return the config files with the drafts in place of their texts (None: the file is

@@ -65,8 +65,8 @@ def log_in(
             listing = await sessions.definitions(server.name, scope=scope, fresh=True)
         finally:
             await sessions.close()
-        kept = not authorization.token_file(server, scope).why_unusable(time.time())
-        return LoggedIn(len(listing.tools), person.asked, kept)
+        is_kept = not authorization.token_file(server, scope).why_unusable(time.time())
+        return LoggedIn(len(listing.tools), person.asked, is_kept)
 
     try:
         return asyncio.run(main())
@@ -83,10 +83,10 @@ def log_out(server: Server, principal: str) -> bool:
     from bundle_router.adapters.mcp.authorization import Authorization
     from bundle_router.core.servers.transport.tool_servers import Scope
 
-    kept = Authorization(token_folder()).token_file(server, Scope(principal=principal))
+    file = Authorization(token_folder()).token_file(server, Scope(principal=principal))
 
     async def remove() -> bool:
-        async with kept.locked():
-            return kept.remove()
+        async with file.locked():
+            return file.remove()
 
-    return kept.stamp is not None and asyncio.run(remove())
+    return file.stamp is not None and asyncio.run(remove())

@@ -75,14 +75,14 @@ class ModelTrials:
         Raises NotInstalled without the models' library, and RequestError for a cost limit on a
         model of unknown price.
         """
-        found: list[list[RoutedRow]] = [[] for _ in (None, *self.names)]
-        ended = ""
+        routed: list[list[RoutedRow]] = [[] for _ in (None, *self.names)]
+        reason = ""
         redact = open_redactor(self._ask_model).redact
         async with AsyncExitStack() as stack:
             selectors = await self._open(stack)
             for number, row in enumerate(rows):
                 if self.max_cost_usd is not None and (
-                    ended := self._why_stopped(found, number, len(rows))
+                    reason := self._why_stopped(routed, number, len(rows))
                 ):
                     break
                 clean = {
@@ -90,13 +90,13 @@ class ModelTrials:
                     "constraints": tuple(map(redact, row.constraints)),
                 }
                 for kept, one in zip(
-                    found, await self._row(row.model_copy(update=clean), selectors), strict=True
+                    routed, await self._row(row.model_copy(update=clean), selectors), strict=True
                 ):
                     kept.append(one)
                 done(number + 1)
-        pairs = zip((None, *self.names), found, strict=True)
+        pairs = zip((None, *self.names), routed, strict=True)
         return ModelComparison(
-            tuple(figures_of(name, kept) for name, kept in pairs), len(rows), ended
+            tuple(figures_of(name, kept) for name, kept in pairs), len(rows), reason
         )
 
     @property
@@ -190,8 +190,8 @@ def _ask_model(order: Sequence[FallbackStage]) -> tuple[FallbackStage, ...]:
     """
     if "model" in order:
         return tuple(order)
-    at = order.index("search") + 1 if "search" in order else 0
-    return (*order[:at], "model", *order[at:])
+    position = order.index("search") + 1 if "search" in order else 0
+    return (*order[:position], "model", *order[position:])
 
 
 def _is_uncounted(row: RoutedRow) -> bool:

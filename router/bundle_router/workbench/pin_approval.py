@@ -76,10 +76,10 @@ class PinApproval:
         Raises ConfigError, and RequestError where there is no such remote server.
         """
         catalog, pins = read_catalog(self._config, self._local)
-        (found,) = review(
+        (server_review,) = review(
             catalog, pins, remote_servers(catalog, (name,)), development=self._development
         )
-        return ShownReview(found, _digest(found))
+        return ShownReview(server_review, _digest(server_review))
 
     def approve(
         self,
@@ -98,21 +98,27 @@ class PinApproval:
         from bundle_router.adapters.config_journal import append_change
         from bundle_router.core.servers.pins.reviewed import Approval, approve
 
-        shown = self.review(name)
-        found = shown.review
-        if found.admitted is None:
-            raise RequestError(f"server {name!r} could not be asked: {found.error}")
-        if not digest or digest != shown.digest:
+        approval = self.review(name)
+        server_review = approval.review
+        if server_review.admitted is None:
+            raise RequestError(f"server {name!r} could not be asked: {server_review.error}")
+        if not digest or digest != approval.digest:
             raise DefinitionsChanged(
                 f"server {name!r} lists something else now than was shown",
                 advice="read the difference again",
             )
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        pins = approve(found.server, found.admitted, found.pins, only, Approval(now, by))
+        time = datetime.now(UTC).isoformat(timespec="seconds")
+        pins = approve(
+            server_review.server,
+            server_review.admitted,
+            server_review.pins,
+            only,
+            Approval(time, by),
+        )
         files = open_pins(self._config)
-        with files.unchanged(name, found.pins):
+        with files.unchanged(name, server_review.pins):
             if self._config is not None:
-                changed = found.comparison.tools if found.comparison else ()
+                changed = server_review.comparison.tools if server_review.comparison else ()
                 words = tuple(
                     f"{c.kind} {name}.{c.tool}"
                     for c in changed
@@ -122,7 +128,7 @@ class PinApproval:
                 append_change(
                     Path(self._config),
                     ConfigChange(
-                        "pins.approved", now, by, reason.strip(), revision, revision, words, digest
+                        "pins.approved", time, by, reason.strip(), revision, revision, words, digest
                     ),
                 )
             return files.write(pins)
@@ -133,11 +139,11 @@ def _digest(review: Review) -> str:
     if review.admitted is None:
         return ""
     tools = [[tool.card.tool, tool.card.sha256, tool.definition] for tool in review.admitted.tools]
-    refused = [[row.name, row.code] for row in review.admitted.refused]
+    refusals = [[row.name, row.code] for row in review.admitted.refused]
     if review.pins is not None:
-        before = [[pin.tool, pin.sha256] for pin in review.pins.pins]
+        digests = [[pin.tool, pin.sha256] for pin in review.pins.pins]
     else:
-        before = None
+        digests = None
     return digest_of(
-        [review.server.name, review.command, review.admitted.instructions, tools, refused, before]
+        [review.server.name, review.command, review.admitted.instructions, tools, refusals, digests]
     )

@@ -116,10 +116,10 @@ class RunReader:
 
     def record(self, run_id: str, seq: int) -> dict[str, Any]:
         """Return one record as it was written. Raises UnknownRun, RequestError."""
-        found = self._archive.record(run_id, seq)
-        if found is None:
+        record = self._archive.record(run_id, seq)
+        if record is None:
             raise RequestError(f"run {run_id!r} has no record {seq}")
-        return found
+        return record
 
     def decision(self, run_id: str, seq: int) -> DecisionDetail:
         """Return a decision with everything on its page.
@@ -128,7 +128,7 @@ class RunReader:
         """
         line, record = self._read_decided(run_id, seq)
         catalog = self.recorded_catalog(run_id, record.decision.catalog_revision)
-        before, after = self.index.neighbours_of(run_id, seq)
+        previous_seq, next_seq = self.index.neighbours_of(run_id, seq)
         return DecisionDetail(
             record=record,
             line=line,
@@ -137,8 +137,8 @@ class RunReader:
             rows=self._rows(catalog, record),
             calls=tuple(self.index.rows_of("calls", run_id, limit=CALLS, decision_seq=seq)),
             labels=tuple(self.index.rows_of("labels", run_id, seq=seq)),
-            before=before,
-            after=after,
+            before=previous_seq,
+            after=next_seq,
             prompt=self._prompt(run_id, catalog, record),
         )
 
@@ -165,8 +165,8 @@ class RunReader:
         catalog = self.recorded_catalog(run_id, record.decision.catalog_revision)
         if catalog is None:
             raise RequestError(f"run {run_id!r} does not hold the config of its decision {seq}")
-        before = record.decision.before
-        return explain(catalog, record.facts, before, record.step, name, lambda _: record.reply)
+        activation = record.decision.before
+        return explain(catalog, record.facts, activation, record.step, name, lambda _: record.reply)
 
     def known_names(self, run_id: str, seq: int) -> list[str]:
         """Return the tools and bundles that the decision's config has.
@@ -215,9 +215,9 @@ class RunReader:
             data = self._archive.artifacts(run_id).get(sha256)
         except KeyError:
             raise RequestError(f"run {run_id!r} holds no artifact {sha256[:64]}") from None
-        found = sniff(data)
-        sound = found in ("audio/wav", "audio/x-wav", "audio/mpeg", "audio/ogg", "audio/flac")
-        return StoredBytes(data, found, found in INLINE or sound)
+        facts = sniff(data)
+        sound = facts in ("audio/wav", "audio/x-wav", "audio/mpeg", "audio/ogg", "audio/flac")
+        return StoredBytes(data, facts, facts in INLINE or sound)
 
     def verified(self, run_id: str) -> tuple[bool, str]:
         """Return whether the run's chain is intact, and what it protects against or where it

@@ -132,18 +132,20 @@ def review(
             tool.card for _, found in answers if not isinstance(found, str) for tool in found.tools
         )
     for server, found in answers:
-        known = pins.get(server.name)
+        server_pins = pins.get(server.name)
         if isinstance(found, str):
-            yield Review(server, known, error=found)
+            yield Review(server, server_pins, error=found)
             continue
         everyone.add(tool.card for tool in found.tools if not together)
-        comparison = compare(known, found, server)
-        yield Review(server, known, found, comparison, tuple(lights(found, comparison, everyone)))
+        comparison = compare(server_pins, found, server)
+        yield Review(
+            server, server_pins, found, comparison, tuple(lights(found, comparison, everyone))
+        )
         reviews.append((server, found, comparison))
     for server, found, comparison in () if together else reversed(reviews):
         if is_affected(found, comparison, later):
-            seen = tuple(lights(found, comparison, everyone))
-            yield Review(server, pins.get(server.name), found, comparison, seen, again=True)
+            verdicts = tuple(lights(found, comparison, everyone))
+            yield Review(server, pins.get(server.name), found, comparison, verdicts, again=True)
         later.add(tool.card for tool in found.tools)
 
 

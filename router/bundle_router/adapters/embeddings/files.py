@@ -81,16 +81,16 @@ def _folder_of(source: str) -> Path:
         if not (Path(source) / "config.json").is_file():
             raise UnusableModel(f"{source} is not a folder with a model: it has no config.json")
         return Path(source)
-    found = importlib.util.find_spec(source) if source.isidentifier() else None
-    if found is not None:
-        places = [Path(place) for place in found.submodule_search_locations or ()]
+    spec = importlib.util.find_spec(source) if source.isidentifier() else None
+    if spec is not None:
+        places = [Path(place) for place in spec.submodule_search_locations or ()]
     else:
         places = []
     for folder in (place / inside for place in places for inside in _INSIDE):
         if (folder / "config.json").is_file() and (folder / "tokenizer.json").is_file():
             return folder
-    what = "holds no model" if found is not None else "is not installed"
-    raise UnusableModel(f"the package {source!r} {what}")
+    fault = "holds no model" if spec is not None else "is not installed"
+    raise UnusableModel(f"the package {source!r} {fault}")
 
 
 def _prompts(folder: Path) -> tuple[str, str]:

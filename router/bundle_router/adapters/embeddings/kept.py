@@ -42,9 +42,9 @@ _ASKED: Final = 500
 
 def cache_folder() -> Path | None:
     """Return the folder of this user's vectors; None for a user without a home."""
-    named = os.environ.get("XDG_CACHE_HOME", "")
-    if named.startswith("/"):  # the XDG specification says to ignore a relative path
-        return Path(named, "bundle-router", "embeddings")
+    folder = os.environ.get("XDG_CACHE_HOME", "")
+    if folder.startswith("/"):  # the XDG specification says to ignore a relative path
+        return Path(folder, "bundle-router", "embeddings")
     home = os.environ.get("HOME", "")
     return Path(home, ".cache", "bundle-router", "embeddings") if home.startswith("/") else None
 
@@ -64,7 +64,7 @@ class VectorStore:
         by_digest = {_digest(text): text for text in texts}
         if self._file is None or not is_ours(self._file.parent) or not self._file.is_file():
             return {}
-        found: dict[str, tuple[float, ...]] = {}
+        vectors: dict[str, tuple[float, ...]] = {}
         digests = list(by_digest)
         try:
             with suppress(OSError):
@@ -78,11 +78,11 @@ class VectorStore:
                     rows = base.execute(query, part)
                     for digest, vector in rows:
                         if isinstance(vector, bytes) and vector and len(vector) % 4 == 0:
-                            found[by_digest[digest]] = tuple(array("f", vector))
+                            vectors[by_digest[digest]] = tuple(array("f", vector))
         except (sqlite3.Error, OSError) as wrong:
             _make_room(self._file, wrong)
             return {}
-        return found
+        return vectors
 
     def save(self, vectors: Mapping[str, Sequence[float]]) -> bool:
         """Store the vectors of texts. Return whether they were stored."""
@@ -116,10 +116,10 @@ class VectorStore:
 
     @staticmethod
     def _prune(folder: Path) -> None:
-        kept = sorted(
+        newest = sorted(
             folder.glob("*.sqlite"), key=lambda file: (-file.stat().st_mtime_ns, file.name)
         )
-        for old in kept[REVISIONS:]:
+        for old in newest[REVISIONS:]:
             old.unlink(missing_ok=True)
 
 

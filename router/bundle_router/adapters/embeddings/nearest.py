@@ -52,11 +52,11 @@ class DenseVectors:
         if matrix is None or not matrix.ids or k <= 0 or (within is not None and not within):
             return ()
         near = matrix.nearest(vector, k, within)
-        least = self._least
+        lowest = self._least
         return [
-            NearDocument(id_, round((c - least) / (1.0 - least), DIGITS))
+            NearDocument(id_, round((c - lowest) / (1.0 - lowest), DIGITS))
             for id_, c in near
-            if c > least
+            if c > lowest
         ]
 
 
@@ -96,13 +96,13 @@ class _Matrix:
             floor = np.partition(cosines, len(cosines) - k)[len(cosines) - k]
         else:
             floor = np.float32(0)
-        chosen = np.flatnonzero((cosines >= floor) & (cosines > 0))
-        chosen = chosen[np.argsort(-cosines[chosen], kind="stable")[:k]]
-        where = chosen if positions is None else positions[chosen]
-        values = cosines[chosen].astype(np.float64).round(DIGITS).tolist()
+        best = np.flatnonzero((cosines >= floor) & (cosines > 0))
+        best = best[np.argsort(-cosines[best], kind="stable")[:k]]
+        indexes = best if positions is None else positions[best]
+        values = cosines[best].astype(np.float64).round(DIGITS).tolist()
         return [
             NearDocument(self.ids[row], value)
-            for row, value in zip(where.tolist(), values, strict=True)
+            for row, value in zip(indexes.tolist(), values, strict=True)
         ]
 
     @cached_property
@@ -126,10 +126,10 @@ def _least_cosine(collections: Sequence[NDArray[np.float32]]) -> float:
     rows = np.concatenate(collections) if collections else np.zeros((0, 1), np.float32)
     rows = rows[:: 1 + len(rows) // ENOUGH]
     if len(rows) >= FEW:
-        least = np.quantile((rows @ rows.T)[np.triu_indices(len(rows), 1)], 0.01)
+        lowest = np.quantile((rows @ rows.T)[np.triu_indices(len(rows), 1)], 0.01)
     else:
-        least = 0.0
-    return round(float(least), DIGITS) if USUAL < least < 0.99 else 0.0
+        lowest = 0.0
+    return round(float(lowest), DIGITS) if USUAL < lowest < 0.99 else 0.0
 
 
 def _unit_rows(rows: NDArray[np.float32]) -> NDArray[np.float32]:

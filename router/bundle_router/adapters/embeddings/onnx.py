@@ -231,14 +231,15 @@ class _Bert:
         state = self._normalise_layer(state, "embeddings.LayerNorm")
         hidden = np.where(mask[:, None, None, :] == 1, np.float32(0), np.float32(-1e9))
         for layer in range(self._layers):
-            at = f"encoder.layer.{layer}"
-            seen = self._dense(
-                self._attend(state, hidden, f"{at}.attention.self"), f"{at}.attention.output.dense"
+            prefix = f"encoder.layer.{layer}"
+            attention = self._dense(
+                self._attend(state, hidden, f"{prefix}.attention.self"),
+                f"{prefix}.attention.output.dense",
             )
-            state = self._normalise_layer(state + seen, f"{at}.attention.output.LayerNorm")
-            wide = _gelu(self._dense(state, f"{at}.intermediate.dense"))
+            state = self._normalise_layer(state + attention, f"{prefix}.attention.output.LayerNorm")
+            wide = _gelu(self._dense(state, f"{prefix}.intermediate.dense"))
             state = self._normalise_layer(
-                state + self._dense(wide, f"{at}.output.dense"), f"{at}.output.LayerNorm"
+                state + self._dense(wide, f"{prefix}.output.dense"), f"{prefix}.output.LayerNorm"
             )
         last: NDArray[np.float32] = state
         return last

@@ -31,14 +31,14 @@ def vectors_in_stages(
     the many tools are still being embedded, then those of everything. Ends at a failure. Blocks in
     between, as `embed_texts` does.
     """
-    known: dict[str, Vector] = {}
+    vectors: dict[str, Vector] = {}
     first_passages = [passage for passage in passages if passage.collection in ("bundles", "steps")]
     for stage in (
         (first_passages, passages) if 0 < len(first_passages) < len(passages) else (passages,)
     ):
-        made = vectors_for(stage, embedder, store, known)
-        yield made
-        if isinstance(made, Embedding):
+        stage_vectors = vectors_for(stage, embedder, store, vectors)
+        yield stage_vectors
+        if isinstance(stage_vectors, Embedding):
             return
 
 
@@ -56,13 +56,15 @@ def vectors_for(
         (request if passage.collection == "steps" else document) + passage.text
         for passage in passages
     ]
-    known = embed_texts(texts, embedder, store, made)
-    if isinstance(known, Embedding):
-        return known
+    vectors = embed_texts(texts, embedder, store, made)
+    if isinstance(vectors, Embedding):
+        return vectors
     rows: dict[Space, dict[str, Sequence[float]]] = {}
     for passage, text in zip(passages, texts, strict=True):
-        rows.setdefault(passage.collection, {})[passage.id] = known[text]
-    return DenseVectors(embedder.revision, len(next(iter(known.values()))) if known else 1, rows)
+        rows.setdefault(passage.collection, {})[passage.id] = vectors[text]
+    return DenseVectors(
+        embedder.revision, len(next(iter(vectors.values()))) if vectors else 1, rows
+    )
 
 
 def embed_texts(
@@ -76,12 +78,12 @@ def embed_texts(
     Blocks while texts that are not stored are embedded: minutes for thousands of texts on a small
     machine. On a failure returns its `Embedding`; vectors made until then are stored.
     """
-    wanted = list(dict.fromkeys(texts))
-    known = store.load([text for text in wanted if text not in (made or {})]) | (made or {})
-    if known and fault_in(tuple(known.values()), len(known)):
-        known = {}
-    dimension = len(next(iter(known.values()))) if known else None
-    missing = [text for text in wanted if text not in known]
+    distinct = list(dict.fromkeys(texts))
+    vectors = store.load([text for text in distinct if text not in (made or {})]) | (made or {})
+    if vectors and fault_in(tuple(vectors.values()), len(vectors)):
+        vectors = {}
+    dimension = len(next(iter(vectors.values()))) if vectors else None
+    missing = [text for text in distinct if text not in vectors]
     size = PART
     while missing:
         part = missing[:size]
@@ -105,7 +107,7 @@ def embed_texts(
         dimension = len(reply.vectors[0])
         fresh = dict(zip(part, reply.vectors, strict=True))
         store.save(fresh)
-        known.update(fresh)
+        vectors.update(fresh)
     if made is not None:
-        made.update(known)
-    return known
+        made.update(vectors)
+    return vectors

@@ -72,10 +72,10 @@ class JsonSchema:
         try:
             return compiled(prepared, draft)
         except ValueError:
-            known = rebuilt(prepared, self._without_foreign_pattern)
+            readable = rebuilt(prepared, self._without_foreign_pattern)
             if not self.foreign_patterns:
                 raise
-            return compiled(known, draft)
+            return compiled(readable, draft)
 
     def _without_foreign_pattern(self, schema: dict[str, Any]) -> dict[str, Any]:
         from bundle_router.adapters.json_schema.validators import compiled
@@ -111,12 +111,12 @@ class JsonSchema:
     def _sentences(self, value: Any) -> list[str]:
         from bundle_router.adapters.json_schema.error_sentences import sentence_of
 
-        found: dict[str, None] = {}
+        sentences: dict[str, None] = {}
         for error in self._validator.iter_errors(value):
-            found[sentence_of(error)] = None
-            if len(found) == MAX_SENTENCES:
+            sentences[sentence_of(error)] = None
+            if len(sentences) == MAX_SENTENCES:
                 break
-        return list(found)
+        return list(sentences)
 
 
 class SchemaChecker:
@@ -144,13 +144,13 @@ class SchemaChecker:
 
     def _kept_schema(self, name: str, schema: Mapping[str, Any]) -> JsonSchema | None:
         with self._lock:
-            kept = self._kept.pop(name, None)
-            if kept is None or kept[0] is not schema:
-                kept = (schema, _compiled(schema))
-            self._kept[name] = kept
+            entry = self._kept.pop(name, None)
+            if entry is None or entry[0] is not schema:
+                entry = (schema, _compiled(schema))
+            self._kept[name] = entry
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
-            return kept[1]
+            return entry[1]
 
 
 def unchecked_reason(schema: Mapping[str, Any]) -> str:
@@ -177,15 +177,15 @@ def _prepared(schema: dict[str, Any]) -> dict[str, Any]:
     """Return the schema for the library: without addresses, annotations that some drafts check, and
     required properties that have a default.
     """
-    made = {key: value for key, value in schema.items() if key not in _ANNOTATIONS}
-    made.pop("$schema", None)
+    copy = {key: value for key, value in schema.items() if key not in _ANNOTATIONS}
+    copy.pop("$schema", None)
     for key in ("$id", "id"):  # references inside the schema would be read relative to them
-        if isinstance(made.get(key), str) and not made[key].startswith("#"):
-            del made[key]
-    properties, required = made.get("properties"), made.get("required")
+        if isinstance(copy.get(key), str) and not copy[key].startswith("#"):
+            del copy[key]
+    properties, required = copy.get("properties"), copy.get("required")
     if isinstance(properties, dict) and isinstance(required, list):
-        made["required"] = [name for name in required if not _has_default(properties.get(name))]
-    return made
+        copy["required"] = [name for name in required if not _has_default(properties.get(name))]
+    return copy
 
 
 def _has_default(schema: Any) -> bool:

@@ -44,8 +44,8 @@ def _what_is_wrong(error: ValidationError) -> str:
 
 
 def _listed(values: Sequence[Any], most: int = MAX_LISTED) -> str:
-    more = ", …" if len(values) > most else ""
-    return ", ".join(display_value(value) for value in values[:most]) + more
+    ellipsis = ", …" if len(values) > most else ""
+    return ", ".join(display_value(value) for value in values[:most]) + ellipsis
 
 
 def _unexpected(what: str) -> Callable[[Any, Any], str]:

@@ -174,15 +174,15 @@ def sizes_of(value: Any, most: int) -> Sequence[LevelSize]:
     """Return the sizes of a value's levels. Raises Unchecked for a value of more than `most` parts,
     one that is nested too deep, or one with a number that is none or has too many digits.
     """
-    found: list[LevelSize] = []
+    sizes: list[LevelSize] = []
     level: list[Any] = [value]
     names = 0
-    left = most
+    room = most
     while level:
-        left -= len(level)
-        if left < 0:
+        room -= len(level)
+        if room < 0:
             raise Unchecked("they hold too many values")
-        if len(found) == MAX_VALUE_DEPTH:
+        if len(sizes) == MAX_VALUE_DEPTH:
             raise Unchecked("they are nested too deep")
         below: list[Any] = []
         characters = names
@@ -206,11 +206,11 @@ def sizes_of(value: Any, most: int) -> Sequence[LevelSize]:
             elif isinstance(part, list | tuple):
                 below.extend(part)
                 longest = max(longest, len(part))
-            if len(below) > left:
+            if len(below) > room:
                 raise Unchecked("they hold too many values")
-        found.append(LevelSize(len(level), characters, longest, numbers))
+        sizes.append(LevelSize(len(level), characters, longest, numbers))
         level, names = below, next_names
-    return found
+    return sizes
 
 
 def _characters(names: Iterable[Any]) -> int:
@@ -299,7 +299,7 @@ class _Works:
         if "$dynamicRef" in schema or "$recursiveRef" in schema:
             raise Unchecked("its schema has a dynamic reference")
         schemas = 1
-        same: Work = (self._own(schema),)
+        total: Work = (self._own(schema),)
         parts: Work = self._for_names(schema)
         choices: dict[str, Work] = {}
         for key, inner in self._inner(schema):
@@ -308,7 +308,7 @@ class _Works:
             work, count = self._of(inner)
             schemas += count
             if key in SAME_VALUE or key == "$ref":
-                same = _added(same, work)
+                total = _added(total, work)
             elif key in _ONE_OF_MANY:
                 choices[key] = _highest(choices.get(key, ()), work)
             else:
@@ -316,8 +316,8 @@ class _Works:
         for work in choices.values():
             parts = _added(parts, work)
         if "unevaluatedItems" in schema or "unevaluatedProperties" in schema:
-            same = [level.times(_UNEVALUATED) for level in same]
-        return _added(same, (LevelWork(), *parts)), schemas
+            total = [level.times(_UNEVALUATED) for level in total]
+        return _added(total, (LevelWork(), *parts)), schemas
 
     def _inner(self, schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         for place, inner in subschemas(schema):
@@ -448,11 +448,11 @@ def pattern_pieces(pattern: str) -> int:
     if _VERBOSE.search(pattern):
         raise Unchecked("a pattern of its schema is in verbose notation")
     sizes = [0]
-    at = 0
-    while at < len(pattern):
-        piece = _PIECE.match(pattern, at)
+    offset = 0
+    while offset < len(pattern):
+        piece = _PIECE.match(pattern, offset)
         assert piece is not None  # noqa: S101 - it matches any character
-        at = piece.end()
+        offset = piece.end()
         text = piece[0]
         if text.startswith("("):
             sizes.append(0)
@@ -460,8 +460,8 @@ def pattern_pieces(pattern: str) -> int:
         size = _UNICODE_CLASS if "\\p" in text.lower() else 1
         if text == ")" and len(sizes) > 1:
             size = sizes.pop() + 1
-        while (quantifier := _QUANTIFIER.match(pattern, at)) is not None:
-            at = quantifier.end()
+        while (quantifier := _QUANTIFIER.match(pattern, offset)) is not None:
+            offset = quantifier.end()
             size *= max(1, int(quantifier[1] or 0), int(quantifier[2] or 0))
         sizes[-1] += size
     return sum(sizes)

@@ -82,13 +82,13 @@ class SecretRedactor:
         with self._keeping:
             if head in self._configured or head in self._kept:
                 return
-            kept = dict([*self._kept.items(), (head, label_of("token", name))][-MAX_KEPT:])
-            rules = self._first_rules.keeping(kept)
+            tokens = dict([*self._kept.items(), (head, label_of("token", name))][-MAX_KEPT:])
+            rules = self._first_rules.keeping(tokens)
             self._labels = self._labels | {
                 label.encode() for label in rules.labels
             }  # before the rules that use them
             self._rules = rules
-            self._kept = kept
+            self._kept = tokens
             self._clean = {}
             self._settled = {}
 
@@ -118,13 +118,11 @@ class SecretRedactor:
 
     def rules_in(self, text: str) -> list[str]:
         """Return the sorted names of the rules that would redact something in the text."""
-        before, after = (
+        head, tail = (
             _PLACEHOLDER.findall(side.encode("utf-8", "surrogatepass"))
             for side in (text, self.redact(text))
         )
-        return sorted(
-            {label.decode() for label in after if after.count(label) > before.count(label)}
-        )
+        return sorted({label.decode() for label in tail if tail.count(label) > head.count(label)})
 
     def are_clean(self, texts: Sequence[str]) -> bool:
         """Return True only if it is certain that no text, nor its value if it is JSON, holds a
@@ -240,12 +238,12 @@ def _hits_outside(hits: list[SecretHit], placeholders: list[tuple[int, int]]) ->
         start = hit.start
         while index < len(placeholders) and placeholders[index][1] <= start:
             index += 1
-        at = index
-        while at < len(placeholders) and placeholders[at][0] < hit.end:
-            if start < placeholders[at][0]:
-                parts.append(SecretHit(start, placeholders[at][0], hit.rank, hit.label))
-            start = placeholders[at][1]
-            at += 1
+        position = index
+        while position < len(placeholders) and placeholders[position][0] < hit.end:
+            if start < placeholders[position][0]:
+                parts.append(SecretHit(start, placeholders[position][0], hit.rank, hit.label))
+            start = placeholders[position][1]
+            position += 1
         if start < hit.end:
             parts.append(SecretHit(start, hit.end, hit.rank, hit.label))
     return parts
@@ -333,8 +331,10 @@ def redact_copy(
         if depth > MAX_DEPTH:
             into[at] = f"[redacted:{TOO_DEEP}]"
         elif isinstance(node, str):
-            kept = not secret or not node or is_placeholder(node) or _REFERENCE.fullmatch(node)
-            into[at] = redact(node) if kept else named
+            is_harmless = (
+                not secret or not node or is_placeholder(node) or _REFERENCE.fullmatch(node)
+            )
+            into[at] = redact(node) if is_harmless else named
         elif _is_object(node):
             into[at] = _opened_object(node, redact, work, depth, secret)
         elif isinstance(node, (list, tuple)):
@@ -369,7 +369,7 @@ def _opened_object(
     Keys that became equal are made distinct.
     """
     opened: dict[Any, Any] = {}
-    named = "value" if secret else _named_value(node)
+    name = "value" if secret else _named_value(node)
     for key, item in node.items():
         new = redact(key) if isinstance(key, str) else key
         base = new
@@ -378,7 +378,7 @@ def _opened_object(
             count += 1
             new = f"{base}#{count}"
         opened[new] = None
-        is_secret = (isinstance(key, str) and is_secret_name(key)) or key == named
+        is_secret = (isinstance(key, str) and is_secret_name(key)) or key == name
         work.append((item, opened, new, is_secret and not isinstance(item, Mapping), depth + 1))
     return opened
 

@@ -77,9 +77,10 @@ class SecretAllowance:
     stopwords: tuple[str, ...]
 
     def covers(self, secret: bytes, match: bytes) -> bool:
-        known = map(pattern, self.regexes)
+        patterns = map(pattern, self.regexes)
         if any(
-            one.fullmatch(secret) if self.target == "secret" else one.search(match) for one in known
+            one.fullmatch(secret) if self.target == "secret" else one.search(match)
+            for one in patterns
         ):
             return True
         return bool(self.stopwords) and pattern(_any_of(self.stopwords)).search(secret.lower())
@@ -280,11 +281,11 @@ class RuleBook:
 
     def matching(self, data: bytes) -> list[str]:
         """Return the probes that match, unordered."""
-        found = [probe for part in self._together for probe in part.matching(data)]
+        probes = [probe for part in self._together for probe in part.matching(data)]
         behind = self._behind
         return [
             one
-            for probe in found
+            for probe in probes
             for one in (behind[probe].matching(data) if probe in behind else (probe,))
         ]
 

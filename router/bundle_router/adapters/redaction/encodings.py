@@ -85,8 +85,8 @@ class PatternSet:
 
     def matching(self, data: bytes) -> list[str]:
         """Return the patterns that occur, unordered."""
-        found = self.automaton.Match(data)
-        return [self._regexes[index] for index in found] if found else []
+        numbers = self.automaton.Match(data)
+        return [self._regexes[index] for index in numbers] if numbers else []
 
 
 ESCAPED: Final = (
@@ -159,8 +159,8 @@ def _replace_matches(
             return position, position + 1
         if position < decoded_end[index]:
             return original_at[index], original_end[index]
-        moved = original_end[index] + position - decoded_end[index]
-        return moved, moved + 1
+        origin = original_end[index] + position - decoded_end[index]
+        return origin, origin + 1
 
     return View(b"".join(pieces), lambda start, end: (origin_of(start)[0], origin_of(end - 1)[1]))
 
