@@ -118,9 +118,9 @@ def _read(
     if len(text) > max_bytes:
         return _too_large(redactor, text, max_bytes)
     redacted = value if redactor.are_clean((text,)) else redactor.redact_value(value)
-    kept = text if redacted is value else write(redacted)
+    recorded_text = text if redacted is value else write(redacted)
     return Arguments(
-        value, redactor.redact(kept) if is_large else kept, raw=text
+        value, redactor.redact(recorded_text) if is_large else recorded_text, raw=text
     )  # here, and not as it is recorded
 
 
@@ -140,9 +140,11 @@ def _not_json(wrong: Exception, names: list[str] | None = None) -> Arguments:
 def _too_large(redactor: Redactor, text: str, max_bytes: int) -> Arguments:
     # Redacted before it is cut: half a secret is not recognised as one.
     head = redactor.redact(text[: 16 * HEAD])[:HEAD]
-    kept = encode({"too_large": len(text), "digest": digest(text), "head": head})
+    recorded_text = encode({"too_large": len(text), "digest": digest(text), "head": head})
     return Arguments(
-        {}, kept, ("too_large", f"are {len(text):,} bytes, at most {max_bytes:,} are taken.")
+        {},
+        recorded_text,
+        ("too_large", f"are {len(text):,} bytes, at most {max_bytes:,} are taken."),
     )
 
 
@@ -184,15 +186,15 @@ async def with_artifacts(
     """
     cards = state.catalog.cards
     card = cards.get(state.target(name).tool)
-    found = handles_in(arguments.value, card.input_schema()) if card is not None else ()
-    if card is None or not found:
+    handles = handles_in(arguments.value, card.input_schema()) if card is not None else ()
+    if card is None or not handles:
         yield arguments
         return
     scratch = ports.scratch() if ports.scratch is not None else None
     filler = ArtifactFiller(ports, state, artifact, state.catalog.servers[card.server], scratch)
     limit = state.catalog.settings.limits.max_result_bytes
     try:
-        yield await asyncio.to_thread(_fill, filler, arguments, found, limit)
+        yield await asyncio.to_thread(_fill, filler, arguments, handles, limit)
     finally:
         if scratch is not None:
             scratch.close()
@@ -207,8 +209,8 @@ async def without_payloads(ports: EnginePorts, arguments: Arguments) -> Argument
         return arguments
     if len(arguments.text) < INLINE_CHARS:
         return _without_blobs(ports, arguments)
-    found: Arguments = await ports.in_thread(lambda: _without_blobs(ports, arguments))
-    return found
+    without_blobs: Arguments = await ports.in_thread(lambda: _without_blobs(ports, arguments))
+    return without_blobs
 
 
 def _without_blobs(ports: EnginePorts, arguments: Arguments) -> Arguments:
@@ -216,8 +218,8 @@ def _without_blobs(ports: EnginePorts, arguments: Arguments) -> Arguments:
         return arguments  # only short texts
     references = References(ports.describe)
     value = references.value(json.loads(arguments.text))
-    kept = ports.redactor.redact(encode(value)) if references.blobs else arguments.text
-    return replace(arguments, text=kept, blobs=references.blobs)
+    recorded_text = ports.redactor.redact(encode(value)) if references.blobs else arguments.text
+    return replace(arguments, text=recorded_text, blobs=references.blobs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,20 +250,20 @@ class ArtifactFiller:
         if handle.want != "path":
             return encoded(data, handle.want, mime_type)
         if self.scratch is None or not self.server.traits.here:
-            what = (
+            reason = (
                 f"give {PREFIX}… where a path is wanted, and server {self.server.name!r} is not on"
                 " this machine"
             )
             raise _Unusable(
                 "no_path",
-                f"{what}: it can't read the file. Give it where content is wanted instead.",
+                f"{reason}: it can't read the file. Give it where content is wanted instead.",
             )
         if self.server.files is not None:
-            within = str(Path(self.state.root, self.server.files))
+            folder = str(Path(self.state.root, self.server.files))
         else:
-            within = ""
+            folder = ""
         try:
-            return self.scratch.put(file_name(handle.sha256, mime_type), data, within=within)
+            return self.scratch.put(file_name(handle.sha256, mime_type), data, within=folder)
         except StorageError as trouble:
             self.ports.diagnostics.event(
                 "error", "artifact.not_handed", run_id=self.state.run_id, error=trouble

@@ -172,17 +172,17 @@ class OnceByKey:
             try:
                 return await self._rest(request)
             except KeyIsTaken as found:
-                taken = found.taken
-            _refuse_other(self._at.run, request, taken)
-            if taken.call.finished is not None:
-                return await self._recorded_result(taken.call, taken.call.finished)
-            if not await asyncio.to_thread(_will_end, self._at.run, taken.call):
-                if self._is_idempotent(taken.call.name):
+                key_owner = found.taken
+            _refuse_other(self._at.run, request, key_owner)
+            if key_owner.call.finished is not None:
+                return await self._recorded_result(key_owner.call, key_owner.call.finished)
+            if not await asyncio.to_thread(_will_end, self._at.run, key_owner.call):
+                if self._is_idempotent(key_owner.call.name):
                     continue  # it died since we looked: made again
-                end = partial(_end_unknown, self._at, request.key, taken.call)
-                ended = await self._at.run.under_lock(end)
-                if ended is not None:
-                    return ended
+                end = partial(_end_unknown, self._at, request.key, key_owner.call)
+                result = await self._at.run.under_lock(end)
+                if result is not None:
+                    return result
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, LONGEST_LOOK_S)
 
@@ -204,8 +204,11 @@ def _refuse_other(run: OpenRun, request: CallRequest, key_taken: KeyTaken) -> No
             f"run {run.id!r}: key {request.key!r} was used for another principal's call",
             advice="use keys that differ between the principals of a run",
         )
-    same = {"another tool": key_taken.same_tool, "other arguments": _same_arguments(call, request)}
-    differing = [name for name, is_same in same.items() if not is_same]
+    equalities = {
+        "another tool": key_taken.same_tool,
+        "other arguments": _same_arguments(call, request),
+    }
+    differing = [name for name, is_same in equalities.items() if not is_same]
     if differing:
         raise KeyConflict(
             f"run {run.id!r}: key {request.key!r} was used for call {call.call_id!r} of"
@@ -275,9 +278,9 @@ class CallAdmission:
                 # the run may have been closed and routed again here, so that others read on for it
                 self._run.read_on()
                 return OutdatedCall()
-            found = self._judge_once(wait_s)
-            if found is not None:
-                return found
+            judgement = self._judge_once(wait_s)
+            if judgement is not None:
+                return judgement
         raise self._run.moved_error()
 
     def _is_outdated(self) -> bool:
@@ -294,12 +297,12 @@ class CallAdmission:
         meanwhile, which is told when we append.
         """
         run = self._run
-        known = run.fold.keyed_call(self._request.key) if self._request.key else None
-        if known is not None and self._is_bound(known):
+        keyed_call = run.fold.keyed_call(self._request.key) if self._request.key else None
+        if keyed_call is not None and self._is_bound(keyed_call):
             if run.read_on():  # its end, maybe
                 return None
-            return self._taken(known, wait_s)
-        attempt = known.attempt + 1 if known is not None else 1
+            return self._taken(keyed_call, wait_s)
+        attempt = keyed_call.attempt + 1 if keyed_call is not None else 1
         refusal = self._refusal()
         if refusal is None:
             return self._begin(attempt, wait_s)
@@ -379,8 +382,8 @@ class CallAdmission:
         if not self._request.joins or not self._target.waiting:
             return ()
         activation = self._run.fold.activation(self._state.decided.branch)
-        asked = ((self._target.bundle, self._target.waiting),)
-        return joined_after(self._state, activation, asked)
+        requested = ((self._target.bundle, self._target.waiting),)
+        return joined_after(self._state, activation, requested)
 
     def _call(
         self, attempt: int, started: CallStarted | None = None, joined: Joined = ()
@@ -433,16 +436,17 @@ def over_budget(
     """
     limits = state.catalog.settings.limits
     decision_id = state.decided.decision.decision_id
-    spent = run.fold.spent(decision_id)
+    totals = run.fold.spent(decision_id)
     total = run.fold.run_spent
     if run.passing:
-        spent = replace(
-            spent,
-            calls=spent.calls + [*run.passing.values()].count(run.fold.budget_key(decision_id)),
+        totals = replace(
+            totals,
+            calls=totals.calls + [*run.passing.values()].count(run.fold.budget_key(decision_id)),
         )
         total = replace(total, calls=total.calls + len(run.passing))
-    in_loop = spent.repeats >= limits.repeated_calls
-    over = budgets.over_budget(limits, spent, budgets.asked_hash(name, arguments) if in_loop else 0)
+    in_loop = totals.repeats >= limits.repeated_calls
+    asked_hash = budgets.asked_hash(name, arguments) if in_loop else 0
+    over = budgets.over_budget(limits, totals, asked_hash)
     over = over or budgets.over_total(limits, total, tree)
     return ("budget", *over) if over is not None else None
 
@@ -452,9 +456,9 @@ def _over_tree(at: CallPorts, state: RunState) -> Refusal | None:
 
     Blocks.
     """
-    spent = at.tree.spent(at.run)
+    tree_totals = at.tree.spent(at.run)
     over = budgets.over_total(
-        state.catalog.settings.limits, Totals(), replace(spent, calls=spent.calls - 1)
+        state.catalog.settings.limits, Totals(), replace(tree_totals, calls=tree_totals.calls - 1)
     )
     return ("budget", *over) if over is not None else None
 
@@ -512,15 +516,15 @@ async def within_tree(at: CallPorts, begun: BegunCall) -> CallJudgement:
             return refuse(at.ports, at.run, call, refusal, wait_s)
 
     try:
-        refused = await at.run.on_store(end)
+        refusal_result = await at.run.on_store(end)
     except BaseException:  # also of a task that was cancelled before its thread began
         at.run.owe(_cancelled_end(at, call))
         at.run.release()
         raise
-    if refused is None:
+    if refusal_result is None:
         return begun
     at.run.release()
-    return RefusedCall(refused)
+    return RefusedCall(refusal_result)
 
 
 def abandon(at: CallPorts, judgement: CallJudgement) -> None:
@@ -575,30 +579,34 @@ class JudgedCall:
         return judgement.result
 
     async def _judge(self, request: CallRequest) -> CallJudgement:
-        at = self._at
+        call_ports = self._at
         for _ in range(MOVED_AT_MOST):
             checked = self._state.target(request.name)
-            problems = await check_arguments(at.ports, checked, request.arguments)
-            state = await self._states.present_state(at.run, self._decision_id)
+            problems = await check_arguments(call_ports.ports, checked, request.arguments)
+            state = await self._states.present_state(call_ports.run, self._decision_id)
             target = checked if state is self._state else state.target(request.name)
             if target.tool == checked.tool:
                 judgement = await self._admit(state, request, target, problems)
                 if not isinstance(judgement, OutdatedCall):
                     return judgement
-            self._state = await self._states.verified_state(at.run, request, self._decision_id)
-        raise at.run.moved_error()
+            self._state = await self._states.verified_state(
+                call_ports.run, request, self._decision_id
+            )
+        raise call_ports.run.moved_error()
 
     async def _admit(
         self, state: RunState, request: CallRequest, target: CallTarget, problems: Sequence[str]
     ) -> CallJudgement:
-        at = self._at
+        call_ports = self._at
         if request.joins and state.decided.fixed_list:
             request = replace(request, joins=False)
-        tree = await self._states.tree_spent(at.run)
-        admission = CallAdmission(at, state, request, target, problems, tree)
-        judgement: CallJudgement = await at.run.under_lock(admission.judge, partial(abandon, at))
+        tree = await self._states.tree_spent(call_ports.run)
+        admission = CallAdmission(call_ports, state, request, target, problems, tree)
+        judgement: CallJudgement = await call_ports.run.under_lock(
+            admission.judge, partial(abandon, call_ports)
+        )
         if isinstance(judgement, BegunCall) and tree is not None:
-            return await within_tree(at, judgement)
+            return await within_tree(call_ports, judgement)
         return judgement
 
 

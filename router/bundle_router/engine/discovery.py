@@ -45,11 +45,14 @@ class ServerDiscovery:
     def is_verified(self, name: str, state: RunState) -> bool:
         """Return whether `verify` would contact no server and change nothing."""
         servers = self._servers
-        asked = state.asked_of.get(name)
-        if servers is None or (asked is None and self._unasked_servers(servers, state, name)):
-            return servers is None
-        asked = self._servers_of(servers, state, name) if asked is None else asked
-        return not asked or all(servers.is_verified(server, state.scope) for server in asked)
+        if servers is None:
+            return True
+        asked_servers = state.asked_of.get(name)
+        if asked_servers is None:
+            if self._unasked_servers(servers, state, name):
+                return False
+            asked_servers = self._servers_of(servers, state, name)
+        return all(servers.is_verified(server, state.scope) for server in asked_servers)
 
     async def verify(self, name: str, state: RunState, state_now: Callable[[], RunState]) -> None:
         """Get a list that still holds of the server that a call goes to.
@@ -65,11 +68,11 @@ class ServerDiscovery:
         verified: set[str] = set()
         todo = self._servers_of(self._servers, state, name)
         while todo:
-            before = self._servers.availability(state.step.principal)
+            availability = self._servers.availability(state.step.principal)
             first = min(todo)
             await self._servers.verify(first, state.scope)
             verified.add(first)
-            if self._servers.availability(state.step.principal) is not before:
+            if self._servers.availability(state.step.principal) is not availability:
                 state = state_now()
                 todo = self._servers_of(self._servers, state, name)
             todo = todo - verified
@@ -81,21 +84,19 @@ class ServerDiscovery:
 
     def has_lost_server(self, state: RunState) -> bool:
         """Return whether a server with tools of the decision has become unusable since."""
-        away = dict(state.facts.unavailable).keys() - dict(state.decided.facts.unavailable).keys()
-        return not away.isdisjoint(self._held_servers(state))
+        unavailable_then = dict(state.decided.facts.unavailable)
+        lost_servers = dict(state.facts.unavailable).keys() - unavailable_then.keys()
+        return not lost_servers.isdisjoint(self._held_servers(state))
 
     def wanted_servers(self, state: RunState) -> set[str]:
         """Return the servers elsewhere with tools of the decision, unusable ones included."""
-        missed = [
-            row.id
-            for row in state.decided.decision.left_out
-            if row.code in ("server_unavailable", *DRIFT_CODES)
-        ]
-        bundles = [bundle for id_ in missed if (bundle := self._catalog.bundle(id_)) is not None]
-        found = self._held_servers(state) | {
-            server for bundle in bundles for server in bundle.servers
-        }
-        return {name for name in found & self._remote if self._catalog.servers[name].enabled}
+        codes = ("server_unavailable", *DRIFT_CODES)
+        names = self._held_servers(state)
+        for row in state.decided.decision.left_out:
+            bundle = self._catalog.bundle(row.id) if row.code in codes else None
+            if bundle is not None:
+                names = names | set(bundle.servers)
+        return {name for name in names & self._remote if self._catalog.servers[name].enabled}
 
     def _held_servers(self, state: RunState) -> set[str]:
         """Return the servers with tools of the decision."""
@@ -108,18 +109,18 @@ class ServerDiscovery:
         list.
         """
         surface = state.surface
-        if (known := state.asked_of.get(name)) is not None:
-            return known
+        if (asked_servers := state.asked_of.get(name)) is not None:
+            return asked_servers
         is_known = name in surface.canonical or name in surface.catalog.cards
         exact = surface.canonical.get(name, name).partition(".")[0]
         if exact in self._catalog.servers and exact not in self._remote:
             return set()
-        hopeful = _hopeful_facts(upstreams, state)
-        shown = [state.exposed()]
-        if hopeful is not state.facts:
-            shown.append(exposed_now(state, hopeful, state.plans))
-        resolved = (surface.resolve(name, exposed) for exposed in shown)
-        remote = {one.name.partition(".")[0] for one in resolved if one.known} & self._remote
+        best_facts = _hopeful_facts(upstreams, state)
+        exposures = [state.exposed()]
+        if best_facts is not state.facts:
+            exposures.append(exposed_now(state, best_facts, state.plans))
+        resolved = (surface.resolve(name, exposed) for exposed in exposures)
+        remote = {tool.name.partition(".")[0] for tool in resolved if tool.known} & self._remote
         if is_known:
             state.asked_of[name] = remote
         return remote
@@ -132,8 +133,8 @@ class ServerDiscovery:
         surface = state.surface
         if name in surface.catalog.cards or name in surface.canonical:
             return set()
-        hopeful = _hopeful_facts(upstreams, state)
-        found = set()
+        best_facts = _hopeful_facts(upstreams, state)
+        names = set()
         for bundle in _shown_bundles(surface.catalog, state):
             for pattern in bundle.patterns:
                 server = surface.catalog.servers[pattern.partition(".")[0]]
@@ -149,18 +150,18 @@ class ServerDiscovery:
                 catalog = replace(
                     surface.catalog, bundles={**surface.catalog.bundles, bundle.id: listed}
                 )
-                if tool in exposed_now(state, hopeful, Plans(catalog)):
-                    found.add(server.name)
-        return found
+                if tool in exposed_now(state, best_facts, Plans(catalog)):
+                    names.add(server.name)
+        return names
 
 
 def _hopeful_facts(servers: Servers, state: RunState) -> Facts:
     """Return the facts as if every server answered well when asked again."""
-    now = servers.availability(state.step.principal)
+    availability = servers.availability(state.step.principal)
     facts = state.facts
-    if (facts.unavailable, facts.drifted) == (now.closed, now.unpinned):
+    if (facts.unavailable, facts.drifted) == (availability.closed, availability.unpinned):
         return facts
-    return replace(facts, unavailable=now.closed, drifted=now.unpinned)
+    return replace(facts, unavailable=availability.closed, drifted=availability.unpinned)
 
 
 def _shown_bundles(catalog: Catalog, state: RunState) -> Iterator[Bundle]:

@@ -109,10 +109,10 @@ class Engine:
         self._machine = MachineFacts(
             catalog, servers, capabilities, ports.clock, ports.redactor, ports.sessions
         )
-        known = {tool for bundle in catalog.bundles.values() for tool in bundle.tools} | set(
+        tool_names = {tool for bundle in catalog.bundles.values() for tool in bundle.tools} | set(
             catalog.cards
         )
-        self._surface = Surface(catalog, names_in(catalog, known), ports.tools)
+        self._surface = Surface(catalog, names_in(catalog, tool_names), ports.tools)
         self._decisions = DecisionCache(self._surface.plans)
         self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
             WeakKeyDictionary()
@@ -134,14 +134,14 @@ class Engine:
         catalog = self._machine.known_availability(principal).availability.catalog
         if catalog is self.catalog:
             return self._surface
-        kept = self._surfaces.get(principal)
-        if kept is not None and kept.catalog is catalog:
-            return kept
+        cached = self._surfaces.get(principal)
+        if cached is not None and cached.catalog is catalog:
+            return cached
         if len(self._surfaces) >= SURFACES:
             self._surfaces.clear()
         names = names_in(catalog, {*self._surface.exposed, *catalog.cards})
-        made = self._surfaces[principal] = Surface(catalog, names, self.ports.tools)
-        return made
+        surface = self._surfaces[principal] = Surface(catalog, names, self.ports.tools)
+        return surface
 
     # --- flow 1: a step is routed -----------------------------------------------------------------
 
@@ -208,8 +208,8 @@ class Engine:
         compares. Raises UnknownRun, and RequestError for a decision of another run.
         """
         run = None if reads_on else self.runs.get(run_id)
-        if run is not None and (kept := self._kept_state(run, decision_id)) is not None:
-            return kept
+        if run is not None and (cached := self._kept_state(run, decision_id)) is not None:
+            return cached
         if run is None or not run.knows(decision_id):
             run = self.runs.reading(run_id)
         if run is None:
@@ -230,8 +230,8 @@ class Engine:
             address = run.fold.address(decided.decision.decision_id)
         principal = decided.step.principal
         facts = self._machine.facts(principal)
-        named = decided.step.workspace
-        folder = relative_folder(self.runs.workspace, named) if named is not None else TOP
+        workspace = decided.step.workspace
+        folder = relative_folder(self.runs.workspace, workspace) if workspace is not None else TOP
         if run.parent_id is not None:
             limits = self._tree.limits(run.parent_id, decided.parent_decision_id or None)
             facts = replace(facts, grants=limits.grants)
@@ -259,10 +259,11 @@ class Engine:
         of is unchanged, as far as this process knows. What a sub-agent's state was made of is its
         ancestors' too: it is not kept.
         """
-        kept_id, kept = run.kept_state
-        if kept is None or kept_id != decision_id or kept.decisions != run.fold.decisions:
+        kept_id, cached = run.kept_state
+        if cached is None or kept_id != decision_id or cached.decisions != run.fold.decisions:
             return None
-        return kept if self._machine.facts(kept.decided.step.principal) is kept.facts else None
+        facts = self._machine.facts(cached.decided.step.principal)
+        return cached if facts is cached.facts else None
 
     def _no_decision(self, run_id: str) -> UnknownRun:
         return UnknownRun(
@@ -319,27 +320,30 @@ class Engine:
         servers first whether their lists still hold.
         """
         state = await self.state_async(run_id)
-        wanted = self._discovery.wanted_servers(state)
-        away = dict(self.facts(state.step.principal).unavailable)
-        await self._discovery.verify_servers(state, wanted - away.keys() if asks else ())
-        now = self._machine.known_availability(state.step.principal).availability
-        away = dict(self.facts(state.step.principal).unavailable)
+        servers = self._discovery.wanted_servers(state)
+        unavailable = dict(self.facts(state.step.principal).unavailable)
+        await self._discovery.verify_servers(state, servers - unavailable.keys() if asks else ())
+        availability = self._machine.known_availability(state.step.principal).availability
+        unavailable = dict(self.facts(state.step.principal).unavailable)
         cards = tuple(
-            sorted((card.server, card.tool, card.sha256) for card in now.catalog.cards.values())
+            sorted(
+                (card.server, card.tool, card.sha256)
+                for card in availability.catalog.cards.values()
+            )
         )
-        drifted = tuple(row for row in now.drifted if row.server in wanted)
+        drifted = tuple(row for row in availability.drifted if row.server in servers)
         return (
             self.catalog.revision,
-            wanted & away.keys(),
+            servers & unavailable.keys(),
             drifted,
-            tuple(row for row in cards if row[0] in wanted),
+            tuple(row for row in cards if row[0] in servers),
         )
 
     def lost_servers(self, run_id: str) -> dict[str, str]:
         """Return the servers that the run's newest decision lacks, each with the reason."""
         state = self.state(run_id)
-        wanted = self._discovery.wanted_servers(state)
-        return {name: why for name, why in state.decided.facts.unavailable if name in wanted}
+        servers = self._discovery.wanted_servers(state)
+        return {name: reason for name, reason in state.decided.facts.unavailable if name in servers}
 
     def toolset(
         self, run_id: str, surface_form: SurfaceForm, decision_id: str | None = None
@@ -386,12 +390,12 @@ class Engine:
                 name, read, asked_ns, digest=keyed_digest(run.nonce, read) if key else "", **fields
             )
             if name in NAMES:
-                wanted = parse(name, read.value) if read.wrong is None else None
-                if not isinstance(wanted, CallTool):
+                meta_request = parse(name, read.value) if read.wrong is None else None
+                if not isinstance(meta_request, CallTool):
                     return await self._answer_meta(run, request, decision_id)
-                inner = await self._read(wanted.arguments)
+                inner = await self._read(meta_request.arguments)
                 request = replace(
-                    request, name=self._called_name(wanted.name), arguments=inner, via=name
+                    request, name=self._called_name(meta_request.name), arguments=inner, via=name
                 )
             if name == EXECUTE and self.ports.programs is not None:
                 from bundle_router.engine.programs import bundles_in_code
@@ -423,8 +427,8 @@ class Engine:
                 run.id, tool, arguments, state.decided.decision.decision_id, **fields
             )
 
-        at = CallPorts(self.ports, run, self._tree)
-        return await execute(at, self.ports.programs, state, request, call)
+        call_ports = CallPorts(self.ports, run, self._tree)
+        return await execute(call_ports, self.ports.programs, state, request, call)
 
     async def _hold_run(self, run_id: str) -> OpenRun:
         """Return the open run, and keep it open until it is released, even if it is closed
@@ -441,18 +445,18 @@ class Engine:
         )
 
     async def _call(self, run: OpenRun, request: CallRequest, decision_id: str | None) -> Result:
-        at = CallPorts(self.ports, run, self._tree)
+        call_ports = CallPorts(self.ports, run, self._tree)
         state = await self.present_state(run, decision_id)
         await self._verify(run, request, state, decision_id)
         recorded = await without_payloads(self.ports, request.arguments)
         if recorded is not request.arguments:
             request = replace(request, arguments=recorded)
         if not may_hold_handles(recorded):
-            return await self._layers(at, state, request, decision_id)(request)
+            return await self._layers(call_ports, state, request, decision_id)(request)
         artifact = partial(self._tree.artifact, run.id, principal=state.step.principal)
         async with with_artifacts(self.ports, state, artifact, request.name, recorded) as filled:
             request = replace(request, arguments=filled)
-            return await self._layers(at, state, request, decision_id)(request)
+            return await self._layers(call_ports, state, request, decision_id)(request)
 
     async def present_state(self, run: OpenRun, decision_id: str | None) -> RunState:
         """Return the state that a call is judged by.
@@ -480,10 +484,10 @@ class Engine:
         """Return what makes a call from its judgement on (see `calls`)."""
         from bundle_router.engine.calls import JudgedCall, OnceByKey
 
-        judged = JudgedCall(at, self, state, decision_id)
+        innermost = JudgedCall(at, self, state, decision_id)
         if not request.key:
-            return judged
-        return OnceByKey(at, partial(may_repeat, state.catalog), judged)
+            return innermost
+        return OnceByKey(at, partial(may_repeat, state.catalog), innermost)
 
     async def verified_state(
         self, run: OpenRun, request: CallRequest, decision_id: str | None
@@ -507,8 +511,8 @@ class Engine:
 
         name, text = (request.name, request.arguments.text) if request is not None else ("", "")
         tree = await self.tree_spent(run)
-        named = state.surface.canonical.get(name, name)
-        return await run.under_lock(lambda _: over_budget(run, state, named, text, tree) is None)
+        tool = state.surface.canonical.get(name, name)
+        return await run.under_lock(lambda _: over_budget(run, state, tool, text, tree) is None)
 
     async def _answer_meta(
         self, run: OpenRun, request: CallRequest, decision_id: str | None
@@ -526,8 +530,10 @@ class Engine:
 
         run = await self._hold_run(run_id)
         try:
-            at = CallPorts(self.ports, run, self._tree)
-            return await refuse_missed(at, await self.state_async(run_id, decision_id), name)
+            call_ports = CallPorts(self.ports, run, self._tree)
+            return await refuse_missed(
+                call_ports, await self.state_async(run_id, decision_id), name
+            )
         finally:
             await run.leave()
 
@@ -547,7 +553,7 @@ class Engine:
         from bundle_router.engine.relay import RelayedRequest, passed_through
 
         run = await self._hold_run(run_id)
-        made = list[object]()
+        requests = list[object]()
         try:
             state = await self._discovered_state(run_id, decision_id)
             names = [server.name for server in passed_through(state).servers]
@@ -555,12 +561,12 @@ class Engine:
                 await self._discovery.verify_servers(
                     state, names
                 )  # they may be no more what was pinned
-            at = CallPorts(self.ports, run, self._tree)
+            call_ports = CallPorts(self.ports, run, self._tree)
             state = await self.state_async(run_id, decision_id)
             sessions = self._servers.sessions if self._servers is not None else None
-            yield RelayedRequest(at, sessions, state, client, made)
+            yield RelayedRequest(call_ports, sessions, state, client, requests)
         finally:
-            for request in made:
+            for request in requests:
                 run.passing.pop(id(request), None)
             await run.leave()
 

@@ -102,8 +102,8 @@ class ShapedCall:
         self._rest = rest
 
     async def __call__(self, call: AdmittedCall) -> CallOutcome:
-        came = await self._rest(call)
-        blocks = came.whole or ()
+        outcome = await self._rest(call)
+        blocks = outcome.whole or ()
         keeps = call.request.whole
         catalog = call.state.catalog
         entry = catalog.servers[call.tool.partition(".")[0]]
@@ -113,9 +113,9 @@ class ShapedCall:
             catalog.settings.limits.max_result_chars,
             blocks,
             release=not (keeps and blocks) and entry.transport != "local",
-            framed=may_frame and entry.frames_results and came.outcome not in OUR_WORDS,
+            framed=may_frame and entry.frames_results and outcome.outcome not in OUR_WORDS,
         )
-        return replace(came, shaped=shaped, whole=blocks if keeps else None)
+        return replace(outcome, shaped=shaped, whole=blocks if keeps else None)
 
 
 class ReusedCall:
@@ -158,8 +158,8 @@ class StoredCall:
         self._rest = rest
 
     async def __call__(self, call: AdmittedCall) -> CallOutcome:
-        if given := call.request.arguments.blobs:
-            await store(self._at.run, given)
+        if blobs := call.request.arguments.blobs:
+            await store(self._at.run, blobs)
         outcome = await self._rest(call)
         answer = outcome.answer
         if answer is not None and not await may_pass(self._at.ports, answer):
@@ -205,17 +205,19 @@ class RecordedCall:
 
     async def _record(self, call: AdmittedCall, outcome: CallOutcome) -> Result:
         """Record the end, or have it recorded later."""
-        at = self._at
+        call_ports = self._at
 
         def end(wait_s: float) -> Result | None:
-            return None if self._is_late else finish_call(at.ports, at.run, call, outcome, wait_s)
+            if self._is_late:
+                return None
+            return finish_call(call_ports.ports, call_ports.run, call, outcome, wait_s)
 
         try:
-            result = await at.run.under_lock(end)
-            await at.run.wait_until_durable()
+            result = await call_ports.run.under_lock(end)
+            await call_ports.run.wait_until_durable()
         except BaseException:  # the store did not take it, or whoever called is gone
             self._is_late = True
-            at.run.owe(late_end(at, call, outcome))
+            call_ports.run.owe(late_end(call_ports, call, outcome))
             raise
         assert result is not None  # noqa: S101 - it is late only where this raises
         return result
@@ -397,20 +399,22 @@ def result_of(
     )
 
 
+def _has_text(blob: Blob) -> bool:
+    """Return whether an artifact of a result has text to read: the full result has."""
+    mime_type = blob.facts.mime_type
+    return blob.role == "full_result" or mime_type.startswith(("text/", "application/json"))
+
+
 def _readers(run: OpenRun, call: AdmittedCall, shaped: ShapedResult) -> Joined:
     """Return the tools that read artifacts; they join the array with the first result that has more
     to read.
     """
-    kinds = [blob.facts.mime_type for blob in shaped.blobs if blob.role != "full_result"]
-    has_more = len(kinds) < len(shaped.blobs) or any(
-        kind.startswith(("text/", "application/json")) for kind in kinds
-    )
-    if not call.request.joins or not has_more:
+    if not call.request.joins or not any(map(_has_text, shaped.blobs)):
         return ()
     activation = run.fold.activation(call.state.decided.branch)
-    known = {tool for _, tool in _asked_for(activation)}
+    joined_tools = {tool for _, tool in _asked_for(activation)}
     joined = joined_after(call.state, activation, ((call.bundle, READERS),))
-    return tuple(pair for pair in joined if pair[1] not in known)
+    return tuple(pair for pair in joined if pair[1] not in joined_tools)
 
 
 def call_fields(state: RunState, request: CallRequest, tool: str, bundle: str) -> dict[str, Any]:
@@ -435,17 +439,15 @@ def joined_after(
     """Return the tools that join the array when tools of bundles are asked for, as far as the step
     has room. The router's own tools have no card and take no room.
     """
-    before = frozenset(_asked_for(activation))
+    joined_pairs = frozenset(_asked_for(activation))
     cards = state.catalog.cards
     for bundle, tools in requested:
-        new = [tool for tool in tools if (bundle, tool) not in before]
-        fitting = {
-            card.name
-            for card in state.room(activation).fitting(cards[tool] for tool in new if tool in cards)
-        }
+        new = [tool for tool in tools if (bundle, tool) not in joined_pairs]
+        new_cards = [cards[tool] for tool in new if tool in cards]
+        fitting = {card.name for card in state.room(activation).fitting(new_cards)}
         joining = [tool for tool in new if tool in fitting or "." not in tool]
         activation = sticky_set.ask_for(activation, bundle, joining)
-    return tuple(pair for pair in _asked_for(activation) if pair not in before)
+    return tuple(pair for pair in _asked_for(activation) if pair not in joined_pairs)
 
 
 def _asked_for(activation: Activation) -> Iterator[tuple[str, str]]:

@@ -145,11 +145,11 @@ async def _answer_call(at: CallPorts, call: AdmittedCall) -> Result:
     arguments = request.arguments
     wrong = request.arguments.wrong
     decision_id = state.decided.decision.decision_id
-    wanted: Wanted
+    meta_request: Wanted
     if wrong:
-        wanted = Malformed(f"The arguments of {name!r} {wrong[1]}")
+        meta_request = Malformed(f"The arguments of {name!r} {wrong[1]}")
     else:
-        wanted = parse(name, arguments.value)
+        meta_request = parse(name, arguments.value)
     question = MetaQuestion(
         ports,
         state,
@@ -157,15 +157,15 @@ async def _answer_call(at: CallPorts, call: AdmittedCall) -> Result:
         request.joins,
         run.signed_at(decision_id),
     )
-    found = await asyncio.to_thread(_answer, question, wanted)
-    if isinstance(wanted, ReadArtifact | SearchArtifact) and found.code in ("", BAD_QUERY):
-        is_framed = await asyncio.to_thread(at.tree.is_framed, run.id, wanted.sha256)
-        found = replace(found, framed=is_framed)
+    reply = await asyncio.to_thread(_answer, question, meta_request)
+    if isinstance(meta_request, ReadArtifact | SearchArtifact) and reply.code in ("", BAD_QUERY):
+        is_framed = await asyncio.to_thread(at.tree.is_framed, run.id, meta_request.sha256)
+        reply = replace(reply, framed=is_framed)
     shaped = await shape_blocks(
         ports,
         state.catalog.settings.limits.max_result_chars,
-        (Text(found.text),),
-        framed=found.framed,
+        (Text(reply.text),),
+        framed=reply.framed,
     )
     stored = await store(run, shaped.blobs)
 
@@ -175,16 +175,18 @@ async def _answer_call(at: CallPorts, call: AdmittedCall) -> Result:
         is_present = present is not None and present.decision.decision_id == decision_id
         joined: Joined = ()
         if request.joins and is_present:  # else the run has gone on to another step meanwhile
-            joined = joined_after(state, run.fold.activation(state.decided.branch), found.asked)
+            joined = joined_after(state, run.fold.activation(state.decided.branch), reply.asked)
         if is_present:
-            run.signed = (decision_id, run.signed_at(decision_id) | {*found.signed})
-        outcome = CallOutcome(found.outcome, found.code, shaped, stored=stored, joined=joined)
+            run.signed = (decision_id, run.signed_at(decision_id) | {*reply.signed})
+        outcome = CallOutcome(reply.outcome, reply.code, shaped, stored=stored, joined=joined)
         result = finish_call(ports, run, call, outcome, wait_s=wait_s)
-        return replace(result, artifacts=(*found.media, *result.artifacts))
+        return replace(result, artifacts=(*reply.media, *result.artifacts))
 
     result = await run.under_lock(end)
-    for refused in found.refused:
-        await run.under_lock(partial(record_missed, at, replace(request, via=name), state, refused))
+    for missed_tool in reply.refused:
+        await run.under_lock(
+            partial(record_missed, at, replace(request, via=name), state, missed_tool)
+        )
     await at.run.wait_until_durable()
     return result
 
@@ -225,8 +227,8 @@ def _answer(question: MetaQuestion, wanted: Wanted) -> MetaReply:
         return _artifact(
             question, wanted, question.state.catalog.settings.limits.max_result_chars - MARGIN
         )
-    if isinstance(wanted, SearchTools | ListTools) and (why := question.state.why_nothing):
-        return MetaReply(f"This step has no tools now: {why}.")
+    if isinstance(wanted, SearchTools | ListTools) and (reason := question.state.why_nothing):
+        return MetaReply(f"This step has no tools now: {reason}.")
     visible = question.visible_tools()
     if isinstance(wanted, SearchTools):
         ranked = question.state.surface.rank(
@@ -251,8 +253,11 @@ def _with_joining(
     groups: dict[str, dict[str, None]] = {}
     for tool in answered.tools:
         companions = visible.catalog.bundles[homes[tool]].companions
-        with_it = (tool, *(other for other in companions if homes.get(other) == homes[tool]))
-        groups.setdefault(homes[tool], {}).update(dict.fromkeys(with_it))
+        group = groups.setdefault(homes[tool], {})
+        group[tool] = None
+        for companion in companions:
+            if homes.get(companion) == homes[tool]:
+                group[companion] = None
     by_bundle = tuple((bundle, tuple(tools)) for bundle, tools in groups.items())
     return MetaReply(answered.text, asked=by_bundle, refused=tuple(refused), signed=answered.signed)
 
@@ -260,37 +265,39 @@ def _with_joining(
 def _by_name(
     question: MetaQuestion, visible: VisibleTools, wanted: SelectTools | GetToolDetails
 ) -> MetaReply:
-    named = wanted.names if isinstance(wanted, SelectTools) else (wanted.name,)
-    names = tuple(called_name(question.ports.redactor, name) for name in named)
+    written_names = wanted.names if isinstance(wanted, SelectTools) else (wanted.name,)
+    names = tuple(called_name(question.ports.redactor, name) for name in written_names)
     dropped = ", ".join(wanted.dropped) if isinstance(wanted, SelectTools) else ""
     so_dropped = (
         f"One call takes {len(names)} names, so these were dropped: {dropped}. Select them in"
         " another call."
     )
     notes = [so_dropped] if dropped else []
-    found: dict[str, None] = {}
-    refused: list[MissedTool] = []
+    resolved_names: dict[str, None] = {}
+    missed_tools: list[MissedTool] = []
     for name in names:
         resolved = question.state.surface.resolve(name, visible.places)
         if resolved.known:
-            found[resolved.name] = None
+            resolved_names[resolved.name] = None
         else:
             code, detail = why_not(question.state, resolved.name)
             text = f"{name!r} is not available at this step ({code}: {detail}). {resolved.hint}"
-            refused.append(MissedTool(resolved.name, code, text.rstrip()))
-    if found:
+            missed_tools.append(MissedTool(resolved.name, code, text.rstrip()))
+    if resolved_names:
         if isinstance(wanted, GetToolDetails):
-            return _with_joining(visible, describe_tool(visible, next(iter(found))))
-        notes = [*(row.text for row in refused), *notes]
-        return _with_joining(visible, selected_text(visible, tuple(found), notes), refused)
-    if not refused:
+            return _with_joining(visible, describe_tool(visible, next(iter(resolved_names))))
+        notes = [*(row.text for row in missed_tools), *notes]
+        return _with_joining(
+            visible, selected_text(visible, tuple(resolved_names), notes), missed_tools
+        )
+    if not missed_tools:
         return MetaReply(
             "No tool was named: write select:name,other_name.",
             "invalid_arguments",
             "invalid_arguments",
         )
-    text = "\n".join((*(row.text for row in refused), *notes))
-    return MetaReply(text, "denied", refused[0].code, refused=tuple(refused))
+    text = "\n".join((*(row.text for row in missed_tools), *notes))
+    return MetaReply(text, "denied", missed_tools[0].code, refused=tuple(missed_tools))
 
 
 def _artifact(question: MetaQuestion, wanted: ReadArtifact | SearchArtifact, cap: int) -> MetaReply:

@@ -85,7 +85,9 @@ class RunTable:
         Raises UnknownRun for a missing run without `begin`; CorruptRun, StorageError.
         """
         while True:
-            run = self._find_run(run_id) or (begin() if begin is not None else None)
+            run = self._find_run(run_id)
+            if run is None and begin is not None:
+                run = begin()
             if run is None:
                 raise UnknownRun(f"no run {self.quote_run(run_id)} here", advice=FIRST_STEP)
             if run.uses.hold():
@@ -132,9 +134,9 @@ class RunTable:
 
     def _register_run(self, run_id: str, log: RunLog) -> OpenRun:
         limits = self._catalog.settings.limits
-        kept = self._catalog.settings.log
+        log_settings = self._catalog.settings.log
         run = OpenRun(
-            log, self, recent_steps=limits.recent_steps, durable=kept.durability == "disk"
+            log, self, recent_steps=limits.recent_steps, durable=log_settings.durability == "disk"
         )
         with ExitStack() as on_error:
             on_error.callback(
@@ -203,10 +205,10 @@ class RunTable:
         """Close every run, and open no more. Raises the first error after all are closed."""
         with self._lock:
             self._closed = True
-            known = [*self._runs.values(), *self.ending]
+            runs = [*self._runs.values(), *self.ending]
             self._runs.clear()
         troubles: list[RouterError] = []
-        for run in known:
+        for run in runs:
             try:
                 run.close()
             except RouterError as trouble:  # the other runs still want to be let go of

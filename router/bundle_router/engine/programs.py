@@ -66,8 +66,8 @@ def bundles_in_code(state: RunState) -> list[Bundle]:
     """Return the shown bundles in mode `code`."""
     catalog = state.catalog
     modes = state.modes
-    shown = [bundle for id_ in state.bundle_ids if (bundle := catalog.bundle(id_)) is not None]
-    return [bundle for bundle in shown if MODES[modes.get(bundle.id) or bundle.mode].by_program]
+    bundles = [bundle for id_ in state.bundle_ids if (bundle := catalog.bundle(id_)) is not None]
+    return [bundle for bundle in bundles if MODES[modes.get(bundle.id) or bundle.mode].by_program]
 
 
 def callable_in_code(state: RunState) -> dict[str, str]:
@@ -77,36 +77,40 @@ def callable_in_code(state: RunState) -> dict[str, str]:
     exposed = state.exposed()
     catalog = state.catalog
     strangers = may_call_untrusted_in_code(catalog, address_of(state.step), state.facts.grants)
-    found = dict.fromkeys(
-        tool for bundle in bundles_in_code(state) for tool in bundle.tools if tool in exposed
-    )
-    return {
-        tool: state.surface.exposed.get(tool, tool)
-        for tool in found
-        if strangers or catalog.servers[tool.partition(".")[0]].trust == "trusted"
-    }
+    names: dict[str, str] = {}
+    for bundle in bundles_in_code(state):
+        for tool in bundle.tools:
+            if tool not in exposed:
+                continue
+            server = catalog.servers[tool.partition(".")[0]]
+            if strangers or server.trust == "trusted":
+                names[tool] = state.surface.exposed.get(tool, tool)
+    return names
 
 
 async def execute(
     at: CallPorts, programs: Programs, state: RunState, request: CallRequest, call: Call
 ) -> Result:
     """Run the program of a call to `execute`, and return what it printed."""
-    own = AdmittedCall(
+    execute_call = AdmittedCall(
         f"{META_SERVER}.{EXECUTE}", "", request, state, state.scope, at.ports.clock.monotonic_ns()
     )
-    return await within_budget(at, own, partial(_execute, at, programs, own, call))
+    execution = partial(_execute, at, programs, execute_call, call)
+    return await within_budget(at, execute_call, execution)
 
 
-async def _execute(at: CallPorts, programs: Programs, own: AdmittedCall, call: Call) -> Result:
+async def _execute(
+    at: CallPorts, programs: Programs, execute_call: AdmittedCall, call: Call
+) -> Result:
     ports = at.ports
     run = at.run
-    state = own.state
-    request = own.request
-    limits = own.state.catalog.settings.limits
+    state = execute_call.state
+    request = execute_call.request
+    limits = execute_call.state.catalog.settings.limits
     code = request.arguments.value.get("code") if request.arguments.wrong is None else None
     if not isinstance(code, str) or not code.strip() or len(code) > MAX_PROGRAM:
         return await _finish(
-            at, own, ProgramEnd(FORM, "invalid_arguments", "invalid_arguments"), ()
+            at, execute_call, ProgramEnd(FORM, "invalid_arguments", "invalid_arguments"), ()
         )
     text = code.encode("utf-8", "replace")
     blob = Blob(
@@ -117,18 +121,18 @@ async def _execute(at: CallPorts, programs: Programs, own: AdmittedCall, call: C
         "text/x-python",
         "program.py",
     )
-    kept = await store(run, (blob,))
-    named = functions(callable_in_code(state))
+    artifacts = await store(run, (blob,))
+    functions_by_name = functions(callable_in_code(state))
     count = 0
     framed = False
 
     async def called(name: str, arguments: str) -> Any:
         nonlocal count, framed
         count += 1
-        server = state.catalog.servers[named[name].partition(".")[0]]
+        server = state.catalog.servers[functions_by_name[name].partition(".")[0]]
         framed = framed or server.frames_results
         key = f"{request.key}:{count}" if request.key else ""
-        result = await call(named[name], arguments, key, kept[0].uri)
+        result = await call(functions_by_name[name], arguments, key, artifacts[0].uri)
         if not result.ok:
             raise RuntimeError(result.text)
         artifact = partial(at.tree.artifact, run.id, principal=state.step.principal)
@@ -136,8 +140,8 @@ async def _execute(at: CallPorts, programs: Programs, own: AdmittedCall, call: C
 
     program = Program(
         text=code,
-        stubs=stubs(named, state.catalog.cards),
-        names=tuple(named),
+        stubs=stubs(functions_by_name, state.catalog.cards),
+        names=tuple(functions_by_name),
         seconds=limits.code_seconds,
         memory_bytes=limits.code_memory_mb * 1024 * 1024,
         calls=limits.code_calls,
@@ -149,11 +153,11 @@ async def _execute(at: CallPorts, programs: Programs, own: AdmittedCall, call: C
         async with asyncio.timeout(limits.code_timeout_s):
             end = await programs.run(program, called)
     except TimeoutError:
-        why = f"The program took longer than {limits.code_timeout_s:g} s with its calls."
-        end = ProgramEnd(why, "timeout", "timeout")
-    for name in called_and_undefined(code, named):
-        await run.under_lock(partial(_record_gap, at, own, kept[0].uri, name))
-    return await _finish(at, own, end, kept, framed=framed)
+        reason = f"The program took longer than {limits.code_timeout_s:g} s with its calls."
+        end = ProgramEnd(reason, "timeout", "timeout")
+    for name in called_and_undefined(code, functions_by_name):
+        await run.under_lock(partial(_record_gap, at, execute_call, artifacts[0].uri, name))
+    return await _finish(at, execute_call, end, artifacts, framed=framed)
 
 
 def _record_gap(at: CallPorts, call: AdmittedCall, via: str, name: str, wait_s: float) -> None:
@@ -182,12 +186,20 @@ async def _finish(
     return await at.run.record(partial(finish_call, at.ports, at.run, call, outcome))
 
 
+def _recorded_text(result: Result, artifact: Callable[[str], bytes]) -> str:
+    """Return the whole text of a recorded result, from its artifact where it was cut."""
+    for row in result.artifacts:
+        if row.role == "full_result":
+            return artifact(row.sha256).decode("utf-8", "replace")
+    return without_frame(result.text)
+
+
 def value_of(result: Result, artifact: Callable[[str], bytes]) -> Any:
     """Return a result as a program's value: JSON as its value, also where it came as text; other
     text as text; media as the text and the artifacts' handles. A recorded result has the same
     value.
     """
-    handles = [one.uri for one in result.artifacts if one.role == "media"]
+    handles = [row.uri for row in result.artifacts if row.role == "media"]
     if handles:
         return {"text": without_frame(result.text), "media": handles}
     data = [block for block in result.whole or () if isinstance(block, Data)]
@@ -195,9 +207,7 @@ def value_of(result: Result, artifact: Callable[[str], bytes]) -> Any:
         return data[0].value
     text = "\n".join(block.text for block in result.whole or () if isinstance(block, Text))
     if result.whole is None:
-        full = next((one.sha256 for one in result.artifacts if one.role == "full_result"), None)
-        said = without_frame(result.text)
-        text = said if full is None else artifact(full).decode("utf-8", "replace")
+        text = _recorded_text(result, artifact)
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

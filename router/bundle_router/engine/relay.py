@@ -90,11 +90,16 @@ class PassthroughServers:
 def passed_through(state: RunState) -> PassthroughServers:
     """Return the servers of the exposed tools that the config lets pass on anything."""
     catalog = state.catalog
-    wanted = {s.name for s in catalog.servers.values() if s.pass_through and s.trust == "trusted"}
-    if not wanted:
+    candidates = [
+        server
+        for server in catalog.servers.values()
+        if server.pass_through and server.trust == "trusted"
+    ]
+    if not candidates:
         return PassthroughServers(())
     exposing = {tool.partition(".")[0] for tool in state.exposed()}
-    return PassthroughServers(tuple(catalog.servers[name] for name in sorted(wanted & exposing)))
+    candidates.sort(key=lambda server: server.name)
+    return PassthroughServers(tuple(server for server in candidates if server.name in exposing))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +126,10 @@ class RelayedRequest:
             return _error(METHOD_NOT_FOUND, "Method not found")
         if method in LISTS:
             return await self._join_lists(servers, method)
-        found = await self._find_addressee(servers, method, params)
-        if isinstance(found, ServerError):
-            return ServerReply(error=found)
-        return await self._recorded(*found, method)
+        addressee = await self._find_addressee(servers, method, params)
+        if isinstance(addressee, ServerError):
+            return ServerReply(error=addressee)
+        return await self._recorded(*addressee, method)
 
     async def follow(
         self, uri: str, updated: Callable[[], None]
@@ -217,11 +222,11 @@ class RelayedRequest:
         for _ in range(MAX_PAGES):
             answer = await self._ask_server(server, params, method, until_s)
             page = answer.result or {}
-            found = page[key] if isinstance(page.get(key), list) else []
+            page_rows = page[key] if isinstance(page.get(key), list) else []
             rows += [
-                one
-                for one in found
-                if isinstance(one, Mapping) and isinstance(one.get(id_), str) and one[id_]
+                row
+                for row in page_rows
+                if isinstance(row, Mapping) and isinstance(row.get(id_), str) and row[id_]
             ]
             cursor = page.get("nextCursor")
             is_last = (
@@ -242,14 +247,14 @@ class RelayedRequest:
         """Return the server that a request is for, and the params under the server's own names."""
         if method == "prompts/get":
             return _prompt(servers, params)
-        named = params.get("ref") if method == "completion/complete" else params
-        named = named if isinstance(named, Mapping) else {}
-        if named.get("type") == "ref/prompt":
-            found = _prompt(servers, named)
-            if isinstance(found, ServerError):
-                return found
-            return (found[0], {**params, "ref": found[1]})
-        uri = str(named.get("uri"))
+        reference = params.get("ref") if method == "completion/complete" else params
+        reference = reference if isinstance(reference, Mapping) else {}
+        if reference.get("type") == "ref/prompt":
+            addressee = _prompt(servers, reference)
+            if isinstance(addressee, ServerError):
+                return addressee
+            return (addressee[0], {**params, "ref": addressee[1]})
+        uri = str(reference.get("uri"))
         owner = await self._owner(servers, uri)
         if owner is None:
             return ServerError(INVALID_PARAMS, "Resource not found", {"uri": uri})
@@ -262,17 +267,14 @@ class RelayedRequest:
         """
         if len(servers) == 1:
             return servers[0]
-        for server, (rows, _) in zip(
-            servers, await self._lists(servers, "resources/list"), strict=True
-        ):
-            if any(row["uri"] == uri for row in rows):
+        lists = await self._lists(servers, "resources/list")
+        for server, (rows, _) in zip(servers, lists, strict=True):
+            if uri in [row["uri"] for row in rows]:
                 return server
-        for server, (rows, _) in zip(
-            servers, await self._lists(servers, "resources/templates/list"), strict=True
-        ):
-            if any(
-                uri == row["uriTemplate"] or fits_template(uri, row["uriTemplate"]) for row in rows
-            ):
+        lists = await self._lists(servers, "resources/templates/list")
+        for server, (rows, _) in zip(servers, lists, strict=True):
+            templates = [row["uriTemplate"] for row in rows]
+            if uri in templates or any(fits_template(uri, template) for template in templates):
                 return server
         return None
 
@@ -440,10 +442,11 @@ def _prompt(
     Of several servers the longest name counts.
     """
     name = str(named.get("name"))
-    for server in sorted((one for one in servers if one.prefix), key=lambda one: -len(one.name)):
-        own = name.removeprefix(f"{server.name}__")
-        if own != name:
-            return server, {**named, "name": own}
+    with_prefix = [server for server in servers if server.prefix]
+    for server in sorted(with_prefix, key=lambda server: -len(server.name)):
+        server_prompt = name.removeprefix(f"{server.name}__")
+        if server_prompt != name:
+            return server, {**named, "name": server_prompt}
     bare = next((server for server in servers if not server.prefix), None)
     if bare is not None:
         return (bare, dict(named))
@@ -483,10 +486,10 @@ def fits_template(uri: str, template: str) -> bool:
     if not uri.startswith(first) or not uri.endswith(last) or len(uri) < len(first) + len(last):
         return False
     middle = uri[len(first) : len(uri) - len(last)]
-    at = 0
+    position = 0
     for literal in rest:
-        found = middle.find(literal, at)
-        if found < 0:
+        start = middle.find(literal, position)
+        if start < 0:
             return False
-        at = found + len(literal)
+        position = start + len(literal)
     return True

@@ -70,7 +70,7 @@ class Result:
         row = {name: getattr(self, name) for name in _PLAIN}
         return {
             **row,
-            "artifacts": [asdict(one) for one in self.artifacts],
+            "artifacts": [asdict(artifact) for artifact in self.artifacts],
             **{n: list(row[n]) for n in _LISTS},
         }
 
@@ -81,7 +81,7 @@ class Result:
         Raises KeyError or TypeError for anything else.
         """
         row = {name: value[name] for name in _PLAIN} | {name: tuple(value[name]) for name in _LISTS}
-        return cls(**row, artifacts=tuple(Artifact(**one) for one in value["artifacts"]))
+        return cls(**row, artifacts=tuple(Artifact(**fields) for fields in value["artifacts"]))
 
 
 _LISTS: Final = ("joined", "flags")

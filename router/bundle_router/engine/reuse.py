@@ -70,19 +70,19 @@ class ResultReuse:
             return await self.call_fresh(catalog, reusable_call.tool, work)
         key = key_of(catalog, reusable_call, reuse)
         with self._lock:
-            kept = self._cache.get(key, self._clock.monotonic_ns())
+            cached = self._cache.get(key, self._clock.monotonic_ns())
             leader = self._under_way.get(key)
-            if kept is None and leader is None:
-                own = self._under_way[key] = _CallUnderWay(
+            if cached is None and leader is None:
+                new_call = self._under_way[key] = _CallUnderWay(
                     place_of(catalog, reusable_call.tool), Future()
                 )
-        if kept is None and leader is None:
-            return await self._lead(own, key, reuse, call_id, work)
+        if cached is None and leader is None:
+            return await self._lead(new_call, key, reuse, call_id, work)
         if leader is not None:
             # Shielded, as one who goes away must not take the answer from the others.
-            kept = await asyncio.shield(asyncio.wrap_future(leader.done))
-        if kept is not None:
-            return CallOutcome("ok", "", kept.shaped, kept.call_id)
+            cached = await asyncio.shield(asyncio.wrap_future(leader.done))
+        if cached is not None:
+            return CallOutcome("ok", "", cached.shaped, cached.call_id)
         return await work()
 
     async def call_fresh(self, catalog: Catalog, tool: str, work: Work) -> CallOutcome:
@@ -97,20 +97,20 @@ class ResultReuse:
     async def _lead(
         self, leader: _CallUnderWay, key: str, reuse: Reuse, call_id: str, work: Work
     ) -> CallOutcome:
-        kept: CachedResult | None = None
+        cached: CachedResult | None = None
         try:
             outcome = await work()
             if outcome.outcome == "ok":
                 until_ns = self._clock.monotonic_ns() + int(reuse.ttl_s * S_IN_NS)
-                kept = may_keep(outcome.shaped, call_id, until_ns)
+                cached = may_keep(outcome.shaped, call_id, until_ns)
             return outcome
         finally:
             with self._lock:
                 if self._under_way.get(key) is leader:
                     del self._under_way[key]
-                if kept is not None and not leader.stale:
-                    self._cache.put(key, leader.place, kept)
-            leader.done.set_result(kept)
+                if cached is not None and not leader.stale:
+                    self._cache.put(key, leader.place, cached)
+            leader.done.set_result(cached)
 
     @contextmanager
     def _changing(self, place: str) -> Iterator[None]:

@@ -67,13 +67,13 @@ async def in_thread(work: Callable[[], T], undo: Callable[[T], object] = lambda 
     except RuntimeError:  # this thread has none
         return work()
     lock = threading.Lock()
-    done: list[T] = []
+    results: list[T] = []
     cancelled = False
 
     def job() -> T:
         result = work()
         with lock:
-            done.append(result)
+            results.append(result)
             is_unwanted = cancelled
         if is_unwanted:
             undo(result)
@@ -84,7 +84,7 @@ async def in_thread(work: Callable[[], T], undo: Callable[[T], object] = lambda 
     except (asyncio.CancelledError, GeneratorExit):
         with lock:
             cancelled = True
-            unwanted = [*done]
+            unwanted = [*results]
         for result in unwanted:
             undo(result)
         raise
@@ -312,11 +312,11 @@ class OpenRun:
         Such an id is used once, since two records of one name would look like two ends of one call.
         The caller holds the lock. Raises RunBusy.
         """
-        for left in reversed(range(MOVED_AT_MOST)):
+        for attempts_left in reversed(range(MOVED_AT_MOST)):
             record = record_of(place := self.next_id())
-            compare = left > 0 or record.call_id == place
-            spent = self.fold.spent_after(record)
-            if self.append_call(record, compare=compare, wait_s=wait_s, spent=spent) is not None:
+            compare = attempts_left > 0 or record.call_id == place
+            totals = self.fold.spent_after(record)
+            if self.append_call(record, compare=compare, wait_s=wait_s, spent=totals) is not None:
                 return record
         raise self.moved_error()
 
@@ -393,10 +393,10 @@ class OpenRun:
     def branch_of(self, decision_id: str | None) -> str:
         """Return the branch of a decision (None: of the run's present one). Raises RequestError."""
         if decision_id and isinstance(decision_id, str):
-            named = self.fold.branch_of(decision_id)
+            named_branch = self.fold.branch_of(decision_id)
         else:
-            named = None
-        branch = named if decision_id else self.fold.current_branch
+            named_branch = None
+        branch = named_branch if decision_id else self.fold.current_branch
         if branch is None:
             expect(
                 "decision",
@@ -446,8 +446,8 @@ class OpenRun:
             self.pending.leave(self.uses.end_hold)
             return False
         self.uses.end_hold()
-        left = self.pending.ends.count(self.uses.end_hold)
-        return self.uses.is_closing and self.uses.count == left
+        pending_holds = self.pending.ends.count(self.uses.end_hold)
+        return self.uses.is_closing and self.uses.count == pending_holds
 
     def _end_released(self) -> None:
         try:

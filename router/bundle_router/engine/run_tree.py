@@ -127,11 +127,11 @@ class RunTree:
                 " parent",
                 advice="give the sub-agent a run of its own",
             )
-        named = step.parent_decision_id
-        if named:
+        decision_id = step.parent_decision_id
+        if decision_id:
             with run.lock:
-                named = None if run.fold.branch_of(named) is not None else named
-        return self.limits(run.parent_id, named)
+                decision_id = None if run.fold.branch_of(decision_id) is not None else decision_id
+        return self.limits(run.parent_id, decision_id)
 
     def limits(self, parent_id: str | None, decision_id: str | None) -> AncestorLimits:
         """Return the ancestors' limits for a run whose step names a decision of its parent, or
@@ -150,9 +150,10 @@ class RunTree:
             with run.lock:
                 present = run.fold.decided(decided.branch) or decided
                 activation = activation or run.fold.activation(decided.branch)
-            for one in {one.decision.decision_id: one for one in (present, decided)}.values():
-                grants.append(Grant(address_of(one.step), one.step.policy))
-                folders.append(self._folder_of(run, one))
+            records = {record.decision.decision_id: record for record in (present, decided)}
+            for record in records.values():
+                grants.append(Grant(address_of(record.step), record.step.policy))
+                folders.append(self._folder_of(run, record))
             parent_id = run.parent_id
             decision_id = present.parent_decision_id or None
             if parent_id is None:
@@ -221,17 +222,17 @@ class RunTree:
         Raises UnknownRun, KeyError when none of them has such an artifact, CorruptRun,
         StorageError.
         """
-        at: str | None = run_id
+        current_id: str | None = run_id
         for _ in range(MAX_ANCESTORS + 1):
-            run = self._runs.reading(at) if at is not None else None
+            run = self._runs.reading(current_id) if current_id is not None else None
             if run is None:
-                if at == run_id:
+                if current_id == run_id:
                     raise UnknownRun(
                         f"there is no run {self._runs.quote_run(run_id)}",
                         advice="`bundle-router runs list` lists them",
                     )
                 break  # no ancestor is left, or one was pruned
-            at = run.parent_id
+            current_id = run.parent_id
             if principal is not None and not run.fold.may_read(sha256, principal):
                 continue
             with suppress(KeyError):
@@ -242,26 +243,25 @@ class RunTree:
         """Return whether an artifact is of a result that the model of the run, or of an ancestor,
         saw in a frame.
         """
-        at: str | None = run_id
+        current_id: str | None = run_id
         for _ in range(MAX_ANCESTORS + 1):
-            run = self._runs.reading(at) if at is not None else None
+            run = self._runs.reading(current_id) if current_id is not None else None
             if run is None:
                 return False
             if sha256 in run.fold.framed_artifacts:
                 return True
-            at = run.parent_id
+            current_id = run.parent_id
         return False
 
     def spent(self, run: OpenRun) -> Totals:
         """Return the totals of the run's tree of runs."""
         root = self._root_of(run.id)
+        runs = [root or run]
         if root is not None:
-            below = [self._runs.reading(sub_run) for sub_run in root.fold.sub_runs]
-        else:
-            below = []
-        runs = [one for one in (root or run, *below) if one is not None]
-        under_way = Totals(calls=sum(len(one.passing) for one in runs))
-        return budgets.sum_totals((under_way, *(one.fold.run_spent for one in runs)))
+            below = map(self._runs.reading, root.fold.sub_runs)
+            runs += [sub_run for sub_run in below if sub_run is not None]
+        under_way = Totals(calls=sum(len(each.passing) for each in runs))
+        return budgets.sum_totals((under_way, *(each.fold.run_spent for each in runs)))
 
     def _root_of(self, run_id: str) -> OpenRun | None:
         run = self._runs.reading(run_id)

@@ -112,7 +112,7 @@ class RunState:
     @property
     def modes(self) -> dict[str, Mode | None]:
         """The mode of each bundle that the decision presents otherwise than its own `mode`."""
-        return {chosen.id: chosen.mode for chosen in self.decided.decision.bundles}
+        return {row.id: row.mode for row in self.decided.decision.bundles}
 
     @property
     def scope(self) -> Scope:
@@ -130,23 +130,28 @@ class RunState:
 
     def target(self, name: str) -> CallTarget:
         """Return what a name means now. For a tool's own names it is kept with the state."""
-        found = self._targets.get(name)
-        if found is None:
+        call_target = self._targets.get(name)
+        if call_target is None:
             exposed = self.exposed()
             catalog = self.catalog
             resolved = self.surface.resolve(name, exposed)
             if not resolved.known:
                 holder = next(
-                    (one.id for one in catalog.bundles.values() if resolved.name in one.tools), ""
+                    (
+                        candidate.id
+                        for candidate in catalog.bundles.values()
+                        if resolved.name in candidate.tools
+                    ),
+                    "",
                 )
                 return CallTarget(resolved, resolved.name, holder)
             bundle = exposed[resolved.name]
             server = catalog.servers[resolved.name.partition(".")[0]]
             waiting = self.surface.waiting(bundle, self.modes.get(bundle), resolved.name)
-            found = CallTarget(resolved, resolved.name, bundle, server, waiting)
+            call_target = CallTarget(resolved, resolved.name, bundle, server, waiting)
             if name in exposed or name in self.surface.canonical:
-                self._targets[name] = found
-        return found
+                self._targets[name] = call_target
+        return call_target
 
     @property
     def why_nothing(self) -> str:
@@ -205,13 +210,13 @@ def exposed_now(state: RunState, facts: Facts, plans: Plans) -> Mapping[str, str
     if state.outdated or state.superseded:
         return {}
     bundle_ids = tuple(state.bundle_ids)
-    shown = _verdicts(state, state.decided.facts, plans).tools(bundle_ids, state.decided.facts)
+    exposed = _verdicts(state, state.decided.facts, plans).tools(bundle_ids, state.decided.facts)
     if facts is state.decided.facts or facts == state.decided.facts:
-        return shown
+        return exposed
     still = _verdicts(state, facts, plans).tools(bundle_ids, facts)
-    if still == shown:
-        return shown
-    return {tool: bundle for tool, bundle in still.items() if tool in shown}
+    if still == exposed:
+        return exposed
+    return {tool: bundle for tool, bundle in still.items() if tool in exposed}
 
 
 def _verdicts(state: RunState, facts: Facts, plans: Plans) -> Verdicts:
@@ -234,9 +239,9 @@ def why_not(state: RunState, tool: str) -> tuple[Code, str]:
     if state.outdated:
         return "not_mapped", OUTDATED
     verdicts = _verdicts(state, state.facts, state.plans)
-    shown = set(state.bundle_ids)
+    shown_ids = set(state.bundle_ids)
     first: tuple[Code, str] | None = None
-    for bundle in sorted(holders, key=lambda b: b.id not in shown):
+    for bundle in sorted(holders, key=lambda b: b.id not in shown_ids):
         verdict = verdicts.of(bundle.id, state.facts)
         for row in verdict.refused:
             if row.tool == tool:
@@ -244,7 +249,7 @@ def why_not(state: RunState, tool: str) -> tuple[Code, str]:
         if verdict.code is not None:
             first = first or (verdict.code, verdict.detail)
         elif tool in verdict.tools:
-            if bundle.id in shown:
+            if bundle.id in shown_ids:
                 return (
                     "not_mapped",
                     "it became available after this step was decided: route the step again",
@@ -274,15 +279,12 @@ def _why_not_listed(state: RunState, tool: str) -> tuple[Code, str]:
     name = tool if "." in tool else tool.removeprefix("mcp__").replace("__", ".", 1)
     verdicts = _verdicts(state, state.facts, state.plans)
     for bundle in state.catalog.bundles.values():
-        if any(matches(pattern, name) for pattern in bundle.patterns):
-            verdict = verdicts.of(bundle.id, state.facts)
-            rows = [
-                row
-                for row in verdict.refused
-                if row.tool in bundle.patterns and matches(row.tool, name)
-            ]
-            if rows:
-                return rows[0].code, rows[0].detail
+        patterns = [pattern for pattern in bundle.patterns if matches(pattern, name)]
+        if not patterns:
+            continue
+        for row in verdicts.of(bundle.id, state.facts).refused:
+            if row.tool in patterns:
+                return row.code, row.detail
     return "unknown_bundle", "no bundle holds a tool of this name"
 
 
@@ -300,9 +302,9 @@ class SurfaceForm:
 def surface_form(form: str, *, native: bool = False, fixed: bool = False) -> SurfaceForm:
     """Return the form of a requested list. Raises RequestError for an unknown one."""
     expect("native", native, bool, 'tools(run_id, format="anthropic", native=True)')
-    for known in FORMATS:
-        if known == form:
-            return SurfaceForm(known, native, fixed)
+    for name in FORMATS:
+        if name == form:
+            return SurfaceForm(name, native, fixed)
     raise RequestError(f"unknown format {form!r}", advice=f"use one of {', '.join(FORMATS)}")
 
 
@@ -334,14 +336,14 @@ class Surface:
         """Return what joins the array when a bundle's tool is called: a deferred one, and its
         companions.
         """
-        found = self._waiting.get(key := (bundle_id, mode, tool))
-        if found is None:
+        names = self._waiting.get(key := (bundle_id, mode, tool))
+        if names is None:
             bundle = as_presented(self.catalog.bundles[bundle_id], mode)
-            asked = (tool, *bundle.companions) if waits(self.catalog, bundle, tool) else ()
-            found = self._waiting[key] = tuple(
-                one for one in asked if waits(self.catalog, bundle, one)
+            candidates = (tool, *bundle.companions) if waits(self.catalog, bundle, tool) else ()
+            names = self._waiting[key] = tuple(
+                name for name in candidates if waits(self.catalog, bundle, name)
             )
-        return found
+        return names
 
     def rank(
         self, query: str, permitted: frozenset[str], k: int, *, answering: bool = False
@@ -364,8 +366,8 @@ class Surface:
 
     def may_search(self, bundle_ids: Sequence[str]) -> bool:
         """Return whether showing these bundles may need search."""
-        shown = (self.catalog.bundle(id_) for id_ in bundle_ids)
-        return any(bundle is not None and bundle.max_tokens is not None for bundle in shown)
+        bundles = (self.catalog.bundle(id_) for id_ in bundle_ids)
+        return any(bundle is not None and bundle.max_tokens is not None for bundle in bundles)
 
     def visible_tools(self, state: RunState, *, joins: bool = True) -> VisibleTools:
         """Return where each tool of the decision is presented.
@@ -393,16 +395,18 @@ class Surface:
 
     def _ranking(self, decided: DecisionRecord, tools: frozenset[str]) -> Sequence[str]:
         key = (decided.decision.decision_id, tools)
-        known = self._ranked.get(key)
-        if known is None:
+        ranking = self._ranked.get(key)
+        if ranking is None:
             from bundle_router.core.search.corpus import (
                 request_of,  # what search reads; a list that fits needs none of it
             )
 
-            known = self._ranked[key] = self.rank(request_of(decided.step, ()).text, tools, RANKED)
+            ranking = self._ranked[key] = self.rank(
+                request_of(decided.step, ()).text, tools, RANKED
+            )
             while len(self._ranked) > KEPT:
                 self._ranked.popitem(last=False)
-        return known
+        return ranking
 
     def toolset(self, state: RunState, surface_form: SurfaceForm) -> Toolset:
         """Return the run's tools (see `Router.tools`)."""
@@ -424,11 +428,11 @@ class Surface:
             )
         else:
             ours = placement
-        own, at = meta_names(ours, fixed=fixed)
+        meta_tools, position = meta_names(ours, fixed=fixed)
         direct = [cards[row.name] for row in placement.direct]
         evicted = [tool for tool in state.decided.decision.evicted_tools if tool in visible.places]
         listed = listing(direct, self.exposed, form)
-        tools = (*listed[:at], *meta_definitions(own, form), *listed[at:])
+        tools = (*listed[:position], *meta_definitions(meta_tools, form), *listed[position:])
         if by_provider:
             tools = with_deferred(tools, self._deferred_groups(placement), self.exposed, form)
         return Toolset(
@@ -438,7 +442,7 @@ class Surface:
                 if visible.places
                 else self._why_empty(state)
             ),
-            tokens=meta_tokens(own) + sum(card.tokens for card in direct),
+            tokens=meta_tokens(meta_tools) + sum(card.tokens for card in direct),
             active=tuple(
                 ActiveTool(r.name, self.exposed[r.name], r.bundle, r.tokens)
                 for r in placement.direct
@@ -462,20 +466,22 @@ class Surface:
         """Yield the deferred tools whose definitions are known, each with its definition."""
         for row in placement.deferred:
             card = self.catalog.cards.get(row.name)
-            made = listing([card], self.exposed, form)[0] if card is not None else None
-            yield DeferredTool(row.name, self.exposed[row.name], row.bundle, row.tokens, made)
+            definition = listing([card], self.exposed, form)[0] if card is not None else None
+            yield DeferredTool(row.name, self.exposed[row.name], row.bundle, row.tokens, definition)
 
     def _skills(self, state: RunState, places: Mapping[str, str]) -> Iterator[SkillText]:
         """Yield the skills of shown bundles with a callable tool, in the decision's order."""
         yielded: set[str] = set()
-        for chosen in state.decided.decision.bundles:
-            bundle = self.catalog.bundle(chosen.id) if chosen.mode is None else None
-            for part, skill in self.catalog.skills_of(bundle) if bundle is not None else ():
+        for choice in state.decided.decision.bundles:
+            bundle = self.catalog.bundle(choice.id)
+            if bundle is None or choice.mode is not None:
+                continue
+            for part, skill in self.catalog.skills_of(bundle):
                 placed_tools = [tool for tool in part.tools if tool in places]
                 if placed_tools and skill.path not in yielded:
                     yielded.add(skill.path)
-                    named = [tool for tool in placed_tools if is_named_in(skill, tool)]
-                    tools = tuple(self.exposed[tool] for tool in named)
+                    named_tools = [tool for tool in placed_tools if is_named_in(skill, tool)]
+                    tools = tuple(self.exposed[tool] for tool in named_tools)
                     yield SkillText(part.id, skill.name, skill.description, tools, skill.text)
 
     def _deferred_groups(self, placement: Placement) -> list[tuple[str, str, list[Any]]]:

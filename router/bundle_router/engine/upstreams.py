@@ -185,55 +185,55 @@ class Servers:
 
     def known_availability(self, principal: str) -> KnownAvailability:
         """Return what `availability` does, and for how long it holds."""
-        known = self._held_servers.get(principal)
+        cached = self._held_servers.get(principal)
         changes = self.changes
         if (
-            known is not None
-            and known.changes == changes
-            and self._clock.monotonic_ns() < known.until_ns
+            cached is not None
+            and cached.changes == changes
+            and self._clock.monotonic_ns() < cached.until_ns
         ):
-            return known
+            return cached
         with self._lock:
-            known = self._make_availability(principal, changes, known)
+            cached = self._make_availability(principal, changes, cached)
             if len(self._held_servers) >= _MAX_PRINCIPALS:
                 self._held_servers.clear()
-            self._held_servers[principal] = known
-        return known
+            self._held_servers[principal] = cached
+        return cached
 
     def _make_availability(
         self, principal: str, changes: int, before: KnownAvailability | None
     ) -> KnownAvailability:
-        now = self._clock.monotonic_ns()
+        now_ns = self._clock.monotonic_ns()
         scope = Scope(principal=principal)
         status = {row.server: row for row in self._sessions.status(scope=scope)}
-        known = {s.name: self._known_listing(s.name, scope) for s in self._remote}
-        by_server = {s.name: self._usable_cards(s, known[s.name]) for s in self._remote}
+        listings = {s.name: self._known_listing(s.name, scope) for s in self._remote}
+        by_server = {s.name: self._usable_cards(s, listings[s.name]) for s in self._remote}
         closed = []
         passing = []
         pending = []
         again = [row.again_s for row in status.values() if row.again_s is not None]
-        until_ns = now + int(min(again) * 1e9) if again else _NEVER
+        until_ns = now_ns + int(min(again) * 1e9) if again else _NEVER
         for server in self._remote:
-            why, ends_ns = self._why_closed(server, status.get(server.name), now)
-            if why:
-                closed.append((server.name, why))
+            reason, ends_ns = self._why_closed(server, status.get(server.name), now_ns)
+            if reason:
+                closed.append((server.name, reason))
             else:
-                why, ends_ns = self._why_empty(
-                    server, known[server.name], by_server[server.name], principal, now
+                reason, ends_ns = self._why_empty(
+                    server, listings[server.name], by_server[server.name], principal, now_ns
                 )
-                passing += [(server.name, why)] if why else []
+                passing += [(server.name, reason)] if reason else []
                 mark = self._failed.get((server.name, principal))
                 pending += (
                     [server.name]
-                    if mark is not None and mark.is_pending and mark.reason is why
+                    if mark is not None and mark.is_pending and mark.reason is reason
                     else []
                 )
             until_ns = min(until_ns, ends_ns)
-        live = [one for name, one in by_server.items() if name not in self._pins]
+        live = [cards for name, cards in by_server.items() if name not in self._pins]
         availability = Availability(
             catalog=with_cards(self._catalog, live),
             unavailable=tuple(sorted((*closed, *passing))),
-            drifted=tuple(_explain(drifted_among(sorted(self._named), by_server), known)),
+            drifted=tuple(_explain(drifted_among(sorted(self._named), by_server), listings)),
             closed=tuple(closed),
             unpinned=self._unpinned,
             pending=tuple(pending),
@@ -283,23 +283,20 @@ class Servers:
     ) -> tuple[str, int]:
         """Return why no tool of the server can be shown, as far as is known, and until when."""
         failed = self._failed.get((server.name, principal))
-        if failed is not None:
-            since = listing is not None and listing.listed_ns > failed.at_ns
-        else:
-            since = False
-        if failed is not None and now_ns < failed.until_ns and not since:
-            return failed.reason, failed.until_ns
+        if failed is not None and now_ns < failed.until_ns:
+            has_listed_since = listing is not None and listing.listed_ns > failed.at_ns
+            if not has_listed_since:
+                return failed.reason, failed.until_ns
         if usable.open or usable.drifted or self._is_wanted(server, usable.cards):
             return "", _NEVER
         if usable.cards:
             return f"none of its {len(usable.cards)} tools is one that a bundle names", _NEVER
-        count = len(listing.rejected) + len(listing.admitted.refused) if listing is not None else 0
-        return (
-            f"it lists no tool that can be used ({count} refused)"
-            if count
-            else "it lists no tools",
-            _NEVER,
-        )
+        count = 0
+        if listing is not None:
+            count = len(listing.rejected) + len(listing.admitted.refused)
+        if count:
+            return f"it lists no tool that can be used ({count} refused)", _NEVER
+        return "it lists no tools", _NEVER
 
     def _is_wanted(self, server: Server, cards: Iterable[str]) -> bool:
         """Return whether a bundle holds one of the tools; else the server's globs would show an
@@ -316,12 +313,14 @@ class Servers:
         Servers without pins are reported where they are shown.
         """
         for server in sorted(self._pins):
-            rows = tuple(row for row in drifted if row.server == server)
-            if rows and rows != tuple(row for row in before if row.server == server):
-                tools = [row.tool for row in rows[:20]]
-                self._diagnostics.event(
-                    "warning", "server.drifted", server=server, tools=tools, count=len(rows)
-                )
+            rows = [row for row in drifted if row.server == server]
+            rows_before = [row for row in before if row.server == server]
+            if not rows or rows == rows_before:
+                continue
+            tools = [row.tool for row in rows[:20]]
+            self._diagnostics.event(
+                "warning", "server.drifted", server=server, tools=tools, count=len(rows)
+            )
 
     # --- contact ----------------------------------------------------------------------------------
 
@@ -382,12 +381,12 @@ class Servers:
         patience_s = wait_s
         try:
             while silent:
-                done, silent = await asyncio.wait(
+                finished_tasks, silent = await asyncio.wait(
                     silent, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED
                 )
-                if not done:
+                if not finished_tasks:
                     break
-                if any(task.result() is not None for task in done):
+                if any(task.result() is not None for task in finished_tasks):
                     patience_s = max(loop.time() - began, PATIENCE_S)
         finally:
             for task in silent:
@@ -416,10 +415,8 @@ class Servers:
             server = self._catalog.servers.get(name)
             if server is None or server not in self._remote:
                 continue
-            if (
-                self._sessions.known(name, scope=scope) is not None
-                or self._usable_cards(server, None).open
-            ):
+            is_listed = self._sessions.known(name, scope=scope) is not None
+            if is_listed or self._usable_cards(server, None).open:
                 yield server
 
     async def _list(
@@ -465,30 +462,31 @@ class Servers:
         for light in lights(
             replace(admitted, tools=admitted.tools[:MAX_INSPECTED]), comparison, everyone
         ):
-            seen = [
+            findings = [
                 f"{finding.rule} at {finding.where}: {finding.seen}"
                 for finding in light.verdict.findings[:3]
             ]
-            if (report := (server.name, light.tool, *seen)) not in self._reported:
+            if (report := (server.name, light.tool, *findings)) not in self._reported:
                 if len(self._reported) >= _MAX_REPORTED:
                     self._reported.clear()
                 self._reported.add(report)
                 self._diagnostics.event(
-                    "warning", "tool.suspicious", server=server.name, tool=light.tool, said=seen
+                    "warning", "tool.suspicious", server=server.name, tool=light.tool, said=findings
                 )
 
     def _mark(self, key: tuple[str, str], reason: str, *, is_pending: bool = False) -> None:
-        now = self._clock.monotonic_ns()
+        now_ns = self._clock.monotonic_ns()
         if len(self._failed) >= _MAX_PRINCIPALS:
             self._failed = {
-                known: mark for known, mark in self._failed.items() if now < mark.until_ns
+                mark_key: mark for mark_key, mark in self._failed.items() if now_ns < mark.until_ns
             }
-        before = self._failed.get(key)
-        times = before.times + (now >= before.until_ns) if before is not None else 1
+        last_mark = self._failed.get(key)
+        times = last_mark.times + (now_ns >= last_mark.until_ns) if last_mark is not None else 1
         again_s = min(
             AGAIN_S[min(times, len(AGAIN_S)) - 1], self._catalog.settings.cache.capabilities_ttl_s
         )
-        self._failed[key] = _NoListing(reason, now, now + int(again_s * 1e9), times, is_pending)
+        until_ns = now_ns + int(again_s * 1e9)
+        self._failed[key] = _NoListing(reason, now_ns, until_ns, times, is_pending)
         self._marks += 1
 
 
@@ -497,25 +495,26 @@ def _explain(drifted: Drifts, known: Mapping[str, Listing | None]) -> Iterator[D
 
     Codes and texts here are our own, not a server's.
     """
-    lists = {
-        name: listing
-        for name in {row.server for row in drifted}
-        if (listing := known[name]) is not None
-    }
-    named = {
-        name: {tool.card.tool for tool in listing.admitted.tools} for name, listing in lists.items()
-    }
-    refused = {
-        n: {**dict(lst.rejected), **{r.name: r.code for r in lst.admitted.refused}}
-        for n, lst in lists.items()
-    }
+    listed_tools: dict[str, set[str]] = {}
+    refusals: dict[str, dict[str, str]] = {}
+    cuts: dict[str, str] = {}
+    for server in {row.server for row in drifted}:
+        listing = known[server]
+        if listing is None:
+            continue
+        listed_tools[server] = {tool.card.tool for tool in listing.admitted.tools}
+        refusals[server] = dict(listing.rejected)
+        for refusal in listing.admitted.refused:
+            refusals[server][refusal.name] = refusal.code
+        cuts[server] = listing.cut
     for row in drifted:
-        if row.tool == WHOLE_SERVER or row.server not in lists or row.tool in named[row.server]:
+        is_listed = row.tool in listed_tools.get(row.server, ())
+        if row.tool == WHOLE_SERVER or row.server not in listed_tools or is_listed:
             yield row
-        elif row.tool in refused[row.server]:
-            yield replace(row, code="not_admitted", why=refused[row.server][row.tool])
+        elif row.tool in refusals[row.server]:
+            yield replace(row, code="not_admitted", why=refusals[row.server][row.tool])
         else:
-            yield replace(row, code="not_listed", why=lists[row.server].cut)
+            yield replace(row, code="not_listed", why=cuts[row.server])
 
 
 def _is_same(one: Availability, other: Availability) -> bool:
@@ -583,45 +582,49 @@ class MachineFacts:
 
     def facts(self, principal: str = "") -> Facts:
         """Return the present capabilities. The same object while nothing changed."""
-        known = self._facts.get(principal)
+        cached = self._facts.get(principal)
         servers = self._servers
         now_ns = self._clock.monotonic_ns()
         if (
-            known is not None
-            and now_ns < known[1]
-            and (servers is None or servers.changes == known[0].changes)
+            cached is not None
+            and now_ns < cached[1]
+            and (servers is None or servers.changes == cached[0].changes)
         ):
-            return known[2]
-        now = self.known_availability(principal)
+            return cached[2]
+        known_availability = self.known_availability(principal)
         if now_ns >= self._present[1]:
             self._present = self._capabilities.present(self._capability_names)
         present, until_ns = self._present
         if (
-            known is not None
-            and known[0].availability is now.availability
-            and known[2].capabilities == present
+            cached is not None
+            and cached[0].availability is known_availability.availability
+            and cached[2].capabilities == present
         ):
-            facts = known[2]
+            facts = cached[2]
         else:
-            rows = {**dict(now.availability.unavailable), **dict(self._unavailable_rows(present))}
+            rows = dict(known_availability.availability.unavailable)
+            rows |= self._unavailable_rows(present)
             # Redacted here and not only in the record: a decision is taken again from what was
             # recorded.
-            why = tuple(
+            reasons = tuple(
                 (name, self._redactor.redact(reason)) for name, reason in sorted(rows.items())
             )
             facts = Facts(
                 present,
-                unavailable=why,
-                drifted=now.availability.drifted,
-                pending=now.availability.pending,
+                unavailable=reasons,
+                drifted=known_availability.availability.drifted,
+                pending=known_availability.availability.pending,
             )
         if len(self._facts) >= _MAX_PRINCIPALS:
             self._facts.clear()
-        self._facts[principal] = now, min(now.until_ns, until_ns), facts
+        until_ns = min(known_availability.until_ns, until_ns)
+        self._facts[principal] = known_availability, until_ns, facts
         return facts
 
     def _unavailable_rows(self, present: frozenset[str]) -> Iterator[tuple[str, str]]:
-        for server in (one for one in self._catalog.servers.values() if one.enabled):
+        for server in self._catalog.servers.values():
+            if not server.enabled:
+                continue
             missing = [name for name in server.env_names if f"env:{name}" not in present]
             if server.transport not in self._transports:
                 yield server.name, f"this version does not speak {server.transport}"

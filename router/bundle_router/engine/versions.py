@@ -97,13 +97,13 @@ class EngineVersions:
         return await in_thread(partial(self.moved, run_id, engine))
 
     def _look_at_pins(self) -> None:
-        now = self._clock.monotonic_ns()
-        if self._renew is None or now < self._next_look_ns:
+        now_ns = self._clock.monotonic_ns()
+        if self._renew is None or now_ns < self._next_look_ns:
             return
         with self._lock:
-            if now < self._next_look_ns:
+            if now_ns < self._next_look_ns:
                 return
-            self._next_look_ns = now + int(LOOK_S * 1e9)
+            self._next_look_ns = now_ns + int(LOOK_S * 1e9)
             self._set_engines(*self._engines)
             try:
                 renewed = self._renew()

@@ -54,15 +54,15 @@ class AnswerMemory:
     def get(self, key: str) -> CachedAnswer | None:
         """Return the answer in memory, if it is young enough. Never waits."""
         with self._lock:
-            found = self._kept.get(key)
-            if found is None:
+            entry = self._kept.get(key)
+            if entry is None:
                 return None
-            until, kept = found
+            until, answer = entry
             if self._clock.monotonic_ns() >= until:
                 del self._kept[key]
                 return None
             self._kept.move_to_end(key)
-            return kept
+            return answer
 
     def fetch(self, key: str) -> CachedAnswer | None:
         """Return the answer in the store, which is then in memory too. Blocks: for a thread."""
@@ -70,11 +70,11 @@ class AnswerMemory:
         if text is None:
             return None
         try:
-            kept = _READER.validate_json(text)
+            answer = _READER.validate_json(text)
         except ValidationError:
             return None  # written by another version, or by another hand
-        self._remember(key, kept)
-        return kept
+        self._remember(key, answer)
+        return answer
 
     def put(self, key: str, cached: CachedAnswer) -> None:
         """Keep an answer in memory. Never waits."""

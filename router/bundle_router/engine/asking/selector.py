@@ -97,25 +97,26 @@ class Turns:
         return self._turn_from(after.place + 1)
 
     def _turn_from(self, first: int) -> Turn | None:
-        now = self._clock.monotonic_ns()
+        now_ns = self._clock.monotonic_ns()
         for place in range(first, len(self._models)):
-            self._breakers[place], ticket = self._breakers[place].admit(now)
+            self._breakers[place], ticket = self._breakers[place].admit(now_ns)
             if ticket is not None:
                 return Turn(place, self._models[place], ticket)
         return None
 
     def settle(self, turn: Turn, reply: ModelReply) -> None:
         """Take note of what the call came to."""
-        before = self._breakers[turn.place]
+        breaker = self._breakers[turn.place]
         end = end_of(reply.failure)
-        after = before.settle(turn.ticket, end, self._clock.monotonic_ns(), reply.retry_after_s)
-        self._breakers[turn.place] = after
-        if after.epoch == before.epoch:
+        now_ns = self._clock.monotonic_ns()
+        settled_breaker = breaker.settle(turn.ticket, end, now_ns, reply.retry_after_s)
+        self._breakers[turn.place] = settled_breaker
+        if settled_breaker.epoch == breaker.epoch:
             return
-        if after.open_until_ns is None:
+        if settled_breaker.open_until_ns is None:
             self._diagnostics.event("warning", "model.recovered", model=turn.model.name)
         else:
-            seconds = round((after.open_until_ns - self._clock.monotonic_ns()) / 1e9, 1)
+            seconds = round((settled_breaker.open_until_ns - self._clock.monotonic_ns()) / 1e9, 1)
             self._diagnostics.event(
                 "warning",
                 "model.suspended",
@@ -236,11 +237,11 @@ class ModelSelector:
 
     async def _select(self, question: Question, recent: Sequence[RecentStep]) -> Reply:
         prepared = self._put(question, recent)
-        kept = self._memory.get(prepared.key)
-        if kept is None and self._memory.has_store:
-            kept = await asyncio.to_thread(self._memory.fetch, prepared.key)
-        if kept is not None:
-            return _from_kept(kept, prepared.key)
+        cached = self._memory.get(prepared.key)
+        if cached is None and self._memory.has_store:
+            cached = await asyncio.to_thread(self._memory.fetch, prepared.key)
+        if cached is not None:
+            return _from_kept(cached, prepared.key)
         if not question.may_ask_model:
             return self._failed_reply("over_limit", prepared.key)
         if self._client.readiness != "ready":
@@ -270,15 +271,15 @@ class ModelSelector:
     def _system(self, catalog: Catalog, candidates: tuple[str, ...]) -> str:
         """Return the constant part, made once for each set of permitted bundles."""
         key = (catalog.revision, candidates)
-        known = self._systems.get(key)
-        if known is None:
+        prompt = self._systems.get(key)
+        if prompt is None:
             bundles = [
                 catalog.bundles[id_] for id_ in candidates
             ]  # each at its place: answers name it by that
-            known = self._systems[key] = system_part(bundles, self._settings.max_picks)
+            prompt = self._systems[key] = system_part(bundles, self._settings.max_picks)
             while len(self._systems) > _MAX_SYSTEMS:
                 self._systems.popitem(last=False)
-        return known
+        return prompt
 
     def _begin_warm_up(self) -> Future[Readiness]:
         if self._warming is None:
@@ -354,8 +355,8 @@ class ModelSelector:
                 following = self._turns.again(turn, same_model=unreadable)
             if following is None:
                 return Reply(failure=reply.failure, model=use)
-            same = unreadable and following.place == turn.place
-            correction = Correction(reply.raw or "", COMPLAINT) if same else None
+            asks_again = unreadable and following.place == turn.place
+            correction = Correction(reply.raw or "", COMPLAINT) if asks_again else None
             turn = following
 
     async def _call(
@@ -415,7 +416,7 @@ class ModelSelector:
         )
 
     async def _succeed(self, prepared: _Put, use: ModelUse, choice: ParsedPicks) -> Reply:
-        kept = CachedAnswer(
+        cached = CachedAnswer(
             choice.ids,
             choice.dropped,
             choice.justification,
@@ -423,11 +424,11 @@ class ModelSelector:
             use.prompt_version,
             use.answer,
         )
-        self._memory.put(prepared.key, kept)
+        self._memory.put(prepared.key, cached)
         if self._memory.has_store:
             # Nobody waits for it: an answer that is not kept is asked for again.
             storing = asyncio.get_running_loop().run_in_executor(
-                None, self._memory.store, prepared.key, kept
+                None, self._memory.store, prepared.key, cached
             )
             self._storing.add(storing)
             storing.add_done_callback(self._storing.discard)

@@ -93,10 +93,10 @@ class Meanings:
         if vectors is None:
             return GoalVector("circuit_open" if making.done.is_set() else "not_ready")
         with self._lock:
-            known = self._goals.get(text)
-            if known is not None:
+            vector = self._goals.get(text)
+            if vector is not None:
                 self._goals.move_to_end(text)
-                return GoalVector("used", known, vectors)
+                return GoalVector("used", vector, vectors)
         return self._embed_goal(text, vectors)
 
     def warm_up(self, catalog: Catalog) -> bool:
@@ -152,20 +152,20 @@ class Meanings:
         one try again.
         """
         with self._lock:
-            known = self._catalogs.get(catalog.revision)
-            if known is not None and (not known.done.is_set() or known.whole):
-                return known
+            last_making = self._catalogs.get(catalog.revision)
+            if last_making is not None and (not last_making.done.is_set() or last_making.whole):
+                return last_making
         ticket = self._admit_request()
         with self._lock:
             current = self._catalogs.get(catalog.revision)
-            if current is not known and current is not None:
+            if current is not last_making and current is not None:
                 if ticket is not None:
                     self._breaker = self._breaker.release(ticket)
                 return current  # another thread began it
-            making = _Making(known.made if known is not None else None)
+            making = _Making(last_making.made if last_making is not None else None)
             if ticket is None:
                 making.done.set()
-                return known or making
+                return last_making or making
             self._catalogs[catalog.revision] = making
             while len(self._catalogs) > KEPT_REVISIONS:
                 self._catalogs.popitem(last=False)
@@ -178,22 +178,24 @@ class Meanings:
         return making
 
     def _fill(self, making: _Making, catalog: Catalog, ticket: Ticket) -> None:
-        made: Vectors | Embedding = Embedding(failure="internal")
+        progress: Vectors | Embedding = Embedding(failure="internal")
         try:
-            for made in self._make(catalog):
-                making.made = making.made if isinstance(made, Embedding) else made
+            for progress in self._make(catalog):
+                making.made = making.made if isinstance(progress, Embedding) else progress
         except Exception as error:  # noqa: BLE001 - as in _safely; nobody waits here for an exception
             self._diagnostics.event("error", "embedding.broke", error=error)
-            made = Embedding(failure="internal")
-        if isinstance(made, Embedding):
-            failure = made.failure or "internal"
+            progress = Embedding(failure="internal")
+        if isinstance(progress, Embedding):
+            failure = progress.failure or "internal"
             self._diagnostics.event(
-                "warning", "embeddings.unavailable", failure=failure, detail=made.detail
+                "warning", "embeddings.unavailable", failure=failure, detail=progress.detail
             )
             # Whatever it was, the same texts would fail again: no new attempt before the breaker's
             # time.
             self._settle(
-                ticket, Embedding(failure=failure, retry_after_s=made.retry_after_s), end="grave"
+                ticket,
+                Embedding(failure=failure, retry_after_s=progress.retry_after_s),
+                end="grave",
             )
         else:
             making.whole = True

@@ -150,14 +150,14 @@ class SearchSelector:
                 search = self._with_vectors(question.catalog, search, understood.vectors)
                 request = replace(request, vector=understood.vector)
             ranking = search.rank_bundles(request, frozenset(question.candidates), self._memory)
-            judged = judge(question.catalog, question.step, ranking)
-            found = self._build_result(judged, search, understood)
-            if found.reply.answer is not None and not judged.shortlist:
-                return found
+            judgement = judge(question.catalog, question.step, ranking)
+            outcome = self._build_result(judgement, search, understood)
+            if outcome.reply.answer is not None and not judgement.shortlist:
+                return outcome
             for_model = _for_model(
                 question, [row.id for row in ranking.scored], search.corpus.silent
             )
-            return replace(found, shortlist=_shortlist(question, judged), for_model=for_model)
+            return replace(outcome, shortlist=_shortlist(question, judgement), for_model=for_model)
         except Exception as error:  # noqa: BLE001 - rule 5: the caller's step goes on, whatever is wrong in here
             self._diagnostics.event("error", "search.broke", error=error)
             return BROKEN
@@ -182,11 +182,11 @@ class SearchSelector:
         """
         if search.vectors is vectors:
             return search
-        found = replace(search, vectors=vectors)
+        with_vectors = replace(search, vectors=vectors)
         with self._lock:
             if catalog.revision in self._made:
-                self._made[catalog.revision] = found
-        return found
+                self._made[catalog.revision] = with_vectors
+        return with_vectors
 
     def warm_up(self, catalog: Catalog) -> None:
         """Make the index, and wait until the catalog's texts are embedded, or could not be.
@@ -267,9 +267,12 @@ def _shortlist(question: Question, judged: Judgement) -> Answer | None:
     catalog = question.catalog
     ids = judged.shortlist
     if len(question.candidates) <= catalog.settings.search.max_shortlist:
-        others = (id_ for id_ in question.candidates if id_ not in ids)
-        ids = (*ids, *(id_ for id_ in others if may_be_offered(catalog, catalog.bundles[id_])))
-    return Answer(ids, "shortlist", "shortlist", judged.use.why, judged.use.ranked) if ids else None
+        for id_ in question.candidates:
+            if id_ not in judged.shortlist and may_be_offered(catalog, catalog.bundles[id_]):
+                ids = (*ids, id_)
+    if not ids:
+        return None
+    return Answer(ids, "shortlist", "shortlist", judged.use.why, judged.use.ranked)
 
 
 def _for_model(
@@ -318,8 +321,8 @@ class RankedTools:
             if search is None:
                 return ()
             memories = self._search.memories or NO_MEMORIES
-            known = permitted & frozenset(search.corpus.servers)
-            ranked = search.rank_tools(Request(query, vector=vector), known, memories, k=k)
+            known_tools = permitted & frozenset(search.corpus.servers)
+            ranked = search.rank_tools(Request(query, vector=vector), known_tools, memories, k=k)
             return [row.id for row in ranked if not answering or row.own >= NOISE]
         except Exception as error:  # noqa: BLE001 - as in `SearchSelector`: an agent's step goes on, whatever is wrong here
             self._diagnostics.event("error", "search.broke", error=error)

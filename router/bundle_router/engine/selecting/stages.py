@@ -61,47 +61,48 @@ class StagedSelector:
 
     async def select(self, question: Question, recent: Sequence[RecentStep]) -> Reply:
         """See `Selector`."""
-        found: SearchResult | None = None
+        search_result: SearchResult | None = None
         failed: Reply | None = None
         for stage in self._order:
             if stage == "search" and self.search is not None:
-                found = await self.search.find(question, recent)
-                if found.reply.answer is not None:
+                search_result = await self.search.find(question, recent)
+                if search_result.reply.answer is not None:
                     return self._offer_shortlist(
-                        _in_place_of(failed, found, found.reply.answer), found
+                        _in_place_of(failed, search_result, search_result.reply.answer),
+                        search_result,
                     )
             elif stage == "model" and self.model is not None:
-                reply = await self.model.select(_narrow_question(question, found), recent)
+                reply = await self.model.select(_narrow_question(question, search_result), recent)
                 if reply.answer is not None:
-                    return _with_search(self._offer_shortlist(reply, found), found)
+                    return _with_search(self._offer_shortlist(reply, search_result), search_result)
                 failed = reply
             elif stage == "shortlist" and self.search is not None:
-                found = found or await self.search.find(question, recent)
-                if found.shortlist is not None:
-                    return _in_place_of(failed, found, found.shortlist)
+                search_result = search_result or await self.search.find(question, recent)
+                if search_result.shortlist is not None:
+                    return _in_place_of(failed, search_result, search_result.shortlist)
         if (
             failed is not None
             and failed.failure is not None
-            and found is not None
-            and found.stand_in is not None
+            and search_result is not None
+            and search_result.stand_in is not None
         ):
-            return _in_place_of(failed, found, found.stand_in)
+            return _in_place_of(failed, search_result, search_result.stand_in)
         if failed is not None:
-            return _with_search(failed, found)
-        if found is not None:
-            return found.reply
+            return _with_search(failed, search_result)
+        if search_result is not None:
+            return search_result.reply
         return Reply()
 
     def _offer_shortlist(self, reply: Reply, result: SearchResult | None) -> Reply:
         """Return the reply with the shortlist beside what was picked (rules 4 and 6)."""
         answer = reply.answer
-        listed = result.shortlist.ids if result is not None and result.shortlist else ()
         if answer is None or not answer.ids or "shortlist" not in self._order:
             return reply
-        return replace(
-            reply,
-            answer=replace(answer, offered=tuple(id_ for id_ in listed if id_ not in answer.ids)),
-        )
+        shortlist = result.shortlist if result is not None else None
+        offered: tuple[str, ...] = ()
+        if shortlist:
+            offered = tuple(id_ for id_ in shortlist.ids if id_ not in answer.ids)
+        return replace(reply, answer=replace(answer, offered=offered))
 
     def preview(self, question: Question) -> Reply | None:
         """Return what search says before any model is asked, without a run's recent steps; None
@@ -109,11 +110,13 @@ class StagedSelector:
         """
         if self.search is None or self._order[:1] != ("search",):
             return None
-        found = self.search.consider(question, ())
-        if found.reply.answer is not None:
-            return self._offer_shortlist(found.reply, found)
-        offered = found.shortlist if self.model is None and "shortlist" in self._order else None
-        return found.reply if offered is None else _in_place_of(None, found, offered)
+        search_result = self.search.consider(question, ())
+        if search_result.reply.answer is not None:
+            return self._offer_shortlist(search_result.reply, search_result)
+        offers = self.model is None and "shortlist" in self._order
+        if not offers or search_result.shortlist is None:
+            return search_result.reply
+        return _in_place_of(None, search_result, search_result.shortlist)
 
     async def warm_up(self, catalog: Catalog) -> Readiness:
         """Make the index, load what models need, and return whether they can be asked.
