@@ -32,7 +32,12 @@ MAX_MESSAGE: Final = 2_000
 
 
 def shorten(text: str, limit: int) -> str:
-    """Return a text, or if it is longer than `limit` characters its beginning and end."""
+    """Return a text, or if it is longer than `limit` characters its beginning and end.
+
+    >>> from bundle_router.errors import shorten
+    >>> shorten("a" * 1_000, 50)
+    'aaaaa… (1,000 characters) …aaaaa'
+    """
     half = limit // 2 - 20
     if len(text) <= limit:
         return text
@@ -74,7 +79,12 @@ def _error_from(
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A problem of the config: what is wrong or risky, where, and what to do about it."""
+    """A problem of the config: what is wrong or risky, where, and what to do about it.
+
+    >>> from bundle_router.errors import Problem
+    >>> str(Problem("router.toml", 3, "model.nmaes", "unknown key", "names"))
+    'router.toml:3: model.nmaes: unknown key (names)'
+    """
 
     file: str
     """The file, as the user would type it."""
@@ -226,7 +236,12 @@ STORAGE_FAULTS: Final = {
 
 
 def storage_error(what: str, error: OSError) -> StorageError:
-    """Return the StorageError for a failed call; `what` says which operation failed and where."""
+    """Return the StorageError for a failed call; `what` says which operation failed and where.
+
+    >>> from bundle_router.errors import storage_error
+    >>> storage_error("can't write run r-42", OSError(28, "No space left on device")).kind
+    'disk_full'
+    """
     code = error.errno or 0
     kind, advice = STORAGE_FAULTS.get(code, ("io_error", "check the disk and the system log"))
     return StorageError(
@@ -260,6 +275,14 @@ class NotInstalled(RouterError):
 def needs_extra(what: str, extra: str) -> Iterator[None]:
     """Raise NotInstalled with the extra's name where an import in this block fails because a
     library is missing.
+
+    >>> from bundle_router.errors import NotInstalled, needs_extra
+    >>> try:
+    ...     with needs_extra("code mode", "code"):
+    ...         import a_library_that_is_missing
+    ... except NotInstalled as error:
+    ...     "bundle-router[code]" in error.advice
+    True
     """
     try:
         yield
@@ -273,7 +296,15 @@ def needs_extra(what: str, extra: str) -> Iterator[None]:
 
 
 def expect(what: str, value: object, kinds: type | tuple[type, ...], example: str) -> None:
-    """Raise RequestError, with a sentence, if a parameter is not of the kinds it must be."""
+    """Raise RequestError, with a sentence, if a parameter is not of the kinds it must be.
+
+    >>> from bundle_router.errors import RequestError, expect
+    >>> try:
+    ...     expect("step", "edit", int, "step=1")
+    ... except RequestError as error:
+    ...     error.advice
+    'step=1'
+    """
     if not isinstance(value, kinds):
         raise RequestError(
             f"{what} can't be {value!r:.100}, of type {type(value).__name__}", advice=example
@@ -281,7 +312,11 @@ def expect(what: str, value: object, kinds: type | tuple[type, ...], example: st
 
 
 def refuse_windows(platform: str) -> None:
-    """Raise RouterError, with a sentence, on Windows, where an import would fail."""
+    """Raise RouterError, with a sentence, on Windows, where an import would fail.
+
+    >>> from bundle_router.errors import refuse_windows
+    >>> refuse_windows("linux")
+    """
     if platform == "win32":
         message = (
             "Bundle Router does not run on Windows, which lacks the file locks that its records"

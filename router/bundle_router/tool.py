@@ -58,6 +58,14 @@ def tool(
 
     Raises RequestError for a function that can't be described: a parameter without a type, `*args`,
     no docstring.
+
+    >>> from bundle_router.tool import tool
+    >>> @tool(name="get_ticket")
+    ... def ticket(number: int) -> str:
+    ...     "Read a ticket of the tracker."
+    ...     return f"Ticket {number}"
+    >>> ticket.name, ticket.description
+    ('get_ticket', 'Read a ticket of the tracker.')
     """
     if function is not None:
         return local_tool(function)

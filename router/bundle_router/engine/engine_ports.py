@@ -28,14 +28,26 @@ if TYPE_CHECKING:
 
 
 def no_patterns(pattern: str) -> Finder:
-    """Refuse a regular expression: no engine for them is installed."""
+    """Refuse a regular expression: no engine for them is installed.
+
+    >>> from bundle_router.engine.engine_ports import no_patterns
+    >>> no_patterns("a.*")
+    Traceback (most recent call last):
+    ValueError: regular expressions such as 'a.*' are not searched for here
+    """
     raise ValueError(
         f"regular expressions such as {shorten(pattern, 50)!r} are not searched for here"
     )
 
 
 def no_queries(expression: str, value: Any) -> Any:
-    """Refuse a query: no engine for them is installed."""
+    """Refuse a query: no engine for them is installed.
+
+    >>> from bundle_router.engine.engine_ports import no_queries
+    >>> no_queries("a.b", {})
+    Traceback (most recent call last):
+    ValueError: queries such as 'a.b' are not answered here
+    """
     raise ValueError(f"queries such as {shorten(expression, 50)!r} are not answered here")
 
 

@@ -22,7 +22,20 @@ Joined = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result of a call. Artifacts hold its media and its full text."""
+    """The result of a call. Artifacts hold its media and its full text.
+
+    >>> from bundle_router import Step
+    >>> from bundle_router.core.catalog import Route
+    >>> from bundle_router.testing import fake_router, small_catalog
+    >>> route = Route("all", bundles=("repo.readonly",))
+    >>> catalog = small_catalog({"repo.readonly": ["repo.read_file"]}, routes=[route])
+    >>> step = Step(run_id="r-42", workflow="feature", role="planner", step="plan")
+    >>> with fake_router(catalog, results={"repo.read_file": "# Hello"}) as router:
+    ...     decision = router.route_sync(step)
+    ...     result = router.call_sync("r-42", "repo.read_file", {"path": "README.md"})
+    >>> result.outcome, result.text
+    ('ok', '# Hello')
+    """
 
     outcome: Outcome
     """`ok`, or how else the call ended."""

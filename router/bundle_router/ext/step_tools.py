@@ -33,6 +33,12 @@ META_NAMES: Final = frozenset(NAMES)
 def step_key(step: Step, *parts: object) -> Step:
     """Return the step with a key made of the parts, which name this place in the framework's own
     run; an existing key is kept. The same parts give the same key on every machine.
+
+    >>> from bundle_router import Step
+    >>> from bundle_router.ext.step_tools import short_key, step_key
+    >>> step = Step(run_id="r-42", workflow="feature", role="planner", step="plan")
+    >>> step_key(step, "thread-1").key == short_key("thread-1")
+    True
     """
     return step if step.key else step.model_copy(update={"key": short_key(*parts)})
 
@@ -40,6 +46,14 @@ def step_key(step: Step, *parts: object) -> Step:
 def check_parts(router: object, step: object) -> None:
     """Raise RequestError for what is no router, or neither a step nor a function that returns
     one.
+
+    >>> from bundle_router.errors import RequestError
+    >>> from bundle_router.ext.step_tools import check_parts
+    >>> try:
+    ...     check_parts("config", None)
+    ... except RequestError as error:
+    ...     error.advice
+    'open one: async with Router.open("config") as router'
     """
     expect("router", router, Router, 'open one: async with Router.open("config") as router')
     if not callable(step):
@@ -51,6 +65,10 @@ def call_key(decision_id: str, call_id: str, name: str, arguments: Mapping[str, 
 
     Name and arguments are part of it, because some models count their calls from zero in every
     turn.
+
+    >>> from bundle_router.ext.step_tools import call_key
+    >>> call_key("r-42:0", "", "repo.read_file", {"path": "a"})
+    ''
     """
     if not call_id:
         return ""
@@ -62,7 +80,12 @@ def call_key(decision_id: str, call_id: str, name: str, arguments: Mapping[str, 
 
 
 def short_key(*parts: object) -> str:
-    """Return a key made of the parts, the same on every machine."""
+    """Return a key made of the parts, the same on every machine.
+
+    >>> from bundle_router.ext.step_tools import short_key
+    >>> short_key("thread-1", "node") == short_key("thread-1", "node"), len(short_key("thread-1"))
+    (True, 32)
+    """
     return digest(json.dumps([str(part) for part in parts])).rpartition(":")[2][:32]
 
 
@@ -72,6 +95,18 @@ class StepTools:
 
     Methods that end in `_sync` are for code without an event loop; all raise the errors of
     `Router`.
+
+    >>> from bundle_router import Step
+    >>> from bundle_router.core.catalog import Route
+    >>> from bundle_router.testing import fake_router, small_catalog
+    >>> route = Route("all", bundles=("repo.readonly",))
+    >>> catalog = small_catalog({"repo.readonly": ["repo.read_file"]}, routes=[route])
+    >>> step = Step(run_id="r-42", workflow="feature", role="planner", step="plan")
+    >>> from bundle_router.ext.step_tools import StepTools
+    >>> with fake_router(catalog, results={"repo.read_file": "# Hello"}) as router:
+    ...     tools = StepTools(router, "r-42", router.route_sync(step).decision_id)
+    ...     tools.call_sync("repo__read_file", {"path": "README.md"}, "call-1").text
+    '# Hello'
     """
 
     router: Router

@@ -35,7 +35,12 @@ class OwnNames:
 
 @dataclass(frozen=True, slots=True)
 class ServiceAddress:
-    """An address that the service listens on."""
+    """An address that the service listens on.
+
+    >>> from bundle_router.service import ServiceAddress
+    >>> ServiceAddress(port=8_080).host, ServiceAddress().has_tls
+    ('127.0.0.1', False)
+    """
 
     host: str = LOOPBACK
     """An IP address; others than loopback need tokens and TLS."""

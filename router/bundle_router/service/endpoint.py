@@ -34,7 +34,17 @@ BODY_S: Final = 15.0
 
 
 class Endpoint:
-    """A running endpoint: its addresses and tokens."""
+    """A running endpoint: its addresses and tokens.
+
+    >>> import asyncio
+    >>> from bundle_router.service import serve_mcp
+    >>> from bundle_router.testing import fake_router, small_catalog
+    >>> async def address_of_run() -> str:
+    ...     async with fake_router(small_catalog({})) as router, serve_mcp(router) as endpoint:
+    ...         return endpoint.url("r-42")
+    >>> asyncio.run(address_of_run())
+    'http://127.0.0.1:.../mcp/runs/r-42'
+    """
 
     __slots__ = ("_access", "_keys", "base", "key", "port")
 
@@ -88,6 +98,15 @@ async def serve_mcp(
     the router is closed.
 
     Raises RequestError for a port that is taken or an invalid key, NotInstalled without the SDK.
+
+    >>> import asyncio
+    >>> from bundle_router.service import serve_mcp
+    >>> from bundle_router.testing import fake_router, small_catalog
+    >>> async def address_of_run() -> str:
+    ...     async with fake_router(small_catalog({})) as router, serve_mcp(router) as endpoint:
+    ...         return endpoint.url("r-42")
+    >>> asyncio.run(address_of_run())
+    'http://127.0.0.1:.../mcp/runs/r-42'
     """
     require_extra("mcp")
     from bundle_router.wiring import Router
@@ -184,6 +203,9 @@ def require_extra(extra: Literal["mcp", "service"]) -> None:
     """Raise NotInstalled, which names the extra, if one of its libraries is missing.
 
     Loads none of them.
+
+    >>> from bundle_router.service import require_extra
+    >>> require_extra("mcp")
     """
     purpose, modules = _EXTRAS[extra]
     missing = [name for name in modules if find_spec(name) is None]

@@ -73,12 +73,24 @@ NOBODY: Final = Caller("nobody", frozenset())
 
 
 def new_key() -> str:
-    """Return a random token of 256 bits."""
+    """Return a random token of 256 bits.
+
+    >>> from bundle_router.service import new_key
+    >>> len(new_key())
+    47
+    """
     return _MARK + secrets.token_urlsafe(32)
 
 
 def key_from_env(name: str) -> str:
-    """Return the token in an environment variable. Raises RequestError, which never repeats it."""
+    """Return the token in an environment variable. Raises RequestError, which never repeats it.
+
+    >>> import os
+    >>> from bundle_router.service import key_from_env, new_key
+    >>> os.environ["ROUTER_KEY"] = new_key()
+    >>> key_from_env("ROUTER_KEY") == os.environ["ROUTER_KEY"]
+    True
+    """
     value = os.environ.get(name, "")
     if not value:
         raise RequestError(
@@ -101,6 +113,10 @@ class Keys:
     """The endpoint's token and those of its runs.
 
     Raises RequestError for a token that is too short.
+
+    >>> from bundle_router.service import Keys, new_key
+    >>> Keys(new_key())  # what is printed holds no token
+    Keys(…)
     """
 
     __slots__ = ("_digest", "_found", "_key", "named")

@@ -82,6 +82,15 @@ async def serve(
 
     Raises RequestError for a port that is taken or an invalid key, NotInstalled if a library is
     missing.
+
+    >>> import asyncio
+    >>> from bundle_router.service import serve
+    >>> from bundle_router.testing import fake_router, small_catalog
+    >>> async def address_of_run() -> str:
+    ...     async with fake_router(small_catalog({})) as router, serve(router) as endpoint:
+    ...         return endpoint.url("r-42")
+    >>> asyncio.run(address_of_run())
+    'http://127.0.0.1:.../mcp/runs/r-42'
     """
     require_extra("service")
     from starlette.routing import Mount

@@ -55,7 +55,12 @@ class TokenTable(Frozen):
 
 
 class AccessTokens:
-    """A token file, with its stamp when it was last read."""
+    """A token file, with its stamp when it was last read.
+
+    >>> from bundle_router.service import AccessTokens
+    >>> AccessTokens("tokens.toml").has_changed()  # it was not read yet
+    True
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)

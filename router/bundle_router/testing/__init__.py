@@ -54,7 +54,14 @@ _NEW_YEAR_2026_NS: Final = 1_767_225_600_000_000_000
 
 
 class FakeClock:
-    """A clock that stands still until `advance` is called."""
+    """A clock that stands still until `advance` is called.
+
+    >>> from bundle_router.testing import FakeClock
+    >>> clock = FakeClock()
+    >>> clock.advance(1.5)
+    >>> clock.monotonic_ns()
+    1500000000
+    """
 
     def __init__(self) -> None:
         self.ns = 0
@@ -71,7 +78,12 @@ class FakeClock:
 
 @dataclass
 class FakeRedactor:
-    """Redacts only the given words."""
+    """Redacts only the given words.
+
+    >>> from bundle_router.testing import FakeRedactor
+    >>> FakeRedactor(("hunter2",)).redact("the password is hunter2")
+    'the password is [redacted:test]'
+    """
 
     secrets: tuple[str, ...] = ()
     """The words that are redacted."""
@@ -108,7 +120,14 @@ class FakeRedactor:
 
 @dataclass
 class FakeDiagnostics:
-    """Keeps the events that the operator would be told about."""
+    """Keeps the events that the operator would be told about.
+
+    >>> from bundle_router.testing import FakeDiagnostics
+    >>> diagnostics = FakeDiagnostics()
+    >>> diagnostics.event("warning", "log.healed", run_id="r-42")
+    >>> diagnostics.events
+    [('warning', 'log.healed', {'run_id': 'r-42'})]
+    """
 
     events: list[tuple[str, str, dict[str, object]]] = field(default_factory=list)
     """Each event as (level, name, fields)."""
@@ -119,7 +138,12 @@ class FakeDiagnostics:
 
 @dataclass
 class FakeCapabilities:
-    """Reports only the given names as present."""
+    """Reports only the given names as present.
+
+    >>> from bundle_router.testing import FakeCapabilities
+    >>> FakeCapabilities({"binary:git"}).present(["binary:git", "env:GITHUB_TOKEN"])
+    (frozenset({'binary:git'}), 0)
+    """
 
     names: set[str] = field(default_factory=set)
     """The present ones (`env:X`, `binary:y`); may be changed at any time."""
@@ -134,6 +158,11 @@ Script = Callable[[Question], Answer | Failure | Iterable[str]]
 class ScriptedSelector:
     """Answers questions with a function's result: bundle ids (as if a model picked them), an
     Answer, or a Failure.
+
+    >>> from bundle_router.testing import fake_router, small_catalog
+    >>> with fake_router(small_catalog({}), selector=lambda question: ["repo.readonly"]) as router:
+    ...     type(router.fakes.selector).__name__
+    'ScriptedSelector'
     """
 
     def __init__(self, script: Script) -> None:
@@ -157,6 +186,18 @@ class FakeSessions:
     A result is a RawResult or any value that a typed function may return. A function's exceptions
     are raised, so that a test sees its bugs. Arguments of first-party tools are validated as by the
     real ones; others are not.
+
+    >>> from bundle_router import Step
+    >>> from bundle_router.core.catalog import Route
+    >>> from bundle_router.testing import fake_router, small_catalog
+    >>> route = Route("all", bundles=("repo.readonly",))
+    >>> catalog = small_catalog({"repo.readonly": ["repo.read_file"]}, routes=[route])
+    >>> step = Step(run_id="r-42", workflow="feature", role="planner", step="plan")
+    >>> with fake_router(catalog) as router:
+    ...     decision = router.route_sync(step)
+    ...     result = router.call_sync("r-42", "repo.read_file", {"path": "a"})
+    >>> router.fakes.sessions.calls
+    [('repo.read_file', {'path': 'a'})]
     """
 
     def __init__(self, results: Mapping[str, object]) -> None:
@@ -193,7 +234,19 @@ class FakeSessions:
 
 @dataclass(frozen=True)
 class Fakes:
-    """The fakes behind a router made by `fake_router`."""
+    """The fakes behind a router made by `fake_router`.
+
+    >>> from bundle_router import Step
+    >>> from bundle_router.core.catalog import Route
+    >>> from bundle_router.testing import fake_router, small_catalog
+    >>> route = Route("all", bundles=("repo.readonly",))
+    >>> catalog = small_catalog({"repo.readonly": ["repo.read_file"]}, routes=[route])
+    >>> step = Step(run_id="r-42", workflow="feature", role="planner", step="plan")
+    >>> with fake_router(catalog) as router:
+    ...     decision = router.route_sync(step)
+    >>> [record["type"] for record in router.fakes.records("r-42")]
+    ['route.decided']
+    """
 
     clock: FakeClock
     """Stands still until it is advanced."""
@@ -216,7 +269,12 @@ class Fakes:
 
 
 class FakeRouter(Router):
-    """A Router with fake ports, which are in `fakes`."""
+    """A Router with fake ports, which are in `fakes`.
+
+    >>> from bundle_router.testing import fake_router, small_catalog
+    >>> with fake_router(small_catalog({})) as router:
+    ...     router.fakes.clock.advance(60)
+    """
 
     fakes: Fakes
 
@@ -233,6 +291,11 @@ def small_catalog(
     servers and cards.
 
     By default one policy allows everything, so that a test states only its subject.
+
+    >>> from bundle_router.testing import small_catalog
+    >>> catalog = small_catalog({"repo.readonly": ["repo.read_file"]})
+    >>> catalog.bundles["repo.readonly"].tools, catalog.servers["repo"].trust
+    (('repo.read_file',), 'trusted')
     """
     made = {
         id_: value
@@ -280,6 +343,17 @@ def fake_router(
     Load a real config with `bundle_router.load_catalog("config")`, or build a `Catalog` by hand.
     Raises RequestError for a result of a tool that no bundle holds: a test with a typo would pass
     on the fake's default answer.
+
+    >>> from bundle_router import Step
+    >>> from bundle_router.core.catalog import Route
+    >>> from bundle_router.testing import fake_router, small_catalog
+    >>> route = Route("all", bundles=("repo.readonly",))
+    >>> catalog = small_catalog({"repo.readonly": ["repo.read_file"]}, routes=[route])
+    >>> step = Step(run_id="r-42", workflow="feature", role="planner", step="plan")
+    >>> with fake_router(catalog, results={"repo.read_file": "# Hello"}) as router:
+    ...     decision = router.route_sync(step)
+    ...     router.call_sync("r-42", "repo.read_file", {"path": "README.md"}).text
+    '# Hello'
     """
     expect("catalog", catalog, Catalog, 'fake_router(load_catalog("config"))')
     expect(

@@ -38,7 +38,13 @@ _NEW_YEAR_2026: Final = "2026-01-01T00:00:00.000000Z"
 
 
 class MemoryArtifacts:
-    """The artifact store of one run, in memory."""
+    """The artifact store of one run, in memory.
+
+    >>> from bundle_router.testing import MemoryArtifacts
+    >>> artifacts = MemoryArtifacts()
+    >>> artifacts.get(artifacts.put(b"bytes"))
+    b'bytes'
+    """
 
     def __init__(self) -> None:
         self.bytes: dict[str, bytes] = {}
@@ -99,7 +105,21 @@ class MemoryRun:
 
 
 class MemoryRuns:
-    """The disk that several stores share. `dead` holds the tokens of killed ones."""
+    """The disk that several stores share. `dead` holds the tokens of killed ones.
+
+    >>> from bundle_router import Step
+    >>> from bundle_router.core.catalog import Route
+    >>> from bundle_router.testing import fake_router, small_catalog
+    >>> route = Route("all", bundles=("repo.readonly",))
+    >>> catalog = small_catalog({"repo.readonly": ["repo.read_file"]}, routes=[route])
+    >>> step = Step(run_id="r-42", workflow="feature", role="planner", step="plan")
+    >>> from bundle_router.testing import MemoryRuns
+    >>> runs = MemoryRuns()
+    >>> with fake_router(catalog, runs=runs) as one, fake_router(catalog, runs=runs) as another:
+    ...     first, second = one.route_sync(step), another.route_sync(step)
+    >>> first.seq, second.seq
+    (0, 1)
+    """
 
     def __init__(self) -> None:
         self.runs: dict[str, MemoryRun] = {}
@@ -223,7 +243,15 @@ class MemoryRunLog:
 
 
 class MemoryRunStore:
-    """The runs in memory as a fake process sees them."""
+    """The runs in memory as a fake process sees them.
+
+    >>> from bundle_router.core.records.run_header import RunHeader
+    >>> from bundle_router.testing import MemoryRunStore
+    >>> store = MemoryRunStore()
+    >>> log = store.create("r-42", header=RunHeader({"catalog_revision": "sha256:0"}), catalog="{}")
+    >>> store.run_ids()
+    ['r-42']
+    """
 
     blocks = False
 

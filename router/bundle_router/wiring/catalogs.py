@@ -164,6 +164,10 @@ def load_catalog(
     """Read and check a config folder over the shipped one (None: the shipped one alone).
 
     Raises ConfigError.
+
+    >>> from bundle_router import load_catalog
+    >>> load_catalog(None).servers["repo"].transport
+    'local'
     """
     return load_remembering(config, local=local)[0]
 

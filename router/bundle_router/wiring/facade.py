@@ -49,6 +49,16 @@ class Router:
     Open one per process. Everything may be called from many threads and tasks at once, for many
     runs; the steps of a run are ordered by their records' `seq`. The `*_sync` methods serve engines
     without an event loop and raise WrongContext inside one.
+
+    >>> from pathlib import Path
+    >>> from bundle_router import Router, Step
+    >>> _ = Path("README.md").write_text("# Hello", "utf-8")
+    >>> with Router.open(None, runs="runs") as router:  # None: the shipped config
+    ...     step = Step(run_id="r-42", workflow="feature", role="planner", step="plan")
+    ...     decision = router.route_sync(step)
+    ...     result = router.call_sync("r-42", "repo.read_file", {"path": "README.md"})
+    >>> "repo.readonly" in decision.bundle_ids, "# Hello" in result.text
+    (True, True)
     """
 
     opened_at: object = None

@@ -60,7 +60,12 @@ class Received(BaseModel):
 
 
 class StepPolicy(Sent):
-    """The most that one step may have; it only narrows what the service's policy permits."""
+    """The most that one step may have; it only narrows what the service's policy permits.
+
+    >>> from bundle_router_client import StepPolicy
+    >>> StepPolicy(allow=["bundle:repo.*"]).allow
+    ('bundle:repo.*',)
+    """
 
     allow: tuple[str, ...] | None = None
     """Patterns of what the step may have; None: no narrowing; empty: nothing."""
@@ -74,6 +79,11 @@ class Step(Sent):
     """One routing request. The service checks its fields.
 
     Raises InvalidStep for a field that is misspelt or of another type.
+
+    >>> from bundle_router_client import Step
+    >>> step = Step(run_id="r-42", workflow="feature", role="editor", step="edit", max_tools=10)
+    >>> step.to_json()["max_tools"]
+    10
     """
 
     run_id: str
@@ -409,7 +419,12 @@ class Artifact(Received):
 
 
 class Result(Received):
-    """The result of a call. `text` is for the model, errors included."""
+    """The result of a call. `text` is for the model, errors included.
+
+    >>> from bundle_router_client import Result
+    >>> Result(outcome="denied", text="no bundle of this step has it", code="not_mapped").ok
+    False
+    """
 
     outcome: str
     """`ok`, or how else the call ended."""
@@ -453,7 +468,12 @@ class Writer(Received):
 
 
 class RunEnd(Received):
-    """The outcome of closing a run."""
+    """The outcome of closing a run.
+
+    >>> from bundle_router_client import RunEnd
+    >>> RunEnd(ended=True).others
+    ()
+    """
 
     ended: bool
     """Whether the run's end was written."""

@@ -153,6 +153,11 @@ class Catalog:
     Build one with `bundle_router.core.config.load`, or by hand in tests.
 
     It never changes, and is safe to share between threads.
+
+    >>> from bundle_router import load_catalog
+    >>> catalog = load_catalog(None)
+    >>> catalog.bundles["repo.readonly"].effects
+    ('read',)
     """
 
     servers: Mapping[str, Server] = field(default_factory=dict)

@@ -130,7 +130,20 @@ class SkillText:
 
 @dataclass(frozen=True, slots=True)
 class Toolset:
-    """The result of `Router.tools()`."""
+    """The result of `Router.tools()`.
+
+    >>> from bundle_router import Step
+    >>> from bundle_router.core.catalog import Route
+    >>> from bundle_router.testing import fake_router, small_catalog
+    >>> route = Route("all", bundles=("repo.readonly",))
+    >>> catalog = small_catalog({"repo.readonly": ["repo.read_file"]}, routes=[route])
+    >>> step = Step(run_id="r-42", workflow="feature", role="planner", step="plan")
+    >>> with fake_router(catalog) as router:
+    ...     decision = router.route_sync(step)
+    ...     toolset = router.tools_sync("r-42")
+    >>> [(tool.name, tool.exposed, tool.tokens) for tool in toolset.active]
+    [('repo.read_file', 'repo__read_file', 10)]
+    """
 
     tools: tuple[dict[str, object], ...]
     """The array, in the provider's form."""

@@ -251,6 +251,17 @@ class Decision:
 
     The run directory has it before you do. `bundle_ids` is ordered: what the step asked for first,
     sticky bundles last.
+
+    >>> from bundle_router import Step
+    >>> from bundle_router.core.catalog import Route
+    >>> from bundle_router.testing import fake_router, small_catalog
+    >>> route = Route("all", bundles=("repo.readonly",))
+    >>> catalog = small_catalog({"repo.readonly": ["repo.read_file"]}, routes=[route])
+    >>> step = Step(run_id="r-42", workflow="feature", role="planner", step="plan")
+    >>> with fake_router(catalog) as router:
+    ...     decision = router.route_sync(step)
+    >>> decision.bundle_ids, decision.source, decision.bundles[0].reason
+    (['repo.readonly'], 'mapping', 'mapped')
     """
 
     bundles: tuple[Chosen, ...]

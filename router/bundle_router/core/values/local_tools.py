@@ -18,6 +18,10 @@ class Text:
 
     With a `uri` it is the text of a resource in the result; `uri` and `mime_type` are then the
     tool's claims.
+
+    >>> from bundle_router.tool import Text
+    >>> Text("42 tests passed").text
+    '42 tests passed'
     """
 
     text: str
@@ -30,7 +34,12 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """A JSON value for the model."""
+    """A JSON value for the model.
+
+    >>> from bundle_router.tool import Data
+    >>> Data({"open": [7, 12]}).value
+    {'open': [7, 12]}
+    """
 
     value: object
     """Objects, arrays, numbers, strings, booleans and null, at any depth."""
@@ -38,7 +47,12 @@ class Data:
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """Bytes that become an artifact."""
+    """Bytes that become an artifact.
+
+    >>> from bundle_router.tool import Media
+    >>> Media(b"GIF89a", mime_type="image/gif", name="chart.gif").name
+    'chart.gif'
+    """
 
     data: bytes
     """The bytes."""
@@ -53,7 +67,12 @@ Block = Text | Data | Media
 
 @dataclass(frozen=True, slots=True)
 class ToolOutput:
-    """What a local tool returns."""
+    """What a local tool returns.
+
+    >>> from bundle_router.tool import Text, ToolOutput
+    >>> ToolOutput((Text("2 tests failed"),), failed=True).failed
+    True
+    """
 
     blocks: tuple[Block, ...]
     """The contents in their order."""
@@ -250,7 +269,14 @@ def _without_added_defaults(value: BinaryRule | LocalSettings) -> dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """What a local tool gets besides its arguments."""
+    """What a local tool gets besides its arguments.
+
+    >>> from bundle_router.core.values import LocalSettings
+    >>> from bundle_router.tool import ToolContext
+    >>> context = ToolContext("/work", LocalSettings(), timeout_s=60.0, max_bytes=8_388_608)
+    >>> context.within, context.cancelled()
+    ('.', False)
+    """
 
     workspace: str
     """The absolute path of the root."""
@@ -285,7 +311,17 @@ class ToolContext:
 
 @dataclass(frozen=True, slots=True)
 class LocalTool:
-    """A first-party tool, spelled out. `tool` makes one of a typed function."""
+    """A first-party tool, spelled out. `tool` makes one of a typed function.
+
+    >>> from bundle_router.tool import LocalTool, Text, ToolContext, ToolOutput
+    >>> from pydantic import BaseModel
+    >>> class Ticket(BaseModel):
+    ...     number: int
+    >>> def run(ticket: Ticket, context: ToolContext) -> ToolOutput:
+    ...     return ToolOutput((Text(f"Ticket {ticket.number}"),))
+    >>> LocalTool("get_ticket", "Read a ticket.", Ticket, run).name
+    'get_ticket'
+    """
 
     name: str
     """Its name, without its server."""
@@ -303,6 +339,14 @@ class LocalServer:
 
     The bundle holds all tools; policy and routes name it like any other. A `[servers]` or
     `[bundles]` entry of the same name in the config replaces the declaration.
+
+    >>> from bundle_router.tool import LocalServer
+    >>> def get_ticket(number: int) -> str:
+    ...     "Read a ticket of the tracker."
+    ...     return f"Ticket {number}"
+    >>> server = LocalServer([get_ticket], "The tracker.", examples=["what is ticket 7?"])
+    >>> server.effects, server.mode  # passed as Router.open(..., local={"tickets": server})
+    (('read',), 'direct')
     """
 
     tools: Sequence[LocalTool | Callable[..., object]]

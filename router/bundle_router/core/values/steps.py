@@ -105,6 +105,10 @@ class StepPolicy(StepInput):
     at most 200 characters each (see `bundle_router.core.decide.step_policy`). A name without globs
     has to be a bundle's (old ids count) or, with `tool:`, a tool's; `route()` refuses others, since
     a misspelt denial would permit. A glob may match nothing.
+
+    >>> from bundle_router import StepPolicy
+    >>> StepPolicy(allow=["bundle:repo.*"], deny=["tool:repo.ripgrep"]).deny
+    ('tool:repo.ripgrep',)
     """
 
     allow: Words | None = Field(default=None, max_length=1000)
@@ -131,6 +135,11 @@ class Step(StepInput):
     `over_budget`.
 
     Raises InvalidStep for a field that is misspelt or does not fit.
+
+    >>> from bundle_router import Step
+    >>> step = Step(run_id="r-42", workflow="feature", role="editor", step="edit", max_tools=10)
+    >>> step.max_tools, step.goal
+    (10, '')
     """
 
     run_id: str
