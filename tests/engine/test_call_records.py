@@ -613,8 +613,8 @@ def test_many_wrong_values_are_told_of_without_listing_each(open_with: Opened) -
             wrong = await router.call("r-1", "mine.count", {"values": [None] * 90_000})
             assert wrong.outcome == "invalid_arguments"
             assert len(wrong.text) < 5_000
-            wrong = await router.call("r-1", "mine.count", {"values": [1] * 200_000})
-            assert "they hold too many values" in wrong.text
+            right = await router.call("r-1", "mine.count", {"values": [1] * 200_000})
+            assert right.text == "counted"
             wrong = await router.call("r-1", "mine.count", {"odd": [1] * 5_000})
             assert "5,000 values are invalid" in wrong.text
 

@@ -21,7 +21,7 @@ from bundle_router.core.catalog import Bundle, CallLimits, Catalog, Policy, Rout
 from bundle_router.core.records.chain import check
 from bundle_router.core.servers.transport.tool_servers import RawResult
 from bundle_router.core.values import Decision, StepPolicy, Text
-from bundle_router.core.values.canonical import encode_large
+from bundle_router.core.values.canonical import encode
 from bundle_router.engine import arguments
 from bundle_router.engine.calls import UNKNOWN_TEXT
 from bundle_router.engine.run_records import MOVED_AT_MOST
@@ -339,7 +339,7 @@ def test_a_call_goes_on_when_its_run_is_closed_and_routed_again_before_it_began(
     def slow(value: Any) -> str:
         entered.set()
         assert go_on.wait(300)
-        return encode_large(value)
+        return encode(value)
 
     async def scenario() -> None:
         async with worker(MemoryRuns()) as router:
@@ -351,7 +351,7 @@ def test_a_call_goes_on_when_its_run_is_closed_and_routed_again_before_it_began(
             go_on.set()
             assert (await call).ok
 
-    monkeypatch.setattr(arguments, "encode_large", slow)
+    monkeypatch.setattr(arguments, "encode", slow)
     asyncio.run(scenario())
 
 

@@ -283,44 +283,6 @@ def test_long_json_is_read_and_written_as_short_json_is(
     assert json_text.dump(value) == json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def calls_of_python(work: Callable[[], Any]) -> int:
-    """How many functions of Python were entered: at each of them the interpreter may pass to
-    another thread.
-    """
-    entered: list[str] = []
-    sys.setprofile(
-        lambda _frame, event, _argument: entered.append(event) if event == "call" else None
-    )
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return len(entered)
-
-
-SHAPES = {
-    "objects in a list": {"rows": [{"id": n, "on": True} for n in range(20_000)]},
-    "far below": {"a": {"b": {"c": {"d": {"e": {"f": [{"id": n} for n in range(20_000)]}}}}}},
-    "lists of numbers": [[1, 2.5, 3] for _ in range(20_000)],
-    "one list of numbers": list(range(20_000)),
-    "names": {f"name {n}": n for n in range(20_000)},
-}
-
-
-@pytest.mark.parametrize("shape_of", SHAPES)
-def test_other_threads_have_their_turn_while_large_json_is_read_and_written(shape_of: str) -> None:
-    value = SHAPES[shape_of]
-    text = json.dumps(value) + " " * json_text.LARGE
-    assert calls_of_python(lambda: json_text.parse(text)) >= 20_000
-    assert json_text.parse(text) == value
-    written = list(json_text.pieces(value, json_text.JsonSizes(value)))
-    assert max(map(len, written)) < 64_000, "what the codec writes in one go"
-    assert json.loads("".join(written)) == value
-    indented = list(json_text.pieces(value, json_text.JsonSizes(value), indented=True))
-    assert max(map(len, indented)) < 128_000, "what is written in one go"
-    assert "".join(indented) == json.dumps(value, indent=1)
-
-
 @pytest.mark.parametrize(
     "value",
     [{"a": "\ud800"}, {"a": float("nan")}, {"a": {}, "b": []}, [1 << 70, -1e300], "é\n", []],
@@ -330,7 +292,7 @@ def test_json_with_indents_is_as_python_writes_it(value: Any) -> None:
 
 
 def test_a_large_value_is_written_once_and_once_more_for_its_artifact() -> None:
-    value = SHAPES["objects in a list"]
+    value = {"rows": [{"id": n, "on": True} for n in range(20_000)]}
     written: list[bool] = []
 
     def note(frame: Any, event: str, _argument: Any) -> None:
@@ -386,88 +348,29 @@ def nested(levels: int, width: int) -> Any:
     )
 
 
+def calls_of_python(work: Callable[[], Any]) -> int:
+    """Return how many functions of Python were entered."""
+    entered: list[str] = []
+    sys.setprofile(
+        lambda _frame, event, _argument: entered.append(event) if event == "call" else None
+    )
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return len(entered)
+
+
 def test_a_deep_value_is_gone_through_a_few_times_however_deep_it_is() -> None:
     value = nested(4, 10)
     objects = sum(10**level for level in range(5))
     assert calls_of_python(lambda: shape([Data(value)], 1_000, describe)) < 8 * objects
 
 
-json_texts = st.text(alphabet='ab {}[]",:\\/udD8cé\u2028\x00', max_size=30)
-
-
-@SETTINGS
-@given(st.lists(json_texts, max_size=6), json_values)
-@example(["\\ud800", '"'], {"a": "\U0001f600"})
-@example([], 10**400)
-def test_large_bytes_are_read_as_the_same_text_is_read(texts: list[str], value: Any) -> None:
-    value = {"value": value, "texts": texts, "filler": "x" * json_text.LARGE}
-    for ascii_only in (True, False):
-        data = json.dumps(value, ensure_ascii=ascii_only).encode()
-        assert json_text.read_large(data) == json_text.read_large(bytearray(data)) == value
-        with pytest.raises(ValueError):
-            json_text.read_large(data[:-1])
-
-
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])
 @pytest.mark.parametrize("more", ["", ",1" * 5_000])
-def test_what_is_no_number_is_null_in_large_json(number: str, more: str) -> None:
-    data = f'{{"filler": "{"x" * json_text.LARGE}", "a": [{number}{more}]}}'.encode()
-    assert json_text.read_large(data)["a"][0] is None
-
-
-def test_a_text_of_megabytes_is_read_by_the_codec_that_takes_a_tenth_of_the_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    read: list[bool] = []
-    monkeypatch.setattr(json_text, "_decode_large", lambda text: read.append(True))
-    for text in (
-        '"a", b\n' * 200,
-        "a, {b}, [c], 1,2,3\n" * 10_000,
-        "1,2,3\n" * 20 + "sum" * 10_000,
-    ):
-        json_text.read_large(json.dumps({"content": [{"type": "text", "text": text}]}).encode())
-    assert not read
-    for values in (
-        list(range(10_000)),
-        ["a"] * 10_000,
-        {"a": "b", "c": [True, None, 0.5] * 5_000, "d": "e" * 10_000},
-    ):
-        read.clear()
-        json_text.read_large(json.dumps(values).encode())
-        assert read, "many values are read so that others have their turn"
-
-
-@pytest.mark.parametrize("mark", ["data:", "DATA:"])
-def test_a_mark_is_found_wherever_it_stands_in_a_large_text(mark: str) -> None:
-    for at in (
-        0,
-        *range(json_text.LARGE - len(mark) - 1, json_text.LARGE + 2),
-        3 * json_text.LARGE - len(mark),
-    ):
-        text = "x" * at + mark + "x" * (3 * json_text.LARGE - at - len(mark))
-        assert json_text.contains(text, "data:", "DATA:")
-        assert not json_text.contains(text, "dATa:", "xx" + mark + "y")
-
-
-def test_a_value_that_nobody_needs_is_taken_apart_where_it_was_shaped() -> None:
-    """Letting go of a large one in one go would hold the interpreter, of the event loop that had it
-    last.
-    """
-    rows = nested(4, 10)
-    blocks = [Data(rows)]
-    as_before = shape([Data(nested(4, 10))], 1_000, describe)
-    del rows
-    assert shape(blocks, 1_000, describe, sys.getrefcount) == as_before
-    assert blocks == [Data({})]
-
-
-def test_what_somebody_else_holds_is_left_as_it_is() -> None:
-    held = nested(3, 14)
-    whole = {"held": held, "rest": nested(3, 14)}
-    shape([Data({"outer": [held, nested(3, 14)]})], 1_000, describe, sys.getrefcount)
-    assert held == nested(3, 14)
-    shape([Data(whole)], 1_000, describe, sys.getrefcount)
-    assert whole == {"held": held, "rest": nested(3, 14)}
+def test_what_is_no_number_is_null_in_json(number: str, more: str) -> None:
+    assert json_text.parse(f'{{"a": [{number}{more}]}}')["a"][0] is None
 
 
 plain_or_not = st.recursive(
@@ -494,7 +397,7 @@ plain_or_not = st.recursive(
 @example({"type": "image", "data": "QUJD"})
 @example({"uri": "u", "blob": "QUJD"})
 def test_a_value_that_is_called_plain_has_no_payload(value: Any) -> None:
-    if json_text.JsonSizes(value).is_plain:
+    if json_text.is_plain(value):
         found = payload_rules.References(describe)
         assert found.value(value) == value
         assert not found.blobs
@@ -506,7 +409,7 @@ def test_a_value_is_called_plain_down_to_the_level_where_more_is_left_out(levels
     for _ in range(levels):
         value = [value]
     left_out = payload_rules.References(describe).value(value) is not value
-    assert not (left_out and json_text.JsonSizes(value).is_plain)
+    assert not (left_out and json_text.is_plain(value))
     assert left_out == (levels > 100)
 
 

@@ -34,9 +34,9 @@ from bundle_router.core.results.artifact_handles import (
     handles_in,
 )
 from bundle_router.core.results.shaping import Blob
-from bundle_router.core.results.shaping.json_text import JsonSizes
+from bundle_router.core.results.shaping.json_text import is_plain
 from bundle_router.core.results.shaping.payloads import LONG, References
-from bundle_router.core.values.canonical import PIECE, budget_left, digest, encode, encode_large
+from bundle_router.core.values.canonical import PIECE, budget_left, digest, encode
 from bundle_router.engine.engine_ports import EnginePorts
 from bundle_router.engine.surface import CallTarget, RunState
 from bundle_router.errors import CorruptRun, RequestError, StorageError
@@ -82,25 +82,17 @@ async def read_arguments(
     return read
 
 
-_IN_PIECES: Final[Mapping[str, Any]] = {
-    "object_hook": lambda value: value,
-    "parse_int": lambda text: int(text),
-}
-"""Functions that `json` calls for each object and number, where other threads get their turn."""
-
-
 def _read(
     redactor: Redactor, arguments: Mapping[str, Any] | str, max_bytes: int, is_large: bool
 ) -> Arguments:
     """Return the arguments as an object and as the record's text, with secrets removed by name and
     by shape. Also takes an object as JSON text, which some providers send.
     """
-    write, hooks = (encode_large, _IN_PIECES) if is_large else (encode, {})
     if isinstance(arguments, str):
         if len(arguments) > max_bytes:
             return _too_large(redactor, arguments, max_bytes)
         try:
-            arguments = json.loads(arguments or "{}", parse_constant=_no_constant, **hooks)
+            arguments = json.loads(arguments or "{}", parse_constant=_no_constant)
         except (ValueError, RecursionError) as wrong:
             return _not_json(wrong)
     if not isinstance(arguments, dict | Mapping):  # the first is quick to tell
@@ -112,13 +104,13 @@ def _read(
         )
     value = dict(arguments)
     try:
-        text = write(value)
+        text = encode(value)
     except (TypeError, ValueError, RecursionError) as wrong:
         return _not_json(wrong, sorted(str(name)[:MAX_NAME] for name in list(value)[:50]))
     if len(text) > max_bytes:
         return _too_large(redactor, text, max_bytes)
     redacted = value if redactor.are_clean((text,)) else redactor.redact_value(value)
-    recorded_text = text if redacted is value else write(redacted)
+    recorded_text = text if redacted is value else encode(redacted)
     return Arguments(
         value, redactor.redact(recorded_text) if is_large else recorded_text, raw=text
     )  # here, and not as it is recorded
@@ -214,7 +206,7 @@ async def without_payloads(ports: EnginePorts, arguments: Arguments) -> Argument
 
 
 def _without_blobs(ports: EnginePorts, arguments: Arguments) -> Arguments:
-    if len(arguments.text) >= INLINE_CHARS and JsonSizes(arguments.value).is_plain:
+    if len(arguments.text) >= INLINE_CHARS and is_plain(arguments.value):
         return arguments  # only short texts
     references = References(ports.describe)
     value = references.value(json.loads(arguments.text))

@@ -13,7 +13,6 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -112,7 +111,6 @@ class ShapedCall:
             self._at.ports,
             catalog.settings.limits.max_result_chars,
             blocks,
-            release=not (keeps and blocks) and entry.transport != "local",
             framed=may_frame and entry.frames_results and outcome.outcome not in OUR_WORDS,
         )
         return replace(outcome, shaped=shaped, whole=blocks if keeps else None)
@@ -250,18 +248,15 @@ async def shape_blocks(
     max_chars: int,
     blocks: Sequence[Block],
     *,
-    release: bool = False,
     framed: bool = False,
 ) -> ShapedResult:
-    """Return the blocks shaped for the model, large ones off the event loop.
-
-    `release`: nobody needs them any more. `framed`: an untrusted server says it.
+    """Return the blocks shaped for the model, large ones off the event loop. `framed`: an untrusted
+    server says it.
     """
     if is_small(blocks, INLINE_CHARS):
         return shape(blocks, max_chars, ports.describe, framed=framed)
-    count = sys.getrefcount if release else None
     shaped: ShapedResult = await ports.in_thread(
-        lambda: shape(blocks, max_chars, ports.describe, count, framed=framed)
+        lambda: shape(blocks, max_chars, ports.describe, framed=framed)
     )
     return shaped
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from json.encoder import c_make_encoder, encode_basestring_ascii  # type: ignore[attr-defined]  # typeshed lacks it
@@ -18,7 +18,8 @@ from typing import Any, Final
 _CHECKED: Final = json.JSONEncoder(
     sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
 )
-# `json` makes one of these anew for each value.
+# `json` makes one of these anew for each value, which takes as long as a small value itself (6.9 of
+# 15.7 µs).
 _PIECES: Final = c_make_encoder(
     None, _CHECKED.default, encode_basestring_ascii, None, ":", ",", True, False, False
 )
@@ -37,9 +38,7 @@ def encode(value: Any) -> str:
 
 
 PIECE: Final = 32 * 1024
-"""Characters that are encoded in one go, in about a millisecond: the codec holds the GIL until it
-has finished.
-"""
+"""Characters of a value that an event loop encodes or reads itself, in about a millisecond."""
 EACH: Final = 16
 """Weight of a value besides its characters: an array of a thousand numbers is not small."""
 
@@ -74,33 +73,6 @@ def holds_more_than(most: int, value: object) -> bool:
             count += len(item)
             waiting.extend(item.values() if isinstance(item, Mapping) else item)
     return count > most
-
-
-def encode_large(
-    value: Any,
-    write: Callable[[Any], str] = encode,
-    order: Callable[..., list[Any]] = sorted,
-    level: int = 0,
-) -> str:
-    """Return what `encode` does, or another `write`, in pieces (deeper than 20 levels: in one).
-
-    Raises as it.
-    """
-    if not isinstance(value, dict | list | tuple) or level >= 20 or budget_left(value, PIECE) >= 0:
-        return write(value)
-    half = len(value) // 2
-    if isinstance(value, dict):
-        names = order(value)
-        if not half:
-            only = encode_large(value[names[0]], write, order, level + 1)
-            return f"{write({names[0]: 0})[:-2]}{only}}}"
-        parts: Any = [{name: value[name] for name in part} for part in (names[:half], names[half:])]
-    elif not half:
-        return f"[{encode_large(value[0], write, order, level + 1)}]"
-    else:
-        parts = value[:half], value[half:]
-    first, second = (encode_large(part, write, order, level) for part in parts)
-    return f"{first[:-1]},{second[1:]}"
 
 
 def _finite(text: str) -> float:

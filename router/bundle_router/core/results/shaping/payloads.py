@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator
 from operator import is_
 from typing import Any, Final
 
-from bundle_router.core.results.shaping.json_text import contains, is_short
+from bundle_router.core.results.shaping.json_text import is_short
 from bundle_router.core.results.shaping.shaped import Blob, Describe, MediaFacts, Role
 from bundle_router.core.values import Media
 
@@ -125,7 +125,7 @@ class References:
 
     def text(self, text: str) -> str:
         """Return the text with its payloads replaced."""
-        if contains(text, "data:", "DATA:"):
+        if "data:" in text or "DATA:" in text:
             text = _replace_spans(text, _uris(text), self._of_uri)
         if len(text) < LONG:
             return text

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from bundle_router.core.results.shaping.cut import CutText, head_tail, leading_items, shares
 from bundle_router.core.results.shaping.frame import FRAMED, frame
-from bundle_router.core.results.shaping.json_text import JsonSizes, dump, parse
+from bundle_router.core.results.shaping.json_text import dump, is_plain, parse
 from bundle_router.core.results.shaping.payloads import LONG, References
 from bundle_router.core.results.shaping.shaped import Describe, Part, ShapedResult
 from bundle_router.core.results.shaping.visible import visible, without_surrogates
@@ -54,14 +54,13 @@ class _Piece:
     """URI of a resource; then the first line of `shown` names it."""
     mime_type: str = ""
     size: int = 0  # of the JSON `value`
-    survey: JsonSizes | None = None
 
     @property
     def full(self) -> str:
         """Its full text, for an artifact."""
         if self.value is None:
             return self.text
-        return without_surrogates(dump(self.value, self.survey, indented=True))
+        return without_surrogates(dump(self.value, indented=True))
 
     @property
     def part(self) -> Part:
@@ -74,7 +73,6 @@ def shape(
     blocks: Sequence[Block],
     max_chars: int,
     describe: Describe,
-    references_to: Callable[[object], int] | None = None,
     *,
     framed: bool = False,
 ) -> ShapedResult:
@@ -82,8 +80,7 @@ def shape(
     server says it, so it stands in a frame (`frame`).
 
     `max_chars` bounds the kept characters; notices (under 3,000 characters) are added. `describe`
-    tells the type of bytes. With `references_to` (`sys.getrefcount`) the blocks' JSON is taken
-    apart, as nobody needs it any more.
+    tells the type of bytes.
     """
     kept_blocks = without_copies(blocks) if len(blocks) > 1 else blocks
     if (texts := _short_plain_texts(kept_blocks)) and len(text := "\n".join(texts)) <= max_chars:
@@ -112,7 +109,7 @@ def shape(
         notice = "\n" + _notice(text, references, pieces)
     is_whole = text is visible_text
     text = (frame(text) if rules[FRAMED] else text) + notice
-    result = ShapedResult(
+    return ShapedResult(
         text=text,
         blobs=references.blobs,
         original_bytes=sum(_size(block, sizes) for block in blocks),
@@ -125,10 +122,6 @@ def shape(
             else ()
         ),
     )
-    for survey in [piece.survey for piece in pieces if piece.survey is not None]:
-        if references_to is not None:
-            survey.release(references_to)
-    return result
 
 
 def _rule_names(rules: Mapping[str, bool]) -> str:
@@ -161,15 +154,13 @@ def _piece(block: Block, references: References, max_chars: int) -> _Piece:
 
 
 def _json_piece(block: Data, references: References) -> _Piece:
-    survey = JsonSizes(block.value)
-    if not survey.is_plain:
-        value = references.value(block.value)
-        if value is not block.value:
-            survey = JsonSizes(value)
-    raw = dump(survey.value, survey)
+    value = block.value
+    if not is_plain(value):
+        value = references.value(value)
+    raw = dump(value)
     text = visible(raw)
     size = len(raw) if raw.isascii() else len(raw.encode("utf-8", "surrogatepass"))
-    return _Piece("", text, survey.value, escaped=text != raw, size=size, survey=survey)
+    return _Piece("", text, value, escaped=text != raw, size=size)
 
 
 def _text_piece(block: Text, references: References, max_chars: int) -> _Piece:

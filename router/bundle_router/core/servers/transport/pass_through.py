@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from bundle_router.core.catalog import Feature, Server
 from bundle_router.core.values import Outcome
-from bundle_router.core.values.canonical import encode_large
 
 MAX_PASSED_BYTES: Final = 768 * 1024
 """Maximum bytes of an answer that is passed on unchanged: clients refuse events over 1 MiB."""
@@ -169,6 +168,6 @@ def _size(value: Any) -> int:
     sent.
     """
     try:
-        return len(encode_large(value, json.dumps, list))
+        return len(json.dumps(value))
     except (RecursionError, ValueError, TypeError):
         return MAX_PASSED_BYTES + 1
