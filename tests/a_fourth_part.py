@@ -1,4 +1,4 @@
-"""A program that runs with a part `team` of addresses, taken from a step's label, and prints what
+"""A program that runs with a part `squad` of addresses, taken from a step's label, and prints what
 each place made of it, as JSON.
 
 It is started by `tests/test_address_parts.py` with a copy of the package in which the part is
@@ -22,38 +22,38 @@ from tests.command_line import json_of, run
 ROUTES = """\
 [[routes]]
 name = "red-row"
-team = "red"
+squad = "red"
 bundles = ["repo.readonly"]
 
 [[routes]]
 name = "blue-row"
-team = ["blue", "navy-*"]
+squad = ["blue", "navy-*"]
 bundles = ["docs.fetch"]
 """
 POLICY = """\
 [[policies]]
 name = "reds"
-team = "red"
+squad = "red"
 allow = ["bundle:repo.readonly"]
 
 [[policies]]
 name = "blues"
-team = ["blue", "navy-*"]
+squad = ["blue", "navy-*"]
 allow = ["bundle:docs.fetch"]
 """
 HIDDEN = """
 [[routes]]
 name = "hidden"
-team = "red"
+squad = "red"
 bundles = ["repo.readonly"]
 """
 PROGRAMS = '"bundle:docs.fetch", "bundle:workspace.exec"]'
 TEAMS = ("red", "blue", "navy-1", "", "red", "blue")
 
 
-def step(run_id: str, team: str, **more: Any) -> Step:
-    """Return a step that differs from others by its run and its team alone."""
-    labels = {"team": team} if team else {}
+def step(run_id: str, squad: str, **more: Any) -> Step:
+    """Return a step that differs from others by its run and its squad alone."""
+    labels = {"squad": squad} if squad else {}
     return Step(run_id=run_id, workflow="w", role="r", step="s", labels=labels, **more)
 
 
@@ -64,10 +64,10 @@ def write_config(folder: Path, routes: str = ROUTES, policy: str = POLICY) -> No
 
 
 def routed(folder: Path) -> dict[str, Any]:
-    """Return what steps got that were routed in turn, and a sub-agent of another team's run."""
+    """Return what steps got that were routed in turn, and a sub-agent of another squad's run."""
     with Router.open(folder / "config", runs=folder / "runs") as router:
         turns = [
-            router.route_sync(step(f"run-{number}", team)) for number, team in enumerate(TEAMS)
+            router.route_sync(step(f"run-{number}", squad)) for number, squad in enumerate(TEAMS)
         ]
         child = router.route_sync(step("child", "red", parent_run_id="run-1"))
     return {
@@ -101,7 +101,7 @@ def main() -> None:
     found["diff"] = json_of(folder, "diff", "config", "wider", code=1)
     anybody = '[[policies]]\nname = "all"\nallow = ["bundle:docs.fetch"]\n'
     write_config(folder / "all", policy=anybody)
-    write_config(folder / "some", policy=anybody.replace("allow", 'team = "?*"\nallow'))
+    write_config(folder / "some", policy=anybody.replace("allow", 'squad = "?*"\nallow'))
     found["diff nameless"] = json_of(folder, "diff", "all", "some")
     found["replay"] = json_of(folder, "replay")
     found["replay other"] = json_of(folder, "replay", "--config", "other", code=1)

@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -24,8 +25,8 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "router" / "bundle_router"
 DECLARED_IN = Path("core", "catalog", "step_address.py")
 ADDED = {
-    '    AddressPart("step"),\n': '    AddressPart("team", label="team"),\n',
-    "    step: tuple[str, ...] = _part()\n": "    team: tuple[str, ...] = _part()\n",
+    '    AddressPart("step"),\n': '    AddressPart("squad", label="squad"),\n',
+    "    step: tuple[str, ...] = _part()\n": "    squad: tuple[str, ...] = _part()\n",
 }
 """The lines of the declaring file after which the test's part has one of its own."""
 
@@ -42,9 +43,10 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for line, more in ADDED.items():
         assert text.count(line) == 1
         text = text.replace(line, line + more)
-    unset = "    ADDED: ClassVar[tuple[str, ...]] = ()\n"
-    assert text.count(unset) == 1
-    file.write_text(text.replace(unset, unset.replace("()", '("team",)')), encoding="utf-8")
+    declared = re.compile(r"(    ADDED: ClassVar\[tuple\[str, \.\.\.\]\] = \()")
+    text, count = declared.subn(r'\1"squad", ', text)
+    assert count == 1
+    file.write_text(text, encoding="utf-8")
     return folder
 
 
@@ -66,38 +68,38 @@ def found(copy: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, 
     return found
 
 
-def test_routes_plans_and_kept_decisions_tell_steps_of_two_teams_apart(
+def test_routes_plans_and_kept_decisions_tell_steps_of_two_squads_apart(
     found: Mapping[str, Any],
 ) -> None:
-    """Six steps of one process, each in a run of its own, which differ by their team alone."""
+    """Six steps of one process, each in a run of its own, which differ by their squad alone."""
     red = ["red-row", ["repo.readonly"]]
     blue = ["blue-row", ["docs.fetch"]]
     assert found["routed"]["turns"] == [red, blue, blue, [None, []], red, blue]
 
 
-def test_a_sub_agent_has_no_more_than_its_parents_team_may_have(found: Mapping[str, Any]) -> None:
+def test_a_sub_agent_has_no_more_than_its_parents_squad_may_have(found: Mapping[str, Any]) -> None:
     assert found["routed"]["child"] == ["red-row", []]
 
 
 def test_recorded_decisions_replay(found: Mapping[str, Any]) -> None:
-    """The sub-agent's is among them: the team of its parent was recorded."""
+    """The sub-agent's is among them: the squad of its parent was recorded."""
     assert found["replay"]["counts"] == {"identical": 7}
 
 
-def test_replay_under_an_edit_finds_the_row_of_the_team(found: Mapping[str, Any]) -> None:
+def test_replay_under_an_edit_finds_the_row_of_the_squad(found: Mapping[str, Any]) -> None:
     (group,) = found["replay other"]["groups"]
     assert [one["edit"] for one in group["edits"]] == ["route 'blue-row' changed"]
-    assert [one["team"] for one in group["examples"]] == ["blue", "navy-1", "blue"]
+    assert [one["squad"] for one in group["examples"]] == ["blue", "navy-1", "blue"]
     assert found["replay other"]["counts"] == {"identical": 4, "changed": 3}
 
 
-def test_check_knows_that_rows_of_two_teams_do_not_meet(found: Mapping[str, Any]) -> None:
+def test_check_knows_that_rows_of_two_squads_do_not_meet(found: Mapping[str, Any]) -> None:
     assert found["check"]["problems"] == []
     (problem,) = found["check hidden"]["problems"]
     assert (problem["rule"], problem["path"]) == ("unreachable-route", "routes[2]")
 
 
-def test_diff_says_which_team_may_have_more(found: Mapping[str, Any]) -> None:
+def test_diff_says_which_squad_may_have_more(found: Mapping[str, Any]) -> None:
     (row,) = found["diff"]["rows"]
     assert (row["kind"], row["subject"]) == ("widening", "workspace.exec")
     (address,) = row["addresses"]
@@ -105,25 +107,25 @@ def test_diff_says_which_team_may_have_more(found: Mapping[str, Any]) -> None:
         "workflow": ["any"],
         "role": ["any"],
         "step": ["any"],
-        "team": ["blue", "navy-*"],
+        "squad": ["blue", "navy-*"],
     }
 
 
-def test_diff_looks_at_steps_without_a_team(found: Mapping[str, Any]) -> None:
-    """An edit takes a bundle from the steps that have a team, whatever it is (`?*`)."""
+def test_diff_looks_at_steps_without_a_squad(found: Mapping[str, Any]) -> None:
+    """An edit takes a bundle from the steps that have a squad, whatever it is (`?*`)."""
     (row,) = found["diff nameless"]["rows"]
     assert row["kind"] == "narrowing"
-    assert [one["team"] for one in row["addresses"]] == [["any other"]]
+    assert [one["squad"] for one in row["addresses"]] == [["any other"]]
 
 
-def test_the_matrix_has_a_cell_entry_for_each_team(found: Mapping[str, Any]) -> None:
+def test_the_matrix_has_a_cell_entry_for_each_squad(found: Mapping[str, Any]) -> None:
     assert found["matrix"] == [
         ["r", "docs.fetch", ["w / s / blue", "w / s / navy-1"]],
         ["r", "repo.readonly", ["w / s / red"]],
     ]
 
 
-def test_explain_judges_a_step_by_its_team(found: Mapping[str, Any]) -> None:
+def test_explain_judges_a_step_by_its_squad(found: Mapping[str, Any]) -> None:
     assert "docs.fetch at w / r / s / blue: shown" in found["explain"]
     assert "docs.fetch at w / r / s / red: not shown" in found["explain red"]
     assert "policy 'reds' does not allow it" in found["explain red"]
@@ -143,7 +145,7 @@ def test_a_config_and_runs_without_the_part_stay_as_they_are(copy: Path, tmp_pat
         f'[[policies]]\n{row}allow = ["bundle:repo.*"]\n', encoding="utf-8"
     )
     with Router.open(config, runs=tmp_path / "runs") as router:
-        step = Step(run_id="top", workflow="w1", role="r", step="s", labels={"team": "red"})
+        step = Step(run_id="top", workflow="w1", role="r", step="s", labels={"squad": "red"})
         assert router.route_sync(step).bundle_ids == ["repo.readonly"]
         child = Step(run_id="kid", workflow="w1", role="r", step="s", parent_run_id="top")
         assert router.route_sync(child).bundle_ids == ["repo.readonly"]
@@ -156,7 +158,7 @@ def test_a_config_and_runs_without_the_part_stay_as_they_are(copy: Path, tmp_pat
 
 
 def test_nothing_else_of_the_package_spells_the_parts_of_an_address() -> None:
-    names = {part.name for part in PARTS}
+    names = {part.name for part in PARTS if not part.label}
     spelled = set()
     for file in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
