@@ -237,10 +237,14 @@ def _shorten_texts(value: Any) -> Any:
     Runs after redaction, which can't recognise half a token.
     """
     if isinstance(value, str):
-        return value if len(value) <= MAX_TEXT else f"{value[:MAX_TEXT]}… ({len(value)} characters)"
+        if len(value) <= MAX_TEXT:
+            return value
+        return f"{value[:MAX_TEXT]}… ({len(value)} characters)"
     if isinstance(value, dict):
         return {_shorten_texts(key): _shorten_texts(item) for key, item in value.items()}
-    return [_shorten_texts(item) for item in value] if isinstance(value, list) else value
+    if not isinstance(value, list):
+        return value
+    return [_shorten_texts(item) for item in value]
 
 
 def _console_line(event: Event) -> str:

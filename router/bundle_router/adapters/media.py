@@ -90,7 +90,9 @@ def duration(data: bytes) -> float | None:
 
 
 def _seconds(samples: int, rate: int) -> float | None:
-    return round(samples / rate, 3) if samples and rate else None
+    if samples and rate:
+        return round(samples / rate, 3)
+    return None
 
 
 def _wav_seconds(data: bytes) -> float | None:
@@ -106,7 +108,9 @@ def _wav_seconds(data: bytes) -> float | None:
         if kind == b"fmt " and len(data) >= offset + 20:
             rate = int.from_bytes(data[offset + 16 : offset + 20], "little")
         if kind == b"data":
-            return round(min(size, len(data) - offset - 8) / rate, 3) if rate else None
+            if not rate:
+                return None
+            return round(min(size, len(data) - offset - 8) / rate, 3)
         offset += 8 + size + size % 2
     return None
 
@@ -281,7 +285,9 @@ def _jpeg(data: bytes) -> tuple[int, int] | None:
 
 
 def _positive_size(width: int, height: int) -> tuple[int, int] | None:
-    return (width, height) if width > 0 and height > 0 else None
+    if width > 0 and height > 0:
+        return (width, height)
+    return None
 
 
 # --- text -----------------------------------------------------------------------------------------
@@ -289,7 +295,9 @@ def _positive_size(width: int, height: int) -> tuple[int, int] | None:
 
 def _text(data: bytes) -> str | None:
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and len(data) % 2 == 0:
-        return "text/plain; charset=utf-16" if _can_decode(data, "utf-16") else None
+        if _can_decode(data, "utf-16"):
+            return "text/plain; charset=utf-16"
+        return None
     if not data or not _can_decode(data, "utf-8") or _has_binary(data):
         return None
     head = data[: 8 * _HEAD].decode("utf-8", "ignore").removeprefix("\ufeff")

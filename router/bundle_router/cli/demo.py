@@ -224,7 +224,9 @@ def run_mcp(runs: str) -> int:
         _show_trouble(survived)
     leftovers = _show_end(runs, run_id)
     good = all(row.admitted is not None for row in rows) and all(result.ok for result in results)
-    return 0 if good and all(row.well for row in survived) and not leftovers else 4
+    if good and all(row.well for row in survived) and not leftovers:
+        return 0
+    return 4
 
 
 def _pin(config: Path, servers: Sequence[DemoServer]) -> list[Review]:

@@ -80,7 +80,9 @@ def run(arguments: argparse.Namespace) -> int:
             _show(diff, places, None if arguments.all else MAX_ROWS)
             if allowance is not None:
                 say(f"allowed: {arguments.allow_widening} (kept in {allowance})")
-    return 1 if diff.widens and allowance is None else 0
+    if diff.widens and allowance is None:
+        return 1
+    return 0
 
 
 @dataclass(frozen=True, slots=True)

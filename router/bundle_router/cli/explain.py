@@ -59,7 +59,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _target(arguments: argparse.Namespace) -> str:
-    return f"tool:{arguments.tool}" if arguments.tool is not None else f"bundle:{arguments.bundle}"
+    if arguments.tool is not None:
+        return f"tool:{arguments.tool}"
+    return f"bundle:{arguments.bundle}"
 
 
 def _explain_now(arguments: argparse.Namespace) -> tuple[Step, Explanation]:

@@ -108,7 +108,9 @@ def run(arguments: argparse.Namespace) -> int:
             say(only_routed)
     if any(row.admitted is None for row in rows):
         return 4
-    return 0 if all(row.clean or row.server.name in paths for row in rows) else 1
+    if all(row.clean or row.server.name in paths for row in rows):
+        return 0
+    return 1
 
 
 def _first_bundle(

@@ -33,7 +33,9 @@ def config_folder(arguments: argparse.Namespace) -> str | None:
     """Return the named config folder, or `config` if it exists; None: the shipped config."""
     if arguments.config is not None:
         return str(arguments.config)
-    return "config" if any(Path("config", name).is_file() for name in FILE_NAMES) else None
+    if any(Path("config", name).is_file() for name in FILE_NAMES):
+        return "config"
+    return None
 
 
 _RUNS: Final = "runs"

@@ -155,7 +155,9 @@ def _node_program(script: str, program: str) -> tuple[str, ...] | str:
         if (modules / script).is_file():
             bundled = modules / ".bin" / "node"
             node = str(bundled) if bundled.is_file() else shutil.which("node")
-            return "there is no node to run it" if node is None else (node, str(modules / script))
+            if node is None:
+                return "there is no node to run it"
+            return (node, str(modules / script))
     found = shutil.which(program)
     return "it is not installed" if found is None else (found,)
 

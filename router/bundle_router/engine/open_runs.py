@@ -77,7 +77,9 @@ class RunTable:
     def hold_known(self, run_id: str) -> OpenRun | None:
         """Hold and return the run if it is open here. The caller releases it."""
         run = self._runs.get(run_id)
-        return run if run is not None and run.uses.hold() else None
+        if run is not None and run.uses.hold():
+            return run
+        return None
 
     def hold(self, run_id: str, begin: Callable[[], OpenRun] | None = None) -> OpenRun:
         """Open and hold a run; where it does not exist, begin it with `begin`. Blocks.
@@ -122,7 +124,9 @@ class RunTable:
             if run is not None and not run.uses.has_ended:
                 return run
             log = (open_ or self.store.open)(run_id)
-            return self._register_run(run_id, log) if log is not None else None
+            if log is None:
+                return None
+            return self._register_run(run_id, log)
 
     def create(self, run_id: str, header: RunHeader) -> OpenRun:
         """Begin a run in the store, or return it where another thread has just done so."""

@@ -423,7 +423,9 @@ def _activation(run: OpenRun, request: RouteRequest) -> Activation:
     is_newest = (
         decided is not None and decided.decision.decision_id == begins_at.decision.decision_id
     )
-    return run.fold.activation(begins_at.branch) if is_newest else begins_at.decision.after
+    if is_newest:
+        return run.fold.activation(begins_at.branch)
+    return begins_at.decision.after
 
 
 def _begins_at(run: OpenRun, step: Step) -> DecisionRecord | None:

@@ -416,7 +416,9 @@ class OpenRun:
 
     def signed_at(self, decision_id: str) -> frozenset[str]:
         """Return the tools whose signatures the agent got from this process under a decision."""
-        return self.signed[1] if self.signed[0] == decision_id else frozenset()
+        if self.signed[0] == decision_id:
+            return self.signed[1]
+        return frozenset()
 
     def moved_error(self) -> RunBusy:
         return RunMoved(

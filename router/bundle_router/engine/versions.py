@@ -87,7 +87,9 @@ class EngineVersions:
         it moves to the newest. Blocks unless it is there.
         """
         newest = self._engines[0]
-        return newest if engine is newest or engine.runs.close_idle(run_id) else engine
+        if engine is newest or engine.runs.close_idle(run_id):
+            return newest
+        return engine
 
     async def for_step(self, run_id: str, engine: Engine | None = None) -> Engine:
         """Do as `moved`, for an event loop."""

@@ -110,7 +110,9 @@ class RoutedAgent(Agent[Any]):
             if error.kind == "tool_not_found":
                 return await (await self._routed_tools()).missed(error.tool_name)
             message = theirs(error) if theirs is not None else None
-            return message if message is None or isinstance(message, str) else await message
+            if message is None or isinstance(message, str):
+                return message
+            return await message
 
         return say
 
@@ -141,4 +143,6 @@ async def _call(
 ) -> str | list[ToolOutputText | ToolOutputImage]:
     result = await tools.call(name, arguments or "{}", context.tool_call_id)
     pictures = [ToolOutputImage(image_url=url) for url in await tools.pictures(result)]
-    return [ToolOutputText(text=result.text), *pictures] if pictures else result.text
+    if pictures:
+        return [ToolOutputText(text=result.text), *pictures]
+    return result.text

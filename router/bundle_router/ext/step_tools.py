@@ -40,7 +40,9 @@ def step_key(step: Step, *parts: object) -> Step:
     >>> step_key(step, "thread-1").key == short_key("thread-1")
     True
     """
-    return step if step.key else step.model_copy(update={"key": short_key(*parts)})
+    if step.key:
+        return step
+    return step.model_copy(update={"key": short_key(*parts)})
 
 
 def check_parts(router: object, step: object) -> None:

@@ -56,7 +56,9 @@ MAX_ROWS: Final = 200_000
 def recall(ranked: Sequence[str], gold: Collection[str], k: int) -> float:
     """Return the share of needed ids among the first `k`; 0 if nothing is needed."""
     needed_ids = set(gold)
-    return len(set(ranked[:k]) & needed_ids) / len(needed_ids) if needed_ids else 0.0
+    if not needed_ids:
+        return 0.0
+    return len(set(ranked[:k]) & needed_ids) / len(needed_ids)
 
 
 def reciprocal_rank(ranked: Sequence[str], gold: Collection[str]) -> float:

@@ -91,7 +91,9 @@ def is_misplaced(raw_path: bytes) -> bool:
 
 def path_of(run_id: str, decision: str | None = None) -> str:
     """Return the path of a run over MCP, with a decision if one is given."""
-    return f"{_PREFIX}{run_id}/decisions/{decision}" if decision else f"{_PREFIX}{run_id}"
+    if decision:
+        return f"{_PREFIX}{run_id}/decisions/{decision}"
+    return f"{_PREFIX}{run_id}"
 
 
 def destination_of(raw_path: bytes) -> Destination | None:
@@ -102,7 +104,9 @@ def destination_of(raw_path: bytes) -> Destination | None:
         return None
     if not slash:
         return Destination(run_id)
-    return Destination(run_id, decision) if _DECISION.fullmatch(decision) else None
+    if not _DECISION.fullmatch(decision):
+        return None
+    return Destination(run_id, decision)
 
 
 def values_of(headers: Headers, name: bytes) -> list[bytes]:
@@ -171,7 +175,9 @@ def _caller(headers: Headers, keys: Keys, to: Destination | None) -> Caller | No
     values = values_of(headers, b"authorization")
     bearer = _BEARER.fullmatch(values[0]) if len(values) == 1 else None
     run_id, decision = (to.run_id, to.decision) if to is not None else (None, None)
-    return keys.caller(bearer[1], run_id, decision) if bearer is not None else None
+    if bearer is None:
+        return None
+    return keys.caller(bearer[1], run_id, decision)
 
 
 UNAUTHORIZED: Final = Refusal(

@@ -78,7 +78,9 @@ class Requests:
             return CLOSING
         if len(self._tasks) >= self._bounds.max_requests:
             return BUSY
-        return _too_large(max_body_bytes) if is_too_long(headers, max_body_bytes) else None
+        if not is_too_long(headers, max_body_bytes):
+            return None
+        return _too_large(max_body_bytes)
 
     async def carry_out(self, app: Asgi, scope: Message, receive: Receive, send: Send) -> None:
         """Answer a request within the bounds; it counts as in progress meanwhile."""

@@ -139,7 +139,9 @@ def _form(to: str, *, notice: str = "", status: int = 200) -> Response:
 
 def _place(to: str) -> str:
     """Return the path of our page to go on to; it can't name another host."""
-    return "/" if not to.isascii() or is_misplaced(to.encode()) else to
+    if not to.isascii() or is_misplaced(to.encode()):
+        return "/"
+    return to
 
 
 def _digest(name: str) -> bytes:

@@ -161,7 +161,9 @@ class SpanExport:
 
     def context(self, traceparent: str | None) -> Context:
         """Return the context in a caller's header."""
-        return self._read({"traceparent": traceparent}) if traceparent else None
+        if not traceparent:
+            return None
+        return self._read({"traceparent": traceparent})
 
     def decided(self, decision: Decision, began_ns: int, caller: Context) -> None:
         """Record a decision that began at this wall-clock time, and its question to a model."""

@@ -94,7 +94,9 @@ class FakeRedactor:
         return text
 
     def redact_many(self, texts: Sequence[str]) -> Sequence[str]:
-        return texts if self.are_clean(texts) else [self.redact(text) for text in texts]
+        if self.are_clean(texts):
+            return texts
+        return [self.redact(text) for text in texts]
 
     def are_clean(self, texts: Sequence[str]) -> bool:
         return not any(secret in text for secret in self.secrets for text in texts)
@@ -226,7 +228,9 @@ class FakeSessions:
         result = self._results.get(name, f"{name} was called")
         if callable(result):
             result = result(arguments)
-        return result if isinstance(result, RawResult) else RawResult(result_blocks(result))
+        if isinstance(result, RawResult):
+            return result
+        return RawResult(result_blocks(result))
 
     async def close(self) -> None:
         return None

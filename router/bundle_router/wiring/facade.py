@@ -177,7 +177,9 @@ class Router:
     def _engine_of(self, engines: EngineVersions, run_id: str) -> Engine:
         """Return the engine of an open run (the newest where it is not open)."""
         engine, until_ns = engines.standing
-        return engine if engine.ports.clock.monotonic_ns() < until_ns else engines.of(run_id)
+        if engine.ports.clock.monotonic_ns() < until_ns:
+            return engine
+        return engines.of(run_id)
 
     @property
     def _on_loop(self) -> EngineVersions:
@@ -328,7 +330,9 @@ class Router:
         toolset = await self._engine_of(self._on_loop, run_id).tools(
             run_id, form, decision, decides=True
         )
-        return None if if_changed is not None and toolset.digest == if_changed else toolset
+        if if_changed is not None and toolset.digest == if_changed:
+            return None
+        return toolset
 
     @overload
     def tools_sync(
@@ -363,7 +367,9 @@ class Router:
             toolset = self._portal.run(engine.tools(run_id, form, decision, decides=True))
         else:
             toolset = engine.toolset(run_id, form, decision)
-        return None if if_changed is not None and toolset.digest == if_changed else toolset
+        if if_changed is not None and toolset.digest == if_changed:
+            return None
+        return toolset
 
     async def call(
         self,

@@ -109,7 +109,9 @@ def _with_heads(kept: RunStore, records: RecordSettings, runs: str | Path) -> Ru
     from bundle_router.adapters.archive.head_files import HeadKeepingStore
 
     heads = kept_heads(records, runs)
-    return kept if heads is None else cast("RunStore", HeadKeepingStore(kept, heads))
+    if heads is None:
+        return kept
+    return cast("RunStore", HeadKeepingStore(kept, heads))
 
 
 def _archive_of(store: RunStore) -> RunArchive:

@@ -445,7 +445,9 @@ def _replay_newest(
 
 
 def _digest(data: bytes | None) -> str:
-    return "" if data is None else f"sha256:{hashlib.sha256(data).hexdigest()}"
+    if data is None:
+        return ""
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 def _text(data: bytes | None) -> str | None:

@@ -98,7 +98,9 @@ def _tools(
     headers = {"if-none-match": f'"{if_changed}"'} if if_changed is not None else {}
 
     def read(answer: httpx.Response) -> Toolset | None:
-        return None if answer.status_code == 304 else Toolset.model_validate_json(answer.content)
+        if answer.status_code == 304:
+            return None
+        return Toolset.model_validate_json(answer.content)
 
     return _Question("GET", f"{_run(run_id)}/tools", read, query=query, headers=headers)
 

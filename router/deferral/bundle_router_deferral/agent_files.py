@@ -112,7 +112,9 @@ class AgentFiles:
 def _read(path: Path) -> bytes | None:
     """Return a file's bytes; None if there is no readable one."""
     try:
-        return path.read_bytes() if path.stat().st_size <= MAX_CONFIG_BYTES else None
+        if path.stat().st_size <= MAX_CONFIG_BYTES:
+            return path.read_bytes()
+        return None
     except OSError:
         return None
 

@@ -86,7 +86,9 @@ class AgentPlaces:
 
     def cline_providers(self) -> Path:
         path = self.environment.get("CLINE_PROVIDER_SETTINGS_PATH")
-        return Path(path) if path else self.home / ".cline/data/settings/providers.json"
+        if path:
+            return Path(path)
+        return self.home / ".cline/data/settings/providers.json"
 
     def upstream(self, agent: str) -> str:
         """Return the base URL that an agent would use, without `/v1`."""

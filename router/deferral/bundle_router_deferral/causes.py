@@ -124,7 +124,9 @@ def search_mode(value: str | None) -> SearchMode:
     number = int(share[1]) if share else DEFAULT_SHARE
     if number == 0:
         return SearchMode("on", 0)
-    return SearchMode("auto-100", 100) if number >= 100 else SearchMode("auto", number)
+    if number >= 100:
+        return SearchMode("auto-100", 100)
+    return SearchMode("auto", number)
 
 
 def is_truthy(value: str | None) -> bool:

@@ -46,7 +46,9 @@ class RequestSample:
 
     @property
     def hit_rate(self) -> float:
-        return self.cache_read / self.input_tokens if self.input_tokens else 0.0
+        if not self.input_tokens:
+            return 0.0
+        return self.cache_read / self.input_tokens
 
     def as_json(self) -> dict[str, Any]:
         return {

@@ -41,7 +41,9 @@ def state_folder(environment: Mapping[str, str], home: Path) -> Path:
 
 
 def digest(data: bytes | None) -> str | None:
-    return None if data is None else f"sha256:{hashlib.sha256(data).hexdigest()}"
+    if data is None:
+        return None
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 class Disk:

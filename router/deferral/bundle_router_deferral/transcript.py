@@ -74,7 +74,9 @@ class RequestTools:
         built-in ones.
         """
         servers = tuple(size for size in self.upfront if size.server != BUILTIN)
-        return (*servers, self.deferrable_builtin) if self.deferrable_builtin.tools else servers
+        if not self.deferrable_builtin.tools:
+            return servers
+        return (*servers, self.deferrable_builtin)
 
 
 @dataclass(frozen=True, slots=True)

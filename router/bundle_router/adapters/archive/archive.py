@@ -494,7 +494,9 @@ class RunArchive(ABC):
         if self.heads is None:
             return []
         first = self._missing_now(self.heads)
-        return [text for text in self._missing_now(self.heads) if text in first] if first else []
+        if not first:
+            return []
+        return [text for text in self._missing_now(self.heads) if text in first]
 
     def _missing_now(self, heads: FolderHeads) -> list[str]:
         heads_and_faults = {run_id: self._kept_head(run_id) for run_id in heads.run_ids()}

@@ -169,7 +169,9 @@ class HeadKeepingStore:
 
     def open(self, run_id: str) -> HeadKeepingLog | None:
         log = self._store.open(run_id)
-        return None if log is None else HeadKeepingLog(log, run_id, self._heads)
+        if log is None:
+            return None
+        return HeadKeepingLog(log, run_id, self._heads)
 
     def create(self, run_id: str, *, header: RunHeader, catalog: str) -> HeadKeepingLog:
         log = self._store.create(run_id, header=header, catalog=catalog)

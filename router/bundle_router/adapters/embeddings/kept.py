@@ -46,7 +46,9 @@ def cache_folder() -> Path | None:
     if folder.startswith("/"):  # the XDG specification says to ignore a relative path
         return Path(folder, "bundle-router", "embeddings")
     home = os.environ.get("HOME", "")
-    return Path(home, ".cache", "bundle-router", "embeddings") if home.startswith("/") else None
+    if not home.startswith("/"):
+        return None
+    return Path(home, ".cache", "bundle-router", "embeddings")
 
 
 class VectorStore:

@@ -61,11 +61,15 @@ class LocalEmbedder:
     @property
     def revision(self) -> str:
         """The model's revision; loads the model. `unusable` if it can't be loaded."""
-        return model.files.revision if (model := self._load_model()) else "unusable"
+        if model := self._load_model():
+            return model.files.revision
+        return "unusable"
 
     @property
     def prompts(self) -> tuple[str, str]:
-        return model.files.prompts if (model := self._load_model()) else ("", "")
+        if model := self._load_model():
+            return model.files.prompts
+        return ("", "")
 
     def embed(self, texts: Sequence[str], *, timeout_s: float) -> Embedding:
         """See `Embedder`.

@@ -410,7 +410,9 @@ def _next_hop(method: str, here: URL, response: aiohttp.ClientResponse) -> URL |
         return None
     if not is_same or "location" not in response.headers:
         return None
-    return target.with_user(here.user).with_password(here.password) if here.user else target
+    if not here.user:
+        return target
+    return target.with_user(here.user).with_password(here.password)
 
 
 _AIOHTTP_ERRORS: Final = (aiohttp.ClientError, TimeoutError, OSError, ValueError)

@@ -380,7 +380,9 @@ def _in_utc(time: datetime) -> datetime:
 
     SQLite returns a naive time in UTC, PostgreSQL one with its own zone.
     """
-    return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+    if time.tzinfo is None:
+        return time.replace(tzinfo=UTC)
+    return time.astimezone(UTC)
 
 
 def instant_of(text: str) -> datetime | None:

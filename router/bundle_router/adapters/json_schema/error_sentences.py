@@ -18,7 +18,9 @@ def display_value(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"a list of {len(value)}"
     if isinstance(value, str):
-        return repr(value) if len(value) <= MAX_SHOWN else repr(value[:MAX_SHOWN]) + "…"
+        if len(value) <= MAX_SHOWN:
+            return repr(value)
+        return repr(value[:MAX_SHOWN]) + "…"
     if isinstance(value, int) and value.bit_length() > 200:
         return "a number of many digits"
     return repr(value)

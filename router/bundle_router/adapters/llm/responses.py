@@ -155,4 +155,6 @@ def _estimated_cost(litellm: Any, model: str, sent: str, answer: str) -> float:
 
 
 def _count(value: object) -> int:
-    return value if isinstance(value, int) and 0 <= value < 1 << 53 else 0
+    if isinstance(value, int) and 0 <= value < 1 << 53:
+        return value
+    return 0

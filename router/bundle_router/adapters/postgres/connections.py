@@ -214,7 +214,9 @@ class Pool:
             try:
                 with self.lend(deadline) as connection:
                     cursor = connection.execute(query, parameters)
-                    return cursor.fetchall() if cursor.description is not None else []
+                    if cursor.description is None:
+                        return []
+                    return cursor.fetchall()
             except psycopg.Error as error:
                 if not is_away(error) or time.monotonic() + pause >= deadline:
                     raise to_storage_error(doing, self.where, error) from None

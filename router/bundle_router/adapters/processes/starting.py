@@ -117,7 +117,9 @@ class StartedProcess:
         found = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if found is None:
             return None
-        return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+        if found.si_code == os.CLD_EXITED:
+            return found.si_status
+        return -found.si_status
 
     def descriptor_of(self, stream: Stream) -> int:
         """Return our end of the pipe. Raises ValueError if it was started without pipes."""

@@ -442,7 +442,9 @@ class DiskRunLog:
         if self._has_end:
             return ()
         try:
-            return self._leave_run() if self._writing and self._folder.refusal is None else ()
+            if self._writing and self._folder.refusal is None:
+                return self._leave_run()
+            return ()
         except StorageError as error:
             if error.kind != "deleted":  # the end of a deleted run can't be written
                 raise

@@ -137,9 +137,9 @@ class DiskRunStore:
                 folder_identity = identity(self._storage.fstat(folder))
                 if header is None:
                     header = self._lost_header(folder, path, folder_identity)
-        return (
-            DiskRunLog(self._setting, path, header, folder_identity) if header is not None else None
-        )
+        if header is None:
+            return None
+        return DiskRunLog(self._setting, path, header, folder_identity)
 
     def _lost_header(self, folder: int, path: Path, found: tuple[int, int]) -> RunHeader | None:
         """Return a header rebuilt from the records, for a run that lost `run.json` to power loss;

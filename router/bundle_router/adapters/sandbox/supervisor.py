@@ -67,7 +67,9 @@ class Supervisor:
 
     def _others(self) -> list[int]:
         """Return the program's processes: with bubblewrap, all of the pid namespace but this."""
-        return _everyone_else() if self._entered else family.descendants(os.getpid())
+        if self._entered:
+            return _everyone_else()
+        return family.descendants(os.getpid())
 
     def _report(self, **fields: Any) -> None:
         """Report to the router.

@@ -228,7 +228,9 @@ class Catalog:
     def bundle(self, id_: str) -> Bundle | None:
         """Return the bundle with that id or old id."""
         current = self.bundles.get(id_)
-        return current if current is not None else self.bundles.get(self.aliases.get(id_, ""))
+        if current is not None:
+            return current
+        return self.bundles.get(self.aliases.get(id_, ""))
 
     @cached_property
     def tool_names(self) -> frozenset[str]:
@@ -263,7 +265,9 @@ class Catalog:
 
     def skill_of(self, bundle: Bundle) -> Skill | None:
         """Return the bundle's own skill."""
-        return self.skills.get(bundle.skill) if bundle.skill is not None else None
+        if bundle.skill is None:
+            return None
+        return self.skills.get(bundle.skill)
 
     def skills_of(self, bundle: Bundle) -> tuple[tuple[Bundle, Skill], ...]:
         """Return the bundle's skills: its own first, then those of the bundles that it is composed

@@ -72,7 +72,9 @@ def label_of(name: str, classes: Sequence[NameClass]) -> str:
 
 
 def _label(example: str, covered: frozenset[str], is_named: bool) -> str:
-    return example if is_named else " & ".join(sorted(covered - {"*"})) or OTHER
+    if is_named:
+        return example
+    return " & ".join(sorted(covered - {"*"})) or OTHER
 
 
 def _walk(

@@ -79,4 +79,6 @@ def literal_secret(name: str, value: str) -> bool:
     if not is_credential_name(name):
         return False
     is_long = re.search(r"[\w+/-]{12,}", rest) is not None
-    return is_long if has_reference(value) else _SCHEME.fullmatch(rest) is None
+    if has_reference(value):
+        return is_long
+    return _SCHEME.fullmatch(rest) is None

@@ -210,7 +210,9 @@ def _split(url: str) -> SplitResult | None:
         _ = parts.port
     except ValueError:
         return None
-    return parts if parts.scheme in ("http", "https") and parts.hostname else None
+    if parts.scheme in ("http", "https") and parts.hostname:
+        return parts
+    return None
 
 
 def _check_url(entry: ServerEntry, report: Report) -> None:

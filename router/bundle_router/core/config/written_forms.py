@@ -124,13 +124,17 @@ def value_of(written: Any, name: str = "") -> Any:
             else:
                 values[key] = value_of(part)
         first = fields(table)[0].name
-        return table(**values) if first in keys_of(table) else table(**{first: name}, **values)
+        if first in keys_of(table):
+            return table(**values)
+        return table(**{first: name}, **values)
     if isinstance(written, list):
         return tuple(value_of(item) for item in written)
     if isinstance(written, dict):
         pairs = sorted(written.items())
         is_named = any(isinstance(item, Form) for item in written.values())
-        return tuple(value_of(item, key) for key, item in pairs) if is_named else tuple(pairs)
+        if is_named:
+            return tuple(value_of(item, key) for key, item in pairs)
+        return tuple(pairs)
     return written
 
 

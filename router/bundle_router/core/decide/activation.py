@@ -340,7 +340,9 @@ def _use_again(entry: Entry, reason: Reason, tick: int) -> Entry:
     if entry.origin == "shortlist":
         return replace(entry, used=tick, inherited=False, origin=reason)
     if reason in UNTRUSTED:
-        return entry if trusted else replace(entry, used=tick, inherited=False)
+        if trusted:
+            return entry
+        return replace(entry, used=tick, inherited=False)
     return replace(entry, used=tick, inherited=False, origin=entry.origin if trusted else reason)
 
 

@@ -208,7 +208,9 @@ class _Selection:
         """The ranked candidates, as recorded: a replay takes its scores from here."""
         if self.answer is not None and self.answer.scores:
             return rank_candidates(self.answer.scores)
-        return rank_candidates(self.search.ranked) if self.search is not None else ()
+        if self.search is None:
+            return ()
+        return rank_candidates(self.search.ranked)
 
     def evidence(self, id_: str) -> str:
         """Return the evidence of a pick: its own score, where search picked it; else the
@@ -238,7 +240,9 @@ class _Settling:
     @property
     def closed(self) -> Route | None:
         """The route, where it alone decides what the step has."""
-        return self.route if self.route is not None and self.route.ask is None else None
+        if self.route is not None and self.route.ask is None:
+            return self.route
+        return None
 
     def needs(self, catalog: Catalog) -> list[_Need]:
         """Return what the step asks for, in the order of rule 6."""
@@ -260,7 +264,9 @@ class _Settling:
                 name = f"route {self.route.name!r} maps nothing"
             else:
                 name = "no route covers this step"
-            return f"{name} and nothing was selected" if self.selection is not _UNASKED else name
+            if self.selection is _UNASKED:
+                return name
+            return f"{name} and nothing was selected"
         if self.closed is not None and not self.closed.bundles:
             return f"route {self.closed.name!r} says that this step has none"
         return ""
@@ -323,7 +329,9 @@ def _build_decision(
     @cache
     def tools_of(id_: str) -> tuple[str, ...] | None:
         tools = _tools_of(catalog, id_)
-        return () if tools is not None and id_ in only_offered else tools
+        if tools is not None and id_ in only_offered:
+            return ()
+        return tools
 
     applied = sticky_set.apply(activation_before, needed, tools_of, settings.max_tools)
     if settings.sticky:
@@ -370,7 +378,9 @@ def _source_of(settling: _Settling, reasons: set[Reason], stays: bool) -> Source
     """
     if settling.source == "shortlist" and "shortlist" not in reasons and not stays:
         return "default" if "default" in reasons else "none"
-    return "none" if settling.source == "default" and "default" not in reasons else settling.source
+    if settling.source == "default" and "default" not in reasons:
+        return "none"
+    return settling.source
 
 
 def _tools_of(catalog: Catalog, id_: str) -> tuple[str, ...] | None:
@@ -382,7 +392,9 @@ def _tools_of(catalog: Catalog, id_: str) -> tuple[str, ...] | None:
         return None
     if not MODES[bundle.mode].in_array:
         return ()
-    return (*bundle.tools, *bundle.patterns) if bundle.patterns else bundle.tools
+    if bundle.patterns:
+        return (*bundle.tools, *bundle.patterns)
+    return bundle.tools
 
 
 # --- what stays from before, and what goes --------------------------------------------------------
@@ -424,7 +436,9 @@ def _add_sticky(
 
 
 def _origin(entry: Entry) -> str:
-    return "from the parent run" if entry.inherited else "from an earlier step"
+    if entry.inherited:
+        return "from the parent run"
+    return "from an earlier step"
 
 
 def _note_going(

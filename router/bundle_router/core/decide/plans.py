@@ -85,7 +85,9 @@ class Verdicts:
 
     def of(self, id_: str, facts: Facts) -> BundleVerdict:
         bundle = self._catalog.bundle(id_)
-        return unknown(id_) if bundle is None else self._judge(bundle, self._under(facts))
+        if bundle is None:
+            return unknown(id_)
+        return self._judge(bundle, self._under(facts))
 
     def _under(self, facts: Facts) -> _Judged:
         for judgement in self._judged:

@@ -108,7 +108,9 @@ class _Denials:
         if self.whole is not None or target is None:
             return self.whole
         hit = self.layer.deny.tool(target)
-        return self.through.get(target) if hit is None else f"{self.layer.name} denies 'tool:{hit}'"
+        if hit is None:
+            return self.through.get(target)
+        return f"{self.layer.name} denies 'tool:{hit}'"
 
 
 class ConfigChecks:
@@ -148,7 +150,9 @@ class ConfigChecks:
     def _why_disabled(self, target: str | None) -> str | None:
         if not self._bundle.enabled:
             return "the bundle is disabled"
-        return None if target is None else _server_disabled(self._catalog, target)
+        if target is None:
+            return None
+        return _server_disabled(self._catalog, target)
 
     def _lack_of_allowance(self, target: str | None) -> str | None:
         if self._ungranted:
@@ -220,7 +224,9 @@ def _server_disabled(catalog: Catalog, target: str) -> str | None:
     ):
         return f"server {name!r} does not include it"
     excluded = first_cover(server.exclude, short)
-    return None if excluded is None else f"server {name!r} excludes {excluded!r}"
+    if excluded is None:
+        return None
+    return f"server {name!r} excludes {excluded!r}"
 
 
 # --- the tests that rest on what the shell looked up ----------------------------------------------

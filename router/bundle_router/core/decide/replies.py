@@ -47,7 +47,9 @@ def admit_reply(reply: Reply, redact: Callable[[str], str] | None = None) -> Rep
         reply = failed if _is_sound(failed) else Reply(failure="internal")
     if redact is not None:
         reply = _redact_reply(reply, redact)
-    return reply if reply.answer is None else replace(reply, answer=_each_once(reply.answer))
+    if reply.answer is None:
+        return reply
+    return replace(reply, answer=_each_once(reply.answer))
 
 
 def _is_sound(reply: Reply) -> bool:

@@ -38,7 +38,9 @@ def mode_of(catalog: Catalog, bundle: Bundle, tool: str) -> Place:
     if traits.may_join and not traits.in_array and is_named_by_skill(catalog, bundle, tool):
         mode = "direct"
     is_known = tool in catalog.cards
-    return mode if is_known or not MODES[mode].in_array else "deferred"
+    if is_known or not MODES[mode].in_array:
+        return mode
+    return "deferred"
 
 
 def offer_of(catalog: Catalog, bundle: Bundle) -> Offer:
@@ -71,7 +73,9 @@ def as_presented(bundle: Bundle, mode: Mode | None) -> Bundle:
     """Return the bundle as a decision presents it (`Chosen.mode`): behind search it has no
     instructions.
     """
-    return bundle if mode is None else replace(bundle, mode=mode, skill=None, bundles=())
+    if mode is None:
+        return bundle
+    return replace(bundle, mode=mode, skill=None, bundles=())
 
 
 def is_named_by_skill(catalog: Catalog, bundle: Bundle, tool: str) -> bool:

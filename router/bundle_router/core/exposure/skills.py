@@ -73,9 +73,13 @@ def _list_items(value: str) -> list[str]:
 
 
 def _only_value(values: list[str] | None) -> str:
-    return _unquote_value(" ".join(values).strip())[:MAX_LINE] if values else ""
+    if not values:
+        return ""
+    return _unquote_value(" ".join(values).strip())[:MAX_LINE]
 
 
 def _unquote_value(value: str) -> str:
     value = value.strip()
-    return value[1:-1] if len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'" else value
+    if len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'":
+        return value[1:-1]
+    return value

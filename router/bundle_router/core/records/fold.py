@@ -273,7 +273,9 @@ class RunFold:
         """The branch to use where none is named: the default one, or the last that decided if that
         never did.
         """
-        return DEFAULT_BRANCH if DEFAULT_BRANCH in self._branches else self._newest
+        if DEFAULT_BRANCH in self._branches:
+            return DEFAULT_BRANCH
+        return self._newest
 
     def decided(self, branch: str) -> DecisionRecord | None:
         """Return the newest decision of a branch; None where it has none."""
@@ -324,7 +326,9 @@ class RunFold:
     def spent(self, decision_id: str) -> Totals:
         """Return the totals of the calls of a decision's budget."""
         budget = self._budgets.get(decision_id)
-        return self._spent.get(budget, _NOTHING) if budget is not None else _NOTHING
+        if budget is None:
+            return _NOTHING
+        return self._spent.get(budget, _NOTHING)
 
     def keyed_decision(self, key: str) -> int | None:
         """Return the `seq` of the decision with a key; None where there is none."""

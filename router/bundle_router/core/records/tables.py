@@ -286,7 +286,9 @@ def fit_value(value: Any, kind: Kind) -> Any:
     if kind == "text":
         return _UNSTORABLE.sub("\ufffd", value if isinstance(value, str) else json.dumps(value))
     if kind == "timestamp":
-        return value if isinstance(value, str) and _TIME.fullmatch(value) else None
+        if isinstance(value, str) and _TIME.fullmatch(value):
+            return value
+        return None
     if kind == "boolean":
         return value if isinstance(value, bool) else None
     if isinstance(value, bool) or not isinstance(value, int | float):

@@ -96,7 +96,9 @@ def fill_arguments(
 def encoded(data: bytes, want: Want, mime_type: str) -> str:
     """Return the bytes in the form that the argument wants."""
     text = base64.b64encode(data).decode("ascii")
-    return text if want == "base64" else f"data:{mime_type.partition(';')[0]};base64,{text}"
+    if want == "base64":
+        return text
+    return f"data:{mime_type.partition(';')[0]};base64,{text}"
 
 
 def file_name(sha256: str, mime_type: str) -> str:
@@ -143,7 +145,9 @@ def _join_alternatives(parts: Iterable[Any]) -> dict[str, Any]:
 def _property(shape: Mapping[str, Any], key: str) -> Any:
     properties = shape.get("properties")
     subschema = properties.get(key) if isinstance(properties, Mapping) else None
-    return subschema if subschema is not None else shape.get("additionalProperties")
+    if subschema is not None:
+        return subschema
+    return shape.get("additionalProperties")
 
 
 def _shapes(schema: Any, root: Mapping[str, Any], depth: int) -> Iterator[Mapping[str, Any]]:

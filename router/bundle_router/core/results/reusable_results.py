@@ -126,7 +126,9 @@ def may_keep(shaped: ShapedResult, call_id: str, until_ns: int) -> CachedResult 
     failure.
     """
     result = CachedResult(shaped, call_id, until_ns)
-    return result if not shaped.flags and result.bytes <= MAX_ENTRY_BYTES else None
+    if not shaped.flags and result.bytes <= MAX_ENTRY_BYTES:
+        return result
+    return None
 
 
 class ResultCache:

@@ -341,4 +341,6 @@ def _salted_digest(salt: int, text: str) -> bytes:
 
 def _unit(values: dict[str, float]) -> dict[str, float]:
     length = math.sqrt(sum(value * value for value in values.values()))
-    return {name: value / length for name, value in values.items()} if length > 0.0 else {}
+    if length > 0.0:
+        return {name: value / length for name, value in values.items()}
+    return {}

@@ -126,7 +126,9 @@ class Recollection:
             PastText(s.text, tuple(id_ for id_ in s.ids if id_ in known), s.run) for s in self.steps
         ]
         steps = [step for step in steps if step.ids]
-        return Recollection.of(steps, self.embedder, self.pull, self.novelty) if steps else None
+        if not steps:
+            return None
+        return Recollection.of(steps, self.embedder, self.pull, self.novelty)
 
     def for_runs(self, runs: frozenset[str]) -> Recollection:
         """Return the recollection of some runs only."""

@@ -183,7 +183,9 @@ def is_harmless(bundle: Bundle) -> bool:
 
 def _in_force(settings: SearchSettings) -> Calibration:
     calibration = settings.calibration
-    return calibration if calibration is not None and calibration.labels >= MIN_LABELS else SHIPPED
+    if calibration is not None and calibration.labels >= MIN_LABELS:
+        return calibration
+    return SHIPPED
 
 
 def _why_novel(evidence: Evidence, settings: SearchSettings, ranking: Ranking) -> str:
@@ -250,7 +252,9 @@ def _no_union(
         budget = settings.max_union_tokens
     else:
         budget = min(settings.max_union_tokens, step.max_tokens)
-    return f"they cost {tokens:,} tokens, at most {budget:,} may be" if tokens > budget else ""
+    if tokens > budget:
+        return f"they cost {tokens:,} tokens, at most {budget:,} may be"
+    return ""
 
 
 def _tokens(catalog: Catalog, bundles: Sequence[Bundle]) -> int | None:

@@ -188,7 +188,9 @@ def foreign_stop_words(found: Collection[str]) -> frozenset[str]:
     count, _, stop = max(
         (len(words & stop), name, stop) for name, stop in FOREIGN_STOP_WORDS.items()
     )
-    return stop if count >= 2 and count > len(words & STOP_WORDS) else frozenset()
+    if count >= 2 and count > len(words & STOP_WORDS):
+        return stop
+    return frozenset()
 
 
 @lru_cache(maxsize=4096)

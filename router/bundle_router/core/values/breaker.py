@@ -96,7 +96,9 @@ class Breaker:
         """Return the breaker after a call whose end is unknown: nothing is learnt, and another
         probe may be made.
         """
-        return replace(self, probing=False) if ticket.probe and ticket.epoch == self.epoch else self
+        if ticket.probe and ticket.epoch == self.epoch:
+            return replace(self, probing=False)
+        return self
 
     def opens_again_in_s(self, now_ns: int) -> float:
         """Return seconds until a probe is let through; 0 when closed or due."""

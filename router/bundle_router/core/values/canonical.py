@@ -118,7 +118,9 @@ class EncodedRows(list[Any]):
 
 def text_of(value: Any) -> str:
     """Return what `encode` does, or the text of an encoded value."""
-    return value.text if isinstance(value, (EncodedObject, EncodedRows)) else encode(value)
+    if isinstance(value, (EncodedObject, EncodedRows)):
+        return value.text
+    return encode(value)
 
 
 def encode_object(value: Mapping[str, Any]) -> str:

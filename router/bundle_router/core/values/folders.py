@@ -46,7 +46,9 @@ def folder_seen_from(root: str, other: str, recorded: str | None) -> str | None:
     if folder is None or other == root:
         return folder
     place = other if folder == TOP else f"{other.rstrip('/')}/{folder}"
-    return TOP if relative_folder(place, root) is not None else relative_folder(root, place)
+    if relative_folder(place, root) is not None:
+        return TOP
+    return relative_folder(root, place)
 
 
 __all__ = ["TOP", "folder_seen_from", "is_beneath", "relative_folder"]

@@ -34,13 +34,17 @@ UNQUOTED: Final = "an id with dots needs quotes"
 def describe(value: Any) -> str:
     """Describe a value in at most some 60 characters (a type by its name)."""
     if isinstance(value, type):
-        return "the text given" if value is str else f"a value of type {value.__name__}"
+        if value is str:
+            return "the text given"
+        return f"a value of type {value.__name__}"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
         # A hexadecimal number of any length is legal TOML, and Python refuses to print it in
         # decimal.
-        return f"the number {value}" if abs(value) < 10**18 else "a very large number"
+        if abs(value) < 10**18:
+            return f"the number {value}"
+        return "a very large number"
     if isinstance(value, float):
         return f"the number {value!r}"
     if isinstance(value, str):

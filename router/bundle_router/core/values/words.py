@@ -128,7 +128,9 @@ def shown_run_id(run_id: str, redact: Callable[[str], str]) -> str:
     """Return the id of a run that is not there, for a message: without what looks like a secret,
     and not at all if it is not of the form of an id.
     """
-    return repr(redact(run_id)) if RUN_ID.fullmatch(run_id) is not None else "[an invalid id]"
+    if RUN_ID.fullmatch(run_id) is None:
+        return "[an invalid id]"
+    return repr(redact(run_id))
 
 
 _LAST_WORD: Final = re.compile(r"[^\s\"'`,;|&?#/\\<>()\[\]{}]*\Z")

@@ -254,7 +254,9 @@ class ModelSelector:
             )
         except TimeoutError:
             return self._failed_reply("timeout", prepared.key)
-        return reply if reply is not None else self._failed_reply("internal", prepared.key)
+        if reply is not None:
+            return reply
+        return self._failed_reply("internal", prepared.key)
 
     def _put(self, question: Question, recent: Sequence[RecentStep]) -> _Put:
         step = question.step

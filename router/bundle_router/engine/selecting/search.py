@@ -174,7 +174,9 @@ class SearchSelector:
             return self._made[catalog.revision]
 
     def _understand_goal(self, catalog: Catalog, goal: str) -> GoalVector | None:
-        return self._meanings.vector_of(catalog, goal) if self._meanings is not None else None
+        if self._meanings is None:
+            return None
+        return self._meanings.vector_of(catalog, goal)
 
     def _with_vectors(self, catalog: Catalog, search: Search, vectors: Vectors | None) -> Search:
         """Return the search over these vectors, kept: what it has worked out about the catalog goes
@@ -245,7 +247,9 @@ class SearchSelector:
             return "no_embedder"
         if understood.vectors is None:
             return "not_heard"
-        return "used" if understood.vectors.revision == recollection.embedder else "other_embedder"
+        if understood.vectors.revision == recollection.embedder:
+            return "used"
+        return "other_embedder"
 
 
 def _stand_in(use: SearchUse, id_: str) -> Answer:

@@ -127,7 +127,9 @@ class StagedSelector:
         return readiness
 
     async def _warm_model(self) -> Readiness:
-        return await self.model.warm_up() if self.model is not None else "missing"
+        if self.model is None:
+            return "missing"
+        return await self.model.warm_up()
 
     async def _warm_search(self, catalog: Catalog) -> None:
         if self.search is not None:
@@ -149,7 +151,9 @@ class StagedSelector:
 def _narrow_question(question: Question, result: SearchResult | None) -> Question:
     """Return the question about what search leaves of the candidates."""
     ids = result.for_model if result is not None else ()
-    return question if len(ids) < 2 else replace(question, permitted=Candidates(ids))
+    if len(ids) < 2:
+        return question
+    return replace(question, permitted=Candidates(ids))
 
 
 def _with_search(reply: Reply, result: SearchResult | None) -> Reply:

@@ -84,7 +84,9 @@ def refusal(text: str) -> str | None:
         address = ip_address(text)
     except ValueError:
         return "not an address"
-    return _refusal_v4(address) if isinstance(address, IPv4Address) else _refusal_v6(address)
+    if isinstance(address, IPv4Address):
+        return _refusal_v4(address)
+    return _refusal_v6(address)
 
 
 def _refusal_v4(address: IPv4Address) -> str | None:

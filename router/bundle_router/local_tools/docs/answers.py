@@ -179,7 +179,9 @@ def _read(
 
 def _says_which(start: int, end: int, total: int) -> str:
     if end >= total:
-        return f"Characters: {start} to {end}, the end" if start else f"Characters: all {total}"
+        if start:
+            return f"Characters: {start} to {end}, the end"
+        return f"Characters: all {total}"
     return (
         f"Characters: {end - start} of {total} (from {start}); for more, fetch again with"
         f" offset={end}"

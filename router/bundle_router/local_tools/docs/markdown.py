@@ -124,7 +124,9 @@ class _Writer(_Converter):  # type: ignore[misc]  # a base of type Any, see the 
 
     def convert_hN(self, n: int, el: Tag, text: str, parent_tags: set[str]) -> str:  # noqa: N802
         # markdownify's name
-        return str(super().convert_hN(n, el, text, parent_tags)) if text.strip() else ""
+        if not text.strip():
+            return ""
+        return str(super().convert_hN(n, el, text, parent_tags))
 
     def convert_li(self, el: Tag, text: str, parent_tags: set[str]) -> str:
         text = text.strip()

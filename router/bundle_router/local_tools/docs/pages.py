@@ -152,7 +152,9 @@ def section_at(headings: Sequence[Heading], offset: int, total: int) -> tuple[in
 def outline(headings: Sequence[Heading], *, most: int = 40, max_title: int = 80) -> str:
     """Return the headings in one line, at most `most` of them."""
     titles = " | ".join(heading.title[:max_title] for heading in headings[:most] if heading.title)
-    return f"{titles} | and {len(headings) - most} more" if len(headings) > most else titles
+    if len(headings) > most:
+        return f"{titles} | and {len(headings) - most} more"
+    return titles
 
 
 def cut_piece(text: str, offset: int, *, max_chars: int, max_bytes: int) -> Piece:

@@ -350,7 +350,9 @@ def _folders(site: Url) -> list[Url]:
     folders = [site.folder]
     while folders[-1].path != "/":
         folders.append(join_url(folders[-1], "../"))
-    return folders if len(folders) <= MAX_FOLDERS else [*folders[: MAX_FOLDERS - 1], folders[-1]]
+    if len(folders) <= MAX_FOLDERS:
+        return folders
+    return [*folders[: MAX_FOLDERS - 1], folders[-1]]
 
 
 def _fetch_index(fetcher: Fetcher, url: Url) -> Page | None:

@@ -58,7 +58,9 @@ class Url:
     @property
     def target(self) -> str:
         """Path and query for the request line, in ASCII."""
-        return self.path if self.query is None else f"{self.path}?{self.query}"
+        if self.query is None:
+            return self.path
+        return f"{self.path}?{self.query}"
 
     @property
     def folder(self) -> Url:

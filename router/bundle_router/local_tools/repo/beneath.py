@@ -119,7 +119,9 @@ def open_by_walk(root_fd: int, path: str, flags: int, hidden: Collection[Identit
 
 def opener_beside(hidden: Collection[Identity]) -> Opener:
     """Return an opener that enters none of these folders."""
-    return partial(open_by_walk, hidden=frozenset(hidden)) if hidden else best_opener()
+    if hidden:
+        return partial(open_by_walk, hidden=frozenset(hidden))
+    return best_opener()
 
 
 class _Walk:

@@ -128,7 +128,9 @@ class Root:
         Without /proc it is the path itself, and a folder that is swapped meanwhile is not noticed.
         """
         place = f"/proc/self/fd/{fd}"
-        return place if os.path.lexists(place) else os.path.normpath(f"{self.path}/{path}")
+        if os.path.lexists(place):
+            return place
+        return os.path.normpath(f"{self.path}/{path}")
 
     def real_path(self, fd: int, path: str) -> str:
         """Return the present real path of `fd`, open on `path`, for messages and comparisons."""

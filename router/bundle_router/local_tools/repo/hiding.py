@@ -57,7 +57,9 @@ class Hidden:
         """Return a result's sentence about the hidden folders that were met, with a leading space;
         or nothing.
         """
-        return f" {count(len(self._met), 'place')} hidden: the router's own." if self._met else ""
+        if not self._met:
+            return ""
+        return f" {count(len(self._met), 'place')} hidden: the router's own."
 
 
 def identity_of(path: str) -> Identity | None:

@@ -220,7 +220,9 @@ def _files(
 
 def _bytes(value: dict[str, str]) -> bytes:
     """Return rg's value as bytes; rg writes non-UTF-8 as base64."""
-    return value["text"].encode() if "text" in value else base64.b64decode(value["bytes"])
+    if "text" in value:
+        return value["text"].encode()
+    return base64.b64decode(value["bytes"])
 
 
 def _check_end(child: Child, query: Ripgrep) -> None:

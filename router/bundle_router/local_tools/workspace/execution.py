@@ -279,7 +279,9 @@ def _headline(finished: ProcessExit) -> str:
 
 
 def _signal_name(number: int) -> str:
-    return signal.Signals(number).name if number in signal.valid_signals() else f"signal {number}"
+    if number in signal.valid_signals():
+        return signal.Signals(number).name
+    return f"signal {number}"
 
 
 def summary(statements: tuple[Statement, ...]) -> str:

@@ -114,7 +114,9 @@ def survey(top: str, leave_out: Collection[str], *, git_objects: bool = False) -
 def _target_inside(link: str, top: str) -> list[Path]:
     """Return the file in the folder `top` that a link leads to, if it leads to one."""
     target = Path(link).resolve()
-    return [target] if target.is_relative_to(top) and target.is_file() else []
+    if target.is_relative_to(top) and target.is_file():
+        return [target]
+    return []
 
 
 def _other_names(named: Collection[Path], linked: Iterable[LinkedFile]) -> list[Path]:

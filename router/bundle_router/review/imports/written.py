@@ -393,7 +393,9 @@ def _table(name: str, pairs: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _key(text: str) -> str:
-    return text if re.fullmatch(r"[A-Za-z0-9_-]+", text) else toml_string(text)
+    if re.fullmatch(r"[A-Za-z0-9_-]+", text):
+        return text
+    return toml_string(text)
 
 
 def toml_string(text: str) -> str:

@@ -229,7 +229,9 @@ def _probability(row: Row, under: Catalog) -> float:
 
 def _threshold(catalog: Catalog, effect: str) -> float:
     search = catalog.settings.search
-    return search.write_threshold if effect == "write" else search.read_threshold
+    if effect == "write":
+        return search.write_threshold
+    return search.read_threshold
 
 
 def _with_calibration(catalog: Catalog, calibration: Calibration) -> Catalog:

@@ -158,7 +158,9 @@ def _label_step(
             counts["unrankable"] += 1
         else:
             needed.setdefault(bundle.id, claim.kind)
-    return LabelledStep(past, needed, frozenset(needed), permitted) if needed else None
+    if not needed:
+        return None
+    return LabelledStep(past, needed, frozenset(needed), permitted)
 
 
 def _claims(past: PastStep, old_catalog: Catalog | None) -> Iterator[_Claim]:
@@ -189,7 +191,9 @@ def _most_specific(tool: str, past: PastStep, old_catalog: Catalog | None) -> st
         for bundle in old_catalog.bundles.values()
         if tool in bundle.tools and bundle.id not in past.shown and bundle.id not in past.not_needed
     ]
-    return min(holders, key=lambda bundle: (len(bundle.tools), bundle.id)).id if holders else None
+    if not holders:
+        return None
+    return min(holders, key=lambda bundle: (len(bundle.tools), bundle.id)).id
 
 
 def _still_holds(claim: _Claim, old: Bundle | None, new: Bundle) -> bool:

@@ -73,10 +73,14 @@ class _Side:
     permitted: Permitted
 
     def reach(self, bundle: Bundle | None) -> Reach:
-        return "permitted" if bundle is None else self.granted.reach(self.route, bundle.id)
+        if bundle is None:
+            return "permitted"
+        return self.granted.reach(self.route, bundle.id)
 
     def tools(self, bundle: Bundle | None) -> frozenset[str]:
-        return frozenset() if bundle is None else self.permitted.get(bundle.id, frozenset())
+        if bundle is None:
+            return frozenset()
+        return self.permitted.get(bundle.id, frozenset())
 
 
 @dataclass(frozen=True, slots=True)

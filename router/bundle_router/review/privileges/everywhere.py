@@ -384,7 +384,9 @@ def _text(value: Any) -> str:
         plain = ", ".join(value)
     else:
         plain = encode(_plain_json(value))
-    return plain if len(plain) <= _MAX_SAID else f"{plain[:_MAX_SAID]}… ({len(plain):,} characters)"
+    if len(plain) <= _MAX_SAID:
+        return plain
+    return f"{plain[:_MAX_SAID]}… ({len(plain):,} characters)"
 
 
 def _is_words(value: Any) -> bool:

@@ -173,4 +173,6 @@ def with_examples(catalog: Catalog, examples: Iterable[str]) -> Catalog:
         for bundle in catalog.bundles.values()
         if bundle.patterns
     }
-    return replace(catalog, bundles={**catalog.bundles, **bundles}) if bundles else catalog
+    if not bundles:
+        return catalog
+    return replace(catalog, bundles={**catalog.bundles, **bundles})

@@ -198,4 +198,6 @@ class Types:
 
 def _description(schema: object) -> str:
     text = schema.get("description") if isinstance(schema, dict) else None
-    return " ".join(text.split())[:_TEXT_CHARS] if isinstance(text, str) else ""
+    if not isinstance(text, str):
+        return ""
+    return " ".join(text.split())[:_TEXT_CHARS]

@@ -35,7 +35,9 @@ def route_body(sent: bytes) -> type[Step]:
     """Return the model of a body of `/v1/route`: `Step` itself if no messages are sent, which is
     faster.
     """
-    return RouteBody if b"messages" in sent or b"\\" in sent else Step
+    if b"messages" in sent or b"\\" in sent:
+        return RouteBody
+    return Step
 
 
 def step_and_messages(body: Step, key: str) -> tuple[Step, Sequence[Mapping[str, Any]] | None]:

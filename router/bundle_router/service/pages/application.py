@@ -376,4 +376,6 @@ def _json_address(request: Request) -> str:
     """Return the address at which the page's values are JSON."""
     path = request.url.path
     query = f"?{request.url.query}" if request.url.query else ""
-    return f"{path}index.json{query}" if path.endswith("/") else f"{path}.json{query}"
+    if path.endswith("/"):
+        return f"{path}index.json{query}"
+    return f"{path}.json{query}"

@@ -241,7 +241,9 @@ class ConfigViews:
 
     def _servers(self) -> list[Any]:
         try:
-            return self._approval.servers() if self._approval is not None else []
+            if self._approval is None:
+                return []
+            return self._approval.servers()
         except ConfigError:  # the page shows its problems
             return []
 

@@ -35,7 +35,9 @@ def first(query: Query, name: str, otherwise: str = "") -> str:
 
 def whole_number(text: str, otherwise: int = 0) -> int:
     """Parse a typed whole number, at least 0; `otherwise` if it is none."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else otherwise
+    if text.isascii() and text.isdigit() and len(text) < 10:
+        return int(text)
+    return otherwise
 
 
 def run_query(query: Query) -> RunQuery:
@@ -69,7 +71,9 @@ def time_of(text: str, *, whole_day: bool = False) -> str:
     try:
         if typed:
             datetime.fromisoformat(typed)
-        return f"{typed}T24" if whole_day and len(typed) == len("2026-01-31") else typed
+        if whole_day and len(typed) == len("2026-01-31"):
+            return f"{typed}T24"
+        return typed
     except ValueError:
         raise RequestError(
             f"{text[:40]!r} is neither a date nor a time", advice="e.g. 2026-01-31"

@@ -137,7 +137,9 @@ def json_text(value: Any) -> str:
 def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
-    return list(value) if isinstance(value, set | frozenset | tuple) else str(value)
+    if isinstance(value, set | frozenset | tuple):
+        return list(value)
+    return str(value)
 
 
 def error_page(message: str, advice: str, where: str, status: int) -> PageContent:

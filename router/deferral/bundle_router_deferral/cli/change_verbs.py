@@ -66,7 +66,9 @@ def run_apply(arguments: argparse.Namespace) -> int:
         with changes.locked():
             entry = changes.apply(plan.edits, _change_facts(plan, work.files, findings))
     _print_plan(plan, entry, arguments)
-    return RequestError.exit_code if plan.refused and not plan.edits else 0
+    if plan.refused and not plan.edits:
+        return RequestError.exit_code
+    return 0
 
 
 def _read(path: str) -> bytes | None:

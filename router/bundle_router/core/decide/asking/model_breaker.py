@@ -64,7 +64,9 @@ class RetryBudget:
 
     def take(self) -> RetryBudget | None:
         """Return the budget after one more second call, or None when there is none left."""
-        return RetryBudget(self.hundredths - 100) if self.hundredths >= 100 else None
+        if self.hundredths >= 100:
+            return RetryBudget(self.hundredths - 100)
+        return None
 
 
 _BY_STATUS: Final[Mapping[int, Failure]] = {
@@ -112,7 +114,9 @@ def classify(status: int | None, kind: str, text: str) -> Failure:
     if status is None or status < 300:
         if "timeout" in words:
             return "timeout"
-        return "upstream_error" if any(word in words for word in _NETWORK) else "internal"
+        if any(word in words for word in _NETWORK):
+            return "upstream_error"
+        return "internal"
     by_status = _BY_STATUS.get(status)
     if by_status is not None:
         return by_status

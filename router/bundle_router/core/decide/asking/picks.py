@@ -111,7 +111,9 @@ def _one_line(text: str) -> str:
     plain = " ".join(
         "".join(c if c.isprintable() else " " for c in text[: 4 * MAX_JUSTIFICATION]).split()
     )
-    return plain if len(plain) <= MAX_JUSTIFICATION else plain[: MAX_JUSTIFICATION - 1] + "…"
+    if len(plain) <= MAX_JUSTIFICATION:
+        return plain
+    return plain[: MAX_JUSTIFICATION - 1] + "…"
 
 
 def without_fence(text: str) -> str:

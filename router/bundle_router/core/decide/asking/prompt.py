@@ -145,7 +145,9 @@ def _shorten_text(text: str, limit: int) -> str:
     """Return a text normalised (NFC, runs of white space as one space) and cut."""
     # Looked at no further than needed: normalising is the only work here that grows with the text.
     plain = " ".join(unicodedata.normalize("NFC", text[: 4 * limit]).split())
-    return plain if len(plain) <= limit and len(text) <= 4 * limit else plain[:limit] + "…"
+    if len(plain) <= limit and len(text) <= 4 * limit:
+        return plain
+    return plain[:limit] + "…"
 
 
 def _json(value: Any) -> str:

@@ -30,7 +30,9 @@ def text_of(data: bytes, facts: MediaFacts) -> str | None:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
-        return data.decode("utf-8", "replace") if facts.mime_type.startswith("text/") else None
+        if not facts.mime_type.startswith("text/"):
+            return None
+        return data.decode("utf-8", "replace")
 
 
 def describe_media(uri: str, data: bytes, facts: MediaFacts) -> str:

@@ -104,4 +104,6 @@ def meta_tokens(names: tuple[str, ...]) -> int:
 def _copy(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _copy(item) for key, item in value.items()}
-    return [_copy(item) for item in value] if isinstance(value, list) else value
+    if not isinstance(value, list):
+        return value
+    return [_copy(item) for item in value]

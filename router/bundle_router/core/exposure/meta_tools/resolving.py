@@ -121,7 +121,9 @@ def _own_name(name: str, canonical: Mapping[str, str]) -> str:
         return name
     rest = name.removeprefix(CLIENT_PREFIX)
     tool = rest.partition("__")[2]
-    return tool if tool in canonical and rest not in canonical else rest
+    if tool in canonical and rest not in canonical:
+        return tool
+    return rest
 
 
 def _short_name(tool: str) -> str:

@@ -114,11 +114,15 @@ def _kind(schema: Any, root: Mapping[str, Any], depth: int) -> str:
     if isinstance(kind, Sequence) and not isinstance(kind, str):
         return _join_kinds([_kind({**schema, "type": one}, root, depth + 1) for one in kind[:6]])
     if kind == "array":
-        return f"{_kind(schema['items'], root, depth + 1)}[]" if schema.get("items") else "list"
+        if not schema.get("items"):
+            return "list"
+        return f"{_kind(schema['items'], root, depth + 1)}[]"
     if kind == "object" or "properties" in schema:
         return _object(schema, root, depth)
     if kind in (None, "string"):
-        return "str" if kind == "string" or values else "any"
+        if kind == "string" or values:
+            return "str"
+        return "any"
     return _WORDS.get(str(kind), "any")
 
 

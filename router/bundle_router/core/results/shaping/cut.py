@@ -135,7 +135,9 @@ def _cut_before(text: str, at: int) -> int:
     word_end = max(text.rfind(space, max(at // 2, at - _LONG_WORD), at) for space in _BETWEEN_WORDS)
     if word_end >= 0:
         return word_end + 1
-    return at - len(partial[0]) if (partial := _ESCAPE.search(text[max(0, at - 6) : at])) else at
+    if partial := _ESCAPE.search(text[max(0, at - 6) : at]):
+        return at - len(partial[0])
+    return at
 
 
 def _cut_after(text: str, at: int) -> int:

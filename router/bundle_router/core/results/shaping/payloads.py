@@ -410,7 +410,9 @@ def _segment_end(run: str, start: int) -> int:
     """Return the end of the longest piece in one alphabet, `+/` or `-_`: no encoder mixes them."""
     standard = min((at for letter in "+/" if (at := run.find(letter, start)) >= 0), default=-1)
     url_safe = min((at for letter in "-_" if (at := run.find(letter, start)) >= 0), default=-1)
-    return max(standard, url_safe) if standard >= 0 and url_safe >= 0 else len(run)
+    if standard >= 0 and url_safe >= 0:
+        return max(standard, url_safe)
+    return len(run)
 
 
 def _decode(payload: str) -> bytes | None:

@@ -130,13 +130,17 @@ def _rule_names(rules: Mapping[str, bool]) -> str:
 
 
 def _part(piece: _Piece, framed: bool) -> Part:
-    return replace(piece.part, text=frame(piece.part.text)) if framed else piece.part
+    if framed:
+        return replace(piece.part, text=frame(piece.part.text))
+    return piece.part
 
 
 def _short_plain_texts(blocks: Sequence[Block]) -> list[str]:
     """Return the blocks' texts, if no step of shaping changes any of them; else nothing."""
     texts = [block.text for block in blocks if isinstance(block, Text) and not block.uri]
-    return texts if len(texts) == len(blocks) and all(map(_SHORT_PLAIN.fullmatch, texts)) else []
+    if len(texts) == len(blocks) and all(map(_SHORT_PLAIN.fullmatch, texts)):
+        return texts
+    return []
 
 
 def _piece(block: Block, references: References, max_chars: int) -> _Piece:
@@ -283,7 +287,9 @@ def without_copies(blocks: Sequence[Block]) -> list[Block]:
 
 def _forms(value: Any) -> list[Any]:
     """Return the value, and its content if it is a wrapper with a single key."""
-    return [value, *value.values()] if isinstance(value, dict) and len(value) == 1 else [value]
+    if isinstance(value, dict) and len(value) == 1:
+        return [value, *value.values()]
+    return [value]
 
 
 def _settle(kept: list[Block | None], at: int, value: Any) -> bool:
