@@ -92,28 +92,32 @@ class AgentPlaces:
 
     def upstream(self, agent: str) -> str:
         """Return the base URL that an agent would use, without `/v1`."""
-        base: Any = self.environment.get("ANTHROPIC_BASE_URL") or DEFAULT_UPSTREAM
-        if agent == "claude":
-            base = self.claude_setting() or base
-        elif agent == "opencode":
-            inline = self.environment.get("OPENCODE_CONFIG_CONTENT", "{}")
-            config = Path(self.environment.get("XDG_CONFIG_HOME") or self.home / ".config")
-            sources = [
-                _parse(inline),
-                _json(self.folder / "opencode.json"),
-                _json(config / "opencode/opencode.json"),
-            ]
-            urls = (
-                _value_at(source, "provider", "anthropic", "options", "baseURL")
-                for source in sources
-            )
-            base = next((url for url in urls if isinstance(url, str) and url), DEFAULT_UPSTREAM)
+        if agent == "opencode":
+            url = self._opencode_url()
         elif agent == "cline":
-            url = _value_at(
-                _json(self.cline_providers()), "providers", "anthropic", "settings", "baseUrl"
-            )
-            base = url if isinstance(url, str) and url else DEFAULT_UPSTREAM
-        return str(base).rstrip("/").removesuffix("/v1")
+            providers = _json(self.cline_providers())
+            url = _value_at(providers, "providers", "anthropic", "settings", "baseUrl")
+        elif agent == "claude":
+            url = self.claude_setting() or self.environment.get("ANTHROPIC_BASE_URL")
+        else:
+            url = self.environment.get("ANTHROPIC_BASE_URL")
+
+        base = url if isinstance(url, str) and url else DEFAULT_UPSTREAM
+        return base.rstrip("/").removesuffix("/v1")
+
+    def _opencode_url(self) -> Any:
+        """Return the base URL of the first of opencode's configs that has one."""
+        home = Path(self.environment.get("XDG_CONFIG_HOME") or self.home / ".config")
+        configs = (
+            _parse(self.environment.get("OPENCODE_CONFIG_CONTENT", "{}")),
+            _json(self.folder / "opencode.json"),
+            _json(home / "opencode/opencode.json"),
+        )
+        for config in configs:
+            url = _value_at(config, "provider", "anthropic", "options", "baseURL")
+            if isinstance(url, str) and url:
+                return url
+        return None
 
 
 def _parse(text: str) -> dict[str, Any]:

@@ -76,10 +76,11 @@ class Effect:
     after: RequestSample = field(default_factory=RequestSample)
 
     def add(self, request: RequestFacts) -> None:
-        if request.outcome != "served" or (
-            self.project and not f"{request.cwd}/".startswith(f"{self.project}/")
-        ):
+        if request.outcome != "served":
             return
+        if self.project and not f"{request.cwd}/".startswith(f"{self.project}/"):
+            return
+
         time = request.time.replace("Z", "+00:00")
         if time < self.applied:
             self.before.add(request)

@@ -223,23 +223,19 @@ class Audit:
 
     def findings(self) -> list[Finding]:
         """Return the findings, the most expensive first."""
-        result = [
-            self._off_finding(cause, where, group) for (cause, where), group in self.groups.items()
-        ]
-        result += [
-            self._threshold(where, group)
-            for (cause, where), group in self.groups.items()
-            if cause in BY_SHARE and group.largest
-        ]
-        result += self._unused_findings()
-        result += self._only_set()
-        result += [
-            self._finding("config-ignored", file.path, file.ignored)
-            for file in self._files.values()
-            if file.ignored
-        ]
+        found = []
+        for (cause, where), group in self.groups.items():
+            found.append(self._off_finding(cause, where, group))
+            if cause in BY_SHARE and group.largest:
+                found.append(self._threshold(where, group))
+        found += self._unused_findings()
+        found += self._only_set()
+        for file in self._files.values():
+            if file.ignored:
+                found.append(self._finding("config-ignored", file.path, file.ignored))
+
         return sorted(
-            result,
+            found,
             key=lambda finding: (
                 -finding.tokens_a_session * finding.sessions,
                 finding.cause,

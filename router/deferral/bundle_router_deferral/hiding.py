@@ -103,18 +103,15 @@ def hidden_block(block: dict[str, Any], visible: int) -> HiddenBlock:
         return HiddenBlock(
             "use", str(block.get("id")), visible, name=str(block.get("name")), input=query
         )
-    content = block.get("content")
-    content = content if isinstance(content, dict) else {}
-    references = tuple(
-        reference["tool_name"]
-        for reference in content.get("tool_references") or ()
-        if isinstance(reference, dict) and isinstance(reference.get("tool_name"), str)
-    )
+
+    content = _dict(block.get("content"))
+    references = map(_dict, content.get("tool_references") or ())
+    names = [reference.get("tool_name") for reference in references]
     return HiddenBlock(
         "result",
         str(block.get("tool_use_id")),
         visible,
-        references=references,
+        references=tuple(name for name in names if isinstance(name, str)),
         error=str(content.get("error_code") or ""),
         error_message=str(content.get("error_message") or ""),
     )
@@ -186,20 +183,31 @@ def notes_of(
     visible: list[dict[str, Any]] = []
     for index, block in enumerate(blocks):
         if is_hidden(block):
-            following = next((later for later in blocks[index + 1 :] if not is_hidden(later)), None)
-            if following and following.get("type") == "tool_use":
-                before = str(following.get("id") or "")
-            else:
-                before = ""
+            before = _following_call(blocks[index + 1 :])
             hidden.append(replace(hidden_block(block, len(visible)), before=before))
         else:
             visible.append(block)
-    if not hidden:
-        return {}
+
     if placeholders or not visible:
-        return {f"id:{one.id}": tuple(b for b in hidden if b.id == one.id) for one in hidden}
+        by_id: dict[str, tuple[HiddenBlock, ...]] = {}
+        for one in hidden:
+            by_id[f"id:{one.id}"] = (*by_id.get(f"id:{one.id}", ()), one)
+        return by_id
+
     key = message_key(visible, prompt)
-    return {key: tuple(hidden)} if key else {}
+    if not hidden or not key:
+        return {}
+    return {key: tuple(hidden)}
+
+
+def _following_call(later: Sequence[dict[str, Any]]) -> str:
+    """Return the id of the tool call that stands first among the visible blocks; empty if another
+    block does.
+    """
+    following = next((block for block in later if not is_hidden(block)), None)
+    if following is None or following.get("type") != "tool_use":
+        return ""
+    return str(following.get("id") or "")
 
 
 def client_blocks(blocks: Sequence[dict[str, Any]], *, placeholders: bool) -> list[dict[str, Any]]:
@@ -246,17 +254,16 @@ def split_events(data: bytes, *, final: bool = False) -> tuple[list[bytes], byte
 
 def event_data(event: bytes) -> tuple[str, dict[str, Any]] | None:
     """Return an event's data, as text and parsed; None if it is no JSON object."""
-    lines = [
-        line
-        for line in _LINE.split(event.decode("utf-8", "surrogateescape"))
-        if line.startswith("data:")
-    ]
-    text = "\n".join(line[5:].removeprefix(" ") for line in lines)
+    lines = _LINE.split(event.decode("utf-8", "surrogateescape"))
+    data = [line.removeprefix("data:") for line in lines if line.startswith("data:")]
+    text = "\n".join(line.removeprefix(" ") for line in data)
     try:
         value = json.loads(text)
     except ValueError:
         return None
-    return (text, value) if isinstance(value, dict) else None
+    if not isinstance(value, dict):
+        return None
+    return text, value
 
 
 class StreamFilter:
@@ -336,13 +343,15 @@ class StreamFilter:
 
     def final_usage(self) -> dict[str, Any]:
         """Return the usage in the answer's first and last events."""
-        for kept in () if self._reading else self._kept[:1] + self._kept[-1:]:
-            events = (event for event in split_events(kept, final=True)[0] if b'"usage"' in event)
-            for found in filter(None, map(event_data, events)):
-                self.usage.update(
-                    _dict(_dict(found[1].get("message")).get("usage"))
-                    or _dict(found[1].get("usage"))
-                )
+        if self._reading:
+            return self.usage
+
+        for kept in self._kept[:1] + self._kept[-1:]:
+            events, _rest = split_events(kept, final=True)
+            for event in events:
+                parsed = event_data(event) if b'"usage"' in event else None
+                if parsed is not None:
+                    self.usage.update(_usage_in(parsed[1]))
         return self.usage
 
     def _filter_events(self, events: Sequence[bytes]) -> Iterator[bytes]:
@@ -457,6 +466,11 @@ def _only_searches(blocks: Sequence[dict[str, Any]]) -> bool:
     """
     uses = [block for block in blocks if block.get("type") == "server_tool_use"]
     return bool(uses) and all(map(is_hidden, uses))
+
+
+def _usage_in(data: dict[str, Any]) -> dict[str, Any]:
+    """Return the usage that an event tells: the first one in its message, the last one itself."""
+    return _dict(_dict(data.get("message")).get("usage")) or _dict(data.get("usage"))
 
 
 def _dict(value: Any) -> dict[str, Any]:

@@ -214,16 +214,15 @@ def remove_element(text: str, keys: Sequence[str], value: Any) -> str:
     """Return the text without the elements that equal `value` in the array at `keys`."""
     while True:
         array = find(text, keys)
-        if array is not None and text[array.start] == "[":
-            elements = read_elements(text, array.start)[0]
-        else:
-            elements = []
-        index = next((i for i, element in enumerate(elements) if element.value == value), None)
-        if array is None or index is None:
+        if array is None or text[array.start] != "[":
             return text
-        text = _cut_item(
-            text, array.start, [(element.start, element.end) for element in elements], index
-        )
+
+        elements = read_elements(text, array.start)[0]
+        values = [element.value for element in elements]
+        if value not in values:
+            return text
+        spans = [(element.start, element.end) for element in elements]
+        text = _cut_item(text, array.start, spans, values.index(value))
 
 
 def _cut_item(text: str, at: int, spans: Sequence[tuple[int, int]], index: int) -> str:

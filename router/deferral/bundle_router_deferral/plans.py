@@ -122,11 +122,14 @@ def _edit_of(finding: Finding, user_settings: str) -> tuple[str, Callable[[str],
 
 
 def _by_hand(finding: Finding, profiles: Sequence[ProfileLine]) -> list[str]:
-    name = {"experimental-betas-disabled": NO_BETAS}.get(finding.cause, SWITCH)
-    lines = [line for line in profiles if line.name == name]
-    if finding.where == "environment" and lines:
-        return [f"{line.path}:{line.line}: remove the line `{line.text}`" for line in lines]
-    return [f"{finding.cause}: {finding.fix}"]
+    advice = [f"{finding.cause}: {finding.fix}"]
+    if finding.where != "environment":
+        return advice
+
+    variable = NO_BETAS if finding.cause == "experimental-betas-disabled" else SWITCH
+    lines = [line for line in profiles if line.name == variable]
+    removals = [f"{line.path}:{line.line}: remove the line `{line.text}`" for line in lines]
+    return removals or advice
 
 
 def show_diff(edit: FileEdit) -> str:

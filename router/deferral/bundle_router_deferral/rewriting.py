@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
+import itertools
 import json
 import re
 from collections import Counter, OrderedDict
@@ -54,6 +55,8 @@ GROUP: Final = 5
 """
 KEPT_TOOL_LISTS: Final = 16
 _PREFIX: Final = re.compile(r"[A-Za-z0-9]+(?=[_.-])")
+_NATIVE: Final = ("tool_addition", "tool_removal", "tool_search_tool_result", "tool_reference")
+"""Types of blocks that only a client that defers tools itself sends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,20 +213,20 @@ class RequestRewriter:
     def _read(
         self, parts: Mapping[str, Member]
     ) -> tuple[ToolList, list[Element]] | UnchangedRequest:
-        tools = parts["tools"].value if "tools" in parts else None
-        messages = parts["messages"].value if "messages" in parts else None
-        model = parts["model"].value if "model" in parts else None
-        if (
-            not isinstance(tools, ToolList)
-            or not isinstance(messages, list)
-            or not isinstance(model, str)
-        ):
+        values = {key: member.value for key, member in parts.items()}
+        tools = values.get("tools")
+        messages = values.get("messages")
+        model = values.get("model")
+        if not isinstance(tools, ToolList):
             return UnchangedRequest("no tools")
+        if not isinstance(messages, list) or not isinstance(model, str):
+            return UnchangedRequest("no tools")
+
         if tools.obstacle:
             return UnchangedRequest(tools.obstacle)
         if not can_search(model) and model not in self._rules.models:
             return UnchangedRequest("model")
-        choice = parts["tool_choice"].value if "tool_choice" in parts else None
+        choice = values.get("tool_choice")
         if isinstance(choice, dict) and choice.get("type") in ("any", "tool"):
             return UnchangedRequest("forced tool")
         if any(_defers(message.value) for message in messages):
@@ -233,21 +236,22 @@ class RequestRewriter:
         return tools, messages
 
     def _deferrable_tools(self, tools: Sequence[Element]) -> frozenset[str]:
-        """Return the tools that may be deferred: those of servers, by their names."""
-        names = [tool.value.get("name", "") for tool in tools if _is_plain(tool.value)]
-        groups = Counter(found[0] for name in names if (found := _PREFIX.match(name)))
+        """Return the tools that may be deferred: those of servers, by their names.
+
+        A name that two tools share is none: a reference to it would mean either.
+        """
+        names = Counter(tool.value.get("name", "") for tool in tools if _is_plain(tool.value))
+        prefixes = [_prefix_of(name) for name in names.elements()]
+        group_sizes = Counter(prefix for prefix in prefixes if prefix)
 
         def qualifies(name: str) -> bool:
-            if any(fnmatch.fnmatchcase(name, glob) for glob in self._rules.keep):
+            if _matches_any(name, self._rules.keep):
                 return False
-            if any(fnmatch.fnmatchcase(name, glob) for glob in self._rules.defer) or "__" in name:
+            if "__" in name or _matches_any(name, self._rules.defer):
                 return True
-            prefix = _PREFIX.match(name)
-            return prefix is not None and groups[prefix[0]] >= GROUP
+            return group_sizes[_prefix_of(name)] >= GROUP
 
-        return frozenset(
-            name for name, count in Counter(names).items() if count == 1 and qualifies(name)
-        )
+        return frozenset(name for name, count in names.items() if count == 1 and qualifies(name))
 
     def _tools_text(self, tools: ToolList, deferred: frozenset[str]) -> tuple[str, int, int]:
         key = (tools.text, deferred)
@@ -321,22 +325,36 @@ def _blocks(message: Any) -> list[dict[str, Any]]:
     return []
 
 
+def _matches_any(name: str, globs: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, glob) for glob in globs)
+
+
+def _prefix_of(name: str) -> str:
+    """Return what a tool's name begins with (`github` of `github_create_issue`); empty if it is one
+    word.
+    """
+    found = _PREFIX.match(name)
+    if found is None:
+        return ""
+    return found[0]
+
+
 def _defers(message: Any) -> bool:
     """Return whether a message shows that the client defers tools itself."""
     for block in _blocks(message):
-        if block.get("type") in (
-            "tool_addition",
-            "tool_removal",
-            "tool_search_tool_result",
-            "tool_reference",
-        ):
+        kind = block.get("type")
+        if kind in _NATIVE:
             return True
-        inner = block.get("content") if block.get("type") == "tool_result" else None
-        if isinstance(inner, list) and any(
-            isinstance(b, dict) and b.get("type") == "tool_reference" for b in inner
-        ):
+        if kind == "tool_result" and _holds_reference(block.get("content")):
             return True
     return False
+
+
+def _holds_reference(content: Any) -> bool:
+    """Return whether the content of a tool's result refers to a tool."""
+    if not isinstance(content, list):
+        return False
+    return any(isinstance(part, dict) and part.get("type") == "tool_reference" for part in content)
 
 
 def _called_tools(message: Any) -> Iterator[str]:
@@ -358,11 +376,13 @@ def _keys_of(value: Any, previous: Any) -> list[str]:
     """Return the keys under which hidden blocks of an assistant message may be stored."""
     if not isinstance(value, dict) or value.get("role") != "assistant":
         return []
-    keys = [
-        f"id:{found}" for block in _blocks(value) if (found := placeholder_id(block)) is not None
-    ]
-    key = message_key(shown_blocks(value.get("content")), _prompt_digest(previous))
-    return [*dict.fromkeys(keys), *([key] if key else [])]
+
+    places = map(placeholder_id, _blocks(value))
+    keys = [f"id:{identity}" for identity in places if identity is not None]
+    whole = message_key(shown_blocks(value.get("content")), _prompt_digest(previous))
+    if whole:
+        keys.append(whole)
+    return list(dict.fromkeys(keys))
 
 
 def _usable_blocks(blocks: Sequence[HiddenBlock], names: frozenset[str]) -> list[HiddenBlock]:
@@ -373,15 +393,19 @@ def _usable_blocks(blocks: Sequence[HiddenBlock], names: frozenset[str]) -> list
     """
     results: dict[str, HiddenBlock] = {}
     for block in blocks:
-        if block.kind == "result":
-            names_present = tuple(name for name in block.references if name in names)
-            if names_present or block.error or not block.references:
-                results[block.id] = replace(block, references=names_present)
-    return [
-        results[block.id] if block.kind == "result" else block
-        for block in blocks
-        if block.id in results
-    ]
+        if block.kind != "result":
+            continue
+        present = tuple(name for name in block.references if name in names)
+        if present or block.error or not block.references:
+            results[block.id] = replace(block, references=present)
+
+    usable = []
+    for block in blocks:
+        result = results.get(block.id)
+        if result is None:
+            continue
+        usable.append(result if block.kind == "result" else block)
+    return usable
 
 
 def _restore_blocks(
@@ -394,33 +418,38 @@ def _restore_blocks(
     content = next((m for m in members(text, message.start) if m.key == "content"), None)
     if content is None or text[content.start] not in '["':
         return []
+
     by_kind = {(block.kind, block.id): block for block in usable}
+    without_place = [  # those of a message whose client kept no places for them
+        [by_kind[block.kind, block.id] for block in kept if (block.kind, block.id) in by_kind]
+        for key, kept in put_back
+        if not key.startswith("id:")
+    ]
     if text[content.start] == '"':  # the client joined the blocks into one text
-        inserts = [block for key, kept in put_back if not key.startswith("id:") for block in kept]
-        return _into_text(
-            text,
-            content,
-            [b for b in (by_kind.get((x.kind, x.id)) for x in inserts) if b is not None],
-        )
+        return _into_text(text, content, list(itertools.chain(*without_place)))
+
     places, _end = read_elements(text, content.start)
-    edits: list[tuple[int, int, str]] = []
+    edits = _into_places(places, {key for key, _ in put_back}, by_kind)
+    for blocks in without_place:
+        edits += _insert(places, content, blocks)
+    return edits
+
+
+def _into_places(
+    places: Sequence[Element], keys: set[str], by_kind: Mapping[tuple[BlockKind, str], HiddenBlock]
+) -> list[tuple[int, int, str]]:
+    """Return the edits that replace placeholders by the blocks that they stand for."""
+    edits = []
     for place in places:
         identity = placeholder_id(place.value)
-        if identity is not None and f"id:{identity}" in dict(put_back):
-            if place.value["text"].strip().startswith("[tool search result"):
-                kind: BlockKind = "result"
-            else:
-                kind = "use"
-            block = by_kind.get((kind, identity))
-            if block is not None:
-                edits.append((place.start, place.end, block.as_text()))
-    for key, key_blocks in put_back:
-        if not key.startswith("id:"):
-            edits += _insert(
-                places,
-                content,
-                [b for x in key_blocks if (b := by_kind.get((x.kind, x.id))) is not None],
-            )
+        if identity is None or f"id:{identity}" not in keys:
+            continue
+        kind: BlockKind = "use"
+        if place.value["text"].strip().startswith("[tool search result"):
+            kind = "result"
+        block = by_kind.get((kind, identity))
+        if block is not None:
+            edits.append((place.start, place.end, block.as_text()))
     return edits
 
 
@@ -429,10 +458,11 @@ def _into_text(
 ) -> list[tuple[int, int, str]]:
     if not blocks:
         return []
-    text_block = f'{{"type":"text","text":{text[content.start : content.end]}}}'
-    leading = [block.as_text() for block in blocks if block.visible == 0]
-    trailing = [block.as_text() for block in blocks if block.visible > 0]
-    return [(content.start, content.end, "[" + ",".join((*leading, text_block, *trailing)) + "]")]
+
+    parts = [block.as_text() for block in blocks if block.visible == 0]
+    parts.append(f'{{"type":"text","text":{text[content.start : content.end]}}}')
+    parts += [block.as_text() for block in blocks if block.visible > 0]
+    return [(content.start, content.end, f"[{','.join(parts)}]")]
 
 
 def _insert(

@@ -112,14 +112,14 @@ def effective(files: Sequence[SettingsFile], environment: Mapping[str, str]) -> 
         for name in ENVIRONMENT
         if name in environment
     }
+
     denial = ""
-    for scope in reversed(RANK):
-        for file in (file for file in files if file.scope == scope):
-            variables.update(
-                {name: Setting(value, f"{file.path}: env.{name}") for name, value in file.variables}
-            )
-            if file.denies_search:
-                denial = f"{file.path}: permissions.deny"
+    weakest_first = sorted(files, key=lambda file: -RANK.index(file.scope))
+    for file in weakest_first:
+        for name, value in file.variables:
+            variables[name] = Setting(value, f"{file.path}: env.{name}")
+        if file.denies_search:
+            denial = f"{file.path}: permissions.deny"
     return AgentSettings(variables, denial)
 
 

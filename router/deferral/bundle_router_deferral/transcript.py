@@ -371,19 +371,28 @@ class Transcript:
 
     def _answered_request(self, record: dict[str, Any], identity: str) -> _Open | None:
         """Return the request that an assistant message answers; None if it was counted before."""
-        reference = record.get("requestRef")
-        request = next((r for r in reversed(self._open) if r.id and r.id == reference), None)
         if not self._seen.add(identity):
             return None
-        if request is None and reference is None:
-            request = next(
-                (r for r in reversed(self._open) if r.id and r.outcome == "unanswered"), None
-            )
+
+        request = self._open_request(record.get("requestRef"))
         if request is not None:
             return request
         if self._ended:
             self._begin_process()
         return self._begin_request(record)
+
+    def _open_request(self, reference: Any) -> _Open | None:
+        """Return the newest request that a message refers to; without a reference, the newest that
+        is unanswered.
+        """
+        for request in reversed(self._open):
+            if not request.id:
+                continue
+            if request.id == reference:
+                return request
+            if reference is None and request.outcome == "unanswered":
+                return request
+        return None
 
     def _take_user(self, record: dict[str, Any]) -> None:
         content = record["message"]["content"]
@@ -485,9 +494,10 @@ def _usage(usage: Mapping[str, Any]) -> Usage:
 def _search_succeeded(block: Mapping[str, Any], result: Any) -> bool:
     if block.get("is_error"):
         return False
+
     content = block.get("content")
-    if isinstance(content, list) and any(
-        isinstance(b, dict) and b.get("type") == "tool_reference" for b in content
-    ):
+    parts = content if isinstance(content, list) else []
+    types = [part.get("type") for part in parts if isinstance(part, dict)]
+    if "tool_reference" in types:
         return True
     return isinstance(result, dict) and isinstance(result.get("matches"), list)

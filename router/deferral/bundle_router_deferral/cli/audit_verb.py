@@ -52,12 +52,18 @@ def add_sources(parser: argparse.ArgumentParser, *, positional: bool = True) -> 
 
 
 def _transcripts(arguments: argparse.Namespace, files: AgentFiles) -> list[Path]:
-    since = time.time() - arguments.days * DAY_S if arguments.days else 0.0
+    since = 0.0
+    if arguments.days:
+        since = time.time() - arguments.days * DAY_S
     if not arguments.paths:
         return files.transcripts(since)
+
     paths: list[Path] = []
     for path in map(Path, arguments.paths):
-        paths += sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]
+        if path.is_dir():
+            paths += sorted(path.rglob("*.jsonl"))
+        else:
+            paths.append(path)
     return [path for path in paths if path.stat().st_mtime >= since]
 
 
