@@ -106,13 +106,21 @@ class Problem:
     """
 
     def __str__(self) -> str:
-        where = f"{self.file}:{self.line}" if self.line else self.file
+        text = self.file
+        if self.line:
+            text += f":{self.line}"
         if self.column and not self.path:
-            where += f":{self.column}"
-        key = f" {self.path}:" if self.path else ""
-        hint = f" ({self.suggestion})" if self.suggestion else ""
-        rule = f" [{self.rule}]" if self.rule else ""
-        return f"{where}:{key} {self.message}{hint}{rule}"
+            text += f":{self.column}"
+        text += ":"
+
+        if self.path:
+            text += f" {self.path}:"
+        text += f" {self.message}"
+        if self.suggestion:
+            text += f" ({self.suggestion})"
+        if self.rule:
+            text += f" [{self.rule}]"
+        return text
 
 
 class ConfigError(RouterError):

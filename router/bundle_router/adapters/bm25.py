@@ -128,19 +128,19 @@ class LexicalIndex:
         revision: str,
     ) -> LexicalIndex:
         """Return a new index with some documents replaced, after one server has changed."""
-        documents = {(doc.collection, doc.id): doc for doc in self._documents}
-        for key in remove:
-            documents.pop(key, None)
-        documents.update({(doc.collection, doc.id): doc for doc in add})
-        touched = {doc.collection for doc in add} if isinstance(add, Sequence) else set(COLLECTIONS)
-        touched |= {key[0] for key in remove} if isinstance(remove, Sequence) else set(COLLECTIONS)
+        documents = {(document.collection, document.id): document for document in self._documents}
+        touched: set[Collection] = set()
+        for collection, id_ in remove:
+            documents.pop((collection, id_), None)
+            touched.add(collection)
+        for document in add:
+            documents[document.collection, document.id] = document
+            touched.add(document.collection)
+
         ordered = [documents[key] for key in sorted(documents)]
-        matrices = {
-            name: _Matrix.build([doc for doc in ordered if doc.collection == name])
-            if name in touched
-            else kept
-            for name, kept in self._matrices.items()
-        }
+        matrices = dict(self._matrices)
+        for name in touched:
+            matrices[name] = _Matrix.build([one for one in ordered if one.collection == name])
         return LexicalIndex(revision, matrices, tuple(ordered))
 
     def search(
@@ -175,12 +175,15 @@ def _one_apart(one: str, other: str) -> bool:
     neighbours swapped.
     """
     if len(one) != len(other):
-        long, short = sorted((one, other), key=len, reverse=True)
-        return len(long) - len(short) == 1 and short in _without_a_letter(long)
+        short, long = sorted((one, other), key=len)
+        return len(long) == len(short) + 1 and short in _without_a_letter(long)
+
     unlike = [at for at in range(len(one)) if one[at] != other[at]]
-    if len(unlike) == 2 and unlike[1] == unlike[0] + 1:
-        return one[unlike[0]] == other[unlike[1]] and one[unlike[1]] == other[unlike[0]]
-    return len(unlike) == 1
+    if len(unlike) != 2:
+        return len(unlike) == 1
+    first, second = unlike
+    are_swapped = one[first] == other[second] and one[second] == other[first]
+    return second == first + 1 and are_swapped
 
 
 def _best_places(scores: NDArray[Any], k: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -272,9 +275,10 @@ class _Matrix:
     def _by_shortened(self) -> Mapping[str, Sequence[str]]:
         words: dict[str, list[str]] = {}
         for word in self.columns:
-            if len(word) >= MIN_RESPELT and word.isascii() and word.isalpha():
-                for short in _without_a_letter(word):
-                    words.setdefault(short, []).append(word)
+            if len(word) < MIN_RESPELT or not word.isascii() or not word.isalpha():
+                continue
+            for short in _without_a_letter(word):
+                words.setdefault(short, []).append(word)
         return words
 
     def search(

@@ -213,10 +213,15 @@ def _describe_error(error: BaseException, causes: int) -> dict[str, Any]:
         "message": _show_safely(str, error),
         "stack": _stack(error.__traceback__),
     }
-    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    if cause is not None and causes:
+    if not causes:
+        return described
+
+    cause = error.__cause__
+    if cause is None and not error.__suppress_context__:
+        cause = error.__context__
+    if cause is not None:
         described["cause"] = _describe_error(cause, causes - 1)
-    if isinstance(error, BaseExceptionGroup) and causes:
+    if isinstance(error, BaseExceptionGroup):
         described["group"] = [
             _describe_error(part, causes - 1) for part in error.exceptions[:MAX_CAUSES]
         ]
@@ -236,15 +241,13 @@ def _shorten_texts(value: Any) -> Any:
 
     Runs after redaction, which can't recognise half a token.
     """
-    if isinstance(value, str):
-        if len(value) <= MAX_TEXT:
-            return value
-        return f"{value[:MAX_TEXT]}… ({len(value)} characters)"
     if isinstance(value, dict):
         return {_shorten_texts(key): _shorten_texts(item) for key, item in value.items()}
-    if not isinstance(value, list):
+    if isinstance(value, list):
+        return [_shorten_texts(item) for item in value]
+    if not isinstance(value, str) or len(value) <= MAX_TEXT:
         return value
-    return [_shorten_texts(item) for item in value]
+    return f"{value[:MAX_TEXT]}… ({len(value)} characters)"
 
 
 def _console_line(event: Event) -> str:
@@ -256,9 +259,13 @@ def _console_line(event: Event) -> str:
 def _console_value(value: Any) -> str:
     if isinstance(value, dict) and {"type", "message", "stack"} <= value.keys():
         return _console_error(value)
-    if isinstance(value, str) and value and value.isprintable() and not set(value) & set(' ="\\'):
-        return value
-    return json.dumps(value, ensure_ascii=False)
+
+    quoted = json.dumps(value, ensure_ascii=False)
+    if not isinstance(value, str) or not value:
+        return quoted
+    if not value.isprintable() or set(value) & set(' ="\\'):
+        return quoted
+    return value
 
 
 def _console_error(error: dict[str, Any]) -> str:

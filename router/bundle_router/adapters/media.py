@@ -144,9 +144,11 @@ def _signature(data: bytes) -> str | None:
         mime_type, size = measure
         if size(data):
             return mime_type
-    return next((name for magic, name in _MAGIC if data.startswith(magic)), None) or _container(
-        data
-    )
+
+    for magic, name in _MAGIC:
+        if data.startswith(magic):
+            return name
+    return _container(data)
 
 
 def _container(data: bytes) -> str | None:
@@ -298,10 +300,19 @@ def _text(data: bytes) -> str | None:
         if _can_decode(data, "utf-16"):
             return "text/plain; charset=utf-16"
         return None
-    if not data or not _can_decode(data, "utf-8") or _has_binary(data):
+
+    if not data or not _can_decode(data, "utf-8"):
         return None
+    if _has_binary(data):
+        return None
+
     head = data[: 8 * _HEAD].decode("utf-8", "ignore").removeprefix("\ufeff")
-    return _markup(head) or ("application/json" if _is_json(data) else PLAIN)
+    markup = _markup(head)
+    if markup:
+        return markup
+    if _is_json(data):
+        return "application/json"
+    return PLAIN
 
 
 def _can_decode(data: bytes, encoding: str) -> bool:

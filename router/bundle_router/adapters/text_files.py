@@ -130,9 +130,15 @@ def holders(fd: int, mode: str = "") -> tuple[int, ...]:
         lines = Path("/proc/locks").read_text("ascii").splitlines()
     except OSError:
         return ()
-    rows = (line.split() for line in lines if "->" not in line)
-    flocks = (row for row in rows if len(row) > 5 and row[1] == "FLOCK" and row[5] == wanted)
-    pids = {int(row[4]) for row in flocks if mode in ("", row[3])}
+
+    pids = set()
+    for line in lines:
+        row = line.split()
+        if "->" in row or len(row) < 6:
+            continue  # one that waits for the lock above it
+        _number, kind, _advisory, held_mode, pid, file = row[:6]
+        if kind == "FLOCK" and file == wanted and mode in ("", held_mode):
+            pids.add(int(pid))
     return tuple(sorted(pid for pid in pids if pid > 0))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from bundle_router.cli.local import local_servers
 from bundle_router.cli.output import print_json, say
@@ -196,44 +197,46 @@ def _missing_extras(catalog: Catalog) -> Iterator[Problem]:
     """Yield the extras that the config needs and this installation lacks."""
     from bundle_router.adapters.system import missing_modules
 
-    settings = catalog.settings
-    embeddings = settings.search.embeddings
-    authorized = [server.name for server in remote_servers(catalog, ()) if server.auth is not None]
-    needs = (
-        (
-            "mcp",
-            ("mcp", "httpx2"),
-            f"servers with auth ({', '.join(authorized)})" if authorized else "",
-            "servers.toml",
-            "servers",
-        ),
-        (
-            "model",
-            ("litellm", "instructor"),
-            "models" if settings.model.names else "",
-            "router.toml",
-            "model.names",
-        ),
-        (
-            "embeddings",
-            ("tokenizers",),
-            "a local embedding model" if embeddings and embeddings.local else "",
-            "router.toml",
-            "search.embeddings",
-        ),
-    )
-    for extra, modules, purpose, file, path in needs:
-        if purpose and missing_modules(modules):
-            message = f"{purpose} can't be used without {' and '.join(missing_modules(modules))}"
+    for need in _needed_extras(catalog):
+        missing = missing_modules(need.modules)
+        if missing:
             yield Problem(
-                file,
+                need.file,
                 0,
-                path,
-                message,
-                f"pip install 'bundle-router[{extra}]'",
+                need.path,
+                f"{need.purpose} can't be used without {' and '.join(missing)}",
+                f"pip install 'bundle-router[{need.extra}]'",
                 "warning",
                 "not-installed",
             )
+
+
+class _NeededExtra(NamedTuple):
+    """An extra that a config needs: its modules, what for, and the key that says so."""
+
+    extra: str
+    modules: tuple[str, ...]
+    purpose: str
+    file: str
+    path: str
+
+
+def _needed_extras(catalog: Catalog) -> Iterator[_NeededExtra]:
+    settings = catalog.settings
+    authorized = [server.name for server in remote_servers(catalog, ()) if server.auth is not None]
+    if authorized:
+        purpose = f"servers with auth ({', '.join(authorized)})"
+        yield _NeededExtra("mcp", ("mcp", "httpx2"), purpose, "servers.toml", "servers")
+    if settings.model.names:
+        yield _NeededExtra(
+            "model", ("litellm", "instructor"), "models", "router.toml", "model.names"
+        )
+    embeddings = settings.search.embeddings
+    if embeddings and embeddings.local:
+        purpose = "a local embedding model"
+        yield _NeededExtra(
+            "embeddings", ("tokenizers",), purpose, "router.toml", "search.embeddings"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,30 +119,27 @@ def _first_bundle(
     """Show a first bundle if no bundle holds the server's tools yet; with --write add it to
     bundles.toml.
     """
-    if row.admitted is None or any(
-        row.server.name in bundle.servers for bundle in catalog.bundles.values()
-    ):
+    is_held = any(row.server.name in bundle.servers for bundle in catalog.bundles.values())
+    if is_held or row.admitted is None:
         return
-    tools = [
-        tool.card.tool
-        for tool in row.admitted.tools
-        if not arguments.tool or tool.card.tool in arguments.tool
-    ]
+
+    tools = [tool.card.tool for tool in row.admitted.tools]
+    if arguments.tool:
+        tools = [tool for tool in tools if tool in arguments.tool]
     text = bundle_text(row.server.name, tools) + "\n"
-    path = Path(config_folder(arguments) or "config") / "bundles.toml"
-    if arguments.write:
-        append_texts(
-            config_folder(arguments),
-            local,
-            {path: f"\n{text}" if path.exists() else text},
-            write=True,
-        )
-    if arguments.json:
-        return
-    offer = (
+
+    folder = config_folder(arguments)
+    path = Path(folder or "config") / "bundles.toml"
+    headline = (
         f"no bundle holds its tools yet; in {path} (--write adds it), with the tools that you want:"
     )
-    say(f"added to {path}:" if arguments.write else offer)
+    if arguments.write:
+        addition = f"\n{text}" if path.exists() else text
+        append_texts(folder, local, {path: addition}, write=True)
+        headline = f"added to {path}:"
+    if arguments.json:
+        return
+    say(headline)
     for line in text.splitlines():
         say(f"  {line}")
 

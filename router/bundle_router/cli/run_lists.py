@@ -104,7 +104,8 @@ def _facets_of(arguments: argparse.Namespace) -> Iterator[tuple[Facet, str]]:
         for value in getattr(arguments, facet):
             yield facet, value
     for mark in MARKS:
-        if mark in arguments.mark or getattr(arguments, mark, False) is True:
+        has_option = getattr(arguments, mark, False) is True
+        if has_option or mark in arguments.mark:
             yield "mark", mark
 
 

@@ -148,13 +148,12 @@ def _print_pasted(clients: Clients, endpoint: Endpoint, run_id: str) -> None:
 
 def _first_step(arguments: argparse.Namespace) -> Step | None:
     """Return the step to route before serving; None if the options describe none."""
-    options = [name for name in ADDRESS if getattr(arguments, name)]
-    if not options:
+    missing = [f"--{name}" for name in ADDRESS if not getattr(arguments, name)]
+    if len(missing) == len(ADDRESS):
         return None
-    if len(options) < len(ADDRESS):
-        missing = ", ".join(f"--{name}" for name in ADDRESS if name not in options)
+    if missing:
         raise RequestError(
-            f"a step needs {missing}, too",
+            f"a step needs {', '.join(missing)}, too",
             advice="or leave all of them out to go on with runs on disk",
         )
     return step_from(arguments, arguments.run or new_run_id())

@@ -432,17 +432,22 @@ def joined_after(
     state: RunState, activation: Activation, requested: Iterable[tuple[str, Iterable[str]]]
 ) -> Joined:
     """Return the tools that join the array when tools of bundles are asked for, as far as the step
-    has room. The router's own tools have no card and take no room.
+    has room.
     """
-    joined_pairs = frozenset(_asked_for(activation))
-    cards = state.catalog.cards
+    joined_before = frozenset(_asked_for(activation))
     for bundle, tools in requested:
-        new = [tool for tool in tools if (bundle, tool) not in joined_pairs]
-        new_cards = [cards[tool] for tool in new if tool in cards]
-        fitting = {card.name for card in state.room(activation).fitting(new_cards)}
-        joining = [tool for tool in new if tool in fitting or "." not in tool]
+        new = [tool for tool in tools if (bundle, tool) not in joined_before]
+        joining = _tools_with_room(state, activation, new)
         activation = sticky_set.ask_for(activation, bundle, joining)
-    return tuple(pair for pair in _asked_for(activation) if pair not in joined_pairs)
+    return tuple(pair for pair in _asked_for(activation) if pair not in joined_before)
+
+
+def _tools_with_room(state: RunState, activation: Activation, tools: Sequence[str]) -> list[str]:
+    """Return the tools for which the step has room. The router's own have no card and take none."""
+    cards = state.catalog.cards
+    carded = [cards[tool] for tool in tools if tool in cards]
+    fitting = {card.name for card in state.room(activation).fitting(carded)}
+    return [tool for tool in tools if tool in fitting or "." not in tool]
 
 
 def _asked_for(activation: Activation) -> Iterator[tuple[str, str]]:

@@ -202,12 +202,15 @@ def value_of(result: Result, artifact: Callable[[str], bytes]) -> Any:
     handles = [row.uri for row in result.artifacts if row.role == "media"]
     if handles:
         return {"text": without_frame(result.text), "media": handles}
-    data = [block for block in result.whole or () if isinstance(block, Data)]
-    if len(data) == 1:
-        return data[0].value
-    text = "\n".join(block.text for block in result.whole or () if isinstance(block, Text))
+
     if result.whole is None:
         text = _recorded_text(result, artifact)
+    else:
+        data = [block for block in result.whole if isinstance(block, Data)]
+        if len(data) == 1:
+            return data[0].value
+        text = "\n".join(block.text for block in result.whole if isinstance(block, Text))
+
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

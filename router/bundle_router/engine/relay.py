@@ -89,14 +89,13 @@ class PassthroughServers:
 
 def passed_through(state: RunState) -> PassthroughServers:
     """Return the servers of the exposed tools that the config lets pass on anything."""
-    catalog = state.catalog
-    candidates = [
-        server
-        for server in catalog.servers.values()
-        if server.pass_through and server.trust == "trusted"
-    ]
+    candidates = []
+    for server in state.catalog.servers.values():
+        if server.pass_through and server.trust == "trusted":
+            candidates.append(server)
     if not candidates:
         return PassthroughServers(())
+
     exposing = {tool.partition(".")[0] for tool in state.exposed()}
     candidates.sort(key=lambda server: server.name)
     return PassthroughServers(tuple(server for server in candidates if server.name in exposing))

@@ -256,10 +256,14 @@ class RunTree:
     def spent(self, run: OpenRun) -> Totals:
         """Return the totals of the run's tree of runs."""
         root = self._root_of(run.id)
-        runs = [root or run]
+        runs = [run]
         if root is not None:
-            below = map(self._runs.reading, root.fold.sub_runs)
-            runs += [sub_run for sub_run in below if sub_run is not None]
+            runs = [root]
+            for id_ in root.fold.sub_runs:
+                sub_run = self._runs.reading(id_)
+                if sub_run is not None:
+                    runs.append(sub_run)
+
         under_way = Totals(calls=sum(len(each.passing) for each in runs))
         return budgets.sum_totals((under_way, *(each.fold.run_spent for each in runs)))
 

@@ -478,11 +478,12 @@ class Surface:
                 continue
             for part, skill in self.catalog.skills_of(bundle):
                 placed_tools = [tool for tool in part.tools if tool in places]
-                if placed_tools and skill.path not in yielded:
-                    yielded.add(skill.path)
-                    named_tools = [tool for tool in placed_tools if is_named_in(skill, tool)]
-                    tools = tuple(self.exposed[tool] for tool in named_tools)
-                    yield SkillText(part.id, skill.name, skill.description, tools, skill.text)
+                if not placed_tools or skill.path in yielded:
+                    continue
+                yielded.add(skill.path)
+                named_tools = [tool for tool in placed_tools if is_named_in(skill, tool)]
+                exposed_names = tuple(self.exposed[tool] for tool in named_tools)
+                yield SkillText(part.id, skill.name, skill.description, exposed_names, skill.text)
 
     def _deferred_groups(self, placement: Placement) -> list[tuple[str, str, list[Any]]]:
         """Return the tools that a provider defers, by bundle, as far as their definitions are

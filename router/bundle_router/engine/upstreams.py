@@ -313,9 +313,8 @@ class Servers:
         Servers without pins are reported where they are shown.
         """
         for server in sorted(self._pins):
-            rows = [row for row in drifted if row.server == server]
-            rows_before = [row for row in before if row.server == server]
-            if not rows or rows == rows_before:
+            rows = _of_server(drifted, server)
+            if not rows or rows == _of_server(before, server):
                 continue
             tools = [row.tool for row in rows[:20]]
             self._diagnostics.event(
@@ -630,3 +629,7 @@ class MachineFacts:
                 yield server.name, f"this version does not speak {server.transport}"
             elif missing:
                 yield server.name, f"its credential {missing[0]} is not set"
+
+
+def _of_server(drifts: Drifts, server: str) -> list[Drift]:
+    return [row for row in drifts if row.server == server]

@@ -238,16 +238,21 @@ def _routes(old: Catalog, new: Catalog, touched: Mapping[str, set[str]]) -> tupl
     edited = touched.get("route", set())
     old_routes = rows_named(old.routes)
     new_routes = rows_named(new.routes)
+
     order = [name for name in old_routes if name not in edited or name in new_routes]
     if "order of routes" in touched:
-        common = iter([name for name in new_routes if name in order])
-        order = [next(common) if name in new_routes else name for name in order]
+        new_order = iter([name for name in new_routes if name in order])
+        for index, name in enumerate(order):
+            if name in new_routes:
+                order[index] = next(new_order)
 
     position = {name: index for index, name in enumerate(new_routes)}
     for name in new_routes:
         if name in edited and name not in old_routes:
             order.insert(_index_after_earlier(order, position, name), name)
-    return tuple(new_routes[name] if name in edited else old_routes[name] for name in order)
+
+    present = old_routes | {name: row for name, row in new_routes.items() if name in edited}
+    return tuple(present[name] for name in order)
 
 
 def _index_after_earlier(order: Sequence[str], position: Mapping[str, int], name: str) -> int:

@@ -326,34 +326,54 @@ def measure(
 ) -> Measures:
     """Return the figures of a set from its rows' results and times."""
     needing = [item for item in ranked if item.row.bundles]
-    with_tools = [item for item in needing if item.row.tools]
     unasked = [item for item in ranked if item.settled in ("enough", "union")]
-    verdicts = Counter(item.settled for item in ranked)
+    bundle_ndcg, tool_ndcg, mrr = _ranking_figures(needing)
 
     groups = {item.row.group or f"\0{number}" for number, item in enumerate(ranked)}
-    unpickable = {id_ for item in ranked for id_ in item.unpickable}
+    verdicts = Counter(item.settled for item in ranked)
     needs_any = [bool(item.row.bundles) for item in ranked]
     relevances = [item.evidence.relevance for item in ranked]
+
+    unpickable: set[str] = set()
+    for item in ranked:
+        unpickable.update(item.unpickable)
+    shown_unasked = 0.0
+    if ranked:
+        shown_unasked = len(unasked) / len(ranked)
+    median_ms = 0.0
+    if elapsed_ms:
+        median_ms = statistics.median(elapsed_ms)
 
     return Measures(
         rows=len(needing),
         abstain=len(ranked) - len(needing),
         groups=len(groups),
         recall=tuple((k, _mean_recall(needing, k)) for k in ks),
-        bundle_ndcg=_mean_or_none([ndcg(item.bundles, item.gold) for item in needing]),
-        tool_ndcg=_mean_or_none([ndcg(item.tools, item.row.tools) for item in with_tools]),
-        mrr=_mean_or_none([reciprocal_rank(item.bundles, item.gold) for item in needing]),
+        bundle_ndcg=bundle_ndcg,
+        tool_ndcg=tool_ndcg,
+        mrr=mrr,
         abstention=auroc(needs_any, relevances),
         settled=tuple(sorted(verdicts.items())),
         served=_mean_or_none([_is_served(item) for item in needing]),
-        shown_unasked=len(unasked) / len(ranked) if ranked else 0.0,
+        shown_unasked=shown_unasked,
         wrong_unasked=_mean_or_none([item.gold.isdisjoint(item.shown) for item in unasked]),
         errors=_errors_at(ranked, shares),
         tokens=mean(item.tokens for item in ranked),
         all_tokens=sum(card.tokens for card in catalog.cards.values()),
-        ms=statistics.median(elapsed_ms) if elapsed_ms else 0.0,
+        ms=median_ms,
         unpickable=tuple(sorted(unpickable)),
     )
+
+
+def _ranking_figures(
+    needing: Sequence[RankedRow],
+) -> tuple[float | None, float | None, float | None]:
+    """Return how well search ranks: nDCG of bundles, nDCG of tools, mean reciprocal rank."""
+    with_tools = [item for item in needing if item.row.tools]
+    bundle_ndcg = _mean_or_none([ndcg(item.bundles, item.gold) for item in needing])
+    tool_ndcg = _mean_or_none([ndcg(item.tools, item.row.tools) for item in with_tools])
+    mrr = _mean_or_none([reciprocal_rank(item.bundles, item.gold) for item in needing])
+    return bundle_ndcg, tool_ndcg, mrr
 
 
 def _mean_or_none(figures: Sequence[float]) -> float | None:

@@ -118,28 +118,28 @@ def _present_id(catalog: Catalog, id_: str) -> str:
 
 def figures_of(model: str | None, rows: Sequence[RoutedRow]) -> ModelFigures:
     """Return the figures of one model over the rows that were routed with it."""
+    needing = [row for row in rows if row.needed_shown is not None]
     questioned = [row for row in rows if row.asked]
     fresh = [row for row in questioned if not row.cached]
-    needing = [row for row in rows if row.needed_shown is not None]
     failures = Counter(row.failure for row in questioned if row.failure is not None)
 
-    def shared(outcome: Outcome) -> Estimate:
+    def share_with(outcome: Outcome) -> Estimate:
         return share(rows, lambda row: row.outcome == outcome)
 
     return ModelFigures(
-        model,
-        len(rows),
-        shared("right"),
-        shared("wrong"),
-        shared("abstained"),
-        share(needing, lambda row: bool(row.needed_shown)),
-        len(questioned),
-        len(questioned) - len(fresh),
-        tuple(sorted(failures.items())),
-        average(fresh, lambda row: row.tokens),
-        average(fresh, lambda row: row.cost_usd),
-        middle([row.ms for row in fresh]),
-        math.fsum(row.cost_usd for row in fresh),
+        model=model,
+        rows=len(rows),
+        right=share_with("right"),
+        wrong=share_with("wrong"),
+        abstained=share_with("abstained"),
+        needed_shown=share(needing, lambda row: bool(row.needed_shown)),
+        asked=len(questioned),
+        cached=len(questioned) - len(fresh),
+        failures=tuple(sorted(failures.items())),
+        tokens=average(fresh, lambda row: row.tokens),
+        cost_usd=average(fresh, lambda row: row.cost_usd),
+        ms=middle([row.ms for row in fresh]),
+        spent_usd=math.fsum(row.cost_usd for row in fresh),
     )
 
 

@@ -30,7 +30,7 @@ from bundle_router.core.servers.transport.tool_servers import (
 )
 from bundle_router.core.values import Answer, Failure, RecentStep, Reply
 from bundle_router.core.values.canonical import digest
-from bundle_router.core.values.patterns import matches
+from bundle_router.core.values.patterns import first_match
 from bundle_router.core.values.spelling import Suggester
 from bundle_router.engine.engine import Engine
 from bundle_router.engine.engine_ports import EnginePorts
@@ -366,22 +366,19 @@ def fake_router(
         (Mapping, type(None)),
         'fake_router(..., results={"repo.read_file": "# Hello"})',
     )
-    bundled = {tool for bundle in catalog.bundles.values() for tool in bundle.tools}
-    globs = [pattern for bundle in catalog.bundles.values() for pattern in bundle.patterns]
-    for name in results or ():
-        if name not in bundled and not any(matches(pattern, name) for pattern in globs):
-            hint = Suggester().did_you_mean(name, bundled)
-            raise RequestError(
-                f"results: no bundle holds a tool {name!r}", advice=hint or "name it 'server.tool'"
-            )
+    _refuse_unknown_tools(catalog, results or {})
     redactor = FakeRedactor(tuple(secrets))
     answering = ScriptedSelector(selector) if callable(selector) else selector
+    memory = MemoryRunStore(runs if isinstance(runs, MemoryRuns) else None)
+    store: RunStore = memory
+    if runs is not None and not isinstance(runs, MemoryRuns):
+        store = runs
     fakes = Fakes(
         clock=FakeClock(),
         redactor=redactor,
         diagnostics=FakeDiagnostics(),
         capabilities=FakeCapabilities(set(capabilities)),
-        store=MemoryRunStore(runs if isinstance(runs, MemoryRuns) else None),
+        store=memory,
         sessions=FakeSessions(results or {}),
         selector=answering if isinstance(answering, ScriptedSelector) else None,
     )
@@ -399,13 +396,27 @@ def fake_router(
     engine = Engine(
         catalog=catalog,
         ports=ports,
-        store=fakes.store if runs is None or isinstance(runs, MemoryRuns) else runs,
+        store=store,
         capabilities=fakes.capabilities,
         workspace=str(workspace),
     )
     router = FakeRouter(EngineVersions(engine))
     router.fakes = fakes
     return router
+
+
+def _refuse_unknown_tools(catalog: Catalog, results: Iterable[str]) -> None:
+    """Raise RequestError for a result of a tool that no bundle holds."""
+    bundles = catalog.bundles.values()
+    held = {tool for bundle in bundles for tool in bundle.tools}
+    globs = [pattern for bundle in bundles for pattern in bundle.patterns]
+    for name in results:
+        if name in held or first_match(globs, name) is not None:
+            continue
+        hint = Suggester().did_you_mean(name, held)
+        raise RequestError(
+            f"results: no bundle holds a tool {name!r}", advice=hint or "name it 'server.tool'"
+        )
 
 
 __all__ = [

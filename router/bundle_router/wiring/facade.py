@@ -520,19 +520,24 @@ class Router:
     def close_sync(self) -> None:
         """Do as `close` does, for engines without an event loop."""
         refuse_running_loop("close_sync()", "await router.close(...)")
-        if not self._portal.is_forked and not self._portal.closed:
-            has_upstream = any(
-                one is not None and one.has_upstream
-                for one in (self._selector, *self._older.values())
-            )
-            if self._portal.is_started or self._ran_on_loop or has_upstream:
-                self._portal.run(self._end())
-            # nothing was awaited ever, so there is nothing to wait for: no loop is begun to end at
-            # once
-            else:
-                with suppress(StopIteration):
-                    self._end().send(None)
-            self._portal.close()
+        if self._portal.is_forked or self._portal.closed:
+            return
+
+        if self._needs_loop_to_end():
+            self._portal.run(self._end())
+        else:
+            # Nothing was ever awaited, so there is nothing to wait for: no loop is begun to end at
+            # once.
+            with suppress(StopIteration):
+                self._end().send(None)
+        self._portal.close()
+
+    def _needs_loop_to_end(self) -> bool:
+        """Return whether anything ran on a loop, or may wait for one to end."""
+        if self._portal.is_started or self._ran_on_loop:
+            return True
+        selectors = (self._selector, *self._older.values())
+        return any(one is not None and one.has_upstream for one in selectors)
 
     async def __aenter__(self) -> Self:
         _ = self._on_loop  # raises where no asyncio loop runs, or in a forked process

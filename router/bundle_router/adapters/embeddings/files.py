@@ -81,16 +81,19 @@ def _folder_of(source: str) -> Path:
         if not (Path(source) / "config.json").is_file():
             raise UnusableModel(f"{source} is not a folder with a model: it has no config.json")
         return Path(source)
-    spec = importlib.util.find_spec(source) if source.isidentifier() else None
-    if spec is not None:
-        places = [Path(place) for place in spec.submodule_search_locations or ()]
-    else:
-        places = []
-    for folder in (place / inside for place in places for inside in _INSIDE):
-        if (folder / "config.json").is_file() and (folder / "tokenizer.json").is_file():
-            return folder
-    fault = "holds no model" if spec is not None else "is not installed"
-    raise UnusableModel(f"the package {source!r} {fault}")
+
+    spec = None
+    if source.isidentifier():
+        spec = importlib.util.find_spec(source)
+    if spec is None:
+        raise UnusableModel(f"the package {source!r} is not installed")
+
+    for place in spec.submodule_search_locations or ():
+        for inside in _INSIDE:
+            folder = Path(place) / inside
+            if (folder / "config.json").is_file() and (folder / "tokenizer.json").is_file():
+                return folder
+    raise UnusableModel(f"the package {source!r} holds no model")
 
 
 def _prompts(folder: Path) -> tuple[str, str]:

@@ -49,15 +49,18 @@ class DenseVectors:
     ) -> Sequence[NearDocument]:
         """See `Vectors`. Raises ValueError for a vector of another length."""
         matrix = self._matrices.get(collection)
-        if matrix is None or not matrix.ids or k <= 0 or (within is not None and not within):
+        if matrix is None or not matrix.ids or k <= 0:
             return ()
-        near = matrix.nearest(vector, k, within)
+        if within is not None and not within:
+            return ()
+
         lowest = self._least
-        return [
-            NearDocument(id_, round((c - lowest) / (1.0 - lowest), DIGITS))
-            for id_, c in near
-            if c > lowest
-        ]
+        found = []
+        for id_, cosine in matrix.nearest(vector, k, within):
+            if cosine > lowest:
+                share = (cosine - lowest) / (1.0 - lowest)
+                found.append(NearDocument(id_, round(share, DIGITS)))
+        return found
 
 
 @dataclass(eq=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -308,15 +308,7 @@ class _Filling:
             self._flush()
 
     def _add_texts(self, run_id: str, table: Table, row: Row) -> None:
-        is_unfinished = table == "calls" and row["outcome"] is None
-        if table == "artifacts":
-            words = [str(row[name]) for name in ("sha256", "name", "mime_type") if row[name]]
-            fields = [("artifact", " ".join(words))]
-        elif table in ("decisions", "calls") and not is_unfinished:
-            fields = [(of, row[name]) for name, of in _SEARCHED.items() if row.get(name)]
-        else:
-            return
-        for of, content in fields:
+        for of, content in _texts_of(table, row):
             text = {"run_id": run_id, "seq": row["seq"], "field": of, "text": content[:MAX_TEXT]}
             self._waiting.setdefault(TEXTS, []).append(text)
 
@@ -380,3 +372,18 @@ class _Filling:
         """Write the waiting rows, and compute the totals of the changed runs."""
         self._flush()
         count_runs(self._connection)
+
+
+def _texts_of(table: Table, row: Row) -> Iterator[tuple[str, str]]:
+    """Yield the texts of a row that are searched, each after the name of its field."""
+    if table == "artifacts":
+        words = [str(row[name]) for name in ("sha256", "name", "mime_type") if row[name]]
+        yield "artifact", " ".join(words)
+        return
+
+    is_unfinished = table == "calls" and row["outcome"] is None
+    if table not in ("decisions", "calls") or is_unfinished:
+        return
+    for name, of in _SEARCHED.items():
+        if row.get(name):
+            yield of, row[name]

@@ -180,9 +180,12 @@ def _prepared(schema: dict[str, Any]) -> dict[str, Any]:
     copy = {key: value for key, value in schema.items() if key not in _ANNOTATIONS}
     copy.pop("$schema", None)
     for key in ("$id", "id"):  # references inside the schema would be read relative to them
-        if isinstance(copy.get(key), str) and not copy[key].startswith("#"):
+        address = copy.get(key)
+        if isinstance(address, str) and not address.startswith("#"):
             del copy[key]
-    properties, required = copy.get("properties"), copy.get("required")
+
+    properties = copy.get("properties")
+    required = copy.get("required")
     if isinstance(properties, dict) and isinstance(required, list):
         copy["required"] = [name for name in required if not _has_default(properties.get(name))]
     return copy

@@ -246,16 +246,21 @@ class Supervision:
                 server.report(exited=status)
 
     def _advance_all(self, now: float) -> None:
-        ending = [server for server in self._servers.values() if server.ended or not server.wanted]
-        for server in ending:
+        due = []
+        for server in self._servers.values():
+            if not server.ended and server.wanted:
+                continue
             if server.phase == "running":
-                server.phase, server.until = (
-                    "polite",
-                    now + (server.seconds("polite_s") if server.plan else 0.0),
-                )
-        due = [s for s in ending if s.ended or s.at_once or s.phase != "polite" or now >= s.until]
+                server.phase = "polite"
+                server.until = now
+                if server.plan:
+                    server.until += server.seconds("polite_s")
+            is_waited_for = server.phase == "polite" and now < server.until
+            if server.ended or server.at_once or not is_waited_for:
+                due.append(server)
         if not due:
             return
+
         left = self._remaining_processes(all_ended=all(server.ended for server in due))
         for server in due:
             self._advance(server, now, left.get(server.number, []))

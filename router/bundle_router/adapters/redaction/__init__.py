@@ -150,8 +150,10 @@ class SecretRedactor:
 
         If all are clean, this takes one pass and returns the same sequence.
         """
-        if self.are_clean([text for text in texts if text not in self._settled]):
+        unsettled = [text for text in texts if text not in self._settled]
+        if self.are_clean(unsettled):
             return texts
+
         redacted = [self.redact(text) for text in texts]
         if all(new is old for new, old in zip(redacted, texts, strict=True)):
             return texts

@@ -262,14 +262,17 @@ def _report(
         for detail in error.errors(include_url=False)
     ]
     suggestions = {suggestion for _, (_, _, suggestion) in faults}
-    unquoted = any(suggestion.startswith(UNQUOTED) for suggestion in suggestions)
+    any_unquoted = any(suggestion.startswith(UNQUOTED) for suggestion in suggestions)
+
     for detail, (where, message, suggestion) in faults:
         if detail["type"] == "too_short" and detail["input"]:
             continue  # a list of one that was wrong counts as empty: its element has been reported
-        if detail["type"] == "missing" and (
-            f"did you mean {where[-1]!r}?" in suggestions or unquoted
-        ):
-            continue  # it is there under another key, which is reported
+        if detail["type"] == "missing":
+            is_misspelt = f"did you mean {where[-1]!r}?" in suggestions
+            if is_misspelt or any_unquoted:
+                continue  # it is there under another key, which is reported
+
         # The entry was validated alone: the index it had there (0) stands for the one it has in the
         # file.
-        report.add(place.file, (*place.path, *where[len(place.path) :]), message, suggestion)
+        path = (*place.path, *where[len(place.path) :])
+        report.add(place.file, path, message, suggestion)

@@ -236,12 +236,15 @@ def check_url(
     entry: WrittenEntry[Any], where: Path, url: str, report: Report, *, example: str, instead: str
 ) -> None:
     """Report an invalid address, one that others can listen to, and one with a credential in it."""
-    parts = _split(url) if url.isascii() and url.isprintable() and " " not in url else None
+    parts = None
+    if url.isascii() and url.isprintable() and " " not in url:
+        parts = _split(url)
     if parts is None or parts.hostname is None:
         report.add_about(
             entry, where, f"{url[:80]!r} is not an http or https address", f"such as {example!r}"
         )
         return
+
     if parts.scheme == "http" and not is_loopback(parts.hostname):
         report.add_about(
             entry, where, "plain http would send calls and tokens in the clear", "use https"
@@ -250,7 +253,9 @@ def check_url(
         report.add_about(entry, where, "holds a user name or password", instead)
     if parts.fragment:
         report.add_about(entry, where, "has a fragment ('#...'), which is never sent", "remove it")
-    if any(is_credential_name(name) for name, _ in parse_qsl(parts.query)) or looks_secret(url):
+
+    names = [name for name, _ in parse_qsl(parts.query)]
+    if looks_secret(url) or any(map(is_credential_name, names)):
         report.add_about(entry, where, "holds what looks like a credential", instead)
 
 

@@ -174,19 +174,23 @@ def _clean(node: Any) -> Any:
         return [_clean(item) for item in node]
     if not isinstance(node, dict):
         return node
-    cleaned = {
-        key: {name: _clean(item) for name, item in value.items()}
-        if key == "properties"
-        else _clean(value)
-        for key, value in node.items()
-        if not (key == "title" and isinstance(value, str))
-        and not (key == "default" and value is None)
-    }
+
+    cleaned: dict[str, Any] = {}
+    for key, value in node.items():
+        is_made_up = key == "title" and isinstance(value, str)
+        if is_made_up or (key == "default" and value is None):
+            continue
+        if key == "properties":
+            cleaned[key] = {name: _clean(item) for name, item in value.items()}
+        else:
+            cleaned[key] = _clean(value)
+
     choices = cleaned.get("anyOf")
     if isinstance(choices, list):
-        real = [choice for choice in choices if choice != {"type": "null"}]
         del cleaned["anyOf"]
-        cleaned = {**real[0], **cleaned} if len(real) == 1 else {"anyOf": real, **cleaned}
+        real = [choice for choice in choices if choice != {"type": "null"}]
+        chosen = real[0] if len(real) == 1 else {"anyOf": real}
+        cleaned = {**chosen, **cleaned}
     if "$ref" in cleaned and len(cleaned) > 1:  # in draft 7 a $ref silences everything beside it
         cleaned = {"allOf": [{"$ref": cleaned.pop("$ref")}], **cleaned}
     return cleaned

@@ -376,11 +376,14 @@ def _source_of(settling: _Settling, reasons: set[Reason], stays: bool) -> Source
     """Return the source of the decision: `none` where every bundle of a shortlist or the default
     was refused.
     """
-    if settling.source == "shortlist" and "shortlist" not in reasons and not stays:
-        return "default" if "default" in reasons else "none"
-    if settling.source == "default" and "default" not in reasons:
+    source = settling.source
+    if source == "shortlist":
+        if "shortlist" in reasons or stays:
+            return source
+        source = "default"
+    if source == "default" and "default" not in reasons:
         return "none"
-    return settling.source
+    return source
 
 
 def _tools_of(catalog: Catalog, id_: str) -> tuple[str, ...] | None:

@@ -143,15 +143,19 @@ class Verdicts:
         self, facts: Facts, ask: tuple[str, ...] | None, without: frozenset[str]
     ) -> Iterator[str]:
         if self._selectable is None:
-            selectable = [
-                candidate for candidate in self._catalog.bundles.values() if candidate.selectable
-            ]
-            self._selectable = tuple(candidate for candidate in selectable if not candidate.always)
+            self._selectable = tuple(
+                bundle
+                for bundle in self._catalog.bundles.values()
+                if bundle.selectable and not bundle.always
+            )
+
         judgement = self._under(facts)
         for bundle in self._selectable:
-            is_asked = ask is None or first_match(ask, bundle.id) is not None
-            is_candidate = is_asked and bundle.id not in without
-            if is_candidate and self._judge(bundle, judgement).permitted:
+            if bundle.id in without:
+                continue
+            if ask is not None and first_match(ask, bundle.id) is None:
+                continue
+            if self._judge(bundle, judgement).permitted:
                 yield bundle.id
 
 

@@ -22,7 +22,7 @@ from typing import Any, Final
 from bundle_router.core.catalog import Catalog, Reuse
 from bundle_router.core.results.shaping import ShapedResult
 from bundle_router.core.values.canonical import digest_of
-from bundle_router.core.values.patterns import matches
+from bundle_router.core.values.patterns import first_match, matches
 
 MAX_ENTRIES: Final = 1_024
 MAX_BYTES: Final = 64 * 1024 * 1024
@@ -98,12 +98,17 @@ def reuse_of(catalog: Catalog, tool: str) -> Reuse | None:
     """Return how results of the tool may be reused, or None."""
     name, _, short = tool.partition(".")
     server = catalog.servers.get(name)
-    if server is None or server.trust != "trusted" or tool not in catalog.cards:
+    if server is None or server.trust != "trusted":
         return None
+    if tool not in catalog.cards:
+        return None
+
     for row in server.reuse:
-        if any(matches(pattern, short) for pattern in row.tools):
-            may_reuse = row.ttl_s > 0 and is_read_only(catalog, tool)
-            return row if may_reuse else None
+        if first_match(row.tools, short) is None:
+            continue
+        if row.ttl_s > 0 and is_read_only(catalog, tool):
+            return row
+        return None
     return None
 
 

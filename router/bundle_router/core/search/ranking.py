@@ -346,32 +346,22 @@ class Search:
         (lunch is no launch). Which are known depends on the collections that rank bundles; with
         `tools` also on those that rank tools.
         """
+        among: list[Collection] = ["bundles", "tools"]
         if tools:
-            among: tuple[Collection, ...] = ("bundles", "tools", self.corpus.ranks_tools)
-        else:
-            among = ("bundles", "tools")
-        unknown = [
-            stem
-            for stem in terms.stems
-            if len(stem) >= MIN_RESPELT - 1 and stem.isascii() and stem.isalpha()
-        ]
-        for of in among:
-            unknown = [*{*unknown}.difference(self.index.known(of, unknown))]
-        sound = (
-            terms.named,
-            terms.proper,
-            self.analyzer.generic,
-            self.analyzer.conversation,
-            self.analyzer.synonyms,
+            among.append(self.corpus.ranks_tools)
+        unknown = {stem for stem in terms.stems if _may_be_misspelt(stem)}
+        for collection in among:
+            unknown.difference_update(self.index.known(collection, list(unknown)))
+
+        unknown -= {*terms.named, *terms.proper}
+        unknown.difference_update(
+            self.analyzer.generic, self.analyzer.conversation, self.analyzer.synonyms
         )
-        like = {
-            stem: self.index.like("bundles", stem)
-            for stem in unknown
-            if not any(stem in known for known in sound)
-        }
+        like = {stem: self.index.like("bundles", stem) for stem in unknown}
         guessed = frozenset(itertools.chain.from_iterable(like.values())).difference(terms.stems)
         if not guessed:
             return terms
+
         stems = itertools.chain.from_iterable(like.get(stem) or (stem,) for stem in terms.stems)
         return replace(terms, stems=tuple(dict.fromkeys(stems)), named=terms.named | guessed)
 
@@ -501,3 +491,7 @@ class Search:
         return replace(
             evidence, relevance=round(self.relevance(relevance_features(evidence, request.text)), 6)
         )
+
+
+def _may_be_misspelt(stem: str) -> bool:
+    return len(stem) >= MIN_RESPELT - 1 and stem.isascii() and stem.isalpha()

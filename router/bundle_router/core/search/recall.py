@@ -122,10 +122,11 @@ class Recollection:
     def keeping(self, ids: Iterable[str]) -> Recollection | None:
         """Return the recollection without knowledge of any other id; None if nothing is left."""
         known = frozenset(ids)
-        steps = [
-            PastText(s.text, tuple(id_ for id_ in s.ids if id_ in known), s.run) for s in self.steps
-        ]
-        steps = [step for step in steps if step.ids]
+        steps = []
+        for step in self.steps:
+            kept = tuple(id_ for id_ in step.ids if id_ in known)
+            if kept:
+                steps.append(PastText(step.text, kept, step.run))
         if not steps:
             return None
         return Recollection.of(steps, self.embedder, self.pull, self.novelty)

@@ -214,11 +214,16 @@ def _threshold(catalog: Catalog, bundle: Bundle, *, own: bool) -> float | None:
     """
     settings = catalog.settings.search
     offer = offer_of(catalog, bundle)
-    if not bundle.effects or "exec" in bundle.effects or offer == "none":
+    if offer == "none" or not bundle.effects or "exec" in bundle.effects:
         return None
+
     if "write" in bundle.effects:
-        return settings.write_threshold if own else None
-    return settings.read_threshold if offer == "direct" else None
+        if not own:
+            return None
+        return settings.write_threshold
+    if offer != "direct":
+        return None
+    return settings.read_threshold
 
 
 def _one_of(ranking: Ranking, number: int, probability: float) -> float:

@@ -151,14 +151,27 @@ def _spellings(word: str) -> list[str]:
     """Return a word and the parts that it is written of (`getUserId`); the word alone where it has
     none, or where a part is a single letter.
     """
-    is_one_word = word.isalpha() and (word[1:].islower() or word.isupper())
-    if is_one_word and (word.isascii() or not _UNSPACED.search(word)):
+    if _is_one_word(word):
         return [word]
+
     parts = _PART.findall(word)
-    has_letter = any(part.isalpha() and len(part) == 1 and part.isascii() for part in parts)
+    has_letter = any(len(part) == 1 and part.isascii() and part.isalpha() for part in parts)
+    if len(parts) > 1 and has_letter:
+        return [word]
     if len(parts) > 1:
-        return [word] if has_letter else [word, *parts]
-    return [] if has_letter else parts
+        return [word, *parts]
+    if has_letter:
+        return []
+    return parts
+
+
+def _is_one_word(word: str) -> bool:
+    """Return whether a word is written of no parts: of one case, in a script with spaces."""
+    if not word.isalpha():
+        return False
+    if not word[1:].islower() and not word.isupper():
+        return False
+    return word.isascii() or _UNSPACED.search(word) is None
 
 
 def _tells(word: str) -> bool:
@@ -265,30 +278,31 @@ class Analyzer:
 
     def terms(self, text: str, *, limit: int | None = MAX_WORDS) -> Terms:
         """Return the terms of a request."""
-        request_words = words(text)
         stem = self.stem
+        request_words = words(text)
         foreign = {stem(word) for word in foreign_stop_words(request_words[:limit])}
-        telling = [
-            stem(word) for word in [word for word in request_words if word not in self.stop][:limit]
-        ]
-        stems = [one for one in telling if one not in foreign] if foreign else telling
-        pairs = dict.fromkeys(itertools.pairwise(stems))
+        telling = [word for word in request_words if word not in self.stop][:limit]
+        stems = [one for one in map(stem, telling) if one not in foreign]
+        kinds = [one for one in self.stems(kinds_in(text)) if one not in foreign]
+
+        proper = words(" ".join(_PROPER.findall(text)))
+        return Terms(
+            tuple(dict.fromkeys((*stems, *kinds))),
+            tuple(dict.fromkeys(itertools.pairwise(stems))),
+            self._named(text, limit).difference(kinds),
+            frozenset(map(stem, proper)),
+        )
+
+    def _named(self, text: str, limit: int | None) -> frozenset[str]:
+        """Return the stems of names (`getUserId`, `v1.2`) that no plain word of the request has."""
         parts = text.split()
         names = {part for part in parts if not part.isalpha() and _NAME.search(part[:MAX_NAME])}
-        proper = frozenset(map(stem, words(" ".join(_PROPER.findall(text)))))
-        named = frozenset(
-            self.stems(" ".join([one for one in parts if one in names]), limit=limit)
-            if names
-            else ()
-        )
-        if named:
-            named -= {
-                *self.stems(" ".join([one for one in parts if one not in names]), limit=limit)
-            }
-        kinds = [one for one in self.stems(kinds_in(text)) if one not in foreign]
-        return Terms(
-            tuple(dict.fromkeys((*stems, *kinds))), tuple(pairs), named.difference(kinds), proper
-        )
+        if not names:
+            return frozenset()
+
+        in_names = self.stems(" ".join(part for part in parts if part in names), limit=limit)
+        elsewhere = self.stems(" ".join(part for part in parts if part not in names), limit=limit)
+        return frozenset(in_names).difference(elsewhere)
 
     def action_asked(self, text: str) -> str:
         """Return the action that a request asks for, by its first word after polite ones; empty if

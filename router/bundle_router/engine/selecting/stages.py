@@ -98,10 +98,10 @@ class StagedSelector:
         answer = reply.answer
         if answer is None or not answer.ids or "shortlist" not in self._order:
             return reply
-        shortlist = result.shortlist if result is not None else None
+
         offered: tuple[str, ...] = ()
-        if shortlist:
-            offered = tuple(id_ for id_ in shortlist.ids if id_ not in answer.ids)
+        if result is not None and result.shortlist:
+            offered = tuple(id_ for id_ in result.shortlist.ids if id_ not in answer.ids)
         return replace(reply, answer=replace(answer, offered=offered))
 
     def preview(self, question: Question) -> Reply | None:

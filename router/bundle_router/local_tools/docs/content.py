@@ -192,7 +192,10 @@ def _is_text(element: object) -> bool:
 def _flatten(main: Tag) -> None:
     level = [main]
     for _ in range(MAX_DEPTH):
-        level = [child for tag in level for child in tag.children if isinstance(child, Tag)]
+        deeper = []
+        for tag in level:
+            deeper += [child for child in tag.children if isinstance(child, Tag)]
+        level = deeper
     for tag in level:
         tag.string = tag.get_text(" ")
 

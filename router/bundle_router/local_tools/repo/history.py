@@ -17,7 +17,7 @@ Rules:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from itertools import islice
 from pathlib import PurePosixPath
@@ -206,47 +206,50 @@ def git_diff(arguments: GitDiff, context: ToolContext, *, confined: bool = True)
             _commit(view, side) for side in (arguments.base, arguments.target) if side is not None
         ]
         reads_files = not arguments.staged and arguments.target is None
-        flags = [
-            *(["--cached"] if arguments.staged else []),
-            # In the working tree "all" keeps git out of submodules; between commits it enters none.
-            f"--ignore-submodules={'all' if reads_files else 'dirty'}",
-            "--end-of-options",
-            *sides,
-            "--",
-        ]
+        hides_credentials = root.credentials == "hide"
+        flags = _diff_flags(arguments, sides, reads_files=reads_files)
         paths = _checked_path(root, arguments.path) or ["."]
+
         withheld: list[str] = []
-        if reads_files or root.hidden.identities or root.credentials == "hide":
+        if reads_files or root.hidden.identities or hides_credentials:
             names = _names(view, [*flags, *paths], _MAX_COPIED if reads_files else _MAX_NAMES)
             folders = set(_hidden_folders(root, names))
-            if root.credentials == "hide":
+            if hides_credentials:
                 withheld = [name for name in names if is_credential_file(f"{root.path}/{name}")]
             paths += [f":(exclude,literal){place}" for place in sorted({*folders, *withheld})]
             if reads_files:
-                names = [name for name in names if not folders.intersection(_folders_of(name))]
-                names = [name for name in names if name not in withheld]
+                hidden = {name for name in names if folders.intersection(_folders_of(name))}
+                names = [name for name in names if name not in {*hidden, *withheld}]
                 view, names_shown = view.copied(names)
                 paths = [f":(literal){name}" for name in names_shown]
                 withheld += set(names).difference(names_shown)
-        if arguments.stat:
-            form = ["--stat=120"]
-        else:
-            form = ["--stat=120", "--patch", f"--unified={arguments.context}"]
+
         out = b""
         cut = False
         if paths:
-            out, cut, _ = view.run(
-                "diff", *_DIFF, *form, *flags, *paths, max_bytes=max(0, context.max_bytes - 500)
-            )
-        if root.credentials == "hide":
+            form = ["--stat=120"]
+            if not arguments.stat:
+                form += ["--patch", f"--unified={arguments.context}"]
+            most = max(0, context.max_bytes - 500)
+            out, cut, _ = view.run("diff", *_DIFF, *form, *flags, *paths, max_bytes=most)
+        if hides_credentials:
             out, keys = _without_keys(out)
             withheld += keys
-        note = root.hidden.note() + (
-            f" {count(len(withheld), 'file')} with credentials left out." if withheld else ""
-        )
-    return ToolOutput(
-        tuple(Text(text) for text in _diff_text(arguments, out, cut, context.max_bytes, note))
-    )
+
+        note = root.hidden.note()
+        if withheld:
+            note += f" {count(len(withheld), 'file')} with credentials left out."
+    texts = _diff_text(arguments, out, cut, context.max_bytes, note)
+    return ToolOutput(tuple(Text(text) for text in texts))
+
+
+def _diff_flags(arguments: GitDiff, sides: Sequence[str], *, reads_files: bool) -> list[str]:
+    flags = []
+    if arguments.staged:
+        flags.append("--cached")
+    # In the working tree "all" keeps git out of submodules; between commits it enters none.
+    flags.append(f"--ignore-submodules={'all' if reads_files else 'dirty'}")
+    return [*flags, "--end-of-options", *sides, "--"]
 
 
 _DIFF: Final = (

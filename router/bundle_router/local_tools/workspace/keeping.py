@@ -20,7 +20,7 @@ import os
 import secrets
 import stat
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -34,7 +34,7 @@ from bundle_router.local_tools.repo.confinement import Root
 from bundle_router.local_tools.workspace import survey as surveying
 from bundle_router.local_tools.workspace.autorun import NAMES, autorun_part, reached
 from bundle_router.local_tools.workspace.linked import NO_LINKED_FILES, LinkedPlaces, linked_places
-from bundle_router.local_tools.workspace.router_code import router_code
+from bundle_router.local_tools.workspace.router_code import RouterCode, router_code
 from bundle_router.local_tools.workspace.survey import Survey, survey
 
 
@@ -62,13 +62,63 @@ def protected_places(
     Nonexistent and unreachable ones are left out. Raises ToolFailure where files with other names
     outside are too many to protect.
     """
-    protect_git = rule.protect_git
     top = Path(root.path)
     code = router_code(root.path)
-    unasked = [top / name for name in NAMES if protect_git or name not in (".git", "HEAD")]
-    unasked += [
-        path for path in map(Path, reached(root.top)) if protect_git and path.is_relative_to(top)
+    _refuse_unmade_imports(code)
+    code_places = list(map(Path, code.places))
+    config = [Path(os.path.realpath(path)) for path in context.protected]
+    records = [Path(os.path.realpath(path)) for path in context.hidden]
+
+    # What is known without a look: autorun files of the root, the config, the router's code.
+    known = _known_autorun(root, rule)
+    autorun = [_place_at(path) for path in known if path not in code_places]
+    protected = [
+        _place_at(path) for path in config if path.is_relative_to(top) or top.is_relative_to(path)
     ]
+    protected += [_place_at(Path(path), required=True) for path in (*code.places, *code.holders)]
+    if autorun_part(PurePosixPath(root.within).parts):
+        protected.append(_place_at(top))
+    reach = [top, *(Path(os.path.realpath(path)) for path in readable)]
+    hidden = [_place_at(path) for path in records if _is_in_reach(path, top, reach)]
+
+    # What the folder is searched for.
+    left_out = {*code.places, *map(str, records)} - {root.path}
+    surveyed = survey(root.path, left_out, git_objects=not rule.protect_git)
+    autorun += [
+        _place_at(path)
+        for path in _surveyed_autorun(surveyed, rule)
+        if path not in (top, *known, *code_places)
+    ]
+    protected += [_place_at(path, required=True) for path in surveyed.router_code]
+    unreadable = list(surveyed.sockets)
+    if root.credentials == "hide":
+        unreadable += surveyed.credentials
+    masked = _present(map(_place_at, unreadable))
+
+    places = [place for place in (*autorun, *protected, *hidden) if place]
+    above = dict.fromkeys(folder for place in places for folder in _between(top, place))
+    unchangeable = {place.path for place in (*places, *masked)}
+    linked = linked_places(surveyed, root.path, unchangeable)
+    must_protect_links = rule.hard_links == "protect"
+    if must_protect_links:
+        _refuse_links(linked, surveyed)
+
+    return ProtectedPlaces(
+        protected=_present(autorun + protected),
+        hidden=_present(hidden),
+        masked=masked,
+        pinned=_present(map(_place_at, above)),
+        absent=_absent(root, [*config, *code_places, *known]),
+        surveyed=surveyed.complete,
+        linked=_present(
+            _place_at(Path(path), required=must_protect_links) for path in linked.places
+        ),
+        linked_files=linked,
+    )
+
+
+def _refuse_unmade_imports(code: RouterCode) -> None:
+    """Raise ToolFailure if the router imports from a folder that a program could make."""
     imported = set(map(os.path.realpath, filter(None, sys.path)))
     for place in code.places:
         if place in imported and not os.path.lexists(place):
@@ -78,61 +128,45 @@ def protected_places(
                 code="not_started",
                 advice="make that folder",
             )
-    autorun = [_place_at(path) for path in unasked if path not in map(Path, code.places)]
-    real = [Path(os.path.realpath(path)) for path in context.protected]
-    protected = [
-        _place_at(path) for path in real if path.is_relative_to(top) or top.is_relative_to(path)
-    ]
-    protected += [_place_at(Path(path), required=True) for path in (*code.places, *code.holders)]
-    if autorun_part(PurePosixPath(root.within).parts):
-        protected.append(_place_at(top))
-    reach = [top, *(Path(os.path.realpath(path)) for path in readable)]
-    hidden = [
-        _place_at(path)
-        for path in map(Path, map(os.path.realpath, context.hidden))
-        if any(path.is_relative_to(folder) for folder in reach) and not top.is_relative_to(path)
-    ]
-    left_out = {*code.places, *map(os.path.realpath, context.hidden)} - {root.path}
-    surveyed = survey(root.path, left_out, git_objects=not protect_git)
-    credentials = surveyed.credentials if root.credentials == "hide" else []
-    deeper = (*(surveyed.repositories if protect_git else ()), *surveyed.powers)
-    autorun += [
-        _place_at(path)
-        for path in deeper
-        if path != top and path not in (*unasked, *map(Path, code.places))
-    ]
-    protected += [_place_at(path, required=True) for path in surveyed.router_code]
-    masked = _present(_place_at(path) for path in (*surveyed.sockets, *credentials))
-    places = [place for place in (*autorun, *protected, *hidden) if place]
-    pinned = [
-        _place_at(above)
-        for above in dict.fromkeys(above for place in places for above in _between(top, place))
-    ]
-    unchangeable = {place.path for place in (*places, *masked)}
-    linked = linked_places(surveyed, root.path, unchangeable)
-    required = rule.hard_links == "protect"
-    if required:
-        _refuse_links(linked, surveyed)
-    expected = [*real, *map(Path, code.places), *unasked]
-    beneath = [
-        str(path.relative_to(top)) for path in expected if path.is_relative_to(top) and path != top
-    ]
+
+
+def _known_autorun(root: Root, rule: BinaryRule) -> list[Path]:
+    """Return the places in the root's folder that outside programs run by themselves, and where
+    git's settings lead; those of git only where the rule protects them.
+    """
+    top = Path(root.path)
+    if not rule.protect_git:
+        return [top / name for name in NAMES if name not in (".git", "HEAD")]
+    led_to = [path for path in map(Path, reached(root.top)) if path.is_relative_to(top)]
+    return [*(top / name for name in NAMES), *led_to]
+
+
+def _surveyed_autorun(surveyed: Survey, rule: BinaryRule) -> Iterator[Path]:
+    """Yield the places deeper in the folder that outside programs run by themselves."""
+    if rule.protect_git:
+        yield from surveyed.repositories
+    yield from surveyed.powers
+
+
+def _is_in_reach(path: Path, top: Path, reach: Sequence[Path]) -> bool:
+    """Return whether a program could read the place, and the place is not around the root."""
+    return any(path.is_relative_to(folder) for folder in reach) and not top.is_relative_to(path)
+
+
+def _absent(root: Root, expected: Iterable[Path]) -> tuple[str, ...]:
+    """Return the expected places that do not exist, or exist only because another program that runs
+    made them; beneath the root.
+    """
     awaited = set().union(*_awaited)
-    absent = tuple(
-        path
-        for path in beneath
-        if f"{top}/{path}" in awaited or _walk(root.fd, path, lambda _folder, name: name) is None
-    )
-    return ProtectedPlaces(
-        _present(autorun + protected),
-        _present(hidden),
-        masked,
-        _present(pinned),
-        absent,
-        surveyed.complete,
-        _present(_place_at(Path(path), required=required) for path in linked.places),
-        linked,
-    )
+    found = []
+    for place in expected:
+        if not place.is_relative_to(root.path) or place == Path(root.path):
+            continue
+        path = str(place.relative_to(root.path))
+        is_made_now = f"{root.path}/{path}" in awaited
+        if is_made_now or _walk(root.fd, path, lambda _folder, name: name) is None:
+            found.append(path)
+    return tuple(found)
 
 
 def _refuse_links(linked: LinkedPlaces, found: Survey) -> None:

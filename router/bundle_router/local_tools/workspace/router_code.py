@@ -8,6 +8,7 @@ or are not started.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import site
 import sys
@@ -41,11 +42,18 @@ def router_code(top: str) -> RouterCode:
     folder = Path(top)
     roots = set(_import_roots())
     names = {*_interpreters(), *_prefixes(), *roots}
+
     paths = {Path(os.path.realpath(name)) for name in names} | set(map(_real_parent, names))
     places = {path for path in paths if path != folder and path.is_relative_to(folder)}
-    places |= {folder for root in roots if os.path.realpath(root) == top}
-    links = {link for name in names for link in _links_on(name) if link.is_relative_to(folder)}
-    loose = {link for link in links if not _is_within_any(link.parent, places - {link})}
+    if top in map(os.path.realpath, roots):
+        places.add(folder)
+
+    loose: set[Path] = set()
+    for link in itertools.chain.from_iterable(map(_links_on, names)):
+        is_inside = link.is_relative_to(folder)
+        if is_inside and not _is_within_any(link.parent, places - {link}):
+            loose.add(link)
+
     outer = [path for path in places - loose if not _is_within_any(path, places - {path})]
     holders = {str(link.parent) for link in loose}
     return RouterCode(tuple(sorted(map(str, outer))), tuple(sorted(holders)))

@@ -186,14 +186,13 @@ def _most_specific(tool: str, past: PastStep, old_catalog: Catalog | None) -> st
     """
     if old_catalog is None:
         return None
-    holders = [
-        bundle
-        for bundle in old_catalog.bundles.values()
-        if tool in bundle.tools and bundle.id not in past.shown and bundle.id not in past.not_needed
-    ]
-    if not holders:
+
+    holders = [bundle for bundle in old_catalog.bundles.values() if tool in bundle.tools]
+    excluded = {*past.shown, *past.not_needed}
+    candidates = [bundle for bundle in holders if bundle.id not in excluded]
+    if not candidates:
         return None
-    return min(holders, key=lambda bundle: (len(bundle.tools), bundle.id)).id
+    return min(candidates, key=lambda bundle: (len(bundle.tools), bundle.id)).id
 
 
 def _still_holds(claim: _Claim, old: Bundle | None, new: Bundle) -> bool:

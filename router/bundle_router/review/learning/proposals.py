@@ -128,20 +128,24 @@ def propose(
 def _propose_routes(
     past: Sequence[PastStep], current: Catalog, after: int
 ) -> Iterator[RouteProposal]:
-    calls = any(step.called for step in past)
+    records_calls = any(step.called for step in past)
     plans = Plans(current)
     for address, steps in _answered_steps(past):
         sample = _cap_steps(steps)
         totals = Counter(frozenset(step.picks or ()) for step in sample)
         best, agreements = min(totals.items(), key=lambda item: (-item[1], sorted(item[0])))
+        if agreements < after or agreements < SAME * len(sample):
+            continue
         agreeing = [step for step in steps if frozenset(step.picks or ()) == best]
         runs = len({step.run_id for step in agreeing})
-        if agreements < after or runs < MIN_RUNS or agreements < SAME * len(sample):
+        if runs < MIN_RUNS:
             continue
 
-        bundles = _row(agreeing, plans)
         uses = sum(_calls_any_of(step, best) for step in agreeing)
-        if bundles and (uses >= USED * len(agreeing) or not calls):
+        if records_calls and uses < USED * len(agreeing):
+            continue
+        bundles = _row(agreeing, plans)
+        if bundles:
             cost = round(sum(step.cost_usd for step in agreeing), 6)
             yield RouteProposal(address, bundles, len(steps), len(agreeing), runs, uses, cost)
 
@@ -152,11 +156,15 @@ def _answered_steps(past: Sequence[PastStep]) -> Iterator[tuple[Address, list[Pa
     """
     answered: defaultdict[Address, list[PastStep]] = defaultdict(list)
     for step in past:
-        restricted = step.step.parent_run_id or step.step.policy is not None
-        if step.picks and not step.degraded and not restricted:
+        is_restricted = step.step.parent_run_id or step.step.policy is not None
+        if is_restricted or step.degraded:
+            continue
+        if step.picks:
             answered[step.address].append(step)
+
     for address, steps in sorted(answered.items()):
-        if all(name.isprintable() and not is_glob(name) for name in address):
+        can_be_named = all(name.isprintable() and not is_glob(name) for name in address)
+        if can_be_named:
             yield address, steps
 
 

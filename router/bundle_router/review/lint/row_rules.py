@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final
 
-from bundle_router.core.catalog import Bundle, Catalog
+from bundle_router.core.catalog import Bundle, Catalog, Policy
 from bundle_router.core.catalog.step_address import PARTS
 from bundle_router.core.config.servers import command_words, is_plain_http
 from bundle_router.core.decide.reach import shadowing_routes
@@ -114,16 +114,15 @@ def unmatched_pattern(subject: Subject) -> Iterator[LintFinding]:
     open_ended = any(bundle.patterns for bundle in catalog.bundles.values())
 
     for entry in subject.resolved.written.policies:
-        for key in ("allow", "deny"):
-            for index, pattern in enumerate(getattr(entry.value, key) or []):
-                targets = Targets.parse([pattern])
-                if targets.tools and open_ended:
-                    continue  # it may match a tool that no list names
-                names = catalog.bundles if targets.bundles else tools
-                (glob,) = targets.bundles or targets.tools
-                if is_glob(glob) and not any(matches(glob, name) for name in names):
-                    message = f"{pattern!r} matches nothing"
-                    yield LintFinding(entry, message, "check its spelling", (key, index))
+        for key, index, pattern in _targets_of(entry.value):
+            targets = Targets.parse([pattern])
+            if targets.tools and open_ended:
+                continue  # it may match a tool that no list names
+            (glob,) = targets.bundles or targets.tools
+            names = catalog.bundles if targets.bundles else tools
+            if is_glob(glob) and not any(matches(glob, name) for name in names):
+                message = f"{pattern!r} matches nothing"
+                yield LintFinding(entry, message, "check its spelling", (key, index))
 
 
 def allow_everything(subject: Subject) -> Iterator[LintFinding]:
@@ -138,12 +137,12 @@ def exec_everywhere(subject: Subject) -> Iterator[LintFinding]:
     """Yield a policy without role (and workflow, and step) that permits any step a bundle that
     executes.
     """
-    execs = [
-        bundle
-        for bundle in subject.catalog.bundles.values()
-        if "exec" in bundle.effects and bundle.enabled
-    ]
-    everywhere = [bundle for bundle in execs if subject.reach.permitted_to_strangers(bundle)]
+    everywhere = []
+    for bundle in subject.catalog.bundles.values():
+        executes = bundle.enabled and "exec" in bundle.effects
+        if executes and subject.reach.permitted_to_strangers(bundle):
+            everywhere.append(bundle)
+
     hint = "name the roles that need it, or deny it to the others"
     for entry, policy in zip(
         subject.resolved.written.policies, subject.catalog.policies, strict=True
@@ -313,14 +312,29 @@ def dead_reuse(subject: Subject) -> Iterator[LintFinding]:
         holders = [bundle for bundle in subject.catalog.bundles.values() if name in bundle.servers]
         if any(bundle.patterns and "read" in bundle.effects for bundle in holders):
             continue  # a tool that no list names may be one that only reads
-        tools = {tool for bundle in holders for tool in bundle.tools if tool.startswith(f"{name}.")}
-        readers = [tool for tool in tools if is_read_only(subject.catalog, tool)]
+
+        readers = _readers_of(subject.catalog, name, holders)
         for index, row in enumerate(entry.value.reuse):
             if row.ttl_s and not _covers_any(row.tools, readers):
                 yield LintFinding(entry, message, hint, ("reuse", index))
 
 
-def _covers_any(patterns: Sequence[str], tools: Sequence[str]) -> bool:
+def _readers_of(catalog: Catalog, server: str, bundles: Iterable[Bundle]) -> set[str]:
+    """Return the server's tools in the bundles that, by their declarations, only read."""
+    tools: set[str] = set()
+    for bundle in bundles:
+        tools.update(bundle.tools)
+    return {tool for tool in tools if tool.startswith(f"{server}.") and is_read_only(catalog, tool)}
+
+
+def _targets_of(policy: Policy) -> Iterator[tuple[str, int, str]]:
+    """Yield the patterns of a policy, with their keys and places."""
+    for key, patterns in (("allow", policy.allow), ("deny", policy.deny)):
+        for index, pattern in enumerate(patterns or ()):
+            yield key, index, pattern
+
+
+def _covers_any(patterns: Sequence[str], tools: Iterable[str]) -> bool:
     """Return whether one of the patterns matches one of the tools' names on their server."""
     names = [tool.partition(".")[2] for tool in tools]
     return any(matches(pattern, name) for pattern in patterns for name in names)

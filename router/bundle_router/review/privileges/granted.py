@@ -163,16 +163,12 @@ def with_examples(catalog: Catalog, examples: Iterable[str]) -> Catalog:
     cover them.
     """
     tools = tuple(examples)
-    bundles = {
-        bundle.id: replace(
-            bundle,
-            tools=tuple(
-                sorted({*bundle.tools, *(t for t in tools if first_match(bundle.patterns, t))})
-            ),
-        )
-        for bundle in catalog.bundles.values()
-        if bundle.patterns
-    }
+    bundles = {}
+    for bundle in catalog.bundles.values():
+        if not bundle.patterns:
+            continue
+        covered = [tool for tool in tools if first_match(bundle.patterns, tool)]
+        bundles[bundle.id] = replace(bundle, tools=tuple(sorted({*bundle.tools, *covered})))
     if not bundles:
         return catalog
     return replace(catalog, bundles={**catalog.bundles, **bundles})

@@ -62,10 +62,11 @@ def drifted_wrappers(source: str, cards: Mapping[str, Card]) -> tuple[str, ...]:
 def _pins_of(source: str) -> dict[str, str]:
     """Return the digest by which each wrapped tool was pinned."""
     for node in ast.parse(source).body:
-        if not isinstance(node, ast.AnnAssign) or node.value is None:
+        if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
             continue
-        if isinstance(node.target, ast.Name) and node.target.id == "PINS":
-            return dict(str(pin).split(" ", 1) for pin in ast.literal_eval(node.value))
+        if node.target.id == "PINS" and node.value is not None:
+            pins = ast.literal_eval(node.value)
+            return dict(str(pin).split(" ", 1) for pin in pins)
     raise ValueError("holds no PINS: this is no vendored module")
 
 

@@ -94,29 +94,36 @@ class ConfigViews:
         refused: RouterError | None = None,
         saved: str = "",
     ) -> PageContent:
-        files = self._editor.files()
-        edited = next((candidate for candidate in files if candidate.name == file), None)
+        files = {row.name: row for row in self._editor.files()}
+        edited = files.get(file)
         if edited is None:
             raise RequestError(
                 f"{file[:80]!r} is not a file of a config",
                 advice=f"they are {', '.join(FILE_NAMES)}",
             )
-        draft = edited.text if text is None else text
-        rows = [{"name": row.name, "digest": row.digest, "text": row.text} for row in files]
+
+        draft = text
+        if draft is None:
+            draft = edited.text
+        shown_preview = None
+        if preview is not None:
+            shown_preview = preview.to_json()
         facts = {
             "folder": self.where,
-            "files": rows,
+            "files": [
+                {"name": row.name, "digest": row.digest, "text": row.text} for row in files.values()
+            ],
             "problems": [problem_json(problem) for problem in problems],
-            "preview": None if preview is None else preview.to_json(),
+            "preview": shown_preview,
         }
         return self._page(
             "config.html",
             "Config",
             facts,
-            files=[row.name for row in files],
+            files=list(files),
             file=file,
             text=draft,
-            absent=[row.name for row in files if not row.digest],
+            absent=[name for name, row in files.items() if not row.digest],
             digest=edited.digest,
             shipped=edited.shipped,
             lines=min(40, max(18, draft.count("\n") + 2)),
@@ -215,27 +222,27 @@ class ConfigViews:
                 advice=f"there are {', '.join(servers) or 'none'}",
             )
 
-        review = None
-        pins = None
+        reviewed = None
+        now = None
+        shown = None
         if self._approval is not None:
             pins = self._approval.pins(server)
+            if pins is not None:
+                reviewed = {pin.tool: pin.sha256 for pin in pins.pins}
             if ask:
                 review = self._approval.review(server)
+                now = json_of(review.review)
+                shown = _review_values(review)
 
-        facts = {
-            "server": server,
-            "reviewed": None if pins is None else {pin.tool: pin.sha256 for pin in pins.pins},
-            "now": None if review is None else json_of(review.review),
-        }
         return self._page(
             "pins.html",
             f"Pins of {server}",
-            facts,
+            {"server": server, "reviewed": reviewed, "now": now},
             409 if refused else 200,
             here="/catalog",
             approved=approved,
             server=servers[server],
-            shown=None if review is None else _review_values(review),
+            shown=shown,
             refused=refused,
         )
 
@@ -319,10 +326,12 @@ def _privilege_values(row: PrivilegeRow, places: Mapping[tuple[str, str], str]) 
     signs = []
     if row.kind != "neutral":
         signs = [EFFECT_SIGNS[effect] for effect in row.effects if effect in EFFECT_SIGNS]
-    addresses = [
-        [(part, ", ".join(labels)) for part, labels in address.named().items()]
-        for address in row.addresses
-    ]
+
+    addresses = []
+    for address in row.addresses:
+        named = address.named()
+        addresses.append([(part, ", ".join(labels)) for part, labels in named.items()])
+
     return {
         "sentence": sentence(row),
         "signs": signs,

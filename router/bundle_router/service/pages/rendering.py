@@ -74,8 +74,11 @@ class Links:
         """Return the link to an address; empty if its page was not published."""
         values = {name: value for name, value in query.items() if value not in ("", None)}
         if self.files is None:
-            suffix = f"?{urlencode(values, doseq=True)}" if values else ""
-            return self.base + address + suffix
+            link = self.base + address
+            if values:
+                link += f"?{urlencode(values, doseq=True)}"
+            return link
+
         if values or address not in self.files:
             return ""
         folder = os.path.dirname(self.at) or "."  # noqa: PTH120 - text

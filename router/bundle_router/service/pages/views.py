@@ -415,31 +415,33 @@ class PageViews:
         addresses = self._reader.index.addresses()
         roles = sorted({address_json(address)["role"] for address in addresses})
         bundles = sorted({*catalog.bundles, *(key[1] for key in tallies if len(key) > 1)})
-        cells = {
-            cell: (places.get(cell, []), tallies.get(cell), reasons.get(cell, ""))
-            for cell in product(roles, bundles)
-        }
-        effects = {id_: bundle.effects for id_, bundle in catalog.bundles.items()}
-        json_ = [
-            {
-                "role": role,
-                "bundle": bundle,
-                "may": permitted,
-                "seen": tally.count if tally else 0,
-                "called": int(tally.amount) if tally else 0,
-                "why_not": "" if permitted else code,
-            }
-            for (role, bundle), (permitted, tally, code) in cells.items()
-        ]
+
+        cells = {}
+        rows = []
+        for cell in product(roles, bundles):
+            permitted = places.get(cell, [])
+            tally = tallies.get(cell)
+            code = reasons.get(cell, "")
+            cells[cell] = (permitted, tally, code)
+            rows.append(
+                {
+                    "role": cell[0],
+                    "bundle": cell[1],
+                    "may": permitted,
+                    "seen": tally.count if tally else 0,
+                    "called": int(tally.amount) if tally else 0,
+                    "why_not": "" if permitted else code,
+                }
+            )
         return self._page(
             "matrix.html",
             "Matrix",
             "/matrix",
-            json_,
+            rows,
             roles=roles,
             bundles=bundles,
             cells=cells,
-            effects=effects,
+            effects={id_: bundle.effects for id_, bundle in catalog.bundles.items()},
             problems=problems,
         )
 
@@ -577,10 +579,11 @@ def items_of(part: Timeline, start: int) -> list[dict[str, Any]]:
 
 def _sub_runs_of(part: Timeline, start: int) -> list[Any]:
     """Return the sub-runs that began within the part; all of them in the first, or an empty one."""
-    times = [row["time"] or "" for row in (*part.decisions[:1], *part.calls[:1])]
-    if start == 0 or not times:
+    first_rows = [*part.decisions[:1], *part.calls[:1]]
+    if start == 0 or not first_rows:
         return list(part.sub_runs)
-    first_time = times[0]
+
+    first_time = first_rows[0]["time"] or ""
     return [sub_run for sub_run in part.sub_runs if sub_run.began >= first_time]
 
 

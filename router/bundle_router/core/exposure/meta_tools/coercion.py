@@ -159,17 +159,24 @@ def _text(
 def _number(
     arguments: Mapping[str, Any], name: str, default: int, least: int | None, most: int
 ) -> int:
-    value = arguments.get(name, default)
-    if isinstance(value, str) and re.fullmatch(r"-?\d{1,12}", value.strip()):
-        value = int(value)
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if not isinstance(value, int) or isinstance(value, bool):
+    value = _as_whole_number(arguments.get(name, default))
+    if value is None:
         raise _Wrong(f"{name!r} must be a whole number")
     lowest = -most if least is None else least
     is_too_low = least is not None and value < least
     if is_too_low or value > most:
         raise _Wrong(f"{name!r} must be between {lowest:,} and {most:,}")
+    return value
+
+
+def _as_whole_number(value: Any) -> int | None:
+    """Return the number that was meant: models also write `"3"` and `3.0`; None if it is none."""
+    if isinstance(value, str) and re.fullmatch(r"-?\d{1,12}", value.strip()):
+        return int(value)
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
     return value
 
 

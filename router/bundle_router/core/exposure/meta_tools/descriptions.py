@@ -121,16 +121,19 @@ def _how(visible: VisibleTools, listed: Collection[str]) -> str:
     by_mode: dict[Mode, list[str]] = {}
     for tool in listed:
         by_mode.setdefault(visible.places[tool], []).append(tool)
+
     programs = [mode for mode in by_mode if MODES[mode].by_program]
     if programs:
         name = _name_in_programs(visible, by_mode[programs[0]][0])
         rest = [tool for tool in listed if visible.places[tool] not in programs]
         return f"{MODES[programs[0]].how.format(name=name)} {_how(visible, rest)}".rstrip()
 
-    joining = [row for row in visible.placement.deferred if row.name in listed]
     fixed = [MODES[mode].how for mode in MODES if mode in by_mode and not MODES[mode].may_join]
-    if fixed or not joining:
+    if fixed:
         return " ".join(fixed)
+    joining = [row for row in visible.placement.deferred if row.name in listed]
+    if not joining:
+        return ""
     if not visible.joins:
         return MODES["meta"].how
     return _how_joining(visible, joining)

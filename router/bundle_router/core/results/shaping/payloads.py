@@ -94,6 +94,8 @@ _STARTS: Final = re.compile(
 )
 """Base64 prefixes of common media: where a payload may start inside a run. `describe` decides."""
 _MAX_STARTS: Final = 8
+_STANDARD: Final = re.compile(r"[+/]")
+_URL_SAFE: Final = re.compile(r"[-_]")
 _LETTERS: Final = re.compile(r"[A-Za-z0-9+/_-]*+")
 _MIME: Final = re.compile(r"[a-z0-9]{1,30}/[a-z0-9.+-]{1,80}")
 _PERCENT: Final = re.compile(rb"%([0-9A-Fa-f]{2})")
@@ -408,11 +410,11 @@ def _starts_in(segment: str) -> list[int]:
 
 def _segment_end(run: str, start: int) -> int:
     """Return the end of the longest piece in one alphabet, `+/` or `-_`: no encoder mixes them."""
-    standard = min((at for letter in "+/" if (at := run.find(letter, start)) >= 0), default=-1)
-    url_safe = min((at for letter in "-_" if (at := run.find(letter, start)) >= 0), default=-1)
-    if standard >= 0 and url_safe >= 0:
-        return max(standard, url_safe)
-    return len(run)
+    standard = _STANDARD.search(run, start)
+    url_safe = _URL_SAFE.search(run, start)
+    if standard is None or url_safe is None:
+        return len(run)
+    return max(standard.start(), url_safe.start())
 
 
 def _decode(payload: str) -> bytes | None:

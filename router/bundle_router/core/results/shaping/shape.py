@@ -82,17 +82,17 @@ def shape(
     `max_chars` bounds the kept characters; notices (under 3,000 characters) are added. `describe`
     tells the type of bytes.
     """
-    kept_blocks = without_copies(blocks) if len(blocks) > 1 else blocks
-    if (texts := _short_plain_texts(kept_blocks)) and len(text := "\n".join(texts)) <= max_chars:
-        flags = (LOOKS_LIKE_ERROR,) if _text_says_failed(next(filter(str.strip, texts), "")) else ()
-        copies = [_size(block, {}) for block in blocks if not isinstance(block, Text)]
-        original_bytes = len(text) - len(texts) + 1 + sum(copies)
-        rule = _rule_names({"copies": bool(copies), FRAMED: framed})
-        text = frame(text) if framed else text
-        return ShapedResult(text, (), original_bytes, len(text), rule, flags)
+    kept_blocks = blocks
+    if len(blocks) > 1:
+        kept_blocks = without_copies(blocks)
+
+    plain_texts = _short_plain_texts(kept_blocks)
+    plain = "\n".join(plain_texts)
+    if plain_texts and len(plain) <= max_chars:
+        return _shape_plain(plain, plain_texts, blocks, framed=framed)
+
     references = References(describe)
     pieces = [_piece(block, references, max_chars) for block in kept_blocks]
-    sizes = {id(piece.value): piece.size for piece in pieces if piece.size}
     visible_text = "\n".join(piece.shown for piece in pieces)
     rules = {
         "copies": len(kept_blocks) < len(blocks),
@@ -100,6 +100,7 @@ def shape(
         "escapes": any(piece.escaped for piece in pieces),
         FRAMED: framed and bool(visible_text),
     }
+
     text = visible_text or EMPTY
     notice = ""
     if len(visible_text) > max_chars:
@@ -107,21 +108,49 @@ def shape(
         rules |= {cut.rule: True for cut in cuts}
         text = "\n".join(cut.text for cut in cuts if cut.text)
         notice = "\n" + _notice(text, references, pieces)
-    is_whole = text is visible_text
-    text = (frame(text) if rules[FRAMED] else text) + notice
+
+    parts: tuple[Part, ...] = ()
+    if text is visible_text and any(piece.uri for piece in pieces):
+        parts = tuple(_part(piece, framed) for piece in pieces)
+    if rules[FRAMED]:
+        text = frame(text)
+    text += notice
+
+    sizes = {id(piece.value): piece.size for piece in pieces if piece.size}
     return ShapedResult(
         text=text,
         blobs=references.blobs,
         original_bytes=sum(_size(block, sizes) for block in blocks),
         kept_bytes=len(text.encode("utf-8")),
         rule=_rule_names(rules),
-        flags=(LOOKS_LIKE_ERROR,) if _says_failed(pieces) else (),
-        parts=(
-            tuple(_part(one, framed) for one in pieces)
-            if is_whole and any(one.uri for one in pieces)
-            else ()
-        ),
+        flags=_failure_flags(_says_failed(pieces)),
+        parts=parts,
     )
+
+
+def _shape_plain(
+    text: str, texts: Sequence[str], blocks: Sequence[Block], *, framed: bool
+) -> ShapedResult:
+    """Return the result whose texts, joined in `text`, no step of shaping changes."""
+    copies = [_size(block, {}) for block in blocks if not isinstance(block, Text)]
+    original_bytes = len(text) - len(texts) + 1 + sum(copies)
+    first_text = next(filter(str.strip, texts), "")
+    if framed:
+        text = frame(text)
+    return ShapedResult(
+        text=text,
+        blobs=(),
+        original_bytes=original_bytes,
+        kept_bytes=len(text),
+        rule=_rule_names({"copies": bool(copies), FRAMED: framed}),
+        flags=_failure_flags(_text_says_failed(first_text)),
+    )
+
+
+def _failure_flags(says_failed: bool) -> tuple[str, ...]:
+    if not says_failed:
+        return ()
+    return (LOOKS_LIKE_ERROR,)
 
 
 def _rule_names(rules: Mapping[str, bool]) -> str:
