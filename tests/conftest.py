@@ -24,6 +24,8 @@ from _pytest.runner import runtestprotocol
 
 from tests.profiles import load_profile
 
+pytest_plugins = ("tests.definitions",)
+
 load_profile()
 for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"):
     os.environ.pop(name, None)
@@ -63,14 +65,14 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 FIRST = (
     "tests/examples/recipes/",
     "tests/deferral/test_real_agents.py",
-    "tests/mcp/test_mcp_demo.py",
-    "tests/mcp/test_mcp_real_router.py",
+    "tests/demo/test_mcp_demo.py",
+    "tests/adapters/mcp/test_mcp_real_router.py",
     "tests/faults/",
-    "tests/pages/test_in_a_browser.py",
-    "tests/editing/test_config_pages.py",
-    "tests/serving/test_conformance.py",
-    "tests/serving/test_serve_verb.py",
-    "tests/serving/test_passing_on.py",
+    "tests/service/pages/test_in_a_browser.py",
+    "tests/service/pages/test_config_pages.py",
+    "tests/service/mcp/test_conformance.py",
+    "tests/cli/test_serve_verb.py",
+    "tests/service/mcp/test_passing_on.py",
 )
 """Files that take half a minute or more, most of it waiting for programs: begun last, one would run
 beside nothing.
@@ -79,17 +81,19 @@ beside nothing.
 
 TOGETHER = {
     "litellm": (
-        "tests/model/",
-        "tests/selecting/test_embedding_upstream.py",
-        "tests/mcp/test_mcp_attacks.py",
-        "tests/serving/test_service_probes.py",
+        "tests/adapters/llm/",
+        "tests/engine/asking/",
+        "tests/review/test_model_comparison.py",
+        "tests/engine/selecting/test_embedding_upstream.py",
+        "tests/adapters/mcp/test_mcp_attacks.py",
+        "tests/service/test_service_probes.py",
         "tests/cli/test_route_model.py",
-        "tests/learning/test_learned_embeddings.py",
+        "tests/wiring/test_learned_embeddings.py",
     ),
     "browser": (
-        "tests/pages/test_hostile_text.py",
-        "tests/pages/test_in_a_browser.py",
-        "tests/editing/test_config_pages.py",
+        "tests/service/pages/test_hostile_text.py",
+        "tests/service/pages/test_in_a_browser.py",
+        "tests/service/pages/test_config_pages.py",
     ),
 }
 """Files of which one worker has all, since loading litellm, or starting Chromium, takes seconds."""
@@ -248,7 +252,7 @@ def browser() -> Iterator[Any]:
 
     Files that use one are in one worker (`TOGETHER`), which starts one Chromium.
     """
-    from tests.pages.browsing import BrowserThread, missing
+    from tests.service.pages.browsing import BrowserThread, missing
 
     if why := missing():
         pytest.skip(why)

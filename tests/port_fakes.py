@@ -53,8 +53,8 @@ from bundle_router.testing import (
     ScriptedSelector,
 )
 
-from tests.model.scripted_client import ScriptedClient, always
-from tests.selecting.embedders import Embedder as ScriptedEmbedder
+from tests.engine.asking.scripted_client import ScriptedClient, always
+from tests.engine.selecting.embedders import Embedder as ScriptedEmbedder
 
 T = TypeVar("T")
 

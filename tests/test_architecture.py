@@ -23,6 +23,17 @@ from tests.house import (
     tree_of,
 )
 
+DISTRIBUTIONS = ("client", "deferral")
+"""Folders of `router` beside the package, with packages of their own."""
+FOLDERS_OF_NO_PACKAGE = {
+    "benchmarks": "programs that measure, over the whole router",
+    "cases": "what the shipped config promises, for `bundle-router eval`",
+    "data": "what tests read, some of it for several packages",
+    "examples": "programs for readers of the documentation, and recipes",
+    "faults": "long programs that break things, and a few rounds of each",
+}
+"""Folders of `tests` that do not have their name from the package they test, and why."""
+
 LAYERS: dict[str, set[str]] = {
     # layer: what it may import of this project (itself included where it is more than one module)
     "errors": set(),
@@ -372,6 +383,22 @@ def test_the_house_gets_no_worse() -> None:
     """
     worse = [row for row in measures() if row.value > row.ceiling]
     assert [(row.what.strip(), row.value, row.ceiling) for row in worse] == []
+
+
+def test_each_folder_of_tests_has_the_path_of_the_package_it_tests() -> None:
+    folders = {file.parent.relative_to(ROOT / "tests") for file in ROOT.glob("tests/**/*.py")}
+    tops = {folder.parts[0] for folder in folders if folder.parts}
+    lost = [
+        str(folder)
+        for folder in folders
+        if folder.parts
+        and folder.parts[0] not in FOLDERS_OF_NO_PACKAGE
+        and folder.parts[0] not in DISTRIBUTIONS
+        and not (ROOT / "router" / PACKAGE / folder / "__init__.py").exists()
+    ]
+    assert lost == []
+    assert {"core", "engine", "adapters", *DISTRIBUTIONS} < tops
+    assert all((ROOT / "tests" / name).is_dir() for name in FOLDERS_OF_NO_PACKAGE)
 
 
 def test_there_are_no_import_cycles() -> None:

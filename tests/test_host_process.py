@@ -30,7 +30,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     program = [sys.executable, str(ROOT / "tests" / "host_program.py")]
     folder = tmp_path_factory.mktemp("engine")
     ran = subprocess.run(
-        [*program, str(folder), str(ROOT / "tests" / "mcp" / "fault_server.py")],
+        [*program, str(folder), str(ROOT / "tests" / "adapters" / "mcp" / "fault_server.py")],
         capture_output=True,
         text=True,
         check=False,

@@ -24,7 +24,7 @@ from bundle_router.service.pages.application import pages  # noqa: E402 - found 
 from bundle_router.workbench.run_reader import open_reader  # noqa: E402 - found by the line above
 from starlette.testclient import TestClient  # noqa: E402 - found by the line above
 
-from tests.pages.sample_runs import Team, write  # noqa: E402 - found by the line above
+from tests.service.pages.sample_runs import Team, write  # noqa: E402 - found by the line above
 
 ROUNDS = 7
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.command_line import Shell
+from tests.service.conftest import site as site
 
 
 @pytest.fixture

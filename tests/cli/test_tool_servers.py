@@ -15,7 +15,7 @@ from bundle_router import Result, Router, Step
 
 from tests.command_line import ROOT, json_of, run
 
-FAULT_SERVER = ROOT / "tests" / "mcp" / "fault_server.py"
+FAULT_SERVER = ROOT / "tests" / "adapters" / "mcp" / "fault_server.py"
 STEP = ("--workflow", "feature", "--role", "planner", "--step", "plan")
 
 

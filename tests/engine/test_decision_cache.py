@@ -37,7 +37,7 @@ from bundle_router.testing import fake_router, small_catalog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.core.test_decide_properties import IDS, activations, catalogs, facts_, steps
+from tests.core.decide.test_decide_properties import IDS, activations, catalogs, facts_, steps
 from tests.profiles import examples
 
 STEP = {"run_id": "r", "workflow": "w", "role": "r", "step": "s"}

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from bundle_router.testing.upstream import ScriptedServer, says
 
-from tests.model.broken_upstream import calls_tool
+from tests.adapters.llm.broken_upstream import calls_tool
 
 EXAMPLES = Path(__file__).parent
 FOUND = "ticket 7: the flag is misnamed"

@@ -29,7 +29,7 @@ from hypothesis.stateful import (
 )
 from rig import ROOT, Verdict, quick
 
-sys.path.insert(0, str(ROOT / "tests" / "mcp"))
+sys.path.insert(0, str(ROOT / "tests" / "adapters" / "mcp"))
 
 import fault_server
 from bundle_router.adapters.mcp import ConnectionSetting, open_mcp_sessions

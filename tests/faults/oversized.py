@@ -27,7 +27,7 @@ from typing import Any, Final
 from bundle_router import Router, Step
 from rig import ROOT, Ahead, Verdict, quick
 
-SERVER: Final = ROOT / "tests" / "mcp" / "fault_server.py"
+SERVER: Final = ROOT / "tests" / "adapters" / "mcp" / "fault_server.py"
 OTHER: Final = f"""
 import sys
 sys.path.insert(0, {str(SERVER.parent)!r})

@@ -2,7 +2,7 @@
 times as much.
 
 Rules:
-1. Bytes, status and records are the same as with the SDK (`tests/serving/test_direct.py` asks
+1. Bytes, status and records are the same as with the SDK (`tests/service/mcp/test_direct.py` asks
    both). Anything unusual goes to the SDK: another method, era or header, a message that is not in
    the plain form, notifications to be sent meanwhile.
 2. A request is checked whole before any work, so a request that is passed to the SDK has had no

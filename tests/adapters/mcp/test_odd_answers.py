@@ -1,0 +1,400 @@
+"""What servers answer that is not quite right, on every transport and in both eras: one table.
+
+Each row is what a server sends in answer to a call, and what the call comes to, by its own column.
+`ID` in a row stands for the number of the call. A row is a message (which a line, a body or an event
+holds), or what only one kind of framing can get wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from bundle_router.adapters.mcp import McpSessions
+from bundle_router.core.catalog import Server
+
+Wire = Literal["stdio", "json", "events"]
+Era = Literal["modern", "handshake"]
+WIRES: tuple[Wire, ...] = ("stdio", "json", "events")
+ERAS: tuple[Era, ...] = ("modern", "handshake")
+
+OK = {"content": [{"type": "text", "text": "hello"}]}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One odd answer."""
+
+    sent: bytes
+    """What the server sends: a message, or with `framed` all of the line, body or stream."""
+    outcome: str
+    code: str
+    says: str
+    """A part of what the call says."""
+    wires: tuple[Wire, ...] = WIRES
+    framed: bool = False
+    status: str = "200 OK"
+    """The status over HTTP."""
+    more: str = ""
+    """More headers over HTTP."""
+    kind: str = ""
+    """The content type over HTTP, where it is not that of the framing."""
+
+
+def said(text: str = "hello") -> dict[str, Any]:
+    return {"content": [{"type": "text", "text": text}]}
+
+
+def message(**fields: Any) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "id": "ID", **fields}).encode().replace(b'"ID"', b"ID")
+
+
+def ok(sent: bytes, says: str = "hello", **more: Any) -> Row:
+    return Row(sent, "ok", "", says, **more)
+
+
+def refused(sent: bytes, says: str, code: str = "rpc_error", **more: Any) -> Row:
+    return Row(sent, "tool_error", code, says, **more)
+
+
+def garbled(sent: bytes, **more: Any) -> Row:
+    return Row(sent, "unavailable", "protocol_error", "may have been carried out", **more)
+
+
+def lost(sent: bytes, **more: Any) -> Row:
+    return Row(sent, "unavailable", "connection_lost", "may have been carried out", **more)
+
+
+def fault(code: str, says: str, **more: Any) -> Row:
+    return Row(b"", "unavailable", code, says, framed=True, wires=("json",), **more)
+
+
+ANSWER = message(result=OK)
+HTTP: tuple[Wire, ...] = ("json", "events")
+STREAMS: tuple[Wire, ...] = ("stdio", "events")
+LOG = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"x"}}'
+DEEP = message(result={**OK, "structuredContent": "DEEP"}).replace(
+    b'"DEEP"', b'{"a":' * 160 + b"1" + b"}" * 160
+)
+FAILED = {"code": -32000, "message": "no such thing"}
+
+ROWS: dict[str, Row] = {
+    # ids
+    "an id": ok(ANSWER),
+    "an id as text": ok(ANSWER.replace(b"ID", b'"ID"')),
+    "an id with a fraction of nothing": ok(ANSWER.replace(b"ID", b"ID.0")),
+    "an id as another's text": garbled(ANSWER.replace(b"ID", b'"IDx"'), wires=HTTP),
+    "an id of another": garbled(ANSWER.replace(b"ID", b"999999"), wires=HTTP),
+    "an id of null": garbled(ANSWER.replace(b"ID", b"null"), wires=HTTP),
+    "an id that is true": garbled(ANSWER.replace(b"ID", b"true"), wires=HTTP),
+    "an id that is a list": garbled(ANSWER.replace(b"ID", b"[ID]"), wires=HTTP),
+    "no id": garbled(json.dumps({"jsonrpc": "2.0", "result": OK}).encode(), wires=HTTP),
+    "an error to null": refused(message(id=None, error=FAILED), "no such thing"),
+    "an error to another": garbled(message(id=999_999, error=FAILED), wires=HTTP),
+    "two answers": ok(ANSWER + b"\n\ndata: " + message(result=said("second")), wires=("events",)),
+    "an answer to another before": ok(
+        message(id=999_999, result=said("other")) + b"\n" + ANSWER, wires=("stdio",)
+    ),
+    # results
+    "a result and null for an error": ok(message(result=OK, error=None)),
+    "an error and null for a result": refused(message(result=None, error=FAILED), "no such thing"),
+    "a result and an error": garbled(message(result=OK, error=FAILED)),
+    "neither": garbled(message()),
+    "a result that is a list": garbled(message(result=[1])),
+    "a result that is text": garbled(message(result="done")),
+    "a result of null": garbled(message(result=None)),
+    "no version of JSON-RPC": garbled(ANSWER.replace(b'"2.0"', b'"1.0"')),
+    "more members than there are": ok(message(result=OK, more={"a": 1}, seq=4)),
+    "a result of an unknown type": Row(
+        message(result={**OK, "resultType": "task"}), "tool_error", "protocol_error", "hello"
+    ),
+    "a failure": Row(message(result={**OK, "isError": True}), "tool_error", "failed", "hello"),
+    "a failure flag that is text": Row(
+        message(result={**OK, "isError": "yes"}), "tool_error", "protocol_error", "hello"
+    ),
+    # errors
+    "an error": refused(message(error=FAILED), "(code -32000): no such thing"),
+    "an error that is text": refused(message(error="no such thing"), "no such thing"),
+    "an error whose code is text": refused(
+        message(error={"code": "-32000", "message": "no"}), "(code -32000): no"
+    ),
+    "an error whose code is a word": refused(
+        message(error={"code": "E_NO", "message": "no such"}), "(code -32603): no such"
+    ),
+    "an error without a code": refused(message(error={"message": "no such"}), "no such"),
+    "an error without a message": refused(message(error={"code": -32000}), "(code -32000)"),
+    "an error with data": refused(message(error={**FAILED, "data": [{"a": 1}]}), "no such thing"),
+    "an error of wrong arguments": refused(
+        message(error={"code": -32602, "message": "text is missing"}),
+        "text is missing",
+        "invalid_params",
+    ),
+    "an error of an unknown tool": refused(
+        message(error={"code": -32601, "message": "unknown"}), "unknown", "not_found"
+    ),
+    "an error of megabytes": refused(message(error={**FAILED, "message": "no" * 999_999}), "[…]"),
+    "an error that is empty": garbled(message(error={})),
+    "an error that is a number": garbled(message(error=5)),
+    "an error that says nothing": garbled(message(error={"code": "x", "message": None})),
+    # encodings
+    "a byte order mark": ok(b"\xef\xbb\xbf" + ANSWER),
+    "UTF-16": ok(ANSWER.decode().encode("utf-16"), wires=("json",)),
+    "broken UTF-8": ok(message(result=said("caf#")).replace(b"#", b"\xff"), "caf\ufffd"),
+    "half a pair of surrogates": ok(message(result=said("half \ud83d")), "half ?"),
+    "a pair of surrogates": ok(message(result=said("\U0001f600")), "\U0001f600"),
+    "a pair and half a pair": ok(message(result=said("\U0001f600\udfff")), "\U0001f600?"),
+    "a large text with half a pair": ok(message(result=said("\ud83d" + "x" * 200_000)), "?xxx"),
+    "NaN": ok(message(result={**OK, "structuredContent": {"n": float("nan")}})),
+    "an infinity": ok(
+        message(result={**OK, "structuredContent": {"n": -1}}).replace(b"-1", b"1e999")
+    ),
+    "a number of 5,000 digits": garbled(
+        message(result={"content": [], "structuredContent": {"n": 7}}).replace(b"7", b"9" * 5_000)
+    ),
+    "a name twice": ok(ANSWER.replace(b'"result"', b'"result": 5, "result"')),
+    "nested 160 levels": ok(DEEP),
+    "escapes": ok(message(result=said("a\u2028b\u0000c")), "a\u2028b"),
+    "white space around": ok(b"  " + ANSWER + b" \t "),
+    # no messages
+    "half a message": garbled(ANSWER[:-20]),
+    "a comma too many": garbled(ANSWER[:-1] + b",}"),
+    "no JSON": garbled(b"<html>log in first</html>", wires=("json",)),
+    "an object that is no message": garbled(b'{"status": "ok"}', wires=("json",)),
+    "a number": garbled(b"7", wires=("json",)),
+    "nothing": garbled(b"", wires=("json",)),
+    "text before the answer": ok(b"listening on 8080\n" + ANSWER, wires=("stdio",)),
+    "JSON before the answer": ok(b'{"level": "info", "msg": "up"}\n' + ANSWER, wires=("stdio",)),
+    "half a log line before the answer": ok(b'{"level": "inf\n' + ANSWER, wires=("stdio",)),
+    "blank lines": ok(b"\n\r\n\n" + ANSWER, wires=("stdio",)),
+    "a line that ends in CR LF": ok(ANSWER + b"\r", wires=("stdio",)),
+    # several messages
+    "a batch of one": ok(b"[" + ANSWER + b"]"),
+    "a batch with a notification": ok(b"[" + LOG + b"," + ANSWER + b"]"),
+    "a batch of nothing": garbled(b"[]", wires=("json",)),
+    "a batch with something else": ok(b'[7, "x", null, ' + ANSWER + b"]"),
+    # events
+    "an event of another name before": ok(
+        b"event: ping\ndata: {}\n\ndata: " + ANSWER + b"\n\n", wires=("events",), framed=True
+    ),
+    "an unnamed keep-alive before": ok(
+        b"data: ping\n\ndata: {}\n\ndata: " + ANSWER + b"\n\n", wires=("events",), framed=True
+    ),
+    "comments between the lines": ok(
+        b": hello\n\n: hello\ndata: " + ANSWER + b"\n: bye\n\n", wires=("events",), framed=True
+    ),
+    "a mark before the first event": ok(
+        b"\xef\xbb\xbfdata: " + ANSWER + b"\n\n", wires=("events",), framed=True
+    ),
+    "events that end in CR": ok(
+        b"event: message\rdata: " + ANSWER + b"\r\r", wires=("events",), framed=True
+    ),
+    "events that end in CR LF": ok(
+        b"event: message\r\ndata:" + ANSWER + b"\r\n\r\n", wires=("events",), framed=True
+    ),
+    "an event of two lines": ok(
+        b"data: " + ANSWER[:-1] + b"\ndata: }\n\n", wires=("events",), framed=True
+    ),
+    "an event without data before": ok(
+        b"id: \nretry: 5\ndata:\n\ndata: " + ANSWER + b"\n\n", wires=("events",), framed=True
+    ),
+    "an event that is named message": ok(
+        b"event:message\ndata: " + ANSWER + b"\n\n", wires=("events",), framed=True
+    ),
+    "an event that does not end": lost(b"data: " + ANSWER, wires=("events",), framed=True),
+    "no event": lost(b": nothing\n\n", wires=("events",), framed=True),
+    "an event that is no JSON": garbled(b"data: {nothing}\n\n", wires=("events",), framed=True),
+    "keep-alives and no answer": garbled(b"data: ping\n\n", wires=("events",), framed=True),
+    # what a server says besides
+    "a notification before": ok(LOG + b"\n" + ANSWER, wires=("stdio",)),
+    "a notification whose params are a list": ok(
+        b'{"jsonrpc":"2.0","method":"a/b","params":[1]}\n' + ANSWER, wires=("stdio",)
+    ),
+    "a method that is a number": ok(b'{"jsonrpc":"2.0","method":5}\n' + ANSWER, wires=("stdio",)),
+    "a request of no known method": ok(
+        b'{"jsonrpc":"2.0","id":"q","method":"who/knows"}\n' + ANSWER, wires=("stdio",)
+    ),
+    "a request with an id of null": ok(
+        b'{"jsonrpc":"2.0","id":null,"method":"ping"}\n' + ANSWER, wires=("stdio",)
+    ),
+    # over HTTP
+    "a content type with parameters": ok(ANSWER, wires=("json",), kind="Application/JSON; x=1"),
+    "another content type": ok(ANSWER, wires=("json",), kind="text/plain"),
+    "a compression nobody asked for": garbled(
+        b"x", wires=("json",), framed=True, more="content-encoding: br\r\n"
+    ),
+    "no gzip": garbled(
+        b"nothing of the kind", wires=("json",), framed=True, more="content-encoding: gzip\r\n"
+    ),
+    "an error with a status": refused(
+        message(error=FAILED), "no such thing", wires=("json",), status="400 Bad Request"
+    ),
+    "an error to null with a status": refused(
+        message(id=None, error=FAILED), "no such thing", wires=("json",), status="500 Broken"
+    ),
+    "a page with a status": fault("http_error", "HTTP 500", status="500 Broken", kind="text/html"),
+    "401": fault("unauthorized", "HTTP 401", status="401 Unauthorized"),
+    "403": fault("unauthorized", "HTTP 403", status="403 Forbidden"),
+    "429": fault("rate_limited", "HTTP 429", status="429 Slow", more="retry-after: 7\r\n"),
+    "202": garbled(b"", wires=("json",), framed=True, status="202 Accepted"),
+    "204": garbled(b"", wires=("json",), framed=True, status="204 Nothing"),
+    "a redirect to another host": fault(
+        "http_error", "not followed", status="307 There", more="location: http://127.0.0.2:9/\r\n"
+    ),
+    "a redirect to nowhere": fault("http_error", "HTTP 307", status="307 There"),
+}
+
+
+# --- the servers ----------------------------------------------------------------------------------
+
+
+def opening(method: str, id_: Any, era: Era) -> dict[str, Any] | None:
+    """The answer to a request that opens a connection; None to another."""
+    if method == "server/discover" and era == "modern":
+        result: dict[str, Any] = {
+            "supportedVersions": ["2026-07-28"],
+            "capabilities": {"tools": {}},
+            "serverInfo": {"name": "odd", "version": "1"},
+            "resultType": "complete",
+            "ttlMs": 0,
+            "cacheScope": "private",
+        }
+        return {"jsonrpc": "2.0", "id": id_, "result": result}
+    if method == "server/discover":
+        error = {"code": -32601, "message": "Method not found"}
+        return {"jsonrpc": "2.0", "id": id_, "error": error}
+    if method == "initialize":
+        result = {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {"tools": {}},
+            "serverInfo": {"name": "odd", "version": "1"},
+        }
+        return {"jsonrpc": "2.0", "id": id_, "result": result}
+    return None
+
+
+LINES = """
+import json, sys
+sys.path[:0] = [{root!r}]
+from tests.adapters.mcp.test_odd_answers import opening
+sent = open({file!r}, "rb").read()
+for line in sys.stdin.buffer:
+    message = json.loads(line)
+    if "id" not in message or "method" not in message:
+        continue
+    answer = opening(message["method"], message["id"], {era!r})
+    if answer is not None:
+        sys.stdout.buffer.write(json.dumps(answer).encode() + b"\\n")
+    else:
+        sys.stdout.buffer.write(sent.replace(b"ID", str(message["id"]).encode()) + b"\\n")
+    sys.stdout.buffer.flush()
+"""
+
+
+class OddServer:
+    """A server over HTTP that answers each call with a row."""
+
+    def __init__(self, row: Row, wire: Wire, era: Era) -> None:
+        self._row = row
+        self._wire = wire
+        self._era: Era = era
+        self.calls = 0
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self._open: list[socket.socket] = []
+        self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}/mcp"
+
+    def run(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listening.accept()
+            except OSError:
+                return
+            self._open.append(connection)
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, connection.makefile("rb") as read:
+            line = read.readline()
+            length = 0
+            while (header := read.readline().strip()) != b"":
+                if header.lower().startswith(b"content-length:"):
+                    length = int(header[15:])
+            if line.startswith(b"POST"):
+                connection.sendall(self._answer(json.loads(read.read(length))))
+            else:
+                connection.sendall(_http(b"", "405 No", "text/plain"))
+
+    def _answer(self, asked: dict[str, Any]) -> bytes:
+        if "id" not in asked:
+            return _http(b"", "202 Accepted", "text/plain")
+        answer = opening(asked["method"], asked["id"], self._era)
+        if answer is not None:
+            return _http(json.dumps(answer).encode(), "200 OK", "application/json")
+        self.calls += 1
+        row = self._row
+        number = str(asked["id"])
+        sent = row.sent.replace(b"ID", number.encode())
+        sent = sent.replace("ID".encode("utf-16-le"), number.encode("utf-16-le"))
+        if self._wire == "events" and not row.framed:
+            sent = b"event: message\ndata: " + sent + b"\n\n"
+        kind = "text/event-stream" if self._wire == "events" else "application/json"
+        return _http(sent, row.status, row.kind or kind, row.more)
+
+    def end(self) -> None:
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        for connection in self._open:
+            connection.close()
+
+
+def _http(body: bytes, status: str, kind: str, more: str = "") -> bytes:
+    head = f"HTTP/1.1 {status}\r\ncontent-type: {kind}\r\nconnection: close\r\n{more}\r\n"
+    return head.encode() + body
+
+
+@contextmanager
+def serving(row: Row, wire: Wire, era: Era, folder: Path) -> Iterator[Server]:
+    """Yield the entry of a server that answers with the row."""
+    if wire == "stdio":
+        (folder / "sent").write_bytes(row.sent)
+        root = str(Path(__file__).resolve().parents[3])
+        program = LINES.format(root=root, file=str(folder / "sent"), era=era)
+        yield Server(name="s", transport="stdio", command=sys.executable, args=("-c", program))
+        return
+    server = OddServer(row, wire, era)
+    threading.Thread(target=server.run, daemon=True).start()
+    try:
+        yield Server(name="s", transport="streamable-http", url=server.url)
+        assert server.calls == 1, "what may have been carried out is not sent again"
+    finally:
+        server.end()
+
+
+CASES = [(name, wire, era) for name, row in ROWS.items() for wire in row.wires for era in ERAS]
+
+
+def test_the_table_has_sixty_rows() -> None:
+    assert len(ROWS) >= 60
+    assert {wire for _, wire, _ in CASES} == set(WIRES)
+
+
+@pytest.mark.parametrize(("name", "wire", "era"), CASES)
+def test_an_odd_answer_comes_to_the_same_on_every_transport_and_in_both_eras(
+    bench: Any, tmp_path: Path, name: str, wire: Wire, era: Era
+) -> None:
+    row = ROWS[name]
+
+    async def main(sessions: McpSessions) -> None:
+        result = await bench.call(sessions, "echo", text="x", timeout_s=20.0)
+        assert (result.outcome, result.code) == (row.outcome, row.code), bench.said(result)
+        assert row.says in bench.said(result)
+
+    with serving(row, wire, era, tmp_path) as server:
+        bench.run(main, server)

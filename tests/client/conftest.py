@@ -1,0 +1,3 @@
+"""A service to be a client of."""
+
+from tests.service.conftest import site as site

@@ -1,0 +1,227 @@
+"""HTML to Markdown: what a reader gets of real pages, and what a hostile one costs.
+
+`tests/data/docs/*.html` imitate what Sphinx, MkDocs, Docusaurus and old manuals publish; the `.md`
+beside each is what must come of it. After a deliberate change, write them anew with
+`python tests/local_tools/docs/test_docs_markdown.py`.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from bundle_router.errors import ToolFailure
+from bundle_router.local_tools.docs.deadline import Deadline
+from bundle_router.local_tools.docs.markdown import Converted, to_markdown
+from bundle_router.local_tools.docs.pages import clean_text, cut_piece, find_headings
+from hypothesis import given
+from hypothesis import strategies as st
+
+DATA = Path(__file__).parents[2] / "data" / "docs"
+PAGES = sorted(DATA.glob("*.html"))
+BASE = "https://docs.example.org/en/latest/guide/page.html"
+
+
+def convert(html: str, *, base: str = BASE, anchor: str = "", timeout_s: float = 60) -> Converted:
+    ours = "https://docs.example.org/"
+    return to_markdown(
+        html,
+        base=base,
+        anchor=anchor,
+        keeps_image=lambda url: url.startswith(ours),
+        deadline=Deadline(timeout_s),
+    )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.stem))
+def test_a_page_reads_as_its_golden_file(page: Path) -> None:
+    made = convert(page.read_text(encoding="utf-8"))
+    assert f"<!-- {made.title} -->\n\n{made.markdown}\n" == page.with_suffix(".md").read_text(
+        encoding="utf-8"
+    )
+
+
+@pytest.mark.parametrize(
+    ("html", "markdown"),
+    [
+        ('<a href="x y(1).html">a</a>', "[a](https://docs.example.org/en/latest/guide/x%20y%281%29.html)"),
+        ('<a href="/a?b=1&amp;c=2#d">a</a>', "[a](https://docs.example.org/a?b=1&c=2#d)"),
+        ('<a href="mailto:me@example.org">a</a>', "[a](mailto:me@example.org)"),
+        ('<a href="javascript:alert(1)">a</a>', "a"),
+        ('<a href=" JaVa&#9;ScRiPt:alert(1)">a</a>', "a"),
+        ('<a href="data:text/html,x">a</a>', "a"),
+        ('<a href="vbscript:x">a</a>', "a"),
+        ('<a href="file:///etc/passwd">a</a>', "a"),
+        ('<a href="https://[::1">a</a>', "a"),
+        ('<a href="">a</a>', "a"),
+        ('<a href="/x&#10;y&#x2028;z">a</a>', "[a](https://docs.example.org/xyz)"),
+        ('<img src="data:image/png;base64,AA" alt="logo">', "logo"),
+        ('<img src="//tracker.example/x.gif">', ""),
+        ('<img src="../a.png" alt="a\nb">', "![a b](https://docs.example.org/en/latest/a.png)"),
+        ('<base href="https://docs.example.org/v2/"><a href="x">a</a>', "[a](https://docs.example.org/v2/x)"),
+        ('<base href="javascript:x"><a href="x">a</a>', "[a](https://docs.example.org/en/latest/guide/x)"),
+        ("<p>f[x](y) and list[int]: z</p>", "f[x\\](y) and list[int\\]: z"),
+        ("<p>[a]<b></b>(javas<i></i>cript:x)</p>", "[a\\](javascript:x)"),
+        ("<p>[a](&amp;#106;avascript:x)</p>", "[a\\](&#106;avascript:x)"),
+        ("<p>[a](https://example.org/)</p>", "[a](https://example.org/)"),
+        ("<p>&lt;img onerror=y&gt; &lt;javascript:x&gt; 1 &lt; 2</p>", "\\<img onerror=y> \\<javascript:x> 1 < 2"),
+        ("<p><code>d[k](v) &lt;b&gt;</code></p>", "`d[k](v) <b>`"),
+        ("<p>snake_case and *args</p>", "snake_case and *args"),
+        ("<pre>a\n\n\nb  c\n</pre>", "```\na\n\n\nb  c\n```"),
+        ("<pre>```\n~~~~</pre>", "````\n```\n~~~~\n````"),
+        ("<table><tr><th colspan=9999999999>a</table>", "| a |\n| --- |"),
+        ("<table><tr><th>a<tr><td><pre>x|y</pre></table>", "| a |\n| --- |\n| `x\\|y` |"),
+        ("<ol start=99999999999999><li>a<li>b</ol>", "1. a\n2. b"),
+        ('<h2>Head<a href="#x" class="whatever">¶</a></h2>', "## Head"),
+        ("<h2></h2>a", "a"),
+        ("<p>a&#x1b;b&#x81;c&#x202e;d\u200b</p>", "abcd\u200b"),
+        ("<p>a\ue0a0b</p>", "ab"),
+        ("<p>é&nbsp;x</p>", "é x"),
+        ('<math><annotation encoding="application/x-tex">x^2</annotation></math>', "$x^2$"),
+        ("<p>a<script>b()</script><style>c{}</style><noscript>d</noscript><template>e</template><!-- f --></p>", "a"),
+        ('<p>a<span hidden>b</span><span aria-hidden="true">c</span></p>', "a"),
+        ("", ""),
+    ],
+)  # fmt: skip
+def test_small_things_are_written_as_a_reader_wants_them(html: str, markdown: str) -> None:
+    assert convert(html).markdown == markdown
+
+
+@pytest.mark.parametrize(
+    ("html", "expected"),
+    [
+        ("<body><p>x</p><main><p>in</p></main></body>", "in"),
+        ('<body><main>x</main><div role="main">in</div></body>', "in"),
+        ("<main><div>side</div><article>in</article></main>", "in"),
+        ("<main><article>one</article><article>two</article></main>", "one\n\ntwo"),
+        ("<article>in</article><div>side</div>", "in"),
+        ("<article>in<article>note</article></article><div>side</div>", "in\n\nnote"),
+        ("<main>small</main><main>the larger one</main>", "the larger one"),
+        ("<div role=navigation>x</div><div>in</div><footer role=contentinfo>x</footer>", "in"),
+    ],
+)
+def test_the_main_content_is_preferred(html: str, expected: str) -> None:
+    assert convert(html).markdown == expected
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.stem))
+def test_every_link_of_a_page_is_absolute_and_of_a_harmless_scheme(page: Path) -> None:
+    targets = re.findall(
+        r"(?<!\\)\]\(([^)]*)\)", convert(page.read_text(encoding="utf-8")).markdown
+    )
+    assert targets
+    assert [target for target in targets if not target.startswith(("https://", "mailto:"))] == []
+
+
+@pytest.mark.parametrize(
+    ("page", "anchor", "text"),
+    [
+        ("mkdocs_material", "every-key", "Every key"),
+        ("mkdocs_material", "__codelineno-0-2", "listen ="),
+        ("sphinx_furo", "basic-usage", "Basic usage"),
+        ("sphinx_furo", "tinycache-store-the-store", "tinycache.store` — The store"),
+        ("sphinx_furo", "tinycache.store.Store.put", "put(key, value"),
+        ("sphinx_furo", "id1", "Back ends"),
+        ("docusaurus", "limits", "Limits"),
+        ("plain", "here", "empty"),
+    ],
+)
+def test_an_anchor_is_found_where_it_stands_and_changes_nothing(
+    page: str, anchor: str, text: str
+) -> None:
+    html = (DATA / f"{page}.html").read_text(encoding="utf-8")
+    made = convert(html, anchor=anchor)
+    assert made.markdown == convert(html).markdown
+    assert made.anchor is not None
+    assert made.markdown[made.anchor :].startswith(text)
+
+
+def test_an_anchor_that_is_nowhere_or_only_in_the_menu_is_none() -> None:
+    html = '<main><nav id="menu">x</nav><p id="a">\ue0a0y &#xe0a0;z</p></main>'
+    assert convert(html, anchor="nope").anchor is None
+    assert convert(html).anchor is None
+    assert convert(html, anchor="menu").markdown == "y z"
+
+
+def test_more_markdown_than_the_bound_is_refused() -> None:
+    with pytest.raises(ToolFailure) as caught:
+        convert("<p>" + "x" * 4_200_000)
+    assert caught.value.code == "too_large"
+
+
+def test_headings_in_code_are_none() -> None:
+    text = (
+        "# A\n```sh\n# not\n```\n~~~~\n```\n# not\n~~~\n~~~~\n  ## `B` [c](d) #\n> ```\n> x\n>"
+        " ```\n#no\n###### F"
+    )
+    assert [(heading.level, heading.title) for heading in find_headings(text)] == [
+        (1, "A"),
+        (2, "B c"),
+        (6, "F"),
+    ]
+    assert text[find_headings(text)[1].start :].startswith("  ## `B`")
+
+
+@given(st.text(alphabet="aü\n日", min_size=1, max_size=300), st.integers(1, 50), st.integers(4, 60))
+def test_pieces_join_to_the_whole_and_stay_within_their_bounds(
+    text: str, max_chars: int, max_bytes: int
+) -> None:
+    pieces, offset = [], 0
+    while offset < len(text):
+        piece = cut_piece(text, offset, max_chars=max_chars, max_bytes=max_bytes)
+        assert piece.text
+        assert len(piece.text) <= max_chars
+        assert len(piece.text.encode()) <= max_bytes
+        pieces.append(piece.text)
+        offset = piece.end
+    assert "".join(pieces) == text
+
+
+@given(st.text())
+def test_clean_text_has_no_controls_and_encodes(text: str) -> None:
+    clean = clean_text(text + "\x1b\u202e\ud800\U000e0041\r")
+    assert not any(ord(char) < 32 and char not in "\n\t" for char in clean)
+    assert clean_text(clean) == clean
+    clean.encode()
+
+
+N = 200_000
+HOSTILE = {
+    "spaces": "<p>a" + " " * N + "b",
+    "spaces in pre": "<pre>a" + " " * N + "b\n",
+    "newlines in pre": "<pre>a" + "\n" * N + "b\n",
+    "deep divs": "<div>" * (N // 5) + "x",
+    "deep quotes": "<blockquote>" * 75 + "x<br>" * (N // 50),
+    "deep lists": "<ul><li>" * 40 + "x<br>" * (N // 50),
+    "nested mains": "<div role=main>" * (N // 15) + "x",
+    "list items": "<ol>" + "<li>x" * (N // 20),
+    "wide cells": "<table><tr>" + "<td colspan=1000>" * (N // 50),
+    "open angles": "<" * N,
+    "open comments": "<!--" * (N // 4),
+    "open entities": "&#" * (N // 2),
+    "brackets": "<b>]</b>" * (N // 50),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_hostile_page_is_converted_without_falling_over(what: str) -> None:
+    assert len(convert(HOSTILE[what]).markdown) < 2_000_000
+
+
+def test_converting_stops_at_the_deadline() -> None:
+    deadline_passes_on_the_way = iter([False] * 50 + [True] * 10)
+    deadline = Deadline(60, lambda: next(deadline_passes_on_the_way))
+    with pytest.raises(ToolFailure) as caught:
+        to_markdown("<p>x" * 1000, base=BASE, keeps_image=lambda url: True, deadline=deadline)
+    assert caught.value.code == "cancelled"
+
+
+if __name__ == "__main__":
+    for path in PAGES:
+        golden = convert(path.read_text(encoding="utf-8"))
+        path.with_suffix(".md").write_text(
+            f"<!-- {golden.title} -->\n\n{golden.markdown}\n", encoding="utf-8"
+        )
+    sys.exit(0)
