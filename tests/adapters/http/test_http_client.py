@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import ssl
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 import trustme
@@ -520,6 +522,40 @@ def test_a_whole_answer_keeps_the_connection_and_another_one_ends_it() -> None:
             assert server.connections == 2
 
     run(work)
+
+
+def serve_without_goodbye(listener: socket.socket, tls: ssl.SSLContext, is_over: Event) -> None:
+    """Answer one request, and never the TLS goodbye; `is_over` once the connection has ended."""
+    connection, _ = listener.accept()
+    with tls.wrap_socket(connection, server_side=True) as secured:
+        while b"\r\n\r\n" not in secured.recv(65536):
+            pass
+        secured.sendall(OK)
+        with contextlib.suppress(ConnectionError):
+            while socket.socket.recv(secured, 65536):  # beneath TLS
+                pass
+        is_over.set()
+
+
+@pytest.mark.parametrize("is_judged", [True, False])
+def test_close_ends_a_connection_whose_server_says_no_goodbye(
+    authority: trustme.CA, is_judged: bool
+) -> None:
+    is_over = Event()
+
+    async def work(url: str) -> None:
+        judge = (lambda _address: None) if is_judged else None
+        client = HttpClient(judge=judge, tls=client_tls(authority))
+        assert await text_of(client, url) == "200 ok"
+        await client.close()
+        assert await asyncio.to_thread(is_over.wait, 20)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        tls = server_tls(authority, "localhost")
+        server = Thread(target=serve_without_goodbye, args=(listener, tls, is_over))
+        server.start()
+        run(lambda: work(f"https://localhost:{listener.getsockname()[1]}/"))
+        server.join()
 
 
 def test_nobody_there_a_closed_client_and_what_is_no_address_reach_nobody() -> None:

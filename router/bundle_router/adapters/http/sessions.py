@@ -6,15 +6,19 @@ from `open_session`, with `ProxiedRequest` where the library would choose the pr
 
 from __future__ import annotations
 
+import asyncio
 import os
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Final
+from weakref import WeakSet
 
 import aiohttp
 from aiohttp import BasicAuth
+from aiohttp.connector import Connection
+from aiohttp.tracing import Trace
 from aiohttp.typedefs import LooseHeaders
 from yarl import URL
 
@@ -40,6 +44,40 @@ class HttpBounds:
     """
     max_connections: int = 0
     """Connections at a time; 0 for any number."""
+
+
+class _Connector(aiohttp.TCPConnector):
+    """A connector whose `close` leaves no connection.
+
+    aiohttp forgets a connection as soon as it is not kept, while TLS still waits for the peer's
+    goodbye, which may never come.
+    """
+
+    def __init__(self, bounds: HttpBounds, *, reuse: bool, tls: ssl.SSLContext) -> None:
+        super().__init__(
+            limit=bounds.max_connections,
+            keepalive_timeout=bounds.keep_s if reuse else None,
+            force_close=not reuse,
+            ssl=tls,
+        )
+        self._transports: WeakSet[asyncio.Transport] = WeakSet()
+
+    async def connect(
+        self,
+        req: aiohttp.ClientRequest,
+        traces: list[Trace],
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - the signature of aiohttp
+    ) -> Connection:
+        connection = await super().connect(req, traces, timeout)
+        if connection.transport is not None:
+            self._transports.add(connection.transport)
+        return connection
+
+    async def close(self, *, abort_ssl: bool = False) -> None:
+        await super().close(abort_ssl=abort_ssl)
+        for transport in tuple(self._transports):
+            transport.abort()
+        await asyncio.sleep(0)  # the loop closes the sockets in its next turn
 
 
 class ProxiedRequest(aiohttp.ClientRequest):
@@ -73,14 +111,8 @@ def open_session(
     unless a request says `allow_redirects=False`, as those of `HttpClient` do.
     """
     bounds = bounds or HttpBounds()
-    connector = aiohttp.TCPConnector(
-        limit=bounds.max_connections,
-        keepalive_timeout=bounds.keep_s if reuse else None,
-        force_close=not reuse,
-        ssl=tls or tls_context(),
-    )
     return aiohttp.ClientSession(
-        connector=connector,
+        connector=_Connector(bounds, reuse=reuse, tls=tls or tls_context()),
         timeout=timeout_of(bounds),
         cookie_jar=aiohttp.DummyCookieJar(),
         trust_env=False,
