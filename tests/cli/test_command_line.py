@@ -81,7 +81,7 @@ def test_the_demo_settles_steps_without_a_route_by_search_a_model_and_a_shortlis
     for text in (printed, shown):
         assert re.search(r"search: enough \(margin [01]\.\d+, .*thresholds shipped/2\)", text)
         assert re.search(
-            r"model openai/scripted-by-the-demo: answered \(1 call, \d+ ms, 200 \+ 20 tokens\)",
+            r"model openai/scripted-by-the-demo: answered, sure of it \(1 call, \d+ ms, 200 \+ 20 tokens\)",
             text,
         )
         assert "failed: upstream_error (1 call" in text

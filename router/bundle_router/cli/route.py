@@ -135,11 +135,13 @@ def show(decision: Decision) -> None:
     say_whole("", f"{decision.source}{degraded}: {decision.justification}", under=2)
     for line in selection_lines(decision.search, decision.model):
         say(line)
-    if decision.bundles:
-        table(
-            ("bundle", "reason", "evidence"),
-            [(c.id, c.reason, c.evidence) for c in decision.bundles],
-        )
+    shown_ids = decision.bundle_ids
+    for heading, rows in (
+        ("bundle", [row for row in decision.bundles if row.id in shown_ids]),
+        ("offered behind search", [row for row in decision.bundles if row.id not in shown_ids]),
+    ):
+        if rows:
+            table((heading, "reason", "evidence"), [(c.id, c.reason, c.evidence) for c in rows])
     if decision.left_out:
         table(
             ("left out", "code", "detail"),

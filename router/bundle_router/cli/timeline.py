@@ -80,7 +80,10 @@ def _show_step(record: DecisionRecord) -> None:
     for line in (decision.justification, *selection_lines(decision.search, decision.model)):
         say_whole("      ", line, under=8)
     for bundle in decision.bundles:
-        say_whole("      + ", f"{bundle.id}  ({bundle.reason}: {bundle.evidence})", under=10)
+        if bundle.id in decision.offered:
+            say_whole("      ~ ", f"{bundle.id}  (offered: {bundle.evidence})", under=10)
+        else:
+            say_whole("      + ", f"{bundle.id}  ({bundle.reason}: {bundle.evidence})", under=10)
     for row in decision.left_out:
         say_whole("      - ", f"{row.tool or row.id}  ({row.code}: {row.detail})", under=10)
     say_whole("      ", exposure_line(decision.exposure), under=8)

@@ -204,7 +204,7 @@ class CauseFinder:
             active,
             past.route,
             past.source,
-            tuple(past.bundle_ids),
+            tuple(past.reachable_ids),
             changes,
         )
         causes = self._remembered.get(key)

@@ -284,8 +284,8 @@ _OF_A_STEP: Final = (
 
 
 def _differences(expected: CaseStep, decision: Decision) -> Iterable[tuple[str, str, str]]:
-    if tuple(decision.bundle_ids) != expected.bundles:
-        yield "bundles", _list(expected.bundles), _list(decision.bundle_ids)
+    if tuple(decision.reachable_ids) != expected.bundles:
+        yield "bundles", _list(expected.bundles), _list(decision.reachable_ids)
     if expected.route not in (None, decision.route):
         yield "route", str(expected.route), str(decision.route)
     if expected.source not in (None, decision.source):

@@ -264,7 +264,7 @@ def _settle_row(
     if row.is_placed:
         outcome = decide(plans, facts, Activation(), step)
         if isinstance(outcome, Decision):
-            return outcome.source, tuple(outcome.bundle_ids), outcome.exposure.tokens
+            return outcome.source, tuple(outcome.reachable_ids), outcome.exposure.tokens
         judgement = _judge_within(judged, outcome)
 
     tools = {tool for id_ in judgement.ids for tool in catalog.bundles[id_].tools}

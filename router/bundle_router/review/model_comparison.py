@@ -99,7 +99,7 @@ def judge_row(row: LabelledRow, catalog: Catalog, decision: Decision, ms: float)
         outcome = "wrong"
     elif needed and not decided:
         outcome = "abstained"
-    needed_shown = needed <= {*decision.bundle_ids} if needed else None
+    needed_shown = needed <= {*decision.reachable_ids} if needed else None
 
     use = decision.model
     if use is None:

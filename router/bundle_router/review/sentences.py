@@ -147,6 +147,8 @@ def _model(use: ModelUse) -> str:
         outcome = "answered from the cache"
     else:
         outcome = "answered"
+    if use.sure is not None:
+        outcome += ", sure of it" if use.sure else ", not sure"
     parts = [f"{use.attempts} call{'' if use.attempts == 1 else 's'}", f"{use.elapsed_ms:.0f} ms"]
     if use.input_tokens or use.output_tokens:
         parts.append(f"{use.input_tokens:,} + {use.output_tokens:,} tokens")

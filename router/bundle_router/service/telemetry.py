@@ -177,6 +177,7 @@ class SpanExport:
                 "degraded": decision.degraded,
                 "route": decision.route or "",
                 "bundles": decision.bundle_ids,
+                "offered": decision.offered,
                 "catalog_revision": decision.catalog_revision,
                 "tokens": decision.exposure.tokens,
             }

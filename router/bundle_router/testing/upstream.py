@@ -182,10 +182,17 @@ def _read(connection: socket.socket) -> ReceivedRequest | None:
 # --- what a model says ----------------------------------------------------------------------------
 
 
-def choice(*ids: str, need: str = "required", rationale: str = "it fits", missing: str = "") -> str:
+def choice(
+    *ids: str,
+    need: str = "required",
+    rationale: str = "it fits",
+    sure: bool = True,
+    missing: str = "",
+) -> str:
     """Return an answer in the requested form, as text."""
     picks = [{"id": id_, "need": need} for id_ in ids]
-    return json.dumps({"rationale": rationale, "picks": picks, "missing": missing})
+    answer = {"rationale": rationale, "picks": picks, "sure": sure, "missing": missing}
+    return json.dumps(answer)
 
 
 def completion(content: str | None, *, finish_reason: str = "stop", **message: Any) -> bytes:

@@ -312,8 +312,13 @@ class Decision(Received):
 
     @property
     def bundle_ids(self) -> list[str]:
-        """The bundles' ids, in order."""
-        return [chosen.id for chosen in self.bundles]
+        """The ids of the bundles that are shown, in order."""
+        return [chosen.id for chosen in self.bundles if chosen.reason != "shortlist"]
+
+    @property
+    def offered(self) -> list[str]:
+        """The ids of the bundles that are offered behind search beside them, best first."""
+        return [chosen.id for chosen in self.bundles if chosen.reason == "shortlist"]
 
     @property
     def evicted_tools(self) -> tuple[str, ...]:

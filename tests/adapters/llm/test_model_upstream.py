@@ -101,7 +101,7 @@ def test_the_request_is_strict_bounded_and_constant(opened: Opened, ask: Ask) ->
     assert form["json_schema"]["strict"] is True
     schema = form["json_schema"]["schema"]
     assert schema["additionalProperties"] is False
-    assert schema["required"] == ["rationale", "picks", "missing"]
+    assert schema["required"] == ["rationale", "picks", "sure", "missing"]
     ids = ["a.one", "b.two", "c.three", "d.four", "e.five"]
     assert schema["$defs"]["Pick"]["properties"]["id"]["enum"] == [*"12345", *ids]
     assert (sent["max_tokens"], sent["temperature"]) == (1_000, 0.0)
@@ -277,6 +277,32 @@ def test_duplicates_go_required_comes_first_and_the_cap_holds(opened: Opened, as
     assert ids(reply) == ("b.two", "d.four", "a.one")
     assert reply.answer is not None
     assert reply.answer.dropped == (("c.three", "over_budget"),)
+
+
+@pytest.mark.parametrize(
+    ("said", "sure"),
+    [
+        ("true", True),
+        ("false", False),
+        ('"yes"', True),
+        ('" True "', True),
+        ('"no"', False),
+        ('"fairly"', False),
+        ("null", False),
+        ("[]", False),
+        (None, False),
+    ],
+)
+@pytest.mark.parametrize("picks", ['[{"id": "1", "need": "required"}]', "[]"])
+def test_a_model_is_sure_where_it_says_so_and_picks_something(
+    opened: Opened, ask: Ask, said: str | None, sure: bool, picks: str
+) -> None:
+    doubt = "" if said is None else f', "sure": {said}'
+    with ScriptedServer([says(f'{{"picks": {picks}, "missing": ""{doubt}}}')]) as server:
+        reply = ask(opened(server.base_url))
+        assert len(server.requests) == 1, "a doubt that can't be read is no reason to ask again"
+    assert reply.model is not None
+    assert reply.model.sure == (sure and picks != "[]")
 
 
 def test_nothing_fits_is_an_answer(opened: Opened, ask: Ask) -> None:

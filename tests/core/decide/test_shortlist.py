@@ -114,7 +114,11 @@ def test_several_are_shown_together_where_one_is_likely_right_and_else_offered()
 
 @pytest.mark.parametrize(
     ("says", "source", "degraded"),
-    [(["issues.write"], "model", False), ([], "none", False), ("timeout", "shortlist", True)],
+    [
+        (["issues.write"], "model", False),
+        ([], "shortlist", False),
+        ("timeout", "shortlist", True),
+    ],
 )
 def test_a_model_is_asked_first_and_is_not_overruled(
     says: Any, source: str, degraded: bool
@@ -188,8 +192,8 @@ def test_nothing_outside_of_policy_is_offered() -> None:
     reading = Policy("reading", allow=("*",), effects=("read", "network"), min_trust="trusted")
     for goal in (UNSURE, WRITES, RUNS, NOVEL):
         _, decision = settled(replace(offering(), policies=(reading,)), goal)
-        assert decision.bundle_ids
-        assert set(decision.bundle_ids) <= {"repo.readonly", "docs.fetch"}
+        assert decision.reachable_ids
+        assert set(decision.reachable_ids) <= {"repo.readonly", "docs.fetch"}
 
 
 def test_the_only_bundle_that_may_be_picked_is_offered_without_a_question() -> None:

@@ -176,7 +176,7 @@ def test_what_is_set_aside_is_told_of_in_the_order_of_the_ids() -> None:
 def test_what_waits_behind_search_takes_no_room(used: int) -> None:
     before = entries(("x", "mapped", 1, False), ("big", "shortlist", used, False))
     offered = taken(catalog(BIG), before, "ask", picking("big", reason="shortlist"))
-    assert (set(offered.bundle_ids), offered.evicted, offered.left_out) == ({"x", "big"}, (), ())
+    assert (set(offered.reachable_ids), offered.evicted, offered.left_out) == ({"x", "big"}, (), ())
     if used:
         later = taken(catalog(BIG), before, "ask", picking("z"))
         assert (set(later.bundle_ids), later.evicted, later.left_out) == ({"x", "z", "big"}, (), ())

@@ -52,7 +52,7 @@ def test_the_prompt_changes_only_with_its_version() -> None:
         step(goal="g", constraints=("c",)), (RecentStep("r", "s", "g", ("a.b",)),)
     )
     known = {
-        "router-prompt/3": "sha256:155afbf748ecda4718305961940b6bd31383ba758051a78843c8cb4cc7ea0b63"
+        "router-prompt/4": "sha256:b2279ac71f2f9658557c03ecae07c81de16601ab95d0b3052066fec16447f0c8"
     }
     assert digest(example) == known[PROMPT_VERSION], (
         "the prompt changed: give it a new version and a new line here"

@@ -78,7 +78,7 @@ def test_another_question_is_asked(opened: Opened, ask: Ask, question: Put) -> N
 
 def test_only_the_last_answers_are_remembered() -> None:
     memory = AnswerMemory(FakeClock(), 60.0)
-    kept = CachedAnswer(("a.one",), (), "", "m", "1", None)
+    kept = CachedAnswer(("a.one",), (), "", "m", "1", None, sure=True)
     for number in range(MAX_ANSWERS + 1):
         memory.put(str(number), kept)
     assert (memory.get("0"), memory.get("1"), memory.get(str(MAX_ANSWERS))) == (None, kept, kept)

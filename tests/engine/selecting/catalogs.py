@@ -12,6 +12,7 @@ from bundle_router.core.catalog import (
     Card,
     Catalog,
     Fallback,
+    ModelSettings,
     Policy,
     SearchSettings,
     Server,
@@ -79,7 +80,10 @@ def card(name: str, description: str, *, tokens: int = 100) -> Card:
 
 
 def catalog(*, tokens: int = 100, bundles: Sequence[Bundle] = BUNDLES, **settings: Any) -> Catalog:
-    """Everything permitted. Keywords: `order`, `default`, and the fields of `SearchSettings`."""
+    """Everything permitted. Keywords: `order`, `default`, `beside`, and the fields of
+    `SearchSettings`.
+    """
+    model = ModelSettings(beside=settings.pop("beside", "doubt"))
     fallback = Fallback(
         settings.pop("order", ("search", "model", "default")), settings.pop("default", ())
     )
@@ -92,7 +96,7 @@ def catalog(*, tokens: int = 100, bundles: Sequence[Bundle] = BUNDLES, **setting
         servers=servers,
         bundles={bundle.id: bundle for bundle in bundles},
         policies=(Policy("everything", allow=("*",)),),
-        settings=Settings(fallback=fallback, search=SearchSettings(**settings)),
+        settings=Settings(fallback=fallback, search=SearchSettings(**settings), model=model),
         cards={name: card(name, text, tokens=tokens) for name, text in TEXTS.items()},
     )
 
@@ -116,17 +120,18 @@ def question(of: Catalog, goal: str, **more: Any) -> Question:
 
 
 class Model:
-    """Answers with bundle ids, or fails with a word."""
+    """Answers with bundle ids, sure of them or not (None: an older record), or fails with a word."""
 
-    def __init__(self, says: Sequence[str] | Failure) -> None:
+    def __init__(self, says: Sequence[str] | Failure, *, sure: bool | None = False) -> None:
         self.asked = 0
         self.closed = False
         self._says = says
+        self._sure = sure
 
     async def select(self, question: Question, recent: Sequence[RecentStep]) -> Reply:
         self.asked += 1
         if not isinstance(self._says, str):
-            use = ModelUse("m", attempts=1)
+            use = ModelUse("m", attempts=1, sure=self._sure)
             return Reply(
                 answer=Answer(tuple(self._says), "model", "model", "because", model=use), model=use
             )

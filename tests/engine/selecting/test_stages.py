@@ -50,6 +50,7 @@ from tests.engine.selecting.catalogs import (
 from tests.profiles import examples
 
 ROOT = Path(__file__).parents[3]
+WITH_SHORTLIST = ("search", "model", "shortlist", "default")
 
 
 def outcome(decision: Decision) -> tuple[str, bool, list[str]]:
@@ -131,28 +132,66 @@ def test_a_model_that_says_that_nothing_fits_is_not_overruled_by_search() -> Non
     assert "nothing was selected" in decision.justification
 
 
-def test_beside_a_model_s_pick_the_shortlist_is_offered_behind_search_and_replayed() -> None:
-    of = catalog(order=("search", "model", "shortlist", "default"))
+def test_beside_a_pick_in_doubt_the_shortlist_is_offered_behind_search_and_replayed() -> None:
+    of = catalog(order=WITH_SHORTLIST)
     with fake_router(of, selector=staged(of, Model(["issues.write", "shell.run"]))) as router:
         decision = router.route_sync(step(UNSURE))
         (record,) = router.fakes.records("r")
     assert decision.source == "model"
-    picked = [row.id for row in decision.bundles if row.reason == "model"]
-    offered = [row for row in decision.bundles if row.reason == "shortlist"]
-    assert decision.bundle_ids == [*picked, *(row.id for row in offered)]
-    assert picked == ["issues.write", "shell.run"]
-    assert "repo.readonly" in {row.id for row in offered}
+    assert decision.bundle_ids == ["issues.write", "shell.run"]
+    assert "repo.readonly" in decision.offered
+    offered = [row for row in decision.bundles if row.id in decision.offered]
     assert all(row.mode is not None for row in offered), "behind search, whatever their own mode"
-    assert record["reply"]["offered"] == [row.id for row in offered]
+    assert {row.evidence for row in offered} == {"search ranks it, and the model is not sure"}
+    assert decision.reachable_ids == [*decision.bundle_ids, *decision.offered]
+    assert record["reply"]["offered"] == decision.offered
+    assert record["model"]["sure"] is False
     assert replay(json.loads(encode(record)), of).outcome == "identical"
     _, alone = settled(
         catalog(order=("search", "model", "default")), UNSURE, Model(["issues.write"])
     )
-    assert alone.bundle_ids == ["issues.write"]
-    _, none = settled(of, UNSURE, Model([]))
-    assert not any(row.reason == "shortlist" for row in none.bundles), (
-        "that nothing fits is an answer"
-    )
+    assert (alone.bundle_ids, alone.offered) == (["issues.write"], [])
+
+
+@pytest.mark.parametrize(
+    ("beside", "sure", "is_offered"),
+    [
+        ("doubt", True, False),
+        ("doubt", False, True),
+        ("doubt", None, True),
+        ("always", True, True),
+        ("always", False, True),
+        ("never", True, False),
+        ("never", False, False),
+    ],
+)
+def test_a_sure_pick_limits_the_step_to_what_was_picked(
+    beside: Any, sure: bool | None, is_offered: bool
+) -> None:
+    of = catalog(order=WITH_SHORTLIST, beside=beside)
+    selector = staged(of, Model(["issues.write"], sure=sure))
+    with fake_router(of, selector=selector, results={"repo.read": "text"}) as router:
+        decision = router.route_sync(step(UNSURE))
+        result = router.call_sync("r", "repo.read", {})
+    assert decision.bundle_ids == ["issues.write"]
+    assert bool(decision.offered) == is_offered
+    assert ("repo.readonly" in decision.offered) == is_offered
+    assert (result.outcome == "ok") == is_offered, "what was neither picked nor offered is refused"
+
+
+@pytest.mark.parametrize("beside", ["doubt", "always", "never"])
+@pytest.mark.parametrize("order", [("search", "model", "shortlist"), ("model", "shortlist")])
+def test_a_model_that_picks_nothing_leads_to_the_shortlist(beside: Any, order: Any) -> None:
+    of = catalog(order=order, beside=beside)
+    with fake_router(of, selector=staged(of, Model([]))) as router:
+        decision = router.route_sync(step(UNSURE))
+        (record,) = router.fakes.records("r")
+    assert (decision.source, decision.degraded, decision.bundle_ids) == ("shortlist", False, [])
+    assert "repo.readonly" in decision.offered
+    assert "the model picked nothing" in decision.justification
+    assert decision.model is not None
+    assert decision.model.attempts == 1, "its cost is recorded"
+    assert replay(json.loads(encode(record)), of).outcome == "identical"
 
 
 def test_a_degraded_decision_says_whose_failure_it_is_and_what_stands_in() -> None:

@@ -28,6 +28,7 @@ from bundle_router.core.values import Offer
 Durability = Literal["process", "disk"]
 FallbackStage = Literal["search", "model", "shortlist", "default"]
 AnswerMode = Literal["json_schema", "tools", "json", "md_json"]
+Beside = Literal["doubt", "always", "never"]
 """How a model is held to the answer's schema, in instructor's words."""
 CalibrationFeature = Literal[
     "strength",
@@ -256,7 +257,7 @@ class ModelOptions:
 class ModelSettings:
     """The models that may be asked. A key that is not in `options` applies to all of them."""
 
-    ADDED: ClassVar = ("max_cost_per_day", "max_questions_per_run")
+    ADDED: ClassVar = ("max_cost_per_day", "max_questions_per_run", "beside")
 
     names: tuple[str, ...] = key(
         (),
@@ -279,6 +280,12 @@ class ModelSettings:
         le=1_000_000,
     )
     max_picks: int = key(3, "Most bundles that one answer may add.", ge=1, le=20)
+    beside: Beside = key(
+        "doubt",
+        "When search's shortlist is offered behind search beside what the model picked: where the"
+        " model is not sure (doubt), always or never. Never needs a model that is nearly always"
+        " right.",
+    )
     mode: AnswerMode = key(
         "json_schema",
         "How the form of the answer is enforced: by the provider (json_schema), as the arguments of"

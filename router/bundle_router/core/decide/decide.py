@@ -144,12 +144,21 @@ def settle(
     offered_ids = (
         id_ for id_ in dict.fromkeys(answer.offered) if id_ in candidates and id_ not in ids
     )
-    doubt = "the model may be wrong" if answer.source == "model" else "the step has several wishes"
+    doubt = _doubt_of(answer)
     picks += tuple(_Need(id_, "shortlist", f"search ranks it, and {doubt}") for id_ in offered_ids)
     settling = _Settling(question.route, answer.source, picks, selection)
     return _build_decision(
         question.plans, question.facts, question.activation, question.step, settling
     )
+
+
+def _doubt_of(answer: Answer) -> str:
+    """Return why bundles are offered beside what was picked."""
+    if answer.source != "model":
+        return "the step has several wishes"
+    if answer.model is not None and answer.model.sure is False:
+        return "the model is not sure"
+    return "the model may be wrong"
 
 
 def decide_without_answer(

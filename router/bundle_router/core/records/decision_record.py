@@ -450,6 +450,16 @@ def search_from(record: Mapping[str, Any]) -> SearchUse | None:
     return _flat_from(SearchUse, values)
 
 
+def model_json(model: ModelUse | None) -> Json | None:
+    """Return what a question to a model cost and gave; null where none was asked."""
+    if model is None:
+        return None
+    value = flat_json(model)
+    if model.sure is None:  # came after the first layout
+        del value["sure"]
+    return value
+
+
 def model_from(record: Mapping[str, Any]) -> ModelUse | None:
     value = record.get("model")
     return _flat_from(ModelUse, value) if value else None
@@ -484,7 +494,7 @@ def outcome_json(decision: Decision) -> Json:
         "left_out": _rows_json(decision.left_out),
         "candidates": [flat_json(candidate) for candidate in decision.candidates],
         "search": search_json(decision.search),
-        "model": flat_json(decision.model) if decision.model is not None else None,
+        "model": model_json(decision.model),
         "activation": _sets_json(decision),
         "exposure": flat_json(decision.exposure),
     }

@@ -121,14 +121,14 @@ def replay_under(
     else:
         decision = decision_or_question
     differs = _differing_parts(outcome_json(past), outcome_json(_as_recorded(decision, past)))
-    outcome: Outcome = "same_bundles" if past.bundle_ids == decision.bundle_ids else "changed"
+    outcome: Outcome = "same_bundles" if past.reachable_ids == decision.reachable_ids else "changed"
     if asks_anew or not differs:
         outcome = "asks_anew" if asks_anew else "identical"
     tools_then: set[str] = set()
     tools_now: set[str] = set()
     if old is not None:
-        tools_then.update(permitted_tools(old, facts, step, past.bundle_ids))
-        tools_now.update(permitted_tools(plans, facts, step, decision.bundle_ids))
+        tools_then.update(permitted_tools(old, facts, step, past.reachable_ids))
+        tools_now.update(permitted_tools(plans, facts, step, decision.reachable_ids))
     if tools_then != tools_now and outcome in ("identical", "same_bundles"):
         outcome = "changed"
     return ReplayedDecision(
@@ -136,8 +136,8 @@ def replay_under(
         seq=past.seq,
         address=address_of(step),
         outcome=outcome,
-        gained=tuple(id_ for id_ in decision.bundle_ids if id_ not in past.bundle_ids),
-        lost=tuple(id_ for id_ in past.bundle_ids if id_ not in decision.bundle_ids),
+        gained=tuple(id_ for id_ in decision.reachable_ids if id_ not in past.reachable_ids),
+        lost=tuple(id_ for id_ in past.reachable_ids if id_ not in decision.reachable_ids),
         gained_tools=tuple(sorted(tools_now - tools_then)),
         lost_tools=tuple(sorted(tools_then - tools_now)),
         differs=differs,

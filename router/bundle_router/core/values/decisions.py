@@ -142,6 +142,8 @@ class ModelUse:
     """Milliseconds in all."""
     answer: str | None = None
     """The answer as the model gave it."""
+    sure: bool | None = None
+    """Whether the model called itself sure of its picks; None where it gave no answer."""
 
 
 NO_EVIDENCE: Final = Evidence()
@@ -249,8 +251,9 @@ class Exposure:
 class Decision:
     """What a step may see, why, and why not the rest.
 
-    The run directory has it before you do. `bundle_ids` is ordered: what the step asked for first,
-    sticky bundles last.
+    The run directory has it before you do. `bundle_ids` names the bundles shown: what the step
+    asked for first, sticky bundles last. `offered` names those that only wait behind search; their
+    tools can be found and called, too.
 
     >>> from bundle_router import Step
     >>> from bundle_router.core.catalog import Route
@@ -265,7 +268,7 @@ class Decision:
     """
 
     bundles: tuple[Chosen, ...]
-    """The bundles shown, each with its rank, its reason and the evidence."""
+    """The bundles shown or offered, each with its rank, its reason and the evidence."""
     left_out: tuple[LeftOut, ...]
     """Bundles and tools that are not shown, each with the first test it failed."""
     source: Source
@@ -303,6 +306,17 @@ class Decision:
 
     @property
     def bundle_ids(self) -> list[str]:
+        """The ids of the bundles that are shown, in order."""
+        return [bundle.id for bundle in self.bundles if bundle.reason != "shortlist"]
+
+    @property
+    def offered(self) -> list[str]:
+        """The ids of the bundles that are offered behind search beside them, best first."""
+        return [bundle.id for bundle in self.bundles if bundle.reason == "shortlist"]
+
+    @property
+    def reachable_ids(self) -> list[str]:
+        """The ids of all bundles whose tools the step may call: shown or offered, in order."""
         return [bundle.id for bundle in self.bundles]
 
     @property

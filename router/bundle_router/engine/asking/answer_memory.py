@@ -22,16 +22,22 @@ MAX_ANSWERS = 4_096
 
 @dataclass(frozen=True, slots=True)
 class CachedAnswer:
-    """An answer worth hearing again: what was picked, what was over the cap, and which model said
-    it in what words.
-    """
+    """An answer worth hearing again."""
 
     ids: tuple[str, ...]
+    """What was picked."""
     dropped: tuple[tuple[str, Code], ...]
+    """What was over the cap."""
     justification: str
+    """The model's reason."""
     model: str
+    """The model, as litellm names it."""
     prompt_version: str
+    """The version of the prompt that it answered."""
     raw: str | None
+    """Its answer as it gave it."""
+    sure: bool
+    """Whether it called itself sure."""
 
 
 _READER = TypeAdapter(CachedAnswer)

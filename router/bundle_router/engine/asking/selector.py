@@ -59,7 +59,7 @@ class Turn:
     ticket: Ticket
 
 
-class Turns:
+class ModelBreakers:
     """The state of all breakers."""
 
     def __init__(
@@ -131,9 +131,9 @@ class Turns:
 
 
 GRACE_S: Final = 0.1
+"""How much longer than the deadline a caller waits for the loop thread to say that it passed."""
 CLOSE_S: Final = 5.0
 """How long the client may take to let go of its connections."""
-"""How much longer than the deadline a caller waits for the loop thread to say that it passed."""
 COMPLAINT: Final = (
     "That could not be read. Answer with the JSON object described above and nothing else, with ids"
     " from the list only."
@@ -142,13 +142,17 @@ _MAX_SYSTEMS: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
-class _Put:
+class _PreparedQuestion:
     """A question as it is put to models."""
 
     prompt: Prompt
+    """Both parts of what is sent."""
     candidates: tuple[str, ...]
+    """The bundles that may be picked, in the order of the prompt."""
     max_picks: int
+    """How many may be picked."""
     key: str
+    """The key that the answer is kept under."""
 
 
 class ModelSelector:
@@ -182,7 +186,7 @@ class ModelSelector:
         self._flights: Flights[Reply] = Flights(self._loop)
         self._memory = AnswerMemory(clock, answers_ttl_s, store)
         self._shapes = AnswerShapes()
-        self._turns = Turns(self._models, clock, diagnostics)
+        self._turns = ModelBreakers(self._models, clock, diagnostics)
         self._systems: OrderedDict[tuple[str, tuple[str, ...]], str] = OrderedDict()
         self._warming: Future[Readiness] | None = None
         self._storing: set[asyncio.Future[None]] = set()
@@ -233,10 +237,10 @@ class ModelSelector:
             self._diagnostics.event("warning", "model.close_timed_out")
         self._loop.close()
 
-    # --- putting a question -----------------------------------------------------------------------
+    # --- preparing a question ---------------------------------------------------------------------
 
     async def _select(self, question: Question, recent: Sequence[RecentStep]) -> Reply:
-        prepared = self._put(question, recent)
+        prepared = self._prepare(question, recent)
         cached = self._memory.get(prepared.key)
         if cached is None and self._memory.has_store:
             cached = await asyncio.to_thread(self._memory.fetch, prepared.key)
@@ -258,7 +262,7 @@ class ModelSelector:
             return reply
         return self._failed_reply("internal", prepared.key)
 
-    def _put(self, question: Question, recent: Sequence[RecentStep]) -> _Put:
+    def _prepare(self, question: Question, recent: Sequence[RecentStep]) -> _PreparedQuestion:
         step = question.step
         allowed = min(
             self._settings.max_picks, max(step.max_bundles or self._settings.max_picks, 1)
@@ -266,7 +270,7 @@ class ModelSelector:
         prompt = Prompt(
             self._system(question.catalog, question.candidates), user_part(step, recent)
         )
-        return _Put(
+        return _PreparedQuestion(
             prompt, question.candidates, allowed, question_key(prompt, self._models, allowed)
         )
 
@@ -302,14 +306,14 @@ class ModelSelector:
 
     # --- on the loop thread -----------------------------------------------------------------------
 
-    async def _ask_in_turn(self, prepared: _Put) -> Reply:
+    async def _ask_in_turn(self, prepared: _PreparedQuestion) -> Reply:
         try:
             return await self._ask_within_budget(prepared)
         except Exception as error:  # noqa: BLE001 - rule 3, for the part that runs on the loop thread
             self._diagnostics.event("error", "model.broke", error=error)
             return self._failed_reply("internal", prepared.key)
 
-    async def _ask_within_budget(self, prepared: _Put) -> Reply:
+    async def _ask_within_budget(self, prepared: _PreparedQuestion) -> Reply:
         """Ask, unless the day's limit leaves no room for the question."""
         budget = self._budget
         if budget is None:
@@ -331,7 +335,7 @@ class ModelSelector:
         await settling
         return reply
 
-    async def _ask(self, prepared: _Put) -> Reply:
+    async def _ask(self, prepared: _PreparedQuestion) -> Reply:
         """Ask, within the deadline, and keep a success."""
         until = asyncio.get_running_loop().time() + self._settings.deadline_s
         use = ModelUse(self._models[0].name, PROMPT_VERSION, prepared.key)
@@ -362,7 +366,11 @@ class ModelSelector:
             turn = following
 
     async def _call(
-        self, prepared: _Put, turn: Turn, correction: Correction | None, deadline: float
+        self,
+        prepared: _PreparedQuestion,
+        turn: Turn,
+        correction: Correction | None,
+        deadline: float,
     ) -> tuple[ModelReply, ParsedPicks | None]:
         """Make one upstream call; the breaker hears of it however it ends."""
         request = ModelRequest(
@@ -417,7 +425,9 @@ class ModelSelector:
             advice="bundle-router check says what is wrong",
         )
 
-    async def _succeed(self, prepared: _Put, use: ModelUse, choice: ParsedPicks) -> Reply:
+    async def _succeed(
+        self, prepared: _PreparedQuestion, use: ModelUse, choice: ParsedPicks
+    ) -> Reply:
         cached = CachedAnswer(
             choice.ids,
             choice.dropped,
@@ -425,6 +435,7 @@ class ModelSelector:
             use.name,
             use.prompt_version,
             use.answer,
+            choice.sure,
         )
         self._memory.put(prepared.key, cached)
         if self._memory.has_store:
@@ -439,7 +450,7 @@ class ModelSelector:
             "model",
             "model",
             choice.justification,
-            model=replace(use, failure=None),
+            model=replace(use, failure=None, sure=choice.sure),
             dropped=choice.dropped,
         )
         return Reply(answer=answer, model=answer.model)
@@ -464,7 +475,14 @@ def _add_use(use: ModelUse, reply: ModelReply) -> ModelUse:
 
 
 def _from_kept(cached: CachedAnswer, key: str) -> Reply:
-    use = ModelUse(cached.model, cached.prompt_version, key, cached=True, answer=cached.raw)
+    use = ModelUse(
+        cached.model,
+        cached.prompt_version,
+        key,
+        cached=True,
+        answer=cached.raw,
+        sure=cached.sure,
+    )
     answer = Answer(
         cached.ids, "model", "model_cached", cached.justification, model=use, dropped=cached.dropped
     )

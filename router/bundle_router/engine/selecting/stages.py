@@ -1,16 +1,17 @@
 """The `Selector` of a whole router: the stages of `[fallback] order`, one after the other.
 
 Rules:
-1. A stage that answers ends it. `default` ends it too: the core shows the declared default, or
-   nothing.
+1. A stage that picks something ends it. `default` ends it too: the core shows the declared default,
+   or nothing.
 2. What search found is in the reply whoever answers, and if nobody does.
 3. A model that fails is never followed by more than search found: what search settles by itself;
    else the shortlist, behind search, where `[fallback] order` has one after the model; else the
    best plausible bundle that only reads. All are marked degraded. With none of them, the core falls
    back to the default.
-4. A model that answered is not overruled, even when it says that nothing fits. Where it picked, and
-   a shortlist has a turn after it, that is offered behind search beside the picks: one that is
-   wrong one time in five would else leave more steps without what they need than no model at all.
+4. What a model picked is not overruled. Whether the shortlist is offered behind search beside it,
+   where that has a turn after it, is said by `[model] beside`: where the model called itself unsure
+   (`doubt`), `always` or `never`. A model that picks nothing doubts that anything fits: search
+   settles nothing against it, and the shortlist has its turn. That is not degraded.
 5. After search a model is asked about the best that search ranked and what search knows nothing of,
    in that order.
 6. Where search settles a step of several wishes, its shortlist (where it has a turn) stands beside
@@ -24,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from bundle_router.core.catalog import Catalog, FallbackStage
+from bundle_router.core.catalog import Beside, Catalog, FallbackStage
 from bundle_router.core.decide.decide import Question
 from bundle_router.core.decide.plans import Candidates
 from bundle_router.core.values import Answer, RecentStep, Reply
@@ -62,33 +63,36 @@ class StagedSelector:
     async def select(self, question: Question, recent: Sequence[RecentStep]) -> Reply:
         """See `Selector`."""
         search_result: SearchResult | None = None
-        failed: Reply | None = None
+        unsettled: Reply | None = None  # of a model that failed, or picked nothing
         for stage in self._order:
             if stage == "search" and self.search is not None:
                 search_result = await self.search.find(question, recent)
-                if search_result.reply.answer is not None:
+                is_doubted = unsettled is not None and unsettled.answer is not None
+                if search_result.reply.answer is not None and not is_doubted:
                     return self._offer_shortlist(
-                        _in_place_of(failed, search_result, search_result.reply.answer),
+                        _in_place_of(unsettled, search_result, search_result.reply.answer),
                         search_result,
                     )
             elif stage == "model" and self.model is not None:
                 reply = await self.model.select(_narrow_question(question, search_result), recent)
-                if reply.answer is not None:
-                    return _with_search(self._offer_shortlist(reply, search_result), search_result)
-                failed = reply
+                if reply.answer is not None and reply.answer.ids:
+                    if _brings_shortlist(question.catalog.settings.model.beside, reply):
+                        reply = self._offer_shortlist(reply, search_result)
+                    return _with_search(reply, search_result)
+                unsettled = reply
             elif stage == "shortlist" and self.search is not None:
                 search_result = search_result or await self.search.find(question, recent)
                 if search_result.shortlist is not None:
-                    return _in_place_of(failed, search_result, search_result.shortlist)
+                    return _in_place_of(unsettled, search_result, search_result.shortlist)
         if (
-            failed is not None
-            and failed.failure is not None
+            unsettled is not None
+            and unsettled.failure is not None
             and search_result is not None
             and search_result.stand_in is not None
         ):
-            return _in_place_of(failed, search_result, search_result.stand_in)
-        if failed is not None:
-            return _with_search(failed, search_result)
+            return _in_place_of(unsettled, search_result, search_result.stand_in)
+        if unsettled is not None:
+            return _with_search(unsettled, search_result)
         if search_result is not None:
             return search_result.reply
         return Reply()
@@ -156,15 +160,26 @@ def _narrow_question(question: Question, result: SearchResult | None) -> Questio
     return replace(question, permitted=Candidates(ids))
 
 
+def _brings_shortlist(beside: Beside, reply: Reply) -> bool:
+    """Return whether a model's picks are to have the shortlist beside them (rule 4)."""
+    if beside == "doubt":
+        return reply.model is None or not reply.model.sure
+    return beside == "always"
+
+
 def _with_search(reply: Reply, result: SearchResult | None) -> Reply:
     if result is None:
         return reply
     return replace(reply, search=result.reply.search, revisions=result.reply.revisions)
 
 
-def _in_place_of(failed: Reply | None, result: SearchResult, answer: Answer) -> Reply:
-    """Return search's answer; where a model failed before, with its failure and what it cost."""
-    if failed is None:
+def _in_place_of(unsettled: Reply | None, result: SearchResult, answer: Answer) -> Reply:
+    """Return search's answer; where a model was asked before, with what it said and cost."""
+    if unsettled is None:
         return replace(result.reply, answer=answer)
-    answered = replace(answer, model=failed.model)
-    return replace(result.reply, answer=answered, failure=failed.failure, model=failed.model)
+    answered = replace(answer, model=unsettled.model)
+    if unsettled.answer is not None:
+        said = unsettled.answer.justification
+        why = f"the model picked nothing ({said})" if said else "the model picked nothing"
+        answered = replace(answered, justification=why)
+    return replace(result.reply, answer=answered, failure=unsettled.failure, model=unsettled.model)

@@ -90,7 +90,7 @@ def past_steps(
             opened[record.decision.decision_id] = _Open(record, tuple(recent))
             step = record.step
             recent.append(
-                RecentStep(step.role, step.step, step.goal, tuple(record.decision.bundle_ids))
+                RecentStep(step.role, step.step, step.goal, tuple(record.decision.reachable_ids))
             )
         elif isinstance(record, CallFinished) and record.decision_id in opened:
             _add_call(opened[record.decision_id], record)

@@ -360,8 +360,8 @@ class PageViews:
         a = self._named_decision(first(query, "a"))
         b = self._named_decision(first(query, "b"))
         names = {
-            *a.record.decision.bundle_ids,
-            *b.record.decision.bundle_ids,
+            *a.record.decision.reachable_ids,
+            *b.record.decision.reachable_ids,
             *_left_out_names(a),
             *_left_out_names(b),
         }

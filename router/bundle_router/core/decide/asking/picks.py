@@ -9,6 +9,7 @@ Rules:
    plain text and are checked in code.
 3. Asking is strict (every key required, no other allowed, as constrained output wants it); reading
    is not: a key too many is no reason to spend a second call.
+4. A model is sure where it says so in a word that can be read; anything else is doubt.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, create_model
+from pydantic import BaseModel, BeforeValidator, ConfigDict, create_model
 
 from bundle_router.core.values import Code
 
@@ -40,6 +41,11 @@ def _all_required(schema: dict[str, Any]) -> None:
 _READING: Final = ConfigDict(extra="ignore", frozen=True, json_schema_extra=_all_required)
 
 
+def _read_sure(value: object) -> bool:
+    """Return whether a model calls itself sure; what can't be read is doubt (rule 4)."""
+    return value is True or (isinstance(value, str) and value.strip().lower() in ("true", "yes"))
+
+
 def _shape(id_type: Any) -> type[BaseModel]:
     need: Any = Literal["required", "helpful"]
     pick: Any = create_model("Pick", __config__=_READING, id=(id_type, ...), need=(need, ...))
@@ -48,6 +54,7 @@ def _shape(id_type: Any) -> type[BaseModel]:
         __config__=_READING,
         rationale=(str, ""),
         picks=(list[pick], ...),
+        sure=(Annotated[bool, BeforeValidator(_read_sure)], False),
         missing=(str, ""),
     )
 
@@ -80,13 +87,16 @@ class AnswerShapes:
 
 @dataclass(frozen=True, slots=True)
 class ParsedPicks:
-    """What an answer comes to: permitted ids in order of preference, those over the cap, and the
-    model's reason.
-    """
+    """What an answer comes to."""
 
     ids: tuple[str, ...]
+    """Permitted ids in order of preference."""
     dropped: tuple[tuple[str, Code], ...]
+    """Ids over the cap."""
     justification: str
+    """The model's reason, on one line."""
+    sure: bool
+    """Whether the model called itself sure, and picked something."""
 
 
 def parse_picks(answer: BaseModel, candidates: Sequence[str], max_picks: int) -> ParsedPicks | None:
@@ -104,7 +114,12 @@ def parse_picks(answer: BaseModel, candidates: Sequence[str], max_picks: int) ->
     if rows and not ids:
         return None
     dropped: list[tuple[str, Code]] = [(id_, "over_budget") for id_ in ids[max_picks:]]
-    return ParsedPicks(tuple(ids[:max_picks]), tuple(dropped), _one_line(fields["rationale"]))
+    return ParsedPicks(
+        ids=tuple(ids[:max_picks]),
+        dropped=tuple(dropped),
+        justification=_one_line(fields["rationale"]),
+        sure=fields["sure"] and bool(ids),
+    )
 
 
 def _one_line(text: str) -> str:
