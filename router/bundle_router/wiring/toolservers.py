@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -75,6 +76,9 @@ class PinnedServers:
         from bundle_router.engine.upstreams import Servers
 
         self._schema_of = _schemas_of(catalog)
+        for name, reviewed in pins.items():
+            if reviewed.begins_with_handshake:
+                self.sessions.begin_with_handshake(name)
         return Servers(
             catalog, self.sessions, pins, self._setting, self._clock, self._diagnostics, approved
         )
@@ -127,7 +131,8 @@ def admitted_now(
                 return server, failure.message
             finally:
                 await sessions.close_run(server.name)
-        return server, admit(server, listing.tools, listing.instructions, count=count)
+        admitted = admit(server, listing.tools, listing.instructions, count=count)
+        return server, replace(admitted, begins_with_handshake=listing.begins_with_handshake)
 
     async def ask() -> set[asyncio.Task[tuple[Server, Admitted | str]]]:
         return {asyncio.ensure_future(one(server)) for server in servers}

@@ -523,7 +523,8 @@ class Handler(BaseHTTPRequestHandler):
             and method not in ("initialize", "server/discover")
             and session not in server.sessions
         ):
-            return self.answer(*server.of_no_session)
+            status, body = server.of_no_session
+            return self.answer(status, body.replace(b"ID", str(ident).encode()))
         self.respond(method, message.get("params") or {}, ident)
         return None
 

@@ -316,6 +316,9 @@ def test_a_server_that_is_not_there_is_unreachable_and_the_others_are_not(bench:
             ),
         ),
         (400, "Bad Request: No valid session ID provided"),
+        (410, ""),
+        (500, '{"error": {"message": "Session not found"}}'),
+        (200, '{"jsonrpc":"2.0","id":ID,"error":{"code":-32600,"message":"Session terminated"}}'),
     ],
 )
 def test_a_server_that_restarts_and_forgets_its_sessions_is_initialised_again_and_the_call_made_once(

@@ -779,6 +779,56 @@ def test_metadata_in_the_name_of_another_issuer_shows_a_person_nothing(desk: Des
     }
 
 
+def spelled(desk: Desk, before: bytes, after: bytes) -> None:
+    """Has the server's own document, which names its issuer, spell something otherwise."""
+    guarded = desk.server.RequestHandlerClass
+
+    class Other(guarded):  # type: ignore[misc, valid-type]  # a module loaded by its path
+        def answer(self, status: int, body: bytes, *rest: Any, **more: Any) -> None:
+            super().answer(status, body.replace(before, after), *rest, **more)
+
+    desk.server.RequestHandlerClass = Other
+
+
+@pytest.mark.parametrize("is_spelled_by_server", [True, False])
+@pytest.mark.parametrize("is_spelled_by_issuer", [True, False])
+def test_an_issuer_without_a_path_is_the_same_with_and_without_its_slash(
+    desk: Desk, is_spelled_by_server: bool, is_spelled_by_issuer: bool
+) -> None:
+    """In the server's word for it, in its metadata, and (without the slash here) in its answer."""
+    named = json.dumps(desk.issuer.url).encode()
+    if is_spelled_by_server:
+        spelled(desk, named, named[:-1] + b'/"')
+    if is_spelled_by_issuer:
+        desk.issuer.overrides["issuer"] = desk.issuer.url + "/"
+    assert desk.log_in()[0].startswith("s: authorized")
+
+
+def test_a_resource_is_the_same_with_and_without_its_slash(desk: Desk) -> None:
+    named = json.dumps(desk.server.url).encode()
+    spelled(desk, b'"resource": ' + named, b'"resource": ' + named[:-1] + b'/"')
+    desk.issuer.admits = lambda header, resource: header is not None
+    assert desk.log_in()[0].startswith("s: authorized")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ("https://a.example", "https://a.example/", True),
+        ("https://a.example/", "https://a.example", True),
+        ("https://a.example/x", "https://a.example/x/", False),
+        ("https://a.example", "https://b.example/", False),
+        ("https://a.example", "http://a.example/", False),
+        ("https://a.example", "https://a.example//", False),
+        ("", "/", False),
+    ],
+)
+def test_which_spellings_name_the_same_issuer(one: str, other: str, is_same: bool) -> None:
+    from bundle_router.adapters.mcp.oauth import names_same_issuer
+
+    assert names_same_issuer(one, other) is is_same
+
+
 def test_a_server_that_speaks_for_another_resource_is_asked_for_no_token(desk: Desk) -> None:
     guarded = desk.server.RequestHandlerClass
 

@@ -77,6 +77,11 @@ def fault(code: str, says: str, **more: Any) -> Row:
     return Row(b"", "unavailable", code, says, framed=True, wires=("json",), **more)
 
 
+def told(status: str, sent: bytes, says: str) -> Row:
+    code = "unauthorized" if status[:3] == "403" else "http_error"
+    return Row(sent, "unavailable", code, says, wires=("json",), framed=True, status=status)
+
+
 ANSWER = message(result=OK)
 HTTP: tuple[Wire, ...] = ("json", "events")
 STREAMS: tuple[Wire, ...] = ("stdio", "events")
@@ -131,7 +136,16 @@ ROWS: dict[str, Row] = {
     ),
     "an error without a code": refused(message(error={"message": "no such"}), "no such"),
     "an error without a message": refused(message(error={"code": -32000}), "(code -32000)"),
-    "an error with data": refused(message(error={**FAILED, "data": [{"a": 1}]}), "no such thing"),
+    "an error with data": refused(
+        message(error={**FAILED, "data": [{"a": 1}]}), 'no such thing\ndata: [{"a":1}]'
+    ),
+    "an error with data that is text": refused(
+        message(error={**FAILED, "data": "see countryCode"}), "no such thing\ndata: see countryCode"
+    ),
+    "an error with the address to open": refused(
+        message(error={**FAILED, "data": {"elicitations": [{"url": "https://a.example/x"}]}}),
+        "https://a.example/x",
+    ),
     "an error of wrong arguments": refused(
         message(error={"code": -32602, "message": "text is missing"}),
         "text is missing",
@@ -240,6 +254,23 @@ ROWS: dict[str, Row] = {
         message(id=None, error=FAILED), "no such thing", wires=("json",), status="500 Broken"
     ),
     "a page with a status": fault("http_error", "HTTP 500", status="500 Broken", kind="text/html"),
+    "a status with words": told("400 Bad", b"use project=7", "HTTP 400. The call may"),
+    "a status with words as JSON": told(
+        "403 No", b'{"error": {"code": 7, "message": "no access"}}', "words: no access"
+    ),
+    "a status with a problem": told(
+        "422 No", b'{"title": "Invalid", "detail": "x is missing"}', "words: x is missing"
+    ),
+    "a status with many errors": told(
+        "422 No",
+        b'{"detail": [{"loc": ["x"], "msg": "m", "reason": "a"}, {"reason": "b"}]}',
+        "a; b",
+    ),
+    "a status with a title": told(
+        "503 Down", b"<html><title>At work\n &amp; back</title><p>x", "words: At work & back"
+    ),
+    "a status with JSON of another kind": told("500 No", b'{"x": 1}', 'words: {"x": 1}'),
+    "a status with a long text": told("500 No", b"y" * 9_000, "y" * 500 + " ["),
     "401": fault("unauthorized", "HTTP 401", status="401 Unauthorized"),
     "403": fault("unauthorized", "HTTP 403", status="403 Forbidden"),
     "429": fault("rate_limited", "HTTP 429", status="429 Slow", more="retry-after: 7\r\n"),

@@ -64,8 +64,6 @@ from bundle_router.core.servers.transport.pass_through import (
     can_give,
 )
 
-PROBE_S: Final = 10.0
-"""Seconds that a server may take to answer `server/discover`, which old ones may ignore."""
 _META: Final = "io.modelcontextprotocol"
 _CLIENT: Final = {"name": "bundle-router", "version": __version__}
 _NAMED_BY: Final = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
@@ -92,8 +90,8 @@ class Probes:
     """What is known of a server's answer to `server/discover`."""
 
     are_harmful: bool = False
-    """Whether the server died of the last one or did not answer it, so that the next connection
-    begins with the handshake."""
+    """Whether the server died of one or did not answer it, in this process or at its review, so
+    that the next connection begins with the handshake."""
 
 
 @dataclass(slots=True, eq=False)
@@ -198,11 +196,10 @@ class Connection:
 
     async def _agree(self, transport: Transport) -> Agreement:
         """Ask for the era, and return what both sides agree on (see `agreement`)."""
-        agreement = None
-        if self._era != "handshake" and not self._skips_probe:
-            agreement = await self._probe(transport, MODERN_VERSIONS[-1])
-        if agreement is None:
+        if self._era == "handshake" or self._skips_probe:
             agreement = await self._shake_hands(transport)
+        else:
+            agreement = await self._find_era(transport)
         if self._era == "modern" and not agreement.is_modern:
             raise ServerFault(
                 "protocol_error", f"era = 'modern', and the server speaks {agreement.version}"
@@ -212,13 +209,43 @@ class Connection:
             await transport.notify(message("notifications/initialized"))
         return agreement
 
+    async def _find_era(self, transport: Transport) -> Agreement:
+        """Ask for the modern era, and shake hands where the server has none.
+
+        A server that stays silent gets `initialize` beside the question: it may ignore that, or be
+        slow to start. A server that knows both eras keeps to that of the first message.
+        """
+        loop = asyncio.get_running_loop()
+        probing = loop.create_task(self._probe(transport, MODERN_VERSIONS[-1]))
+        tasks: list[asyncio.Task[Any]] = [probing]
+        try:
+            await asyncio.wait((probing,), timeout=transport.silence_s)
+            if probing.done() and (agreement := probing.result()) is not None:
+                return agreement
+            shaking = loop.create_task(self._shake_hands(transport))
+            tasks.append(shaking)
+            while not shaking.done():
+                running = [task for task in tasks if not task.done()]
+                await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                if probing.done() and (agreement := probing.result()) is not None:
+                    return agreement
+            agreement = shaking.result()
+            if not probing.done():
+                self._probes.are_harmful = True
+            return agreement
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
     async def _probe(self, transport: Transport, version: str) -> Agreement | None:
         """Return what the modern era agrees on; None if the server has none."""
         for last in (False, True):
             meta = self._meta(version, {})
             headers = {"mcp-protocol-version": version, "mcp-method": "server/discover"}
+            params = {"_meta": meta}
             try:
-                result = await self._ask("server/discover", {"_meta": meta}, headers, PROBE_S)
+                result = await self._ask("server/discover", params, headers, self._bounds.connect_s)
             except RpcError as error:
                 refusal = RpcRefusal(None, error.code, error.message, error.data)
                 other = None if last else next_probe(refusal)
@@ -230,13 +257,13 @@ class Connection:
                     return None
                 version = other
             except ServerFault as fault:
-                if fault.kind not in ("timeout", "http_error", "protocol_error"):
-                    if transport.pid and fault.kind == "connection_lost":
-                        self._probes.are_harmful = True
-                    raise
-                if fault.kind == "timeout":
+                if fault.kind == "connection_lost":
                     self._probes.are_harmful = True
-                return None
+                if fault.kind in ("timeout", "http_error", "protocol_error"):
+                    return None
+                if fault.kind == "connection_lost" and transport.fault is None:
+                    return None  # only the question's own exchange has ended
+                raise
             else:
                 return read_discovery(result)
         return None
@@ -285,6 +312,11 @@ class Connection:
         transport = self._transport
         is_open = self._agreement is not None and not self._is_closed
         return is_open and transport is not None and transport.fault is None
+
+    @property
+    def begins_with_handshake(self) -> bool:
+        """Whether the server can't be asked for its era: it ends at the question, or is silent."""
+        return self._probes.are_harmful
 
     @property
     def stateful(self) -> bool:

@@ -111,6 +111,10 @@ class Transport(Protocol):
     """Whether the server keeps state for this client, so that other callers must not share it."""
     fault: ServerFault | None
     """Why the connection has ended, if it has."""
+    silence_s: float
+    """Seconds without an answer to the question for its era after which a server gets the
+    handshake too: servers without the modern era may ignore it.
+    """
 
     @property
     def pid(self) -> int:

@@ -4,6 +4,7 @@ results of calls that failed.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
@@ -55,7 +56,8 @@ class ServerFault(Exception):
 
     `sent`: the server may have acted on the request, so it must not be retried. `counted`: it is
     not counted against the server, as the failure of its connection is already, or its request
-    waited too long in our queue.
+    waited too long in our queue. `words`: the server's own, unchecked; for its call's result alone,
+    since `detail` is also read where no server may speak.
     """
 
     counted = False
@@ -67,8 +69,10 @@ class ServerFault(Exception):
         *,
         retry_after_s: float | None = None,
         sent: bool = False,
+        words: str = "",
     ) -> None:
         super().__init__(detail)
+        self.words = words
         self.sent = sent
         self.kind: FaultKind = kind
         self.detail = detail
@@ -179,8 +183,22 @@ def error_result(name: str, error: RpcError, client: Client | None) -> RawResult
     own = own_error(error)
     code = _CODES.get(error.code, "rpc_error")
     answer = ServerReply(error=own) if client is not None else None
-    text = f"{name} refused the call (code {error.code}): {own.message}"
+    text = f"{name} refused the call (code {error.code}): {own.message}{_data_of(error)}"
     return RawResult((Text(text),), "tool_error", code, answer)
+
+
+def _data_of(error: RpcError) -> str:
+    """Return what else a server said of its error, as compact JSON on a line of its own.
+
+    It names the field that is wrong, or the address where a person has to agree.
+    """
+    if error.data in (None, "", [], {}, error.message):
+        return ""
+    if isinstance(error.data, str):
+        text = error.data
+    else:
+        text = json.dumps(error.data, ensure_ascii=False, separators=(",", ":"))
+    return f"\ndata: {text if len(text) <= MAX_MESSAGE else text[:MAX_MESSAGE] + ' […]'}"
 
 
 def own_error(error: RpcError) -> ServerError:
@@ -216,9 +234,9 @@ def fault_result(name: str, fault: ServerFault, timeout_s: float) -> RawResult:
     else:
         again = ""
     outcome: Outcome = "tool_error" if fault.kind == "too_large" else "unavailable"
-    return RawResult(
-        (Text(f"{name} could not be called: {fault.detail}.{again}"),), outcome, fault.kind
-    )
+    words = f" The server's words: {fault.words}" if fault.words else ""
+    text = f"{name} could not be called: {fault.detail}.{again}{words}"
+    return RawResult((Text(text),), outcome, fault.kind)
 
 
 def circuit_open(name: str, server: str, again_in_s: float) -> RawResult:

@@ -15,7 +15,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -164,6 +164,8 @@ class Hub:
         self._note_change = note_change
         self._clients: dict[str, HttpClient] = {}
         self._probes: dict[str, Probes] = {}
+        self.begun_with_handshake: Collection[str] = ()
+        """The servers that were known before not to take the question for their era."""
         self._started: set[str] = set()
         self.errors: dict[str, str] = {}
         self._supervisor = ProcessSupervisor()
@@ -437,7 +439,9 @@ class Hub:
             on_change=lambda: self.lists.changed(
                 server, None if server.shared else scope.principal
             ),
-            probes=self._probes.setdefault(server.name, Probes()),
+            probes=self._probes.setdefault(
+                server.name, Probes(server.name in self.begun_with_handshake)
+            ),
             era=era,
             capabilities=capabilities,
         )

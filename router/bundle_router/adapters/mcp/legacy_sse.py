@@ -18,6 +18,8 @@ from bundle_router.adapters.mcp.streamable import (
     HttpSender,
     fault_for,
     fault_of,
+    read_cut,
+    says_session_lost,
 )
 from bundle_router.core.servers.reader import (
     EndpointAddress,
@@ -25,6 +27,7 @@ from bundle_router.core.servers.reader import (
     FrameTooLarge,
     ServerReader,
 )
+from bundle_router.core.servers.reader.error_body import error_words
 from bundle_router.core.servers.transport.bounds import Bounds
 
 if TYPE_CHECKING:
@@ -39,6 +42,7 @@ class LegacySse:
 
     first_number = 1
     pid = 0
+    silence_s = 10.0
     stateful = False
 
     def __init__(self, sender: HttpSender, bounds: Bounds) -> None:
@@ -93,9 +97,17 @@ class LegacySse:
         response = await self._sender.send("POST", self._endpoint.result(), headers, body)
         try:
             if response.status >= 300:
-                raise fault_for(response)
+                await self._raise_refusal(response)
         finally:
             response.close()
+
+    async def _raise_refusal(self, response: HttpResponse) -> None:
+        """Raise what an error status means: the address for requests is this session's own."""
+        body = await read_cut(response)
+        words = error_words(body)
+        if says_session_lost(response.status, body, words):
+            raise ServerFault("session_lost", "the server has forgotten the session")
+        raise fault_for(response, words)
 
     def _post_behind(self, body: bytes) -> None:
         async def bounded() -> None:

@@ -267,5 +267,6 @@ async def read_pages(
         protocol=identity.protocol,
         rejected=tuple(pages.rejected),
         cut=pages.cut,
+        begins_with_handshake=connection.begins_with_handshake,
     )
     return listing, pages.ttl_ms

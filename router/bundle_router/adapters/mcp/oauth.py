@@ -9,6 +9,7 @@ block all others. So it is entered only to authorize, and left as soon as there 
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -274,6 +275,7 @@ class Provider(OAuthClientProvider):
             outgoing = await anext(flow)
             response = refused if outgoing is request else (yield _mark_own_request(outgoing))
             while True:
+                response = self._with_issuer_as_advertised(response)
                 outgoing = await flow.asend(response)
                 response = yield outgoing if outgoing is request else _mark_own_request(outgoing)
         except StopAsyncIteration:
@@ -294,6 +296,23 @@ class Provider(OAuthClientProvider):
             await flow.aclose()
         # the last response remains the answer; this is its meaning
         request.extensions[_FAULT] = self._failure
+
+    def _with_issuer_as_advertised(self, response: Response) -> Response:
+        """Return an issuer's metadata with its name as the server spells it.
+
+        For an issuer without a path both spellings, with and without the slash at the end, name the
+        same one; the flow compares them as texts. Any other difference stays.
+        """
+        advertised = self.context.auth_server_url
+        if advertised is None or self.context.oauth_metadata is not None:
+            return response
+        metadata = _parse_model(OAuthMetadata, _json_in(response))
+        if metadata is None or str(metadata.issuer) == advertised:
+            return response
+        if not names_same_issuer(str(metadata.issuer), advertised):
+            return response
+        content = {**_json_in(response), "issuer": advertised}
+        return Response(response.status_code, json=content)
 
     def _configured_client(self) -> OAuthClientInformationFull:
         return OAuthClientInformationFull(
@@ -318,6 +337,9 @@ class Provider(OAuthClientProvider):
             raise OAuthFlowError("there is no person here to authorize it")
         code, state, iss = await self._person.answer()
         self._refuse_mix_up(iss)
+        metadata = self.context.oauth_metadata
+        if iss and metadata is not None and names_same_issuer(iss, str(metadata.issuer)):
+            iss = str(metadata.issuer)
         return AuthorizationCodeResult(code=code, state=state, iss=iss)
 
     def _refuse_mix_up(self, iss: str | None) -> None:
@@ -339,6 +361,23 @@ def _mark_own_request(request: Request, *, spends_token: bool = False) -> Reques
     """Return the request marked as the flow's own: it may leave the origin, and may fail."""
     request.extensions[AUTHORIZING] = spends_token
     return request
+
+
+def _json_in(response: Response) -> dict[str, Any]:
+    """Return the JSON object of a successful response; an empty one if there is none."""
+    if response.status_code != 200 or not response.is_stream_consumed:
+        return {}
+    try:
+        value = json.loads(response.content)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def names_same_issuer(one: str, other: str) -> bool:
+    """Return whether two names of an issuer differ at most by the slash of an empty path."""
+    bare = one.removesuffix("/")
+    return bare == other.removesuffix("/") and bare.count("/") == 2
 
 
 def _is_refused(response: Response) -> bool:

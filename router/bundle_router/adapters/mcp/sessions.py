@@ -78,6 +78,7 @@ class McpSessions:
         self._schema_of = schema_of
         self._authorization = authorization
         self._checker = SchemaChecker()
+        self._begun_with_handshake: set[str] = set()
         self._hub: Hub | None = None
         self.closed_runs: dict[str, None] = {}
         self.changes = 0
@@ -171,6 +172,13 @@ class McpSessions:
     async def prepare(self) -> None:
         if self._hub is None:
             await self._on_hub(lambda _hub: asyncio.sleep(0))
+
+    def begin_with_handshake(self, server: str) -> None:
+        """Begin with the handshake: the server can't be asked for its era, as was found out before.
+
+        It holds for the first connection to it; from then on, what is found out here does.
+        """
+        self._begun_with_handshake.add(server)
 
     # --- lists ------------------------------------------------------------------------------------
 
@@ -309,6 +317,7 @@ class McpSessions:
                     note_change=self._note_change,
                 )
                 hub.pool.closed_runs = self.closed_runs
+                hub.begun_with_handshake = self._begun_with_handshake
                 self._hub = hub
             return self._hub
 

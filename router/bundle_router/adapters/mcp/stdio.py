@@ -47,6 +47,7 @@ class StdioTransport:
     first_number = 1_000_000_000
     """Ids of ten digits are recognised also in a line that can't be parsed."""
     stateful = True
+    silence_s = 3.0
 
     def __init__(
         self,

@@ -49,6 +49,7 @@ from bundle_router.core.servers.reader import (
     ServerReader,
     ServerRequest,
 )
+from bundle_router.core.servers.reader.error_body import error_words
 from bundle_router.core.servers.transport.bounds import Bounds
 
 if TYPE_CHECKING:
@@ -71,6 +72,18 @@ _NO_SESSION: Final = (b"session", b"not initialized")
 """Words of a 400 to a request with a session: servers written after the TypeScript SDK's examples
 send no 404.
 """
+_SESSION_LOST: Final = re.compile(
+    r"(?:bad request: |not found: |unauthorized: )?(?:error: )?(?:the |mcp[ -])?"
+    r"(?:(?:no |no valid |invalid |unknown |expired |missing |stale )(?:mcp[ -])?session"
+    r"|session(?: ?id)?(?: [\w.:-]+)? (?:was |is |has |does )?(?:been )?"
+    r"(?:not |no longer |unknown|invalid|expired|terminated|closed|lost|missing))",
+    re.IGNORECASE,
+)
+"""How a message begins by which a server says in other words than a 404 that it has forgotten the
+session: under another status, or as the error of an answer.
+"""
+_TRANSPORT_CODES: Final = (-32000, -32001, -32600)
+"""Codes of the errors by which servers say it; a tool's own "session not found" has others."""
 _HEADER: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+: [\t\x20-\x7e]*")
 
 
@@ -139,6 +152,8 @@ class StreamableHttp:
 
     first_number = 1
     pid = 0
+    silence_s = 10.0
+    """A server elsewhere may start for the question, and answers in any order."""
 
     def __init__(self, sender: HttpSender, bounds: Bounds) -> None:
         self._sender = sender
@@ -309,6 +324,8 @@ class StreamableHttp:
         elif isinstance(event, ServerRequest) and self._session is not None:
             await self._answer(event, request)
         elif request is not None:
+            if isinstance(event, RpcRefusal) and _says_session_lost(event):
+                self._raise_if_session_lost()
             return outcome_of(event, request.number)
         return None
 
@@ -322,20 +339,20 @@ class StreamableHttp:
     async def _read_refusal(self, response: HttpResponse, request: Outgoing) -> dict[str, Any]:
         """Raise what an error status means: the server's JSON-RPC error, else one of the status."""
         body = await read_cut(response)
-        status = response.status
-        says_lost = status == 400 and any(words in body.lower() for words in _NO_SESSION)
-        if self._session_id and (status == 404 or says_lost):
+        error = _rpc_error_in(body)
+        words = error_words(body) if error is None else error.message
+        if says_session_lost(response.status, body, words):
+            self._raise_if_session_lost()
+        if error is not None:
+            raise error
+        raise fault_for(response, words)
+
+    def _raise_if_session_lost(self) -> None:
+        """End the connection, whose session the server has forgotten, if it has one."""
+        if self._session_id:
             self.fault = ServerFault("session_lost", "the server has forgotten the session")
             self._ended.set()
             raise ServerFault(self.fault.kind, self.fault.detail)
-        reader = ServerReader(BodyFrame(MAX_ERROR_BYTES + 1))
-        reader.receive_data(body)
-        reader.receive_end()
-        while reader.next_size:
-            event = reader.next_event()
-            if isinstance(event, RpcRefusal):
-                raise RpcError(event.code, event.message, event.data)
-        raise fault_for(response)
 
     # --- what the server says unasked -------------------------------------------------------------
 
@@ -413,6 +430,33 @@ class StreamableHttp:
         response.close()
 
 
+def says_session_lost(status: int, body: bytes, words: str) -> bool:
+    """Return whether an error status, its body and the words in it mean that a session is gone."""
+    if status in (404, 410):
+        return True
+    if status == 400 and any(word in body.lower() for word in _NO_SESSION):
+        return True
+    return status != 429 and _SESSION_LOST.match(words.strip()) is not None
+
+
+def _says_session_lost(refusal: RpcRefusal) -> bool:
+    """Return whether an answer's error is about the session, and not the tool's own."""
+    is_transports = refusal.code in _TRANSPORT_CODES
+    return is_transports and _SESSION_LOST.match(refusal.message.strip()) is not None
+
+
+def _rpc_error_in(body: bytes) -> RpcError | None:
+    """Return the JSON-RPC error in the body of an error status, if it holds one."""
+    reader = ServerReader(BodyFrame(MAX_ERROR_BYTES + 1))
+    reader.receive_data(body)
+    reader.receive_end()
+    while reader.next_size:
+        event = reader.next_event()
+        if isinstance(event, RpcRefusal):
+            return RpcError(event.code, event.message, event.data)
+    return None
+
+
 async def read_cut(response: HttpResponse, max_bytes: int = MAX_ERROR_BYTES) -> bytes:
     """Return the first bytes of a body; what can't be read of it is left out."""
     body = bytearray()
@@ -435,16 +479,16 @@ def fault_of(error: HttpError) -> ServerFault:
     return ServerFault("connection_lost", error.detail, sent=True)
 
 
-def fault_for(response: HttpResponse) -> ServerFault:
-    """Return the fault for an error status whose body is no JSON-RPC error."""
+def fault_for(response: HttpResponse, words: str = "") -> ServerFault:
+    """Return the fault for an error status whose body is no JSON-RPC error, and says `words`."""
     status = response.status
     reason = f"the server answered HTTP {status}"
     if response.redirects:
         reason = f"{reason}: a redirect that is not followed"
     if status in (401, 403):
-        return ServerFault("unauthorized", reason, sent=True)
+        return ServerFault("unauthorized", reason, sent=True, words=words)
     if status == 429:
         after = response.headers.get("retry-after", "")
         seconds = float(after) if after.isdigit() and len(after) < 7 else None
-        return ServerFault("rate_limited", reason, retry_after_s=seconds, sent=True)
-    return ServerFault("http_error", reason, sent=True)
+        return ServerFault("rate_limited", reason, retry_after_s=seconds, sent=True, words=words)
+    return ServerFault("http_error", reason, sent=True, words=words)

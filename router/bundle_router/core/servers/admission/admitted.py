@@ -91,6 +91,8 @@ class Admitted:
     """The definitions that were refused."""
     instructions: str = ""
     """The server's text about itself, cut to its bound."""
+    begins_with_handshake: bool = False
+    """Whether the server ends at the question for its era, or does not answer it."""
 
     @property
     def cards(self) -> Mapping[str, Card]:

@@ -24,6 +24,8 @@ from bundle_router.errors import CorruptPins
 
 SCHEMA: Final = "bundle-router.pins/1"
 _BOUNDS: Final = DefinitionLimits()
+_HANDSHAKE: Final = "handshake"
+"""Value of `era` for a server that can't be asked for its era; else the key is left out."""
 
 
 class _WrittenApproval(Frozen):
@@ -52,20 +54,23 @@ class _WrittenPins(Frozen):
     origin: Origin
     volatile: tuple[str, ...] = ()
     instructions: str = ""
+    era: str = Field("", max_length=40)
     tools: tuple[_WrittenPin, ...] = Field(max_length=5_000)
 
 
 def pins_to_text(pins: Pins) -> str:
     """Return the text of the pin file. The same pins always give the same bytes."""
     origin = {name: getattr(pins.origin, name) for name in Origin.__slots__}
-    document = {
+    document: dict[str, Any] = {
         "schema": SCHEMA,
         "server": pins.server,
         "origin": {name: value for name, value in origin.items() if value},
         "volatile": list(pins.volatile),
         "instructions": pins.instructions,
-        "tools": [_written_pin(pin) for pin in sorted(pins.pins, key=lambda pin: pin.tool)],
     }
+    if pins.begins_with_handshake:
+        document["era"] = _HANDSHAKE
+    document["tools"] = [_written_pin(pin) for pin in sorted(pins.pins, key=lambda pin: pin.tool)]
     return json.dumps(document, indent=1, ensure_ascii=True, allow_nan=False) + "\n"
 
 
@@ -99,6 +104,7 @@ def pins_from_text(text: str, name: str) -> Pins:
         instructions=document.instructions,
         pins=tuple(_check_pin(row, document, name) for row in document.tools),
         volatile=document.volatile,
+        begins_with_handshake=document.era == _HANDSHAKE,
     )
     if len(pins.names) != len(pins.pins):
         raise _corrupt_pins(name, "pins a tool twice")

@@ -84,6 +84,8 @@ class Pins:
     instructions: str
     pins: tuple[Pin, ...]
     volatile: tuple[str, ...] = ()
+    begins_with_handshake: bool = False
+    """Whether the server ended at the question for its era, or did not answer it."""
 
     @cached_property
     def names(self) -> frozenset[str]:
@@ -129,6 +131,7 @@ def approve(
         instructions=admitted.instructions,
         pins=tuple(pins),
         volatile=server.volatile,
+        begins_with_handshake=admitted.begins_with_handshake,
     )
     if only is None:
         return fresh

@@ -99,6 +99,8 @@ class Listing:
     """Why the last attempt to read it failed."""
     admitted: Admitted = NOTHING_ADMITTED
     """The result of admitting the definitions."""
+    begins_with_handshake: bool = False
+    """Whether the server ends at the question for its era, or does not answer it."""
 
 
 @dataclass(frozen=True, slots=True)
