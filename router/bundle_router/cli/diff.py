@@ -117,8 +117,8 @@ def _load_side(text: str, arguments: argparse.Namespace, stack: ExitStack) -> _L
 
 def _keep(reason: str, diff: PrivilegeDiff, new: _Loaded) -> Path | None:
     """Store why a widening was allowed, and return the file; None if nothing widens."""
-    from bundle_router.adapters.config_journal import append_change
-    from bundle_router.core.config.config_changes import ConfigChange
+    from bundle_router.adapters.config_journal import JournaledEdit, make_edit
+    from bundle_router.core.config.config_changes import FILE_NAME, ConfigChange
     from bundle_router.review.privileges.privilege_rows import widening_words
 
     if not reason.strip():
@@ -141,7 +141,8 @@ def _keep(reason: str, diff: PrivilegeDiff, new: _Loaded) -> Path | None:
         widening=widening_words(diff),
         widening_digest=diff.widening_digest,
     )
-    return append_change(new.folder, change)
+    journal = new.folder / FILE_NAME
+    return make_edit(new.folder, lambda: JournaledEdit(change, write=lambda: journal))
 
 
 # --- for people -----------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.config.config_changes import ChangeType, ConfigChange, FileChange
@@ -139,6 +139,24 @@ class Preview:
         }
 
 
+class _Editor(NamedTuple):
+    """Who edits, why, and the digest of the widening that was acknowledged."""
+
+    name: str
+    reason: str
+    acknowledged: str
+
+
+def _check_widening(diff: PrivilegeDiff, who: _Editor) -> None:
+    """Raise WideningRefused unless the editor acknowledged just this widening, with a reason."""
+    message = "the edit widens what steps may have"
+    if not who.reason:
+        message += ", and no reason is given"
+    elif who.acknowledged == diff.widening_digest:
+        return
+    raise WideningRefused(message, diff, advice="read what it widens, acknowledge it, and say why")
+
+
 def problem_json(problem: Problem) -> dict[str, Any]:
     """Return a problem, with its place, as JSON values."""
     names = ("file", "line", "column", "path", "message", "suggestion", "level", "rule")
@@ -249,7 +267,9 @@ class ConfigEditor:
         Raises ConfigConflict, ConfigError, WideningRefused, RequestError, StorageError; then
         nothing has changed.
         """
-        return self._save("config.saved", dict(drafts), opened, (by, reason.strip(), acknowledged))
+        return self._save(
+            "config.saved", dict(drafts), opened, _Editor(by, reason.strip(), acknowledged)
+        )
 
     def undo(self, *, by: str, reason: str = "", acknowledged: str = "") -> ConfigChange:
         """Restore the texts that the last change replaced. A second undo makes the change again.
@@ -261,7 +281,9 @@ class ConfigEditor:
             raise RequestError("there is no change of these files to undo")
         opened = {file.name: file.after_sha256 for file in last.files}
         drafts = {file.name: file.before for file in last.files}
-        return self._save("config.undone", drafts, opened, (by, reason.strip(), acknowledged))
+        return self._save(
+            "config.undone", drafts, opened, _Editor(by, reason.strip(), acknowledged)
+        )
 
     def last_change(self) -> ConfigChange | None:
         """Return the change that `undo` undoes: the last one that reached the files.
@@ -294,57 +316,75 @@ class ConfigEditor:
         what: ChangeType,
         drafts: Mapping[str, str | None],
         opened: Mapping[str, str],
-        who: tuple[str, str, str],
+        who: _Editor,
     ) -> ConfigChange:
-        from bundle_router.adapters.config_journal import append_change
-        from bundle_router.adapters.text_files import lock_folder
+        from bundle_router.adapters.config_journal import JournaledEdit, make_edit
 
-        with lock_folder(self.folder):
+        def judge() -> JournaledEdit[ConfigChange]:
             read = self._read()
-            (by, reason, acknowledged) = who
-            changed = {
-                name: text
-                for name, text in drafts.items()
-                if _bytes(text, read.get(name)) != read.get(name)
-            }
-            for name in drafts:
-                if opened.get(name, "") != _digest(read.get(name)):
-                    raise ConfigConflict(
-                        f"{name} was changed since it was opened",
-                        advice="open it again, and make your edit in what is there now",
-                    )
-            if not changed:
-                raise RequestError("nothing would change", advice="the files say this already")
-            new, _ = self._catalog(self._files(changed))
-            old = self._in_force() or Catalog()
-            diff = privilege_diff(old, new)
-            if diff.widens and (not reason or acknowledged != diff.widening_digest):
-                raise WideningRefused(
-                    "the edit widens what steps may have"
-                    + ("" if reason else ", and no reason is given"),
-                    diff,
-                    advice="read what it widens, acknowledge it, and say why",
+            data = self._changed_bytes(read, drafts, opened)
+            change = self._judge(what, read, data, {name: drafts[name] for name in data}, who)
+
+            def write() -> ConfigChange:
+                self._write(data)
+                return change
+
+            return JournaledEdit(change, write)
+
+        return make_edit(self.folder, judge)
+
+    def _changed_bytes(
+        self,
+        read: Mapping[str, bytes],
+        drafts: Mapping[str, str | None],
+        opened: Mapping[str, str],
+    ) -> dict[str, bytes | None]:
+        """Return the new bytes of the files that differ from what was read.
+
+        Raises ConfigConflict where a file is not as it was opened, RequestError where none differs.
+        """
+        for name in drafts:
+            if opened.get(name, "") != _digest(read.get(name)):
+                raise ConfigConflict(
+                    f"{name} was changed since it was opened",
+                    advice="open it again, and make your edit in what is there now",
                 )
-            data = {name: _bytes(text, read.get(name)) for name, text in changed.items()}
-            change = ConfigChange(
-                type=what,
-                time=datetime.now(UTC).isoformat(timespec="seconds"),
-                by=by,
-                reason=reason,
-                old_revision=old.revision,
-                new_revision=new.revision,
-                widening=widening_words(diff),
-                widening_digest=diff.widening_digest if diff.widens else "",
-                files=tuple(
-                    FileChange(
-                        name, _digest(read.get(name)), _digest(data[name]), _text(read.get(name))
-                    )
-                    for name in changed
-                ),
-            )
-            append_change(self.folder, change)
-            self._write(data)
-            return change
+
+        data = {name: _bytes(text, read.get(name)) for name, text in drafts.items()}
+        changed = {name: new for name, new in data.items() if new != read.get(name)}
+        if not changed:
+            raise RequestError("nothing would change", advice="the files say this already")
+        return changed
+
+    def _judge(
+        self,
+        what: ChangeType,
+        read: Mapping[str, bytes],
+        data: Mapping[str, bytes | None],
+        drafts: Mapping[str, str | None],
+        who: _Editor,
+    ) -> ConfigChange:
+        """Return the change for the journal. Raises ConfigError, WideningRefused."""
+        new, _ = self._catalog(self._files(drafts))
+        old = self._in_force() or Catalog()
+        diff = privilege_diff(old, new)
+        if diff.widens:
+            _check_widening(diff, who)
+
+        return ConfigChange(
+            type=what,
+            time=datetime.now(UTC).isoformat(timespec="seconds"),
+            by=who.name,
+            reason=who.reason,
+            old_revision=old.revision,
+            new_revision=new.revision,
+            widening=widening_words(diff),
+            widening_digest=diff.widening_digest if diff.widens else "",
+            files=tuple(
+                FileChange(name, _digest(read.get(name)), _digest(new_bytes), _text(read.get(name)))
+                for name, new_bytes in data.items()
+            ),
+        )
 
     def _write(self, data: Mapping[str, bytes | None]) -> None:
         from bundle_router.adapters.text_files import replace_texts

@@ -95,7 +95,7 @@ class PinApproval:
 
         Raises DefinitionsChanged, RequestError, StorageError.
         """
-        from bundle_router.adapters.config_journal import append_change
+        from bundle_router.adapters.config_journal import JournaledEdit, make_edit
         from bundle_router.core.servers.pins.reviewed import Approval, approve
 
         approval = self.review(name)
@@ -116,22 +116,31 @@ class PinApproval:
             Approval(time, by),
         )
         files = open_pins(self._config)
+
+        def judge() -> JournaledEdit[Path]:
+            revision = read_catalog(self._config, self._local)[0].revision
+            words = _change_words(server_review, only)
+            change = ConfigChange(
+                "pins.approved", time, by, reason.strip(), revision, revision, words, digest
+            )
+            return JournaledEdit(change, write=lambda: files.write(pins))
+
         with files.unchanged(name, server_review.pins):
-            if self._config is not None:
-                changed = server_review.comparison.tools if server_review.comparison else ()
-                words = tuple(
-                    f"{c.kind} {name}.{c.tool}"
-                    for c in changed
-                    if c.kind != "unchanged" and (only is None or c.tool in only)
-                )
-                revision = read_catalog(self._config, self._local)[0].revision
-                append_change(
-                    Path(self._config),
-                    ConfigChange(
-                        "pins.approved", time, by, reason.strip(), revision, revision, words, digest
-                    ),
-                )
-            return files.write(pins)
+            if self._config is None:  # the shipped config has no folder of its own, and no journal
+                return files.write(pins)
+            return make_edit(Path(self._config), judge)
+
+
+def _change_words(review: Review, only: Collection[str] | None) -> tuple[str, ...]:
+    """Return the approved changes (`only`: of these tools) as `changed hub.create_issue`."""
+    if review.comparison is None:
+        return ()
+    words = []
+    for row in review.comparison.tools:
+        is_approved = only is None or row.tool in only
+        if row.kind != "unchanged" and is_approved:
+            words.append(f"{row.kind} {review.server.name}.{row.tool}")
+    return tuple(words)
 
 
 def _digest(review: Review) -> str:
