@@ -79,6 +79,7 @@ SHARED_ADAPTERS = {
         "artifact_files",
         "database_file",
         "descriptors",
+        "disk_cache",
         "expressions",
         "host_changes",
         "http",

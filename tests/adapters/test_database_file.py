@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from bundle_router.adapters.answer_store import FILE, SqlAnswers
+from bundle_router.adapters.disk_cache import DiskCache
 from bundle_router.adapters.embeddings import VectorStore
 from bundle_router.adapters.index.database import open_engine, writing
 from bundle_router.testing import FakeDiagnostics
@@ -90,3 +91,48 @@ def test_no_module_opens_a_file_beside_sqlite() -> None:
         name for name, text in texts.items() if "import sqlite3" in text and "os.open(" in text
     ]
     assert opening == ["bundle_router.adapters.database_file"]
+
+
+TABLES = ("CREATE TABLE IF NOT EXISTS sums (name TEXT PRIMARY KEY, value INTEGER)",)
+
+
+def _values(connection: sqlite3.Connection) -> list[tuple[str, int]]:
+    return connection.execute("SELECT name, value FROM sums").fetchall()
+
+
+def test_a_look_up_in_a_cache_makes_no_file(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path / "new" / "sums.sqlite", TABLES)
+    assert cache.read(1.0, _values) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_change_of_a_cache_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
+    causes: list[str] = []
+    cache = DiskCache(tmp_path / "sums.sqlite", TABLES, tell=causes.append)
+
+    def one(connection: sqlite3.Connection) -> bool:
+        connection.execute("INSERT INTO sums VALUES ('one', 1)")
+        return True
+
+    def one_again_and_two(connection: sqlite3.Connection) -> bool:
+        connection.execute("INSERT INTO sums VALUES ('two', 2)")
+        return one(connection)
+
+    assert cache.change(1.0, one)
+    assert cache.change(1.0, one_again_and_two) is None
+    assert cache.change(1.0, one_again_and_two) is None
+    assert cache.read(1.0, _values) == [("one", 1)]
+    assert causes == ["IntegrityError: UNIQUE constraint failed: sums.name"]
+
+
+def test_adding_to_a_cache_loses_nothing_that_others_add_meanwhile(tmp_path: Path) -> None:
+    def add(connection: sqlite3.Connection) -> int:
+        row = connection.execute("SELECT value FROM sums WHERE name = 'one'").fetchone()
+        value = 1 if row is None else row[0] + 1
+        connection.execute("INSERT OR REPLACE INTO sums VALUES ('one', ?)", (value,))
+        return int(value)
+
+    def add_in_a_thread(_: int) -> int | None:
+        return DiskCache(tmp_path / "sums.sqlite", TABLES).change(4.0, add)
+
+    assert set(at_once(8, add_in_a_thread)) == {1, 2, 3, 4, 5, 6, 7, 8}

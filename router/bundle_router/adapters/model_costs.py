@@ -2,7 +2,7 @@
 
 Rules:
 1. All processes that share the folder of runs add to one sum, which outlives them.
-2. If the file can't be used, the sum is this process's own, which is reported once.
+2. If the file can't be used (`disk_cache`), the sum is this process's own, which is reported once.
 3. Sums are kept for `KEPT_DAYS`.
 """
 
@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from bundle_router.adapters.database_file import create_private, use_wal
+from bundle_router.adapters.disk_cache import DiskCache
 from bundle_router.ports import Diagnostics
 
 FILE: Final = "model-costs.sqlite"
 WAIT_S: Final = 0.5
 """Seconds that a change waits for other processes."""
 KEPT_DAYS: Final = 31
-_PREPARE: Final = "CREATE TABLE IF NOT EXISTS costs_1 (day TEXT NOT NULL PRIMARY KEY, usd REAL)"
+_TABLES: Final = ("CREATE TABLE IF NOT EXISTS costs_1 (day TEXT NOT NULL PRIMARY KEY, usd REAL)",)
 _EXPIRE: Final = "DELETE FROM costs_1 WHERE day < date(?, ?)"
 
 
@@ -29,12 +28,15 @@ class SqlDayCosts:
     """Sums by day, in `folder/model-costs.sqlite`, created with the first question. For threads."""
 
     def __init__(self, folder: str | Path, diagnostics: Diagnostics) -> None:
-        self._path = Path(folder) / FILE
-        self._diagnostics = diagnostics
+        path = Path(folder) / FILE
+
+        def tell(cause: str) -> None:
+            diagnostics.event("warning", "model.costs_unusable", path=str(path), cause=cause)
+
+        self._cache = DiskCache(path, _TABLES, tell=tell)
         self._lock = threading.Lock()
         self._own: dict[str, float] = {}
         """The sums of this process alone (rule 2)."""
-        self._warned = False
 
     def add_within(self, day: str, usd: float, limit_usd: float) -> bool:
         """See `DayCosts`."""
@@ -54,33 +56,19 @@ class SqlDayCosts:
 
     def _change(self, day: str, usd: float, limit_usd: float | None) -> bool | None:
         """Add to a day's sum, and return whether it fitted; None where the file is unusable."""
-        try:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            create_private(self._path)
-            opened = sqlite3.connect(self._path, timeout=WAIT_S, isolation_level=None)
-            with closing(opened) as made:
-                use_wal(made, WAIT_S)
-                made.execute("BEGIN IMMEDIATE")
-                made.execute(_PREPARE)
-                found = made.execute("SELECT usd FROM costs_1 WHERE day = ?", (day,)).fetchone()
-                spent = float(found[0]) if found is not None else 0.0
-                if limit_usd is not None and not _fits(spent, usd, limit_usd):
-                    made.execute("ROLLBACK")
-                    return False
-                made.execute("INSERT OR REPLACE INTO costs_1 VALUES (?, ?)", (day, spent + usd))
-                made.execute(
-                    "DELETE FROM costs_1 WHERE day < date(?, ?)", (day, f"-{KEPT_DAYS} day")
-                )
-                made.execute("COMMIT")
-        except (sqlite3.Error, OSError, TypeError, ValueError) as error:
-            if not self._warned:
-                self._warned = True
-                cause = f"{type(error).__name__}: {error}".splitlines()[0]
-                self._diagnostics.event(
-                    "warning", "model.costs_unusable", path=str(self._path), cause=cause
-                )
-            return None
-        return True
+
+        def add(connection: sqlite3.Connection) -> bool:
+            row = connection.execute("SELECT usd FROM costs_1 WHERE day = ?", (day,)).fetchone()
+            spent = 0.0
+            if row is not None:
+                spent = float(row[0])
+            if limit_usd is not None and not _fits(spent, usd, limit_usd):
+                return False
+            connection.execute("INSERT OR REPLACE INTO costs_1 VALUES (?, ?)", (day, spent + usd))
+            connection.execute(_EXPIRE, (day, f"-{KEPT_DAYS} day"))
+            return True
+
+        return self._cache.change(WAIT_S, add)
 
 
 def _fits(spent: float, usd: float, limit_usd: float) -> bool:
