@@ -466,12 +466,18 @@ class Connection:
             self._forward_log(params, request)
 
     def _forward_log(self, params: Mapping[str, Any], request: Outgoing | None) -> None:
-        client = request.client if request is not None else None
-        if request is None and self.stateful:
-            # The log line names no request: it goes to one client of the run.
-            client = next((one for one in self._clients.values() if one.log_level), None)
+        client = request.client if request is not None else self._first_log_reader()
         if client is not None:
             forward_log(client, params)
+
+    def _first_log_reader(self) -> Client | None:
+        """Return the client of the run that gets log lines which name no request."""
+        if not self.stateful:
+            return None
+        for client in self._clients.values():
+            if client.log_level:
+                return client
+        return None
 
     async def asked(self, question: ServerRequest, request: Outgoing | None) -> bytes:
         """Answer a request of the server, or have the agent's client answer it (see

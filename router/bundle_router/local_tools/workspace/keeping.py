@@ -135,10 +135,15 @@ def _known_autorun(root: Root, rule: BinaryRule) -> list[Path]:
     git's settings lead; those of git only where the rule protects them.
     """
     top = Path(root.path)
+    places = [top / name for name in NAMES]
     if not rule.protect_git:
-        return [top / name for name in NAMES if name not in (".git", "HEAD")]
-    led_to = [path for path in map(Path, reached(root.top)) if path.is_relative_to(top)]
-    return [*(top / name for name in NAMES), *led_to]
+        of_git = (top / ".git", top / "HEAD")
+        return [place for place in places if place not in of_git]
+
+    for path in map(Path, reached(root.top)):
+        if path.is_relative_to(top):
+            places.append(path)
+    return places
 
 
 def _surveyed_autorun(surveyed: Survey, rule: BinaryRule) -> Iterator[Path]:
