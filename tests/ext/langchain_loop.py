@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
@@ -20,7 +21,17 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import Send
 from langsmith import tracing_context
 
-from tests.ext.scenario import SUB_TURNS, TURNS, Asked, Notebook, Seen, opened, step, sub_step
+from tests.ext.scenario import (
+    SAME_ID_TURNS,
+    SUB_TURNS,
+    TURNS,
+    Asked,
+    Notebook,
+    Seen,
+    opened,
+    step,
+    sub_step,
+)
 
 Turns = tuple[tuple[Asked, ...], ...]
 
@@ -107,6 +118,23 @@ def run_without_a_loop(folder: Path, notebook: Notebook, seen: Seen) -> None:
             played(TURNS[:-1], seen), middleware=[RoutedTools(router, step())]
         )
         agent.invoke(SAID)
+
+
+async def run_with_one_id(folder: Path, notebook: Notebook, *, dies_at: int | None) -> None:
+    """Have an agent add the same note in every turn, each time under the same call id, and go on
+    from its checkpoint where it died.
+    """
+    saver = InMemorySaver()
+    for dies in (dies_at, None) if dies_at is not None else (None,):
+        async with opened(folder, notebook) as router:
+            agent: Any = create_agent(
+                played(SAME_ID_TURNS, Seen(), dies),
+                middleware=[RoutedTools(router, step())],
+                checkpointer=saver,
+            )
+            there = await agent.aget_state(THREAD)
+            with suppress(ConnectionError):
+                await agent.ainvoke(None if there.next else SAID, THREAD)
 
 
 def converse(folder: Path, *texts: str) -> None:

@@ -4,6 +4,7 @@ tests.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from bundle_router.ext.pydantic_ai import RoutedToolset
@@ -19,7 +20,17 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
-from tests.ext.scenario import SUB_TURNS, TURNS, Asked, Notebook, Seen, opened, step, sub_step
+from tests.ext.scenario import (
+    SAME_ID_TURNS,
+    SUB_TURNS,
+    TURNS,
+    Asked,
+    Notebook,
+    Seen,
+    opened,
+    step,
+    sub_step,
+)
 
 
 def played(
@@ -65,6 +76,19 @@ async def loop(folder: Path, notebook: Notebook, dies_at: int | None = None) -> 
 
         await agent.run("write", run_id="agent-run-1")
     return seen, sub_seen
+
+
+async def run_with_one_id(folder: Path, notebook: Notebook, *, dies_at: int | None) -> None:
+    """Have an agent add the same note in every turn, each time under the same call id, and run it
+    again where it died.
+    """
+    for dies in (dies_at, None) if dies_at is not None else (None,):
+        async with opened(folder, notebook) as router:
+            agent: Agent[None, str] = Agent(
+                played(SAME_ID_TURNS, Seen(), dies), toolsets=[RoutedToolset(router, step=step())]
+            )
+            with suppress(ConnectionError):
+                await agent.run("write", run_id="agent-run-1")
 
 
 async def search_itself(folder: Path, seen: Seen) -> str:

@@ -71,6 +71,11 @@ SUB_TURNS: Final[tuple[tuple[Asked, ...], ...]] = (
     (Asked("s1", "notes__add", {"text": "by the sub-agent"}),),
 )
 
+SAME_ID_TURNS: Final[tuple[tuple[Asked, ...], ...]] = (
+    (Asked("call", "notes__add", {"text": "again"}),),
+) * 3
+"""Turns of a model whose server gives every call the same id."""
+
 REFUSED: Final = "not available at this step"
 
 

@@ -102,3 +102,15 @@ def test_an_agent_of_a_graph_that_begins_again_keeps_the_decision_of_its_key(
     asyncio.run(begin_twice(tmp_path, ("left", "right")))
     decided = [record for record in records(tmp_path) if record["type"] == "route.decided"]
     assert sorted(record["branch"] for record in decided) == ["left", "right"]
+
+
+@pytest.mark.parametrize("dies_at", [None, 1, 2, 3])
+def test_an_id_counts_within_its_turn_only(tmp_path: Path, dies_at: int | None) -> None:
+    """llama.cpp gives every call the same id: equal calls of three turns are three calls, and none
+    is made twice where the loop goes on after its death.
+    """
+    from tests.ext.langchain_loop import run_with_one_id
+
+    notebook = Notebook()
+    asyncio.run(run_with_one_id(tmp_path, notebook, dies_at=dies_at))
+    assert notebook.notes == ["again", "again", "again"]

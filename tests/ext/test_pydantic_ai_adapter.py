@@ -61,3 +61,15 @@ def test_each_agent_run_is_a_decision_and_a_step_may_depend_on_its_context(tmp_p
     seen = asyncio.run(run_twice(tmp_path))
     assert ["notes__add" in array for array in seen.arrays] == [True, False]
     assert [record["step"]["role"] for record in records(tmp_path)] == ["writer", "reader"]
+
+
+@pytest.mark.parametrize("dies_at", [None, 1, 2, 3])
+def test_an_id_counts_within_its_turn_only(tmp_path: Path, dies_at: int | None) -> None:
+    """llama.cpp gives every call the same id: equal calls of three turns are three calls, and none
+    is made twice where the loop goes on after its death.
+    """
+    from tests.ext.pydantic_ai_loop import run_with_one_id
+
+    notebook = Notebook()
+    asyncio.run(run_with_one_id(tmp_path, notebook, dies_at=dies_at))
+    assert notebook.notes == ["again", "again", "again"]

@@ -28,7 +28,7 @@ from bundle_router.wiring import Router
 with needs_extra("the adapter for LangChain", "langchain"):
     from langchain.agents.middleware import AgentMiddleware, AgentState, ModelRequest, ModelResponse
     from langchain.agents.middleware.types import PrivateStateAttr
-    from langchain_core.messages import SystemMessage, ToolMessage
+    from langchain_core.messages import AIMessage, SystemMessage, ToolCall, ToolMessage
     from langgraph.prebuilt.tool_node import ToolCallRequest
     from langgraph.runtime import Runtime
     from langgraph.types import Command
@@ -96,7 +96,8 @@ class RoutedTools(AgentMiddleware[RoutedState, Any, Any]):
             return handler(request)
         tools = self._tools(request.state)
         call = request.tool_call
-        result = tools.call_sync(call["name"], call["args"], call["id"] or "")
+        turn = _turn_of(call, request.state)
+        result = tools.call_sync(call["name"], call["args"], call["id"] or "", turn)
         return _message(call, result, tools.pictures_sync(result))
 
     async def awrap_tool_call(
@@ -106,7 +107,8 @@ class RoutedTools(AgentMiddleware[RoutedState, Any, Any]):
             return await handler(request)
         tools = self._tools(request.state)
         call = request.tool_call
-        result = await tools.call(call["name"], call["args"], call["id"] or "")
+        turn = _turn_of(call, request.state)
+        result = await tools.call(call["name"], call["args"], call["id"] or "", turn)
         return _message(call, result, await tools.pictures(result))
 
     def _asked(self, state: RoutedState, runtime: Runtime[Any]) -> Step:
@@ -132,6 +134,13 @@ class RoutedTools(AgentMiddleware[RoutedState, Any, Any]):
         """Return the tools of an agent's decision, even if another process began it."""
         run_id, decision_id = state["routed"]
         return self._opened(run_id, decision_id)
+
+
+def _turn_of(call: ToolCall, state: Any) -> int:
+    """Return how many messages before the call's own used its id."""
+    messages = [message for message in state["messages"] if isinstance(message, AIMessage)]
+    uses = [message for message in messages if call["id"] in (c["id"] for c in message.tool_calls)]
+    return max(len(uses) - 1, 0)
 
 
 def _begun(decision: Decision) -> dict[str, Any]:

@@ -125,7 +125,7 @@ class StepToolset(AbstractToolset[Any]):
         Raises ToolFailed with the text for the model if the result is not `ok`.
         """
         tools = await self._routed_tools()
-        result = await tools.call(name, tool_args, ctx.tool_call_id or "")
+        result = await tools.call(name, tool_args, ctx.tool_call_id or "", ctx.run_step)
         if not result.ok:
             raise ToolFailed(result.text)
         pictures = [BinaryContent.from_data_uri(url) for url in await tools.pictures(result)]

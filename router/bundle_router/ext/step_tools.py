@@ -4,7 +4,9 @@ Rules:
 1. One loop has one decision. Every list and call names it, so that each of several parallel loops
    is judged under its own, whatever else is routed in the run meanwhile.
 2. A loop that is run again (a retry, a resumed checkpoint, another worker) uses the same step key
-   and the same call ids. So a step is decided once, and a call is made once.
+   and the same call ids. So a step is decided once, and a call is made once. An id counts within
+   its turn only, since some model servers give every call the same one: the same call in a later
+   turn is another call.
 3. The list is requested again only when a call reports that a tool joined it.
 4. A failure that the agent can see is text for the model. A name that is in no list is called like
    any other: it is refused with its code, and recorded as a gap.
@@ -12,7 +14,9 @@ Rules:
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -22,12 +26,40 @@ from bundle_router.core.exposure.placements import Toolset
 from bundle_router.core.exposure.provider_forms import Format
 from bundle_router.core.values import Step
 from bundle_router.core.values.canonical import digest
+from bundle_router.core.values.words import RUN_ID
 from bundle_router.engine.results import Result
-from bundle_router.errors import expect
+from bundle_router.errors import RequestError, expect
 from bundle_router.wiring import Router
 
 META_NAMES: Final = frozenset(NAMES)
 """Names of the router's own tools, `search_tools` among them."""
+_NOT_IN_RUN_IDS: Final = re.compile(r"[^A-Za-z0-9._-]+")
+_READABLE: Final = 100
+"""Characters of a name that a run id made of it keeps at most."""
+
+
+def run_id_of(name: str) -> str:
+    """Return a run id for the name that an engine has for a piece of work, the same everywhere.
+
+    A name that is a run id already is returned as it is. Of another one the characters that an id
+    may have stay, up to 100, and 12 digits of its digest keep names apart. Raises RequestError if
+    the name is empty.
+
+    >>> from bundle_router.ext.step_tools import run_id_of
+    >>> run_id_of("r-42")
+    'r-42'
+    >>> run_id_of("manual__2026-11-28T16:00:00+00:00")
+    'manual__2026-11-28T16-00-00-00-00-66a0cec67000'
+    """
+    if RUN_ID.fullmatch(name):
+        return name
+    if not name:
+        raise RequestError(
+            "an empty name is no name of a run", advice="give the engine's own name for the work"
+        )
+    readable = _NOT_IN_RUN_IDS.sub("-", name).strip("-._")[:_READABLE]
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    return f"{readable or 'run'}-{digest}"
 
 
 def step_key(step: Step, *parts: object) -> Step:
@@ -62,15 +94,24 @@ def check_parts(router: object, step: object) -> None:
         expect("step", step, Step, "step=Step(run_id=…, workflow=…, role=…, step=…)")
 
 
-def call_key(decision_id: str, call_id: str, name: str, arguments: Mapping[str, Any] | str) -> str:
+def call_key(
+    decision_id: str,
+    call_id: str,
+    name: str,
+    arguments: Mapping[str, Any] | str,
+    turn: int = 0,
+) -> str:
     """Return the key of a call, empty if the framework gives no id.
 
-    Name and arguments are part of it, because some models count their calls from zero in every
-    turn.
+    `turn` is the place of the model's message in the loop, the same where the loop is run again.
+    Name and arguments are part of the key, too: a message may use an id for several calls.
 
     >>> from bundle_router.ext.step_tools import call_key
     >>> call_key("r-42:0", "", "repo.read_file", {"path": "a"})
     ''
+    >>> first = call_key("r-42:0", "call", "jobs.poll", {"job": 1}, turn=0)
+    >>> first == call_key("r-42:0", "call", "jobs.poll", {"job": 1}, turn=1)
+    False
     """
     if not call_id:
         return ""
@@ -78,7 +119,8 @@ def call_key(decision_id: str, call_id: str, name: str, arguments: Mapping[str, 
         text = arguments
     else:
         text = json.dumps(arguments, sort_keys=True, default=str)
-    return short_key(decision_id, call_id, name, text)
+    place = (turn,) if turn else ()
+    return short_key(decision_id, call_id, name, text, *place)
 
 
 def short_key(*parts: object) -> str:
@@ -136,7 +178,7 @@ class StepTools:
         return self._known
 
     def toolset_sync(self) -> Toolset:
-        """As `toolset`, for loops without an event loop."""
+        """Return the present list, for a loop that has no asyncio."""
         if self._known is None:
             self._known = self.router.tools_sync(
                 self.run_id, format=self.form, decision=self.decision_id
@@ -144,17 +186,19 @@ class StepTools:
         return self._known
 
     async def call(
-        self, name: str, arguments: Mapping[str, Any] | str, call_id: str = ""
+        self, name: str, arguments: Mapping[str, Any] | str, call_id: str = "", turn: int = 0
     ) -> Result:
-        """Call a tool by the name that the model used, once per call id (rule 2)."""
-        key = call_key(self.decision_id, call_id, name, arguments)
+        """Call a tool by the name that the model used, once per call id and turn (rule 2)."""
+        key = call_key(self.decision_id, call_id, name, arguments, turn)
         return self._note(
             await self.router.call(self.run_id, name, arguments, decision=self.decision_id, key=key)
         )
 
-    def call_sync(self, name: str, arguments: Mapping[str, Any] | str, call_id: str = "") -> Result:
-        """As `call`, for loops without an event loop."""
-        key = call_key(self.decision_id, call_id, name, arguments)
+    def call_sync(
+        self, name: str, arguments: Mapping[str, Any] | str, call_id: str = "", turn: int = 0
+    ) -> Result:
+        """Call a tool as `call` does, from a loop that has no asyncio."""
+        key = call_key(self.decision_id, call_id, name, arguments, turn)
         return self._note(
             self.router.call_sync(self.run_id, name, arguments, decision=self.decision_id, key=key)
         )
@@ -174,7 +218,7 @@ class StepTools:
         return _picture_urls([await self.router.media(self.run_id, uri) for uri in _media(result)])
 
     def pictures_sync(self, result: Result) -> list[str]:
-        """As `pictures`, for loops without an event loop."""
+        """Return what `pictures` does, for a loop that has no asyncio."""
         return _picture_urls([self.router.media_sync(self.run_id, uri) for uri in _media(result)])
 
     def _note(self, result: Result) -> Result:

@@ -1,20 +1,23 @@
 """Routing and calls as Temporal activities.
 
     # in a workflow
-    decision = await route(Step(run_id=workflow.info().workflow_id, …))
+    decision = await route(Step(run_id=run_id_of(workflow.info().workflow_id), …))
     result = await call(decision, "repo.read_file", {"path": "README.md"})
 
     # where tools run
     run_worker([Edit], "config", runs="runs")
 
     # in a worker of one's own
-    Worker(client, task_queue="agents", workflows=[Edit], activities=activities(router))
+    Worker(client, task_queue="agents", workflows=[Edit], activities=activities(router),
+           workflow_failure_exception_types=[RequestError])
 
 Workflow and activity ids are the keys of steps and calls. So a retried activity, on whichever
 worker, gives the recorded decision or result. A call whose worker died in it is `unknown`, or is
 repeated if that does no harm. A workflow that was reset or continued as new decides anew. Workers
-on several machines share a store (`postgresql://…`). For a worker of one's own, a workflow's file
-imports this module within `workflow.unsafe.imports_passed_through()`.
+on several machines share a store (`postgresql://…`). What a workflow's own code raises (a step that
+can't be made) Temporal retries for ever, unless the worker names its type. `run_id_of` is in
+`bundle_router.ext.step_tools`. For a worker of one's own, a workflow's file imports this module
+within `workflow.unsafe.imports_passed_through()`.
 """
 
 from __future__ import annotations
@@ -108,6 +111,7 @@ def run_worker(
                 "workflows": workflows,
                 "activities": activities(router),
                 "workflow_runner": runner,
+                "workflow_failure_exception_types": [RequestError],
             }
             await Worker(client, task_queue=task_queue, **serving).run()
 

@@ -146,7 +146,10 @@ def shorten(text: str, limit: int) -> str:
     return _LAST_WORD.sub("", text[:limit]) + "…"
 
 
-RUN_ID_ADVICE: Final = f"it must match {RUN_ID.pattern}"
+RUN_ID_ADVICE: Final = (
+    f"it must match {RUN_ID.pattern}; bundle_router.ext.step_tools.run_id_of(name) makes one of any"
+    " name"
+)
 BUNDLE_ID: Final = re.compile(r"[a-z0-9][a-z0-9_-]*(?:\.[a-z0-9][a-z0-9_-]*)*")
 SERVER_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
