@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 
 
 def open_redactor(catalog: Catalog) -> Redactor:
-    """Return a redactor that knows the values of all environment variables that the config
-    names.
+    """Return a redactor that knows the values of all environment variables that the config names,
+    but for those that are words of the records themselves.
     """
     from bundle_router.adapters.redaction import SecretRedactor
+    from bundle_router.core.records.own_words import is_record_word
 
     settings = catalog.settings
     names = {*settings.log.redact_env, *settings.model.env_names}
@@ -26,7 +27,8 @@ def open_redactor(catalog: Catalog) -> Redactor:
     if settings.search.embeddings is not None:
         names.update(settings.search.embeddings.env_names)
     values = {name: os.environ.get(name, "") for name in sorted(names)}
-    return SecretRedactor(env_values={name: value for name, value in values.items() if value})
+    secrets = {name: value for name, value in values.items() if value and not is_record_word(value)}
+    return SecretRedactor(env_values=secrets)
 
 
 def open_results(catalog: Catalog, clock: Clock) -> ResultReuse | None:

@@ -47,7 +47,7 @@ JoinedTool = tuple[str, str]
 """A tool that joined the array, after the bundle that it was asked for through."""
 
 
-def _forms() -> Mapping[str, Any]:
+def line_forms() -> Mapping[str, Any]:
     """Return the forms of the fields of any line (see `field_types`).
 
     A name has one type in all of them.
@@ -192,7 +192,7 @@ class CallStarted(_ToolCall):
         return record
 
     @classmethod
-    @checked(_forms)
+    @checked(line_forms)
     def from_json(cls, record: Mapping[str, Any]) -> CallStarted:
         """Return the record of a line. Raises CorruptRun for another line."""
         own_fields: Json = {name: record.get(name) or "" for name in ("writer", "arguments_digest")}
@@ -247,7 +247,7 @@ class CallFinished(_ToolCall):
         return record
 
     @classmethod
-    @checked(_forms)
+    @checked(line_forms)
     def from_json(cls, record: Mapping[str, Any]) -> CallFinished:
         """Return the record of a line. Raises CorruptRun for another line."""
         shaped = record.get("shaped")
@@ -294,7 +294,7 @@ class RequestPassed(_CallLine):
         return record | ({"spent": self.spent.to_json()} if self.spent is not None else {})
 
     @classmethod
-    @checked(_forms)
+    @checked(line_forms)
     def from_json(cls, record: Mapping[str, Any]) -> RequestPassed:
         """Return the record of a line. Raises CorruptRun for another line."""
         own_fields = {"method": record["method"], "original_bytes": record.get("original_bytes", 0)}
@@ -320,7 +320,7 @@ class SubRunOpened:
         return {**line, "run_id": self.run_id, "sub_run_id": self.sub_run_id}
 
     @classmethod
-    @checked(_forms)
+    @checked(line_forms)
     def from_json(cls, record: Mapping[str, Any]) -> SubRunOpened:
         """Return the record of a line. Raises CorruptRun for another line."""
         line = {name: record[name] for name in ("run_id", "sub_run_id")}

@@ -85,7 +85,7 @@ degraded as they say.
 """
 
 
-def _forms() -> Mapping[str, Any]:
+def line_forms() -> Mapping[str, Any]:
     """Return the forms of a line's fields (see `field_types`)."""
     reply = {**get_type_hints(Answer), "heard": str, "key": str, "failure": str | None}
     return {
@@ -157,7 +157,7 @@ class DecisionRecord:
         return record | {name: value for name, value in flat_json(self, _LATER).items() if value}
 
     @classmethod
-    @checked(_forms)
+    @checked(line_forms)
     def from_json(cls, record: Mapping[str, Any]) -> DecisionRecord:
         """Return the decision record of a line. Raises CorruptRun for another line."""
         return cls(
@@ -206,7 +206,7 @@ class DecisionLine:
         return cls(decision.seq, decision.decision_id, step.principal, budget, recent, asked_model)
 
     @classmethod
-    @checked(_forms)
+    @checked(line_forms)
     def from_json(cls, line: Mapping[str, Any]) -> DecisionLine:
         """Return the parts of a line. Raises CorruptRun for a line that is no decision."""
         step = line["step"]

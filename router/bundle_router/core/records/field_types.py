@@ -8,7 +8,7 @@ may be one of a later version.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import cache, wraps
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -74,6 +74,24 @@ def _schema(form: Any) -> Any:
     if form in (str, int, float, bool):
         return {"type": form.__name__}
     return {"type": "any"}
+
+
+def words_of(form: Any) -> Iterator[str]:
+    """Yield the names of all fields of a form (see `_schema`) and the words of its closed lists."""
+    if isinstance(form, type) and (is_dataclass(form) or issubclass(form, BaseModel)):
+        form = get_type_hints(form)
+    if isinstance(form, Mapping):
+        yield from form
+        parts: Sequence[Any] = tuple(form.values())
+    elif isinstance(form, list | tuple):
+        parts = form
+    else:
+        parts = get_args(form)
+    for part in parts:
+        if isinstance(part, str):
+            yield part
+        else:
+            yield from words_of(part)
 
 
 def _object_schema(form: Mapping[str, Any]) -> Any:
