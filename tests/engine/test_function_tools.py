@@ -8,6 +8,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -327,3 +328,79 @@ def test_what_is_wrong_with_a_declaration_says_where_it_was_made(tmp_path: Path)
         ConfigError, match=r"local server .own. \(local=, --local\): bundles\.own\.effects\[0\]"
     ):
         declared(tmp_path, LocalServer([get_ticket], "Ours.", effects=("fly",)))
+
+
+# --- the caller's task ----------------------------------------------------------------------------
+
+TENANT: ContextVar[str] = ContextVar("tenant", default="nobody")
+
+
+def tenant_in_a_thread() -> str:
+    """Say whose call this is."""
+    return TENANT.get()
+
+
+async def tenant_on_the_loop() -> str:
+    """Say whose call this is."""
+    return TENANT.get()
+
+
+@pytest.mark.parametrize("name", ["tenant_in_a_thread", "tenant_on_the_loop"])
+@pytest.mark.parametrize("is_sync", [True, False])
+def test_a_tool_has_the_context_variables_of_its_caller(
+    tmp_path: Path, name: str, is_sync: bool
+) -> None:
+    tools = {"own": [tenant_in_a_thread, tenant_on_the_loop]}
+
+    async def call_from_a_loop() -> list[str]:
+        async with opened(tmp_path, tools) as router:
+            await router.route(STEP)
+            return await asyncio.gather(*(call_for(router, who) for who in ("ann", "bob")))
+
+    async def call_for(router: Router, who: str) -> str:
+        TENANT.set(who)
+        return (await router.call("r", f"own.{name}", {})).text
+
+    def call_without_a_loop(who: str) -> str:
+        TENANT.set(who)
+        with opened(tmp_path, tools) as router:
+            router.route_sync(STEP)
+            return router.call_sync("r", f"own.{name}", {}).text
+
+    if is_sync:
+        assert [copy_context().run(call_without_a_loop, who) for who in ("ann", "bob")] == [
+            "ann",
+            "bob",
+        ]
+    else:
+        assert asyncio.run(call_from_a_loop()) == ["ann", "bob"]
+    assert TENANT.get() == "nobody"
+
+
+def outcomes_in(folder: Path) -> list[str]:
+    """Return the recorded outcomes of the run's calls."""
+    lines = (folder / "runs" / "r" / "tool-calls.jsonl").read_text(encoding="utf-8").splitlines()
+    return [row["outcome"] for row in map(json.loads, lines) if row["type"] == "call.finished"]
+
+
+async def cancelled_inside() -> str:
+    """Wait for something that somebody else cancels."""
+    inner = asyncio.ensure_future(asyncio.sleep(3_600))
+    inner.cancel()
+    await inner
+    return "never"
+
+
+def test_a_tool_that_is_cancelled_inside_fails_and_its_caller_goes_on(tmp_path: Path) -> None:
+    async def main() -> tuple[Result, list[str]]:
+        async with opened(tmp_path, {"own": [cancelled_inside]}) as router:
+            await router.route(STEP)
+            async with asyncio.TaskGroup() as group:
+                calling = group.create_task(router.call("r", "own.cancelled_inside", {}))
+            return calling.result(), outcomes_in(tmp_path)
+
+    result, recorded = asyncio.run(main())
+    assert (result.outcome, result.code, recorded) == ("tool_error", "crashed", ["tool_error"])
+    with opened(tmp_path, {"own": [cancelled_inside]}) as router:
+        router.route_sync(STEP)
+        assert router.call_sync("r", "own.cancelled_inside", {}).code == "crashed"

@@ -21,6 +21,7 @@ import contextlib
 import inspect
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
@@ -340,9 +341,10 @@ class LocalSessions:
             task = loop.create_task(run_here())
             task.add_done_callback(take)
         else:
-            answer = self._workers.submit(
-                run
-            )  # awaited itself: `asyncio.wait` would take another turn of the loop
+            # A tool in a thread has the context variables of its caller, as one on the loop does.
+            caller = copy_context()
+            # Awaited itself: `asyncio.wait` would take another turn of the loop.
+            answer = self._workers.submit(lambda: caller.run(run))
         timer = loop.call_later(timeout_s, stop)
         try:
             result = await answer
@@ -386,8 +388,13 @@ class LocalSessions:
             return self._result(await output if inspect.isawaitable(output) else output)
         except ToolFailure as failure:
             return _failed_result(failure)
-        except (asyncio.CancelledError, GeneratorExit):
+        except GeneratorExit:
             raise
+        except asyncio.CancelledError as defect:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            return self._crashed_result(entry, defect)  # nobody cancelled the call
         except BaseException as defect:  # noqa: BLE001 - as above
             return self._crashed_result(entry, defect)
 
