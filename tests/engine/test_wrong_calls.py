@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any, cast
 
 import pytest
@@ -251,3 +253,22 @@ def test_a_service_says_what_is_wrong_with_its_address_and_key(how: dict[str, An
 
     with pytest.raises(RequestError, match=r"ports go from 0|holds no token"):
         asyncio.run(served())
+
+
+@pytest.mark.parametrize(
+    ("replaced", "is_refused"),
+    [({"threading", "select", "queue"}, True), ({"queue"}, True), ({"socket", "ssl"}, False)],
+)
+def test_gevent_is_refused_where_it_replaced_what_a_loop_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaced: set[str], is_refused: bool
+) -> None:
+    """The real one was tried: `patch_all()` fails so, and without these three a router works."""
+    gevent = ModuleType("gevent.monkey")
+    vars(gevent)["is_module_patched"] = lambda name: name in replaced
+    monkeypatch.setitem(sys.modules, "gevent.monkey", gevent)
+    if not is_refused:
+        Router.open(None, runs=tmp_path / "runs", workspace=tmp_path).close_sync()
+        return
+    with pytest.raises(RequestError, match="gevent has replaced") as refused:
+        Router.open(None, runs=tmp_path / "runs", workspace=tmp_path)
+    assert "patch_all(thread=False, select=False, queue=False)" in str(refused.value.advice)

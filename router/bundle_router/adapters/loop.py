@@ -11,13 +11,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
 from contextvars import Context, copy_context
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from bundle_router.errors import RequestError, ToolFailure, WrongContext
 
@@ -171,6 +172,25 @@ async def _cancel_the_rest() -> None:
         task.cancel()
     if rest:
         await asyncio.wait(rest, timeout=CLEAN_UP_S)
+
+
+_GEVENT_PARTS: Final = ("threading", "select", "queue")
+"""Modules without whose own code an event loop can't run beside its callers."""
+
+
+def refuse_gevent() -> None:
+    """Raise RequestError where gevent has replaced what an event loop of our own needs."""
+    monkey = sys.modules.get("gevent.monkey")
+    if monkey is None:
+        return
+    replaced = [name for name in _GEVENT_PARTS if monkey.is_module_patched(name)]
+    if replaced:
+        raise RequestError(
+            f"gevent has replaced {', '.join(replaced)} of this process, so that no event loop can"
+            " run beside the greenlets",
+            advice="monkey.patch_all(thread=False, select=False, queue=False) leaves them as they"
+            " are; or keep the router in a process of its own (bundle-router serve)",
+        )
 
 
 class Portal:

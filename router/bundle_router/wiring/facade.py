@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack, overload
 
-from bundle_router.adapters.loop import Portal, refuse_running_loop
+from bundle_router.adapters.loop import Portal, refuse_gevent, refuse_running_loop
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.config.last_good import ConfigSnapshot
 from bundle_router.core.decide.step_policy import refuse_unknown
@@ -107,6 +107,7 @@ class Router:
         pins. Otherwise a server is used only as far as its pins go (`bundles/pins` beside the
         config, written by `bundle-router pin`). Raises ConfigError, RequestError, CorruptPins.
         """
+        refuse_gevent()
         expect_path("workspace", workspace, 'Router.open(..., workspace=".")', type(None))
         root = Path(workspace if workspace is not None else Path.cwd()).resolve()
         opening = Opening(config, runs, store, root, development, local, selector)
