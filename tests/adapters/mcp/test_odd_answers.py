@@ -7,12 +7,13 @@ holds), or what only one kind of framing can get wrong.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -20,11 +21,15 @@ from typing import Any, Literal
 import pytest
 from bundle_router.adapters.mcp import McpSessions
 from bundle_router.core.catalog import Server
+from bundle_router.core.servers.transport.tool_servers import RawResult
+
+from tests.adapters.mcp.odd_server import opening
 
 Wire = Literal["stdio", "json", "events"]
 Era = Literal["modern", "handshake"]
 WIRES: tuple[Wire, ...] = ("stdio", "json", "events")
 ERAS: tuple[Era, ...] = ("modern", "handshake")
+ODD_SERVER = Path(__file__).with_name("odd_server.py")
 
 OK = {"content": [{"type": "text", "text": "hello"}]}
 
@@ -286,49 +291,6 @@ ROWS: dict[str, Row] = {
 # --- the servers ----------------------------------------------------------------------------------
 
 
-def opening(method: str, id_: Any, era: Era) -> dict[str, Any] | None:
-    """The answer to a request that opens a connection; None to another."""
-    if method == "server/discover" and era == "modern":
-        result: dict[str, Any] = {
-            "supportedVersions": ["2026-07-28"],
-            "capabilities": {"tools": {}},
-            "serverInfo": {"name": "odd", "version": "1"},
-            "resultType": "complete",
-            "ttlMs": 0,
-            "cacheScope": "private",
-        }
-        return {"jsonrpc": "2.0", "id": id_, "result": result}
-    if method == "server/discover":
-        error = {"code": -32601, "message": "Method not found"}
-        return {"jsonrpc": "2.0", "id": id_, "error": error}
-    if method == "initialize":
-        result = {
-            "protocolVersion": "2025-11-25",
-            "capabilities": {"tools": {}},
-            "serverInfo": {"name": "odd", "version": "1"},
-        }
-        return {"jsonrpc": "2.0", "id": id_, "result": result}
-    return None
-
-
-LINES = """
-import json, sys
-sys.path[:0] = [{root!r}]
-from tests.adapters.mcp.test_odd_answers import opening
-sent = open({file!r}, "rb").read()
-for line in sys.stdin.buffer:
-    message = json.loads(line)
-    if "id" not in message or "method" not in message:
-        continue
-    answer = opening(message["method"], message["id"], {era!r})
-    if answer is not None:
-        sys.stdout.buffer.write(json.dumps(answer).encode() + b"\\n")
-    else:
-        sys.stdout.buffer.write(sent.replace(b"ID", str(message["id"]).encode()) + b"\\n")
-    sys.stdout.buffer.flush()
-"""
-
-
 class OddServer:
     """A server over HTTP that answers each call with a row."""
 
@@ -391,21 +353,41 @@ def _http(body: bytes, status: str, kind: str, more: str = "") -> bytes:
 
 
 @contextmanager
-def serving(row: Row, wire: Wire, era: Era, folder: Path) -> Iterator[Server]:
+def serving(name: str, row: Row, wire: Wire, era: Era, folder: Path) -> Iterator[Server]:
     """Yield the entry of a server that answers with the row."""
     if wire == "stdio":
-        (folder / "sent").write_bytes(row.sent)
-        root = str(Path(__file__).resolve().parents[3])
-        program = LINES.format(root=root, file=str(folder / "sent"), era=era)
-        yield Server(name="s", transport="stdio", command=sys.executable, args=("-c", program))
+        sent = folder / name
+        sent.write_bytes(row.sent)
+        args = ("-I", "-S", str(ODD_SERVER), str(sent), era)
+        yield Server(name=name, transport="stdio", command=sys.executable, args=args)
         return
     server = OddServer(row, wire, era)
     threading.Thread(target=server.run, daemon=True).start()
     try:
-        yield Server(name="s", transport="streamable-http", url=server.url)
+        yield Server(name=name, transport="streamable-http", url=server.url)
         assert server.calls == 1, "what may have been carried out is not sent again"
     finally:
         server.end()
+
+
+def ask_all(bench: Any, folder: Path, wire: Wire, era: Era) -> dict[str, RawResult]:
+    """Return what each row of a transport and era comes to: a server each, all asked at once."""
+    rows = {name: row for name, row in ROWS.items() if wire in row.wires}
+
+    async def main(sessions: McpSessions) -> list[RawResult]:
+        calls = [
+            bench.call(sessions, "echo", text="x", timeout_s=60.0, server=server.name)
+            for server in servers
+        ]
+        answers: list[RawResult] = await asyncio.gather(*calls)
+        return answers
+
+    with ExitStack() as stack:
+        servers = [
+            stack.enter_context(serving(f"s{number}", row, wire, era, folder))
+            for number, row in enumerate(rows.values())
+        ]
+        return dict(zip(rows, bench.run(main, *servers), strict=True))
 
 
 CASES = [(name, wire, era) for name, row in ROWS.items() for wire in row.wires for era in ERAS]
@@ -416,16 +398,23 @@ def test_the_table_has_sixty_rows() -> None:
     assert {wire for _, wire, _ in CASES} == set(WIRES)
 
 
+@pytest.fixture(scope="module")
+def results() -> dict[tuple[Wire, Era], dict[str, RawResult]]:
+    """What rows came to, by transport and era; the first test that wants one asks for all."""
+    return {}
+
+
 @pytest.mark.parametrize(("name", "wire", "era"), CASES)
 def test_an_odd_answer_comes_to_the_same_on_every_transport_and_in_both_eras(
-    bench: Any, tmp_path: Path, name: str, wire: Wire, era: Era
+    bench: Any,
+    tmp_path: Path,
+    results: dict[tuple[Wire, Era], dict[str, RawResult]],
+    name: str,
+    wire: Wire,
+    era: Era,
 ) -> None:
-    row = ROWS[name]
-
-    async def main(sessions: McpSessions) -> None:
-        result = await bench.call(sessions, "echo", text="x", timeout_s=20.0)
-        assert (result.outcome, result.code) == (row.outcome, row.code), bench.said(result)
-        assert row.says in bench.said(result)
-
-    with serving(row, wire, era, tmp_path) as server:
-        bench.run(main, server)
+    if (wire, era) not in results:
+        results[wire, era] = ask_all(bench, tmp_path, wire, era)
+    row, result = ROWS[name], results[wire, era][name]
+    assert (result.outcome, result.code) == (row.outcome, row.code), bench.said(result)
+    assert row.says in bench.said(result)
