@@ -84,22 +84,29 @@ class Area:
         return sorted({path for glob in self.modules for path in HOME.glob(glob)})
 
 
+DECIDING: Final = (
+    "tests/core/decide",
+    "tests/core/catalog",
+    "tests/core/records/test_fold.py",
+    "tests/core/records/test_records.py",
+)
+"""The tests of what a decision is made of, and of what keeps it."""
+
 AREAS: Final = {
     "decide": Area(
         ("core/decide/decide.py", "core/decide/step_bundles.py", "core/decide/plans.py",
          "core/catalog/step_address.py",
          "core/decide/replies.py", "core/decide/budgets.py"),
-        ("tests/core/decide", "tests/core/records/test_records.py", "tests/core/catalog",
-         "tests/core/exposure/test_history.py",
+        (*DECIDING, "tests/core/exposure/test_history.py",
          "--deselect=tests/core/decide/test_decide_properties.py::test_the_generated_cases_reach_what_they_are_about"),
     ),
     "policy": Area(
         ("core/decide/policy.py", "core/decide/step_policy.py", "core/decide/ceiling.py", "core/values/patterns.py"),
-        ("tests/core/decide", "tests/core/catalog", "tests/wiring/test_shipped_content.py"),
+        (*DECIDING, "tests/wiring/test_shipped_content.py"),
     ),
     "activation": Area(
         ("core/decide/activation.py",),
-        ("tests/core/decide", "tests/core/exposure/test_history.py", "tests/core/exposure/test_metatools.py"),
+        (*DECIDING, "tests/core/exposure/test_history.py", "tests/core/exposure/test_metatools.py"),
     ),
     "chain": Area(
         ("core/records/chain.py", "core/records/heads.py", "core/records/receipt.py"),
