@@ -26,7 +26,6 @@ from bundle_router.core.exposure.names import names_in
 from bundle_router.core.exposure.placements import Toolset
 from bundle_router.core.results.artifact_handles import PREFIX
 from bundle_router.core.results.reusable_results import may_repeat
-from bundle_router.core.results.shaping.media_forms import media_form
 from bundle_router.core.servers.pins.reviewed import Pins
 from bundle_router.core.servers.transport.pass_through import Client
 from bundle_router.core.values import Decision, Facts, Step
@@ -600,6 +599,9 @@ class Engine:
             principal = state.step.principal
         data = self.artifact(run_id, uri, principal)
         handle = f"{PREFIX}{uri.removeprefix('artifact:').removeprefix('sha256:')}"
+        # A route makes no parts of messages: loaded with the first one.
+        from bundle_router.core.results.shaping.media_forms import media_form
+
         return media_form(handle, data, self.ports.describe(data), surface_form.form, link=link)
 
     def _present_principal(self, run_id: str) -> str | None:

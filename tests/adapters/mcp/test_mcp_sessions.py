@@ -65,7 +65,7 @@ def test_media_are_bytes_and_what_is_no_media_says_so(bench: Any) -> None:
     assert isinstance(blocks[1], Media)
     assert blocks[1].data.startswith(b"\x89PNG")
     assert "empty" in blocks[2].text
-    assert "not base64" in blocks[3].text
+    assert blocks[3] == Data({"type": "audio", "data": "!!!", "mimeType": "audio/wav"})
     assert blocks[4] == Text("body", uri="file:///a/b.txt", mime_type="text/plain")
     assert blocks[5] == Media(b"\0\1\2", "x/y", "c.bin")
     assert blocks[6] == Data({"type": "resource_link", "uri": "https://example.com/x", "name": "x"})

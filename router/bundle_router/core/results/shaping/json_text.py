@@ -10,8 +10,27 @@ from typing import Any, Final
 
 from pydantic_core import to_json
 
+from bundle_router.core.values.encoded_bytes import are_numbers
+
 _PLAIN_LEVELS: Final = 100
 """Levels down to which a value is looked at; a deeper one is not plain."""
+_SHORTEST_LIST: Final = 32
+_FIRST_BYTES: Final = frozenset(
+    (head[0], head[1])
+    for head in (
+        b"\x89P",
+        b"\xff\xd8",
+        b"GI",
+        b"RI",
+        b"%P",
+        b"PK",
+        b"Og",
+        b"ID",
+        b"fL",
+        b"\x1a\x45",
+    )
+)
+"""How PNG, JPEG, GIF, RIFF, PDF, ZIP, Ogg, MP3, FLAC and WebM begin."""
 _CONTAINERS: Final = (dict, list, tuple)
 _SCALARS: Final = frozenset((int, float, bool, type(None)))
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":"))
@@ -39,11 +58,15 @@ def _has_plain_parts(value: Any, level: int) -> bool:
         return False
     parts = value
     if isinstance(value, dict):
-        if isinstance(value.get("data"), str) or isinstance(value.get("blob"), str):
+        if value.get("type") == "Buffer" or "0" in value:
+            return False
+        if ("data" in value or "blob" in value) and _may_have_payload(value):
             return False
         if not all(map(is_short, value)):
             return False
         parts = value.values()
+    elif len(value) >= _SHORTEST_LIST and may_be_bytes(value):
+        return False
     for part in parts:
         if type(part) in _SCALARS:
             continue  # most parts of a large value: told before all else
@@ -53,6 +76,24 @@ def _has_plain_parts(value: Any, level: int) -> bool:
         elif not is_short(part):
             return False
     return True
+
+
+def _may_have_payload(value: dict[str, Any]) -> bool:
+    payloads = (value.get("data"), value.get("blob"))
+    return any(isinstance(payload, str) or are_numbers(payload) for payload in payloads)
+
+
+def may_be_bytes(value: Any) -> bool:
+    """Return whether a value may be bytes as JSON has them: Node's Buffer, a `Uint8Array`, or a
+    list of numbers that begins as media do.
+    """
+    if isinstance(value, dict):
+        return value.get("type") == "Buffer" or _begin_media(value.get("0"), value.get("1"))
+    return len(value) >= _SHORTEST_LIST and _begin_media(value[0], value[1])
+
+
+def _begin_media(first: Any, second: Any) -> bool:
+    return type(first) is int and type(second) is int and (first, second) in _FIRST_BYTES
 
 
 def is_short(text: Any) -> bool:

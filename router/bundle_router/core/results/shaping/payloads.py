@@ -2,9 +2,12 @@
 references.
 
 A payload is:
-- a `Media` block; the `data` of an MCP image or audio object and the `blob` of an MCP resource, at
-  any length;
-- a base64 `data:` URI whose bytes are media, at any length, or any long one;
+- a `Media` block; the `data` of an MCP image or audio object, of a provider's `source`, and the
+  `blob` of an MCP resource, at any length and in every form that `encoded_bytes` reads;
+- a base64 `data:` URI whose bytes are media, at any length, or any long one, also over broken
+  lines;
+- Node's Buffer (in JSON, and written in a text), a list of bytes, and a JSON string of hexadecimal
+  digits, whose bytes are media;
 - a long run of base64 in text (also broken into lines), and a JSON string that is base64, whose
   bytes are media;
 - a very long run of base64 with letters as mixed as those of bytes. `xxxx…` is base64 too, and
@@ -14,17 +17,26 @@ A payload is:
 
 from __future__ import annotations
 
-import binascii
 import hashlib
+import json
 import re
 import string
 from collections.abc import Callable, Iterable, Iterator
 from operator import is_
 from typing import Any, Final
 
-from bundle_router.core.results.shaping.json_text import is_short
+from bundle_router.core.results.shaping.json_text import is_short, may_be_bytes
 from bundle_router.core.results.shaping.shaped import Blob, Describe, MediaFacts, Role
 from bundle_router.core.values import Media
+from bundle_router.core.values.encoded_bytes import (
+    decode_base64,
+    is_base64,
+    is_data_uri,
+    read_bytes,
+    read_data_uri,
+    type_said,
+    without_blanks,
+)
 
 LONG: Final = 256
 """Minimum characters of a base64 run in text.
@@ -75,13 +87,37 @@ _WINDOW: Final = 64 * 1024
 # The loops below are not possessive: before Python 3.11.5 those fail if their body may fail
 # half-way.
 _MORE: Final = re.compile(rf"{_UNIT}*")
-_WRAPPED: Final = re.compile(r"(?m)^[ \t]{0,16}[A-Za-z0-9+/]{60,80}\r?\n")
-_MORE_WRAPPED: Final = re.compile(r"(?:[ \t]{0,16}[A-Za-z0-9+/]{60,80}\r?\n)*")
-_LAST_WRAPPED: Final = re.compile(r"[ \t]{0,16}[A-Za-z0-9+/]{0,80}={0,2}")
+_BREAK: Final = r"(?:\r?\n|(?:\\r)?\\n)"
+"""The end of a line; in JSON that stands in a text, it is written as two letters."""
+_LINE: Final = rf"[A-Za-z0-9+/_-]{{60,80}}{_BREAK}"
+_WRAPPED: Final = re.compile(rf"(?:(?<![A-Za-z0-9+/_=-])|(?<=\\n)){_LINE}")
+_MORE_WRAPPED: Final = re.compile(rf"(?:[ \t]{{0,16}}{_LINE})*")
+_LAST_WRAPPED: Final = re.compile(r"[ \t]{0,16}[A-Za-z0-9+/_-]{0,80}={0,2}")
+_LINE_BREAK: Final = re.compile(_BREAK)
+_LEAST_LINES: Final = 3
+_GAP: Final = re.compile(rf"(?:{_BREAK}[ \t]{{0,32}})+")
+"""What stands between the lines of a URI that was broken into lines."""
+_FIRST_LINE: Final = 32
+"""Minimum characters of the first of such lines."""
+_AFTER_LINE: Final = re.compile(r"\Z|[\r\n\"'`)<>\]}\\]")
+"""What may follow a line of base64; after a word of text there is a blank or a full stop."""
+_HEX: Final = re.compile(
+    r"(?:\\x|0x)?((?:89504e47|ffd8ff|474946383|52494646|25504446|504b0304)[0-9a-f]{56,})",
+    re.IGNORECASE,
+)
+"""Hexadecimal digits that begin as media do, as databases print them."""
+_QUOTE: Final = r"\\{0,3}\""
+_BUFFER: Final = re.compile(
+    rf"\{{\s{{0,20}}{_QUOTE}type{_QUOTE}: ?{_QUOTE}Buffer{_QUOTE},"
+    rf"\s{{0,20}}{_QUOTE}data{_QUOTE}: ?\["
+)
+_NUMBERS: Final = re.compile(r"[0-9,\s]*")
+_BUFFER_END: Final = re.compile(r"\]\s{0,20}\}")
 _DATA: Final = re.compile(r"data:", re.IGNORECASE)
 _DATA_URI: Final = re.compile(
-    r"data:(?P<type>[a-z]{1,20}\\?/[a-z0-9.+-]{1,80})?(?:;[a-z0-9_.-]{1,40}=[^;,\s\"']{0,80}){0,4};base64,"
-    r"(?=[A-Za-z0-9+/_%-])",
+    r"data:(?P<type>[a-z]{1,20}\\?/[a-z0-9.+-]{1,80})?"
+    r"(?:; ?[a-z0-9_.-]{1,40}=[^;,\s\"']{0,80}){0,4}"
+    rf"; ?base64,(?:{_BREAK}|[ \t])*(?=[A-Za-z0-9+/_%-])",
     re.IGNORECASE,
 )
 _PAYLOAD: Final = re.compile(r"(?:[A-Za-z0-9+/_%-]|\\/)*")
@@ -96,9 +132,10 @@ _STARTS: Final = re.compile(
 _MAX_STARTS: Final = 8
 _STANDARD: Final = re.compile(r"[+/]")
 _URL_SAFE: Final = re.compile(r"[-_]")
-_LETTERS: Final = re.compile(r"[A-Za-z0-9+/_-]*+")
 _MIME: Final = re.compile(r"[a-z0-9]{1,30}/[a-z0-9.+-]{1,80}")
 _PERCENT: Final = re.compile(rb"%([0-9A-Fa-f]{2})")
+_ENDS: Final = (b"IEND\xaeB`\x82", b"\xff\xd9", b"\x00;")
+"""The last bytes of whole pictures: PNG, JPEG, GIF."""
 _SAME: Final = {"image/jpg": "image/jpeg", "audio/x-wav": "audio/wav", "audio/wave": "audio/wav"}
 
 
@@ -129,9 +166,11 @@ class References:
         """Return the text with its payloads replaced."""
         if "data:" in text or "DATA:" in text:
             text = _replace_spans(text, _uris(text), self._of_uri)
+        if "Buffer" in text:
+            text = _replace_spans(text, _buffers(text), self._of_buffer)
         if len(text) < LONG:
             return text
-        if "\n" in text:
+        if "\n" in text or "\\n" in text:
             text = _replace_spans(text, _line_blocks(text), self._of_lines)
         return _replace_spans(text, _runs(text), self._of_run)
 
@@ -143,6 +182,11 @@ class References:
             return value
         if depth >= MAX_DEPTH:
             return f"[nested deeper than {MAX_DEPTH} levels: left out]"
+        if may_be_bytes(value):
+            found = read_bytes(value)
+            is_declared = isinstance(value, dict) and value.get("type") == "Buffer"
+            if found is not None and self._is_payload(found.data, is_declared):
+                return self._refer_to(found.data, "embedded")
         if isinstance(value, list):
             items = [item if _is_plain(item) else self.value(item, depth + 1) for item in value]
             return value if all(map(is_, items, value)) else items
@@ -164,64 +208,81 @@ class References:
 
     def _string(self, text: str) -> str:
         stripped = text.strip()
-        if _is_base64(stripped, _SHORTEST) and (len(stripped) >= LONG or _STARTS.match(stripped)):
-            data = _decode(stripped)
+        if is_data_uri(stripped):
+            uri = read_data_uri(stripped)
+            if uri is not None and (len(stripped) >= LONG or self._is_media(uri.data)):
+                return self._refer_to(uri.data, "embedded", claimed=uri.mime_type)
+        digits = _HEX.fullmatch(stripped)
+        if digits is not None and len(digits[1]) % 2 == 0:
+            digit_bytes = bytes.fromhex(digits[1])
+            if self._is_media(digit_bytes):
+                return self._refer_to(digit_bytes, "embedded")
+        if is_base64(stripped, _SHORTEST) and (len(stripped) >= LONG or _STARTS.match(stripped)):
+            data = decode_base64(stripped)
             if data and self._is_media(data):
                 return self._refer_to(data, "embedded")
             return self.text(text)
 
-        if len(stripped) < LONG or "\n" not in stripped:
+        may_be_broken = len(stripped) >= LONG and "\n" in stripped
+        if not may_be_broken and not _STARTS.match(stripped):
             return self.text(text)
-        joined = "".join(stripped.split())
-        if _is_base64(joined, _SHORTEST):
-            data = _decode(joined)
+        joined = without_blanks(stripped)
+        if is_base64(joined, _SHORTEST):
+            data = decode_base64(joined)
             if data and (self._is_media(data) or _looks_like_bytes(joined)):
                 return self._refer_to(data, "embedded")
         return self.text(text)
 
-    def _declared_payload(self, payload: str, holder: dict[str, Any]) -> str:
+    def _declared_payload(self, payload: Any, holder: dict[str, Any]) -> str:
         """Return the replacement for the payload of an MCP image, audio or blob resource object."""
-        words = (holder.get(key) for key in ("mimeType", "mime_type", "media_type"))
-        claimed = next((word for word in words if isinstance(word, str)), "")
-        joined = "".join(payload.split())
-        data = _decode(joined) if _is_base64(joined, 0) else None
-        if data is None:
-            description = f"{len(payload):,} characters" if len(payload) >= LONG else payload
-            return f"[media that can't be decoded{_as_claimed(claimed)}, not base64: {description}]"
-        return self._refer_to(data, "embedded", claimed=claimed)
+        claimed = type_said(holder)
+        found = read_bytes(payload)
+        if found is not None:
+            return self._refer_to(found.data, "embedded", claimed=claimed or found.mime_type)
+        if isinstance(payload, str) and len(payload) < LONG:
+            description = payload
+        else:
+            text = payload if isinstance(payload, str) else json.dumps(payload, ensure_ascii=False)
+            description = self._refer_to(text.encode("utf-8", "replace"), "embedded")
+        return f"[media that can't be decoded{_as_claimed(claimed)}, not base64: {description}]"
 
     def _of_uri(self, uri: str) -> str:
         head = _DATA_URI.match(uri)
         if head is None:
             plain = _PLAIN_URI.match(uri)
             assert plain is not None  # noqa: S101 - `_uris` gives nothing else
-            data = _PERCENT.sub(
-                lambda m: bytes([int(m[1], 16)]), uri[plain.end() :].encode("utf-8", "replace")
-            )
-            return self._refer_to(data, "embedded", claimed=plain["type"])
-        payload = uri[head.end() :].replace("\\/", "/")
-        if "%" in payload:
-            payload = _PERCENT.sub(lambda m: bytes([int(m[1], 16)]), payload.encode()).decode(
-                "latin-1"
-            )
-        end = _segment_end(payload, 0)
-        data_or_none = _decode(payload[:end])
-        if not data_or_none or not (
-            len(payload) >= LONG or self._is_media(data_or_none) or self._looks > MAX_LOOKS
-        ):
-            return uri
-        return (
-            self._refer_to(data_or_none, "embedded", claimed=(head["type"] or "").replace("\\", ""))
-            + payload[end:]
-        )
+            picture = read_data_uri(uri)
+            assert picture is not None  # noqa: S101 - its head was matched
+            return self._refer_to(picture.data, "embedded", claimed=plain["type"])
+        claimed = (head["type"] or "").replace("\\", "")
+        lines = _GAP.split(uri[head.end() :])
+        for count in (len(lines), len(lines) - 1):
+            payload = _unescaped("".join(lines[:count]))
+            end = _segment_end(payload, 0)
+            data = decode_base64(payload[:end])
+            if not data or (count == len(lines) > 1 and _is_whole(lines[:-1])):
+                continue  # the last line is text that follows: a word is base64 too
+            if len(payload) >= LONG or self._is_media(data) or self._looks > MAX_LOOKS:
+                after = uri[-len(lines[-1]) :] if count < len(lines) else ""
+                gap = _GAP.findall(uri)[-1] if after else ""
+                reference = self._refer_to(data, "embedded", claimed=claimed)
+                return reference + payload[end:] + gap + after
+            break
+        return uri
 
     def _of_lines(self, block: str) -> str:
-        *lines, last = block.split("\n")
+        *lines, last = _LINE_BREAK.split(block)
         above = "".join(line.strip() for line in lines)
-        for joined, rest in ((above + last.strip(), ""), (above, "\n" + last)):
-            if not joined.rstrip("=") or len(joined) % 4:
+        gap: str = _LINE_BREAK.findall(block)[-1]
+        whole = above + last.strip()
+        is_padded = len(whole) % 4 == 0
+        choices = [(above, gap + last)]
+        if is_padded or (len(whole) % 4 != 1 and not _is_whole([above]) and _is_whole([whole])):
+            choices.insert(0, (whole, ""))
+        for joined, rest in choices:
+            if not joined.rstrip("="):
                 continue
-            data = _decode(joined)
+            data = decode_base64(joined)
             if data and (self._is_media(data) or _looks_like_bytes(joined)):
                 return self._refer_to(data, "embedded") + rest
         return block
@@ -247,14 +308,29 @@ class References:
         if _STARTS.match(segment) or len(set(segment[:LONG])) >= 16:
             starts.insert(0, 0)
         for start in starts[:_MAX_STARTS]:
-            data = _decode(segment[start:])
+            data = decode_base64(segment[start:])
             if data and self._is_media(data):
                 return segment[:start] + self._refer_to(data, "embedded")
 
         if not _looks_like_bytes(segment):
             return None
-        data = _decode(segment)
+        data = decode_base64(segment)
         return self._refer_to(data, "embedded") if data else None
+
+    def _of_buffer(self, written: str) -> str:
+        numbers = written[written.index("[") + 1 : written.rindex("]")]
+        try:
+            data = bytes(map(int, numbers.split(",")))
+        except ValueError:
+            return written
+        if not self._is_payload(data, is_declared=True):
+            return written
+        quote = written[1:].lstrip().partition("type")[0]
+        return f"{quote}{self._refer_to(data, 'embedded')}{quote}"
+
+    def _is_payload(self, data: bytes, is_declared: bool) -> bool:
+        """Return whether bytes that JSON holds as numbers are replaced: media, or a long Buffer."""
+        return (is_declared and len(data) >= LONG) or self._is_media(data)
 
     def _is_media(self, data: bytes) -> bool:
         if hashlib.sha256(data).hexdigest() in self._blobs:
@@ -299,11 +375,18 @@ def _is_plain(value: Any) -> bool:
 
 
 def _payload_key(value: dict[str, Any]) -> str | None:
-    """Return the key whose string the object's other keys declare to be base64."""
-    if value.get("type") in ("image", "audio") and isinstance(value.get("data"), str):
+    """Return the key whose value the object's other keys declare to be bytes."""
+    is_declared = value.get("type") in ("image", "audio", "video", "base64")
+    if is_declared and _may_be_bytes(value.get("data")):
         return "data"
-    is_blob = isinstance(value.get("blob"), str) and ("mimeType" in value or "uri" in value)
-    return "blob" if is_blob else None
+    is_declared = is_declared or "mimeType" in value or "uri" in value
+    return "blob" if is_declared and _may_be_bytes(value.get("blob")) else None
+
+
+def _may_be_bytes(value: object) -> bool:
+    if isinstance(value, str):
+        return True
+    return isinstance(value, dict | list) and read_bytes(value) is not None
 
 
 Span = tuple[int, int]
@@ -326,12 +409,6 @@ def _end(unit: re.Pattern[str], text: str, start: int) -> int:
     return start
 
 
-def _is_base64(text: str, least: int) -> bool:
-    """Return whether the whole text is base64 of at least `least` characters, padded or not."""
-    end = _end(_LETTERS, text, 0)
-    return end >= least and text[end : end + 3] in ("", "=", "==")
-
-
 def _padded_end(text: str, end: int) -> int:
     if text.startswith("==", end):
         return end + 2
@@ -344,13 +421,56 @@ def _uris(text: str) -> Iterator[Span]:
     while (match := _search(_DATA, text, offset)) is not None:
         offset = start = match.start()
         if head := _DATA_URI.match(text, start):
-            offset = _padded_end(text, _end(_PAYLOAD, text, head.end()))
+            offset = _payload_end(text, head.end())
             yield start, offset
         elif head := _PLAIN_URI.match(text, start):
             offset = _end(_PLAIN, text, head.end())
             if offset - head.end() >= LONG:
                 yield start, offset
         offset = max(offset, start + 1)
+
+
+def _buffers(text: str) -> Iterator[Span]:
+    """Yield what JSON in a text says is a Buffer."""
+    offset = 0
+    while (match := _search(_BUFFER, text, offset)) is not None:
+        offset = _end(_NUMBERS, text, match.end())
+        if closed := _BUFFER_END.match(text, offset):
+            offset = closed.end()
+            yield match.start(), offset
+
+
+def _payload_end(text: str, start: int) -> int:
+    """Return the end of the base64 of a URI, which may be broken into lines of one length."""
+    end = _end(_PAYLOAD, text, start)
+    width = end - start
+    is_first = True
+    while width >= _FIRST_LINE and (gap := _GAP.match(text, end)) is not None:
+        line_end = _end(_PAYLOAD, text, gap.end())
+        length = line_end - gap.end()
+        is_too_long = length > width and not is_first  # the first has the head of the URI in it
+        if not length or is_too_long or not _AFTER_LINE.match(text, _padded_end(text, line_end)):
+            break
+        end = line_end
+        if length < width:
+            break
+        width = length
+        is_first = False
+    return _padded_end(text, end)
+
+
+def _unescaped(payload: str) -> str:
+    payload = payload.replace("\\/", "/")
+    if "%" not in payload:
+        return payload
+    unescaped = _PERCENT.sub(lambda sign: bytes([int(sign[1], 16)]), payload.encode())
+    return "".join(unescaped.decode("latin-1").split())
+
+
+def _is_whole(lines: list[str]) -> bool:
+    """Return whether lines of base64 are a picture that needs no further line."""
+    data = decode_base64(_unescaped("".join(lines))) or b""
+    return data.endswith(_ENDS)
 
 
 def _search(pattern: re.Pattern[str], text: str, at: int) -> re.Match[str] | None:
@@ -367,10 +487,14 @@ def _line_blocks(text: str) -> Iterator[Span]:
     offset = 0
     while (match := _search(_WRAPPED, text, offset)) is not None:
         offset = _end(_MORE_WRAPPED, text, match.start())
-        if text.count("\n", match.start(), offset) >= 3:
+        if _count_lines(text[match.start() : offset]) >= _LEAST_LINES:
             last = _LAST_WRAPPED.match(text, offset)
             offset = last.end() if last else offset
             yield match.start(), offset
+
+
+def _count_lines(block: str) -> int:
+    return block.count("\n") + block.count("\\n")
 
 
 def _runs(text: str) -> Iterator[Span]:
@@ -415,19 +539,6 @@ def _segment_end(run: str, start: int) -> int:
     if standard is None or url_safe is None:
         return len(run)
     return max(standard.start(), url_safe.start())
-
-
-def _decode(payload: str) -> bytes | None:
-    """Decode base64 of either alphabet, padded or not; a single last character is ignored."""
-    body = payload.rstrip("=")
-    if len(body) % 4 == 1:
-        body = body[:-1]
-    if "-" in body or "_" in body:
-        body = body.replace("-", "+").replace("_", "/")
-    try:
-        return binascii.a2b_base64(body + "=" * (-len(body) % 4))
-    except (binascii.Error, ValueError):
-        return None
 
 
 def _looks_like_bytes(run: str) -> bool:

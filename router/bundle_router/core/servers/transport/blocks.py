@@ -2,24 +2,29 @@
 
 Rules:
 1. One bad block costs one block: a sentence takes its place, and its siblings stay.
-2. Base64 is decoded here, once, so that no base64 leaves as text. Empty or undecodable content is
+2. Base64 is decoded here, once, so that no base64 leaves as text. Media without any content is
    replaced by a note.
-3. A result that is not in MCP's form is kept whole, as data, rather than lost.
+3. What is not in MCP's form is kept whole, as data, rather than lost: a result, and a block of
+   media whose bytes are elsewhere (an address) or in no form that is known.
 4. Structured content that repeats the list of content blocks is left out.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from bundle_router.core.values import Block, Data, Media, Text
 from bundle_router.core.values.canonical import EACH
+from bundle_router.core.values.encoded_bytes import read_media, type_said
 
-_SLICE: Final = 256 * 1024
+_SAYS_NOTHING: Final = {
+    "image": ("type", "annotations", "_meta", "mimeType"),
+    "audio": ("type", "annotations", "_meta", "mimeType"),
+    "resource": ("uri", "name", "title", "annotations", "_meta", "mimeType"),
+}
+"""Keys of media that hold no content: the `uri` of a resource is its name."""
 _LINK_KEYS: Final = ("uri", "name", "title", "description", "mimeType", "size")
 
 
@@ -93,7 +98,7 @@ def _blocks(item: Any) -> Iterator[Block]:
     if kind == "text" and isinstance(item.get("text"), str):
         yield Text(item["text"])
     elif kind in ("image", "audio"):
-        yield _media(str(kind), item.get("data"), item.get("mimeType"), "")
+        yield _media(str(kind), item, "")
     elif kind == "resource" and isinstance(item.get("resource"), Mapping):
         yield from _resource(item["resource"])
     elif kind == "resource_link":
@@ -116,40 +121,24 @@ def _resource(resource: Mapping[str, Any]) -> Iterator[Block]:
                 f" URI{f', {mime_type}' if mime_type else ''}]\n{resource['text']}"
             )
     elif "blob" in resource:
-        yield _media(
-            "resource", resource["blob"], mime_type, uri.rstrip("/").rpartition("/")[2] or uri
-        )
+        name = uri.rstrip("/").rpartition("/")[2] or uri
+        yield _media("resource", resource, name)
     else:
         yield Data(
             {"type": "resource", **{key: resource[key] for key in _LINK_KEYS if key in resource}}
         )
 
 
-def _media(kind: str, data: Any, mime_type: Any, name: str) -> Block:
-    claimed = _word(mime_type)
+def _media(kind: str, holder: Mapping[str, Any], name: str) -> Block:
+    """Return the media that a block or resource holds, in whatever form and place."""
+    found = read_media(holder)
+    if found is not None:
+        return Media(found.data, found.mime_type, name)
+    if any(value for key, value in holder.items() if key not in _SAYS_NOTHING[kind]):
+        return Data(dict(holder))
+    claimed = type_said(holder)
     label = f"{kind} block{f' ({claimed})' if claimed else ''}"
-    if not isinstance(data, str) or not data:
-        return Text(f"[{label}: empty, the server sent no data]")
-    try:
-        decoded = _decode_base64(_pad_base64(data), b"-_" if "-" in data or "_" in data else None)
-    except (binascii.Error, ValueError):
-        return Text(f"[{label}: can't be decoded, its {len(data):,} characters are not base64]")
-    return Media(decoded, claimed, name) if decoded else Text(f"[{label}: empty]")
-
-
-def _decode_base64(data: str, altchars: bytes | None) -> bytes:
-    """Decode base64 slice by slice, because a decoder holds the GIL until it has finished."""
-    slices = [data[start : start + _SLICE] for start in range(0, len(data), _SLICE)]
-    if any("=" in one for one in slices[:-1]):
-        raise ValueError("padding in the middle")
-    return b"".join(base64.b64decode(one, altchars=altchars, validate=True) for one in slices)
-
-
-def _pad_base64(data: str) -> str:
-    """Remove line breaks and add missing `=`: both are common and harmless."""
-    if "\n" in data or "\r" in data:
-        data = data.replace("\n", "").replace("\r", "")
-    return data + "=" * (-len(data) % 4)
+    return Text(f"[{label}: empty, the server sent no data]")
 
 
 def _word(value: Any) -> str:
