@@ -257,6 +257,7 @@ PURE = {
     "dataclasses",
     "datetime",  # the calendar; what reads its clock is refused below
     "difflib",
+    "email.utils",  # dates of headers
     "enum",
     "errno",
     "fnmatch",

@@ -59,9 +59,8 @@ class Evictions(RuleBasedStateMachine):
         self.clock = FakeClock()
         self.held: dict[str, asyncio.Task[Any]] = {}
         self.count = 0
-        bounds = Bounds(
-            max_open=KEPT, idle_s=IDLE_S, breaker=BreakerTerms(errors_in_a_row=1_000_000)
-        )
+        never_opens = BreakerTerms(errors_in_a_row=1_000_000, failing_share=2.0)
+        bounds = Bounds(max_open=KEPT, idle_s=IDLE_S, breaker=never_opens)
         self.sessions = open_mcp_sessions(
             {"s": Server(name="s", transport="streamable-http", url=self.server.url)},
             ConnectionSetting(bounds),

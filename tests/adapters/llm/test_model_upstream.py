@@ -211,19 +211,18 @@ UNREADABLE: list[tuple[str, Act]] = [
 
 @pytest.mark.parametrize(
     ("asked", "seconds"),
-    [("600", 600), (" 90 ", 90), ("7.5", 15), ("Fri, 31 Dec 9999 23:59:59 GMT", 900),
-     ("Wed, 21 Oct 2015 07:28:00 GMT", 15), ("Wed, 21 Oct 2099 07:28:00", 15),
-     ("-7", 15), ("nan", 15), ("inf", 15), ("9" * 400, 15), ("soon", 15), ("", 15)],
+    [("600", [600]), (" 90 ", [90]), ("7.5", [7.5]), ("Fri, 31 Dec 9999 23:59:59 GMT", [900]),
+     ("Wed, 21 Oct 2015 07:28:00 GMT", []), ("Wed, 21 Oct 2099 07:28:00", []),
+     ("-7", []), ("nan", []), ("inf", []), ("9" * 400, []), ("soon", []), ("", [])],
 )  # fmt: skip
 def test_a_model_is_left_alone_for_as_long_as_it_asks(
-    opened: Opened, ask: Ask, diagnostics: FakeDiagnostics, asked: str, seconds: int
+    opened: Opened, ask: Ask, diagnostics: FakeDiagnostics, asked: str, seconds: list[float]
 ) -> None:
     with ScriptedServer([status(429, {"Retry-After": asked})]) as server:
         assert ask(opened(server.base_url, clock=FakeClock())).failure == "rate_limited"
-    (told,) = [
+    assert [
         fields["seconds"] for _, name, fields in diagnostics.events if name == "model.suspended"
-    ]
-    assert told == seconds
+    ] == seconds
 
 
 def test_no_cookie_is_kept(opened: Opened, ask: Ask, question: Put) -> None:

@@ -504,7 +504,9 @@ class Handler(BaseHTTPRequestHandler):
         server.seen.append((message.get("method"), self.path, dict(self.headers)))
         method, ident = message.get("method"), message.get("id")
         if method in server.statuses:
-            return self.answer(server.statuses[method], b"<html>no</html>", "text/html")
+            status = server.statuses[method]
+            asks = {"retry-after": server.retry_after} if server.retry_after else None
+            return self.answer(status, b"<html>no</html>", "text/html", asks)
         if method in server.bodies:
             kind, said = server.bodies[method]
             return self.answer(200, said, kind)
@@ -637,6 +639,8 @@ class HttpServer(ThreadingHTTPServer):
         self.ending = threading.Event()
         self.redirect_to = ""
         self.statuses: dict[str, int] = {}
+        self.retry_after = ""
+        """What an answer of `statuses` says of when to come back."""
         self.bodies: dict[str, tuple[str, bytes]] = {}
         self.sessions: set[str] = set()
         self.seen: list[tuple[str, str, dict[str, str]]] = []

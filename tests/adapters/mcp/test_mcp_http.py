@@ -368,6 +368,34 @@ def test_an_error_status_is_said_so(bench: Any, status: int, code: str) -> None:
         bench.run(main, bench.http(server))
 
 
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_server_that_says_when_to_come_back_is_left_alone_for_just_that_time(
+    bench: Any, status: int
+) -> None:
+    async def main(sessions: McpSessions) -> None:
+        server.statuses, server.retry_after = {"tools/call": status}, "7"
+        assert (await bench.call(sessions, "echo", text="x")).code != "circuit_open"
+        assert (await bench.call(sessions, "echo", text="x")).code == "circuit_open"
+        assert sessions.status()[0].retry_in_s == 7
+        server.statuses = {}
+        bench.clock.advance(7)
+        assert bench.said(await bench.call(sessions, "echo", text="back")) == "back"
+
+    with bench.faults.serving() as server:
+        bench.run(main, bench.http(server))
+
+
+def test_one_429_without_a_time_is_one_failure_of_five(bench: Any) -> None:
+    async def main(sessions: McpSessions) -> None:
+        server.statuses = {"tools/call": 429}
+        for _ in range(5):
+            assert (await bench.call(sessions, "echo", text="x")).code == "rate_limited"
+        assert (await bench.call(sessions, "echo", text="x")).code == "circuit_open"
+
+    with bench.faults.serving() as server:
+        bench.run(main, bench.http(server))
+
+
 def test_a_hung_call_is_broken_off_and_its_server_is_told(bench: Any, leap: Any) -> None:
     async def main(sessions: McpSessions) -> None:
         gate = server.faults.gates["shut"] = threading.Event()

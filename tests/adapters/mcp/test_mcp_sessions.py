@@ -409,9 +409,8 @@ def test_a_thousand_calls_with_some_hung_and_half_cancelled_never_mix_up_answers
                 "fewer where something of before was collected meanwhile"
             )
 
-    bounds = Bounds(
-        queue_per_server=2_000, queue_in_total=2_000, breaker=BreakerTerms(errors_in_a_row=10_000)
-    )
+    never_opens = BreakerTerms(errors_in_a_row=10_000, failing_share=2.0)
+    bounds = Bounds(queue_per_server=2_000, queue_in_total=2_000, breaker=never_opens)
     with bench.faults.serving() as server:
         bench.run(main, bench.stdio() if kind == "stdio" else bench.http(server), bounds=bounds)
 

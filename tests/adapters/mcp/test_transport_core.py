@@ -1,4 +1,4 @@
-"""The pure part of talking to servers: breakers, queues, leases, lifetimes, lines and blocks."""
+"""The pure part of talking to servers: queues, leases, lifetimes, lines and blocks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ from bundle_router.core.servers.transport.bounds import Bounds, bounds_for, life
 from bundle_router.core.servers.transport.concurrency import Gate, HeldConnection, Leases
 from bundle_router.core.servers.transport.list_pages import Pages
 from bundle_router.core.values import Data, Media, Text
-from bundle_router.core.values.breaker import Breaker, BreakerTerms, End, Ticket
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -38,7 +37,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.profiles import examples
 
 S = 10**9
-FAILED_5: tuple[End, ...] = ("failed",) * 5
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -47,93 +45,6 @@ JSON = st.recursive(
     ),
     max_leaves=12,
 )
-
-
-# --- the breaker ----------------------------------------------------------------------------------
-
-
-def after(breaker: Breaker, *ends: End, now_ns: int = 0) -> Breaker:
-    for end in ends:
-        breaker, ticket = breaker.admit(now_ns)
-        assert ticket is not None
-        breaker = breaker.settle(ticket, end, now_ns)
-    return breaker
-
-
-def test_five_failures_in_a_row_open_it_and_a_success_between_them_does_not() -> None:
-    assert after(Breaker(), *FAILED_5[1:]).open_until_ns is None
-    assert after(Breaker(), *FAILED_5[1:], "answered", *FAILED_5[1:]).open_until_ns is None
-    assert after(Breaker(), *FAILED_5).open_until_ns == 30 * S
-
-
-@pytest.mark.parametrize(
-    ("end", "epoch", "open_until_s"),
-    [("answered", 2, None), ("blameless", 2, None), ("failed", 2, 60), ("grave", 2, 60)],
-)
-def test_half_open_lets_one_probe_through_and_its_end_decides(
-    end: End, epoch: int, open_until_s: int | None
-) -> None:
-    breaker = after(Breaker(), *FAILED_5)
-    assert breaker.admit(30 * S - 1)[1] is None
-    breaker, probe = breaker.admit(30 * S)
-    assert probe == Ticket(1, probe=True)
-    assert breaker.admit(31 * S)[1] is None
-    breaker = breaker.settle(probe, end, 30 * S)
-    assert (breaker.epoch, breaker.open_until_ns) == (
-        epoch,
-        None if open_until_s is None else open_until_s * S,
-    )
-
-
-def test_what_a_call_of_an_earlier_epoch_came_to_is_not_heard() -> None:
-    breaker, early = Breaker().admit(0)
-    assert early is not None
-    breaker = after(breaker, *FAILED_5)
-    assert breaker.settle(early, "answered", 0) is breaker
-
-
-def test_a_probe_nobody_waited_for_is_free_again() -> None:
-    breaker, probe = after(Breaker(), *FAILED_5).admit(30 * S)
-    assert probe is not None
-    assert breaker.release(probe).admit(30 * S)[1] is not None
-
-
-def test_it_stays_open_longer_with_every_failed_probe_up_to_a_limit_and_as_asked_up_to_another() -> (
-    None
-):
-    terms = BreakerTerms(errors_in_a_row=1, base_s=10, growth=2.0, max_open_s=35, max_asked_s=50)
-    breaker, now, waits = Breaker(terms), 0, []
-    for asked in (None, None, None, 40.0, 1e9):
-        breaker, ticket = breaker.admit(now)
-        assert ticket is not None
-        breaker = breaker.settle(ticket, "failed", now, asked)
-        waits.append(breaker.opens_again_in_s(now))
-        now = breaker.open_until_ns or 0
-    assert waits == [10, 20, 35, 40, 50]
-
-
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from(["answered", "blameless", "failed", "grave", "abandoned"]),
-            st.integers(0, 40),
-        )
-    )
-)
-def test_never_two_probes_and_never_a_call_while_it_is_open(steps: list[tuple[Any, int]]) -> None:
-    breaker, now = Breaker(), 0
-    for end, seconds in steps:
-        now += seconds * S
-        breaker, ticket = breaker.admit(now)
-        if ticket is None:
-            assert breaker.open_until_ns is not None
-            assert now < breaker.open_until_ns
-            continue
-        if ticket.probe:
-            assert breaker.admit(now)[1] is None
-        breaker = (
-            breaker.release(ticket) if end == "abandoned" else breaker.settle(ticket, end, now)
-        )
 
 
 # --- lines ----------------------------------------------------------------------------------------

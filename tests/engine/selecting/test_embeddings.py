@@ -222,12 +222,12 @@ def test_an_embedder_that_is_down_is_left_alone_for_a_while() -> None:
     rig = ready(Rig(catalog()))
     rig.embedder.then = "timeout"
     before = len(rig.embedder.seen)
-    assert [heard(rig, f"{GOAL} {n}").search.embeddings for n in range(3)] == [  # type: ignore[union-attr]  # asked
-        "timeout",
+    assert [heard(rig, f"{GOAL} {n}").search.embeddings for n in range(7)] == [  # type: ignore[union-attr]  # asked
+        *["timeout"] * 5,
         "circuit_open",
         "circuit_open",
     ]
-    assert len(rig.embedder.seen) == before + 1
+    assert len(rig.embedder.seen) == before + 5
     rig.embedder.then = None
     rig.clock.advance(31)
     assert heard(rig).search.embeddings == "used"  # type: ignore[union-attr]  # search was asked

@@ -7,16 +7,15 @@ and the key.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
 from bundle_router.core.decide.asking.model_breaker import MAX_TEXT, classify
 from bundle_router.core.decide.asking.model_exchange import MAX_RAW, ModelReply
 from bundle_router.core.decide.asking.picks import without_fence
 from bundle_router.core.values import Failure
+from bundle_router.core.values.retry_after import retry_after_s
 
 MAX_COST_USD: Final = 1_000.0
 """Maximum plausible cost of one call. A higher one results from a made-up token count."""
@@ -38,22 +37,12 @@ def failure_of(error: BaseException) -> tuple[Failure, float | None]:
     number = status if isinstance(status, int) else None
     failure = classify(number, type(error).__name__, str(error)[:MAX_TEXT])
     headers = getattr(error, "litellm_response_headers", None) or getattr(error, "headers", None)
-    return failure, retry_after(headers) if isinstance(headers, Mapping) else None
-
-
-def retry_after(headers: Mapping[str, Any]) -> float | None:
-    """Return the seconds of a `Retry-After` header (a number or an HTTP date); None without a
-    usable one.
-    """
-    value = next(
-        (str(text) for name, text in headers.items() if str(name).lower() == "retry-after"), ""
-    ).strip()
-    if re.fullmatch(r"\d{1,9}(?:\.\d{1,9})?", value):
-        return float(value)
-    try:
-        return max((parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds(), 0.0)
-    except (ValueError, TypeError, OverflowError):
-        return None
+    if not isinstance(headers, Mapping):
+        return failure, None
+    for name, text in headers.items():
+        if str(name).lower() == "retry-after":
+            return failure, retry_after_s(str(text), datetime.now(UTC))
+    return failure, None
 
 
 def check(response: Any) -> str:

@@ -277,19 +277,16 @@ class Hub:
         end: End | None = "answered" if failure is None or isinstance(failure, RpcError) else None
         fault = failure if isinstance(failure, ServerFault) else None
         if fault is not None:
-            blame: End = "grave" if fault.kind == "rate_limited" else "failed"
             if fault.counted:
                 end = None
             elif fault.kind in OUR_OWN:
                 end = "blameless"
             else:
-                end = blame
+                end = "failed"
             self.errors[server.name] = fault.detail
             self._diagnostics.event(
                 "info", "server.failed", server=server.name, kind=fault.kind, detail=fault.detail
             )
-        elif end and not ticket.probe and not self.guards.breaker(server.name).errors:
-            return  # as mostly: an answer changes nothing
         open_before = self.guards.breaker(server.name).open_until_ns
         opened = self.guards.settle(
             server.name, ticket, end, fault.retry_after_s if fault else None

@@ -16,6 +16,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,7 +39,7 @@ from bundle_router.adapters.mcp.exchange import (
     next_event,
     outcome_of,
 )
-from bundle_router.adapters.mcp.faults import RpcError, ServerFault
+from bundle_router.adapters.mcp.faults import FaultKind, RpcError, ServerFault
 from bundle_router.core.servers.reader import (
     BodyFrame,
     Event,
@@ -51,6 +52,7 @@ from bundle_router.core.servers.reader import (
 )
 from bundle_router.core.servers.reader.error_body import error_words
 from bundle_router.core.servers.transport.bounds import Bounds
+from bundle_router.core.values.retry_after import retry_after_s
 
 if TYPE_CHECKING:
     from bundle_router.adapters.mcp.oauth import AuthorizedSender, Provider
@@ -487,8 +489,6 @@ def fault_for(response: HttpResponse, words: str = "") -> ServerFault:
         reason = f"{reason}: a redirect that is not followed"
     if status in (401, 403):
         return ServerFault("unauthorized", reason, sent=True, words=words)
-    if status == 429:
-        after = response.headers.get("retry-after", "")
-        seconds = float(after) if after.isdigit() and len(after) < 7 else None
-        return ServerFault("rate_limited", reason, retry_after_s=seconds, sent=True, words=words)
-    return ServerFault("http_error", reason, sent=True, words=words)
+    seconds = retry_after_s(response.headers.get("retry-after", ""), datetime.now(UTC))
+    kind: FaultKind = "rate_limited" if status == 429 else "http_error"
+    return ServerFault(kind, reason, retry_after_s=seconds, sent=True, words=words)

@@ -27,8 +27,7 @@ from bundle_router.ports import Clock, Diagnostics, Embedder
 
 KEPT_GOALS: Final = 512
 KEPT_REVISIONS: Final = 2
-TERMS: Final = BreakerTerms(errors_in_a_row=3, base_s=30.0, growth=2.0, max_open_s=600.0)
-_GRAVE: Final[frozenset[Failure]] = frozenset(("timeout", "rate_limited", "auth"))
+TERMS: Final = BreakerTerms(base_s=30.0, growth=2.0, max_open_s=600.0)
 _BLAMELESS: Final[frozenset[Failure]] = frozenset(
     ("not_ready", "bad_request", "context_window", "no_key", "not_sent")
 )
@@ -221,7 +220,7 @@ class Meanings:
 def _end_of(failure: Failure | None) -> End:
     if failure is None:
         return "answered"
-    if failure in _GRAVE:
+    if failure == "auth":
         return "grave"
     if failure in _BLAMELESS:
         return "blameless"

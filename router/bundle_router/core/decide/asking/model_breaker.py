@@ -2,8 +2,9 @@
 second tries.
 
 Rules (the terms are those of `core.values.breaker`, for models):
-1. One timeout, 429 or 401 opens the breaker at once; other errors do when there are
-   `ERRORS_IN_A_ROW`.
+1. A 401, 402, 403 or 407 opens the breaker at once: the next question would get the same. A
+   timeout or a 429 is a failure like any other, since models give single ones; a 429 or 503 that
+   says when to come back is obeyed.
 2. It stays open for `BASE_S`, twice that after every probe that failed, at most `MAX_OPEN_S`;
    longer where the provider asked for it, but never longer than `MAX_ASKED_S`.
 3. What the question is to blame for (too long, refused), or the config (no key), says nothing of
@@ -25,13 +26,13 @@ from typing import Final
 from bundle_router.core.values import Failure
 from bundle_router.core.values.breaker import BreakerTerms, End
 
-ERRORS_IN_A_ROW: Final = 3
 BASE_S: Final = 15.0
 MAX_OPEN_S: Final = 300.0
 MAX_ASKED_S: Final = 900.0
-TERMS: Final = BreakerTerms(ERRORS_IN_A_ROW, BASE_S, 2.0, MAX_OPEN_S, MAX_ASKED_S)
+TERMS: Final = BreakerTerms(
+    base_s=BASE_S, growth=2.0, max_open_s=MAX_OPEN_S, max_asked_s=MAX_ASKED_S
+)
 
-_GRAVE: Final[frozenset[Failure]] = frozenset(("timeout", "rate_limited", "auth"))
 NOT_SENT: Final[frozenset[Failure]] = frozenset(("no_key", "not_sent"))
 """Failures of the config, for which nothing was sent."""
 _BLAMELESS: Final[frozenset[Failure]] = frozenset(("context_window", "refused", *NOT_SENT))
@@ -43,7 +44,7 @@ def end_of(failure: Failure | None) -> End:
         return "answered"
     if failure in _BLAMELESS:
         return "blameless"
-    if failure in _GRAVE:
+    if failure == "auth":
         return "grave"
     return "failed"
 

@@ -8,9 +8,9 @@ from typing import Final
 from bundle_router.core.catalog import TRANSPORTS, CallLimits, Transport
 from bundle_router.core.values.breaker import BreakerTerms
 
-PROBES: Final = BreakerTerms(base_s=1.0, growth=2.0, max_open_s=5.0, grave_s=30.0)
+PROBES: Final = BreakerTerms(base_s=1.0, growth=2.0, max_open_s=5.0)
 """A failing server is tried again after 1, 2, 4 and then every 5 s, so a recovered one is used
-within 5 s. After a 429 without a time the pause is half a minute.
+within 5 s.
 """
 SHORTEST_LIFETIME_S: Final = 1.0
 
