@@ -198,15 +198,13 @@ OWNERS = {
     "mcp": {
         "router/bundle_router/adapters/mcp/oauth.py",
         "router/bundle_router/service/mcp/protocol.py",
-        "router/bundle_router/service/mcp/direct.py",
-        "router/bundle_router/service/mcp/client.py",
-        "router/bundle_router/service/mcp/passage.py",
     },
     "mcp_types": {
         "router/bundle_router/service/mcp/protocol.py",
-        "router/bundle_router/service/mcp/direct.py",
         "router/bundle_router/service/mcp/client.py",
+        "router/bundle_router/service/mcp/methods.py",
         "router/bundle_router/service/mcp/passage.py",
+        "router/bundle_router/service/mcp/result_forms.py",
     },
     "starlette": {
         "router/bundle_router/service/http.py",
@@ -223,7 +221,7 @@ OWNERS = {
     "prometheus_client": {"router/bundle_router/service/metrics.py"},
     "opentelemetry": {
         "router/bundle_router/service/telemetry.py",
-        "router/bundle_router/service/mcp/direct.py",
+        "router/bundle_router/service/mcp/tracing.py",
         "router/bundle_router/adapters/mcp/tracing.py",
     },
     "uvicorn": {

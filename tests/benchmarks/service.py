@@ -78,7 +78,7 @@ async def served(folder: Path) -> None:
     (folder / "a.txt").write_text("a\n")
     opened = Router.open(ROOT / "config", runs=folder / "runs", workspace=folder)
     async with opened as router, serve(router, pages=bare(folder)) as endpoint:
-        await asyncio.to_thread(import_module, "bundle_router.service.mcp.protocol")
+        await asyncio.to_thread(import_module, "bundle_router.service.mcp.run_server")
         gc.freeze()  # both as `bundle-router serve` does
         print(json.dumps({"port": endpoint.port, "key": endpoint.key}), flush=True)
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)

@@ -1,8 +1,8 @@
-"""Keeps the SDK's log records of our requests, servers and clients off the host's streams: they
-quote both unredacted, and a hostile one could fill a disk.
+"""Keeps the SDK's log records of our requests and servers off the host's streams: they quote both
+unredacted, and a hostile one could fill a disk.
 
-Only records from the tasks of our sessions and endpoints are kept off. A host's own use of the SDK
-logs as before.
+Only records from the tasks of our sessions are kept off. A host's own use of the SDK logs as
+before.
 """
 
 from __future__ import annotations

@@ -202,7 +202,7 @@ async def _serve(
 def _spare_collector() -> None:
     """Exclude permanent objects from garbage collections, during which no request is answered."""
     import_module(
-        "bundle_router.service.mcp.protocol"
+        "bundle_router.service.mcp.run_server"
     )  # loaded in another thread: this waits for it
     gc.freeze()
 

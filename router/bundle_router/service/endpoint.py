@@ -142,7 +142,7 @@ async def served_runs(access: EndpointAccess) -> AsyncIterator[ServedRuns]:
     wait for it.
     """
     loaded = asyncio.ensure_future(
-        asyncio.to_thread(import_module, "bundle_router.service.mcp.protocol")
+        asyncio.to_thread(import_module, "bundle_router.service.mcp.run_server")
     )
     runs = ServedRuns(access, loaded)
     try:

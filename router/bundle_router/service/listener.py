@@ -197,11 +197,9 @@ class Listener:
             )
         )
         self._task: asyncio.Task[None] | None = None
-        self._others: set[asyncio.Task[Any]] = set()
 
     def start(self) -> None:
         """Begin to accept. Earlier connections wait in the socket's queue."""
-        self._others = _stream_watchers()
         self._task = asyncio.create_task(
             self._server.serve(sockets=[self._socket]), name="mcp-listener"
         )
@@ -212,20 +210,3 @@ class Listener:
         if self._task is not None:
             await self._task
         self._socket.close()
-        watchers = _stream_watchers() - self._others
-        for task in watchers:
-            task.cancel()
-        if watchers:
-            await asyncio.wait(watchers)
-
-
-def _stream_watchers() -> set[asyncio.Task[Any]]:
-    """Return the tasks in which `sse-starlette`, below the SDK, asks twice a second whether a
-    server is about to exit. There is one for each event loop, started with the first stream and
-    never ended.
-    """
-    return {
-        task
-        for task in asyncio.all_tasks()
-        if getattr(task.get_coro(), "__qualname__", "") == "_shutdown_watcher"
-    }

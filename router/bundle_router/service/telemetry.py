@@ -4,8 +4,8 @@ It is one module, so that calls over MCP and over HTTP count alike. The only use
 SDK.
 
 Rules:
-1. The tracer provider is our own, never the process's: with a global one, the MCP SDK would write
-   its context into requests to third-party servers.
+1. The tracer provider is our own, never the process's: that one is its host's to set, and every
+   library that looks for it would send its own spans, and what they quote, to our exporter.
 2. A span is created when its operation has ended, from the record's ids, words of closed lists and
    times: no goal, no argument, no result.
 3. A caller's `traceparent` is the parent. No other trace header is read, baggage least of all.

@@ -245,15 +245,6 @@ class EndpointAccess:
         """
         self._engines.newest.ports.diagnostics.event(level, event, **fields)
 
-    def log_listener(self, report: Callable[[str, int], None]) -> Callable[[], None]:
-        """Take the SDK's log messages of this task and its children, and report its warnings.
-
-        Return what ends it.
-        """
-        from bundle_router.adapters.sdk_log import LogListener
-
-        return LogListener(report).listen
-
     def keep_secret(self, name: str, value: str) -> None:
         """Redact a token that the caller made from now on, in records and diagnostics, as
         `[redacted:token:<name>]`. Values of fewer than 8 characters are not looked for.

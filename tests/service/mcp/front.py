@@ -10,12 +10,11 @@ from contextlib import asynccontextmanager, suppress
 
 
 @asynccontextmanager
-async def front(port: int, token: str, accept: str = "") -> AsyncIterator[int]:
+async def front(port: int, token: str) -> AsyncIterator[int]:
     """Listens on a free port of 127.0.0.1 (given) for what is meant for another.
 
     A Host or an Origin that names the front's own port names the other's then; anything else in
-    them stays, for the other to judge. `accept` stands instead of each request's own, where it has
-    one of streams.
+    them stays, for the other to judge.
     """
     tasks: set[asyncio.Task[None]] = set()
 
@@ -25,7 +24,7 @@ async def front(port: int, token: str, accept: str = "") -> AsyncIterator[int]:
         tasks.add(task)
         try:
             with suppress(ConnectionError, asyncio.IncompleteReadError):
-                await _carry(reader, writer, (port, own, token, accept))
+                await _carry(reader, writer, (port, own, token))
         finally:
             tasks.discard(task)
             writer.close()
@@ -43,10 +42,10 @@ async def front(port: int, token: str, accept: str = "") -> AsyncIterator[int]:
 
 
 async def _carry(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, between: tuple[int, int, str, str]
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, between: tuple[int, int, str]
 ) -> None:
     """One request and its answer; the connection ends with it."""
-    port, own, token, accept = between
+    port, own, token = between
     first, *lines = (await reader.readuntil(b"\r\n\r\n")).split(b"\r\n")[:-2]
     kept = [
         line for line in lines if not line.lower().startswith((b"connection:", b"authorization:"))
@@ -54,13 +53,6 @@ async def _carry(
     for at, line in enumerate(kept):
         if line.lower().startswith((b"host:", b"origin:")):
             kept[at] = line.replace(b":%d" % own, b":%d" % port)
-        if (
-            accept
-            and line.lower().startswith(b"accept:")
-            and b"event-stream" in line
-            and b"json" in line
-        ):
-            kept[at] = b"accept: " + accept.encode()
     length = next(
         (int(line.split(b":")[1]) for line in lines if line.lower().startswith(b"content-length:")),
         0,

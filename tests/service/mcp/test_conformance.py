@@ -40,10 +40,6 @@ LIMIT_S = 400.0
 _IS_22 = "process.exit(parseInt(process.versions.node) >= 22 ? 0 : 1)"
 CASES = {"2026-07-28": 37, "2025-11-25": 30}
 """How many scenarios each revision requires."""
-BY_THE_SDK = "application/json; q=1, text/event-stream; q=1"
-"""An `Accept` that says what the plain one does, and has calls and lists answered by the SDK's
-server as well.
-"""
 REFUSED: dict[str, dict[str, str]] = {"2026-07-28": {}, "2025-11-25": {}}
 """Those that do not pass, and why."""
 
@@ -147,18 +143,15 @@ def npms_server() -> Iterator[str]:
         yield url
 
 
-BOTH_PATHS = [*((revision, "") for revision in CASES), ("2026-07-28", BY_THE_SDK)]
-
-
-@pytest.mark.parametrize(("revision", "accept"), BOTH_PATHS)
+@pytest.mark.parametrize("revision", CASES)
 def test_the_scenarios_pass_in_front_of_the_sdks_own_server_too(
-    tmp_path: Path, sdks_server: str, revision: str, accept: str
+    tmp_path: Path, sdks_server: str, revision: str
 ) -> None:
     """It asks its client in the middle of a call, which only the handshake era knows."""
     program, names = node(), required(revision)
 
     async def work(relay: Relay) -> dict[str, bool]:
-        async with front(relay.endpoint.port, relay.endpoint.key, accept) as port:
+        async with front(relay.endpoint.port, relay.endpoint.key) as port:
             return await outcomes(
                 program, revision, f"http://127.0.0.1:{port}/mcp/runs/r", tmp_path
             )
@@ -188,16 +181,16 @@ def test_what_npms_server_passes_itself_passes_in_front_of_it(
     assert {name for name in names if alone.get(name) and not passed.get(name)} == set()
 
 
-@pytest.mark.parametrize(("revision", "accept"), BOTH_PATHS)
+@pytest.mark.parametrize("revision", CASES)
 def test_the_conformance_scenarios_pass_but_for_those_that_are_refused(
-    tmp_path: Path, revision: str, accept: str
+    tmp_path: Path, revision: str
 ) -> None:
     program = node()
     names = required(revision)
     assert len(names) == CASES[revision]
 
     async def work(relay: Relay) -> dict[str, bool]:
-        async with front(relay.endpoint.port, relay.endpoint.key, accept) as port:
+        async with front(relay.endpoint.port, relay.endpoint.key) as port:
             return await outcomes(
                 program, revision, f"http://127.0.0.1:{port}/mcp/runs/r", tmp_path
             )

@@ -368,7 +368,7 @@ def test_a_defect_is_told_to_the_client_as_ours_and_to_the_operator_by_name(
                 router.principal,
             )
             self.passes, self.ask, self.follow = router.passes, router.ask, router.follow
-            self.log_listener, self.hide = router.log_listener, router.hide
+            self.hide = router.hide
 
         async def call(self, *_: Any, **__: Any) -> Any:
             raise ZeroDivisionError("secret of the inside")
@@ -429,7 +429,7 @@ def test_an_ended_endpoint_hears_of_no_decision_any_more(site: Any) -> None:
                 router.principal,
             )
             self.passes, self.ask, self.follow = router.passes, router.ask, router.follow
-            self.log_listener, self.hide = router.log_listener, router.hide
+            self.hide = router.hide
 
         def watch(self, heard: Any) -> Any:
             self.watchers.add(heard)

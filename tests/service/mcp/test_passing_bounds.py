@@ -286,13 +286,14 @@ def test_a_large_answer_is_looked_through_off_every_event_loop(
 
 def test_an_error_whose_data_nest_deeper_than_can_be_written_comes_without_them() -> None:
     from bundle_router.core.servers.transport.pass_through import ServerError, ServerReply
+    from bundle_router.service.mcp.jsonrpc import AnswerError
     from bundle_router.service.mcp.passage import as_sent
-    from mcp.shared.exceptions import MCPError
 
-    for depth in (100, 400):
-        with pytest.raises(MCPError, match="refused") as told:
+    for depth, data in ((100, nested(100)), (100_000, None)):
+        with pytest.raises(AnswerError) as told:
             as_sent(ServerReply(error=ServerError(-32000, "refused", nested(depth))))
-        assert told.value.error.data == (nested(depth) if depth == 100 else None)
+        error = told.value
+        assert (error.code, error.message, error.data) == (-32000, "refused", data)
 
 
 def test_an_answer_that_nests_deeper_than_can_be_written_is_out_of_form() -> None:
@@ -333,7 +334,7 @@ def test_an_answer_out_of_form_is_an_error_and_stays_out_of_the_hosts_log(
     assert "canary" not in caplog.text + told.out + told.err
 
 
-def test_what_the_sdk_makes_of_a_clients_message_is_told_of_without_its_text(
+def test_a_clients_wrong_notification_is_told_of_by_its_method_and_without_its_text(
     site: Any, tmp_path: Path, caplog: Any, capfd: Any
 ) -> None:
     from tests.service.conftest import raw, request
@@ -361,7 +362,9 @@ def test_what_the_sdk_makes_of_a_clients_message_is_told_of_without_its_text(
     # The server behind it is in this process too, and tells of a connection that ends while it
     # reads.
     assert not [record for record in caplog.records if record.name.startswith("mcp")]
-    assert '"event":"mcp.warned","run_id":"r","where":"mcp.server' in capfd.readouterr().err
+    told = capfd.readouterr()
+    assert '"event":"mcp.warned","run_id":"r","where":"notifications/progress"' in told.err
+    assert "canary" not in caplog.text + told.out + told.err
 
 
 def test_a_host_that_uses_the_sdk_itself_keeps_its_log(

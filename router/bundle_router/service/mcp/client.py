@@ -15,17 +15,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 import mcp_types as types
-from mcp.server.context import ServerRequestContext
-from mcp.shared.exceptions import MCPError
-from mcp.shared.message import ServerMessageMetadata
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from mcp_types import methods
 from pydantic import BaseModel, ValidationError
 
 from bundle_router.core.servers.transport.pass_through import LOG, Ask, Client, ServerReply
+from bundle_router.service.mcp.jsonrpc import (
+    INTERNAL_ERROR,
+    INVALID_REQUEST,
+    AnswerError,
+    AnswerMessage,
+    Json,
+    notification_message,
+    question_message,
+)
+from bundle_router.service.mcp.protocol import ClientRequest
+from bundle_router.service.mcp.streams import AnswerStream
 
 MAX_HEARD: Final = 256
 """Maximum notifications that wait for the client."""
@@ -33,35 +41,84 @@ MAX_ASKED: Final = 128
 MAX_ROUNDS: Final = 8
 MAX_AT_ONCE: Final = 16
 ANSWER_S: Final = 300.0
-_LEVEL: Final = "log_level"
-_FORMS: Final[Mapping[str, tuple[Any, type[BaseModel]]]] = {
+_FORMS: Final[Mapping[str, tuple[type[BaseModel], type[BaseModel]]]] = {
     "elicitation/create": (types.ElicitRequest, types.ElicitResult),
     "sampling/createMessage": (types.CreateMessageRequest, types.CreateMessageResultWithTools),
     "roots/list": (types.ListRootsRequest, types.ListRootsResult),
 }
 """The questions that a client may be asked, and the type of each answer."""
 
-Context = ServerRequestContext[Any, Any]
 T = TypeVar("T")
 
 
-def is_modern(context: Context) -> bool:
-    return context.protocol_version in MODERN_PROTOCOL_VERSIONS
+@dataclass(frozen=True, slots=True)
+class PendingRequest:
+    """A client's request while it is answered."""
+
+    request: ClientRequest
+    """The request."""
+    stream: AnswerStream
+    """Its answer, which may be a stream of messages."""
+
+    @property
+    def capabilities(self) -> Mapping[str, Any]:
+        """What the client can do, in the protocol's form."""
+        session = self.request.session
+        if session is not None:
+            return session.capabilities
+        return capabilities_of(self.request.meta.get(types.CLIENT_CAPABILITIES_META_KEY))
+
+    @property
+    def log_level(self) -> str:
+        """The lowest level of log lines that the client wants; empty: none."""
+        session = self.request.session
+        if session is not None:
+            return session.log_level
+        return str(self.request.meta.get(types.LOG_LEVEL_META_KEY) or "")
+
+    async def notify(self, method: str, params: Json) -> None:
+        """Send a notification, before the answer."""
+        await self.stream.say(notification_message(method, params))
+
+    async def ask(self, method: str, params: Json | None) -> Json:
+        """Ask the client, and return its answer. Raises AnswerError, also where it refuses."""
+        session = self.request.session
+        if session is None:
+            raise AnswerError(INVALID_REQUEST, "This revision asks its clients by results alone.")
+        session.question_count += 1
+        question = session.question_count
+        answered: asyncio.Future[AnswerMessage] = asyncio.get_running_loop().create_future()
+
+        def take(answer: AnswerMessage) -> None:
+            if not answered.done():
+                answered.set_result(answer)
+
+        session.questions[str(question)] = take
+        try:
+            await self.stream.say(question_message(question, method, params))
+            async with asyncio.timeout(ANSWER_S):
+                answer = await answered
+        except TimeoutError:
+            await self.notify("notifications/cancelled", {"requestId": question})
+            raise _unanswered(method) from None
+        finally:
+            del session.questions[str(question)]
+        if answer.error is not None:
+            raise answer.error
+        return answer.result or {}
 
 
-def set_level(context: Context, level: str) -> None:
-    """Set the log level of a session of the handshake era."""
-    context.session._connection.state[_LEVEL] = level  # private; mcp is pinned below 3
-
-
-def _level(context: Context) -> str:
-    if is_modern(context):
-        return str((context.meta or {}).get(types.LOG_LEVEL_META_KEY) or "")
-    return str(context.session._connection.state.get(_LEVEL, ""))
+def capabilities_of(declared: Any) -> Mapping[str, Any]:
+    """Return the capabilities that a client declared, as far as the protocol knows them."""
+    try:
+        model = types.ClientCapabilities.model_validate(declared, by_name=False)
+    except ValidationError:
+        return {}
+    return model.model_dump(by_alias=True, mode="json", exclude_none=True)
 
 
 @contextlib.asynccontextmanager
-async def client_of(context: Context) -> AsyncIterator[Client]:
+async def client_of(pending: PendingRequest) -> AsyncIterator[Client]:
     """Yield the client of a request.
 
     At the end of the block all its notifications have been sent.
@@ -79,46 +136,46 @@ async def client_of(context: Context) -> AsyncIterator[Client]:
 
     async def tell() -> None:
         while (notification := await waiting.get()) is not None:
-            await _send_notification(context, *notification)
+            await _send_notification(pending, *notification)
 
-    capabilities = context.session.client_capabilities
-    params = context.params or {}
+    params = pending.request.params if pending.request.is_modern else {}
     telling = asyncio.create_task(tell(), name="mcp-telling")
     try:
         yield Client(
-            capabilities=(
-                capabilities.model_dump(by_alias=True, mode="json", exclude_none=True)
-                if capabilities
-                else {}
-            ),
+            capabilities=pending.capabilities,
             continuation={
                 name: params[name] for name in ("inputResponses", "requestState") if name in params
             },
-            log_level=_level(context),
-            progress=(context.meta or {}).get("progress_token") is not None,
+            log_level=pending.log_level,
+            progress=pending.request.progress_token is not None,
             on_notification=take_notification,
-            ask=None if is_modern(context) else _ask_of(context, loop),
+            ask=None if pending.request.is_modern else _ask_of(pending, loop),
         )
-        waiting.put_nowait(None)
+        loop.call_soon(waiting.put_nowait, None)  # behind the notifications that were handed over
         await asyncio.wait((telling,))
     finally:
         telling.cancel()
         await asyncio.gather(telling, return_exceptions=True)
 
 
-async def _send_notification(context: Context, method: str, params: Mapping[str, Any]) -> None:
+async def _send_notification(
+    pending: PendingRequest, method: str, params: Mapping[str, Any]
+) -> None:
     if method == LOG:
         line = types.LoggingMessageNotificationParams.model_validate(params)
-        await context.session.send_notification(
-            types.LoggingMessageNotification(params=line), related_request_id=context.request_id
-        )
-    else:
-        await context.session.report_progress(
-            params["progress"], params.get("total"), params.get("message")
-        )
+        await pending.notify(method, line.model_dump(by_alias=True, mode="json", exclude_none=True))
+        return
+    progress: Json = {
+        "progressToken": pending.request.progress_token,
+        "progress": params["progress"],
+    }
+    for name in ("total", "message"):
+        if params.get(name) is not None:
+            progress[name] = params[name]
+    await pending.notify("notifications/progress", progress)
 
 
-def _ask_of(context: Context, loop: asyncio.AbstractEventLoop) -> Ask:
+def _ask_of(pending: PendingRequest, loop: asyncio.AbstractEventLoop) -> Ask:
     """Return a function that asks the request's client for input, from any event loop."""
     question_count = 0
 
@@ -126,58 +183,64 @@ def _ask_of(context: Context, loop: asyncio.AbstractEventLoop) -> Ask:
         nonlocal question_count
         question_count += 1
         if question_count > MAX_ASKED:
-            raise MCPError(
-                types.INVALID_REQUEST,
+            raise AnswerError(
+                INVALID_REQUEST,
                 f"{MAX_ASKED} questions were asked in one request, which is the limit.",
             )
         return await asyncio.wrap_future(
-            asyncio.run_coroutine_threadsafe(input_from(context, request), loop)
+            asyncio.run_coroutine_threadsafe(input_from(pending, request), loop)
         )
 
     return ask
 
 
-async def input_from(context: Context, question: Any) -> dict[str, Any]:
-    """Ask the client for input during its request, and return its answer. Raises MCPError."""
+async def input_from(pending: PendingRequest, question: Any) -> Json:
+    """Ask the client for input during its request, and return its answer. Raises AnswerError."""
     method = question["method"]
-    request, form = _FORMS[method]
+    request_form, answer_form = _FORMS[method]
     try:
-        async with asyncio.timeout(ANSWER_S):
-            answer = await context.session.send_request(
-                request.model_validate({"params": {}, **question}),
-                form,
-                metadata=ServerMessageMetadata(related_request_id=context.request_id),
-            )
-    except (ValidationError, TimeoutError):
-        raise MCPError(
-            types.INTERNAL_ERROR, f"The client did not answer {method} in the form of the protocol."
-        ) from None
-    return answer.model_dump(by_alias=True, mode="json", exclude_none=True)
+        request = request_form.model_validate({"params": {}, **question})
+        asked = request.model_dump(by_alias=True, mode="json", exclude_none=True)
+        answer = await pending.ask(method, asked.get("params"))
+        with contextlib.suppress(KeyError):  # this revision has no such question
+            methods.validate_client_result(method, pending.request.version, answer)
+        return answer_form.model_validate(answer, by_name=False).model_dump(
+            by_alias=True, mode="json", exclude_none=True
+        )
+    except ValidationError:
+        raise _unanswered(method) from None
+
+
+def _unanswered(method: str) -> AnswerError:
+    return AnswerError(
+        INTERNAL_ERROR, f"The client did not answer {method} in the form of the protocol."
+    )
 
 
 async def ask_in_rounds(
-    context: Context,
+    pending: PendingRequest,
     client: Client,
     ask: Callable[[Client], Awaitable[T]],
     answer_of: Callable[[T], ServerReply | None],
 ) -> T:
     """Ask the server until it needs no more input from the client, and return its answer.
 
-    In the modern era the client itself repeats the request. Raises MCPError if a round fails.
+    In the modern era the client itself repeats the request. Raises AnswerError if a round fails.
     """
+    is_modern = pending.request.is_modern
     for _ in range(MAX_ROUNDS):
         outcome = await ask(client)
         answer = answer_of(outcome)
-        if answer is None or answer.result is None or not answer.wants_input or is_modern(context):
+        if answer is None or answer.result is None or not answer.wants_input or is_modern:
             return outcome
-        client = replace(client, continuation=await _answers_of(context, answer.result))
-    raise MCPError(
-        types.INTERNAL_ERROR,
+        client = replace(client, continuation=await _answers_of(pending, answer.result))
+    raise AnswerError(
+        INTERNAL_ERROR,
         f"The server asked for more input {MAX_ROUNDS} times, which is the limit.",
     )
 
 
-async def _answers_of(context: Context, result: Mapping[str, Any]) -> dict[str, Any]:
+async def _answers_of(pending: PendingRequest, result: Mapping[str, Any]) -> dict[str, Any]:
     """Return the client's answers to a result that asks for input, as parameters of the repeated
     request.
     """
@@ -188,10 +251,10 @@ async def _answers_of(context: Context, result: Mapping[str, Any]) -> dict[str, 
             f"The server asked {len(requests)} questions at once; at most {MAX_AT_ONCE} are"
             " passed on."
         )
-        raise MCPError(types.INTERNAL_ERROR, question)
+        raise AnswerError(INTERNAL_ERROR, question)
     answers: dict[str, Any] = {
         "inputResponses": {
-            key: await input_from(context, request) for key, request in requests.items()
+            key: await input_from(pending, request) for key, request in requests.items()
         }
     }
     if result.get("requestState") is None:

@@ -15,8 +15,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import mcp_types as types
-from mcp.server.connection import Connection
-from mcp.shared.exceptions import MCPError
 from mcp_types import methods
 
 from bundle_router.core.catalog import Feature
@@ -24,19 +22,29 @@ from bundle_router.core.results.artifact_handles import PREFIX
 from bundle_router.core.servers.transport.pass_through import Client, ServerReply
 from bundle_router.engine.relay import LISTS
 from bundle_router.engine.results import Result
-from bundle_router.service.mcp.client import Context, ask_in_rounds, client_of, set_level
+from bundle_router.service.mcp.client import PendingRequest, ask_in_rounds, client_of
 from bundle_router.service.mcp.following import FollowedResources
+from bundle_router.service.mcp.jsonrpc import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    AnswerError,
+    Json,
+    write_json,
+)
+from bundle_router.service.mcp.sessions import ClientSession
 
-Json = dict[str, Any]
+Handler = Callable[[PendingRequest], Awaitable[Json]]
+"""Answers a request, whose parameters fit the protocol. Raises AnswerError."""
 ErrorTranslator = Callable[[Awaitable[Any]], Awaitable[Any]]
 """Awaits work of the router, and turns its errors into JSON-RPC errors."""
-_PARAMS: Final[Mapping[str, tuple[Feature, type[types.RequestParams]]]] = {
-    "resources/list": ("resources", types.PaginatedRequestParams),
-    "resources/templates/list": ("resources", types.PaginatedRequestParams),
-    "resources/read": ("resources", types.ReadResourceRequestParams),
-    "prompts/list": ("prompts", types.PaginatedRequestParams),
-    "prompts/get": ("prompts", types.GetPromptRequestParams),
-    "completion/complete": ("completion", types.CompleteRequestParams),
+_FEATURES: Final[Mapping[str, Feature]] = {
+    "resources/list": "resources",
+    "resources/templates/list": "resources",
+    "resources/read": "resources",
+    "prompts/list": "prompts",
+    "prompts/get": "prompts",
+    "completion/complete": "completion",
 }
 _RESULTS: Final[Mapping[str, type[types.Result]]] = {
     "tools/call": types.CallToolResult,
@@ -65,7 +73,7 @@ class ServerRun(Protocol):
 
     async def tools(self) -> Sequence[Json]: ...
 
-    def schema(self, name: str) -> Mapping[str, Any] | None: ...
+    def mirrored_schema(self, name: str) -> Mapping[str, Any] | None: ...
 
     async def call(
         self, name: str, arguments: Mapping[str, Any], *, client: Client | None
@@ -75,8 +83,7 @@ class ServerRun(Protocol):
 
     def report(self, defect: Exception) -> None: ...
 
-    @property
-    def listen_to_log(self) -> Callable[[], None]: ...
+    def warn_client(self, where: str) -> None: ...
 
     @property
     def features(self) -> frozenset[Feature]: ...
@@ -92,135 +99,102 @@ class ServerRun(Protocol):
 
 def handlers(
     run: ServerRun, translate: ErrorTranslator, following: FollowedResources
-) -> dict[str, tuple[type[types.RequestParams], Any]]:
-    """Return the handlers of requests for passed-on features, by method: the model of the params,
-    and the function.
-    """
+) -> dict[str, Handler]:
+    """Return the handlers of requests for passed-on features, by method."""
     return {**_passed_on(run, translate), **_of_sessions(run, translate, following)}
 
 
-def _passed_on(
-    run: ServerRun, translate: ErrorTranslator
-) -> dict[str, tuple[type[types.RequestParams], Any]]:
-    def handler(method: str, feature: Feature) -> Any:
-        async def handle(context: Context, _params: Any) -> Json:
-            uri = (context.params or {}).get("uri")
+def _passed_on(run: ServerRun, translate: ErrorTranslator) -> dict[str, Handler]:
+    def handler(method: str, feature: Feature) -> Handler:
+        async def handle(pending: PendingRequest) -> Json:
+            uri = pending.request.params.get("uri")
             if method == "resources/read" and isinstance(uri, str) and uri.startswith(PREFIX):
                 return {"resultType": "complete", "contents": [await translate(run.artifact(uri))]}
             _require(run, feature)
             params = {
-                name: value for name, value in (context.params or {}).items() if name not in _OWN
+                name: value for name, value in pending.request.params.items() if name not in _OWN
             }
             if method.endswith("/list") and params.get("cursor") is not None:
-                raise MCPError(
-                    types.INVALID_PARAMS, "This list has one page: leave the cursor out."
-                )
+                raise AnswerError(INVALID_PARAMS, "This list has one page: leave the cursor out.")
 
             async def ask(client: Client) -> ServerReply:
                 answer: ServerReply = await translate(run.ask(method, params, client))
                 return answer
 
-            async with client_of(context) as client:
-                sent = as_sent(await ask_in_rounds(context, client, ask, lambda answer: answer))
-            return _well_formed(method, context.protocol_version, sent)
+            async with client_of(pending) as client:
+                sent = as_sent(await ask_in_rounds(pending, client, ask, lambda answer: answer))
+            return _well_formed(method, pending.request.version, sent)
 
         return handle
 
-    return {
-        method: (model, handler(method, feature)) for method, (feature, model) in _PARAMS.items()
-    }
+    return {method: handler(method, feature) for method, feature in _FEATURES.items()}
 
 
 def _of_sessions(
     run: ServerRun, translate: ErrorTranslator, following: FollowedResources
-) -> dict[str, tuple[type[types.RequestParams], Any]]:
+) -> dict[str, Handler]:
     """Return the handlers that only the handshake era has: a session's log level and resource
     subscriptions.
     """
 
-    async def level(context: Context, params: types.SetLevelRequestParams) -> Json:
+    async def level(pending: PendingRequest) -> Json:
         _require(run, "logging")
-        set_level(context, params.level)
+        _session(pending).log_level = pending.request.params["level"]
         return {}
 
-    async def subscribe(context: Context, params: types.SubscribeRequestParams) -> Json:
+    async def subscribe(pending: PendingRequest) -> Json:
         _require(run, "resources")
-        uri = str(params.uri)
-        followed = followed_resources(context.session._connection)
-        if uri in followed:
+        session = _session(pending)
+        uri = pending.request.params["uri"]
+        if uri in session.followed:
             return {}
-        followed.add(uri)
-        try:
-            refusal = await translate(following.add(uri))
-            if refusal is not None:
-                as_sent(refusal)
-        except BaseException:
-            followed.discard(uri)
-            raise
-        context.session._connection.exit_stack.callback(
-            lambda: following.drop(dropped_uris(followed, uri))
-        )
+        refusal = await translate(following.add(uri))
+        if refusal is not None:
+            as_sent(refusal)
+        if uri in session.followed or session.is_ended:  # meanwhile
+            following.drop([uri])
+        else:
+            session.followed.add(uri)
         return {}
 
-    async def unsubscribe(context: Context, params: types.UnsubscribeRequestParams) -> Json:
+    async def unsubscribe(pending: PendingRequest) -> Json:
         _require(run, "resources")
-        following.drop(
-            dropped_uris(followed_resources(context.session._connection), str(params.uri))
-        )
+        followed = _session(pending).followed
+        uri = pending.request.params["uri"]
+        if uri in followed:
+            followed.discard(uri)
+            following.drop([uri])
         return {}
 
     return {
-        "logging/setLevel": (types.SetLevelRequestParams, level),
-        "resources/subscribe": (types.SubscribeRequestParams, subscribe),
-        "resources/unsubscribe": (types.UnsubscribeRequestParams, unsubscribe),
+        "logging/setLevel": level,
+        "resources/subscribe": subscribe,
+        "resources/unsubscribe": unsubscribe,
     }
 
 
-def followed_resources(connection: Connection) -> set[str]:
-    """Return the resources that a session of the handshake era subscribes to."""
-    uris: set[str] = connection.state.setdefault("followed", set())
-    return uris
+def _session(pending: PendingRequest) -> ClientSession:
+    session = pending.request.session
+    assert session is not None  # noqa: S101 - these methods exist in the handshake era alone
+    return session
 
 
 def _require(run: ServerRun, feature: Feature) -> None:
     if feature not in run.features:
-        raise MCPError(types.METHOD_NOT_FOUND, "Method not found")
-
-
-def dropped_uris(uris: set[str], uri: str) -> tuple[str, ...]:
-    """Remove the URI from the set; return it if it was there."""
-    dropped = (uri,) if uri in uris else ()
-    uris.discard(uri)
-    return dropped
-
-
-def narrow_capabilities(
-    capabilities: types.ServerCapabilities, features: frozenset[Feature]
-) -> types.ServerCapabilities:
-    """Return the capabilities without those that nothing is passed on for."""
-    kinds: dict[str, Feature] = {
-        "resources": "resources",
-        "prompts": "prompts",
-        "completions": "completion",
-        "logging": "logging",
-    }
-    changes: dict[str, Any] = {name: None for name, kind in kinds.items() if kind not in features}
-    for name in ("prompts", "resources"):
-        capability = getattr(capabilities, name)
-        if name not in changes and capability is not None:
-            changes[name] = capability.model_copy(update={"list_changed": True})
-    return capabilities.model_copy(update=changes)
+        raise AnswerError(METHOD_NOT_FOUND, "Method not found")
 
 
 def as_sent(answer: ServerReply) -> Json:
     """Return the result to send.
 
-    Raises MCPError with the server's own error, or why there is no answer.
+    Raises AnswerError with the server's own error, or why there is no answer.
     """
     if answer.error is not None:
-        raise MCPError(answer.error.code, answer.error.message, _writable_data(answer.error.data))
+        raise AnswerError(
+            answer.error.code, answer.error.message, _writable_data(answer.error.data)
+        )
     if answer.result is None:
-        raise MCPError(types.INTERNAL_ERROR, answer.text)
+        raise AnswerError(INTERNAL_ERROR, answer.text)
     meta = answer.result.get("_meta")
     if isinstance(meta, Mapping):
         extra = {k: v for k, v in meta.items() if not str(k).startswith(_PROTOCOL)}
@@ -231,9 +205,9 @@ def as_sent(answer: ServerReply) -> Json:
 
 
 def _writable_data(data: Any) -> Any:
-    """Return an error's data, or None where they nest deeper than the SDK can write."""
+    """Return an error's data, or None where they nest deeper than can be written."""
     try:
-        types.ErrorData(code=0, message="", data=data).model_dump(mode="json")
+        write_json(data)
     except ValueError:
         return None
     return data
@@ -241,13 +215,13 @@ def _writable_data(data: Any) -> Any:
 
 def _well_formed(method: str, version: str, result: Json) -> Json:
     """Return the result if it fits the protocol; of a list drop the rows that do not, as one would
-    invalidate all. Raises MCPError for any other misfit.
+    invalidate all. Raises AnswerError for any other misfit.
     """
     if has_form(method, version, result):
         return result
     if method not in LISTS:
-        raise MCPError(
-            types.INTERNAL_ERROR, "The server's answer does not have a form of the protocol."
+        raise AnswerError(
+            INTERNAL_ERROR, "The server's answer does not have a form of the protocol."
         )
     key = LISTS[method][0]
     return {
@@ -269,6 +243,6 @@ def has_form(method: str, version: str, result: Mapping[str, Any]) -> bool:
         ):  # else a result without contents would be valid
             _RESULTS[method].model_validate(with_fields, by_name=False)
         methods.serialize_server_result(method, version, with_fields)
-    except ValueError:  # a ValidationError, or values that nest deeper than the SDK can write
+    except ValueError:  # a ValidationError, or values that nest deeper than can be written
         return False
     return True

@@ -1,397 +1,351 @@
-"""A run as a server of the `mcp` SDK; besides this module only `client` and `passage` know it.
+"""What a client's HTTP request asks of a run, in both eras of the protocol. Pure.
 
-Loaded when an endpoint starts.
+In the manner of h11: heads, bodies and times go in, values come out, and `run_server` does what
+they ask. [2025] is revision 2025-11-25 of the MCP specification, the last of the handshake era,
+[2026] is revision 2026-07-28, the first of the modern one. Their marks (bold, italic, code) are
+left out of the quotations.
 
 Rules:
-1. A server and its session manager belong to one run. The manager runs in one task of its own,
-   which also ends it.
-2. Every exception of a handler is named before it reaches the SDK, which would report a validation
-   error of ours as the client's, and say nothing about others.
-3. What the SDK logs about a run's requests is reported without its text.
-4. A list is converted to the SDK's form once per decision, because it is requested far more often
-   than it changes.
+1. The header `MCP-Protocol-Version` tells the era. Without it, and with a revision of the handshake
+   era, a request belongs to a session. With any other value it is judged as a modern one, whose
+   refusal has status 400 and names the revisions that are served ([2025] Transports, Protocol
+   Version Header; [2026] Streamable HTTP, Protocol Version Header).
+2. "The client MUST include an Accept header, listing both application/json and text/event-stream"
+   ([2025] Transports, Sending Messages to the Server, 2; [2026] Streamable HTTP, Sending Messages,
+   2). Who lists one alone gets 406.
+3. "The body of the POST request MUST be a single JSON-RPC request, notification, or response"
+   ([2025] the same, 3). A batch, and an id that is none ("Unlike base JSON-RPC, the ID MUST NOT be
+   null", [2025] Overview, Requests), get 400 with -32600 in both eras.
+4. What has no answer gets 202 ([2025] the same, 4). In the modern era clients post no responses,
+   and their notifications mean nothing: a request is cancelled by closing its stream ([2026]
+   Streamable HTTP, Sending Messages, 4 and note).
+5. A session begins with `initialize`. "Servers that require a session ID SHOULD respond to requests
+   without an MCP-Session-Id header (other than initialization) with HTTP 400 Bad Request"; a
+   session that has ended is "HTTP 404 Not Found" ([2025] Transports, Session Management, 2 and 3).
+   DELETE ends it (the same, 5). The modern era ignores the header ([2026] Streamable HTTP, Earlier
+   Streamable HTTP Revisions).
+6. The id of a request may be used again once the request was answered, although [2025] Overview,
+   Requests, forbids it: some clients count anew. Until then it may not. Ids are compared as text,
+   since some clients cancel `7` as `"7"`.
+7. A session has one stream of its own (GET). A second one gets 409. The modern era has none: GET
+   and DELETE get 405.
+8. A modern request says who asks: "_meta" has the protocol version and the client's capabilities
+   ([2026] Overview, `_meta`). The headers that repeat a part of the body, by which proxies route,
+   must equal it ([2026] Streamable HTTP, Server Validation). They must occur once, or two readers
+   could see two values.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Sequence
-from functools import partial
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
 
-import anyio
 import mcp  # noqa: F401 - first, as a whole: threads that begin with its parts are given half of them
 import mcp_types as types
-from mcp.server.caching import CacheableMethod, CacheHint
-from mcp.server.connection import Connection
-from mcp.server.lowlevel.server import NotificationOptions, Server
-from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from mcp.server.subscriptions import (
-    InMemorySubscriptionBus,
-    ListenHandler,
-    PromptsListChanged,
-    ResourcesListChanged,
-    ResourceUpdated,
-    ToolsListChanged,
+from mcp.shared.inbound import (
+    InboundLadderRejection,
+    classify_inbound_request,
+    unsupported_protocol_version_rejection,
+    validate_mcp_param_headers,
 )
-from mcp.server.transport_security import TransportSecuritySettings
-from mcp.shared.exceptions import MCPError
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
-from bundle_router import __version__
-from bundle_router.core.results.shaping.json_text import parse
-from bundle_router.core.servers.transport.pass_through import CHANGED, Client
-from bundle_router.engine.results import Result
-from bundle_router.errors import RequestError, RouterError
-from bundle_router.service.gate import Headers
-from bundle_router.service.mcp.client import Context, ask_in_rounds, client_of
-from bundle_router.service.mcp.direct import Answers, DirectPath
-from bundle_router.service.mcp.following import FollowedResources
-from bundle_router.service.mcp.passage import (
-    ServerRun,
-    as_sent,
-    dropped_uris,
-    followed_resources,
-    handlers,
-    has_form,
-    narrow_capabilities,
+from bundle_router.service.gate import Headers, values_of
+from bundle_router.service.mcp.jsonrpc import (
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    PARSE_ERROR,
+    AnswerError,
+    AnswerMessage,
+    Json,
+    NotificationMessage,
+    RequestMessage,
+    read_message,
 )
-from bundle_router.service.refusals import Refusal, refuse
+from bundle_router.service.mcp.sessions import ClientSession, ClientSessions
 
-MAX_BODY_BYTES: Final = 64 * 1024**2
-"""Maximum bytes of a body for the SDK. The service's own bound is lower."""
-ANNOUNCE_S: Final = 5.0
-"""Seconds that announcing a change to one session may take."""
-MAX_WAITING: Final = 16
-"""Changes that a listener may lag behind before it is cut off.
-
-It lists again when it reconnects.
-"""
-CACHEABLE: Final[tuple[CacheableMethod, ...]] = (
-    "server/discover",
-    "tools/list",
-    "prompts/list",
-    "resources/list",
-    "resources/templates/list",
-    "resources/read",
-)
-FRESH: Final = CacheHint(ttl_ms=0, scope="private")
-
-_SAME_ID: Final = Refusal(
-    400, "malformed", "A request of this session with this id is under way: give each its own."
-)
-Json = dict[str, Any]
-T = TypeVar("T")
+VERSION_HEADER: Final = b"mcp-protocol-version"
+SESSION_HEADER: Final = b"mcp-session-id"
+_JSON: Final = frozenset(("application/json", "application/*", "*/*"))
+_EVENTS: Final = frozenset(("text/event-stream", "text/*", "*/*"))
+_STATUSES: Final[Mapping[int, int]] = {
+    PARSE_ERROR: 400,
+    INVALID_REQUEST: 400,
+    types.INVALID_PARAMS: 400,
+    types.HEADER_MISMATCH: 400,
+    types.MISSING_REQUIRED_CLIENT_CAPABILITY: 400,
+    types.UNSUPPORTED_PROTOCOL_VERSION: 400,
+    METHOD_NOT_FOUND: 404,
+}
+"""The HTTP status of each error in the modern era; others have 200."""
 
 
-class _Server(Server[Any]):
-    """The SDK's server, which declares list changes in the handshake era too, and reads its
-    instructions each time.
-    """
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A request that is refused before any work."""
 
-    def __init__(self, run: ServerRun, **named: Any) -> None:
-        self._run = run
-        super().__init__("bundle-router", **named)
+    status: int
+    """The HTTP status."""
+    error: AnswerError
+    """Why, for the client."""
+    id: int | str | None = None
+    """The id of the refused message, where it could be read."""
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    """Further headers of the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientRequest:
+    """A request of a client, to be answered."""
+
+    id: int | str
+    """Its id."""
+    method: str
+    """Its method."""
+    params: Json
+    """Its parameters."""
+    version: str
+    """The revision of the protocol that it is answered in."""
+    session: ClientSession | None
+    """Its session; None in the modern era, and for the first `initialize`."""
+    is_modern: bool
+    """Whether it is of the modern era."""
 
     @property
-    def instructions(self) -> str | None:
-        return self._run.guidance or None
-
-    @instructions.setter
-    def instructions(self, _given: str | None) -> None:
-        """Ignore the value that the SDK's constructor sets: the run's guidance is used."""
-
-    def get_capabilities(self, *args: Any, **options: Any) -> types.ServerCapabilities:
-        return narrow_capabilities(super().get_capabilities(*args, **options), self._run.features)
-
-    def create_initialization_options(
-        self, notification_options: Any = None, *others: Any, **named: Any
-    ) -> Any:
-        options = notification_options or NotificationOptions(tools_changed=True)
-        return super().create_initialization_options(options, *others, **named)
-
-
-class _Sessions(StreamableHTTPSessionManager):
-    """The SDK's sessions.
-
-    A new session replaces the longest unused one: clients of the handshake era leave without
-    notice, and would lock out everybody until `[service] idle_session_s` has passed.
-    """
-
-    def _admit_session(self, *args: Any) -> Any:
-        # Overrides a private method, the only place that refuses a session because there are too
-        # many.
-        if self.max_sessions is not None and len(self._server_instances) >= self.max_sessions:
-            idle = [
-                (transport.idle_scope.deadline, session)
-                for session, transport in self._server_instances.items()
-                if transport.idle_scope is not None and not transport._requests_in_flight
-            ]
-            if idle:
-                session = min(idle)[1]
-                self._session_owners.pop(session, None)
-                scope = self._server_instances.pop(session).idle_scope
-                if scope is not None:
-                    scope.cancel()
-        return super()._admit_session(*args)
-
-
-class RunServer:
-    """One run as an MCP server: an ASGI application between `start` and `close`."""
-
-    def __init__(self, run: ServerRun, max_sessions: int, idle_session_s: float) -> None:
-        self._run = run
-        self._bus = InMemorySubscriptionBus()
-        self._listen = ListenHandler(
-            self._bus, max_subscriptions=max_sessions, max_buffered_events=MAX_WAITING
-        )
-        self._connections: set[Connection] = set()
-        self.following = FollowedResources(run.follow, self._announce_update)
-        server = _Server(
-            run,
-            version=__version__,
-            cache_hints=dict.fromkeys(CACHEABLE, FRESH),
-            get_tool_input_schema=run.schema,
-            on_list_tools=self._list,
-            on_call_tool=self._call,
-            on_subscriptions_listen=self._listened_to,
-        )
-        for method, (params, handler) in handlers(
-            run, self._answer_or_raise, self.following
-        ).items():
-            server.add_request_handler(method, params, handler)
-        server.add_notification_handler(
-            "notifications/initialized", types.NotificationParams, self._greet_session
-        )
-        self._manager = _Sessions(
-            server,
-            # Host and Origin were compared whole before this; the SDK's patterns compare by prefix.
-            security_settings=TransportSecuritySettings(enable_dns_rebinding_protection=False),
-            session_idle_timeout=idle_session_s,
-            max_request_body_size=MAX_BODY_BYTES,
-            max_sessions=max_sessions,
-        )
-        self._listed: tuple[Sequence[Json], types.ListToolsResult] | None = None
-        answers = Answers(
-            self._current_list,
-            self._make_call,
-            self._result_in_form,
-            run.schema,
-            self._passes_results,
-        )
-        self._direct = DirectPath(server, answers)
-        self._under_way: set[tuple[bytes, str] | None] = set()
-        self._stop = asyncio.Event()
-        self._owner: asyncio.Task[None] | None = None
-
-    # --- its life ---------------------------------------------------------------------------------
-
-    async def start(self) -> None:
-        """Start to answer. Call it once."""
-        start: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._owner = asyncio.create_task(self._run_manager(start), name="mcp-run-server")
-        await start
-
-    async def _run_manager(self, begun: asyncio.Future[None]) -> None:
-        self._run.listen_to_log()
-        async with self._manager.run():
-            begun.set_result(None)
-            await self._stop.wait()
-
-    async def handle(self, scope: Any, receive: Any, send: Any) -> None:
-        """Handle one HTTP request (ASGI)."""
-        self._run.listen_to_log()
-        request = None
-        if scope["method"] == "POST":
-            plain = self._direct.read(
-                scope["headers"], scope["body"]
-            )  # whole: it was read and bounded before
-            if plain is not None:
-                await self._direct.answer(plain, receive, send)
-                return
-            request = _session_request(scope["headers"], scope["body"])
-            if request in self._under_way:
-                await refuse(_SAME_ID, scope, send, close=False)
-                return
-        self._under_way |= {request} - {None}
-        try:
-            await self._manager.handle_request(scope, receive, send)
-        finally:
-            self._under_way.discard(request)
+    def meta(self) -> Mapping[str, Any]:
+        """What it says about itself; empty if nothing, or nothing sensible."""
+        meta = self.params.get("_meta")
+        return meta if isinstance(meta, dict) else {}
 
     @property
-    def has_sessions(self) -> bool:
-        return bool(self._connections)
+    def progress_token(self) -> int | str | None:
+        """What its client tells progress by; None if it wants to hear none."""
+        token = self.meta.get("progressToken")
+        return token if isinstance(token, int | str) and not isinstance(token, bool) else None
 
-    def end_listening(self) -> None:
-        """End the streams of listeners."""
-        self._listen.close()
+    def status_of(self, error: AnswerError) -> int:
+        """Return the HTTP status of an answer with this error."""
+        return _STATUSES.get(error.code, 200) if self.is_modern else 200
 
-    async def close(self) -> None:
-        """End every session, and cancel the calls in progress."""
-        self.end_listening()
-        self._stop.set()
-        if self._owner is not None:
-            await self._owner
-        await self.following.close()
 
-    # --- what it is asked -------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class ClientNotification:
+    """A notification of a client. It has been accepted, whatever it comes to."""
 
-    async def _list(self, _context: Context, params: types.PaginatedRequestParams | None) -> Any:
-        if params is not None and params.cursor is not None:
-            raise MCPError(types.INVALID_PARAMS, "This list has one page: leave the cursor out.")
-        return await self._current_list()
+    method: str
+    """Its method."""
+    params: Json
+    """Its parameters."""
+    session: ClientSession | None
+    """Its session; None in the modern era."""
 
-    async def _current_list(self) -> types.ListToolsResult:
-        tools = await self._answer_or_raise(self._run.tools())
-        if self._listed is None or self._listed[0] is not tools:
-            listed = types.ListToolsResult(
-                tools=[types.Tool.model_validate(tool) for tool in tools]
-            )
-            self._listed = (tools, listed)
-        return self._listed[1]
 
-    async def _call(self, context: Context, params: types.CallToolRequestParams) -> Any:
-        result = await self._call_with_client(context, params.name, params.arguments or {})
-        return await self._result_in_form(result, context.protocol_version)
+@dataclass(frozen=True, slots=True)
+class ClientAnswer:
+    """A client's answer to a question of a server, asked in the middle of a request."""
 
-    async def _result_in_form(self, result: Result, revision: str) -> Any:
-        """Return the result of a call in MCP's form."""
-        if result.answer is not None:
-            sent = as_sent(result.answer)
-            if has_form("tools/call", revision, sent):
-                return sent
-        if not (result.artifacts or result.parts):
-            return types.CallToolResult(
-                content=[types.TextContent(text=result.text)], is_error=not result.ok
-            )
-        content = await self._answer_or_raise(self._run.content(result, revision))
-        return types.CallToolResult.model_validate({"content": content, "isError": not result.ok})
+    session: ClientSession
+    """Its session."""
+    message: AnswerMessage
+    """The answer."""
 
-    async def _call_with_client(self, context: Context, name: str, arguments: Json) -> Result:
-        if not self._passes_results():
-            return await self._make_call(name, arguments, None)
-        async with client_of(context) as client:
-            ask = partial(self._make_call, name, arguments)
-            return await ask_in_rounds(context, client, ask, lambda result: result.answer)
 
-    def _passes_results(self) -> bool:
-        return "results" in self._run.features
+@dataclass(frozen=True, slots=True)
+class StreamRequest:
+    """A client opens the stream of its session, for what it is told unasked."""
 
-    def _make_call(self, name: str, arguments: Json, client: Client | None) -> Awaitable[Result]:
-        return self._answer_or_raise(self._run.call(name, arguments, client=client))
+    session: ClientSession
+    """The session."""
 
-    async def _answer_or_raise(self, work: Awaitable[T]) -> T:
-        """Return the result of the work; turn its errors into JSON-RPC errors with a sentence."""
-        try:
-            return await work
-        except RouterError as error:
-            sentence = f"{error.message} ({error.advice})" if error.advice else error.message
-            if isinstance(error, RequestError):
-                code = types.INVALID_REQUEST
-            else:
-                code = types.INTERNAL_ERROR
-            raise MCPError(code, sentence) from None
-        except Exception as defect:  # noqa: BLE001 - the boundary to the client (rule 2)
-            self._run.report(defect)
-            raise MCPError(
-                types.INTERNAL_ERROR, "The router failed: this is a defect of it, named in its log."
-            ) from None
 
-    # --- what it says unasked ---------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class SessionEnd:
+    """A client ends its session."""
 
-    async def _greet_session(
-        self, context: Context, _params: types.NotificationParams | None
+    session: ClientSession
+    """The session, which is open no more."""
+
+
+Received = (
+    Rejection | ClientRequest | ClientNotification | ClientAnswer | StreamRequest | SessionEnd
+)
+
+
+class ServerProtocol:
+    """The protocol of one run, as its clients speak it.
+
+    `schema_of` returns the schema of a tool of which arguments are repeated in headers, and None
+    for other tools.
+    """
+
+    def __init__(
+        self, sessions: ClientSessions, schema_of: Callable[[str], Mapping[str, Any] | None]
     ) -> None:
-        """Subscribe a session of the handshake era, which is ready now, to changes until it
-        ends.
-        """
-        # Private, and the only object that knows when a session ends; mcp is pinned below 3.
-        connection: Connection = context.session._connection
-        if connection not in self._connections:
-            self._connections.add(connection)
-            connection.exit_stack.callback(self._connections.discard, connection)
-            followed = followed_resources(connection)
-            for name, feature in CHANGED.items():
-                if feature in self._run.features and await self.following.add(name) is None:
-                    followed.add(name)
-                    connection.exit_stack.callback(
-                        lambda at: self.following.drop(dropped_uris(followed, at)), name
-                    )
+        self.sessions = sessions
+        self._schema_of = schema_of
 
-    async def _listened_to(
-        self, context: Context, params: types.SubscriptionsListenRequestParams
-    ) -> Any:
-        """Return a stream of the modern era that sends the changes its client named, including
-        those of resources.
-        """
-        requested = params.notifications
-        features = self._run.features
-        if "resources" in features:
-            uris = [*map(str, requested.resource_subscriptions or ())]
-        else:
-            uris = []
-        lists = zip(
-            CHANGED.items(),
-            (requested.resources_list_changed, requested.prompts_list_changed),
-            strict=True,
-        )
-        uris += [name for (name, feature), is_asked in lists if is_asked and feature in features]
-        followed = [uri for uri in dict.fromkeys(uris) if await self.following.add(uri) is None]
-        try:
-            return await self._listen(context, params)
-        finally:
-            self.following.drop(followed)
-
-    async def _announce_update(self, uri: str) -> None:
-        """Tell the subscribers of a resource, or of a list, that it has changed, if the run still
-        permits it.
-        """
-        try:
-            await self._run.tools()  # another process may have decided
-        except RouterError:  # the run, or the decision in its address, is gone
-            return
-        if not self.following.follows(uri):
-            return
-        events: dict[str, Any] = {
-            "resources/list": ResourcesListChanged(),
-            "prompts/list": PromptsListChanged(),
-        }
-        await self._bus.publish(events.get(uri) or ResourceUpdated(uri=uri))
-        if uri in CHANGED:
-            name, about = (f"{uri}_changed", None)
-        else:
-            name, about = ("resources/updated", {"uri": uri})
-        following = [
-            connection
-            for connection in list(self._connections)
-            if uri in followed_resources(connection)
-        ]
-        await asyncio.gather(*(_say(one, f"notifications/{name}", about) for one in following))
-
-    async def announce_change(self) -> None:
-        """Tell all listeners that the list has changed, each within `ANNOUNCE_S`."""
-        await self._bus.publish(ToolsListChanged())
-        await asyncio.gather(
-            *(
-                _say(connection, "notifications/tools/list_changed", None)
-                for connection in list(self._connections)
+    def receive(self, method: str, headers: Headers, body: bytes, now_s: float) -> Received:
+        """Return what a request asks: `method` is GET, POST or DELETE."""
+        versions = values_of(headers, VERSION_HEADER)
+        if versions and versions[0].decode("latin-1") not in HANDSHAKE_PROTOCOL_VERSIONS:
+            return self._modern(method, headers, body)
+        if len(versions) > 1 or len(values_of(headers, SESSION_HEADER)) > 1:
+            return _rejection(
+                400, "Bad Request: MCP-Protocol-Version and Mcp-Session-Id must occur only once"
             )
+        received = self._of_session(method, headers, body)
+        session = None if isinstance(received, Rejection) else received.session
+        if session is not None:
+            self.sessions.use(session, now_s)
+        return received
+
+    # --- the handshake era ------------------------------------------------------------------------
+
+    def _of_session(self, method: str, headers: Headers, body: bytes) -> Received:
+        session = self._session_of(headers)
+        if isinstance(session, Rejection):
+            return session
+        if method == "POST":
+            return _posted(session, headers, body)
+        if method == "GET" and not accepts(headers, _EVENTS):
+            return _rejection(406, "Not Acceptable: Client must accept text/event-stream")
+        if session is None:
+            return _rejection(400, "Bad Request: Missing session ID")
+        if method == "DELETE":
+            self.sessions.remove(session)
+            return SessionEnd(session)
+        if session.has_stream:
+            return _rejection(409, "Conflict: Only one SSE stream is allowed per session")
+        return StreamRequest(session)
+
+    def _session_of(self, headers: Headers) -> ClientSession | Rejection | None:
+        """Return the session that a request names, None if it names none."""
+        ids = values_of(headers, SESSION_HEADER)
+        if not ids:
+            return None
+        session = self.sessions.get(ids[0].decode("latin-1"))
+        return session if session is not None else _rejection(404, "Session not found")
+
+    # --- the modern era ---------------------------------------------------------------------------
+
+    def _modern(self, method: str, headers: Headers, body: bytes) -> Received:
+        if method != "POST":
+            return Rejection(
+                405,
+                AnswerError(INVALID_REQUEST, "Method Not Allowed: this revision has POST alone"),
+                headers=((b"allow", b"POST"),),
+            )
+        message = _message_of(headers, body)
+        if isinstance(message, Rejection):
+            return message
+        if isinstance(message, AnswerMessage):
+            return _rejection(400, "Body must be a single JSON-RPC request or notification object")
+        if isinstance(message, NotificationMessage):
+            version = values_of(headers, VERSION_HEADER)[0].decode("latin-1")
+            unsupported = unsupported_protocol_version_rejection(version)
+            if unsupported is not None:
+                return _refused(unsupported, None)
+            return ClientNotification(message.method, message.params, None)
+        return self._modern_request(headers, message)
+
+    def _modern_request(self, headers: Headers, message: RequestMessage) -> Received:
+        head: dict[str, str] = {}
+        for raw_name, value in headers:
+            name = raw_name.decode("latin-1")
+            if name in head and name.startswith("mcp-"):
+                error = AnswerError(types.HEADER_MISMATCH, f"{name} header appears more than once")
+                return Rejection(400, error, message.id)
+            head[name] = value.decode("latin-1")
+        request = {"method": message.method, "params": message.params}
+        route = classify_inbound_request(request, headers=head)
+        if isinstance(route, InboundLadderRejection):
+            return _refused(route, message.id)
+        if message.method == "tools/call":
+            wrong = self._wrong_arguments(head, message.params)
+            if wrong is not None:
+                return _refused(wrong, message.id)
+        return ClientRequest(
+            message.id,
+            message.method,
+            message.params,
+            version=route.protocol_version,
+            session=None,
+            is_modern=True,
         )
 
+    def _wrong_arguments(
+        self, head: Mapping[str, str], params: Json
+    ) -> InboundLadderRejection | None:
+        """Return why headers that repeat arguments of a call do not fit them."""
+        name = params.get("name")
+        arguments = params.get("arguments")
+        if arguments is None:
+            arguments = {}
+        if not isinstance(name, str) or not isinstance(arguments, dict):
+            return None  # the parameters are refused as what they are
+        schema = self._schema_of(name)
+        if schema is None:
+            return None
+        return validate_mcp_param_headers(schema, arguments, head)
 
-def _session_request(headers: Headers, body: bytes) -> tuple[bytes, str] | None:
-    """Return session and id of a request of the handshake era, in which the SDK can't handle an id
-    twice at a time.
-    """
-    session = next((value for name, value in headers if name == b"mcp-session-id"), None)
+
+def _posted(session: ClientSession | None, headers: Headers, body: bytes) -> Received:
+    message = _message_of(headers, body)
+    if isinstance(message, Rejection):
+        return message
+    if isinstance(message, RequestMessage) and message.method == "initialize" and session is None:
+        return _client_request(message, None)
     if session is None:
-        return None
-    message = parse(body.decode("utf-8", "replace"))
-    if not isinstance(message, dict) or "method" not in message or message.get("id") is None:
-        return None
-    return session, str(message["id"])
+        return _rejection(400, "Bad Request: Missing session ID")
+    if isinstance(message, AnswerMessage):
+        return ClientAnswer(session, message)
+    if isinstance(message, NotificationMessage):
+        return ClientNotification(message.method, message.params, session)
+    if str(message.id) in session.under_way:
+        sentence = "A request of this session with this id is under way: give each its own."
+        return _rejection(400, sentence)
+    return _client_request(message, session)
 
 
-async def _say(connection: Connection, method: str, params: Json | None) -> None:
-    with anyio.move_on_after(ANNOUNCE_S):
-        await connection.notify(method, params)
+def _client_request(message: RequestMessage, session: ClientSession | None) -> ClientRequest:
+    version = session.version if session is not None else HANDSHAKE_PROTOCOL_VERSIONS[-1]
+    return ClientRequest(
+        message.id,
+        message.method,
+        message.params,
+        version=version,
+        session=session,
+        is_modern=False,
+    )
+
+
+def _message_of(headers: Headers, body: bytes) -> Any:
+    """Return the message of a POST, or why it is refused."""
+    if not (accepts(headers, _JSON) and accepts(headers, _EVENTS)):
+        return _rejection(
+            406,
+            "Not Acceptable: Client must accept both application/json and text/event-stream",
+        )
+    try:
+        return read_message(body)
+    except AnswerError as error:
+        return Rejection(400, error)
+
+
+def accepts(headers: Headers, kinds: frozenset[str]) -> bool:
+    """Return whether the client accepts a content of one of these kinds."""
+    for value in values_of(headers, b"accept"):
+        for part in value.decode("latin-1").split(","):
+            if part.partition(";")[0].strip().lower() in kinds:
+                return True
+    return False
+
+
+def _rejection(status: int, sentence: str) -> Rejection:
+    return Rejection(status, AnswerError(INVALID_REQUEST, sentence))
+
+
+def _refused(by: InboundLadderRejection, id_: int | str | None) -> Rejection:
+    error = AnswerError(by.code, by.message, by.data)
+    return Rejection(_STATUSES.get(by.code, 200), error, id_)

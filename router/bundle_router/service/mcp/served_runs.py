@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -30,17 +32,21 @@ from bundle_router.engine.results import Result
 from bundle_router.errors import RequestError, RouterError, UnknownRun
 
 if TYPE_CHECKING:
-    from bundle_router.service.mcp.protocol import RunServer
+    from bundle_router.service.mcp.run_server import RunServer
     from bundle_router.wiring.endpoint_access import EndpointAccess
 
 MAX_RUNS: Final = 256
+MIRRORED: Final = "x-mcp-header"
+"""The keyword of a schema that has clients repeat an argument in a header."""
+WARN_S: Final = 1.0
+"""Seconds between two reports of a client's wrong notifications: it could fill a disk."""
 
 
 class ServedRun:
     """One run as its server sees it, under the decision in its address if there is one."""
 
     def __init__(self, run_id: str, decision: str | None, runs: EndpointAccess) -> None:
-        from bundle_router.service.mcp.protocol import RunServer
+        from bundle_router.service.mcp.run_server import RunServer
 
         self.id = run_id
         self._named = decision
@@ -49,16 +55,13 @@ class ServedRun:
         self._runs = runs
         self._shown = ""
         self._toolset: Toolset | None = None
-        self._schemas: dict[str, Mapping[str, Any]] = {}
+        self._mirrored: dict[str, Mapping[str, Any]] = {}
+        self._warned_s = -WARN_S
         self._lock = asyncio.Lock()
         self.call = partial(runs.call, run_id, joins=False, decision=decision)
         self.ask = partial(runs.ask, run_id, decision=decision)
         self.follow = partial(runs.follow, run_id, decision=decision)
         self._media = partial(runs.media, run_id, decision=decision)
-        warn = partial(runs.report, "warning", "mcp.warned", run_id=run_id)
-        self.listen_to_log = runs.log_listener(
-            lambda where, untold: warn(where=where, untold=untold)
-        )
         bounds = runs.catalog.settings.service
         self.server: RunServer = RunServer(self, bounds.max_sessions, bounds.idle_session_s)
 
@@ -71,9 +74,11 @@ class ServedRun:
         """Text for the model about the tools."""
         return self._toolset.guidance if self._toolset is not None else ""
 
-    def schema(self, name: str) -> Mapping[str, Any] | None:
-        """Return the schema of a listed tool's arguments."""
-        return self._schemas.get(name)
+    def mirrored_schema(self, name: str) -> Mapping[str, Any] | None:
+        """Return the schema of a listed tool of which clients repeat arguments in headers; None for
+        other tools.
+        """
+        return self._mirrored.get(name)
 
     async def tools(self) -> Sequence[dict[str, Any]]:
         """Return the list of the current decision. Raises UnknownRun and the errors of listing."""
@@ -94,16 +99,20 @@ class ServedRun:
             await self.server.following.renew()
             self._shown = decision
             rows: Sequence[Mapping[str, Any]] = self._toolset.tools
-            self._schemas = {tool["name"]: tool["inputSchema"] for tool in rows}
+            self._mirrored = {
+                tool["name"]: tool["inputSchema"]
+                for tool in rows
+                if MIRRORED in json.dumps(tool["inputSchema"])
+            }
         if toolset is not None and toolset.tools != self._toolset.tools:
-            await self.server.announce_change()
+            self.server.announce_change()
 
     async def end_list(self) -> None:
         """Tell listeners, once, that the list has ended."""
         if self._shown:
             self._shown = ""
             self._toolset = None
-            await self.server.announce_change()
+            self.server.announce_change()
 
     async def content(self, result: Result, revision: str) -> list[dict[str, Any]]:
         """Return the result as content blocks for a client of that protocol revision."""
@@ -114,6 +123,13 @@ class ServedRun:
     async def artifact(self, uri: str) -> dict[str, Any]:
         """Return an artifact of the run as contents of a resource. Raises RequestError."""
         return await resource_of(uri, self._media)
+
+    def warn_client(self, where: str) -> None:
+        """Report that a client sent what is not of the protocol, without its text."""
+        now_s = time.monotonic()
+        if now_s - self._warned_s >= WARN_S:
+            self._warned_s = now_s
+            self._runs.report("warning", "mcp.warned", run_id=self.id, where=where)
 
     def report(self, defect: Exception) -> None:
         self._runs.report("error", "mcp.defect", run_id=self.id, error=defect)
@@ -175,7 +191,6 @@ class ServedRuns:
         await asyncio.shield(self._loaded)
         served = ServedRun(run_id, decision, self.access)
         await served.refresh()
-        await served.server.start()
         return served
 
     async def _make_room(self) -> None:
