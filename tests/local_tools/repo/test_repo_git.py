@@ -255,7 +255,10 @@ def test_what_is_not_a_revision_never_reaches_git(revision: str) -> None:
     with pytest.raises(ValidationError):
         TOOL["git_log"].arguments(revision=revision)
     with pytest.raises(ValidationError):
-        TOOL["git_diff"].arguments(base=revision)
+        TOOL["git_diff"].arguments(target=revision, base="main")
+    if revision != "a...b":  # where b left a
+        with pytest.raises(ValidationError):
+            TOOL["git_diff"].arguments(base=revision)
 
 
 @pytest.mark.parametrize(
@@ -278,6 +281,11 @@ def test_an_unknown_revision_is_named(repo: Path) -> None:
         {"base": "a", "target": "b", "staged": True},
         {"context": 51},
         {"since": "x"},
+        {"base": "a...b", "target": "c"},
+        {"base": "a...b", "staged": True},
+        {"base": "a...b...c"},
+        {"base": "a...--all"},
+        {"base": "a..b"},
     ],
 )
 def test_diff_arguments_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
@@ -285,10 +293,80 @@ def test_diff_arguments_that_make_no_sense_are_refused(wrong: dict[str, Any]) ->
         TOOL["git_diff"].arguments(**wrong)
 
 
-@pytest.mark.parametrize("date", ["--exec=x", "", "2026\n", "a" * 65, "$(id)"])
-def test_dates_are_plain_values(date: str) -> None:
-    with pytest.raises(ValidationError):
-        TOOL["git_log"].arguments(since=date)
+@pytest.mark.parametrize(
+    "date",
+    ["--exec=x", "", "2026\n", "a" * 65, "$(id)", "2026-13-01", "2026-02-30", "last week-ish"],
+)
+@pytest.mark.parametrize("name", ["since", "until"])
+def test_a_date_that_git_would_guess_at_is_refused(name: str, date: str) -> None:
+    """git takes the present day for what it can't read."""
+    with pytest.raises(ValidationError, match="is not a date: give '2026-01-31'"):
+        TOOL["git_log"].arguments(**{name: date})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "subjects"),
+    [
+        ({"since": "2026-02-02", "until": "2026-02-02"}, ["noon", "midnight"]),
+        ({"since": "2026-02-02T12:00:00"}, ["next day", "noon"]),
+        ({"since": "2026-02-02T12:00:00+01:00"}, ["next day", "noon"]),
+        ({"until": "2026-02-02T11:59:59Z"}, ["midnight"]),
+        ({"since": "1 day ago"}, []),
+        ({"since": "yesterday"}, []),
+    ],
+)
+def test_a_day_is_the_whole_day(
+    tmp_path: Path, arguments: dict[str, Any], subjects: list[str]
+) -> None:
+    git(tmp_path, "init", "--quiet")
+    for subject, when in (
+        ("midnight", "2026-02-02T00:00:00+00:00"),
+        ("noon", "2026-02-02T12:00:00+00:00"),
+        ("next day", "2026-02-03T00:00:00+00:00"),
+    ):
+        commit(tmp_path, subject, {"a.txt": subject}, GIT_COMMITTER_DATE=when)
+    lines = call("git_log", tmp_path, **arguments).split("\n")
+    assert [line.strip() for line in lines[2::2]] == subjects
+
+
+# --- what a branch changed, and submodules --------------------------------------------------------
+
+
+def test_a_branch_is_compared_with_where_it_left_the_other(repo: Path) -> None:
+    git(repo, "checkout", "--quiet", "feature/x-1")
+    commit(repo, "mine", {"mine.txt": "m\n"})
+    left_at = git(repo, "merge-base", "main", "feature/x-1")
+    shown = call("git_diff", repo, base="main...feature/x-1", stat=True)
+    assert shown.startswith(f"Changes from {left_at[:12]}, where feature/x-1 left main, to feature")
+    assert "mine.txt" in shown
+    assert "lib/b.txt" not in shown
+
+    as_they_are = call("git_diff", repo, base="main", target="feature/x-1", stat=True)
+    assert "lib/b.txt" in as_they_are
+    assert "What main got since they parted counts as taken back; base='main...fea" in as_they_are
+    assert "since they parted" not in call("git_diff", repo, base="v1", target="feature/x-1")
+
+    git(repo, "checkout", "--quiet", "--orphan", "alone")
+    commit(repo, "alone", {"alone.txt": "a\n"})
+    assert refused("git_diff", repo, base="main...alone") == "unknown_revision"
+    assert "since they parted" not in call("git_diff", repo, base="main", target="alone")
+
+
+def test_a_submodule_is_named_as_not_looked_into(repo: Path, tmp_path: Path) -> None:
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    git(inner, "init", "--quiet")
+    commit(inner, "inner", {"a.txt": "one\n"})
+    assert "Not looked into" not in call("git_diff", repo)
+    git(repo, "submodule", "--quiet", "add", str(inner), "vendor/m")
+    commit(repo, "with a submodule", {})
+    (repo / "vendor" / "m" / "a.txt").write_text("two\n")
+    assert call("git_diff", repo).endswith(" Not looked into: submodule vendor/m.")
+    assert "Not looked into" not in call("git_diff", repo, base="v1", target="main")
+    for path in ("vendor/m", "vendor/m/a.txt", "vendor/m/gone.txt"):
+        assert refused("git_diff", repo, path=path) == "in_submodule"
+        assert refused("git_log", repo, path=path) == "in_submodule"
+    assert call("git_diff", repo, path="vendor/more.txt").endswith("vendor/m.")
 
 
 # --- hostile repositories -------------------------------------------------------------------------

@@ -398,3 +398,16 @@ def test_searches_from_many_threads_do_not_disturb_each_other(project: Path) -> 
     assert len(results) == 8
     assert all(result == results[0] for result in results)
     assert Path("/etc/passwd").read_bytes()  # this process itself was never confined
+
+
+@pytest.mark.parametrize("pattern", ["0;$", "^return 0;$", r"0;\s*$"])
+def test_the_end_of_a_line_of_windows_is_matched(tmp_path: Path, pattern: str) -> None:
+    (tmp_path / "dos.c").write_bytes(b"int a;\r\nreturn 0;\r\n")
+    (tmp_path / "unix.c").write_bytes(b"int a;\nreturn 0;\n")
+    assert find(tmp_path, pattern) == [
+        "2 matching lines in 2 files.",
+        "dos.c",
+        "  2: return 0;",
+        "unix.c",
+        "  2: return 0;",
+    ]

@@ -113,10 +113,27 @@ class GitView:
         tree.mkdir()
         return replace(self, tree=str(tree)), _copy_files(self.root, names, tree)
 
-    def run(self, *arguments: str, max_bytes: int) -> tuple[bytes, bool, Child]:
+    def submodules(self) -> list[str]:
+        """Return the folders that `.gitmodules` says are submodules."""
+        if self.root.entry(".gitmodules") is None:
+            return []
+        copy = Path(self.folder) / "gitmodules"
+        copy.write_bytes(self.root.read(".gitmodules", max_bytes=_MAX_CONFIG_BYTES))
+        listed, _, _ = self.run(
+            *("config", "--file", str(copy), "--no-includes", "--null"),
+            *("--get-regexp", r"^submodule\..*\.path$"),
+            max_bytes=_MAX_CONFIG_BYTES,
+            succeeds_with=(0, 1),  # 1: it names none
+        )
+        items = listed.decode("utf-8", "surrogateescape").split("\0")
+        return [item.partition("\n")[2] for item in items if item]
+
+    def run(
+        self, *arguments: str, max_bytes: int, succeeds_with: tuple[int, ...] = (0,)
+    ) -> tuple[bytes, bool, Child]:
         """Return git's standard output, whether it was cut, and the child.
 
-        Raises ToolFailure if git fails.
+        Raises ToolFailure if git ends with a status that is none of `succeeds_with`.
         """
         nothing = dict.fromkeys(
             ("GIT_EXEC_PATH", "HOME", "XDG_CONFIG_HOME", "PATH"), f"{self.folder}/nothing"
@@ -129,7 +146,7 @@ class GitView:
         )
         confined = ConfinedCommand(command, (self.root.fd, self.folder), self.confined)
         out, cut, child = output_of(confined, self.context, max_bytes=max_bytes)
-        if not cut and child.code != 0:
+        if not cut and child.code not in succeeds_with:
             raise _git_failure(child)
         return out, cut, child
 

@@ -7,7 +7,7 @@ Rules:
 2. Filters are plain values joined to their option (`--author=…`, fixed strings); paths are literal
    and come last.
 3. Submodules are never entered: looking for changes in one would run git there, with its
-   configuration.
+   configuration. They are named as not looked into, and a path in one is refused.
 4. A diff leaves out files in a hidden folder, and says so; a path in one is refused. Their content
    that was committed under another name is ordinary history.
 5. So it leaves out files that hold credentials, of any revision: by their names, and those in whose
@@ -18,12 +18,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cache
 from itertools import islice
 from pathlib import PurePosixPath
 from typing import Final
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from bundle_router.core.values import Frozen, Text, ToolContext, ToolOutput
 from bundle_router.errors import ToolFailure
@@ -38,19 +40,40 @@ from bundle_router.local_tools.repo.refusals import (
     show_name,
 )
 
-_DATE: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z :.,+/-]{0,63}")
+_DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_AGO: Final = re.compile(
+    r"(?:[0-9]{1,6} (?:second|minute|hour|day|week|month|year)s? ago|now|today|yesterday)"
+)
 _MAX_COPIED: Final = 5_000
 """Maximum files whose content is compared with the working tree: their names are arguments."""
 _MAX_NAMES: Final = 200_000
+_NAMED_SUBMODULES: Final = 5
 _NAME_BYTES: Final = 200
 """Mean bytes of a name, for the bound on what git may list."""
 _REVISION_HELP: Final = "a branch, tag or hash, with ~n or ^n"
+_DATE_HELP: Final = "'2026-01-31', '2026-01-31T12:00:00+01:00' or '2 weeks ago'"
 
 
 def _checked_revision(value: str | None) -> str | None:
     if value is not None and not is_revision(value):
         raise ValueError(f"{value!r} is not a revision: give {_REVISION_HELP}")
     return value
+
+
+def _point_of_time(value: str, *, ends: bool) -> str:
+    """Return a date as git is given it: one without a time is the whole day (UTC), of which
+    `since` means the beginning and `until` the end. git itself would take the present time of day,
+    and the present day for what it can't read.
+    """
+    if _AGO.fullmatch(value):
+        return value
+    try:
+        point = datetime.fromisoformat(value)
+    except ValueError:
+        raise ValueError(f"{value!r} is not a date: give {_DATE_HELP}") from None
+    if _DAY.fullmatch(value) and ends:
+        point = point.replace(hour=23, minute=59, second=59)
+    return (point if point.tzinfo is not None else point.replace(tzinfo=UTC)).isoformat()
 
 
 class GitLog(Frozen):
@@ -65,9 +88,9 @@ class GitLog(Frozen):
     max_count: int = Field(default=20, ge=1, le=500, description="Most commits to return.")
     skip: int = Field(default=0, ge=0, le=1_000_000, description="Commits to skip, to read on.")
     since: str | None = Field(
-        default=None, description="Not older than, e.g. '2026-01-31' or '2 weeks ago'."
+        default=None, description=f"Not older than: {_DATE_HELP} (UTC; the day from its beginning)."
     )
-    until: str | None = Field(default=None, description="Not newer than.")
+    until: str | None = Field(default=None, description="Not newer than; a day counts to its end.")
     author: str | None = Field(
         default=None,
         min_length=1,
@@ -78,18 +101,21 @@ class GitLog(Frozen):
     @field_validator("revision")
     @classmethod
     def _revision(cls, value: str) -> str:
+        if value.count("..") > 1 or "..." in value:
+            raise ValueError(f"{value!r} is not a range: give 'a..b', the commits of b not in a")
         for side in value.split("..") if ".." in value else [value]:
             _checked_revision(side)
-        if value.count("..") > 1 or "..." in value:
-            raise ValueError(f"{value!r} is not a range: give 'a..b'")
         return value
 
-    @field_validator("since", "until")
+    @field_validator("since")
     @classmethod
-    def _date(cls, value: str | None) -> str | None:
-        if value is not None and not _DATE.fullmatch(value):
-            raise ValueError(f"{value!r} is not a date: give '2026-01-31' or '2 weeks ago'")
-        return value
+    def _since(cls, value: str | None) -> str | None:
+        return None if value is None else _point_of_time(value, ends=False)
+
+    @field_validator("until")
+    @classmethod
+    def _until(cls, value: str | None) -> str | None:
+        return None if value is None else _point_of_time(value, ends=True)
 
     @field_validator("author")
     @classmethod
@@ -110,7 +136,11 @@ class GitDiff(Frozen):
         default=False, description="What is staged, against HEAD (or against base)."
     )
     base: str | None = Field(
-        default=None, description=f"Compare from this revision: {_REVISION_HELP}."
+        default=None,
+        description=(
+            f"Compare from this revision: {_REVISION_HELP}; or 'a...b' for what b changed since it"
+            " left a, as a pull request shows it."
+        ),
     )
     target: str | None = Field(default=None, description="Compare to this revision (needs base).")
     stat: bool = Field(
@@ -118,10 +148,24 @@ class GitDiff(Frozen):
     )
     context: int = Field(default=3, ge=0, le=50, description="Unchanged lines round each change.")
 
-    _revisions = field_validator("base", "target")(_checked_revision)
+    @field_validator("base", "target")
+    @classmethod
+    def _revision(cls, value: str | None, info: ValidationInfo) -> str | None:
+        sides = [value]
+        if value is not None and info.field_name == "base" and value.count("...") == 1:
+            sides = [*value.split("...")]
+        elif value is not None and ".." in value:
+            raise ValueError(f"{value!r} is not a revision: give base='a...b', or base and target")
+        for side in sides:
+            _checked_revision(side)
+        return value
 
     @model_validator(mode="after")
     def _check_target(self) -> GitDiff:
+        if "..." in (self.base or "") and (self.target is not None or self.staged):
+            raise ValueError(
+                "base='a...b' names both sides; it goes with neither target nor staged"
+            )
         if self.target is not None and (self.base is None or self.staged):
             raise ValueError("target needs base, and does not go with staged")
         return self
@@ -153,6 +197,8 @@ _COMMIT: Final = "--format=%x00%h%x1f%ad%x1f%an <%ae>%x1f%D%x1f%s"
 def git_log(arguments: GitLog, context: ToolContext, *, confined: bool = True) -> ToolOutput:
     """Run `repo.git_log`."""
     with workspace(context) as root, repository(root, context, confined=confined) as view:
+        paths = _checked_path(root, arguments.path)
+        _refuse_submodule(view, arguments.path)
         out, cut, _ = view.run(
             "log",
             *_LOG,
@@ -167,7 +213,7 @@ def git_log(arguments: GitLog, context: ToolContext, *, confined: bool = True) -
             "--end-of-options",
             "..".join(_commit(view, side) for side in arguments.revision.split("..")),
             "--",
-            *_checked_path(root, arguments.path),
+            *paths,
             max_bytes=context.max_bytes,
         )
     commits = [item.rstrip("\n") for item in out.decode("utf-8", "replace").split("\0") if item]
@@ -202,13 +248,13 @@ def _commit_text(item: str) -> str:
 def git_diff(arguments: GitDiff, context: ToolContext, *, confined: bool = True) -> ToolOutput:
     """Run `repo.git_diff`."""
     with workspace(context) as root, repository(root, context, confined=confined) as view:
-        sides = [
-            _commit(view, side) for side in (arguments.base, arguments.target) if side is not None
-        ]
-        reads_files = not arguments.staged and arguments.target is None
+        comparison = _compare(view, arguments)
+        sides = comparison.commits
+        reads_files = not arguments.staged and len(sides) < 2
         hides_credentials = root.credentials == "hide"
         flags = _diff_flags(arguments, sides, reads_files=reads_files)
         paths = _checked_path(root, arguments.path) or ["."]
+        submodules = _refuse_submodule(view, arguments.path)
 
         withheld: list[str] = []
         if reads_files or root.hidden.identities or hides_credentials:
@@ -239,7 +285,10 @@ def git_diff(arguments: GitDiff, context: ToolContext, *, confined: bool = True)
         note = root.hidden.note()
         if withheld:
             note += f" {count(len(withheld), 'file')} with credentials left out."
-    texts = _diff_text(arguments, out, cut, context.max_bytes, note)
+        if reads_files and submodules:
+            note += f" Not looked into: {_list_submodules(submodules)}."
+        note += comparison.note
+    texts = _diff_text(arguments, comparison, out, cut, context.max_bytes, note)
     return ToolOutput(tuple(Text(text) for text in texts))
 
 
@@ -258,9 +307,68 @@ _DIFF: Final = (
 )
 
 
-def _diff_text(arguments: GitDiff, out: bytes, cut: bool, max_bytes: int, note: str) -> list[str]:
-    new_side = arguments.target or ("the index" if arguments.staged else "the working tree")
-    old_side = arguments.base or ("HEAD" if arguments.staged else "the index")
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    """What a diff compares."""
+
+    commits: tuple[str, ...]
+    """The hashes of the commits: none, the old side, or both."""
+    old_side: str
+    """The old side, in words."""
+    new_side: str
+    """The new side, in words."""
+    note: str = ""
+    """What a reader of the diff might not expect of it; a sentence after a blank, or empty."""
+
+
+def _compare(view: GitView, arguments: GitDiff) -> _Comparison:
+    """Resolve what a diff compares. Raises ToolFailure `unknown_revision`."""
+    base = arguments.base
+    if base is None:
+        if arguments.staged:
+            return _Comparison((), "HEAD", "the index")
+        return _Comparison((), "the index", "the working tree")
+    if "..." in base:
+        old, _, new = base.partition("...")
+        commits = (_commit(view, old), _commit(view, new))
+        merge_base = _merge_base(view, commits)
+        if merge_base is None:
+            raise ToolFailure(
+                f"{old!r} and {new!r} have no commit in common",
+                code="unknown_revision",
+                advice="give base and target to compare the two as they are",
+            )
+        parted_at = f"{merge_base[:12]}, where {new} left {old},"
+        return _Comparison((merge_base, commits[1]), parted_at, new)
+    if arguments.target is None:
+        new_side = "the index" if arguments.staged else "the working tree"
+        return _Comparison((_commit(view, base),), base, new_side)
+    commits = (_commit(view, base), _commit(view, arguments.target))
+    note = ""
+    if _merge_base(view, commits) not in (None, commits[0]):
+        note = (
+            f" What {base} got since they parted counts as taken back; base='{base}..."
+            f"{arguments.target}' compares from their merge base."
+        )
+    return _Comparison(commits, base, arguments.target, note)
+
+
+def _merge_base(view: GitView, commits: tuple[str, str]) -> str | None:
+    """Return the best common ancestor of two commits; None if they have none."""
+    out, _, _ = view.run("merge-base", *commits, max_bytes=1000, succeeds_with=(0, 1))
+    return out.decode("ascii").strip() or None
+
+
+def _diff_text(
+    arguments: GitDiff,
+    comparison: _Comparison,
+    out: bytes,
+    cut: bool,
+    max_bytes: int,
+    note: str,
+) -> list[str]:
+    new_side = comparison.new_side
+    old_side = comparison.old_side
     about_path = f" in {show_name(arguments.path)}" if arguments.path else ""
     head = f"Changes from {old_side} to {new_side}{about_path}"
     if not out:
@@ -346,6 +454,29 @@ def _checked_path(root: Root, path: str | None) -> list[str]:
     if root.is_hidden(relative):
         raise hidden_failure(path)
     return [f":(literal){relative}"]
+
+
+def _refuse_submodule(view: GitView, path: str | None) -> list[str]:
+    """Return the submodules of the repository. Raises ToolFailure for a path in one (rule 3)."""
+    submodules = view.submodules()
+    relative = "" if path is None else view.root.relative(path)
+    for submodule in submodules:
+        if relative == submodule or relative.startswith(f"{submodule}/"):
+            raise ToolFailure(
+                f"{show_name(relative)} is in the submodule {show_name(submodule)}, which is not"
+                " looked into",
+                code="in_submodule",
+                advice="its files can be read; its history belongs to a repository of its own",
+            )
+    return submodules
+
+
+def _list_submodules(submodules: Sequence[str]) -> str:
+    """Return the submodules in words, the first few by name."""
+    names = ", ".join(map(show_name, submodules[:_NAMED_SUBMODULES]))
+    more = len(submodules) - _NAMED_SUBMODULES
+    rest = f" and {more} more" if more > 0 else ""
+    return f"{'submodule' if len(submodules) == 1 else 'submodules'} {names}{rest}"
 
 
 def _hidden_folders(root: Root, names: Iterable[str]) -> Iterator[str]:

@@ -59,6 +59,7 @@ _OPTIONS: Final = (
     "--no-ignore-messages",
     "--no-messages",
     "--engine=default",  # never PCRE2: it backtracks
+    "--crlf",  # `$` matches before the carriage return of Windows' files, too
     f"--max-filesize={MAX_FILE_BYTES}",
 )
 
