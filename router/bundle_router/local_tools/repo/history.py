@@ -30,6 +30,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from bundle_router.core.values import Frozen, Text, ToolContext, ToolOutput
 from bundle_router.errors import ToolFailure
 from bundle_router.local_tools.repo.confinement import Root, workspace
+from bundle_router.local_tools.repo.file_names import show_name, with_path_read
 from bundle_router.local_tools.repo.gitrefs import is_revision
 from bundle_router.local_tools.repo.gitview import GitView, repository
 from bundle_router.local_tools.repo.hiding import holds_private_key, is_credential_file
@@ -37,7 +38,6 @@ from bundle_router.local_tools.repo.refusals import (
     count,
     hidden_failure,
     outside_failure,
-    show_name,
 )
 
 _DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
@@ -196,6 +196,7 @@ _COMMIT: Final = "--format=%x00%h%x1f%ad%x1f%an <%ae>%x1f%D%x1f%s"
 
 def git_log(arguments: GitLog, context: ToolContext, *, confined: bool = True) -> ToolOutput:
     """Run `repo.git_log`."""
+    arguments = with_path_read(arguments)
     with workspace(context) as root, repository(root, context, confined=confined) as view:
         paths = _checked_path(root, arguments.path)
         _refuse_submodule(view, arguments.path)
@@ -247,6 +248,7 @@ def _commit_text(item: str) -> str:
 
 def git_diff(arguments: GitDiff, context: ToolContext, *, confined: bool = True) -> ToolOutput:
     """Run `repo.git_diff`."""
+    arguments = with_path_read(arguments)
     with workspace(context) as root, repository(root, context, confined=confined) as view:
         comparison = _compare(view, arguments)
         sides = comparison.commits
@@ -377,10 +379,54 @@ def _diff_text(
         else:
             untracked = ""
         return [f"{head}: none.{untracked}{note}"]
-    text = out.decode("utf-8", "replace")
+    text = _show_names(out)
     if cut:
         head += f", cut at {max_bytes:,} bytes: name a path, or ask for stat"
     return [f"{head}.{note}", text]
+
+
+def _show_names(out: bytes) -> str:
+    """Return a diff as text, with the names of files in its heads as every tool shows them."""
+    lines = []
+    is_head = True  # the list of files, then the lines before the first change of each
+    for line in out.split(b"\n"):
+        if line.startswith(b"diff --git "):
+            is_head = True
+        elif line.startswith(b"@@ "):
+            is_head = False
+        lines.append(_show_head(line) if is_head else line.decode("utf-8", "replace"))
+    return "\n".join(lines)
+
+
+def _show_head(line: bytes) -> str:
+    """Return a line of a head: a name that git quotes as C does, or writes in bytes that are not
+    UTF-8, is shown by `show_name`.
+    """
+    parts = _QUOTED.split(line.removesuffix(b"\t"))  # git's end of a name with blanks
+    for place, part in enumerate(parts):
+        name = part
+        if place % 2 == 1:
+            name = _C_ESCAPE.sub(_unescape, part[1:-1])
+        parts[place] = show_name(name.decode("utf-8", "surrogateescape")).encode()
+    return b"".join(parts).decode()
+
+
+def _unescape(escape: re.Match[bytes]) -> bytes:
+    digits = escape[1]
+    return _C_LETTERS.get(digits) or bytes([int(digits, 8)])
+
+
+_QUOTED: Final = re.compile(rb'("(?:[^"\\]|\\.)*")')
+_C_ESCAPE: Final = re.compile(rb"\\([0-7]{3}|.)")
+_C_LETTERS: Final = {
+    **{
+        letter: bytes([code])
+        for code, letter in zip(range(7, 14), b"a b t n v f r".split(), strict=True)
+    },
+    b'"': b'"',
+    b"\\": b"\\",
+}
+"""What stands for what in a name that git quotes."""
 
 
 def _without_keys(out: bytes) -> tuple[bytes, list[str]]:

@@ -16,7 +16,8 @@ from pydantic import Field
 from bundle_router.core.values import Frozen, Text, ToolContext, ToolOutput
 from bundle_router.errors import ToolFailure
 from bundle_router.local_tools.repo.confinement import FolderEntry, Root, workspace
-from bundle_router.local_tools.repo.refusals import count, show_name
+from bundle_router.local_tools.repo.file_names import show_name, with_path_read
+from bundle_router.local_tools.repo.refusals import count
 
 SCAN_ENTRIES: Final = 100_000
 """Maximum entries read in one call. Beyond it the total is unknown, and the result says so."""
@@ -36,6 +37,7 @@ class ListDir(Frozen):
 
 def list_dir(arguments: ListDir, context: ToolContext) -> ToolOutput:
     """Run `repo.list_dir`."""
+    arguments = with_path_read(arguments)
     with workspace(context) as root:
         top = root.relative(arguments.path or ".")
         lines, total = _collect(root, top, arguments, context)

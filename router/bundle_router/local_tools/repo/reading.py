@@ -22,7 +22,8 @@ from pydantic import Field, model_validator
 from bundle_router.core.values import Frozen, Media, Text, ToolContext, ToolOutput
 from bundle_router.errors import ToolFailure
 from bundle_router.local_tools.repo.confinement import Root, read_up_to, workspace
-from bundle_router.local_tools.repo.refusals import count, show_name
+from bundle_router.local_tools.repo.file_names import show_name, with_path_read
+from bundle_router.local_tools.repo.refusals import count
 
 DEFAULT_LINES: Final = 2000
 """Lines returned when no `end` is given."""
@@ -71,6 +72,7 @@ class ReadFile(Frozen):
 
 def read_file(arguments: ReadFile, context: ToolContext) -> ToolOutput:
     """Run `repo.read_file`."""
+    arguments = with_path_read(arguments)
     with _root_of(arguments.path, context) as root, root.open_for_reader(arguments.path) as file:
         size = os.fstat(file.fileno()).st_size
         name = show_name(root.relative(arguments.path))

@@ -24,8 +24,9 @@ from typing import Final
 from bundle_router.core.values import Text, ToolContext, ToolOutput
 from bundle_router.local_tools.repo import rg
 from bundle_router.local_tools.repo.confinement import workspace
+from bundle_router.local_tools.repo.file_names import show_name, with_path_read
 from bundle_router.local_tools.repo.hits import FileHits, Line, Ripgrep, bad_pattern
-from bundle_router.local_tools.repo.refusals import count, show_name
+from bundle_router.local_tools.repo.refusals import count
 
 LINE_CHARS: Final = 400
 """Maximum characters shown of one line, around the first match."""
@@ -42,6 +43,7 @@ def ripgrep(
     `confined=False` omits the second wall, for tests of the first alone.
     """
     _check_pattern(arguments)
+    arguments = with_path_read(arguments)
     with workspace(context) as root:
         arguments = arguments.model_copy(update={"path": root.relative(arguments.path or ".")})
         program = binary if binary is not None else rg.find_rg(context.workspace)

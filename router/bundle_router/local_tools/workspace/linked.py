@@ -20,7 +20,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-from bundle_router.local_tools.repo.refusals import count, show_name
+from bundle_router.local_tools.repo.file_names import show_name
+from bundle_router.local_tools.repo.refusals import count
 from bundle_router.local_tools.workspace.survey import Survey
 
 MAX_PLACES: Final = 400
