@@ -631,3 +631,81 @@ def test_a_program_whose_coroutine_is_closed_ends_without_an_error_and_its_worke
     call.close()
     assert router.call_sync("r", "search_tools", {"query": "wait"}).ok
     router.close_sync()
+
+
+# --- what is read before the run ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "```python\nprint(await notes__add(text='a'))\n```",
+        "```\nprint(await notes__add(text='a'))\n```\n",
+        "\ufeffprint(await notes__add(text='a'))",
+        "\ufeff```py\r\nprint(await notes__add(text='a'))\r\n```",
+        "```python\n\ufeffprint(await notes__add(text='a'))\n```",
+    ],
+)
+def test_a_fence_and_a_byte_order_mark_are_no_part_of_a_program(tmp_path: Path, code: str) -> None:
+    assert execute(tmp_path, code).text == "1\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "place"),
+    [
+        ("print(notes__add(text='a'))", "1:7"),
+        ("notes__add(text='a')", "1:1"),
+        ("r = notes__add(text='a')\nprint('done')", "1:5"),
+        ("r = notes__add(text='a')\nprint(r)", "1:5"),
+        ("r = notes__add(text='a')\nprint(f'{r}')", "1:5"),
+        ("x = 1 + notes__add(text='a')", "1:9"),
+        ("print(notes__listing(count=2)[0])", "1:7"),
+        ("for row in notes__listing(count=2):\n    print(row)", "1:12"),
+        ("rows = notes__listing(count=2)\nprint([r['name'] for r in rows])", "1:8"),
+        ("async def f():\n    notes__add(text='a')\nawait f()", "2:5"),
+        ("if notes__add(text='a'):\n    pass", "1:4"),
+    ],
+)
+def test_a_call_without_await_is_refused_before_anything_is_called(
+    tmp_path: Path, code: str, place: str
+) -> None:
+    notes = Notes()
+    result = execute(tmp_path, f"await notes__add(text='first')\n{code}", notes=notes)
+    line, column = place.split(":")
+    assert (result.outcome, result.code) == ("invalid_arguments", "type_error")
+    assert f"program.py:{int(line) + 1}:{column}: `await` is missing before notes__" in result.text
+    assert not notes.added
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import asyncio\nprint(len(await asyncio.gather(notes__add(text='a'), notes__add(text='b'))))",
+        "import asyncio\nasked = [notes__add(text=t) for t in 'ab']\nprint(len(await asyncio.gather(*asked)))",
+        "import asyncio\none = notes__add(text='a')\ntwo = notes__add(text='b')\nprint(len(await asyncio.gather(one, two)))",
+        "async def add(t):\n    return await notes__add(text=t)\nawait add('a')\nprint(await add('b'))",
+        "one = notes__add(text='a')\nawait one\nother = notes__add(text='b')\nprint(await other)",
+    ],
+)  # fmt: skip
+def test_a_coroutine_that_is_handed_on_is_no_mistake(tmp_path: Path, code: str) -> None:
+    notes = Notes()
+    result = execute(tmp_path, code, notes=notes)
+    assert (result.outcome, result.text) == ("ok", "2\n")
+    assert sorted(notes.added) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("add", "notes__add"), ("note__add", "notes__add"), ("nothing_like", None)]
+)
+def test_the_function_that_was_meant_is_named(tmp_path: Path, name: str, meant: str | None) -> None:
+    result = execute(tmp_path, f"print(await {name}(text='a'))")
+    assert (result.outcome, result.code) == ("invalid_arguments", "type_error")
+    assert ("did you mean" in result.text) == (meant is not None)
+    assert meant is None or f"`{name}`: did you mean `{meant}`?" in result.text
+
+
+def test_a_traceback_shows_the_line_of_the_program(tmp_path: Path) -> None:
+    result = execute(tmp_path, "rows = [1]\nprint(rows[5])")
+    assert (result.outcome, result.code) == ("tool_error", "program_failed")
+    assert 'File "program.py", line 2' in result.text
+    assert "\n    print(rows[5])\n          ~~~~~~~\n" in result.text

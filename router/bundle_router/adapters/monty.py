@@ -18,6 +18,7 @@ import ast
 import asyncio
 import contextlib
 import hashlib
+import re
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -105,7 +106,7 @@ class MontyPrograms:
             sentence = output.cut(f"The program was not run:\n{wrong.display()}")
             return ProgramEnd(sentence, "invalid_arguments", code)
         except monty.MontyRuntimeError as failed:
-            text = output.with_line(failed.display("traceback"))
+            text = output.with_line(_traceback_of_program(failed.display("traceback")))
             return ProgramEnd(text, "tool_error", "program_failed")
         except (monty.MontyConversionError, monty.MontyCrashedError, _TooManyCalls) as failed:
             return ProgramEnd(output.with_line(str(failed)), "tool_error", "program_failed")
@@ -261,6 +262,26 @@ async def _session(checked_out: Any, calls: _Calls) -> AsyncIterator[Any]:
             raise
 
 
+_KEPT: Final = "value__ = "
+"""What keeps the value of a program's last expression."""
+_FEED: Final = re.compile(r'"<python-input-[0-9]+>"')
+
+
+def _traceback_of_program(text: str) -> str:
+    """Return a traceback as one of the program that the agent wrote."""
+    lines = _FEED.sub('"program.py"', text).split("\n")
+    for place, line in enumerate(lines):
+        code = line.lstrip()
+        if not code.startswith(_KEPT):
+            continue
+        indent = line[: len(line) - len(code)]
+        lines[place] = indent + code.removeprefix(_KEPT)
+        if place + 1 < len(lines) and not lines[place + 1].strip("~^ "):
+            marks = lines[place + 1]
+            lines[place + 1] = indent + marks[len(indent) + len(_KEPT) :]
+    return "\n".join(lines)
+
+
 def _with_value_printed(text: str) -> str:
     """Return the program with its value printed in it: to copy one like `x = [x, x]`, a few times,
     takes all memory.
@@ -271,7 +292,7 @@ def _with_value_printed(text: str) -> str:
             lines = text.encode().split(b"\n")
             line = lines[last.lineno - 1]
             column = last.col_offset
-            lines[last.lineno - 1] = line[:column] + b"value__ = " + line[column:]
+            lines[last.lineno - 1] = line[:column] + _KEPT.encode() + line[column:]
             return (
                 b"\n".join(lines).decode()
                 + "\nif value__ is not None:\n    print(repr(value__), end='')\nNone"

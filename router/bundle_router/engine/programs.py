@@ -29,6 +29,7 @@ from bundle_router.core.catalog import Bundle
 from bundle_router.core.catalog.step_address import address_of
 from bundle_router.core.decide.ceiling import may_call_untrusted_in_code
 from bundle_router.core.exposure.meta_tools.definitions import EXECUTE
+from bundle_router.core.exposure.program_text import meant_names, missing_awaits, plain_program
 from bundle_router.core.exposure.stubs import (
     MAX_PROGRAM,
     Program,
@@ -52,7 +53,7 @@ from bundle_router.engine.results import (
     Result,
 )
 from bundle_router.engine.surface import RunState, why_not
-from bundle_router.ports import Programs
+from bundle_router.ports import CallFunction, Programs
 
 Call = Callable[[str, str, str, str], Awaitable[Result]]
 """Makes a call of the run: canonical name, arguments as JSON text, key, via."""
@@ -107,8 +108,9 @@ async def _execute(
     state = execute_call.state
     request = execute_call.request
     limits = execute_call.state.catalog.settings.limits
-    code = request.arguments.value.get("code") if request.arguments.wrong is None else None
-    if not isinstance(code, str) or not code.strip() or len(code) > MAX_PROGRAM:
+    written = request.arguments.value.get("code") if request.arguments.wrong is None else None
+    code = plain_program(written) if isinstance(written, str) else ""
+    if not code.strip() or len(code) > MAX_PROGRAM:
         return await _finish(
             at, execute_call, ProgramEnd(FORM, "invalid_arguments", "invalid_arguments"), ()
         )
@@ -149,15 +151,29 @@ async def _execute(
         # JSON of only ASCII: up to six characters for a byte that counts in `max_argument_bytes`.
         argument_chars=6 * limits.max_argument_bytes,
     )
-    try:
-        async with asyncio.timeout(limits.code_timeout_s):
-            end = await programs.run(program, called)
-    except TimeoutError:
-        reason = f"The program took longer than {limits.code_timeout_s:g} s with its calls."
-        end = ProgramEnd(reason, "timeout", "timeout")
-    for name in called_and_undefined(code, functions_by_name):
+    undefined = called_and_undefined(code, functions_by_name)
+    unawaited = missing_awaits(code, functions_by_name)
+    if unawaited:
+        sentence = "\n".join(["The program was not run:", *unawaited])
+        end = ProgramEnd(sentence, "invalid_arguments", "type_error")
+    else:
+        end = await _run_in_time(programs, program, called, limits.code_timeout_s)
+    if end.code == "type_error":
+        end = replace(end, text="\n".join([end.text, *meant_names(undefined, functions_by_name)]))
+    for name in undefined:
         await run.under_lock(partial(_record_gap, at, execute_call, artifacts[0].uri, name))
     return await _finish(at, execute_call, end, artifacts, framed=framed)
+
+
+async def _run_in_time(
+    programs: Programs, program: Program, called: CallFunction, timeout_s: float
+) -> ProgramEnd:
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await programs.run(program, called)
+    except TimeoutError:
+        reason = f"The program took longer than {timeout_s:g} s with its calls."
+        return ProgramEnd(reason, "timeout", "timeout")
 
 
 def _record_gap(at: CallPorts, call: AdmittedCall, via: str, name: str, wait_s: float) -> None:

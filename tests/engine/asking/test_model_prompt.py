@@ -12,7 +12,6 @@ from bundle_router.core.decide.asking.picks import (
     MAX_ENUMERATED,
     AnswerShapes,
     parse_picks,
-    without_fence,
 )
 from bundle_router.core.decide.asking.prompt import (
     MAX_EXAMPLES,
@@ -27,6 +26,7 @@ from bundle_router.core.decide.asking.prompt import (
 from bundle_router.core.decide.decide import Question
 from bundle_router.core.values import RecentStep, Reply, Step
 from bundle_router.core.values.canonical import digest
+from bundle_router.core.values.code_fence import without_fence
 from bundle_router.engine.asking import ModelSelector
 from bundle_router.testing.upstream import ScriptedServer, choice, says
 from hypothesis import given, settings

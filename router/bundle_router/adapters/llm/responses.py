@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from bundle_router.core.decide.asking.model_breaker import MAX_TEXT, classify
 from bundle_router.core.decide.asking.model_exchange import MAX_RAW, ModelReply
-from bundle_router.core.decide.asking.picks import without_fence
 from bundle_router.core.values import Failure
+from bundle_router.core.values.code_fence import without_fence
 from bundle_router.core.values.retry_after import retry_after_s
 
 MAX_COST_USD: Final = 1_000.0

@@ -147,7 +147,7 @@ class Program:
     """An agent's program, with its functions' names and stubs, and its bounds."""
 
     text: str
-    """The program, as the agent wrote it."""
+    """The program, without a fence round it."""
     stubs: str
     """Typed stubs of its functions, for the checker."""
     names: tuple[str, ...]

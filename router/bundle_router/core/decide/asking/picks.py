@@ -14,7 +14,6 @@ Rules:
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
@@ -27,8 +26,6 @@ MAX_SHAPES: Final = 256
 MAX_ENUMERATED: Final = 125
 """Candidates in one enumeration, each by two names; the large providers take 250 to 1,000."""
 MAX_JUSTIFICATION: Final = 400
-
-_FENCED: Final = re.compile(r"\A\s*```[A-Za-z0-9_-]*[ \t]*\r?\n(.*?)\r?\n?```\s*\Z", re.DOTALL)
 
 
 def _all_required(schema: dict[str, Any]) -> None:
@@ -129,11 +126,3 @@ def _one_line(text: str) -> str:
     if len(plain) <= MAX_JUSTIFICATION:
         return plain
     return plain[: MAX_JUSTIFICATION - 1] + "…"
-
-
-def without_fence(text: str) -> str:
-    """Return the text inside a Markdown code fence, when that is all there is; else the text
-    itself.
-    """
-    fenced = _FENCED.match(text)
-    return fenced[1] if fenced else text
