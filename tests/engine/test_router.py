@@ -590,7 +590,7 @@ def test_a_tool_that_exits_returns_rubbish_or_too_much_ends_nothing_but_itself(
         assert "TypeError" in router.call_sync("r-1", "mine.rubbish", {}).text
         assert router.call_sync("r-1", "mine.flood", {}).code == "too_large"
         wrong: Any
-        for wrong in ([], "[]", None):
+        for wrong in ([], "[]", 3):
             assert router.call_sync("r-1", "mine.leave", wrong).code == "not_an_object"
     assert Archive(tmp_path / "runs").verify("r-1").ok
 

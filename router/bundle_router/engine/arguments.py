@@ -86,15 +86,18 @@ def _read(
     redactor: Redactor, arguments: Mapping[str, Any] | str, max_bytes: int, is_large: bool
 ) -> Arguments:
     """Return the arguments as an object and as the record's text, with secrets removed by name and
-    by shape. Also takes an object as JSON text, which some providers send.
+    by shape. Also takes an object as JSON text, which some providers send, also twice; null and
+    blank text are no arguments.
     """
     if isinstance(arguments, str):
         if len(arguments) > max_bytes:
             return _too_large(redactor, arguments, max_bytes)
         try:
-            arguments = json.loads(arguments or "{}", parse_constant=_no_constant)
+            arguments = _from_json(arguments)
         except (ValueError, RecursionError) as wrong:
             return _not_json(wrong)
+    if arguments is None:
+        arguments = {}
     if not isinstance(arguments, dict | Mapping):  # the first is quick to tell
         kind = type(arguments).__name__
         return Arguments(
@@ -114,6 +117,13 @@ def _read(
     return Arguments(
         value, redactor.redact(recorded_text) if is_large else recorded_text, raw=text
     )  # here, and not as it is recorded
+
+
+def _from_json(text: str) -> Any:
+    value = json.loads(text if text.strip() else "{}", parse_constant=_no_constant)
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        return json.loads(value, parse_constant=_no_constant)
+    return value
 
 
 def _no_constant(name: str) -> object:
@@ -310,15 +320,42 @@ def keyed_digest(nonce: str, arguments: Arguments) -> str:
 
 
 async def check_arguments(
-    ports: EnginePorts, target: CallTarget, arguments: Arguments
-) -> Sequence[str]:
-    """Return what is wrong with the arguments for a call's target.
+    ports: EnginePorts, state: RunState, target: CallTarget, arguments: Arguments
+) -> tuple[Arguments, Sequence[str]]:
+    """Return the arguments for a call's target, and what is wrong with them.
+
+    Arguments that do not fit are read as the tool's schema shows they were meant (`meant_values`):
+    the tool gets those, and what is recorded does not change.
 
     Holds no lock, since a large value takes long. A call that is refused for another reason is not
     checked.
     """
     if target.server is None or arguments.wrong is not None:
-        return ()
+        return arguments, ()
     sessions = ports.sessions[target.server.transport]
     (server, _, short) = target.tool.partition(".")
-    return await sessions.check_arguments(server, short, arguments.value)
+    problems = await sessions.check_arguments(server, short, arguments.value)
+    if not problems:
+        return arguments, problems
+
+    card = state.catalog.cards.get(target.tool)
+    if card is None:
+        return arguments, problems
+    meant = await _as_meant(ports, arguments, card.input_schema())
+    if meant is arguments.value:
+        return arguments, problems
+    problems = await sessions.check_arguments(server, short, meant)
+    return replace(arguments, value=meant), problems
+
+
+async def _as_meant(
+    ports: EnginePorts, arguments: Arguments, schema: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    from bundle_router.core.values.meant_values import as_meant  # few calls need it
+
+    meant: Mapping[str, Any]
+    if len(arguments.text) < INLINE_CHARS:
+        meant = as_meant(arguments.value, schema)
+    else:
+        meant = await ports.in_thread(lambda: as_meant(arguments.value, schema))
+    return meant

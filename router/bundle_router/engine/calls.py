@@ -578,13 +578,18 @@ class JudgedCall:
         assert isinstance(judgement, RefusedCall)  # noqa: S101 - what is outdated is judged again
         return judgement.result
 
-    async def _judge(self, request: CallRequest) -> CallJudgement:
+    async def _judge(self, asked: CallRequest) -> CallJudgement:
         call_ports = self._at
         for _ in range(MOVED_AT_MOST):
-            checked = self._state.target(request.name)
-            problems = await check_arguments(call_ports.ports, checked, request.arguments)
+            checked = self._state.target(asked.name)
+            arguments, problems = await check_arguments(
+                call_ports.ports, self._state, checked, asked.arguments
+            )
+            request = asked
+            if arguments is not asked.arguments:
+                request = replace(asked, arguments=arguments)
             state = await self._states.present_state(call_ports.run, self._decision_id)
-            target = checked if state is self._state else state.target(request.name)
+            target = checked if state is self._state else state.target(asked.name)
             if target.tool == checked.tool:
                 judgement = await self._admit(state, request, target, problems)
                 if not isinstance(judgement, OutdatedCall):
