@@ -13,12 +13,16 @@ import pytest
 from bundle_router.errors import RequestError, UnknownRun
 from bundle_router.service import Keys, key_from_env, new_key
 from bundle_router.service import requests as requests_under_way
-from bundle_router.service.gate import Destination, destination_of, path_of
+from bundle_router.service.gate import Destination, destination_of, path_of, without_slash
 from bundle_router.service.mcp.mount import METHODS
 from bundle_router.service.requests import RequestBounds, Requests
 
 pytest.importorskip("mcp", reason="the endpoint needs the 'mcp' extra")
 
+INITIALIZE = (
+    b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25",'
+    b'"capabilities":{},"clientInfo":{"name":"c","version":"1"}}}'
+)
 MAX_BODY_BYTES = RequestBounds().max_body_bytes
 HOSTS = (
     "evil.com", "127.0.0.1", "localhost", "127.0.0.1:1", "localhost:@evil.com", "127.0.0.1:{port}.evil.com",
@@ -30,7 +34,7 @@ ORIGINS = (
     "http://localhost", "http://localhost:{port}/", "file://", "http://127.0.0.1:{port}, http://evil.com", "",
 )  # fmt: skip
 TARGETS = (
-    "/", "/mcp/", "//mcp/runs/r", "/mcp/runs//r", "/mcp//runs/r", "/mcp/runs/r/", "/mcp%2fruns%2fr", "/mcp/runs%2fr",
+    "/", "/mcp//", "//mcp/runs/r", "/mcp/runs//r", "/mcp//runs/r", "/mcp/runs/r//", "/mcp%2fruns%2fr", "/mcp/runs%2fr",
     "/mcp/runs/%72", "/mcp/runs/../runs/r", "/mcp/runs/r/..", "/mcp/runs/..", "/mcp/runs/.", "/mcp/runs/",
     "/MCP/runs/r", "http://127.0.0.1:1/mcp/runs/r", "http://evil.com/mcp/runs/r", "/mcp/runs/r;x",
     "/mcp/runs/" + "r" * 129, "*",
@@ -219,6 +223,47 @@ def test_the_path_of_a_run_leads_back_to_it_and_to_the_decision_named(decision: 
 )
 def test_only_a_run_id_names_a_run_and_only_an_id_behind_it_a_decision(path: bytes) -> None:
     assert destination_of(path) is None
+
+
+@pytest.mark.parametrize(
+    ("path", "address"),
+    [
+        ("/mcp/", "/mcp"),
+        ("/mcp/runs/r/", "/mcp/runs/r"),
+        ("/mcp/runs/r/decisions/r.0f3a.17/", "/mcp/runs/r/decisions/r.0f3a.17"),
+        *(
+            (path, path)
+            for path in ("/mcp", "/mcp//", "/mcp/runs/", "/mcp/runs/r", "/mcp/runs/r//")
+        ),
+        *((path, path) for path in ("/", "", "/v1/runs/", "/mcpx/", "/mcp/runs/%72/")),
+    ],
+)
+def test_one_slash_behind_an_mcp_address_is_cut_off_and_no_other(path: str, address: str) -> None:
+    assert without_slash(path.encode()) == address.encode()
+
+
+def test_an_address_with_a_slash_at_its_end_is_the_same_run_and_needs_the_same_token(
+    site: Any,
+) -> None:
+    async def work(router: Any, endpoint: Any) -> None:
+        decision = await router.endpoint.decision_id("r")
+        for address, token in (
+            ("/mcp/runs/r", endpoint.token("r")),
+            (f"/mcp/runs/r/decisions/{decision}", endpoint.token("r")),
+            ("/mcp", endpoint.key),
+        ):
+            for target in (address, f"{address}/"):
+                answers = [
+                    await site.raw(
+                        endpoint.port,
+                        site.request(endpoint, target=target, token=each, body=INITIALIZE),
+                    )
+                    for each in (token, "wrong" * 8)
+                ]
+                assert [answer.status for answer in answers] == [200, 401], target
+                assert "mcp-session-id" in answers[0].headers
+
+    site.serve(work)
 
 
 def test_forms_and_plain_text_are_no_messages(site: Any) -> None:

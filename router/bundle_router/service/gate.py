@@ -7,7 +7,8 @@ Rules:
    machine learns nothing, not even whether its token is valid. No answer carries a CORS header.
 3. The token is checked before the path: without one, every path and method gets the same answer. (A
    browser that requests a page is redirected to the sign-in, whatever the page.)
-4. The path is judged as it was sent. Escapes and double slashes are not interpreted.
+4. The path is judged as it was sent. Escapes and double slashes are not interpreted. One slash at
+   the end of an MCP address is cut off before anything else, since many clients append it.
 """
 
 from __future__ import annotations
@@ -107,6 +108,20 @@ def destination_of(raw_path: bytes) -> Destination | None:
     if not _DECISION.fullmatch(decision):
         return None
     return Destination(run_id, decision)
+
+
+def without_slash(raw_path: bytes) -> bytes:
+    """Return an MCP address without the one slash at its end; any other path as it is.
+
+    >>> without_slash(b"/mcp/runs/r-42/")
+    b'/mcp/runs/r-42'
+    >>> without_slash(b"/v1/runs/")
+    b'/v1/runs/'
+    """
+    address = raw_path[:-1]
+    if raw_path.endswith(b"/") and (address == ROOT.encode() or destination_of(address)):
+        return address
+    return raw_path
 
 
 def values_of(headers: Headers, name: bytes) -> list[bytes]:

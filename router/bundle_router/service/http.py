@@ -18,7 +18,14 @@ from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from bundle_router.service.gate import PROGRAMS, UNAUTHORIZED, Admission, is_misplaced, judge
+from bundle_router.service.gate import (
+    PROGRAMS,
+    UNAUTHORIZED,
+    Admission,
+    is_misplaced,
+    judge,
+    without_slash,
+)
 from bundle_router.service.refusals import Asgi, Message, Receive, Refusal, RefusalApp, Send, refuse
 from bundle_router.service.requests import Requests
 
@@ -58,6 +65,10 @@ class RequestGate:
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
+        address = without_slash(scope["raw_path"])
+        if address != scope["raw_path"]:
+            scope["raw_path"] = address
+            scope["path"] = address.decode("ascii")
         verdict = judge(scope["raw_path"], scope["headers"], self._admission)
         renew = self._admission.renew
         if verdict is UNAUTHORIZED and renew is not None and await renew():
