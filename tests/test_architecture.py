@@ -183,6 +183,7 @@ OWNERS = {
     "bs4": {"router/bundle_router/local_tools/docs/content.py"},
     "docstring_parser": {"router/bundle_router/adapters/local/functions.py"},
     "h11": set(),
+    "yaml": {"router/bundle_router/core/exposure/skills.py"},
     "re2": {"router/bundle_router/adapters/expressions.py"},
     "jsonschema_rs": {"router/bundle_router/adapters/json_schema/validators.py"},
     "litellm": {"router/bundle_router/adapters/llm/loading.py"},
@@ -284,6 +285,7 @@ PURE = {
     "urllib.parse",
     "pydantic",
     "pydantic_core",
+    "yaml",  # of a text, with a loader that makes texts, lists and maps
 }
 
 

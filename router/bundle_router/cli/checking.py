@@ -44,8 +44,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from bundle_router.adapters.config_files import content_file, displayed_path, read_config
+    from bundle_router.adapters.config_files import displayed_path, read_config, read_content
     from bundle_router.core.config.resolve import resolve
+    from bundle_router.core.exposure import skills
     from bundle_router.local_tools.workspace.grammar import problems as check_binary
     from bundle_router.review.lint import check, pin_problems, unpinned_servers
     from bundle_router.wiring.catalogs import (
@@ -64,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
         files,
         cards=cards,
         check_binary=check_binary,
-        has_content=lambda name: content_file(config, name) is not None,
+        read_content=lambda name: read_content(config, name, skills.MAX_BYTES),
     )
     errors = [problem for problem in problems if problem.level == "error"]
     if errors:

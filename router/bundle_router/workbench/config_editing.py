@@ -207,16 +207,17 @@ class ConfigEditor:
         """Return the problems that the config would have with these texts: errors, dead entries and
         risks.
         """
-        from bundle_router.adapters.config_files import content_file
+        from bundle_router.adapters.config_files import read_content
+        from bundle_router.core.exposure.skills import MAX_BYTES
         from bundle_router.review.lint import check
         from bundle_router.wiring.shipped import binary_problems
 
-        def has_content(name: str) -> bool:
-            return content_file(self.folder, name) is not None
+        def read_skill(name: str) -> str | None:
+            return read_content(self.folder, name, MAX_BYTES)
 
         files = self._files(drafts)
         return tuple(
-            check(files, cards=self._cards, check_binary=binary_problems, has_content=has_content)
+            check(files, cards=self._cards, check_binary=binary_problems, read_content=read_skill)
         )
 
     def preview(self, drafts: Drafts, *, max_decisions: int = MAX_DECISIONS) -> Preview:

@@ -35,13 +35,19 @@ def read_case(case: Path) -> list[ConfigFile]:
     return [*shipped, *own]
 
 
+def content_of(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8") if path.is_file() else None
+
+
 @pytest.mark.parametrize("name", sorted(path.name for path in CASES.iterdir() if path.is_dir()))
 def test_check_says_exactly_what_the_case_expects(name: str, cards: Mapping[str, Card]) -> None:
     files = read_case(CASES / name)
     said = [
         f"{problem.level} {problem}"
         for problem in check(
-            files, cards=cards, has_content=lambda path: (CASES / name / "bundles" / path).is_file()
+            files,
+            cards=cards,
+            read_content=lambda path: content_of(CASES / name / "bundles" / path),
         )
     ]
     expected = CASES / name / "problems.txt"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from bundle_router import Router, Step, load_catalog
 from bundle_router.core.catalog import Bundle, Catalog, Route
-from bundle_router.core.exposure.skills import MAX_TEXT, parse_skill
+from bundle_router.core.exposure.skills import MAX_TEXT, head_fault, parse_skill
 from bundle_router.core.records.replayed import catalog_from
 from bundle_router.testing import fake_router, small_catalog
 from hypothesis import given
@@ -35,6 +35,9 @@ First read the report.
         ("tools: get_issue, s.label, get_issue", ("get_issue", "s.label")),
         ("tools:\n- get_issue\n- s.label", ("get_issue", "s.label")),
         ("tools: []", ()),
+        ("tools: get_issue s.label", ("get_issue", "s.label")),
+        ("tools: [get_issue,\n  s.label]", ("get_issue", "s.label")),
+        ("'tools': get_issue # the first", ("get_issue",)),
         ("other: x\nallowed: [y]", ()),
     ],
 )
@@ -43,6 +46,56 @@ def test_the_tools_of_a_head_are_read_as_people_write_them(
 ) -> None:
     skill = parse_skill("triage/SKILL.md", f"---\nname: t\n{head}\n---\nText.")
     assert (skill.tools, skill.name, skill.text) == (tools, "t", "Text.")
+
+
+WISH = "Use it to rename a flag."
+
+
+@pytest.mark.parametrize(
+    ("head", "description"),
+    [
+        ("description: >-\n  Use it to\n  rename a flag.", WISH),
+        ("description: |\n  Use it to rename a flag.", WISH),
+        ("description: Use it to\n  rename a flag.", WISH),
+        ("description:\n  Use it to rename a flag.", WISH),
+        ('description: "say \\"yes\\""', 'say "yes"'),
+        ("description: 'it''s'", "it's"),
+        ("description: x # a comment", "x"),
+        ('"description": x', "x"),
+        ("description: renames: flags", "renames: flags"),
+        ("description: it's: fine", "it's: fine"),
+        ("description: 3.10", "3.10"),
+        ("description: yes", "yes"),
+        ("description:", ""),
+        ("other: {a: [b]}", ""),
+    ],
+)
+@pytest.mark.parametrize("before", ["", "\n\n", "\ufeff"])
+def test_a_head_is_yaml_as_people_write_it(before: str, head: str, description: str) -> None:
+    text = f"{before}---\nname: t\n{head}\n---\nText."
+    skill = parse_skill("triage/SKILL.md", text)
+    assert (skill.name, skill.description, skill.text) == ("t", description, "Text.")
+    assert head_fault(text) == ""
+
+
+@pytest.mark.parametrize(
+    ("head", "fault"),
+    [
+        ("name: [x", "its head is no YAML: expected ',' or ']', but got '<stream end>' (line 3)"),
+        ("name: t\n  description: x", "its head is no YAML: mapping values are not allowed here"),
+        ("- name", "its head has no keys: write name, description and tools"),
+        ("name: [a]", "name in its head is no text"),
+        ("tools: {a: b}", "tools in its head is no list of names"),
+        ("tools: [[a]]", "tools in its head is no list of names"),
+        ("a: &a x\nname: *a", "its head has an anchor or alias of YAML"),
+        ("name: " + "[" * 5_000 + "]" * 5_000, "its head is no YAML that is read here"),
+    ],
+)
+def test_a_head_that_can_t_be_read_is_said_and_the_instructions_stay(head: str, fault: str) -> None:
+    text = f"---\n{head}\n---\nText."
+    skill = parse_skill("triage/SKILL.md", text)
+    assert (skill.name, skill.tools, skill.text) == ("triage", (), "Text.")
+    assert head_fault(text).startswith(fault)
 
 
 def test_a_file_without_a_head_is_all_instructions_named_by_its_folder() -> None:

@@ -31,9 +31,9 @@ from bundle_router.core.values.patterns import matches
 from bundle_router.errors import Problem
 from bundle_router.review.lint import bundle_rules as bundles
 from bundle_router.review.lint import row_rules as rows
-from bundle_router.review.lint.findings import HasContent, LintFinding, Subject
+from bundle_router.review.lint.findings import LintFinding, ReadContent, Subject
 
-__all__ = ["HasContent", "check", "unused_local"]
+__all__ = ["ReadContent", "check", "unused_local"]
 
 
 def check(
@@ -41,18 +41,19 @@ def check(
     *,
     cards: Mapping[str, Card],
     check_binary: CheckBinary = no_check,
-    has_content: HasContent | None = None,
+    read_content: ReadContent | None = None,
 ) -> list[Problem]:
     """Return every error or, without errors, what is dead (`warning`) or dangerous (`risk`) in the
     project's own files.
 
-    The shipped files are linted if there are no project files. `has_content` tells whether a
-    skill's file exists (None: not checked, and none is reported as missing).
+    The shipped files are linted if there are no project files. `read_content` returns
+    a skill's file, None if there is none (None itself: not checked, and none is reported as
+    missing).
     """
     resolved = resolve(files, cards, check_binary)
     if not resolved.report.has_errors:
         shipped = [file for file in files if file.layer == "shipped"]
-        lint(resolved, lambda: resolve(shipped, cards, check_binary), has_content)
+        lint(resolved, lambda: resolve(shipped, cards, check_binary), read_content)
     return resolved.report.problems()
 
 
@@ -71,6 +72,7 @@ RULES: Final[dict[str, tuple[str, _Rule]]] = {
     "over-budget": ("warning", bundles.over_budget),
     "missing-companion": ("warning", bundles.missing_companion),
     "missing-skill": ("warning", bundles.missing_skill),
+    "unread-skill": ("warning", bundles.unread_skill),
     "hidden-tool": ("warning", bundles.hidden_tool),
     "alike-bundles": ("warning", bundles.alike_bundles),
     "effects-differ": ("risk", bundles.effects_differ),
@@ -110,7 +112,7 @@ ACROSS: Final = frozenset(
 def lint(
     resolved: ResolvedConfig,
     shipped: Callable[[], ResolvedConfig],
-    has_content: HasContent | None = None,
+    read_content: ReadContent | None = None,
 ) -> None:
     """Add all rules' findings to the report.
 
@@ -118,14 +120,14 @@ def lint(
     """
     alone = all(file.layer == "shipped" for file in resolved.files)
     before: set[tuple[str, str, Path]] | None = None
-    for word, finding in _findings(resolved, has_content):
+    for word, finding in _findings(resolved, read_content):
         file = finding.entry.file
         hint = finding.suggestion
         if file.layer == "shipped" and not alone:
             if word not in ACROSS:
                 continue
             if before is None:
-                before = {_place(*pair) for pair in _findings(shipped(), has_content)}
+                before = {_place(*pair) for pair in _findings(shipped(), read_content)}
             if _place(word, finding) in before:
                 continue
             hint += f"; this is the shipped file, which your own {file.name} would lie over"
@@ -134,9 +136,9 @@ def lint(
 
 
 def _findings(
-    resolved: ResolvedConfig, has_content: HasContent | None
+    resolved: ResolvedConfig, read_content: ReadContent | None
 ) -> Iterator[tuple[str, LintFinding]]:
-    subject = Subject(resolved, Reach(resolved.catalog), has_content)
+    subject = Subject(resolved, Reach(resolved.catalog), read_content)
     for word, (_, rule) in RULES.items():
         yield from ((word, finding) for finding in rule(subject))
 

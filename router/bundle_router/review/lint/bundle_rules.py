@@ -10,6 +10,7 @@ from typing import Any, Final
 from bundle_router.core.catalog import Bundle
 from bundle_router.core.config.entries import WrittenEntry
 from bundle_router.core.decide.unusable_tools import no_policy
+from bundle_router.core.exposure.skills import head_fault
 from bundle_router.core.values.patterns import is_glob, matches
 from bundle_router.core.values.words import Effect
 from bundle_router.review.lint.findings import LintFinding, Subject
@@ -134,16 +135,28 @@ def missing_companion(subject: Subject) -> Iterator[LintFinding]:
 
 
 def missing_skill(subject: Subject) -> Iterator[LintFinding]:
-    if subject.has_content is None:
+    if subject.read_content is None:
         return
     for entry, bundle in subject.bundles():
-        if bundle.skill is not None and not subject.has_content(bundle.skill):
+        if bundle.skill is not None and subject.read_content(bundle.skill) is None:
             message = f"there is no file bundles/{bundle.skill}"
             file = f"{bundle.skill}/SKILL.md"
-            if subject.has_content(file):
+            if subject.read_content(file) is not None:
                 advice = f"did you mean {file!r}?"
             else:
                 advice = "write it, or take the key out"
+            yield LintFinding(entry, message, advice, ("skill",))
+
+
+def unread_skill(subject: Subject) -> Iterator[LintFinding]:
+    if subject.read_content is None:
+        return
+    for entry, bundle in subject.bundles():
+        text = subject.read_content(bundle.skill) if bundle.skill is not None else None
+        fault = head_fault(text) if text is not None else ""
+        if fault:
+            message = f"bundles/{bundle.skill}: {fault}"
+            advice = "name, description and tools of it are not used; its instructions are"
             yield LintFinding(entry, message, advice, ("skill",))
 
 

@@ -12,7 +12,7 @@ from bundle_router.core.config.positions import Path
 from bundle_router.core.config.resolve import ResolvedConfig
 from bundle_router.core.decide.reach import Reach
 
-HasContent = Callable[[str], bool]
+ReadContent = Callable[[str], str | None]
 """Whether a file of reviewed content (`repo/SKILL.md`) exists.
 
 The core reads no disk: the caller provides it.
@@ -31,11 +31,12 @@ class LintFinding:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The input of the rules. `has_content`: None if content was not checked."""
+    """The input of the rules. `read_content` returns a file of `bundles/`, None if there is none;
+    it is None itself if content was not checked."""
 
     resolved: ResolvedConfig
     reach: Reach
-    has_content: HasContent | None = None
+    read_content: ReadContent | None = None
 
     @property
     def catalog(self) -> Catalog:
