@@ -1,4 +1,6 @@
-"""A program: asks each model of a JSON list on standard input once, and prints what failed."""
+"""A program: reads lines of JSON, each an environment and models, and prints a line with what
+failed as each of the models was asked once.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,22 @@ from bundle_router.core.decide.asking.picks import AnswerShapes
 RESOLVE: Final = socket.getaddrinfo
 
 
+CLIENTS: Final = 8
+
+
 async def ask(models: list[dict[str, Any]]) -> list[tuple[str | None, str]]:
-    """Ask models that pick, over one client."""
+    """Ask models that pick, over a few clients side by side: one would wait for most of its
+    time.
+    """
+    groups = [models[number::CLIENTS] for number in range(min(CLIENTS, len(models)))]
+    ended: list[tuple[str | None, str]] = [(None, "")] * len(models)
+    for number, replies in enumerate(await asyncio.gather(*map(ask_group, groups))):
+        ended[number::CLIENTS] = replies
+    return ended
+
+
+async def ask_group(models: list[dict[str, Any]]) -> list[tuple[str | None, str]]:
+    """Ask models over one client."""
     choices = [ModelChoice(**one) for one in models]
     client = LiteLlm(choices)
     assert await client.warm_up() == "ready"
@@ -53,16 +69,22 @@ def refuse_names(host: Any, *more: Any, **named: Any) -> Any:
     return RESOLVE(host, *more, **named)
 
 
+def ask_all(models: list[dict[str, Any]]) -> list[tuple[str | None, str]]:
+    if models[0].get("embeds"):
+        return [embed(model) for model in models]
+    if models[0].get("variables"):
+        return [asyncio.run(ask_with(model)) for model in models]
+    return asyncio.run(ask(models))
+
+
 def main() -> None:
     socket.getaddrinfo = refuse_names
-    models = json.load(sys.stdin)
-    if models[0].get("embeds"):
-        ended = [embed(model) for model in models]
-    elif models[0].get("variables"):
-        ended = [asyncio.run(ask_with(model)) for model in models]
-    else:
-        ended = asyncio.run(ask(models))
-    print(json.dumps(ended), flush=True)
+    usual = dict(os.environ)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        os.environ.clear()
+        os.environ.update(usual | asked["variables"])
+        print(json.dumps(ask_all(asked["models"])), flush=True)
     os._exit(0)  # whatever threads the libraries left
 
 

@@ -13,7 +13,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -79,6 +79,9 @@ VALUES: Final[dict[str, tuple[str | None, str]]] = {
 }
 
 
+EVERY_VALUE: Final = ("openai", "anthropic", "azure", "gemini", "watsonx")
+
+
 @pytest.fixture
 def strays(tmp_path: Path) -> dict[str, str]:
     """The variables in which libraries find a credential, with a value; a login for this machine in
@@ -116,26 +119,45 @@ def seen_in(requests: Sequence[ReceivedRequest]) -> str:
     return "no key"
 
 
-def ask_all(
-    models: Sequence[Mapping[str, Any]], variables: Mapping[str, str]
-) -> list[tuple[str | None, str]]:
-    """Ask each model once, over one client, and return its failure and the detail of that.
+Replies = list[tuple[str | None, str]]
+AskAll = Callable[[Sequence[Mapping[str, Any]], Mapping[str, str]], Replies]
 
-    In a process of its own with these variables, since litellm keeps clients until it ends.
+
+@pytest.fixture(scope="module")
+def ask_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AskAll]:
+    """Asks each model once, over one client, with these variables; returns its failure and the
+    detail of that.
+
+    In a process beside this one, which has no other variables. Loading litellm takes it three
+    seconds.
     """
-    environ = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")} | dict(variables)
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "tests.adapters.llm.ask_models"],
-        input=json.dumps(models),
-        capture_output=True,
-        text=True,
-        env=environ,
-        cwd=Path(__file__).parents[3],
-        timeout=900,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return [(failure, detail) for failure, detail in json.loads(done.stdout)]
+    command = [sys.executable, "-W", "ignore", "-m", "tests.adapters.llm.ask_models"]
+    environ = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    told = tmp_path_factory.mktemp("asked") / "stderr"
+    with (
+        told.open("wb") as stderr,
+        subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            env=environ,
+            cwd=Path(__file__).parents[3],
+        ) as asking,
+    ):
+        asked, answers = asking.stdin, asking.stdout
+        assert asked is not None
+        assert answers is not None
+
+        def ask(models: Sequence[Mapping[str, Any]], variables: Mapping[str, str]) -> Replies:
+            request = {"models": models, "variables": dict(variables)}
+            asked.write(json.dumps(request).encode() + b"\n")
+            asked.flush()
+            line = answers.readline()
+            assert line, told.read_text(encoding="utf-8")
+            return [(failure, detail) for failure, detail in json.loads(line)]
+
+        yield ask
 
 
 def provider_names() -> list[str]:
@@ -147,20 +169,31 @@ def provider_names() -> list[str]:
     return [str(one.value) for one in LlmProviders]
 
 
+def labels_for(provider: str, labels: list[str]) -> list[str]:
+    """Return the rows of a provider. What a variable holds is read before a provider is looked at:
+    each kind of value is tried with those whose keys travel in different ways.
+    """
+    if provider in EVERY_VALUE:
+        return labels
+    if provider in PROVIDERS:
+        return ["a key", "unset", "no key_env"]
+    return ["a key", "no key_env"]
+
+
 def variable_of(label: str) -> str:
     """Return the name of the variable that holds a row's value."""
     return f"GATEWAY_KEY_{label.upper().replace(' ', '_').replace(',', '')}"
 
 
 def test_a_host_gets_the_named_key_or_none_whatever_else_the_environment_holds(
-    strays: dict[str, str],
+    strays: dict[str, str], ask_all: AskAll
 ) -> None:
     values = {variable_of(label): value for label, (value, _) in VALUES.items() if value}
     expected = {label: sent for label, (_, sent) in VALUES.items()} | {"no key_env": "no key"}
     rows = [
         (provider, label)
         for provider in provider_names()
-        for label in (expected if provider in PROVIDERS else ("a key", "no key_env"))
+        for label in labels_for(provider, list(expected))
     ]
     wrong = {}
     with ScriptedServer([status(404)]) as server:
@@ -199,7 +232,7 @@ OWN_HOST: Final[dict[str, tuple[dict[str, str], str | None, str]]] = {
 }
 
 
-def test_the_providers_own_host_gets_the_named_key_or_else_the_usual_one() -> None:
+def test_the_providers_own_host_gets_the_named_key_or_else_the_usual_one(ask_all: AskAll) -> None:
     wrong = {}
     with ScriptedServer([status(404)]) as server:
         models = [
@@ -222,7 +255,9 @@ def test_the_providers_own_host_gets_the_named_key_or_else_the_usual_one() -> No
     assert wrong == {}
 
 
-def test_azure_is_not_asked_where_its_library_would_send_a_directory_token_instead() -> None:
+def test_azure_is_not_asked_where_its_library_would_send_a_directory_token_instead(
+    ask_all: AskAll,
+) -> None:
     with ScriptedServer([status(404)]) as server:
         model = {"name": "azure/x", "base_url": server.base_url, "key_env": "MINE"}
         variables = {"MINE": KEY, "AZURE_OPENAI_AD_TOKEN": "stray-token"}
@@ -231,7 +266,7 @@ def test_azure_is_not_asked_where_its_library_would_send_a_directory_token_inste
 
 
 def test_a_model_elsewhere_is_asked_through_the_proxy_of_the_environment_without_a_login(
-    strays: dict[str, str],
+    strays: dict[str, str], ask_all: AskAll
 ) -> None:
     with ScriptedServer([status(404)]) as server:
         model = {"name": "openai/x", "base_url": "http://models.example/v1", "key_env": None}
@@ -257,7 +292,9 @@ EMBEDDERS: Final = {
 }
 
 
-def test_an_embedding_models_host_gets_the_named_key_or_none(strays: dict[str, str]) -> None:
+def test_an_embedding_models_host_gets_the_named_key_or_none(
+    strays: dict[str, str], ask_all: AskAll
+) -> None:
     del strays["HTTP_PROXY"]  # litellm's own client for ollama would use it
     labels = {"a key": 0, "a newline at its end": 0, "no key_env": 1, "unset": 2, "blank": 2}
     values = {variable_of(label): value for label, (value, _) in VALUES.items() if value}
