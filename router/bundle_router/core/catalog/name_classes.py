@@ -26,6 +26,8 @@ OTHER: Final = "any other"
 ANY: Final = "any"
 
 _Trie = dict[str, int]
+_States = tuple[tuple[int, int], ...]
+"""By the place of each glob that may still cover a name: the positions in it, as bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +84,14 @@ def _walk(
 ) -> tuple[dict[frozenset[str], str], bool]:
     """Walk breadth first over possible names.
 
-    A state is the position in the plain names and in each glob.
+    A state is the position in the plain names and in each glob that may still cover the name: of
+    many globs most are out after a few characters, and cost nothing more.
     """
     trie, ends = _trie_of(exact)
     literals = sorted({char for glob in globs for char in glob if char not in "*?"})
     free = _free_char({char for name in exact for char in name} | set(literals))
     node = 0
-    states = tuple(_close_stars(1, glob) for glob in globs)
+    states: _States = tuple((place, _close_stars(1, glob)) for place, glob in enumerate(globs))
     for char in prefix:
         node = trie[node].get(char, -1) if node >= 0 else -1
         states = _move_states(states, globs, char)
@@ -98,7 +101,7 @@ def _walk(
     for _ in range(MAX_NAME - len(prefix)):
         if not layer:
             break
-        following: list[tuple[str, int, tuple[int, ...]]] = []
+        following: list[tuple[str, int, _States]] = []
         for text, node, states in layer:
             chars = {*literals, free, *(trie[node] if node >= 0 else ())}
             for char in sorted(chars, key=lambda one: (one != free, one)):
@@ -106,9 +109,7 @@ def _walk(
                 next_states = _move_states(states, globs, char)
                 name = text + char
                 covered = {
-                    glob
-                    for glob, state in zip(globs, next_states, strict=True)
-                    if state >> len(glob) & 1
+                    globs[place] for place, state in next_states if state >> len(globs[place]) & 1
                 }
                 if to in ends:
                     covered.add(name)
@@ -145,10 +146,11 @@ def _close_stars(state: int, glob: str) -> int:
     return state
 
 
-def _move_states(states: tuple[int, ...], globs: Sequence[str], char: str) -> tuple[int, ...]:
+def _move_states(states: _States, globs: Sequence[str], char: str) -> _States:
     """Return the possible positions in each glob after one more character."""
     next_states = []
-    for state, glob in zip(states, globs, strict=True):
+    for place, state in states:
+        glob = globs[place]
         bits = 0
         for position, glob_char in enumerate(glob):
             if state >> position & 1:
@@ -156,7 +158,8 @@ def _move_states(states: tuple[int, ...], globs: Sequence[str], char: str) -> tu
                     bits |= 1 << position
                 elif glob_char in ("?", char):
                     bits |= 1 << (position + 1)
-        next_states.append(_close_stars(bits, glob))
+        if bits:
+            next_states.append((place, _close_stars(bits, glob)))
     return tuple(next_states)
 
 
