@@ -46,6 +46,10 @@ MAX_DROP: Final = 0.05
 """Of top-1 on honest held-back steps, against honest logs, while the attacker plays up to a quarter
 of the runs.
 """
+SHARE: Final = 0.25
+"""Of the past runs, what the attacker plays: the most that is promised to move little."""
+PULL: Final = 4.0
+"""How much of what is recalled counts: the harder of those that were tried."""
 MAX_DRAGGED: Final = 0.04
 """Share of honest held-back steps whose first bundle is the attacker's, and wrong."""
 
@@ -178,7 +182,6 @@ def measured(learned: Learned, setting: Any, attack: str, share: float) -> Count
     return counts
 
 
-@pytest.mark.parametrize("share", [0.125, 0.25] if ALL else [0.25])
 @pytest.mark.parametrize(
     ("ranked_by", "attack"),
     [("setting", attack) for attack in ATTACKS]
@@ -189,7 +192,6 @@ def test_an_attacker_in_some_runs_moves_little(
     request: pytest.FixtureRequest,
     honest: dict[str | float, Counter[str]],
     attack: str,
-    share: float,
     ranked_by: str,
 ) -> None:
     """By words alone, and with an embedder beside them: also what replay then chooses is no
@@ -198,15 +200,14 @@ def test_an_attacker_in_some_runs_moves_little(
     deployed = request.getfixturevalue(ranked_by)
     if ranked_by not in honest:
         honest[ranked_by] = measured(learned, deployed, attack, 0.0)
-    before, attacked = honest[ranked_by], measured(learned, deployed, attack, share)
+    before, attacked = honest[ranked_by], measured(learned, deployed, attack, SHARE)
     steps = before["steps"]
     assert before["right"] / steps - attacked["right"] / steps <= MAX_DROP, (
         attack,
-        share,
         before,
         attacked,
     )
-    assert attacked["dragged"] / steps <= MAX_DRAGGED, (attack, share, attacked)
+    assert attacked["dragged"] / steps <= MAX_DRAGGED, (attack, attacked)
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
@@ -330,18 +331,16 @@ def recalling(
 
 
 @pytest.mark.parametrize("attack", ATTACKS if ALL else [HARDEST])
-@pytest.mark.parametrize("pull", [0.5, 4.0] if ALL else [4.0])
 def test_an_attacker_moves_little_of_what_is_recalled_by_meaning(
     learned: Learned,
     understanding: Any,
     honest: dict[str | float, Counter[str]],
     attack: str,
-    pull: float,
 ) -> None:
-    if pull not in honest:
-        honest[pull], *_ = recalling(learned, understanding, attack, 0.0, pull)
-    before = honest[pull]
-    attacked, beside_words, words_alone = recalling(learned, understanding, attack, 0.25, pull)
+    if PULL not in honest:
+        honest[PULL], *_ = recalling(learned, understanding, attack, 0.0, PULL)
+    before = honest[PULL]
+    attacked, beside_words, words_alone = recalling(learned, understanding, attack, SHARE, PULL)
     steps = before["steps"]
     assert before["right"] / steps - attacked["right"] / steps <= MAX_DROP, (before, attacked)
     assert attacked["dragged"] / steps <= MAX_DRAGGED, attacked
