@@ -274,6 +274,7 @@ def json_of(reviewed: Review) -> dict[str, Any]:
                 "differences": _differences(c.differences),
             }
             | {"definition": json.loads(added[c.tool].definition) if c.tool in added else None}
+            | {"notes": list(added[c.tool].notes) if c.tool in added else []}
             for c in (compared.tools if compared is not None else ())
             if c.kind != "unchanged"
         ],

@@ -294,7 +294,7 @@ def test_what_a_server_does_not_list_now_or_in_a_bad_form_is_told_as_that(
             )
             detail = "server 's' lists it in a form that is not admitted: "
             assert (row["s.shapeless"].code, row["s.shapeless"].detail) == (
-                "not_admitted", f"{detail}its inputSchema is no object"
+                "not_admitted", f"{detail}bad_schema"
             )  # fmt: skip
             assert (row["s.endless"].code, row["s.endless"].detail) == (
                 "not_admitted",

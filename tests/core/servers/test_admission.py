@@ -64,21 +64,20 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "a name in look-alike letters": (tool() | {"name": "re\u0430d"}, "bad_name"),
     "a name with a line end behind it": (tool() | {"name": "read\n"}, "bad_name"),
     "a name of 129 characters": (tool() | {"name": "a" * 129}, "bad_name"),
-    "a schema that is a list": (tool([]), "bad_schema"),
+    "a schema that is a list": (tool(["x"]), "bad_schema"),
     "a schema of another type": (tool({"type": "string"}), "not_object_schema"),
     "a type that is no name": (
         tool({"type": "object", "properties": {"a": {"type": 7}}}),
         "bad_schema",
     ),
     "required that is no list": (
-        tool({"type": "object", "properties": {"a": {"required": True}}}),
+        tool({"type": "object", "properties": {"a": {"required": "a"}}}),
         "bad_schema",
     ),
     "a property that is no schema": (
         tool({"type": "object", "properties": {"a": ["string"]}}),
         "bad_schema",
     ),
-    "an empty anyOf": (tool({"type": "object", "anyOf": []}), "bad_schema"),
     "an http reference": (
         tool({"type": "object", "properties": {"a": {"$ref": "http://x.example/s"}}}),
         "remote_ref",
@@ -285,7 +284,7 @@ def test_the_names_of_types_that_other_languages_have(read: str, names: tuple[st
         (5, "#0", "the definition is a int"),
         ({"name": 5}, "#0", "5 is not a name: letters, digits, '_', '-' and '.', at most 128"),
         ({"name": "r\u0430"}, "r\\u0430", "'r\\u0430' is not a name: letters, digits, '_', '-' and '.', at most 128"),
-        (tool([]), "t", "the input schema is [], not an object"),
+        (tool(["x"]), "t", "the input schema is ['x'], not an object"),
         (tool({"type": "object", "x\u200b": 1}), "t",
          "/'x\\u200b' holds invisible characters where they can't be taken out"),
         (tool({"type": "object", "properties": {"a": {"properties": {"b\u200b": {}}}}}), "t",
@@ -357,19 +356,19 @@ def test_a_reference_is_found_in_every_place_that_a_schema_may_stand_in(keyword:
 FORMS: list[tuple[str, list[Any], list[tuple[Any, str]]]] = [
     ("type", ["array", "boolean", "integer", "null", "number", "object", "string", ["string", "null"]],
      [([], "empty"), (["string", 5], "5, which is no type"), ([{}], "{}, which is no type")]),
-    ("properties", [{}], [([], "[], not an object")]),
+    ("properties", [{}, [], None], [(["a"], "['a'], not an object")]),
     ("dependencies", [{"a": ["b"]}, {"a": {}}, {"a": True}],
-     [([], "[], not an object"), ({"a": ["b", 5]}, "['b', 5]")]),
+     [(5, "5, not an object"), ({"a": ["b", 5]}, "['b', 5]")]),
     ("dependentRequired", [{"a": ["b"]}], [([], "[], not an object"), ({"a": {}}, "{}"), ({"a": [5]}, "[5]")]),
-    *((key, [[{}]], [([], "[], not a list of schemas"), ({}, "{}, not a list of schemas"), (5, "5, not a list")])
+    *((key, [[{}], [], None], [({}, "{}, not a list of schemas"), (5, "5, not a list")])
       for key in ("allOf", "anyOf", "oneOf", "prefixItems")),
     ("items", [{}, [], [{}], True], []),
     ("enum", [[], [1]], [({}, "{}, not a list")]),
-    ("required", [[], ["a"]], [("a", "'a', not a list of names"), ([5], "[5], not a list of names")]),
-    *((key, ["x"], [(5, "5, not text")]) for key in ("$schema", "description", "format", "title", "pattern")),
-    *((key, [-1, 0.5, 0], [("1", "'1', not a number that fits"), (True, "True, not a number that fits")])
+    ("required", [[], ["a"], {}, None, True], [("a", "'a', not a list of names"), ([5], "[5], not a list of names")]),
+    *((key, ["x", None], [(5, "5, not text")]) for key in ("$schema", "description", "format", "title", "pattern")),
+    *((key, [-1, 0.5, 0, "1", "-0.5", None], [("x", "'x', not a number that fits"), (True, "True, not a number that fits")])
       for key in ("maximum", "minimum", "multipleOf")),
-    *((key, [0, 5], [("1", "'1', not a number that fits"), (-1, "-1, not a number that fits")])
+    *((key, [0, 5], [("x", "'x', not a number that fits"), (-1, "-1, not a number that fits")])
       for key in ("maxContains", "maxItems", "maxLength", "maxProperties", "minContains", "minItems", "minLength",
                   "minProperties")),
     ("title", ["x"], [({"x" * 73: 1}, ascii({"x" * 73: 1})), ({"x" * 74: 1}, ascii({"x" * 74: 1})[:77] + "...")]),
@@ -929,3 +928,93 @@ def test_nothing_a_server_says_raises(definitions: list[Any]) -> None:
     found = admit(SERVER, definitions, "x")
     assert len({kept.card.tool for kept in found.tools}) == len(found.tools)
     assert found == admit(SERVER, definitions, "x")
+
+
+ANY = {"type": "string"}
+MEANT: dict[str, tuple[Any, dict[str, Any]]] = {
+    "required is null": ({"properties": {"a": ANY}, "required": None}, {"properties": {"a": ANY}}),
+    "required is an object": (
+        {"properties": {"a": ANY}, "required": {}},
+        {"properties": {"a": ANY}},
+    ),
+    "properties is a list": ({"properties": []}, {"properties": {}}),
+    "properties is null": ({"properties": None}, {"properties": {}}),
+    "additionalProperties is null": (
+        {"properties": {"a": ANY}, "additionalProperties": None},
+        {"properties": {"a": ANY}},
+    ),
+    "a property is null": ({"properties": {"a": None}}, {"properties": {"a": {}}}),
+    "texts are null": (
+        {"properties": {"a": ANY | {"title": None, "description": None, "pattern": None}}},
+        {"properties": {"a": ANY}},
+    ),
+    "null is a value": (
+        {"properties": {"a": {"default": None, "const": None, "format": None}}},
+        {"properties": {"a": {"default": None, "const": None}}},
+    ),
+    "items are null": (
+        {"properties": {"a": {"type": "array", "items": None}}},
+        {"properties": {"a": {"type": "array"}}},
+    ),
+    "no alternatives": ({"properties": {"a": {"anyOf": []}}}, {"properties": {"a": {}}}),
+    "numbers are text": (
+        {"properties": {"a": {"minimum": "1", "maximum": "2.5", "minLength": "3"}}},
+        {"properties": {"a": {"minimum": 1, "maximum": 2.5, "minLength": 3}}},
+    ),
+    "required stands inside": (
+        {"properties": {"a": ANY | {"required": True}, "b": ANY | {"required": False}}},
+        {"properties": {"a": ANY, "b": ANY}, "required": ["a"]},
+    ),
+    "required stands at both": (
+        {"properties": {"a": ANY | {"required": True}, "b": ANY}, "required": ["b"]},
+        {"properties": {"a": ANY, "b": ANY}, "required": ["b", "a"]},
+    ),
+    "required stands inside an item": (
+        {"properties": {"a": {"items": {"properties": {"b": ANY | {"required": True}}}}}},
+        {"properties": {"a": {"items": {"properties": {"b": ANY}, "required": ["b"]}}}},
+    ),
+    "the root may be null": ({"type": ["object", "null"], "properties": {}}, {"properties": {}}),
+    "references into components": (
+        {
+            "properties": {"a": {"$ref": "#/components/schemas/A"}},
+            "components": {
+                "schemas": {"A": {"items": {"$ref": "#/components/schemas/B"}}, "B": ANY}
+            },
+        },
+        {
+            "properties": {"a": {"$ref": "#/$defs/A"}},
+            "$defs": {"A": {"items": {"$ref": "#/$defs/B"}}, "B": ANY},
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("form", MEANT)
+def test_keywords_that_say_nothing_are_as_if_they_were_left_out(form: str) -> None:
+    sent, meant = MEANT[form]
+    (found,) = admitted(tool({"type": "object"} | sent)).tools
+    assert found.card.input_schema() == {"type": "object"} | meant
+    assert found.notes[0] == "keywords of its schema that say nothing were left out"
+
+
+@pytest.mark.parametrize("sent", [None, []])
+def test_no_input_schema_is_one_without_arguments(sent: Any) -> None:
+    (found,) = admitted(tool() | {"inputSchema": sent}).tools
+    assert found.card.input_schema() == {"type": "object", "properties": {}}
+    without = {key: value for key, value in tool().items() if key != "inputSchema"}
+    (found,) = admitted(without).tools
+    assert found.card.input_schema() == {"type": "object", "properties": {}}
+
+
+def test_components_of_the_same_names_are_not_certain_and_refused() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"$ref": "#/components/schemas/A"}},
+        "components": {"schemas": {"A": ANY}},
+        "$defs": {"A": {"type": "integer"}},
+    }
+    (row,) = admitted(tool(schema)).refused
+    assert (row.code, row.detail) == (
+        "broken_ref",
+        "/properties/a/$ref leads to no schema: '#/components/schemas/A'",
+    )

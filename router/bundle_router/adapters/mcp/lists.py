@@ -173,11 +173,8 @@ class Lists:
         finally:
             entry.reading = None
         now = self._clock.monotonic_ns()
-        entry.schemas = {str(tool["name"]): tool["inputSchema"] for tool in listing.tools}
-        outputs = {str(tool["name"]): tool.get("outputSchema") for tool in listing.tools}
-        entry.outputs = {
-            name: schema for name, schema in outputs.items() if isinstance(schema, Mapping)
-        }
+        entry.schemas = _schemas_in(listing, "inputSchema")
+        entry.outputs = _schemas_in(listing, "outputSchema")
         entry.seen_changes = changes
         entry.listing = replace(listing, listed_ns=now)
         self._note_change()
@@ -270,3 +267,9 @@ async def read_pages(
         begins_with_handshake=connection.begins_with_handshake,
     )
     return listing, pages.ttl_ms
+
+
+def _schemas_in(listing: Listing, key: str) -> dict[str, Mapping[str, Any]]:
+    """Return the schemas that tools have under a key, by the tools' names."""
+    schemas = {str(tool["name"]): tool.get(key) for tool in listing.tools}
+    return {name: schema for name, schema in schemas.items() if isinstance(schema, Mapping)}

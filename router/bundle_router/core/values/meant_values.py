@@ -6,9 +6,9 @@ Rules:
 1. A value whose type its schema permits stays as it is. So does one that is about to fail for
    another reason, such as a number below its minimum.
 2. `null` for a property that may be left out, or that has a default, is left out.
-3. Text is read as JSON where that gives a type that is permitted and text is not; a whole number is
-   written as text where text alone is permitted.
-4. Nothing is guessed: no list is made of its only item, and text that is no JSON stays.
+3. Text is read as JSON where that gives a type that is permitted and text is not.
+4. Nothing is guessed: no list is made of its only item, no text of a number (which may have lost
+   its zeros), and text that is no JSON stays.
 5. The result is checked against the schema by the caller, as every value is.
 """
 
@@ -146,8 +146,6 @@ def _converted(value: Any, permitted: frozenset[str]) -> Any:
     if isinstance(value, str):
         read = _read_text(value.strip())
         return read if read is not None and permitted & _types_of(read) else value
-    if isinstance(value, int) and not isinstance(value, bool) and permitted == {"string"}:
-        return str(value)
     return value
 
 

@@ -117,12 +117,9 @@ class _Admission:
 
     def _card(self, raw: Mapping[str, Any], instructions: str) -> AdmittedTool | Fault:
         notes: list[str] = []
-        schema = _root_schema(raw.get("inputSchema"), notes)
+        schema = self._schema(raw.get("inputSchema"), notes)
         if isinstance(schema, tuple):
             return schema
-        fault = schema_fault(schema, self.limits)
-        if fault is not None:
-            return fault
         place = hidden_value(schema)
         if place is not None:
             return (
@@ -152,6 +149,31 @@ class _Admission:
             effects=hinted_effects(raw.get("annotations")),
             notes=tuple(notes),
         )
+
+    def _schema(self, sent: Any, notes: list[str]) -> dict[str, Any] | Fault:
+        """Return the schema as it is used: as it was sent, or else as it was certainly meant."""
+        as_sent: list[str] = []
+        schema, fault = self._checked(sent, as_sent)
+        if fault is None:
+            notes += as_sent
+            return schema
+        if not isinstance(sent, dict):
+            return fault
+
+        from bundle_router.core.servers.admission.repairs import repaired  # few need it
+
+        as_meant: list[str] = ["keywords of its schema that say nothing were left out"]
+        schema, fault_of_repaired = self._checked(repaired(sent), as_meant)
+        if fault_of_repaired is not None:
+            return fault
+        notes += as_meant
+        return schema
+
+    def _checked(self, sent: Any, notes: list[str]) -> tuple[dict[str, Any], Fault | None]:
+        schema = _root_schema(sent, notes)
+        if isinstance(schema, tuple):
+            return {}, schema
+        return schema, schema_fault(schema, self.limits)
 
     def _description(self, text: Any, notes: list[str]) -> str:
         clean = cleaned(text) if isinstance(text, str) else ""
@@ -199,7 +221,7 @@ def _root_schema(schema: Any, notes: list[str]) -> dict[str, Any] | Fault:
     """Return the input schema with JSON's type names, and with missing parts of the root added
     where that changes nothing.
     """
-    if schema is None:
+    if schema is None or schema == []:
         notes.append("it declares no input schema: taken as without arguments")
         schema = {}
     if not isinstance(schema, dict):

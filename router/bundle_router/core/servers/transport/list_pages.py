@@ -69,8 +69,6 @@ class Pages:
             return f"its name has {len(name):,} characters"
         if name in self._contested:
             return _CONTESTED
-        if not isinstance(item.get("inputSchema"), Mapping):
-            return "its inputSchema is no object"
         try:
             size = len(encode(item))
         except (ValueError, RecursionError):

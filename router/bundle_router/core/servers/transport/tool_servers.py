@@ -70,7 +70,7 @@ NOTHING_ADMITTED: Final = Admitted("", ())
 @dataclass(frozen=True, slots=True)
 class Listing:
     """A server's raw tool definitions: untrusted, bounded in number and size, each with a unique
-    `name` and an `inputSchema` that is an object.
+    `name`.
     """
 
     server: str
