@@ -27,7 +27,7 @@ MAX_BODY_BYTES = RequestBounds().max_body_bytes
 HOSTS = (
     "evil.com", "127.0.0.1", "localhost", "127.0.0.1:1", "localhost:@evil.com", "127.0.0.1:{port}.evil.com",
     "x/?", "x#", "a@b", "127.0.0.1:{port}@evil.com", "evil.com:{port}", "127.0.0.1:{port}, evil.com", "[::1]:{port}",
-    "0.0.0.0:{port}", "LOCALHOST.:{port}", "127.1:{port}",
+    "0.0.0.0:{port}", "LOCALHOST..:{port}", "127.1:{port}",
 )  # fmt: skip
 ORIGINS = (
     "null", "http://evil.com", "http://localhost:evil.com", "http://localhost:{port}.evil.com", "https://localhost:{port}",

@@ -49,6 +49,7 @@ def admission(address: ServiceAddress | None = None) -> Admission:
         own,
         KEYS,
         frozenset((b"/healthz",)),
+        frozenset((b"/healthz",)),
         lambda headers: BROWSER if values_of(headers, b"cookie") == [b"own"] else None,
     )
 
@@ -89,7 +90,8 @@ def asks(path: str, headers: Head, by: Admission | None = None) -> Caller | str:
 )  # fmt: skip
 def test_a_stranger_is_refused_wherever_it_knocks(headers: Head, code: str) -> None:
     assert [asks(path, headers) for path in ("/v1/runs", "/mcp/runs/r", "/")] == [code] * 3
-    assert asks("/healthz", headers) == (NOBODY if code == "unauthorized" else code)
+    is_address = headers[0] == (b"host", b"127.0.0.1:80")  # of which a probe may make use
+    assert asks("/healthz", headers) == (NOBODY if is_address or code == "unauthorized" else code)
 
 
 def test_the_services_own_names_and_pages_are_let_in() -> None:
@@ -302,3 +304,58 @@ def test_a_token_is_not_added_through_a_link_and_another_file_of_the_name_is_not
     assert not tokens.has_changed()
     (tmp_path / "other").replace(path)
     assert tokens.has_changed()
+
+
+NAMED = ServiceAddress(names=("tools.example.org",), without_tls=True)
+
+
+@pytest.mark.parametrize(
+    ("host", "is_own"),
+    [
+        ("tools.example.org", True),
+        ("TOOLS.Example.ORG", True),
+        ("tools.example.org.", True),
+        ("tools.example.org:443", True),
+        ("tools.example.org:80", True),
+        ("Tools.example.org.:443", True),
+        ("127.0.0.1:8000", True),
+        ("LOCALHOST:8000", True),
+        ("tools.example.org..", False),
+        ("tools.example.org:8000", False),
+        ("tools.example.org:443:443", False),
+        ("tools.example.org:443@evil.example", False),
+        ("tools.example.org:", False),
+        ("tools.example.org:0443", False),
+        (".tools.example.org", False),
+        ("evil.example", False),
+        ("", False),
+    ],
+)
+def test_a_host_has_no_case_no_last_dot_and_no_default_port(host: str, is_own: bool) -> None:
+    answer = asks("/v1/runs", head(host=host), admission(NAMED))
+    assert (answer != "wrong_host") == is_own
+
+
+def test_port_80_is_no_default_port_of_a_service_with_tls() -> None:
+    names = ServiceAddress(
+        names=("tools.example.org",), certificate="cert", private_key="key"
+    ).own_names(8000)
+    assert names.answer_to(b"tools.example.org:443")
+    assert not names.answer_to(b"tools.example.org:80")
+
+
+@pytest.mark.parametrize(
+    ("path", "host", "code"),
+    [
+        ("/healthz", "10.0.0.7:8000", None),
+        ("/healthz", "10.0.0.7", None),
+        ("/healthz", "[fd00::7]:8000", None),
+        ("/healthz", "pod.evil.example:8000", "wrong_host"),
+        ("/healthz", "10.0.0.7.evil.example", "wrong_host"),
+        ("/healthz", "", "wrong_host"),
+        ("/v1/runs", "10.0.0.7:8000", "wrong_host"),
+    ],
+)
+def test_a_probe_may_call_the_service_by_an_address(path: str, host: str, code: str | None) -> None:
+    answer = asks(path, head(None, host=host), admission(NAMED))
+    assert answer == (code or NOBODY)

@@ -10,8 +10,10 @@ Rules:
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
 import ssl
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,11 +28,52 @@ class OwnNames:
     """The service's own names, which requests have to use."""
 
     hosts: frozenset[bytes]
-    """The values of `Host` that it answers to."""
+    """The values of `Host` that it answers to, in their plain form (`plain_host`)."""
     origins: frozenset[bytes]
     """The values of `Origin` that are its own."""
     words: str
     """Its names as text."""
+    default_ports: frozenset[bytes] = frozenset()
+    """The ports that its schemes have where none is given."""
+
+    def answer_to(self, host: bytes) -> bool:
+        """Return whether a value of `Host` is one of its names."""
+        return plain_host(host, self.default_ports) in self.hosts
+
+
+_HOST: Final = re.compile(rb"(?P<name>\[[0-9A-Fa-f:.]+\]|[^:\[\]]+?)\.?(?::(?P<port>[0-9]{1,5}))?")
+_DEFAULT_PORTS: Final = {"http": b"80", "https": b"443"}
+
+
+def plain_host(host: bytes, default_ports: Collection[bytes]) -> bytes:
+    """Return a value of `Host` in lower case, without a dot at the end of its name and without a
+    default port; as it is where it is none.
+
+    >>> plain_host(b"Tools.Example.org.:443", {b"443"})
+    b'tools.example.org'
+    """
+    parts = _HOST.fullmatch(host)
+    if parts is None:
+        return host
+    name = parts["name"].lower()
+    port = parts["port"]
+    return name if port is None or port in default_ports else b"%b:%b" % (name, port)
+
+
+def is_address(host: bytes) -> bool:
+    """Return whether a value of `Host` is an IP address, with or without a port.
+
+    >>> is_address(b"10.0.0.7:8000"), is_address(b"evil.example")
+    (True, False)
+    """
+    parts = _HOST.fullmatch(host)
+    if parts is None:
+        return False
+    try:
+        ipaddress.ip_address(parts["name"].decode("ascii", "replace").strip("[]"))
+    except ValueError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +161,9 @@ class ServiceAddress:
             schemes = ("http",)
         origins = frozenset(f"{scheme}://{name}".encode() for scheme in schemes for name in listed)
         words = f"{', '.join(listed[:-1])} or {listed[-1]}"
-        return OwnNames(frozenset(name.encode() for name in listed), origins, words)
+        default_ports = frozenset(_DEFAULT_PORTS[scheme] for scheme in schemes)
+        hosts = frozenset(plain_host(name.encode(), default_ports) for name in listed)
+        return OwnNames(hosts, origins, words, default_ports)
 
     def base(self, port: int) -> str:
         """Return the URL of the service on this port."""

@@ -4,7 +4,9 @@ Rules:
 1. Names are compared whole, never by prefix, and a header that decides must occur only once.
    `localhost:@evil` and a second Host are refused.
 2. Host and Origin are checked first: a web page that reaches us by a name it made resolve to this
-   machine learns nothing, not even whether its token is valid. No answer carries a CORS header.
+   machine learns nothing, not even whether its token is valid. No answer carries a CORS header. A
+   probe may call us by any IP address (a kubelet uses the pod's), as nobody: no page can make one
+   its name.
 3. The token is checked before the path: without one, every path and method gets the same answer. (A
    browser that requests a page is redirected to the sign-in, whatever the page.)
 4. The path is judged as it was sent. Escapes and double slashes are not interpreted. One slash at
@@ -19,7 +21,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from bundle_router.core.values import RUN_ID
-from bundle_router.service.address import OwnNames
+from bundle_router.service.address import OwnNames, is_address
 from bundle_router.service.keys import NOBODY, Caller, Keys
 from bundle_router.service.refusals import Refusal
 
@@ -50,23 +52,28 @@ class Destination:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What admission depends on: the service's names, its tokens, the paths open to all, the
-    function that finds the caller of a browser's cookie (for pages only), and the function that
-    reloads tokens when an unknown one arrives.
-    """
+    """What admission depends on."""
 
     names: OwnNames
+    """The service's names."""
     keys: Keys
+    """Its tokens."""
     open_to_all: frozenset[bytes] = frozenset()
+    """The paths that need no token."""
+    probes: frozenset[bytes] = frozenset()
+    """Those of them that may be asked by an address (rule 2)."""
     browsers: Callable[[Headers], Caller | None] | None = None
+    """Finds the caller of a browser's cookie, for pages only."""
     renew: Callable[[], Awaitable[bool]] | None = None
+    """Reloads the tokens when an unknown one arrives."""
 
 
 def judge(raw_path: bytes, headers: Headers, by: Admission) -> Caller | Refusal:
     """Return the caller of a request, or the refusal."""
     refusal = _refuse_stranger(headers, by.names)
     if refusal is not None:
-        return refusal
+        is_probe = refusal.code == "wrong_host" and raw_path in by.probes
+        return NOBODY if is_probe and _is_called_by_address(headers) else refusal
     caller = _caller(headers, by.keys, destination_of(raw_path))
     if caller is not None:
         return caller
@@ -160,12 +167,21 @@ def is_json(headers: Headers) -> bool:
     return len(types) == 1 and types[0].partition(b";")[0].strip().lower() == b"application/json"
 
 
+def _is_called_by_address(headers: Headers) -> bool:
+    """Return whether a request that no page sent calls the service by an IP address."""
+    hosts = values_of(headers, b"host")
+    of_a_page = (b"origin", b"sec-fetch-site")
+    if any(values_of(headers, name) for name in of_a_page):
+        return False
+    return len(hosts) == 1 and is_address(hosts[0])
+
+
 def _refuse_stranger(headers: Headers, names: OwnNames) -> Refusal | None:
     """Return the refusal of a request to another address, or from a page of another origin; else
     None.
     """
     hosts = values_of(headers, b"host")
-    if len(hosts) != 1 or hosts[0] not in names.hosts:
+    if len(hosts) != 1 or not names.answer_to(hosts[0]):
         return Refusal(421, "wrong_host", f"The header Host must be {names.words}.", advice=_NAME)
 
     origins = values_of(headers, b"origin")

@@ -133,6 +133,7 @@ async def serve(
             address.own_names(endpoint.port),
             keys,
             frozenset(OPEN_TO_ALL),
+            probes=frozenset(OPEN_TO_ALL),
             renew=watch.look_at_tokens,
         )
         if pages is not None:
