@@ -75,7 +75,7 @@ def test_what_is_not_of_the_decision_is_refused_in_words_and_recorded(site: Any,
                 result = await connected.call_tool(tool, arguments)
                 assert result.is_error
                 assert "'kit.late' is not available at this step" in text(result)
-            wrong = await connected.call_tool("kit__echo", {"text": 7})
+            wrong = await connected.call_tool("kit__echo", {"txt": "said"})
             assert "do not fit" in text(wrong)
 
     site.serve(work)
