@@ -243,7 +243,7 @@ def test_runs_can_be_listed_shown_verified_and_replayed(demo: tuple[Path, str, s
     assert {row["run_id"] for row in listed} == {run_id, f"{run_id}-sub", f"{run_id}-spike"}
     shown = run(folder, "runs", "show", run_id).stdout
     assert "feature / reviewer / review" in shown
-    assert "in the array, besides meta-tools: 7 of 19 known tools, 1,481 of 1,939 tokens" in shown
+    assert "in the array, besides meta-tools: 7 of 19 known tools, 1,533 of 1,991 tokens" in shown
     assert "- workspace.exec  (not_allowed: policy 'reviewers read' does not allow it)" in shown
     records = json_of(folder, "runs", "show", run_id)["records"]
     assert [record["seq"] for record in records] == list(range(len(records)))
