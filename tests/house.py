@@ -16,6 +16,7 @@ have come below it; `--names` says what was counted.
     names       local and public names that are adverbs or participles (`WEAK_WORDS`)
     frames      our own functions that are under way when the end of a call is written
     loads       modules that `Router.open` and a first mapped `route` load
+    private     files of tests that import a name which no program is to use
     one name    public classes that have their name with another one
     one stem    modules that have their name with one of a neighbouring room: of one that imports
                 theirs, or is imported
@@ -139,6 +140,36 @@ def all_imports() -> dict[str, set[str]]:
 
 def rooms() -> list[str]:
     return sorted({layer_of(name) for name in NAMES} - {"__init__", "__main__", DEFERRAL})
+
+
+def tests_of_parts() -> tuple[str, ...]:
+    """Return the files of tests that import a name of ours that is not public."""
+    return tuple(
+        path.relative_to(ROOT).as_posix()
+        for path in files_of_tests()
+        if any(not is_public(module, name) for module, name in names_imported(path))
+    )
+
+
+def files_of_tests() -> list[Path]:
+    return sorted((ROOT / "tests").rglob("test_*.py"))
+
+
+def names_imported(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield the module and the name of each import of the packages; of a whole module no name."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PACKAGE):
+            yield from ((str(node.module), alias.name) for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from ((one.name, "") for one in node.names if one.name.startswith(PACKAGE))
+
+
+def is_public(module: str, name: str) -> bool:
+    from tests.public_names import MODULES
+
+    shipped = (*MODULES, f"{PACKAGE}.ext", f"{PACKAGE}.testing")
+    is_known = module in shipped or module.startswith(f"{PACKAGE}.testing.")
+    return is_known and not name.startswith("_")
 
 
 def long_signatures() -> list[str]:
@@ -415,6 +446,7 @@ def measures() -> list[Measure]:
         rooms(),
     )
     read, loaded = reading(), modules_loaded()
+    of_parts = tests_of_parts()
     return [
         Measure("% of functions are packed", read.share_of_packed(), 3, 3, read.packed),
         Measure("nested ternaries", len(read.nested_ternaries), 0, 0, read.nested_ternaries),
@@ -444,6 +476,13 @@ def measures() -> list[Measure]:
         Measure("frames from a call to its end", len(end), 16, 16, end),
         Measure("functions of more than 7 parameters", len(signatures), 0, 0, tuple(signatures)),
         Measure("class names of more than one class", len(classes), 0, 0, tuple(classes)),
+        Measure(
+            "% of test files import private names",
+            round(100 * len(of_parts) / len(files_of_tests()), 1),
+            50,
+            83,
+            of_parts,
+        ),
         Measure("stems in neighbouring rooms", len(stems), 0, 0, tuple(stems)),
     ]
 
@@ -463,4 +502,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
     main()
