@@ -124,6 +124,20 @@ def test_a_subclass_may_add_a_field(values: dict[str, Any]) -> None:
     assert Noted(**contents, note="seen").note == "seen"
 
 
+@pytest.mark.parametrize(("kind", "first"), [(Step, "run_id"), (StepPolicy, "allow")])
+def test_a_field_without_its_name_is_an_error_that_names_the_class(kind: Any, first: str) -> None:
+    with pytest.raises(TypeError) as wrong:
+        kind("r")
+    name = kind.__name__
+    assert str(wrong.value) == f"{name}() takes its fields by name: {name}({first}=...)"
+
+
+def test_the_errors_export_their_classes_and_no_helper() -> None:
+    assert sorted(bundle_router.errors.__all__) == sorted(
+        [*(kind.__name__ for kind in ERRORS), "Problem"]
+    )
+
+
 def error_of(kind: type[RouterError]) -> RouterError:
     """Return an error with all that its class takes."""
     if kind is ConfigError:

@@ -28,6 +28,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
+__all__ = [
+    "ConfigError",
+    "CorruptPins",
+    "CorruptRun",
+    "InvalidStep",
+    "KeyConflict",
+    "NotInstalled",
+    "Problem",
+    "RequestError",
+    "RouterError",
+    "RunBusy",
+    "StorageError",
+    "ToolFailure",
+    "UnknownArtifact",
+    "UnknownRun",
+    "WrongContext",
+]
+
 MAX_MESSAGE: Final = 2_000
 
 

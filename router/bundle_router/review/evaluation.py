@@ -287,31 +287,46 @@ class Measures:
     """The figures of a set.
 
     None: not measurable on it (no row of the kind). Shares and errors are in 0..1.
-
-    `rows` need something, `abstain` rows need nothing. `settled` counts rows by what settled them.
-    `wrong_unasked`: of the rows for which search showed bundles by itself (`shown_unasked` of all),
-    the share without what was needed. `served`: of rows that need something, the share that is
-    shown all of it unasked, whatever settled them. `errors`: for each share, the error if the most
-    confident share of rows were answered by the first bundle. `tokens`: mean of a row's bundles
-    shown unasked; `all_tokens` of the whole catalog. `ms`: median of a row.
     """
 
     rows: int
+    """Rows that need something."""
     abstain: int
+    """Rows that need nothing."""
     groups: int
+    """Groups of the rows; one without a group is its own."""
     recall: tuple[tuple[int, float], ...]
+    """For each k, the share of what is needed among the first k bundles: the mean of the rows that
+    need something.
+    """
     bundle_ndcg: float | None
+    """nDCG of the ranking of bundles, over rows that need something."""
     tool_ndcg: float | None
+    """nDCG of the ranking of tools, over rows that name tools."""
     mrr: float | None
+    """Mean reciprocal rank of the first needed bundle."""
     abstention: float | None
+    """How well relevance tells rows that need something from the others: area under the curve."""
     settled: tuple[tuple[str, int], ...]
+    """Rows by what settled them."""
     served: float | None
+    """Of the rows that need something, the share that is shown all of it unasked, whatever settled
+    them.
+    """
     shown_unasked: float
+    """The share of all rows for which search showed bundles by itself."""
     wrong_unasked: float | None
+    """Of these, the share without what was needed."""
     errors: tuple[tuple[float, float | None], ...]
+    """For each share, the error if the most confident share of rows were answered by the first
+    bundle.
+    """
     tokens: float
+    """Tokens of the bundles that a row is shown unasked: the mean."""
     all_tokens: int
+    """Tokens of the whole catalog."""
     ms: float
+    """Milliseconds of a row: the median."""
     unpickable: tuple[str, ...] = ()
     """Needed bundles that search may not pick: not selectable, or not permitted at that row."""
 

@@ -59,25 +59,34 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class ModelFigures:
-    """The figures of one model, or of none (`model` is None).
-
-    `tokens`, `cost_usd` and `ms`: of one question asked now; `spent_usd` of all of them. `failures`
-    counts the failures of questions by kind.
-    """
+    """The figures of one model, or of none."""
 
     model: str | None
+    """Its name; None: no model was asked."""
     rows: int
+    """Labelled rows that were routed."""
     right: Estimate
+    """Share of the rows whose first decided bundle is needed, or that need none and got none."""
     wrong: Estimate
+    """Share of the rows whose first decided bundle is not needed."""
     abstained: Estimate
+    """Share of the rows that need bundles, for which none was decided."""
     needed_shown: Estimate
+    """Of the rows that need bundles, the share that may reach all of them."""
     asked: int
+    """Rows for which the model was asked."""
     cached: int
+    """How many of these had an answer that was stored before."""
     failures: tuple[tuple[str, int], ...]
+    """How often each kind of failure ended a question, in the order of the kinds' names."""
     tokens: Estimate
+    """Tokens of one question asked now, in and out."""
     cost_usd: Estimate
+    """US dollars that one question asked now costs."""
     ms: Estimate
+    """Milliseconds of a step with one question asked now: the median."""
     spent_usd: float
+    """US dollars of all questions asked now."""
 
 
 def catalog_for(row: LabelledRow, catalog: Catalog) -> Catalog:

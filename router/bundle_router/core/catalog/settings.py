@@ -108,9 +108,7 @@ class Calibration:
 @dataclass(frozen=True, slots=True)
 class EmbeddingSettings:
     """What embeds the operator's words and a step's goal, beside the search by words: a `model`
-    elsewhere, by litellm's name, reached at `base_url` with the key in `key_env` (None: as for
-    `ModelChoice`); or a `local` one, a folder or an installed package. `deadline_s`: what a step
-    waits for its goal to be embedded.
+    elsewhere, or a `local` one.
     """
 
     ADDED: ClassVar = ("rank",)

@@ -84,10 +84,7 @@ class BinaryOption(Frozen):
     """One option that an allow-listed binary may get: `name` alone, or with a value that fully
     matches `value`.
 
-    `value=None`: a flag. `joined`: the value may come as `--name=value` (`-nvalue` for a one-letter
-    option); `separate`: as the next argument, which then can't start with `-`. `path` keeps the
-    value inside the workspace. After the flag `--`, where a form has it, only positionals may
-    follow.
+    After the flag `--`, where a form has it, only positionals may follow.
     """
 
     name: str = Field(
@@ -115,11 +112,7 @@ class BinaryForm(Frozen):
     """One permitted shape of a command line: fixed leading words, then options and positionals in
     any order.
 
-    `words` must stand first and in order (`["-m", "pytest"]`, `["status"]`). `positionals` is a
-    regular expression (google-re2, full match) for each remaining argument; absent means none may
-    follow. Arguments that start with `-` are only ever options, and arguments that start with `@`
-    (files of further arguments) are refused unless `at_files`. `paths` keeps positionals inside the
-    workspace (what stands before `::`, as in pytest's node ids).
+    Arguments that start with `-` are only ever options.
     """
 
     words: tuple[str, ...] = Field(
@@ -127,6 +120,7 @@ class BinaryForm(Frozen):
         max_length=50,
         description="Words that come first, in this order: ['-m', 'pytest'].",
     )
+    """`["status"]`, say; empty where any command line of these options will do."""
     options: tuple[BinaryOption, ...] = Field(
         default=(), max_length=200, description="Options that may follow, in any order."
     )
@@ -142,24 +136,15 @@ class BinaryForm(Frozen):
     paths: bool = Field(
         default=True, description="Keeps remaining arguments (up to '::') inside the workspace."
     )
+    """What follows `::` is no path: pytest's ids of tests (`tests/test_a.py::test_b`)."""
     at_files: bool = Field(
         default=False, description="true permits @file, which holds further arguments."
     )
+    """Without it, arguments that start with `@` are refused."""
 
 
 class BinaryRule(Frozen):
-    """A binary that `workspace.exec` may start, its permitted command lines, and its limits.
-
-    `path` is absolute, or `@python` for the interpreter that runs the router. Nothing else is
-    looked up on `PATH`. `env` names variables that are passed on from the router (never those that
-    make programs load or run something: `LD_*`, `PYTHON*`, `GIT_*` …); `set_env` holds fixed
-    `NAME=value` pairs. `reads` names folders outside the workspace that it needs to read.
-    `memory_bytes` bounds one process's address space and the memory of all its processes together;
-    `file_bytes` one file, and twice that all that it writes. `protect_git` keeps the workspace's
-    `.git` read-only while it runs. `hard_links = "allow"` starts it also where files of the
-    workspace have other names outside that can't be protected: through these it can change what
-    lies there.
-    """
+    """A binary that `workspace.exec` may start, its permitted command lines, and its limits."""
 
     name: str = Field(
         pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,63}$",
@@ -181,6 +166,7 @@ class BinaryRule(Frozen):
     env: tuple[str, ...] = Field(
         default=(), description="Variables passed on from the router. Never LD_*, PYTHON*, GIT_*."
     )
+    """Their names. Those that make programs load or run something are refused."""
     set_env: tuple[str, ...] = Field(default=(), description="Fixed variables: 'NAME=value'.")
     reads: tuple[str, ...] = Field(
         default=(), description="Folders outside the workspace that it may read."
@@ -191,6 +177,7 @@ class BinaryRule(Frozen):
         ge=64 << 20,
         description="Bytes of address space of a process, and of memory of all.",
     )
+    """The second bound is on the memory of all its processes together."""
     file_bytes: int = Field(
         default=256 << 20, ge=0, description="Bytes of one file; of all that it writes, twice that."
     )
@@ -204,6 +191,7 @@ class BinaryRule(Frozen):
             "'allow': started also where files with other names outside can't be kept read-only."
         ),
     )
+    """Through such a file of the workspace, it can change what lies outside."""
 
     ADDED: ClassVar[tuple[str, ...]] = ("hard_links",)
     """Fields that recorded catalogs of before have not; see `Catalog`."""

@@ -75,6 +75,14 @@ class StepInput(Frozen):
 
     if not TYPE_CHECKING:  # type checkers derive a stricter one from the fields
 
+        def __new__(cls, /, *positional: Any, **values: Any) -> Any:
+            if positional:  # Python's own error would name the class of `__init__`
+                first = next(iter(cls.model_fields))
+                raise TypeError(
+                    f"{cls.__name__}() takes its fields by name: {cls.__name__}({first}=...)"
+                )
+            return super().__new__(cls)
+
         def __init__(self, /, **values: Any) -> None:
             try:
                 super().__init__(**values)
