@@ -22,11 +22,10 @@ import os
 import shutil
 import socket
 import sys
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final, TypeVar
+from typing import BinaryIO, Final
 
 from bundle_router.adapters.descriptors import Opened
 from bundle_router.adapters.mcp.faults import ServerFault
@@ -76,59 +75,40 @@ class Leftover:
     command: str
 
 
-class Output(asyncio.StreamReader):
-    """A server's standard output.
-
-    `take` is offered each chunk as it arrives, an iteration of the loop before a reader that waits,
-    and returns whether it took it.
-    """
-
-    take: Callable[[bytes], bool] | None = None
-
-    def feed_data(self, data: Any) -> None:
-        if self.take is None or not self.take(data):
-            self.take = None  # what comes later must not overtake it
-            super().feed_data(data)
-
-
 class Input:
-    """A server's standard input.
+    """A server's standard input. On the loop that this was made on.
 
-    Any thread with a loop may write, and none is blocked: what the server does not take yet is
-    written on the loop that this was made on. What comes after the server's end is dropped.
+    A write blocks nothing: what the server does not take yet is written when it does. What comes
+    after the server's end is dropped.
     """
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
         self._loop = asyncio.get_running_loop()
-        self._lock = threading.RLock()
         self._rest = bytearray()
-        self._holder: asyncio.AbstractEventLoop | None = None
+        self._is_scheduled = False
         self._is_closing = False
         self._taken = asyncio.Event()
         self._taken.set()
 
     def write(self, line: bytes, *, later: bool = False) -> None:
-        """Write a line: at once, or with all those of this iteration of the caller's loop, in one
-        system call, so that the server wakes once. Lines of another loop take them along.
+        """Write a line: at once, or with all those of this iteration of the loop, in one system
+        call, so that the server wakes once.
         """
-        here = asyncio.get_running_loop()
-        with self._lock:
-            self._rest += line
-            if later and self._holder is None:
-                self._holder = here
-                here.call_soon(self._send)
-            elif not later or self._holder is not here:
-                self._send()
+        self._rest += line
+        if not later:
+            self._send()
+        elif not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._send)
 
     def _send(self) -> None:
-        with self._lock, contextlib.suppress(RuntimeError):  # the loop was closed
-            self._holder = None
-            if self._rest and self._taken.is_set():
-                self._send_some()
-                if self._rest:
-                    self._taken.clear()
-                    self._loop.call_soon_threadsafe(self._send_rest)
+        self._is_scheduled = False
+        if self._rest and self._taken.is_set():
+            self._send_some()
+            if self._rest:
+                self._taken.clear()
+                self._loop.add_writer(self._socket, self._send_rest)
 
     def _send_some(self) -> None:
         try:
@@ -139,12 +119,9 @@ class Input:
             self._rest.clear()
 
     def _send_rest(self) -> None:
-        with self._lock:
-            self._send_some()
-            if self._rest:
-                self._loop.add_writer(self._socket, self._send_rest)
-            else:
-                self._end_sending()
+        self._send_some()
+        if not self._rest:
+            self._end_sending()
 
     def _end_sending(self) -> None:
         self._rest.clear()
@@ -155,19 +132,15 @@ class Input:
             self._socket.close()
 
     async def drain(self) -> None:
-        """Wait until the server has taken what was sent, or has ended. On the loop."""
+        """Wait until the server has taken what was sent, or has ended."""
         await self._taken.wait()
 
     def close(self, *, at_once: bool = False) -> None:
-        """End the input, after what was written before or at once. On the loop."""
-        with self._lock:
-            self._send()
-            self._is_closing = True
-            if at_once or self._taken.is_set():
-                self._end_sending()
-
-
-R = TypeVar("R", bound=asyncio.StreamReader)
+        """End the input, after what was written before or at once."""
+        self._send()
+        self._is_closing = True
+        if at_once or self._taken.is_set():
+            self._end_sending()
 
 
 class Process:
@@ -178,7 +151,7 @@ class Process:
 
     def __init__(self, control: socket.socket) -> None:
         self.stdin: Input
-        self.stdout: Output
+        self.stdout: asyncio.StreamReader
         self.stderr: asyncio.StreamReader
         self.exited = asyncio.Event()
         self._gone = asyncio.Event()
@@ -194,10 +167,11 @@ class Process:
     async def connect(self, stdin: socket.socket, stdout: BinaryIO, stderr: BinaryIO) -> None:
         """Open streams on our ends of its pipes. Closing the streams closes the pipes."""
         self.stdin = Input(stdin)
-        self.stdout = await self._read_pipe(stdout, Output())
-        self.stderr = await self._read_pipe(stderr, asyncio.StreamReader())
+        self.stdout = await self._read_pipe(stdout)
+        self.stderr = await self._read_pipe(stderr)
 
-    async def _read_pipe(self, file: BinaryIO, reader: R) -> R:
+    async def _read_pipe(self, file: BinaryIO) -> asyncio.StreamReader:
+        reader = asyncio.StreamReader()
         loop = asyncio.get_running_loop()
         transport, _ = await loop.connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(reader), file

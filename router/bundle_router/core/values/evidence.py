@@ -212,8 +212,3 @@ other sets, which all need one and weigh double. Phrasing separates the two: wit
 under the curve is 0.81, with it 0.95. An engine whose goals are written by a program should fit its
 own (`fit_logistic`).
 """
-
-FLOOR: Final = 0.25
-"""Relevance below which nothing fits: 1 % of the requests that need a tool are below it, and 60 %
-of those that need none (MetaTool awareness).
-"""
