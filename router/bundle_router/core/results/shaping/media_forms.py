@@ -1,7 +1,8 @@
 """Stored artifacts in providers' forms. Made on request for the engine: never recorded, never text.
 
 An artifact that a provider does not accept, or that is empty or too large, becomes a sentence: a
-model that is told can continue, while a refused request can't.
+model that is told can continue, while a refused request can't. So does a picture that no provider
+takes (`picture_faults`); over MCP it is linked.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import base64
 from typing import Any, Final
 
 from bundle_router.core.exposure.provider_forms import Format
+from bundle_router.core.results.shaping.picture_faults import picture_fault
 from bundle_router.core.results.shaping.shaped import MediaFacts
 
 IMAGES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
@@ -32,7 +34,8 @@ def media_form(
     """
     kind = facts.mime_type.partition(";")[0]
     name = f"artifact-{uri.rpartition(':')[2][:12]}"
-    if form == "mcp" and (link or len(data) > MAX_BYTES[form]):
+    fault = picture_fault(data, facts.width, facts.height) if kind in IMAGES else ""
+    if form == "mcp" and (link or fault or len(data) > MAX_BYTES[form]):
         return {
             "type": "resource_link",
             "uri": uri,
@@ -46,6 +49,8 @@ def media_form(
         return _sentence(
             f"{uri} is {kind} of {len(data):,} bytes; at most {MAX_BYTES[form]:,} fit a message"
         )
+    if fault:
+        return _sentence(f"{uri} is {kind}, {len(data):,} bytes, and can't be shown: {fault}")
     make = {"openai": _openai, "anthropic": _anthropic}.get(form)
     part = make(kind, data, name) if make is not None else _mcp(uri, kind, data, facts)
     if part is None:
