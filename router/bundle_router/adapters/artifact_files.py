@@ -393,10 +393,13 @@ class ScratchFolder:
 
     def put(self, name: str, data: bytes, *, within: str = "") -> str:
         """Write a file with these bytes, and return its path for a tool. Raises StorageError."""
+        from bundle_router.adapters.private_folders import temporary_root  # a tool needs a file
+
+        parent = within or temporary_root()
         try:
             if within not in self._folders:
                 self._folders[within] = os.path.realpath(
-                    tempfile.mkdtemp(prefix=PREFIX, dir=within or None)
+                    tempfile.mkdtemp(prefix=PREFIX, dir=parent)
                 )
             path = os.path.join(self._folders[within], name)  # noqa: PTH118 - a string is what a tool gets
             if not Path(path).exists():
@@ -406,9 +409,7 @@ class ScratchFolder:
                 with os.fdopen(fd, "wb") as file:
                     file.write(data)
         except OSError as error:
-            raise storage_error(
-                f"can't hand a file to a tool in {within or tempfile.gettempdir()}", error
-            ) from error
+            raise storage_error(f"can't hand a file to a tool in {parent}", error) from error
         return path
 
     def close(self) -> None:

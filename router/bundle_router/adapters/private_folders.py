@@ -18,17 +18,37 @@ from pathlib import Path
 from typing import Final
 
 from bundle_router.adapters.descriptors import Opened
+from bundle_router.errors import StorageError, storage_error
 
 _ABANDONED_S: Final = 600.0
+
+
+def temporary_root() -> Path:
+    """Return the folder for temporary files: TMPDIR's, else the system's.
+
+    Raises StorageError if none can be written, as in a container whose root is read-only.
+    """
+    try:
+        return Path(tempfile.gettempdir())
+    except OSError as error:
+        raise StorageError(
+            f"there is no folder for temporary files: {error.strerror}",
+            kind="read_only",
+            advice="set TMPDIR to a folder that this process can write in, or mount one at /tmp",
+        ) from error
 
 
 @contextmanager
 def private_folder(prefix: str, within: Path | None = None) -> Iterator[str]:
     """Create a folder (mode 0700), yield its real path, and delete it afterwards, unless it was
-    renamed. Raises OSError.
+    renamed. Raises StorageError if it can't be created.
     """
-    _delete_abandoned(within or Path(tempfile.gettempdir()), prefix)
-    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=within)).resolve()
+    parent = within or temporary_root()
+    _delete_abandoned(parent, prefix)
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent)).resolve()
+    except OSError as error:
+        raise storage_error(f"can't create a folder in {parent}", error) from error
     owner = os.getpid()
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -18,6 +18,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from bundle_router import Result
+from bundle_router.adapters.private_folders import temporary_root
 from bundle_router.cli.local import local_servers
 from bundle_router.cli.output import heading, say, say_whole, table
 from bundle_router.cli.route import new_run_id
@@ -67,7 +68,9 @@ def run(arguments: argparse.Namespace) -> int:
     load_catalog(config_folder(arguments), local=local)  # so that errors name the user's own files
     with ExitStack() as clean_up:
         folder = Path(
-            clean_up.enter_context(tempfile.TemporaryDirectory(prefix="bundle-router-demo-"))
+            clean_up.enter_context(
+                tempfile.TemporaryDirectory(prefix="bundle-router-demo-", dir=temporary_root())
+            )
         )
         repository = copy_of(Path.cwd(), folder / "copy") or make(folder / "slug")
         base_url = clean_up.enter_context(scripted_server()).base_url if is_installed() else None
@@ -199,7 +202,7 @@ def _command() -> str:
 
 def run_mcp(runs: str) -> int:
     """Return the exit status. Raises NotInstalled if no server is found."""
-    with tempfile.TemporaryDirectory(prefix="bundle-router-demo-") as name:
+    with tempfile.TemporaryDirectory(prefix="bundle-router-demo-", dir=temporary_root()) as name:
         folder = Path(name).resolve()
         repository = make(folder / "slug")
         servers_found = find_servers(repository.root, repository.image, folder / "scratch")

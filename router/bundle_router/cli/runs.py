@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bundle_router.adapters.private_folders import temporary_root
 from bundle_router.cli.output import (
     counted,
     heading,
@@ -326,7 +327,7 @@ def _export(arguments: argparse.Namespace) -> int:
     archive = archive_of(arguments)
     if arguments.format == "directory":
         return _copy_runs(arguments, archive, Archive(arguments.to), str(arguments.to))
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=temporary_root()) as folder:
         url = f"sqlite:///{folder}/export.sqlite"
         built = index_runs(archive, arguments.run_id or archive.run_ids(), url)
         paths = export(dump(url), arguments.to, arguments.format)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from bundle_router.adapters.private_folders import temporary_root
 from bundle_router.core.catalog import Catalog
 from bundle_router.engine.route import DecisionCache
 from bundle_router.errors import RequestError
@@ -53,7 +54,7 @@ def revision_folder(revision: str, folder: str) -> Iterator[Path]:
         raise RequestError(
             f"{folder!r} is not a folder beneath this one", advice="go to the folder it is in"
         )
-    with tempfile.TemporaryDirectory(prefix="bundle-router-") as name:
+    with tempfile.TemporaryDirectory(prefix="bundle-router-", dir=temporary_root()) as name:
         extract_revision(
             revision, [os.fspath(path), os.fspath(path.parent / "bundles")], Path(name)
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -228,10 +229,33 @@ def test_verify_says_what_it_can_not_know_of_a_run_that_was_not_closed(runs: Any
 
 def test_verify_does_not_take_the_records_of_another_run(runs: Any) -> None:
     filled(runs, "r-0")
+    header = runs.path / "r-0" / "run.json"
+    header.write_text(header.read_text().replace('"run_id": "r-0"', '"run_id": "r-1"'))
     (runs.path / "r-0").rename(runs.path / "r-1")
     report = runs.archive.verify("r-1")
     assert (report.broken.kind, report.broken.seq) == ("changed", 0)
-    assert any("belongs to run 'r-0'" in problem for problem in report.problems)
+    assert any("run.json was changed" in problem for problem in report.problems)
+
+
+def test_a_copy_of_a_run_beside_it_is_named_and_counts_nowhere(runs: Any) -> None:
+    filled(runs, "r-1")
+    shutil.copytree(runs.path / "r-1", runs.path / "r-1.bak")
+    archive = runs.archive
+    report = archive.verify("r-1.bak")
+    assert not report.ok
+    assert any("belongs to run 'r-1'" in problem for problem in report.problems)
+
+    states = {run.run_id: (run.state, run.problem) for run in archive.runs()}
+    assert states["r-1"][0] == "closed"
+    state, problem = states["r-1.bak"]
+    assert state == "unreadable"
+    assert "belongs to run 'r-1'" in problem
+
+    for read in (archive.header, archive.lines, archive.catalog):
+        with pytest.raises(CorruptRun, match="belongs to run 'r-1'"):
+            read("r-1.bak")
+    with pytest.raises(CorruptRun, match="belongs to run 'r-1'"):
+        list(archive.records("r-1.bak"))
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import shutil
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from bundle_router.core.records.step_labels import StepLabel
 from bundle_router.core.values import MODES, Mode
 from bundle_router.errors import UnknownRun
 from bundle_router.testing import fake_router, small_catalog
+from bundle_router.tool import Media, ToolOutput
 
 from tests.adapters.index.recorded_runs import RecordedRuns
 
@@ -174,6 +176,24 @@ def test_a_name_that_was_asked_for_and_that_nothing_has_is_missing(tmp_path: Pat
         index.close()
 
 
+def test_a_run_counts_the_media_that_its_tools_returned() -> None:
+    catalog = small_catalog({"notes": ["s.draw"]}, routes=[Route("one", bundles=("notes",))])
+    media = ToolOutput(
+        (
+            Media(b"GIF89a", "image/gif"),
+            Media(b"RIFF", "audio/wav"),
+            Media(b"%PDF-1.7", "application/pdf"),
+        )
+    )
+    with fake_router(catalog, results={"s.draw": media}) as router:
+        router.route_sync(Step(run_id="r-1", workflow="w", role="planner", step="plan"))
+        router.call_sync("r-1", "s.draw", {})
+        recorded = RecordedRuns({"r-1": router.fakes.records("r-1")})
+    with closing(RunIndex(recorded, "sqlite://", look_s=0)) as index:
+        index.refresh(now=True)
+        assert index.run("r-1").media == 3
+
+
 def test_a_handle_is_searched_for_as_it_is_read(index: RunIndex) -> None:
     digest = "57cda64e" * 8
     assert index.search(f"artifact:sha256:{digest}") == index.search(digest) == []
@@ -322,6 +342,8 @@ def test_a_broken_run_is_a_row_that_says_why_and_its_records_count_for_nothing(
 ) -> None:
     small_run(tmp_path)
     shutil.copytree(tmp_path / "runs" / "r-1", tmp_path / "runs" / "r-2")
+    header = tmp_path / "runs" / "r-2" / "run.json"
+    header.write_text(header.read_text().replace('"r-1"', '"r-2"'))
     log = tmp_path / "runs" / "r-2" / "tool-calls.jsonl"
     log.write_bytes(log.read_bytes() + b"garbage\n")
     index = RunIndex(Archive(tmp_path / "runs"), "sqlite://", look_s=0)

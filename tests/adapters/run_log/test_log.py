@@ -357,6 +357,16 @@ def test_a_run_directory_that_others_may_write_to_is_refused(runs: Any) -> None:
     assert "0770" in refused(runs)
 
 
+def test_a_volume_whose_group_kubernetes_sets_is_refused_with_the_way_out(runs: Any) -> None:
+    runs.open().close()
+    (runs.path / "r-1").chmod(0o2770)
+    with pytest.raises(StorageError) as error:
+        runs.open().append("routing", runs.record(0))
+    assert "2770" in error.value.message
+    assert "fsGroupChangePolicy: OnRootMismatch" in error.value.advice
+    assert f"chmod 700 {runs.path / 'r-1'}" in error.value.advice
+
+
 def test_a_runs_directory_that_everybody_may_write_to_is_refused(runs: Any) -> None:
     runs.path.mkdir()
     runs.path.chmod(0o1777)
@@ -383,7 +393,10 @@ def test_a_group_writable_runs_directory_is_refused_in_a_shared_folder_and_taken
 def test_a_directory_of_another_user_is_refused(runs: Any, name: str) -> None:
     runs.open().close()
     os.chown(runs.path / name, OTHER_USER, -1)
-    assert f"user {OTHER_USER}" in refused(runs)
+    with pytest.raises(StorageError) as error:
+        runs.open().append("routing", runs.record(0))
+    assert f"user {OTHER_USER}" in error.value.message
+    assert "a folder below it" in error.value.advice  # as a mounted volume, which nobody can chown
 
 
 @as_root

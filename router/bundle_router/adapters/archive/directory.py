@@ -126,7 +126,10 @@ class Archive(RunArchive):
                 f"{path} is not a JSON object",
                 advice="restore it; the records can be read without it",
             )
-        return RunHeader(fields)
+        header = RunHeader(fields)
+        if header.run_id != run_id:
+            raise _other_run(path, header)
+        return header
 
     def catalog_json(self, run_id: str, file: str, revision: str) -> Any:
         return _read_json(self.path(run_id) / file)
@@ -138,10 +141,23 @@ class Archive(RunArchive):
         self, run_id: str, positions: Mapping[str, int]
     ) -> dict[str, Iterator[tuple[bytes, int]]]:
         path = self.path(run_id)
+        self._check_owner(run_id)
         return {
             name: _lines_after(path / name, positions.get(name, 0), size)
             for name, size in _sizes(path).items()
         }
+
+    def _check_owner(self, run_id: str) -> None:
+        """Raise CorruptRun if the folder is a copy of another run's, whose records would count
+        twice. Records without a readable header are read.
+        """
+        path = self.path(run_id) / "run.json"
+        try:
+            fields = _read_json(path)
+        except CorruptRun:
+            return
+        if isinstance(fields, dict) and fields.get("run_id", run_id) != run_id:
+            raise _other_run(path, RunHeader(fields))
 
     def torn(self, run_id: str) -> tuple[TornTail, ...]:
         path = self.path(run_id)
@@ -258,6 +274,13 @@ def _write(path: Path, lines: Iterable[bytes]) -> None:
         path, "wb", opener=lambda name, flags: os.open(name, flags | os.O_EXCL, 0o600)
     ) as file:
         file.writelines(lines)
+
+
+def _other_run(path: Path, header: RunHeader) -> CorruptRun:
+    return CorruptRun(
+        f"{path} belongs to run {header.run_id!r}",
+        advice="the folder was renamed or copied: give it its old name, or keep copies elsewhere",
+    )
 
 
 # --- files ----------------------------------------------------------------------------------------

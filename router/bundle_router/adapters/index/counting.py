@@ -16,7 +16,13 @@ FAILED: Final = (
     "('tool_error','invalid_arguments','timeout','unavailable','busy','budget','cancelled',"
     "'unknown')"
 )
-_MEDIA: Final = "(mime_type like 'image/%' or mime_type like 'audio/%' or mime_type like 'video/%')"
+_MEDIA: Final = (
+    "(role = 'media' or mime_type like 'image/%' or mime_type like 'audio/%'"
+    " or mime_type like 'video/%')"
+)
+"""What counts as media: what a tool returned as media, a PDF too, and pictures, sounds and videos
+that were inside a text or a resource.
+"""
 
 
 def _sum(condition: str) -> str:

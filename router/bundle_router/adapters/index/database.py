@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from bundle_router.adapters.database_file import create_private, use_wal
+from bundle_router.adapters.private_folders import temporary_root
 from bundle_router.core.records.tables import COLUMNS, Kind, Row, Table, keys_of
 from bundle_router.core.values.canonical import digest_of
 from bundle_router.errors import NotInstalled, RequestError, StorageError, storage_error
@@ -179,7 +180,9 @@ def open_engine(url: str) -> Engine:
         ) from None
     if backend not in ("sqlite", "postgresql"):
         raise RequestError(f"the index can be in SQLite or PostgreSQL, not in {backend}")
-    folder = TemporaryDirectory(prefix="bundle-router-index-") if url == "sqlite://" else None
+    folder = None
+    if url == "sqlite://":
+        folder = TemporaryDirectory(prefix="bundle-router-index-", dir=temporary_root())
     try:
         engine = create_engine(url if folder is None else f"sqlite:///{folder.name}/index.sqlite")
     except ImportError:

@@ -52,7 +52,7 @@ from bundle_router.core.values import (
     ToolOutput,
 )
 from bundle_router.core.values.canonical import digest_of, encode, holds_more_than
-from bundle_router.errors import RequestError, ToolFailure
+from bundle_router.errors import RequestError, StorageError, ToolFailure
 from bundle_router.ports import Diagnostics, Redactor
 
 REDACTED_NOTE: Final = (
@@ -374,6 +374,8 @@ class LocalSessions:
             return self._result(entry.run(entry.arguments.model_validate(dict(arguments)), context))
         except ToolFailure as failure:
             return _failed_result(failure)
+        except StorageError as fault:
+            return _failed_result(_unavailable(fault))
         except BaseException as defect:  # noqa: BLE001 - the boundary of rule 3; a tool may not end us, or our loop
             return self._crashed_result(entry, defect)
 
@@ -388,6 +390,8 @@ class LocalSessions:
             return self._result(await output if inspect.isawaitable(output) else output)
         except ToolFailure as failure:
             return _failed_result(failure)
+        except StorageError as fault:
+            return _failed_result(_unavailable(fault))
         except GeneratorExit:
             raise
         except asyncio.CancelledError as defect:
@@ -444,6 +448,10 @@ class LocalSessions:
 
 def _by_name(tools: Sequence[LocalTool]) -> dict[str, LocalTool]:
     return {tool.name: tool for tool in tools}
+
+
+def _unavailable(fault: StorageError) -> ToolFailure:
+    return ToolFailure(fault.message, code="unavailable", advice=fault.advice)
 
 
 def _failed_result(failure: ToolFailure) -> RawResult:

@@ -31,6 +31,7 @@ from bundle_router.adapters.descriptors import Opened
 from bundle_router.adapters.mcp.faults import ServerFault
 from bundle_router.adapters.processes.starting import Command, StartedProcess, start
 from bundle_router.adapters.processes.supervision import AT_ONCE
+from bundle_router.errors import StorageError
 
 MARK: Final = "BUNDLE_ROUTER_OWNER"
 HOMES: Final = "bundle-router-home-"
@@ -264,7 +265,7 @@ class ProcessSupervisor:
             try:
                 folder = await asyncio.to_thread(home.enter_context, private_folder(HOMES))
                 process = await self._handed_over(program, command, folder)
-            except (OSError, RuntimeError) as error:
+            except (OSError, RuntimeError, StorageError) as error:
                 why = (
                     getattr(error, "strerror", None) or error
                 )  # no process, thread or descriptor is left

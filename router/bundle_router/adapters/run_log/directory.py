@@ -53,6 +53,10 @@ class Storage:
 
 POSIX: Final = Storage()
 
+_VOLUME_ADVICE: Final = (
+    "if Kubernetes' fsGroup does this at each mount, set fsGroupChangePolicy: OnRootMismatch"
+)
+
 _ADVICE: Final = {
     "deleted": STORAGE_FAULTS[errno.ENOENT][1],
     "short_write": "free space on the disk; then try again, no restart is needed",
@@ -199,17 +203,17 @@ def check_private(status: os.stat_result, path: str, *, forbidden: int) -> None:
             path,
             "not_private",
             detail,
-            advice="choose another runs directory, or give it to this user with chown",
+            advice=(
+                "choose a folder below it, which is then created private, or another runs"
+                " directory, or give it to this user with chown"
+            ),
         )
     if status.st_mode & forbidden:
         detail = f"others may write to it (mode {stat.S_IMODE(status.st_mode):04o})"
-        raise failed(
-            "use",
-            path,
-            "not_private",
-            detail,
-            advice=f"look at what is in it, then `chmod 700 {path}`",
-        )
+        advice = f"look at what is in it, then `chmod 700 {path}`"
+        if status.st_mode & stat.S_ISGID:
+            advice += f"; {_VOLUME_ADVICE}"
+        raise failed("use", path, "not_private", detail, advice=advice)
 
 
 def _refuse_foreign_link(storage: Storage, path: str) -> None:
