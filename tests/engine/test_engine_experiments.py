@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from bundle_router.engine.calls import UNKNOWN_TEXT
+from bundle_router.engine.made_calls import UNKNOWN_TEXT
 from bundle_router.wiring.stores import open_archive
 
 LONG: Final = bool(os.environ.get("BUNDLE_ROUTER_LONG"))

@@ -16,14 +16,14 @@ from dataclasses import replace
 from typing import Any, Final
 
 import pytest
-from bundle_router import Router, Step
+from bundle_router import Result, Router, Step
 from bundle_router.core.catalog import Bundle, CallLimits, Catalog, Policy, Route, Server, Settings
 from bundle_router.core.records.chain import check
 from bundle_router.core.servers.transport.tool_servers import RawResult
 from bundle_router.core.values import Decision, StepPolicy, Text
 from bundle_router.core.values.canonical import encode
 from bundle_router.engine import arguments
-from bundle_router.engine.calls import UNKNOWN_TEXT
+from bundle_router.engine.made_calls import UNKNOWN_TEXT
 from bundle_router.engine.run_records import MOVED_AT_MOST
 from bundle_router.errors import KeyConflict, RequestError, RunBusy, StorageError, WrongContext
 from bundle_router.testing import FakeRouter, MemoryRuns, fake_router, small_catalog
@@ -204,6 +204,38 @@ def test_a_call_that_began_and_whose_worker_is_gone_is_unknown_unless_it_may_be_
     killed.set()
     call.join(300)
     living.close_sync()
+
+
+def test_a_call_that_others_took_for_lost_has_the_end_that_they_recorded() -> None:
+    """Its worker was out of their reach, and comes back with a result: the call has one end, and
+    everybody is told the same of it.
+    """
+    runs, entered, found_dead = MemoryRuns(), threading.Event(), threading.Event()
+
+    def once(arguments: Mapping[str, Any]) -> str:
+        entered.set()
+        assert found_dead.wait(300)
+        return "done"
+
+    with worker(runs, {"s.once": once}) as cut_off, worker(runs) as other:
+        cut_off.route_sync(step())
+        results: list[Result] = []
+        call = threading.Thread(
+            target=lambda: results.append(cut_off.call_sync("r", "s.once", {}, key="k"))
+        )
+        call.start()
+        assert entered.wait(300)
+        cut_off.fakes.store.kill()
+        results.append(other.call_sync("r", "s.once", {}, key="k"))
+        found_dead.set()
+        call.join(300)
+        results.append(cut_off.call_sync("r", "s.once", {}, key="k"))
+        assert [(result.outcome, result.text) for result in results] == [
+            ("unknown", UNKNOWN_TEXT)
+        ] * 3
+        assert [record["outcome"] for record in records(other, "call.finished")] == ["unknown"]
+        events = [name for _, name, _ in cut_off.fakes.diagnostics.events]
+        assert events == ["call.ended_elsewhere"]
 
 
 def _dead(operation: str, run_id: str) -> None:

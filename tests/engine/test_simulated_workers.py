@@ -94,7 +94,7 @@ class DatabasePlace(Place):
     def store(self) -> RunStore:
         from bundle_router.adapters.postgres import PostgresRunStore
 
-        return PostgresRunStore(self._url, clock=FakeClock())
+        return PostgresRunStore(self._url, clock=FakeClock(), dead_after_s=0.0)
 
     def kill(self, store: RunStore, logs: Sequence[RunLog], dice: random.Random | None) -> None:
         store.close()

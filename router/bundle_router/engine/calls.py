@@ -49,6 +49,8 @@ from bundle_router.engine.engine_ports import CallPorts, EnginePorts
 from bundle_router.engine.made_calls import (
     MAY_HAVE_HAPPENED,
     NOTHING,
+    UNKNOWN_END,
+    CallHasEnded,
     call_fields,
     end_record,
     finish_call,
@@ -67,10 +69,6 @@ MAX_NAMED: Final = 20
 """Tools that a refusal names at most."""
 FIRST_LOOK_S: Final = 0.001
 LONGEST_LOOK_S: Final = 0.1
-UNKNOWN_TEXT: Final = (
-    "This call began, and the process that made it ended before its end was recorded: it may have"
-    " happened. It was not made again. Look at what it was to change before you decide."
-)
 
 
 # --- its key --------------------------------------------------------------------------------------
@@ -217,10 +215,6 @@ def _refuse_other(run: OpenRun, request: CallRequest, key_taken: KeyTaken) -> No
         )
 
 
-class _HasEnded(Exception):
-    """Ends the recording of a call's end."""
-
-
 def _end_unknown(at: CallPorts, key: str, call: KeyedCall, wait_s: float) -> Result | None:
     """Record that a call's outcome is unknown.
 
@@ -228,17 +222,16 @@ def _end_unknown(at: CallPorts, key: str, call: KeyedCall, wait_s: float) -> Res
     """
     run = at.run
     started = CallStarted.from_json(run.log.record(call.started)).shared()
-    text = replace(NOTHING, text=UNKNOWN_TEXT)
 
     def record_of(_place: str) -> CallFinished:
         run.read_on()
         if run.fold.keyed_call(key) != call:
-            raise _HasEnded
-        return end_record(at.ports.clock, started, CallOutcome("unknown", "unknown", text))
+            raise CallHasEnded
+        return end_record(at.ports.clock, started, UNKNOWN_END)
 
     try:
         return result_of(run.append_end(record_of, wait_s=wait_s), idempotent=False)
-    except _HasEnded:
+    except CallHasEnded:
         return None
 
 

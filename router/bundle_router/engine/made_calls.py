@@ -4,7 +4,8 @@ Rules:
 1. Each layer does its part and has the next one do the rest: `RecordedCall` records the end,
    `StoredCall` stores artifacts, `ReusedCall` reuses a result, `ShapedCall` shapes what came, and
    `SessionCall` asks the tool's session.
-2. The end is recorded in every case, and before the result is returned.
+2. The end is recorded in every case, and before the result is returned. A call has one: where
+   another process found this one dead meanwhile, the end that it recorded stands, and is returned.
 3. Records are bounded: names and codes are cut, results are shaped, and media are artifacts.
 4. Every end counts in the budgets (`core.decide.budgets`) and says what the step's calls have come
    to.
@@ -55,6 +56,17 @@ OUR_WORDS: Final[frozenset[Outcome]] = frozenset(("timeout", "busy", "cancelled"
 
 NOTHING: Final = ShapedResult.empty()
 """The shaped result of a call of which nothing came."""
+UNKNOWN_TEXT: Final = (
+    "This call began, and the process that made it was gone or out of reach before its end was"
+    " recorded: it may have happened. It was not made again. Look at what it was to change before"
+    " you decide."
+)
+UNKNOWN_END: Final = CallOutcome("unknown", "unknown", replace(NOTHING, text=UNKNOWN_TEXT))
+"""The outcome that a process records of another's call, when that one is dead."""
+
+
+class CallHasEnded(Exception):
+    """Ends the recording of a call's end: the call has one by now."""
 
 
 class CallLayer(Protocol):
@@ -305,10 +317,26 @@ def finish_call(
     elapsed_ms = max(0.0, (ports.clock.monotonic_ns() - call.started_ns) / 1e6 - outcome.queued_ms)
 
     record_of = partial(_finished_record, ports.clock, run, call, outcome, elapsed_ms, refused)
-    record = run.append_end(record_of, wait_s=wait_s)
+    try:
+        record = run.append_end(record_of, wait_s=wait_s)
+    except CallHasEnded:
+        return _ended_elsewhere(ports, call, outcome)
     run.passing.pop(id(call.request), None)
     idempotent = record.outcome in MAY_HAVE_HAPPENED and may_repeat(call.state.catalog, call.tool)
     return result_of(record, outcome, idempotent=idempotent)
+
+
+def _ended_elsewhere(ports: EnginePorts, call: AdmittedCall, outcome: CallOutcome) -> Result:
+    """Return what another process recorded of a call of this one, which it took for dead."""
+    assert call.started is not None  # noqa: S101 - nobody else ends a call that has no start
+    ports.diagnostics.event(
+        "error",
+        "call.ended_elsewhere",
+        run_id=call.state.run_id,
+        call_id=call.call_id,
+        outcome=outcome.outcome,
+    )
+    return result_of(end_record(ports.clock, call.started.shared(), UNKNOWN_END), idempotent=False)
 
 
 def _finished_record(
@@ -322,9 +350,11 @@ def _finished_record(
 ) -> CallFinished:
     """Return the record of a call's end, under the run's present state.
 
-    `place` is the id of a call that has none.
+    `place` is the id of a call that has none. Raises CallHasEnded.
     """
     if call.started is not None:
+        if call.started.call_id not in run.fold.open_calls:
+            raise CallHasEnded
         fields = call.started.shared()
     else:
         fields = call_fields(call.state, call.request, call.tool, call.bundle)

@@ -309,12 +309,14 @@ class OpenRun:
     def append_end(self, record_of: Callable[[str], CallEnd], *, wait_s: float) -> CallEnd:
         """Append the end of a call with the step's totals, and take it in; build it again where
         other processes appended first. `record_of` gets the id for a record named by its place.
-        Such an id is used once, since two records of one name would look like two ends of one call.
-        The caller holds the lock. Raises RunBusy.
+        Such an id is used once, since two records of one name would look like two ends of one call;
+        and a call with a key may be ended by another process that finds this one dead. The caller
+        holds the lock. Raises RunBusy, and what `record_of` raises.
         """
         for attempts_left in reversed(range(MOVED_AT_MOST)):
             record = record_of(place := self.next_id())
-            compare = attempts_left > 0 or record.call_id == place
+            is_keyed = isinstance(record, CallFinished) and record.key != ""
+            compare = attempts_left > 0 or record.call_id == place or is_keyed
             totals = self.fold.spent_after(record)
             if self.append_call(record, compare=compare, wait_s=wait_s, spent=totals) is not None:
                 return record

@@ -712,3 +712,16 @@ def test_a_number_that_stands_twice_in_a_file_is_reported(runs: Any) -> None:
     rewrite(runs, "routing.jsonl", lambda lines: [lines[0], lines[0], *lines[1:]])
     with pytest.raises(CorruptRun, match=r"routing\.jsonl:2: record 0 comes after 0"):
         [*runs.archive.records("r-1")]
+
+
+def test_verify_finds_a_call_with_two_ends(runs: Any) -> None:
+    """Each is a record in its place: the chain alone says nothing of it."""
+    log = runs.open()
+    for call_id in ("r.1", "r.2", "r.1"):
+        log.append("calls", {"type": "call.started", "call_id": call_id})
+        log.append("calls", {"type": "call.finished", "call_id": call_id})
+    log.append("calls", {"type": "note", "said": '"type":"call.finished","call_id":"r.2"'})
+    log.close()
+    report = runs.archive.verify("r-1")
+    assert report.broken is None
+    assert report.problems == ("call 'r.1' has 2 ends",)

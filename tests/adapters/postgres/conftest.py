@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 from bundle_router.adapters.postgres import PostgresRunStore
+from bundle_router.adapters.postgres.artifact_rows import lock_of
 from bundle_router.core.records.run_header import RunHeader
 from bundle_router.testing import FakeClock
 
@@ -56,3 +57,25 @@ def make_store(url: str) -> Iterator[Callable[..., PostgresRunStore]]:
     yield make
     for store in made:
         store.close()
+
+
+_SESSIONS = (
+    "select pid from pg_locks where locktype = 'advisory' and granted and mode = 'ExclusiveLock'"
+    " and (classid::bigint << 32) | objid::bigint = %s"
+)
+
+
+def sessions_of(store: PostgresRunStore, token: str) -> list[int]:
+    """The server's processes in which a worker's lock is held."""
+    lock = lock_of(f"writer:{token}")
+    with psycopg.connect(store.pool.conninfo, autocommit=True) as connection:
+        return [pid for (pid,) in connection.execute(_SESSIONS, (lock,))]
+
+
+def break_session(store: PostgresRunStore, token: str) -> list[int]:
+    """Ends the session of a worker in the server, and returns which it was."""
+    ended = sessions_of(store, token)
+    with psycopg.connect(store.pool.conninfo, autocommit=True) as connection:
+        for pid in ended:
+            connection.execute("select pg_terminate_backend(%s, 5000)", (pid,))
+    return ended

@@ -14,14 +14,13 @@ from typing import Any
 
 import psycopg
 import pytest
-from bundle_router.adapters.postgres import PostgresRunStore
-from bundle_router.adapters.postgres.artifact_rows import lock_of
+from bundle_router.adapters.postgres import PostgresRunStore, sessions
 from bundle_router.adapters.postgres.schema import VERSION, migrate
 from bundle_router.core.records.chain import check
 from bundle_router.errors import CorruptRun, KeyConflict, RequestError, StorageError
 from bundle_router.testing import FakeClock
 
-from tests.adapters.postgres.conftest import CATALOG, HEADER
+from tests.adapters.postgres.conftest import CATALOG, HEADER, break_session, sessions_of
 
 Make = Callable[..., PostgresRunStore]
 
@@ -161,24 +160,45 @@ def test_close_writes_the_end_when_nobody_else_works_on_the_run(make_store: Make
         assert connection.execute("select ended from router_runs").fetchone() == (None,)
 
 
-def test_a_process_is_alive_as_long_as_its_session(make_store: Make) -> None:
-    one, other = make_store(), make_store()
+def test_a_process_is_gone_when_nobody_has_held_its_lock_for_a_while(make_store: Make) -> None:
+    one, other = make_store(), make_store(dead_after_s=0.2)
     token = one.writer
     assert token == one.writer
     assert other.is_alive(token)
-    assert not other.is_alive("0" * 16)
-    with psycopg.connect(other.pool.conninfo, autocommit=True) as connection:
-        connection.execute(
-            "select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory' and granted"
-            " and (classid::bigint << 32) | objid::bigint = %s",  # of no other test's process
-            (lock_of(f"writer:{token}"),),
-        )
+    one.close()
     deadline = time.monotonic() + 300
+    started = time.monotonic()
     while other.is_alive(token) and time.monotonic() < deadline:
         time.sleep(0.02)
+    assert 0.2 <= time.monotonic() - started < 300
     assert not other.is_alive(token)
-    assert one.writer != token, "others may have found it dead"
-    assert other.is_alive(one.writer)
+
+
+def test_looks_that_lie_far_apart_do_not_make_a_process_dead(make_store: Make) -> None:
+    """Between them the database may have been away, for the process that is looked for as well."""
+    other = make_store(dead_after_s=0.05)
+    for _ in range(3):
+        assert other.is_alive("0" * 16)
+        time.sleep(0.1)
+
+
+def test_a_process_takes_its_lock_again_when_its_connection_broke(
+    make_store: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "BEAT_S", 0.05)
+    one, other = make_store(), make_store(dead_after_s=300)
+    log = created(one)
+    log.begin()
+    token = one.writer
+    held = ended = break_session(other, token)
+    deadline = time.monotonic() + 300
+    while held in ([], ended) and time.monotonic() < deadline:
+        held = sessions_of(other, token)
+        time.sleep(0.02)
+    assert len(held) == 1, "and nobody asked it for anything"
+    assert one.writer == token
+    others_log = created(other)
+    assert len(others_log.close()) == 1, "it is seen to work on its run as before"
 
 
 @pytest.mark.usefixtures("many_descriptors")

@@ -4,15 +4,26 @@ verb.
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
-from bundle_router import Router, Step
+from bundle_router import Result, Router, Step
+from bundle_router.adapters.postgres import PostgresRunStore
 from bundle_router.cli import main
+from bundle_router.core.catalog import Bundle, Route
+from bundle_router.core.values import Effect
 from bundle_router.errors import KeyConflict, RequestError, StorageError
+from bundle_router.testing import FakeRouter, fake_router, small_catalog
 from bundle_router.tool import LocalServer
+
+from tests.adapters.postgres.conftest import break_session
+
+Make = Callable[..., PostgresRunStore]
 
 
 def step(name: str, key: str = "") -> Step:
@@ -114,3 +125,55 @@ def test_principals_of_one_run_share_nothing(url: str, tmp_path: Path, principal
             other.call_sync("r", "mail.inbox", {"lines": 2_000}, key="k")
         read = other.call_sync("r", "read_artifact", {"uri": first.artifacts[0].uri})
         assert read.code == "not_found"
+
+
+@pytest.mark.parametrize("effect", ["read", "write"])
+def test_a_worker_whose_connection_breaks_inside_a_call_still_ends_it(
+    make_store: Make, monkeypatch: pytest.MonkeyPatch, effect: Effect
+) -> None:
+    """Another worker that has the key waits for it, and is given what it came to."""
+    entered, released = threading.Event(), threading.Event()
+
+    def slow(_arguments: Mapping[str, Any]) -> str:
+        entered.set()
+        assert released.wait(300)
+        return "done once"
+
+    def again(_arguments: Mapping[str, Any]) -> str:
+        return "done twice"
+
+    stores = make_store(), make_store()
+    is_alive, looks = stores[1].is_alive, itertools.count(1)
+
+    def looked(writer: str) -> bool:
+        alive = is_alive(writer)
+        if next(looks) == 3:
+            released.set()
+        return alive
+
+    notes = Bundle("notes", "Notes.", ("notes.add",), effects=(effect,))
+    catalog = small_catalog({"notes": notes}, routes=[Route("all", bundles=("notes",))])
+    one = fake_router(catalog, runs=stores[0], results={"notes.add": slow})
+    other = fake_router(catalog, runs=stores[1], results={"notes.add": again})
+    results: list[Result] = []
+
+    def call(router: FakeRouter) -> None:
+        results.append(router.call_sync("r", "notes.add", {}, key="k"))
+
+    monkeypatch.setattr(stores[1], "is_alive", looked)
+    with one, other:
+        one.route_sync(step("plan"))
+        first = threading.Thread(target=call, args=(one,))
+        first.start()
+        assert entered.wait(300)
+        assert len(break_session(stores[1], stores[0].writer)) == 1
+        second = threading.Thread(target=call, args=(other,))
+        second.start()
+        second.join(300)
+        released.set()
+        first.join(300)
+    assert [(result.outcome, result.text) for result in results] == [("ok", "done once")] * 2
+    log = make_store().open("r")
+    assert log is not None
+    ends = [record for record in log.news() if record["type"] == "call.finished"]
+    assert [end["outcome"] for end in ends] == ["ok"]

@@ -9,7 +9,7 @@ import contextlib
 import heapq
 import re
 from abc import ABC, abstractmethod
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -42,6 +42,8 @@ KEPT: Final = (
     " write it"
 )
 _CATALOG: Final = re.compile(r"catalog(-\w{1,64})?\.json", re.ASCII)
+_CALL_END: Final = b'"type":"call.finished"'
+_CALL_ID: Final = re.compile(rb'"call_id":"((?:[^"\\]|\\.)*)"')
 _REVISION: Final = re.compile(rb'"catalog_revision":"(sha256:[0-9a-f]{64})"')
 ADVICE: Final = "`bundle-router runs verify` names the first bad record"
 
@@ -421,8 +423,10 @@ class RunArchive(ABC):
             files = self.lines(run_id)
         problems += faults
         artifact_names: set[str] = set()
+        call_ends: Counter[bytes] = Counter()
         files = {
-            name: _note_names(lines, artifact_names, revisions) for name, lines in files.items()
+            name: _count_ends(_note_names(lines, artifact_names, revisions), call_ends)
+            for name, lines in files.items()
         }
         checked = check(
             files,
@@ -438,6 +442,11 @@ class RunArchive(ABC):
                 self.catalog(run_id, revision)
             except CorruptRun as error:
                 problems += [error.message] if error.message not in problems else []
+        problems += [
+            f"call {call_id.decode('utf-8', 'replace')!r} has {count} ends"
+            for call_id, count in call_ends.items()
+            if count > 1
+        ]
         if artifacts:
             kept_artifacts = self.artifacts(run_id)
             problems += [
@@ -566,6 +575,14 @@ def _note_names(
                 }
         if match := _REVISION.search(line):
             revisions.add(match[1].decode())
+        yield line
+
+
+def _count_ends(lines: Iterable[bytes], ends: Counter[bytes]) -> Iterator[bytes]:
+    """Yield the lines, and count the ends of each call. None is parsed."""
+    for line in lines:
+        if _CALL_END in line and (match := _CALL_ID.search(line)):
+            ends[match[1]] += 1
         yield line
 
 

@@ -15,7 +15,8 @@ Rules:
    fail-over to a replica that lacked the end, is `CorruptRun` and is never continued.
 6. Everything has a deadline: connecting, a statement (in the server and here), waiting for a
    connection.
-7. A session lock shows that a process is alive; the server releases it when the connection is gone.
+7. A session lock shows that a process is alive. A connection may break while the process goes on,
+   which then takes the lock again: dead is a process whose lock others have found free for a while.
 8. Artifacts up to 1 MiB are rows; larger ones are objects named by their digest, if there is an
    object store.
 """

@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 from collections import Counter
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import psycopg
@@ -19,9 +20,19 @@ import psycopg
 from bundle_router.adapters.postgres.artifact_rows import lock_of
 from bundle_router.adapters.postgres.connections import BoundedConnection, Pool, to_storage_error
 from bundle_router.core.records.chain import Writer
+from bundle_router.errors import StorageError
 
 POLL_S: Final = 0.1
 """Seconds between two polls while waiting, in case a notification is lost."""
+BEAT_S: Final = 2.0
+"""Seconds between two looks of a process at its own session, to replace a lost one."""
+BEAT_WAIT_S: Final = 3.0
+"""Seconds that such a look, and then one attempt to connect, may take."""
+DEAD_AFTER_S: Final = 10.0
+"""Seconds without its lock after which a process counts as dead.
+
+A process that lives has it again within `BEAT_S` and twice `BEAT_WAIT_S`.
+"""
 
 _HOLDERS: Final = """
 select a.application_name from pg_locks l join pg_stat_activity a using (pid)
@@ -33,21 +44,30 @@ where l.locktype = 'advisory' and l.granted and l.mode = %s and l.objsubid = 1 a
 
 
 class WriterSession:
-    """One permanent connection.
+    """One permanent connection that shows others that this process lives.
 
-    It holds the lock of this process's token, and one for each run that is open here. A lost
-    session is replaced, with a new token, because others may have found the old one dead.
+    It holds the lock of this process's token, and one for each run that is open here. It can be
+    lost while nobody uses it, so a thread looks at it from time to time, replaces a lost one and
+    takes the locks again. Others count a process as dead only when they have found its lock free
+    for `dead_after_s`.
     """
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, *, dead_after_s: float = DEAD_AFTER_S) -> None:
         self.pool = pool
+        self._dead_after_s = dead_after_s
         self._lock = threading.RLock()
         self._connection: BoundedConnection | None = None
-        self._tokens: list[
-            str
-        ] = []  # the present one last: a call may be under way that began under another
+        self._token = secrets.token_hex(8)
+        self._holds_token = False
+        """Whether the present connection has the token's lock. The server may take a while to find
+        out that the former one is gone, which has it until then.
+        """
         self._open: Counter[str] = Counter()
         self._tables = ""
+        self._missed: dict[str, _Missed] = {}
+        """The processes whose locks nobody held at the last look, by their tokens."""
+        self._beating: threading.Thread | None = None
+        self._closing = threading.Event()
 
     def lock_of(self, run_id: str) -> int:
         """Return the number of a run's lock: two sets of tables in one database may have runs of
@@ -61,13 +81,27 @@ class WriterSession:
     def token(self) -> str:
         with self._lock:
             self._live_session()
-            return self._tokens[-1]
+            return self._token
 
     def is_alive(self, token: str) -> bool:
+        """Return whether the process of a token may live: whether it is this one, or its lock was
+        held not long ago.
+
+        Looks that lie further apart than `dead_after_s` do not count together: between them the
+        database may have been away, for that process as well.
+        """
+        if token == self._token:
+            return True
+        is_held = bool(self.pool.fetch(_HOLDERS, ("ExclusiveLock", lock_of(f"writer:{token}"))))
         with self._lock:
-            if token in self._tokens:
+            missed = self._missed.pop(token, None)
+            if is_held:
                 return True
-        return bool(self.pool.fetch(_HOLDERS, ("ExclusiveLock", lock_of(f"writer:{token}"))))
+            now_s = time.monotonic()
+            if missed is None or now_s - missed.last_s > self._dead_after_s:
+                missed = _Missed(now_s, now_s)
+            self._missed[token] = replace(missed, last_s=now_s)
+            return now_s - missed.first_s < self._dead_after_s
 
     def enter(self, run_id: str) -> None:
         """Take the run's shared lock, which shows that this process works on it."""
@@ -101,12 +135,15 @@ class WriterSession:
             connection.close()
             raise to_storage_error("keep a session", self.pool.where, error) from None
 
-    def _live_session(self) -> BoundedConnection:
-        """Return the session, after replacing a lost one. The caller holds the lock."""
+    def _live_session(self, wait_s: float | None = None) -> BoundedConnection:
+        """Return the session, after replacing a lost one. The caller holds the lock.
+
+        Raises StorageError where it can't be replaced within `wait_s` (by default the pool's).
+        """
         connection = self._connection
         if connection is not None and not connection.closed and not _is_cut(connection):
             return connection
-        deadline = time.monotonic() + self.pool.wait_s
+        deadline = time.monotonic() + (self.pool.wait_s if wait_s is None else wait_s)
         pause = 0.05
         while True:
             if (
@@ -118,21 +155,50 @@ class WriterSession:
                 self._connection = connection = self.pool.connect(
                     wait_s=deadline - time.monotonic()
                 )
-                self._tokens.append(secrets.token_hex(8))
                 connection.deadline = deadline
-                connection.execute(
-                    "select pg_advisory_lock(%s)", (lock_of(f"writer:{self._tokens[-1]}"),)
-                )
+                self._holds_token = False
+                self._take_token(connection)
                 for run_id in self._open:
                     connection.execute(
                         "select pg_advisory_lock_shared(%s)", (self.lock_of(run_id),)
                     )
+                self._begin_to_beat()
                 return connection
             except psycopg.Error as error:
                 if time.monotonic() + pause >= deadline:
                     raise to_storage_error("begin a session", self.pool.where, error) from None
                 time.sleep(pause)
                 pause = min(2 * pause, 0.5)
+
+    def _take_token(self, connection: BoundedConnection) -> None:
+        row = connection.execute(
+            "select pg_try_advisory_lock(%s)", (lock_of(f"writer:{self._token}"),)
+        ).fetchone()
+        self._holds_token = row == (True,)
+
+    def _begin_to_beat(self) -> None:
+        if self._beating is None and not self._closing.is_set():
+            self._beating = threading.Thread(target=self._beat, name="writer-session", daemon=True)
+            self._beating.start()
+
+    def _beat(self) -> None:
+        while not self._closing.wait(BEAT_S):
+            with self._lock, contextlib.suppress(StorageError):
+                if not self._closing.is_set():
+                    self._look_at_session()
+
+    def _look_at_session(self) -> None:
+        """Replace the session where it was lost, also if nobody told us so."""
+        connection = self._live_session(BEAT_WAIT_S)
+        connection.deadline = time.monotonic() + BEAT_WAIT_S
+        try:
+            if self._holds_token:
+                connection.execute("select 1")
+            else:
+                self._take_token(connection)
+        except psycopg.Error:
+            connection.close()
+            self._live_session(BEAT_WAIT_S)
 
     def wait_for(self, run_id: str, timeout_s: float) -> None:
         """Return at a notification of any run, or after the timeout; at the latest after the
@@ -152,9 +218,22 @@ class WriterSession:
             time.sleep(max(0.0, until - time.monotonic()))
 
     def close(self) -> None:
+        self._closing.set()
         with self._lock:
             if self._connection is not None:
                 self._connection.close()
+        if self._beating is not None:
+            self._beating.join()
+
+
+@dataclass(frozen=True, slots=True)
+class _Missed:
+    """When a process's lock was found free, in monotonic seconds."""
+
+    first_s: float
+    """The first of the looks that count together."""
+    last_s: float
+    """The last of them."""
 
 
 def _is_cut(connection: BoundedConnection) -> bool:

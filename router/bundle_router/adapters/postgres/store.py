@@ -13,7 +13,7 @@ from bundle_router.adapters.postgres.connections import Pool, to_storage_error, 
 from bundle_router.adapters.postgres.objects import ObjectStore
 from bundle_router.adapters.postgres.run_rows import PostgresRunLog
 from bundle_router.adapters.postgres.schema import migrate
-from bundle_router.adapters.postgres.sessions import WriterSession
+from bundle_router.adapters.postgres.sessions import DEAD_AFTER_S, WriterSession
 from bundle_router.core.records.chain import genesis
 from bundle_router.core.records.run_header import RunHeader
 from bundle_router.core.values import RUN_ID
@@ -28,13 +28,21 @@ class PostgresRunStore:
 
     `url` is libpq's (several hosts with `target_session_attrs=read-write` follow a fail-over), with
     one additional parameter, `objects`: the URL of an object store for artifacts over 1 MiB.
-    `wait_s` bounds every statement and every attempt to connect. The tables are created or migrated
-    on first use.
+    `wait_s` bounds every statement and every attempt to connect. `dead_after_s` says for how long a
+    process has to be without its lock before it counts as dead (see `WriterSession`). The tables
+    are created or migrated on first use.
     """
 
     blocks: Final = True
 
-    def __init__(self, url: str, *, clock: Clock, wait_s: float = 5.0) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock: Clock,
+        wait_s: float = 5.0,
+        dead_after_s: float = DEAD_AFTER_S,
+    ) -> None:
         plain, objects = without_objects(url)
         self.place = url
         """The URL, for `open_archive`."""
@@ -42,7 +50,7 @@ class PostgresRunStore:
         self.pool = Pool(plain, wait_s=wait_s)
         self._objects_url = objects
         self._objects: ObjectStore | None = None
-        self._session = WriterSession(self.pool)
+        self._session = WriterSession(self.pool, dead_after_s=dead_after_s)
         self._ready = False
         self._lock = threading.Lock()
 
@@ -65,13 +73,13 @@ class PostgresRunStore:
 
     @property
     def writer(self) -> str:
-        """Token of this process, alive as long as its session. A lost session gets a new token."""
+        """Token of this process, alive as long as the process."""
         self.prepare()
         return self._session.token
 
     def is_alive(self, writer: str) -> bool:
-        """Return whether the token's process may still be running: whether its session holds its
-        lock.
+        """Return whether the token's process may still be running: whether its session held its
+        lock during the last seconds.
         """
         return self._session.is_alive(writer)
 
