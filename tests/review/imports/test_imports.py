@@ -150,7 +150,7 @@ _entries = st.fixed_dictionaries(
         "env": st.dictionaries(_words, _words, max_size=3),
         "headers": st.dictionaries(_words, _words, max_size=3),
         "alwaysAllow": st.lists(_words, max_size=3),
-        "timeout": st.integers() | st.just(10**400) | _words,
+        "timeout": st.integers() | st.floats() | st.just(10**400) | _words,
     },
 )
 

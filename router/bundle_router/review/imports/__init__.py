@@ -2,9 +2,9 @@
 
 Pure: text in, text out.
 
-Supported: `.mcp.json` and Claude Code (`mcpServers`, also per project), Claude Desktop, Cursor and
-programs that copy its form, VS Code (`servers` and `inputs`, with comments), Codex
-(`[mcp_servers.<name>]`, TOML).
+Supported: `.mcp.json` and Claude Code (`mcpServers`, also per project), Claude Desktop, Cursor,
+Cline, Roo Code, Windsurf, Gemini CLI and others that copy its form, VS Code (`servers` and
+`inputs`, with comments), Codex (`[mcp_servers.<name>]`, TOML).
 
 Rules:
 1. Every imported server is untrusted, whatever it was before. Its bundle is behind meta-tools, with

@@ -6,161 +6,24 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import parse_qsl, urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
-from bundle_router.core.config.secrets import (
-    is_credential_name,
-    literal_secret,
-    looks_secret,
-    malformed_reference,
-)
 from bundle_router.core.config.servers import is_loopback
 from bundle_router.core.values import SERVER_NAME, TOOL_NAME
 from bundle_router.review.imports.foreign import ForeignServer, read_clients
+from bundle_router.review.imports.moved_values import MovedValues, clean_address, secret_arguments
+from bundle_router.review.imports.variable_syntax import (
+    HERE,
+    TAKEN_OUT,
+    placeholders,
+    read_references,
+    with_defaults,
+    without_references,
+)
 
-_FOREIGN: Final = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-[^{}]*)?\}")
-_HERE: Final = re.compile(r"\$\{(?:workspaceFolder|cwd)(?::[^{}]{0,100})?\}")
-_INPUT: Final = re.compile(r"\$\{input:([^{}]{1,100})\}")
-_SCHEME: Final = re.compile(r"(?i)((?:bearer|basic|token|apikey)\s+)(.+)", re.DOTALL)
-_USER_INFO: Final = re.compile(r"[a-z][a-z0-9+.-]{1,20}://[^/\s:@]{0,200}:[^/\s@]{1,200}@")
-_OPTION: Final = re.compile(r"--?([A-Za-z][\w-]{0,60})(?:=(.*))?", re.DOTALL)
-_DENSE: Final = re.compile(r"(?=[^a-zA-Z]{0,200}[a-zA-Z])(?=[^0-9]{0,200}[0-9])[\w+=.~-]{20,}")
-"""A long value of letters and digits without spaces or slashes.
-
-Replacing one that is no secret does no harm.
-"""
-
-
-@dataclass(slots=True)
-class MovedValues:
-    """The variables of one import, and the values moved into them.
-
-    One variable never holds two values.
-    """
-
-    values: dict[str, str] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    referred: set[str] = field(default_factory=set)
-    """Variables that are already referred to."""
-
-    def reference_secrets(self, server: str, name: str, value: str, path: str) -> str:
-        """Return the value for a header or variable: with references in place of secrets."""
-        value = at_home(value)
-        text = _FOREIGN.sub(r"${\1}", value)
-        self.referred.update(_FOREIGN.findall(value))
-        if ":-" in value and text != value:
-            self.notes.append(f"{server}: what {path} falls back to was left out: set its variable")
-        text = _INPUT.sub(lambda match: self._ask_for_variable(match[1], path), text)
-        if not _is_secret(name, text):
-            return text
-        scheme = _SCHEME.fullmatch(text)
-        secret = scheme[2] if scheme else text
-        is_variable = re.fullmatch(r"[A-Z][A-Z0-9_]*", name)
-        variable = self._variable(name if is_variable else f"{server}_{name}", server, secret)
-        self.notes.append(f"set {variable} to the value that stands at {path}")
-        return f"{scheme[1] if scheme else ''}${{{variable}}}"
-
-    def _ask_for_variable(self, input_id: str, path: str) -> str:
-        variable = self._variable(input_id, "input", f"${{input:{input_id}}}")
-        self.notes.append(f"set {variable}: {path} asks for it when it starts")
-        return f"${{{variable}}}"
-
-    def _variable(self, wish: str, server: str, value: str) -> str:
-        base = re.sub(r"[^A-Z0-9]+", "_", wish.upper()).strip("_") or "SECRET"
-        if base[0].isdigit():
-            base = f"_{base}"
-        prefix = re.sub(r"[^A-Z0-9]+", "_", server.upper()).strip("_")
-        numbered = [f"{prefix}_{base}_{number}" for number in range(2, 1000)]
-        for name in (base, f"{prefix}_{base}", *numbered):
-            if self.values.setdefault(name, value) == value:
-                return name
-        return base
-
-
-def at_home(text: str) -> str:
-    """Return the text with an editor's variable for the project folder replaced by the folder that
-    servers start in.
-    """
-    return _HERE.sub(".", text).replace("${userHome}", "${HOME}")
-
-
-def _is_secret(name: str, text: str) -> bool:
-    rest = _FOREIGN.sub("", text)
-    return (
-        literal_secret(name, text)
-        or _USER_INFO.search(rest) is not None
-        or malformed_reference(text)
-        or (_DENSE.fullmatch(rest) is not None and not is_path(rest))
-    )
-
-
-def is_path(text: str) -> bool:
-    return "/" in text or "\\" in text or re.search(r"\.[a-z]{2,4}$", text) is not None
-
-
-def secret_arguments(args: tuple[str, ...]) -> tuple[int, ...]:
-    """Return the positions of arguments with a secret, or with a reference, which arguments can't
-    have.
-    """
-    positions = []
-    previous = ""
-    for index, arg in enumerate(args):
-        if _is_credential(arg, previous) or _holds_secret(arg):
-            positions.append(index)
-        previous = arg
-    return tuple(positions)
-
-
-def _is_credential(arg: str, previous: str) -> bool:
-    """Return whether an argument is the value of an option with a credential's name, by itself
-    (`--token=x`) or after the option (`--token x`).
-    """
-    option = _OPTION.fullmatch(arg)
-    if option is not None:
-        return bool(option[2]) and is_credential_name(option[1])
-    option_before = _OPTION.fullmatch(previous)
-    if option_before is None or option_before[2] is not None:
-        return False
-    return is_credential_name(option_before[1])
-
-
-def _holds_secret(arg: str) -> bool:
-    if "${" in arg or "\0" in arg:
-        return True
-    return looks_secret(arg) or _USER_INFO.search(arg) is not None
-
-
-def without_credentials(url: str) -> tuple[str, bool]:
-    """Return the address without user, password, fragment and credential parameters; and whether it
-    had any.
-
-    Raises ValueError if it is no http or https address.
-    """
-    parts = urlsplit(url)
-    is_plain = url.isascii() and url.isprintable() and " " not in url
-    if parts.scheme not in ("http", "https") or not parts.hostname or not is_plain:
-        raise ValueError("is not an http or https address")
-
-    pairs = [pair for pair in parts.query.split("&") if pair]
-    query = "&".join(pair for pair in pairs if not _holds_credential(pair))
-    host = parts.netloc.rpartition("@")[2]
-    clean = urlunsplit((parts.scheme, host, parts.path, query, ""))
-
-    is_dense = any(_DENSE.fullmatch(part) for part in parts.path.split("/"))
-    if is_dense or looks_secret(clean) or "$" in clean:
-        raise ValueError("holds a credential in its path")
-    return clean, clean != url
-
-
-def _holds_credential(pair: str) -> bool:
-    """Return whether a pair of a query has a credential's name, or refers to a variable."""
-    names = [name for name, _ in parse_qsl(pair, keep_blank_values=True)]
-    return "$" in pair or any(map(is_credential_name, names))
-
-
-_TAKEN_OUT: Final = "TAKEN-OUT"
 _HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,200}")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
+_SHELLS: Final = ("bash", "cmd", "dash", "fish", "ksh", "sh", "zsh")
 _SSE: Final = frozenset(("sse", "http+sse", "http-sse"))
 
 
@@ -191,7 +54,9 @@ def import_clients(
     names here).
     """
     writing = _Writing(name, set(servers), set(bundles), tools or {})
-    for foreign in read_clients(text, name):
+    clients = read_clients(text, name)
+    writing.moving.notes += clients.notes
+    for foreign in clients.servers:
         writing.add(foreign)
     return writing.done()
 
@@ -218,6 +83,9 @@ class _Writing:
             return self.note(
                 ascii(foreign.name[:80]), "has a name that no server can have here: left out"
             )
+        if name in self.names:
+            reason = f"{self.source} {foreign.path} would have the same name here as one before it"
+            return self.note(name, f"{reason}: left out")
         if name in self.servers:
             return self.note(name, f"exists already: {self.source} {foreign.path} was left out")
         lines = self._http(name, foreign) if foreign.url is not None else self._stdio(name, foreign)
@@ -227,10 +95,12 @@ class _Writing:
         self.names.append(name)
         if name != foreign.name:
             self.note(name, f"was called {foreign.name[:80]!a}")
+        for note in foreign.notes:
+            self.note(name, note)
         if foreign.unsupported:
             self.note(
                 name,
-                "settings that mean nothing here were left out:"
+                "settings without an equivalent here were left out:"
                 f" {', '.join(foreign.unsupported)[:200]}",
             )
         self.server_texts.append("\n".join([f"[servers.{name}]", *lines]))
@@ -240,11 +110,13 @@ class _Writing:
     # --- servers ----------------------------------------------------------------------------------
 
     def _http(self, name: str, foreign: ForeignServer) -> list[str] | None:
+        text = self._with_defaults(name, "its address", foreign.url or "")
         try:
-            url, cut = without_credentials(foreign.url or "")
+            address = clean_address(text)
         except ValueError as wrong:
             self.note(name, f"its address {wrong}: left out")
             return None
+        url = address.url
         if url.startswith("http:") and not is_loopback(urlsplit(url).hostname or ""):
             self.note(
                 name,
@@ -254,48 +126,135 @@ class _Writing:
         sse = foreign.kind in _SSE or (not foreign.kind and url.rstrip("/").endswith("/sse"))
         lines = ['transport = "sse"', "legacy = true"] if sse else ['transport = "streamable-http"']
         lines.append(f"url = {toml_string(url)}")
-        if cut:
-            advice = "give it in a header, then switch it on"
+        advice = "give it in a header, then switch it on"
+        if address.without_credential:
             self.note(name, f"its address held a credential, which was taken out: {advice}")
+        if address.without_reference:
+            self.note(name, f"its address referred to a variable, which was taken out: {advice}")
+        if address.without_fragment:
+            self.note(name, "its address had a fragment ('#...'), which is never sent: taken out")
         pairs = self._pairs(name, foreign, foreign.headers, "headers", _HEADER)
+        is_off = address.without_credential or address.without_reference
         return [
             *lines,
-            *self._common_lines(foreign, off=bool(cut)),
+            *self._common_lines(foreign, off=is_off),
+            *self._login_lines(name, foreign, pairs),
             *_table(f"servers.{name}.headers", pairs),
         ]
 
+    def _login_lines(
+        self, name: str, foreign: ForeignServer, headers: Sequence[tuple[str, str]]
+    ) -> list[str]:
+        """Return the lines of a login over OAuth."""
+        login = foreign.login
+        if login is None:
+            return []
+        if any(label.lower() == "authorization" for label, _ in headers):
+            self.note(name, "has a header Authorization, so its OAuth settings were left out")
+            return []
+        if login.unsupported:
+            reason = ", ".join(login.unsupported)[:200]
+            self.note(name, f"OAuth: the server itself says what these are, left out: {reason}")
+        if login.has_secret:
+            reason = "OAuth: a client's secret can't be given here, and was left out"
+            self.note(name, f"{reason}: a login needs a client that is registered as a public one")
+
+        command = f"bundle-router login {name}"
+        if login.port is not None:
+            command += f" --port {login.port}"
+        self.note(name, f"log in once: `{command}`")
+        lines = ['auth = "oauth"']
+        if login.client_id is None:
+            return lines
+        is_literal = login.client_id.isascii() and login.client_id.isprintable()
+        if not is_literal or len(login.client_id) > 200 or "$" in login.client_id:
+            self.note(name, "its OAuth client id can't be written here: set client_id")
+            return lines
+        return [*lines, f"client_id = {toml_string(login.client_id)}"]
+
     def _stdio(self, name: str, foreign: ForeignServer) -> list[str] | None:
-        command = at_home(foreign.command or "")
-        arguments = tuple(map(at_home, foreign.args))
+        command = self._with_defaults(name, "its command", foreign.command or "")
+        refers_to = next(read_references(command), None)
+        if refers_to is not None:
+            reason = f"its command refers to {refers_to.syntax[:80]}"
+            self.note(name, f"{reason}, and a command can't do so here: left out")
+            return None
         if not command or "$" in command or len(command) > 2000 or not command.isprintable():
             self.note(name, "has neither an address nor a command that can be started: left out")
             return None
-        secret = secret_arguments(arguments)
-        args = [_TAKEN_OUT if index in secret else arg for index, arg in enumerate(arguments)]
-        if any(len(arg) > 4096 for arg in args):
-            self.note(name, "an argument is longer than 4,096 characters: left out")
+        arguments = self._arguments(name, command, foreign.args)
+        if arguments is None:
             return None
+        args, is_off = arguments
         lines = ['transport = "stdio"', f"command = {toml_string(command)}"]
         if args:
             lines.append(f"args = [{', '.join(toml_string(arg) for arg in args)}]")
-        if secret:
-            positions = ", ".join(str(index + 1) for index in secret)
-            reason = (
-                f"argument {positions} held a secret or a reference, which other users could read:"
-                " it was taken out"
+        if foreign.folder:
+            is_off = True
+            reason = f"starts in the folder {foreign.folder[:200]!a} there"
+            advice = "here it starts in the folder that Router.open has, so it is switched off"
+            self.note(name, f"{reason}; {advice} until its paths fit")
+        if foreign.login is not None:
+            self.note(
+                name, "its OAuth settings were left out: a program gets its credential in env"
             )
-            advice = "pass it in env where the server can read it from there"
-            self.note(name, f"{reason} and the server is switched off; {advice}")
-        if (command, *arguments) != (foreign.command, *foreign.args):
-            positions = "where servers are started: the folder that Router.open has"
-            self.note(name, f"the project's folder is '.' here, {positions}")
         self.note(name, "is started as a child process, which needs --development")
         pairs = self._pairs(name, foreign, foreign.env, "env", _VARIABLE)
         return [
             *lines,
-            *self._common_lines(foreign, off=bool(secret)),
+            *self._common_lines(foreign, off=is_off),
             *_table(f"servers.{name}.env", pairs),
         ]
+
+    def _arguments(
+        self, name: str, command: str, arguments: Sequence[str]
+    ) -> tuple[list[str], bool] | None:
+        """Return the arguments without secrets and references, and whether any had one; None, with
+        a note, if one can't be written.
+        """
+        is_shell = command.rpartition("/")[2] in _SHELLS
+        texts = []
+        refers_to: list[str] = []
+        for arg in arguments:
+            text = self._with_defaults(name, "an argument", arg)
+            text, references = without_references(text, is_shell=is_shell)
+            texts.append(text)
+            refers_to += references
+            for placeholder in placeholders(text):
+                self.note(name, f"{placeholder[:80]!a} was taken over as it stands, in an argument")
+        secret = secret_arguments(tuple(texts))
+        args = [TAKEN_OUT if index in secret else arg for index, arg in enumerate(texts)]
+        if any(len(arg) > 4096 for arg in args):
+            self.note(name, "an argument is longer than 4,096 characters: left out")
+            return None
+
+        advice = "pass it in env where the server can read it from there"
+        if secret:
+            positions = ", ".join(str(index + 1) for index in secret)
+            reason = f"argument {positions} held a secret, which other users could read"
+            self.note(name, f"{reason}: it was taken out and the server is switched off; {advice}")
+        if refers_to:
+            self.note(
+                name,
+                f"its arguments refer to {', '.join(dict.fromkeys(refers_to))[:200]}, and arguments"
+                f" can't here: {TAKEN_OUT} stands there and the server is switched off; write it"
+                f" out, or {advice}",
+            )
+        return args, bool(secret or refers_to)
+
+    def _with_defaults(self, name: str, place: str, text: str) -> str:
+        """Return a text that can't refer to variables here, with what they fall back to."""
+        with_texts, replaced = with_defaults(text)
+        for reference in replaced:
+            reason = f"{place} can't refer to a variable here"
+            self.note(name, f"{reason}: the default of {reference.syntax[:80]} stands there")
+        if any(reference.text == HERE for reference in read_references(text)):
+            self.note(
+                name,
+                "the project's folder is '.' here, where servers are started: the folder that"
+                " Router.open has",
+            )
+        return with_texts
 
     def _common_lines(self, foreign: ForeignServer, *, off: bool) -> list[str]:
         lines = ['trust = "untrusted"']
@@ -322,8 +281,10 @@ class _Writing:
             fits = form.fullmatch(label) and value.isprintable() and len(value) <= 2000
             if not fits or (key == "headers" and not value):
                 self.note(name, f"{key} {label[:80]!a} can't be written here: left out")
-            else:
-                rows.append((label, self.moving.reference_secrets(name, label, value, path)))
+                continue
+            text = self.moving.reference_secrets(name, label, value, path)
+            if text is not None:
+                rows.append((label, text))
         return rows
 
     # --- bundles ----------------------------------------------------------------------------------
