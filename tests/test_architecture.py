@@ -163,6 +163,7 @@ OWNERS = {
     "psycopg": {
         "router/bundle_router/adapters/archive/database.py",
         "router/bundle_router/adapters/postgres/connections.py",
+        "router/bundle_router/adapters/postgres/pooling.py",
         "router/bundle_router/adapters/postgres/run_rows.py",
         "router/bundle_router/adapters/postgres/schema.py",
         "router/bundle_router/adapters/postgres/sessions.py",

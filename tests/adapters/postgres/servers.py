@@ -12,12 +12,14 @@ import socket
 import subprocess
 import tempfile
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 
 BINARIES = next(
     (str(path) for path in sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)), ""
 )
+PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin") or ""
 IS_ROOT = os.geteuid() == 0
 
 
@@ -95,6 +97,41 @@ class Server:
     def end(self) -> None:
         with suppress(subprocess.CalledProcessError):
             self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class PgBouncer:
+    """A connection pooler before a server, on a socket in a folder of its own."""
+
+    def __init__(self, behind: Server, *settings: str) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="pgb-"))
+        user = getpass.getuser() if not IS_ROOT else "tests"
+        lines = [
+            "[databases]",
+            f"* = host={behind.folder} user={user}",
+            "[pgbouncer]",
+            "listen_addr =",
+            "listen_port = 6432",
+            f"unix_socket_dir = {self.folder}",
+            "auth_type = any",
+            f"logfile = {self.folder}/log",
+            f"pidfile = {self.folder}/pid",
+            *settings,
+        ]
+        (self.folder / "ini").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        words = [PGBOUNCER, "-q", str(self.folder / "ini")]
+        if IS_ROOT:
+            shutil.chown(self.folder, "postgres")
+            words = ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups", *words]
+        self._process = subprocess.Popen(words, cwd="/", stderr=subprocess.DEVNULL)
+        self.url = f"postgresql://{user}@/postgres?host={self.folder}&port=6432"
+        deadline = time.monotonic() + 300
+        while not (self.folder / ".s.PGSQL.6432").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import threading
 import time
@@ -28,6 +29,10 @@ LOST: Final = (psycopg.OperationalError, psycopg.InterfaceError)
 
 (`is_away` tells them from a statement's errors that are `OperationalError` too.)
 """
+
+
+_OPTION: Final = re.compile(r"(?:\\.|[^\s\\])+", re.DOTALL)
+"""A word of libpq's options: a backslash is before a blank that belongs to it."""
 
 
 class UnconfirmedCommit(StorageError):
@@ -75,6 +80,29 @@ def without_objects(url: str) -> tuple[str, str]:
     return urlunsplit(parts._replace(query=remaining_query)), objects
 
 
+def settings_of_options(options: str) -> dict[str, str] | None:
+    """Return the settings of libpq's `options` (`-c name=value`); None where there is anything
+    else among them.
+
+    >>> settings_of_options(r"-csearch_path=a,b --work-mem=1MB -c TimeZone=Etc/GMT\\ 0")
+    {'search_path': 'a,b', 'work_mem': '1MB', 'TimeZone': 'Etc/GMT 0'}
+    """
+    settings = {}
+    words = iter([re.sub(r"\\(.)", r"\1", word) for word in _OPTION.findall(options)])
+    for word in words:
+        if word == "-c":
+            setting = next(words, "")
+        elif word.startswith(("-c", "--")):
+            setting = word[2:]
+        else:
+            return None
+        name, is_setting, value = setting.partition("=")
+        if not is_setting:
+            return None
+        settings[name.replace("-", "_")] = value
+    return settings
+
+
 def is_away(error: psycopg.Error) -> bool:
     """Return whether the connection or the server is gone, so that the statement's outcome is
     unknown.
@@ -107,7 +135,11 @@ class Pool:
 
     def __init__(self, url: str, *, wait_s: float) -> None:
         self.wait_s = wait_s
-        self.conninfo = self._with_timeout(url, wait_s)
+        self.conninfo, settings = self._without_options(url)
+        self._settings = {"statement_timeout": f"{int(wait_s * 1000)}ms", **settings}
+        """What each connection is set to: a limit for every statement, and what the URL's options
+        say.
+        """
         self.where = self._describe_url(url)
         self._idle: list[BoundedConnection] = []
         self._lock = threading.Lock()
@@ -122,9 +154,11 @@ class Pool:
         return f"postgresql://{host}{parts.path}"
 
     @staticmethod
-    def _with_timeout(url: str, wait_s: float) -> str:
-        """Return the URL as libpq keywords, with a limit for every statement added to its
-        options.
+    def _without_options(url: str) -> tuple[str, dict[str, str]]:
+        """Return the URL as libpq keywords, and the settings of its options.
+
+        Options that are not all settings stay in the keywords. PgBouncer refuses options at the
+        start of a connection, or throws them away.
         """
         try:
             words = conninfo_to_dict(url)
@@ -132,8 +166,12 @@ class Pool:
             raise RequestError(
                 "the store's URL is not one that PostgreSQL's library takes"
             ) from None
-        options = f"{words.get('options') or ''} -c statement_timeout={int(wait_s * 1000)}".strip()
-        return make_conninfo("", **{**words, "options": options})
+        settings = settings_of_options(str(words.get("options") or ""))
+        if settings is None:
+            return make_conninfo("", **words), {}
+        words.pop("options", None)
+        settings.pop("application_name", None)  # ours says which process it is
+        return make_conninfo("", **words), settings
 
     def connect(self, *, wait_s: float | None = None) -> BoundedConnection:
         """Return a new connection. Raises psycopg.OperationalError."""
@@ -157,7 +195,18 @@ class Pool:
 
         connection.add_notice_handler(note)
         connection.prepare_threshold = 1
+        connection.deadline = time.monotonic() + wait_s
+        try:
+            self._set_up(connection)
+        except BaseException:
+            connection.close()
+            raise
         return connection
+
+    def _set_up(self, connection: BoundedConnection) -> None:
+        calls = ", ".join(["set_config(%s, %s, false)"] * len(self._settings))
+        values = [text for setting in self._settings.items() for text in setting]
+        connection.execute(f"select {calls}".encode(), values, prepare=False)
 
     @contextmanager
     def lend(self, deadline: float | None = None) -> Iterator[BoundedConnection]:

@@ -11,6 +11,7 @@ import psycopg
 from bundle_router.adapters.postgres.artifact_rows import PostgresArtifacts
 from bundle_router.adapters.postgres.connections import Pool, to_storage_error, without_objects
 from bundle_router.adapters.postgres.objects import ObjectStore
+from bundle_router.adapters.postgres.pooling import refuse_transaction_pooling
 from bundle_router.adapters.postgres.run_rows import PostgresRunLog
 from bundle_router.adapters.postgres.schema import migrate
 from bundle_router.adapters.postgres.sessions import DEAD_AFTER_S, WriterSession
@@ -60,6 +61,7 @@ class PostgresRunStore:
             if self._ready:
                 return
             try:
+                refuse_transaction_pooling(self.pool)
                 with self.pool.lend() as connection:
                     migrate(connection)
             except psycopg.Error as error:
