@@ -181,6 +181,7 @@ OWNERS = {
     "puremagic": {"router/bundle_router/adapters/media.py"},
     "rich": {"router/bundle_router/cli/output.py"},
     "markdownify": {"router/bundle_router/local_tools/docs/markdown.py"},
+    "webencodings": {"router/bundle_router/local_tools/docs/charsets.py"},
     "bs4": {"router/bundle_router/local_tools/docs/content.py"},
     "docstring_parser": {"router/bundle_router/adapters/local/functions.py"},
     "h11": set(),

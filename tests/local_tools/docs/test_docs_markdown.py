@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 from bundle_router.errors import ToolFailure
+from bundle_router.local_tools.docs.charsets import clean_text
 from bundle_router.local_tools.docs.deadline import Deadline
 from bundle_router.local_tools.docs.markdown import Converted, to_markdown
-from bundle_router.local_tools.docs.pages import clean_text, cut_piece, find_headings
+from bundle_router.local_tools.docs.pages import cut_piece, find_headings
 from hypothesis import given
 from hypothesis import strategies as st
 

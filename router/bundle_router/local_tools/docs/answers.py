@@ -13,13 +13,12 @@ from urllib.parse import unquote
 
 from bundle_router.core.values import Media, Text, ToolContext, ToolOutput
 from bundle_router.errors import ToolFailure
+from bundle_router.local_tools.docs.charsets import clean_text, decode_page, encoding_name
 from bundle_router.local_tools.docs.deadline import Deadline
 from bundle_router.local_tools.docs.fetching import Fetcher, Page
 from bundle_router.local_tools.docs.network import Network, SystemResolver
 from bundle_router.local_tools.docs.pages import (
-    clean_text,
     cut_piece,
-    decode_text,
     find_headings,
     find_section,
     outline,
@@ -122,7 +121,7 @@ def _is_text(page: Page) -> bool:
         return False
     return (
         b"\0" not in page.body[:8192]
-        or "utf-16" in page.charset
+        or encoding_name(page.charset).startswith("utf-16")
         or page.body[:2] in (b"\xff\xfe", b"\xfe\xff")
     )
 
@@ -145,7 +144,9 @@ def _media(page: Page, requested: Url, context: ToolContext) -> ToolOutput:
 def _read(
     page: Page, requested: Url, section: str | None, offset: int, fetcher: Fetcher, max_bytes: int
 ) -> str:
-    title, text, anchor = _text_of(page, requested.fragment or page.url.fragment, fetcher)
+    decoded = decode_page(page.body, page.charset, cut=page.cut)
+    fragment = requested.fragment or page.url.fragment
+    title, text, anchor = _text_of(page, decoded.text, fragment, fetcher)
     headings = find_headings(text)
     start = 0
     end = len(text)
@@ -155,12 +156,14 @@ def _read(
         name = " ".join(section.split())
     elif anchor is not None:
         start, end = section_at(headings, anchor, len(text))
-        name = f"#{requested.fragment or page.url.fragment}"
+        name = f"#{fragment}"
     about = _provenance(page, requested)
     about.append(
         "Type:"
         f" {page.media_type or 'not given'}{', as Markdown' if page.media_type in _HTML else ''}"
     )
+    if decoded.problem:
+        about.append(f"Encoding: {decoded.problem}")
     if title:
         about.append(f"Title: {title[:300]}")
     if name:
@@ -188,9 +191,8 @@ def _says_which(start: int, end: int, total: int) -> str:
     )
 
 
-def _text_of(page: Page, anchor: str, fetcher: Fetcher) -> tuple[str, str, int | None]:
+def _text_of(page: Page, text: str, anchor: str, fetcher: Fetcher) -> tuple[str, str, int | None]:
     """Return title, text, and the offset of the anchor."""
-    text = decode_text(page.body, page.charset)
     if page.media_type not in _HTML:
         return "", text, None
     from bundle_router.local_tools.docs.markdown import to_markdown

@@ -26,6 +26,7 @@ from typing import Any, Final
 from markdownify import MarkdownConverter
 
 from bundle_router.errors import ToolFailure
+from bundle_router.local_tools.docs.charsets import clean_text
 from bundle_router.local_tools.docs.content import (
     ANCHOR_MARK,
     NavigableString,
@@ -34,7 +35,6 @@ from bundle_router.local_tools.docs.content import (
     words,
 )
 from bundle_router.local_tools.docs.deadline import Deadline
-from bundle_router.local_tools.docs.pages import clean_text
 
 MAX_MARKDOWN: Final = 4_194_304
 """Maximum characters of Markdown for one page."""

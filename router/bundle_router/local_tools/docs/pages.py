@@ -1,8 +1,7 @@
-"""Decodes bytes to clean text, and cuts the requested piece from a text."""
+"""Finds the headings and sections of a text, and cuts the requested piece from it."""
 
 from __future__ import annotations
 
-import codecs
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,19 +9,6 @@ from typing import Final
 
 from bundle_router.errors import ToolFailure
 
-_CONTROLS: Final = re.compile(
-    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"  # C0 and C1, but newline and tab
-    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # marks and overrides of writing direction
-    "\ufeff\ufff9-\ufffb\ufffe\uffff\ud800-\udfff"  # byte order marks, annotations, lone surrogates
-    "\U000e0000-\U000e007f]"  # tag characters
-)
-_META_CHARSET: Final = re.compile(
-    rb"""<meta[^<>]{0,200}?charset\s{0,9}=\s{0,9}["']?([A-Za-z0-9_.:-]{1,40})""", re.I
-)
-_CHARSETS: Final = re.compile(
-    r"utf-?8(-sig)?|utf-?16(-?[lb]e)?|(us-)?ascii|iso-?8859-?\d{1,2}|latin-?1|windows-?125\d|cp125\d|koi8-[ru]"
-    r"|shift[_-]jis|euc-(jp|kr)|iso-2022-jp|gb2312|gbk|gb18030|big5|macintosh"
-)
 _HEADING: Final = re.compile(r" {0,3}(#{1,6})[ \t]+(.*)")
 _FENCE: Final = re.compile(r"[ \t>]*(`{3,}|~{3,})")
 _MARKUP: Final = re.compile(r"\[([^\[\]]*)\]\([^()]*\)|[`*\\]")
@@ -47,44 +33,6 @@ class Piece:
     start: int
     end: int
     total: int
-
-
-def decode_text(body: bytes, charset: str) -> str:
-    """Return the text of a body.
-
-    `charset` is from the header; a byte order mark overrides it, `<meta>` replaces it.
-
-    Never raises: an unknown or unsuitable charset is read as UTF-8, and undecodable bytes become
-    U+FFFD.
-    """
-    for mark, name in (
-        (codecs.BOM_UTF8, "utf-8"),
-        (codecs.BOM_UTF16_LE, "utf-16"),
-        (codecs.BOM_UTF16_BE, "utf-16"),
-    ):
-        if body.startswith(mark):
-            return clean_text(body.decode(name, "replace"))
-    if not charset and (match := _META_CHARSET.search(body[:2048])):
-        charset = match.group(1).decode("ascii").lower()
-    # A list, because Python's codecs are more than charsets: zlib, idna, unicode_escape.
-    name = charset if _CHARSETS.fullmatch(charset) else "utf-8"
-    try:
-        return clean_text(body.decode(name, "replace"))
-    except LookupError:  # iso-8859-99
-        return clean_text(body.decode("utf-8", "replace"))
-
-
-def clean_text(text: str) -> str:
-    """Return the text without controls (but newline and tab), direction overrides and tags, and
-    with `\\n` line ends.
-    """
-    text = (
-        text.replace("\r\n", "\n")
-        .replace("\r", "\n")
-        .replace("\u2028", "\n")
-        .replace("\u2029", "\n")
-    )
-    return _CONTROLS.sub("", text)
 
 
 def find_headings(markdown: str) -> list[Heading]:

@@ -26,8 +26,8 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from bundle_router.errors import ToolFailure
+from bundle_router.local_tools.docs.charsets import clean_text, decode_text
 from bundle_router.local_tools.docs.fetching import Fetcher, Page
-from bundle_router.local_tools.docs.pages import clean_text, decode_text
 from bundle_router.local_tools.docs.transfer import BodyLimit
 from bundle_router.local_tools.docs.urls import Url, join_url, parse_url
 
