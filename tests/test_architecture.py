@@ -83,6 +83,7 @@ SHARED_ADAPTERS = {
         "expressions",
         "host_changes",
         "http",
+        "http_listener",
         "json_schema",
         "learned_folder",
         "loop",
@@ -141,7 +142,7 @@ USED_BY_DEFERRAL = {
     "bundle_router.cli.shared_arguments",
     "bundle_router.core.servers.transport.proxies",
     "bundle_router.errors",
-    "bundle_router.service.listener",
+    "bundle_router.adapters.http_listener",
 }
 """What `bundle_router_deferral`, which pins its version of the router, stands on."""
 HANDS_OVER = "bundle_router.cli.deferral"
@@ -228,7 +229,7 @@ OWNERS = {
         "router/bundle_router/adapters/mcp/tracing.py",
     },
     "uvicorn": {
-        "router/bundle_router/service/listener.py",
+        "router/bundle_router/adapters/http_listener.py",
     },
     "httpx2": {"router/bundle_router/adapters/mcp/oauth.py"},
     "uvloop": {"router/bundle_router/adapters/loop.py"},

@@ -117,8 +117,9 @@ def serve_forks(channel: socket.socket) -> tuple[str, ...]:
 if __name__ == "__main__":
     import mcp.server.mcpserver  # noqa: F401 - what `serve` imports late
     import uvicorn  # noqa: F401 - the same
+    from bundle_router.adapters import http_listener  # noqa: F401 - the same
     from bundle_router.cli import local, main, serve  # noqa: F401 - the same
-    from bundle_router.service import endpoint, listener  # noqa: F401 - the same
+    from bundle_router.service import endpoint  # noqa: F401 - the same
 
     assert threading.active_count() == 1
     assert "uvloop" not in sys.modules, "a fork chooses its loop itself"

@@ -137,7 +137,8 @@ def test_work_before_a_token_grows_no_faster_than_the_bytes_at_the_endpoint(site
 
 
 def test_the_address_that_a_login_returns_to_reads_in_time_linear_in_its_bytes() -> None:
-    from bundle_router.adapters.mcp.receiver import MAX_HEAD_BYTES, Receiver
+    from bundle_router.adapters.http_listener import MAX_HEAD_BYTES
+    from bundle_router.adapters.mcp.receiver import Receiver
 
     async def main() -> None:
         person = Receiver(lambda _url: None)
@@ -157,7 +158,7 @@ def test_the_address_that_a_login_returns_to_reads_in_time_linear_in_its_bytes()
                     costs.append(min(cpu_s for cpu_s, _ in runs))
                 assert costs[1] <= MOST_GROWTH * max(costs[0], FLOOR_S), unit
         finally:
-            person.close()
+            await person.finish(False)
 
     asyncio.run(main())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, Literal
@@ -170,19 +170,19 @@ async def answering(
 
     At the end, requests in progress get `GRACE_S` and are then cancelled. Raises RequestError.
     """
-    from bundle_router.service.listener import Listener
+    from bundle_router.wiring.effects import start_listener
 
     address.refuse_open(has_tokens=bool(keys.named))
     access.hide(address.certificate, address.private_key)
     access.keep_secret("endpoint", keys.key)  # runs' tokens are recognised by their shape
-    listeners: list[Listener] = []
+    closing: list[Callable[[], Awaitable[None]]] = []
     listening = address.listen()
     endpoint = Endpoint(keys, address, listening.getsockname()[1], access)
 
     def begin(routes: Sequence[BaseRoute], admission: Admission) -> None:
         tls = (address.certificate, address.private_key)
-        listeners.append(Listener(application(routes, admission, requests), listening, head_s, tls))
-        listeners[0].start()
+        answers = application(routes, admission, requests)
+        closing.append(start_listener(answers, listening, head_s, tls).close)
 
     try:
         yield endpoint, begin
@@ -194,8 +194,8 @@ async def answering(
             await runs.close()
             await requests.cancel()
         finally:
-            for listener in listeners:
-                await listener.close()
+            for close in closing:
+                await close()
             listening.close()
 
 

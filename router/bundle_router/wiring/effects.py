@@ -1,15 +1,19 @@
-"""The adapters that every router needs: a redactor, diagnostics, and reuse of results."""
+"""The adapters that every router needs (a redactor, diagnostics, reuse of results), and the HTTP
+server of what stands on one.
+"""
 
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bundle_router.core.catalog import Catalog
 from bundle_router.ports import Clock, Diagnostics, Redactor
 
 if TYPE_CHECKING:
+    from bundle_router.adapters.http_listener import Listener
     from bundle_router.engine.reuse import ResultReuse
 
 
@@ -44,6 +48,21 @@ def open_diagnostics(catalog: Catalog, redactor: Redactor) -> Diagnostics:
     from bundle_router.adapters.diagnostics import StderrDiagnostics
 
     return StderrDiagnostics(redactor, level=catalog.settings.log.diagnostics)
+
+
+def start_listener(
+    application: Any, listening: socket.socket, head_s: float, tls: tuple[str | None, str | None]
+) -> Listener:
+    """Return the HTTP server of an ASGI application, which answers on a listening socket from now
+    until it is closed.
+
+    `tls`: the files of a certificate and its key, or two None.
+    """
+    from bundle_router.adapters.http_listener import Listener
+
+    listener = Listener(application, listening, head_s, tls)
+    listener.start()
+    return listener
 
 
 def token_folder() -> Path:

@@ -36,6 +36,8 @@ class Issuer:
         self.denies = ""
         self.names_itself = True
         self.token_status = 200
+        self.refusals: dict[str, dict[str, str]] = {}
+        """What a POST to a path is refused with."""
         self.clients: dict[str, list[str]] = {}
         self.registers = True
         self.refreshed = threading.Event()
@@ -127,6 +129,8 @@ class Issuer:
     def post(self, path: str, headers: dict[str, str], body: bytes) -> tuple[int, Any, str]:
         fields = json.loads(body) if path == "/register" else _single(body.decode())
         self.requests.append(("POST", path, headers, fields))
+        if path in self.refusals:
+            return 400, self.refusals[path], ""
         with self._lock:
             if path == "/register" and self.registers:
                 client = f"client-{len(self.clients) + 1}"

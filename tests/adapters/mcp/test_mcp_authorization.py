@@ -35,6 +35,9 @@ class Person:
     async def answer(self) -> tuple[str, str | None, str | None]:
         return "the-code", parse_qs(urlsplit(self.shown[-1]).query)["state"][0], None
 
+    async def finish(self, is_authorized: bool) -> None:
+        """Nobody looks at a page here."""
+
 
 @contextmanager
 def guarded(bench: Any) -> Iterator[Any]:

@@ -10,6 +10,7 @@ import re
 import shutil
 import stat
 import subprocess
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -487,7 +488,7 @@ def test_a_login_that_is_declined_or_that_nobody_answers_keeps_what_there_was(
     ("trouble", "why"),
     [
         ({"denies": "access_denied"}, "the authorization was declined (access_denied)"),
-        ({"token_status": 503}, "the authorization failed (OAuthTokenError)"),
+        ({"token_status": 503}, "the authorization failed (its issuer says: temporarily_un"),
         ({"admits": lambda *_: False}, "it refuses the token that its issuer gave for it"),
     ],
     ids=["declined", "no token", "refused token"],
@@ -499,6 +500,65 @@ def test_a_person_is_asked_once_by_a_login_that_fails(
     _, err = desk.log_in(code=4)
     assert err.count("/authorize?") == 1
     assert why in err
+
+
+@pytest.mark.parametrize(
+    ("path", "refusal", "sentence"),
+    [
+        (
+            "/register",
+            {"error": "invalid_redirect_uri", "error_description": "https\x1b[2J only"},
+            "its issuer says: invalid_redirect_uri, https [2J only; register a public client",
+        ),
+        (
+            "/token",
+            {"error": "invalid_client", "error_description": "a secret is missing"},
+            "invalid_client, a secret is missing; no client secret is ever sent: register",
+        ),
+        (
+            "/token",
+            {"error": "invalid_grant", "error_description": "the redirect differs"},
+            "(its issuer says: invalid_grant, the redirect differs)",
+        ),
+    ],
+)
+def test_a_login_that_the_issuer_refuses_says_its_words_and_the_way_out(
+    desk: Desk, path: str, refusal: dict[str, str], sentence: str
+) -> None:
+    desk.issuer.refusals[path] = refusal
+    _, err = desk.log_in(code=4)
+    assert sentence in err
+    assert ("`client_id`" in err) is (refusal["error"] != "invalid_grant")
+
+
+@pytest.mark.parametrize(
+    ("trouble", "sentence"),
+    [
+        ({}, "Authorized. You can close this page and go back to the terminal."),
+        ({"token_status": 400}, "Not authorized. The terminal says why."),
+        ({"admits": lambda *_: False}, "Not authorized. The terminal says why."),
+        ({"denies": "access_denied"}, "Not authorized. The terminal says why."),
+    ],
+    ids=["authorized", "no token", "refused token", "declined"],
+)
+def test_the_page_in_the_browser_says_how_the_login_ended(
+    desk: Desk, trouble: dict[str, Any], sentence: str
+) -> None:
+    vars(desk.issuer).update(trouble)
+    pages: list[bytes] = []
+
+    def read(url: str) -> None:
+        with urllib.request.urlopen(url, timeout=300) as response:
+            pages.append(response.read())
+
+    def open_it(url: str) -> None:
+        reading.append(threading.Thread(target=read, args=(url,)))
+        reading[0].start()
+
+    reading: list[threading.Thread] = []
+    desk.log_in(code=4 if trouble else 0, open_it=open_it)
+    reading[0].join()
+    assert f"<p>{sentence}</p>".encode() in pages[0]
 
 
 @pytest.mark.parametrize("refreshable", [True, False])
@@ -612,6 +672,9 @@ def test_a_strange_address_among_an_issuers_is_put_before_nobody(
 
         async def answer(self) -> tuple[str, str | None, str | None]:
             raise ServerFault("unauthorized", "the authorization was declined")
+
+        async def finish(self, is_authorized: bool) -> None:
+            assert not is_authorized
 
     async def main() -> Any:
         sessions = open_mcp_sessions(
@@ -893,11 +956,12 @@ def test_a_server_that_moves_to_another_issuer_takes_no_token_of_the_first_with_
 # --- the redirect ---------------------------------------------------------------------------------
 
 
-async def said(port: int, sent: bytes) -> bytes:
+async def said(port: int, sent: bytes, *, half_closed: bool = True) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(sent)
-        writer.write_eof()
+        if half_closed:
+            writer.write_eof()
         return await asyncio.wait_for(reader.read(), 300)
     finally:
         writer.close()
@@ -922,20 +986,23 @@ def test_only_the_redirect_with_the_right_state_ends_the_wait() -> None:
             (good.replace("Host", "X-Host"), b"421"),
             (good.replace("\r\n\r\n", f"\r\nHost: 127.0.0.1:{port}\r\n\r\n"), b"421"),
             (good.replace("code=c", "&".join(f"a{i}=1" for i in range(99))), b"400"),
-            ("\x00\xff" * 40_000, b""),
+            ("\x00\xff" * 40_000, b"400"),
             ("GET", b""),
         ):
             answered = await said(port, wrong.encode("latin-1"))
             assert answered[9:12] == status, wrong[:80]
             assert b"right" not in answered
             assert not answer.done()
-        page = await said(port, good.encode())
-        assert page.startswith(b"HTTP/1.1 200")
-        assert b"default-src 'none'" in page
+        reading = asyncio.create_task(said(port, good.encode(), half_closed=False))
         assert await asyncio.wait_for(answer, 300) == ("c", "right", "i")
         assert (await said(port, good.encode()))[9:12] == b"400"
         assert port in listening_ports()
-        person.close()
+        assert not reading.done(), "nobody knows yet how it ends"
+        await person.finish(True)
+        page = await reading
+        assert page.startswith(b"HTTP/1.1 200")
+        assert b"default-src 'none'" in page
+        assert b"<p>Authorized. " in page
         assert port not in listening_ports()
 
     asyncio.run(asyncio.wait_for(main(), 300))
@@ -948,7 +1015,7 @@ def test_the_redirect_is_awaited_on_loopback_alone() -> None:
         await person.show("https://login.example/authorize?state=s")
         with pytest.raises(OSError):
             await asyncio.open_connection("127.0.0.2", port)
-        person.close()
+        await person.finish(False)
 
     asyncio.run(asyncio.wait_for(main(), 300))
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bundle_router.adapters.http_listener import Listener
 from bundle_router.service import serve_mcp
-from bundle_router.service.listener import Listener
 from bundle_router.wiring.stores import open_archive
 
 from tests.deferral.fake_api import Block, FakeApi, blocks_of

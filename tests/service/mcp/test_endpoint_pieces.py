@@ -14,8 +14,8 @@ import pytest
 
 pytest.importorskip("uvicorn", reason="the endpoint needs the 'mcp' extra")
 
+from bundle_router.adapters.http_listener import HELD_BYTES, CoalescingTransport
 from bundle_router.service.keys import Caller
-from bundle_router.service.listener import HELD_BYTES, CoalescingTransport
 from bundle_router.service.mcp.mount import TOGETHER, McpMount
 
 JSON = [(b"content-type", b"application/json"), (b"accept", b"application/json, text/event-stream")]

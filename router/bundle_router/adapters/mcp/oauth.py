@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 
 import httpx2
 from mcp.client.auth import OAuthClientProvider
-from mcp.client.auth.exceptions import OAuthFlowError, OAuthTokenError
+from mcp.client.auth.exceptions import OAuthFlowError, OAuthRegistrationError, OAuthTokenError
 from mcp.client.auth.oauth2 import OAuthContext
 from mcp.client.auth.utils import extract_field_from_www_auth
 from mcp.shared.auth import (
@@ -36,6 +36,7 @@ from bundle_router.adapters.mcp.faults import ServerFault
 from bundle_router.adapters.mcp.receiver import Person, command_for, is_safe_to_show
 from bundle_router.adapters.mcp.tokens import TokenFile
 from bundle_router.core.catalog import Server
+from bundle_router.core.servers.reader.error_body import error_words
 
 M = TypeVar("M", bound=BaseModel)
 Request = httpx2.Request
@@ -54,6 +55,13 @@ MAX_DOCUMENT_BYTES: Final = 64 * 1024
 _PAST: float = 1.0
 """Expiry time of a refused token. 0 would mean that it never expires."""
 _ACCESS_TOKEN: Final = re.compile(r"[\x21-\x7e]+")
+_ERROR_CODE: Final = re.compile(r"[a-z_]{1,40}")
+REGISTER_BY_HAND: Final = (
+    "register a public client (PKCE, no secret) there yourself, with the redirect address"
+    " http://127.0.0.1:PORT/callback; write its `client_id` in servers.toml, and log in with"
+    " --port PORT"
+)
+"""What to do where an issuer registers no client by itself, or none without a secret."""
 _UNUSABLE: Final = (OAuthFlowError, ValueError, OverflowError)
 """What is raised for an answer with impossible tokens, lifetimes or texts."""
 
@@ -270,16 +278,20 @@ class Provider(OAuthClientProvider):
         else:
             self.context.client_info = None
         self._asking = True
+        is_authorized = False
+        response = refused
         flow = super().async_auth_flow(request)
         try:
             outgoing = await anext(flow)
-            response = refused if outgoing is request else (yield _mark_own_request(outgoing))
+            if outgoing is not request:
+                response = yield _mark_own_request(outgoing)
             while True:
                 response = self._with_issuer_as_advertised(response)
                 outgoing = await flow.asend(response)
                 response = yield outgoing if outgoing is request else _mark_own_request(outgoing)
         except StopAsyncIteration:
             if not _is_refused(response):
+                is_authorized = True
                 return
             self._failure = ServerFault(
                 "unauthorized", "it refuses the token that its issuer gave for it"
@@ -288,14 +300,27 @@ class Provider(OAuthClientProvider):
             self._failure = fault
         except _UNUSABLE as error:
             self.context.clear_tokens()
-            self._failure = ServerFault(
-                "unauthorized", f"the authorization failed ({type(error).__name__})"
-            )
+            reason = self._explain_failure(error, response)
+            self._failure = ServerFault("unauthorized", f"the authorization failed ({reason})")
         finally:
             self._asking = False
             await flow.aclose()
+            if self._person is not None:
+                await self._person.finish(is_authorized)
         # the last response remains the answer; this is its meaning
         request.extensions[_FAULT] = self._failure
+
+    def _explain_failure(self, error: Exception, response: Response) -> str:
+        """Return why an authorization failed and, where a person can do something about it, what:
+        the issuer's words, else the name of the error. Only who logs in reads it.
+        """
+        code, words = _issuer_refusal(response)
+        reason = f"its issuer says: {words}" if words else type(error).__name__
+        if isinstance(error, OAuthRegistrationError) and self._server.client_id is None:
+            return f"{reason}; {REGISTER_BY_HAND}"
+        if code in ("invalid_client", "unauthorized_client"):
+            return f"{reason}; no client secret is ever sent: {REGISTER_BY_HAND}"
+        return reason
 
     def _with_issuer_as_advertised(self, response: Response) -> Response:
         """Return an issuer's metadata with its name as the server spells it.
@@ -372,6 +397,23 @@ def _json_in(response: Response) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def _issuer_refusal(response: Response) -> tuple[str, str]:
+    """Return the code by which an issuer refused, and its words with that code; both are empty
+    where it did not refuse, or said nothing.
+    """
+    if response.status_code < 400 or not response.is_stream_consumed:
+        return "", ""
+    words = error_words(response.content)
+    try:
+        value = json.loads(response.content)
+    except (ValueError, RecursionError):
+        return "", words
+    code = value.get("error") if isinstance(value, dict) else None
+    if not isinstance(code, str) or not _ERROR_CODE.fullmatch(code):
+        return "", words
+    return code, words if words == code else f"{code}, {words}"
 
 
 def names_same_issuer(one: str, other: str) -> bool:

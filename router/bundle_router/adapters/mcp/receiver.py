@@ -6,8 +6,10 @@ Rules:
    (another page's guess, a port scan) is answered with one sentence and ignored.
 2. The Host header must be exactly this address, so a name that was made to resolve to this machine
    gets nothing.
-3. Requests are bounded in bytes and time. Nothing of them appears on the page that answers, or
-   anywhere else.
+3. Requests are bounded in bytes and time (`http_listener`). Nothing of them appears on the page
+   that answers, or anywhere else.
+4. The page that answers the redirect says how the authorization ended: it is sent by `finish`,
+   after the code was exchanged for a token.
 """
 
 from __future__ import annotations
@@ -18,16 +20,19 @@ import secrets
 import shlex
 import socket
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import parse_qs, parse_qsl, urlsplit
 
 from bundle_router.adapters.mcp.faults import ServerFault
 from bundle_router.errors import RequestError
 
+if TYPE_CHECKING:
+    from bundle_router.adapters.http_listener import Listener
+
 HOST: Final = "127.0.0.1"
 PATH: Final = "/callback"
 HEAD_S: Final = 10.0
-MAX_HEAD_BYTES: Final = 16_384
+"""Seconds within which the head of a request has to arrive."""
 _KNOWN_ERRORS: Final = (
     "access_denied",
     "invalid_request",
@@ -37,11 +42,13 @@ _KNOWN_ERRORS: Final = (
     "unauthorized_client",
     "unsupported_response_type",
 )
-_HEAD: Final = (
-    "HTTP/1.1 {status}\r\nContent-Type: text/html; charset=utf-8\r\nContent-Length:"
-    " {length}\r\nContent-Security-Policy: default-src 'none'\r\nReferrer-Policy:"
-    " no-referrer\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection:"
-    " close\r\n\r\n"
+_HEADERS: Final = (
+    (b"content-type", b"text/html; charset=utf-8"),
+    (b"content-security-policy", b"default-src 'none'"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-store"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"connection", b"close"),
 )
 _CHARACTERS: Final = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!&*+,;=%-]{1,8192}")
 """The characters of a URL by RFC 3986, without quotes, brackets and dollars."""
@@ -63,12 +70,15 @@ class Person(Protocol):
 
     async def answer(self) -> Redirect: ...
 
+    async def finish(self, is_authorized: bool) -> None:
+        """Say how the authorization ended, whatever was shown or answered before."""
+
 
 class Receiver:
     """A `Person` to whom `show_url` shows addresses.
 
     The port is bound at construction, because its address is registered first. It listens once an
-    address was shown, until the redirect arrives or `close` is called.
+    address was shown, until `finish`.
     """
 
     def __init__(self, show_url: Callable[[str], None], port: int = 0) -> None:
@@ -77,8 +87,9 @@ class Receiver:
         self._socket = _bind_socket(port)
         self._port: int = self._socket.getsockname()[1]
         self._state = ""
-        self._server: asyncio.Server | None = None
+        self._listener: Listener | None = None
         self._redirect: asyncio.Future[Redirect] | None = None
+        self._ended: asyncio.Future[bool] | None = None
         self.asked = False
 
     @property
@@ -86,12 +97,16 @@ class Receiver:
         return f"http://{HOST}:{self._port}{PATH}"
 
     async def show(self, url: str) -> None:
+        from bundle_router.adapters.http_listener import Listener
+
         self._state = (parse_qs(urlsplit(url).query).get("state") or [""])[-1]
-        self._redirect = asyncio.get_running_loop().create_future()
-        if self._server is None:
-            self._server = await asyncio.start_server(
-                self._serve, sock=self._socket, limit=MAX_HEAD_BYTES
-            )
+        loop = asyncio.get_running_loop()
+        self._redirect = loop.create_future()
+        self._ended = loop.create_future()
+        if self._listener is None:
+            self._socket.listen()
+            self._listener = Listener(self._serve, self._socket, HEAD_S)
+            self._listener.start()
         self.asked = True
         self._show_url(url)
 
@@ -100,74 +115,72 @@ class Receiver:
         assert self._redirect is not None  # noqa: S101 - shown before it is answered
         return await self._redirect
 
-    def close(self) -> None:
-        """Close the port.
+    async def finish(self, is_authorized: bool) -> None:
+        """Answer the redirect, and close the port. On the loop that `show` was awaited on."""
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(is_authorized)
+        if self._listener is not None:
+            await self._listener.close()
 
-        Call this when the flow has ended, on its loop or after that loop has ended.
-        """
-        if self._server is not None:
-            self._server.close()
+    def close(self) -> None:
+        """Close the port where nothing was shown."""
         self._socket.close()
 
     # --- the browser ------------------------------------------------------------------------------
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            async with asyncio.timeout(HEAD_S):
-                head = await reader.readuntil(b"\r\n\r\n")
-            status, sentence = self._take(head.decode("latin-1"))
-            body = _PAGE.format(sentence=sentence)
-            writer.write((_HEAD.format(status=status, length=len(body)) + body).encode("ascii"))
-            await writer.drain()
-        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            return  # the peer sent no request, or is gone
-        finally:
-            writer.close()
+    async def _serve(self, scope: dict[str, Any], _receive: object, send: Any) -> None:
+        """Answer a request. The application that the listener serves (ASGI)."""
+        status, sentence = await self._page_for(scope)
+        body = _PAGE.format(sentence=sentence).encode("ascii")
+        headers = [*_HEADERS, (b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
 
-    def _take(self, head: str) -> tuple[str, str]:
+    async def _page_for(self, scope: dict[str, Any]) -> tuple[int, str]:
         """Return the status and sentence for a request.
 
         Completes the wait if the request is the awaited redirect.
         """
-        lines = head.split("\r\n")
-        method, _, rest = lines[0].partition(" ")
-        hosts = [line[5:].strip() for line in lines[1:] if line[:5].lower() == "host:"]
+        hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
         if hosts != [f"{HOST}:{self._port}"]:
-            return "421 Misdirected Request", "This address answers to its own name only."
-        path, _, query = rest.rpartition(" ")[0].partition("?")
-        if method != "GET" or path != PATH:
-            return "404 Not Found", "There is nothing at this path."
+            return 421, "This address answers to its own name only."
+        if scope["method"] != "GET" or scope["raw_path"] != PATH.encode():
+            return 404, "There is nothing at this path."
         try:
-            fields = parse_qs(query, max_num_fields=32)
+            fields = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=32)
         except ValueError:
-            return "400 Bad Request", "This is not the expected answer."
+            return 400, "This is not the expected answer."
         state = fields.get("state", [])
         if (
             len(state) != 1
             or not self._state
             or not secrets.compare_digest(state[0].encode(), self._state.encode())
         ):
-            return "400 Bad Request", "This is not the expected answer."
-        return self._resolve(fields)
+            return 400, "This is not the expected answer."
+        return await self._end_wait(fields)
 
-    def _resolve(self, fields: dict[str, list[str]]) -> tuple[str, str]:
-        done = self._redirect
-        if done is None or done.done():
-            return "400 Bad Request", "This answer was given before."
-        codes, errors, issuers = (fields.get(name, []) for name in ("code", "error", "iss"))
-        if (
-            errors or len(codes) != 1 or len(issuers) > 1
-        ):  # the redirect URI may be registered with an `iss` of its own
+    async def _end_wait(self, fields: dict[str, list[str]]) -> tuple[int, str]:
+        """Hand the redirect to `answer`, and wait for how the authorization ends."""
+        redirect, ended = self._redirect, self._ended
+        if redirect is None or ended is None or redirect.done():
+            return 400, "This answer was given before."
+        codes = fields.get("code", [])
+        errors = fields.get("error", [])
+        issuers = fields.get("iss", [])
+        # two: the redirect URI may be registered with an `iss` of its own
+        if errors or len(codes) != 1 or len(issuers) > 1:
             if len(errors) == 1 and errors[0] in _KNOWN_ERRORS:
                 kind = errors[0]
             else:
                 kind = "no code came back"
-            done.set_exception(
+            redirect.set_exception(
                 ServerFault("unauthorized", f"the authorization was declined ({kind})")
             )
-            return "200 OK", "Not authorized. You can close this page."
-        done.set_result((codes[0], fields["state"][0], next(iter(issuers), None)))
-        return "200 OK", "Authorized. You can close this page and go back to the terminal."
+        else:
+            redirect.set_result((codes[0], fields["state"][0], next(iter(issuers), None)))
+        if await asyncio.shield(ended):
+            return 200, "Authorized. You can close this page and go back to the terminal."
+        return 200, "Not authorized. The terminal says why."
 
 
 def _bind_socket(port: int) -> socket.socket:

@@ -1,4 +1,5 @@
-"""The HTTP server, and the only module that knows `uvicorn`. Loaded when an endpoint starts.
+"""The HTTP server of everything that listens (the service, a login's redirect, the deferral proxy),
+and the only module that knows `uvicorn`. Loaded when something is to listen.
 
 It sets no signal handler and changes no foreign logger. It closes a connection that does not send a
 whole request head in time; uvicorn bounds only the idle time after an answer.
@@ -24,7 +25,7 @@ HELD_BYTES: Final = 16_384
 STOP_TICKS_S: Final = 3.0
 """Seconds that idle connections may take to close."""
 
-_LOG: Final = logging.getLogger("bundle_router.service.http")
+_LOG: Final = logging.getLogger("bundle_router.http_listener")
 _LOG.setLevel(
     logging.ERROR
 )  # a warning for every malformed request would let strangers fill a disk
@@ -166,7 +167,8 @@ class _Server(uvicorn.Server):
 class Listener:
     """Serves an application on a listening socket, between `start` and `close`.
 
-    `dated`: answers get a header `Date`, which those of a proxy have already.
+    A head that does not arrive in `head_s` seconds ends its connection. `dated`: answers get a
+    header `Date`, which those of a proxy have already.
     """
 
     def __init__(
@@ -183,6 +185,7 @@ class Listener:
         self._server = _Server(
             uvicorn.Config(
                 application,
+                interface="asgi3",
                 http=protocol,
                 ws="none",
                 lifespan="off",
@@ -201,7 +204,7 @@ class Listener:
     def start(self) -> None:
         """Begin to accept. Earlier connections wait in the socket's queue."""
         self._task = asyncio.create_task(
-            self._server.serve(sockets=[self._socket]), name="mcp-listener"
+            self._server.serve(sockets=[self._socket]), name="http-listener"
         )
 
     async def close(self) -> None:
