@@ -532,6 +532,28 @@ def test_branches_are_judged_each_under_its_own_decision() -> None:
         assert router.tools_sync("r", decision=a.decision_id).decision_id == a.decision_id
 
 
+@pytest.mark.parametrize("key", ["", "k"])
+@pytest.mark.parametrize("newest", ["y", ""])
+def test_a_call_that_names_no_decision_is_judged_by_the_newest_of_whichever_worker(
+    newest: str, key: str
+) -> None:
+    """Of a run with named branches only the branch that decided last is meant, and the default one
+    as soon as it decides: also where another worker routed it since this one looked.
+    """
+    runs = MemoryRuns()
+    with worker(runs) as one, worker(runs) as other:
+        one.route_sync(step(branch="x"))
+        assert one.call_sync("r", "s.once", {}).ok
+        other.route_sync(step(branch=newest, role="narrow", policy=StepPolicy(deny=("write",))))
+        for _ in range(2):
+            assert one.call_sync("r", "s.once", {}, key=key).code == "policy_denied"
+        assert len(records(one, "call.started")) == 1
+        newest_x = other.route_sync(step(branch="x"))
+        is_meant = newest == "y"
+        assert one.call_sync("r", "s.once", {}, key=key).ok == is_meant
+        assert one.call_sync("r", "s.once", {}, decision=newest_x.decision_id).ok
+
+
 def test_a_decision_that_its_branch_superseded_is_not_open_any_more() -> None:
     with worker(MemoryRuns()) as router:
         first = router.route_sync(step())

@@ -279,7 +279,10 @@ class CallAdmission:
     def _is_outdated(self) -> bool:
         """Return whether another decision stands than the one that the state was made of."""
         decided = self._state.decided
-        present = self._run.fold.decided(decided.branch)
+        fold = self._run.fold
+        if not self._state.by_name and decided.branch != fold.current_branch:
+            return True
+        present = fold.decided(decided.branch)
         if present is None:
             return True
         is_other = present.decision.decision_id != decided.decision.decision_id

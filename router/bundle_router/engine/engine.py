@@ -248,6 +248,7 @@ class Engine:
             outdated=decided.decision.catalog_revision != self.catalog.revision,
             superseded=superseded,
             decisions=decisions,
+            by_name=bool(decision_id),
         )
         if not reads_on and run.parent_id is None:
             run.kept_state = decision_id, state

@@ -72,7 +72,8 @@ class RunState:
     decision that is not open any more (`decided` is then that decision). `outdated`: the decision
     was made under another config, so it can't be said any more what it showed. `root` confines its
     local tools, to `folder` beneath it (None: no longer permitted). `principals` are those of all
-    the run's steps; `decisions` is the number of its decisions.
+    the run's steps; `decisions` is the number of its decisions. `by_name`: the decision was named,
+    and is not just the run's present one.
     """
 
     run_id: str
@@ -88,6 +89,7 @@ class RunState:
     outdated: bool = False
     superseded: str = ""
     decisions: int = -1
+    by_name: bool = False
     asked_of: dict[str, set[str]] = field(default_factory=dict, compare=False, repr=False)
     """The servers that calls of the catalog's tools go to, as they are worked out."""
     _targets: dict[str, CallTarget] = field(default_factory=dict, compare=False, repr=False)

@@ -388,10 +388,11 @@ class Router:
 
         `arguments` is an object, or its JSON text, which some providers send (default: none).
         `decision` is the id of the open decision that judges the call (None: the newest of the
-        run's default branch). `key` makes the call happen once: the same key again returns the
-        recorded result, in any process; if a call began and its process died before the end, the
-        outcome is `unknown`, unless the tool is idempotent. `whole` adds the unshaped result. A
-        failure that the agent may see is a `Result` with another outcome than `ok`.
+        run's default branch, or of all where that never decided). `key` makes the call happen once:
+        the same key again returns the recorded result, in any process; if a call began and its
+        process died before the end, the outcome is `unknown`, unless the tool is idempotent.
+        `whole` adds the unshaped result. A failure that the agent may see is a `Result` with
+        another outcome than `ok`.
 
         Raises UnknownRun, RequestError, KeyConflict, RunBusy and StorageError (the call's record
         could not be written).
