@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
+from bundle_router.core.decide.activation import CallEffect, resume_activation, tools_past_cap
 from bundle_router.core.exposure.meta_tools.artifact_pages import (
     describe_media,
     literal,
@@ -158,6 +159,8 @@ async def _answer_call(at: CallPorts, call: AdmittedCall) -> Result:
         run.signed_at(decision_id),
     )
     reply = await asyncio.to_thread(_answer, question, meta_request)
+    if request.joins:
+        reply = _with_leaving(state, reply)
     if isinstance(meta_request, ReadArtifact | SearchArtifact) and reply.code in ("", BAD_QUERY):
         is_framed = await asyncio.to_thread(at.tree.is_framed, run.id, meta_request.sha256)
         reply = replace(reply, framed=is_framed)
@@ -260,6 +263,27 @@ def _with_joining(
                 group[companion] = None
     by_bundle = tuple((bundle, tuple(tools)) for bundle, tools in groups.items())
     return MetaReply(answered.text, asked=by_bundle, refused=tuple(refused), signed=answered.signed)
+
+
+def _with_leaving(state: RunState, reply: MetaReply) -> MetaReply:
+    """Return the answer with the tools that leave at the next step, if it lets more join than
+    stay.
+    """
+    joined = joined_after(state, state.activation, reply.asked)
+    if not joined:
+        return reply
+    after = resume_activation(state.activation, (CallEffect(joined=joined),))
+    cap = state.catalog.settings.activation.max_tools
+    leaving = tools_past_cap(after, cap)
+    if not leaving:
+        return reply
+    exposed = state.surface.exposed
+    names = ", ".join(exposed.get(tool, tool) for tool in leaving)
+    text = (
+        f"{reply.text}\nYour tool list keeps the {cap} tools asked for last: when the next step"
+        f" begins, these leave it: {names}."
+    )
+    return replace(reply, text=text)
 
 
 def _by_name(

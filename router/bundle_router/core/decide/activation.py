@@ -383,6 +383,16 @@ def _counted_tools(entry: Entry, tools_of: ToolsOf) -> Set[str]:
     return {*(tools_of(entry.id) or ()), *(tool.name for tool in entry.tools if "." in tool.name)}
 
 
+def tools_past_cap(activation: Activation, cap: int) -> tuple[str, ...]:
+    """Return the tools that leave when the next step begins, since more than `cap` were asked for
+    after them: those asked for longest ago first. Meta-tools are not reported.
+    """
+    newest = _newest_asked(activation, cap)
+    asked = chain.from_iterable(entry.tools for entry in activation.entries)
+    leaving = [tool for tool in asked if (tool.used, tool.place) not in newest and "." in tool.name]
+    return tuple(tool.name for tool in sorted(leaving, key=lambda tool: (tool.used, tool.place)))
+
+
 def _cap_asked_tools(activation: Activation, cap: int) -> Iterator[Entry]:
     """Yield the entries with the `cap` tools that were asked for last."""
     newest = _newest_asked(activation, cap)
