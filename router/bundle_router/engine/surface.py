@@ -24,7 +24,7 @@ from bundle_router.core.exposure.meta_tools.definitions import (
     meta_tokens,
 )
 from bundle_router.core.exposure.meta_tools.descriptions import VisibleTools
-from bundle_router.core.exposure.meta_tools.guidance import guidance, without_tools
+from bundle_router.core.exposure.meta_tools.guidance import guidance, without_tools, words_behind
 from bundle_router.core.exposure.meta_tools.resolving import ResolvedName, resolve
 from bundle_router.core.exposure.placements import (
     ActiveTool,
@@ -431,10 +431,12 @@ class Surface:
         else:
             ours = placement
         meta_tools, position = meta_names(ours, fixed=fixed)
+        behind = words_behind(self.catalog, ours)
         direct = [cards[row.name] for row in placement.direct]
         evicted = [tool for tool in state.decided.decision.evicted_tools if tool in visible.places]
         listed = listing(direct, self.exposed, form)
-        tools = (*listed[:position], *meta_definitions(meta_tools, form), *listed[position:])
+        meta = meta_definitions(meta_tools, form, behind)
+        tools = (*listed[:position], *meta, *listed[position:])
         if by_provider:
             tools = with_deferred(tools, self._deferred_groups(placement), self.exposed, form)
         return Toolset(
@@ -444,7 +446,7 @@ class Surface:
                 if visible.places
                 else self._why_empty(state)
             ),
-            tokens=meta_tokens(meta_tools) + sum(card.tokens for card in direct),
+            tokens=meta_tokens(meta_tools, behind) + sum(card.tokens for card in direct),
             active=tuple(
                 ActiveTool(r.name, self.exposed[r.name], r.bundle, r.tokens)
                 for r in placement.direct

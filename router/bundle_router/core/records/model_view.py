@@ -23,7 +23,7 @@ from bundle_router.core.exposure.meta_tools.definitions import (
     meta_names,
     meta_tokens,
 )
-from bundle_router.core.exposure.meta_tools.guidance import guidance, without_tools
+from bundle_router.core.exposure.meta_tools.guidance import guidance, without_tools, words_behind
 from bundle_router.core.exposure.names import names_in
 from bundle_router.core.exposure.placements import Placement
 from bundle_router.core.exposure.placing import needs_ranking, place, presented_bundles
@@ -65,6 +65,7 @@ def model_view(catalog: Catalog, record: DecisionRecord, form: Format = "openai"
     names = names_in(catalog, sorted(tools))
 
     meta, place = meta_names(placement, fixed=record.fixed_list)
+    behind = words_behind(catalog, placement)
     cards = [catalog.cards[row.name] for row in placement.direct]
     definitions = listing(cards, names, form)
     placed = {row.name for _, row in placement.rows()}
@@ -74,9 +75,9 @@ def model_view(catalog: Catalog, record: DecisionRecord, form: Format = "openai"
     else:
         text = without_tools(record.decision)
     return ModelView(
-        tools=(*definitions[:place], *meta_definitions(meta, form), *definitions[place:]),
+        tools=(*definitions[:place], *meta_definitions(meta, form, behind), *definitions[place:]),
         guidance=text,
-        tokens=meta_tokens(meta) + sum(card.tokens for card in cards),
+        tokens=meta_tokens(meta, behind) + sum(card.tokens for card in cards),
         placement=placement,
         estimated=estimated,
     )

@@ -1,7 +1,13 @@
-"""The definitions of the router's own tools: constants, counted once."""
+"""The definitions of the router's own tools.
+
+They are constants, counted once, but for one sentence: the description of `search_tools` names what
+is behind it, in the operator's words. It stays the same within a decision.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -21,8 +27,12 @@ def _object(required: tuple[str, ...], **properties: Any) -> dict[str, Any]:
 _DEFINITIONS: Final = MappingProxyType(
     {
         "search_tools": (
-            "Find tools by words or select:a,b",
-            _object(("query",), query=_TEXT, limit=_NUMBER),
+            "Find tools that are not in your list by what they do",
+            _object(
+                ("query",),
+                query={**_TEXT, "description": "words, or names: select:a,b"},
+                limit=_NUMBER,
+            ),
         ),
         "list_tools": ("List bundles or tools", _object((), bundle=_TEXT)),
         "get_tool_details": ("Schema", _object(("name",), name=_TEXT)),
@@ -76,18 +86,53 @@ def meta_names(placement: Placement, *, fixed: bool = False) -> tuple[tuple[str,
     return READERS, placement.reading_from
 
 
+READ_ONLY: Final = frozenset(NAMES) - {"call_tool"}
+"""Those that change nothing, which MCP's annotations say."""
+MAX_BEHIND: Final = 240
+"""Maximum characters of the operator's words in the description of `search_tools`."""
+CHARS_A_TOKEN: Final = 4
+"""Characters per token of such words (cl100k_base: 4.2 to 5.1 measured)."""
+
 _TOKENS: Final = MappingProxyType(
-    dict(zip(_DEFINITIONS, (49, 34, 37, 43, 81, 76, 52), strict=True))
+    dict(zip(_DEFINITIONS, (64, 34, 37, 43, 81, 76, 52), strict=True))
 )
 """Tokens in cl100k_base, OpenAI form; a test counts them again."""
 
 
-def meta_definitions(names: tuple[str, ...], form: Format) -> tuple[dict[str, Any], ...]:
-    """Return fresh copies of the meta-tools' definitions in a provider's form."""
-    rows = ((name, *_DEFINITIONS[name]) for name in names)
-    return tuple(
-        form_of(name, description, _copy(schema), form) for name, description, schema in rows
-    )
+def meta_definitions(
+    names: tuple[str, ...], form: Format, behind: Sequence[str] = ()
+) -> tuple[dict[str, Any], ...]:
+    """Return fresh copies of the meta-tools' definitions in a provider's form.
+
+    `behind`: the operator's words for each bundle that has tools behind search.
+    """
+    definitions = []
+    for name in names:
+        description, schema = _DEFINITIONS[name]
+        if name == "search_tools":
+            description += behind_text(behind)
+        definition = form_of(name, description, _copy(schema), form)
+        if form == "mcp" and name in READ_ONLY:
+            definition["annotations"] = {"readOnlyHint": True}
+        definitions.append(definition)
+    return tuple(definitions)
+
+
+def behind_text(behind: Sequence[str]) -> str:
+    """Return the sentence that says what is behind search, as many bundles as fit; empty if none
+    has words.
+    """
+    words = [text.rstrip(". ") for text in behind if text]
+    if not words:
+        return ""
+    listed = [words[0][:MAX_BEHIND]]
+    for text in words[1:]:
+        if len("; ".join((*listed, text))) > MAX_BEHIND:
+            break
+        listed.append(text)
+    rest = len(words) - len(listed)
+    more = f"; and {rest} more" if rest else ""
+    return f". Behind it: {'; '.join(listed)}{more}"
 
 
 def meta_schema(name: str) -> dict[str, Any]:
@@ -96,9 +141,14 @@ def meta_schema(name: str) -> dict[str, Any]:
     return schema
 
 
-def meta_tokens(names: tuple[str, ...]) -> int:
-    """Return the tokens of these meta-tools' definitions in an array."""
-    return sum(_TOKENS[name] for name in names)
+def meta_tokens(names: tuple[str, ...], behind: Sequence[str] = ()) -> int:
+    """Return the tokens of these meta-tools' definitions in an array: counted, but for the
+    operator's words, which are estimated.
+    """
+    counted = sum(_TOKENS[name] for name in names)
+    if "search_tools" not in names:
+        return counted
+    return counted + math.ceil(len(behind_text(behind)) / CHARS_A_TOKEN)
 
 
 def _copy(value: Any) -> Any:

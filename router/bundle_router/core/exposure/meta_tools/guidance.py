@@ -27,6 +27,8 @@ CHARS_A_TOKEN: Final = 2.75
 sentences).
 """
 MAX_ABOUT: Final = 90
+MAX_BEHIND_ABOUT: Final = 70
+"""Maximum characters of a bundle's description in that of `search_tools`."""
 MAX_LISTED: Final = 20
 """Maximum evicted tools, and bundles without a server, that are named."""
 NOTHING_LEFT: Final = (
@@ -73,6 +75,14 @@ def guidance(
     parts += [IN_CODE] if placement.by_program else []
     text = f"{' '.join(parts)} {_index(lines, total)}"
     return f"{text}\n{eviction_text}" if eviction_text else text
+
+
+def words_behind(catalog: Catalog, placement: Placement) -> list[str]:
+    """Return the operator's words for each bundle that has tools behind search, in the order of the
+    index. Tools that join the array change nothing.
+    """
+    bundles = [catalog.bundles.get(id_) for id_ in _hidden_tools(placement)]
+    return [one_line(bundle.description, MAX_BEHIND_ABOUT) for bundle in bundles if bundle]
 
 
 def without_tools(decision: Decision, lost: Iterable[str] = ()) -> str:
