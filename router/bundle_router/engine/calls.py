@@ -6,236 +6,70 @@ Rules:
 2. A call may use only what its decision showed. Policy judges it again by the tool's canonical
    name, with fresh facts and the ancestors' present limits. Nothing that improved since the
    decision widens it.
-3. A key makes a call happen once. A second call with the key gets the recorded result, and waits
-   for it while the process that makes the call lives. It is refused where policy does not permit
-   the tool under the decision that it names. If it died before the end, or could never
-   record it, an idempotent tool is called again; any other call ends as `unknown`, which is
-   recorded once. A refused call binds no key.
+3. A key makes a call happen once (`idempotency`). Its recorded result is refused where policy does
+   not permit the tool under the decision that the call names.
 4. Records are bounded. Of a refused call's arguments the size, the digest and the beginning are
    kept.
-5. Budgets bound the calls of a step, of a run and of a tree of runs (`core.decide.budgets`).
+5. Budgets bound the calls of a step, of a run and of a tree of runs (`core.decide.budgets`), and
+   count what has begun (`reservations`: also what is recorded only at its end).
 6. A failure that an agent may see is returned as a `Result`. A caller's mistake is raised, and so
    is a log that can't be written.
 
-A call passes through layers, each of which has the next one do the rest: `OnceByKey`, for a call
-with a key; `JudgedCall`, which has `CallAdmission` judge and begin it; then those of `made_calls`.
+A call passes through layers, each of which has the next one do the rest: `idempotency.OnceByKey`,
+for a call with a key; `JudgedCall`, which has `CallAdmission` judge and begin it; then those of
+`made_calls`. `call_refusals` has the sentences.
 """
 
 from __future__ import annotations
 
-import asyncio
-import os
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Final, Protocol
-from weakref import WeakValueDictionary
+from typing import Protocol
 
 from bundle_router.core.decide import budgets
 from bundle_router.core.decide.budgets import Totals
-from bundle_router.core.exposure.meta_tools.resolving import ResolvedName
-from bundle_router.core.exposure.meta_tools.signatures import takes_nothing
-from bundle_router.core.records.call_records import CallFinished, CallStarted
+from bundle_router.core.records.call_records import CallStarted
 from bundle_router.core.records.fold import KeyedCall
 from bundle_router.core.results.reusable_results import may_repeat
-from bundle_router.core.results.shaping import shape
 from bundle_router.core.servers.transport.pass_through import Client, narrow_client, passes
 from bundle_router.core.servers.transport.tool_servers import CallOutcome, Scope
-from bundle_router.core.values import Outcome, Text
 from bundle_router.core.values.canonical import time_text
 from bundle_router.engine.arguments import check_arguments
-from bundle_router.engine.engine_ports import CallPorts, EnginePorts
+from bundle_router.engine.call_refusals import (
+    Refusal,
+    closed_folder,
+    malformed_arguments,
+    missing_tool,
+    refuse,
+    unfit_arguments,
+    withheld_result,
+)
+from bundle_router.engine.engine_ports import CallPorts
+from bundle_router.engine.idempotency import KeyIsTaken, may_end, note_begun, same_arguments
 from bundle_router.engine.made_calls import (
     MAY_HAVE_HAPPENED,
     NOTHING,
-    UNKNOWN_END,
-    CallHasEnded,
     call_fields,
-    end_record,
-    finish_call,
+    cancelled_end,
     joined_after,
     late_end,
     layers_of,
-    result_of,
 )
-from bundle_router.engine.pending_ends import PendingEnd
-from bundle_router.engine.results import AdmittedCall, CallRequest, Joined, Result
+from bundle_router.engine.results import (
+    AdmittedCall,
+    BegunCall,
+    CallJudgement,
+    CallRequest,
+    Joined,
+    KeyTaken,
+    OutdatedCall,
+    RefusedCall,
+    Result,
+)
 from bundle_router.engine.run_records import MOVED_AT_MOST, OpenRun
-from bundle_router.engine.surface import CallTarget, RunState, why_not, why_withheld
-from bundle_router.errors import KeyConflict, RouterError, StorageError
-
-MAX_NAMED: Final = 20
-"""Tools that a refusal names at most."""
-FIRST_LOOK_S: Final = 0.001
-LONGEST_LOOK_S: Final = 0.1
-
-
-# --- its key --------------------------------------------------------------------------------------
-
-_BEGUN: Final[dict[str, WeakValueDictionary[str, OpenRun]]] = {}
-"""For each writer's token of this process, the runs that have calls with keys to end, or had, by
-the calls' ids.
-"""
-os.register_at_fork(after_in_child=_BEGUN.clear)
-
-
-def _may_end(run: OpenRun, call: KeyedCall) -> bool:
-    """Return whether a call may still end by itself: its process lives and, if it is this one, has
-    yet to end it.
-    """
-    ours = _BEGUN.get(call.writer)
-    its_run = ours.get(call.call_id) if ours is not None else run
-    return (
-        its_run is not None and not its_run.uses.has_ended and run.runs.store.is_alive(call.writer)
-    )
-
-
-def _will_end(run: OpenRun, call: KeyedCall) -> bool:
-    """Do as `_may_end`, after recording the end that a closed event loop left here. Blocks."""
-    ours = _BEGUN.get(call.writer)
-    if (
-        ours is not None
-        and (its_run := ours.get(call.call_id)) is not None
-        and its_run.pending.ends
-    ):
-        with suppress(RouterError):
-            its_run.under_lock_sync(lambda _: None)
-    return _may_end(run, call)
-
-
-class CallJudgement:
-    """What judging a call came to: one of the classes below."""
-
-
-@dataclass(frozen=True, slots=True)
-class BegunCall(CallJudgement):
-    """The call may be made, and its start is recorded."""
-
-    call: AdmittedCall
-
-
-@dataclass(frozen=True, slots=True)
-class RefusedCall(CallJudgement):
-    """The call may not be made, and its refusal is recorded."""
-
-    result: Result
-
-
-@dataclass(frozen=True, slots=True)
-class KeyTaken(CallJudgement):
-    """The key of the call is taken. Nothing was recorded."""
-
-    call: KeyedCall
-    """The last attempt at the call that has the key."""
-    same_tool: bool
-    """Whether that attempt was of the tool that is called now."""
-    same_principal: bool
-    """Whether that attempt was for the principal that the present call is for."""
-
-
-class OutdatedCall(CallJudgement):
-    """The run was routed meanwhile, or the name means another tool now: judge the call again, under
-    the present state. Nothing was recorded.
-    """
-
-
-class KeyIsTaken(Exception):
-    """Ends the making of a call whose key is taken."""
-
-    def __init__(self, taken: KeyTaken) -> None:
-        super().__init__(taken)
-        self.taken = taken
-
-
-class RequestLayer(Protocol):
-    """One layer of a call that has not begun."""
-
-    async def __call__(self, request: CallRequest) -> Result: ...
-
-
-class OnceByKey:
-    """Makes a call with a key once, or returns the recorded result (rule 3)."""
-
-    def __init__(
-        self, at: CallPorts, is_idempotent: Callable[[str], bool], rest: RequestLayer
-    ) -> None:
-        self._at = at
-        self._is_idempotent = is_idempotent
-        self._rest = rest
-
-    async def __call__(self, request: CallRequest) -> Result:
-        pause_s = FIRST_LOOK_S
-        while True:
-            try:
-                return await self._rest(request)
-            except KeyIsTaken as found:
-                key_owner = found.taken
-            _refuse_other(self._at.run, request, key_owner)
-            if key_owner.call.finished is not None:
-                return await self._recorded_result(key_owner.call, key_owner.call.finished)
-            if not await asyncio.to_thread(_will_end, self._at.run, key_owner.call):
-                if self._is_idempotent(key_owner.call.name):
-                    continue  # it died since we looked: made again
-                end = partial(_end_unknown, self._at, request.key, key_owner.call)
-                result = await self._at.run.under_lock(end)
-                if result is not None:
-                    return result
-            await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * 2, LONGEST_LOOK_S)
-
-    async def _recorded_result(self, call: KeyedCall, seq: int) -> Result:
-        run = self._at.run
-        line = await run.under_lock(lambda _: run.log.record(seq))
-        idempotent = self._is_idempotent(call.name)
-        return result_of(CallFinished.from_json(line), idempotent=idempotent, again=True)
-
-
-def _same_arguments(call: KeyedCall, request: CallRequest) -> bool:
-    return not call.arguments_digest or call.arguments_digest == request.digest
-
-
-def _refuse_other(run: OpenRun, request: CallRequest, key_taken: KeyTaken) -> None:
-    call = key_taken.call
-    if not key_taken.same_principal:  # nothing more is said: what it was is that one's own
-        raise KeyConflict(
-            f"run {run.id!r}: key {request.key!r} was used for another principal's call",
-            advice="use keys that differ between the principals of a run",
-        )
-    equalities = {
-        "another tool": key_taken.same_tool,
-        "other arguments": _same_arguments(call, request),
-    }
-    differing = [name for name, is_same in equalities.items() if not is_same]
-    if differing:
-        raise KeyConflict(
-            f"run {run.id!r}: key {request.key!r} was used for call {call.call_id!r} of"
-            f" {call.name!r}, with {' and '.join(differing)}",
-            advice="use a new key for another call, or the same call with this key",
-        )
-
-
-def _end_unknown(at: CallPorts, key: str, call: KeyedCall, wait_s: float) -> Result | None:
-    """Record that a call's outcome is unknown.
-
-    Return None where the call has another end by now, or began again.
-    """
-    run = at.run
-    started = CallStarted.from_json(run.log.record(call.started)).shared()
-
-    def record_of(_place: str) -> CallFinished:
-        run.read_on()
-        if run.fold.keyed_call(key) != call:
-            raise CallHasEnded
-        return end_record(at.ports.clock, started, UNKNOWN_END)
-
-    try:
-        return result_of(run.append_end(record_of, wait_s=wait_s), idempotent=False)
-    except CallHasEnded:
-        return None
-
-
-# --- judged and begun -----------------------------------------------------------------------------
+from bundle_router.engine.surface import CallTarget, RunState, why_withheld
+from bundle_router.errors import StorageError
 
 
 class CallAdmission:
@@ -316,14 +150,14 @@ class CallAdmission:
             return True
         idempotent = may_repeat(self._state.catalog, self._target.tool)
         if known.finished is None:
-            return not idempotent or _may_end(self._run, known)
+            return not idempotent or may_end(self._run, known)
         return not (idempotent and known.outcome in MAY_HAVE_HAPPENED)
 
     def _is_same(self, known: KeyedCall) -> bool:
         return (
             self._has_tool(known)
             and known.principal == self._state.step.principal
-            and _same_arguments(known, self._request)
+            and same_arguments(known, self._request)
         )
 
     def _has_tool(self, known: KeyedCall) -> bool:
@@ -335,7 +169,7 @@ class CallAdmission:
         withheld = why_withheld(self._state, known.name) if self._is_same(known) else None
         if withheld is not None:
             call = self._call(known.attempt + 1)
-            refusal = _withheld(known.name, *withheld)
+            refusal = withheld_result(known.name, *withheld)
             return RefusedCall(refuse(self._at.ports, self._run, call, refusal, wait_s))
         same_principal = known.principal == self._state.step.principal
         return KeyTaken(known, self._has_tool(known), same_principal)
@@ -343,9 +177,21 @@ class CallAdmission:
     # --- its start --------------------------------------------------------------------------------
 
     def _refusal(self) -> Refusal | None:
-        text = self._request.arguments.text
-        over = over_budget(self._run, self._state, self._target.tool, text, self._tree)
-        return over or _refusal(self._state, self._target, self._request, self._problems)
+        state = self._state
+        tool = self._target.tool
+        arguments = self._request.arguments
+        over = over_budget(self._run, state, tool, arguments.text, self._tree)
+        if over is not None:
+            return over
+        if self._target.server is None:
+            return missing_tool(state, self._target)
+        if arguments.wrong is not None:
+            return malformed_arguments(tool, *arguments.wrong)
+        if self._problems:
+            return unfit_arguments(state, tool, self._problems)
+        if state.folder is None:
+            return closed_folder(state)
+        return None
 
     def _begin(self, attempt: int, wait_s: float) -> BegunCall | None:
         """Record the start; None where others wrote first."""
@@ -362,7 +208,7 @@ class CallAdmission:
         )
         call = self._call(attempt, record, self._joined())
         if record.writer:
-            _BEGUN.setdefault(record.writer, WeakValueDictionary())[record.call_id] = run
+            note_begun(run, record)
         try:
             if run.append_call(record, compare=True, wait_s=wait_s) is None:
                 return None
@@ -406,23 +252,6 @@ class CallAdmission:
         return narrow_client(client, server)
 
 
-Refusal = tuple[Outcome, str, str]
-"""Why a call is refused: its outcome, the code, and the text for the agent."""
-
-
-def refuse(
-    ports: EnginePorts, run: OpenRun, call: AdmittedCall, refusal: Refusal, wait_s: float
-) -> Result:
-    """Record the refusal of a call, and return it. The caller holds the run's lock."""
-    outcome, code, text = refusal
-    shaped = shape(
-        (Text(text),), call.state.catalog.settings.limits.max_result_chars, ports.describe
-    )
-    return finish_call(
-        ports, run, call, CallOutcome(outcome, code, shaped), refused=True, wait_s=wait_s
-    )
-
-
 def over_budget(
     run: OpenRun, state: RunState, name: str, arguments: str, tree: Totals | None
 ) -> Refusal | None:
@@ -447,7 +276,7 @@ def over_budget(
     return ("budget", *over) if over is not None else None
 
 
-def _over_tree(at: CallPorts, state: RunState) -> Refusal | None:
+def over_tree(at: CallPorts, state: RunState) -> Refusal | None:
     """Return the refusal of a call that its tree of runs, which counts it already, has no room for.
 
     Blocks.
@@ -459,43 +288,6 @@ def _over_tree(at: CallPorts, state: RunState) -> Refusal | None:
     return ("budget", *over) if over is not None else None
 
 
-async def reserve(
-    at: CallPorts, state: RunState, name: str, arguments: str, request: object
-) -> Refusal | None:
-    """Return the refusal of a request that is recorded only at its end, where it exceeds a budget;
-    None where it fits. Then it counts until the caller takes it from the run's `passing`.
-    """
-
-    def reserved(_wait_s: float) -> Refusal | None:
-        at.run.read_on()
-        refusal = over_budget(at.run, state, name, arguments, None)
-        if refusal is None:
-            at.run.passing[id(request)] = at.run.fold.budget_key(state.decided.decision.decision_id)
-        return refusal
-
-    refusal = await at.run.under_lock(reserved, lambda _: at.run.passing.pop(id(request), None))
-    if refusal is None and at.tree.is_bounded:
-        refusal = await at.run.on_store(lambda _: _over_tree(at, state))
-    return refusal
-
-
-async def within_budget(
-    at: CallPorts, call: AdmittedCall, make: Callable[[], Awaitable[Result]]
-) -> Result:
-    """Make a call of the router's own tools, which is recorded at its end, or refuse it where it
-    exceeds a budget.
-    """
-    try:
-        refusal = await reserve(
-            at, call.state, call.tool, call.request.arguments.text, call.request
-        )
-        if refusal is None:
-            return await make()
-        return await at.run.record(lambda wait_s: refuse(at.ports, at.run, call, refusal, wait_s))
-    finally:
-        at.run.passing.pop(id(call.request), None)
-
-
 async def within_tree(at: CallPorts, begun: BegunCall) -> CallJudgement:
     """Check once more whether the tree of runs has room for a call, now that its start is recorded
     and other runs can see it; else end the call as refused. When two runs begin a call at once, at
@@ -505,7 +297,7 @@ async def within_tree(at: CallPorts, begun: BegunCall) -> CallJudgement:
     call = begun.call
 
     def end(wait_s: float) -> Result | None:
-        refusal = _over_tree(at, call.state)
+        refusal = over_tree(at, call.state)
         with at.run.lock:
             if refusal is None or call.call_id not in at.run.fold.open_calls:
                 return None
@@ -514,7 +306,7 @@ async def within_tree(at: CallPorts, begun: BegunCall) -> CallJudgement:
     try:
         refusal_result = await at.run.on_store(end)
     except BaseException:  # also of a task that was cancelled before its thread began
-        at.run.owe(_cancelled_end(at, call))
+        at.run.owe(cancelled_end(at, call))
         at.run.release()
         raise
     if refusal_result is None:
@@ -526,12 +318,7 @@ async def within_tree(at: CallPorts, begun: BegunCall) -> CallJudgement:
 def abandon(at: CallPorts, judgement: CallJudgement) -> None:
     """Leave a call that began when nobody waited for it any more, and its hold on the run."""
     if isinstance(judgement, BegunCall):
-        at.run.owe(_cancelled_end(at, judgement.call), at.run.uses.end_hold)
-
-
-def _cancelled_end(at: CallPorts, call: AdmittedCall) -> PendingEnd:
-    nothing = CallOutcome("cancelled", "cancelled", NOTHING)
-    return late_end(at, call, nothing)
+        at.run.owe(cancelled_end(at, judgement.call), at.run.uses.end_hold)
 
 
 class CallStates(Protocol):
@@ -609,51 +396,3 @@ class JudgedCall:
         if isinstance(judgement, BegunCall) and tree is not None:
             return await within_tree(call_ports, judgement)
         return judgement
-
-
-def _refusal(
-    state: RunState, target: CallTarget, request: CallRequest, problems: Sequence[str]
-) -> Refusal | None:
-    tool = target.tool
-    if target.server is None:
-        code, text = why_missing(state, tool, target.resolved)
-        return "unavailable" if code == "server_unavailable" else "denied", code, text
-    if request.arguments.wrong is not None:
-        kind, sentence = request.arguments.wrong
-        return "invalid_arguments", kind, f"The arguments of {tool!r} {sentence}"
-    if problems:
-        card = state.catalog.cards.get(tool)
-        if card is None:
-            schema = ""
-        elif takes_nothing(card):
-            schema = "\nIt takes none."
-        else:
-            schema = f"\nIts schema: {card.schema}"
-        text = f"The arguments of {tool!r} do not fit: {'; '.join(problems)}.{schema}"
-        return "invalid_arguments", "invalid_arguments", text
-    if state.folder is None:
-        return (
-            "denied",
-            "policy_denied",
-            f"The step's folder {state.step.workspace!r} is not open to it any more.",
-        )
-    return None
-
-
-def _withheld(tool: str, code: str, detail: str) -> Refusal:
-    text = f"{tool!r} is not available at this step ({code}: {detail}), nor is its recorded result."
-    return "denied", code, text
-
-
-def why_missing(state: RunState, name: str, resolved: ResolvedName) -> tuple[str, str]:
-    """Return why an agent can't call a tool: the code, and a sentence with the names that it may
-    have meant.
-    """
-    exposed = state.exposed()
-    (code, detail) = why_not(state, resolved.name)
-    some = list(exposed)[:MAX_NAMED]
-    rest_text = f" and {len(exposed) - len(some)} more" if len(exposed) > len(some) else ""
-    hint = resolved.hint or (
-        f"This step has: {', '.join(some)}{rest_text}." if some else "This step has no tools."
-    )
-    return code, f"{name!r} is not available at this step ({code}: {detail}). {hint}"

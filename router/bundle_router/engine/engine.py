@@ -67,7 +67,7 @@ from bundle_router.errors import UnknownArtifact, UnknownRun, expect
 from bundle_router.ports import Capabilities, RunStore, Selector
 
 if TYPE_CHECKING:
-    from bundle_router.engine.calls import RequestLayer
+    from bundle_router.engine.idempotency import RequestLayer
     from bundle_router.engine.relay import RelayedRequest
 
 ON_LOOP: Final = OnLoop()
@@ -482,7 +482,8 @@ class Engine:
         self, at: CallPorts, state: RunState, request: CallRequest, decision_id: str | None
     ) -> RequestLayer:
         """Return what makes a call from its judgement on (see `calls`)."""
-        from bundle_router.engine.calls import JudgedCall, OnceByKey
+        from bundle_router.engine.calls import JudgedCall
+        from bundle_router.engine.idempotency import OnceByKey
 
         innermost = JudgedCall(at, self, state, decision_id)
         if not request.key:

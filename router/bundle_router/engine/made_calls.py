@@ -252,6 +252,12 @@ def late_end(at: CallPorts, call: AdmittedCall, outcome: CallOutcome) -> Pending
     return end
 
 
+def cancelled_end(at: CallPorts, call: AdmittedCall) -> PendingEnd:
+    """Return what records later that a call was cancelled before anything of it was done."""
+    nothing = CallOutcome("cancelled", "cancelled", NOTHING)
+    return late_end(at, call, nothing)
+
+
 # --- its parts and records ------------------------------------------------------------------------
 
 

@@ -54,9 +54,10 @@ from bundle_router.core.servers.transport.tool_servers import CallOutcome
 from bundle_router.core.values import META_SERVER, Outcome, Text
 from bundle_router.core.values.artifacts import Artifact
 from bundle_router.engine.arguments import Arguments
-from bundle_router.engine.calls import refuse, why_missing, within_budget
+from bundle_router.engine.call_refusals import refuse, why_missing
 from bundle_router.engine.engine_ports import CallPorts, EnginePorts
 from bundle_router.engine.made_calls import finish_call, joined_after, shape_blocks, store
+from bundle_router.engine.reservations import within_budget
 from bundle_router.engine.results import (
     AdmittedCall,
     CallRequest,

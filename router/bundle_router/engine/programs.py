@@ -43,10 +43,10 @@ from bundle_router.core.results.shaping.frame import without_frame
 from bundle_router.core.servers.transport.tool_servers import CallOutcome
 from bundle_router.core.values import META_SERVER, MODES, Data, Text
 from bundle_router.core.values.canonical import digest
-from bundle_router.engine.calls import within_budget
 from bundle_router.engine.engine_ports import CallPorts
 from bundle_router.engine.made_calls import finish_call, shape_blocks, store
 from bundle_router.engine.meta_calls import MissedTool, record_missed
+from bundle_router.engine.reservations import within_budget
 from bundle_router.engine.results import (
     AdmittedCall,
     CallRequest,

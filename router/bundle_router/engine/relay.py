@@ -42,9 +42,9 @@ from bundle_router.core.servers.transport.pass_through import (
 from bundle_router.core.values import Text
 from bundle_router.core.values.artifacts import Artifact
 from bundle_router.core.values.canonical import encode, time_text
-from bundle_router.engine.calls import reserve
 from bundle_router.engine.engine_ports import CallPorts
 from bundle_router.engine.made_calls import ended_by, may_pass, shape_blocks, store
+from bundle_router.engine.reservations import reserve
 from bundle_router.engine.surface import RunState
 from bundle_router.errors import ToolFailure
 from bundle_router.ports import ToolServers

@@ -1,4 +1,6 @@
-"""The values of a call: as it was asked for, as it began, and its result."""
+"""The values of a call: as it was asked for, what judging it came to, as it began, and its
+result.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from bundle_router.core.records.call_records import CallStarted
+from bundle_router.core.records.fold import KeyedCall
 from bundle_router.core.results.shaping import Part
 from bundle_router.core.servers.transport.pass_through import Client, ServerReply
 from bundle_router.core.servers.transport.tool_servers import Scope
@@ -155,6 +158,42 @@ class AdmittedCall:
     @property
     def call_id(self) -> str:
         return self.started.call_id if self.started is not None else ""
+
+
+class CallJudgement:
+    """What judging a call came to: one of the classes below."""
+
+
+@dataclass(frozen=True, slots=True)
+class BegunCall(CallJudgement):
+    """The call may be made, and its start is recorded."""
+
+    call: AdmittedCall
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedCall(CallJudgement):
+    """The call may not be made, and its refusal is recorded."""
+
+    result: Result
+
+
+@dataclass(frozen=True, slots=True)
+class KeyTaken(CallJudgement):
+    """The key of the call is taken. Nothing was recorded."""
+
+    call: KeyedCall
+    """The last attempt at the call that has the key."""
+    same_tool: bool
+    """Whether that attempt was of the tool that is called now."""
+    same_principal: bool
+    """Whether that attempt was for the principal that the present call is for."""
+
+
+class OutdatedCall(CallJudgement):
+    """The run was routed meanwhile, or the name means another tool now: judge the call again, under
+    the present state. Nothing was recorded.
+    """
 
 
 def recordable_name(name: object) -> str:
