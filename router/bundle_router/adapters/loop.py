@@ -261,6 +261,9 @@ class Portal:
 
 
 _PORTALS: weakref.WeakSet[Portal] = weakref.WeakSet()
+"""The portals of this process. Of no router: a handler of forks can't be unregistered, so there is
+one for all, which holds none.
+"""
 
 
 def _note_fork() -> None:
@@ -282,6 +285,9 @@ def _closed_error(what: str) -> RequestError:
 
 END_S = 2.0
 _SHARED: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
+"""The loops that run nothing but ours. Of no router: a loop is shared, or not, for all that run on
+it.
+"""
 
 
 def share_running_loop() -> None:

@@ -100,6 +100,9 @@ def version_of(columns: Mapping[Table, Mapping[str, Kind]]) -> str:
 VERSION: Final = version_of(COLUMNS)
 
 _TABLES: dict[str, Any] = {}
+"""Of the process: SQLModel registers each class in metadata of the process, and takes the name of a
+table once.
+"""
 _MAKING: Final = threading.Lock()
 
 

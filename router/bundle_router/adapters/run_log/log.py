@@ -500,6 +500,9 @@ class DiskRunLog:
 
 
 _OPEN: weakref.WeakSet[DiskRunLog] = weakref.WeakSet()
+"""The logs of this process. Of no router: a handler of forks can't be unregistered, so that there
+is one for all, which holds none.
+"""
 
 
 def _abandon_in_child() -> None:

@@ -479,6 +479,7 @@ def file_system_of(path: Path, table: Path = Path("/proc/self/mountinfo")) -> Fi
 
 
 _HELD: set[int] = set()
+"""The descriptors of writers' tokens of this process: for its one handler of forks, as in `log`."""
 
 
 def _let_go_in_child() -> None:

@@ -200,6 +200,8 @@ def _refuse_links(linked: LinkedPlaces, found: Survey) -> None:
 _awaited: Final[list[frozenset[str]]] = []
 """The absent places of each program that runs: what another one finds there is not the operator's
 either.
+
+Of the process: routers with one workspace run programs in the same folders.
 """
 
 
