@@ -193,21 +193,32 @@ def test_what_no_bundle_holds_yet_is_offered_as_a_bundle(project: Path) -> None:
     run(project, "check")
 
 
-def test_what_only_its_server_checks_is_listed_at_each_review(project: Path) -> None:
+def test_what_only_its_server_checks_and_no_provider_takes_is_listed_at_each_review(
+    project: Path,
+) -> None:
     server = project / "server.py"
     declared = '"properties": {"text": {"type": "string"}}'
     recursive = (
         '"properties": {"text": {"$ref": "#/$defs/n"}},'
-        ' "$defs": {"n": {"items": {"$ref": "#/$defs/n"}}}'
+        ' "$defs": {"n": {"items": {"$ref": "#/$defs/n"}}}, "anyOf": [{"required": ["text"]}]'
     )
     text = server.read_text(encoding="utf-8")
     assert declared in text
     server.write_text(text.replace(declared, recursive), encoding="utf-8")
     line = "mail.echo: its arguments are left to the server to check: its schema contains itself"
-    assert line in run(project, "pin", "--development", "mail", "--yes").stdout
-    assert line in run(project, "check", "--live", "--development").stdout, "pinned, and still said"
+    note = (
+        "openai and anthropic take no anyOf at the root: they are shown its properties, and a"
+        " sentence about it"
+    )
+    listed = run(project, "pin", "--development", "mail", "--yes").stdout
+    assert line in listed
+    assert f"mail.echo: {note}" in listed
+    listed = run(project, "check", "--live", "--development").stdout
+    assert line in listed, "pinned, and still said"
+    assert f"mail.echo: {note}" in listed
     (found,) = json_of(project, "check", "--live", "--development")["live"]
     assert found["unchecked"] == [{"tool": "echo", "reason": "its schema contains itself"}]
+    assert found["providers"] == [{"tool": "echo", "notes": [note]}]
     opened = ("--run", "r", "--development")
     run(project, "route", *STEP, *opened)
     assert json_of(project, "call", "mail.echo", '{"text": [[5]]}', *opened)["outcome"] == "ok"

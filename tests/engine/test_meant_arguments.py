@@ -7,6 +7,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -126,3 +127,20 @@ def test_null_and_blank_text_are_no_arguments(nothing: Any) -> None:
         router.route_sync(STEP)
         assert router.call_sync("r", "s.now", nothing).outcome == "ok"
         assert router.fakes.sessions.calls == [("s.now", {})]
+
+
+@pytest.mark.parametrize("name", ["s.list", "call_tool"])
+def test_keys_that_the_model_was_shown_reach_the_tool_as_its_own(name: str) -> None:
+    route = Route("all", bundles=("b",))
+    catalog = small_catalog({"b": ["s.list"]}, routes=[route])
+    schema = '{"properties":{"$filter":{"type":"string"}},"required":["$filter"],"type":"object"}'
+    card = replace(catalog.cards["s.list"], schema=schema)
+    with fake_router(replace(catalog, cards={"s.list": card})) as router:
+        router.route_sync(STEP)
+        shown: Any = router.tools_sync("r", format="anthropic").tools[0]
+        assert list(shown["input_schema"]["properties"]) == ["_filter"]
+        arguments: dict[str, Any] = {"_filter": "a eq 1"}
+        if name == "call_tool":
+            arguments = {"name": "s.list", "arguments": arguments}
+        assert router.call_sync("r", name, arguments).outcome == "ok"
+        assert router.fakes.sessions.calls == [("s.list", {"$filter": "a eq 1"})]

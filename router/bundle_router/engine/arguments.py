@@ -320,12 +320,13 @@ def keyed_digest(nonce: str, arguments: Arguments) -> str:
 
 
 async def check_arguments(
-    ports: EnginePorts, state: RunState, target: CallTarget, arguments: Arguments
+    ports: EnginePorts, target: CallTarget, arguments: Arguments
 ) -> tuple[Arguments, Sequence[str]]:
     """Return the arguments for a call's target, and what is wrong with them.
 
     Arguments that do not fit are read as the tool's schema shows they were meant (`meant_values`):
-    the tool gets those, and what is recorded does not change.
+    the tool gets those, and what is recorded does not change. So do keys that a provider does not
+    take, which have another name for the model (`provider_schemas`).
 
     Holds no lock, since a large value takes long. A call that is refused for another reason is not
     checked.
@@ -334,18 +335,25 @@ async def check_arguments(
         return arguments, ()
     sessions = ports.sessions[target.server.transport]
     (server, _, short) = target.tool.partition(".")
+    card = target.card
+    if card is not None:
+        arguments = _with_real_names(arguments, card.schema)
     problems = await sessions.check_arguments(server, short, arguments.value)
-    if not problems:
-        return arguments, problems
-
-    card = state.catalog.cards.get(target.tool)
-    if card is None:
+    if not problems or card is None:
         return arguments, problems
     meant = await _as_meant(ports, arguments, card.input_schema())
     if meant is arguments.value:
         return arguments, problems
     problems = await sessions.check_arguments(server, short, meant)
     return replace(arguments, value=meant), problems
+
+
+def _with_real_names(arguments: Arguments, schema_text: str) -> Arguments:
+    if all(f'"{name}"' in schema_text for name in arguments.value):
+        return arguments
+    from bundle_router.core.exposure.provider_schemas import with_real_names  # few calls need it
+
+    return replace(arguments, value=with_real_names(arguments.value, schema_text))
 
 
 async def _as_meant(

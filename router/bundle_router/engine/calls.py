@@ -365,9 +365,7 @@ class JudgedCall:
         call_ports = self._at
         for _ in range(MOVED_AT_MOST):
             checked = self._state.target(asked.name)
-            arguments, problems = await check_arguments(
-                call_ports.ports, self._state, checked, asked.arguments
-            )
+            arguments, problems = await check_arguments(call_ports.ports, checked, asked.arguments)
             request = asked
             if arguments is not asked.arguments:
                 request = replace(asked, arguments=arguments)

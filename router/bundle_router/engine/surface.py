@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from bundle_router.core.catalog import Catalog, Server
+from bundle_router.core.catalog import Card, Catalog, Server
 from bundle_router.core.decide.activation import Room, room_left, room_of
 from bundle_router.core.decide.plans import Plans, Verdicts
 from bundle_router.core.exposure.meta_tools.definitions import (
@@ -150,7 +150,8 @@ class RunState:
             bundle = exposed[resolved.name]
             server = catalog.servers[resolved.name.partition(".")[0]]
             waiting = self.surface.waiting(bundle, self.modes.get(bundle), resolved.name)
-            call_target = CallTarget(resolved, resolved.name, bundle, server, waiting)
+            card = catalog.cards.get(resolved.name)
+            call_target = CallTarget(resolved, resolved.name, bundle, server, waiting, card)
             if name in exposed or name in self.surface.canonical:
                 self._targets[name] = call_target
         return call_target
@@ -183,8 +184,8 @@ class RunState:
 @dataclass(frozen=True, slots=True)
 class CallTarget:
     """What a call of a name goes to, while the run's state stands: the tool, the bundle that shows
-    it, its server (None where the tool is not permitted), and the deferred tools that join the
-    array when it is called.
+    it, its server (None where the tool is not permitted), the deferred tools that join the array
+    when it is called, and its definition, if it is known.
     """
 
     resolved: ResolvedName
@@ -192,6 +193,7 @@ class CallTarget:
     bundle: str
     server: Server | None = None
     waiting: tuple[str, ...] = ()
+    card: Card | None = None
 
 
 def superseded_text(state: RunState) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bundle_router.adapters.json_schema import unchecked_reason
 from bundle_router.core.catalog import Catalog, Server
+from bundle_router.core.exposure.provider_schemas import provider_notes
 from bundle_router.core.servers.admission import Admitted, AdmittedTool
 from bundle_router.core.servers.admission.cleaning import reveal, reveal_line
 from bundle_router.core.servers.pins.compare import Comparison, compare, report_lines
@@ -69,6 +70,16 @@ class Review:
             for tool in self.admitted.tools
         }
         return {name: reason for name, reason in reasons.items() if reason}
+
+    def provider_notes(self) -> dict[str, tuple[str, ...]]:
+        """Return what providers refuse in definitions and what becomes of it, by tools' names."""
+        if self.admitted is None:
+            return {}
+        notes = {
+            tool.card.tool: provider_notes(tool.card.schema, tool.card.input_schema())
+            for tool in self.admitted.tools
+        }
+        return {name: rows for name, rows in notes.items() if rows}
 
 
 def remote_servers(catalog: Catalog, names: Sequence[str]) -> list[Server]:
@@ -195,12 +206,17 @@ def lines_of(reviewed: Review, *, full: bool = False) -> Iterator[str]:
 
 
 def _unchecked(reviewed: Review) -> Iterator[str]:
-    """Yield the tools whose arguments no one but their server checks, or checks in full."""
+    """Yield the tools whose arguments no one but their server checks, or checks in full, and those
+    that a provider refuses as they are.
+    """
     for tool, reason in reviewed.unchecked().items():
         yield (
             f"  unchecked  {reviewed.server.name}.{tool}: its arguments are left to the server to"
             f" check: {reveal_line(reason)}"
         )
+    for tool, notes in reviewed.provider_notes().items():
+        for note in notes:
+            yield f"  provider  {reviewed.server.name}.{tool}: {reveal_line(note)}"
 
 
 def _warnings(reviewed: Review) -> Iterator[str]:
@@ -280,6 +296,10 @@ def json_of(reviewed: Review) -> dict[str, Any]:
         ],
         "unchecked": [
             {"tool": tool, "reason": reason} for tool, reason in reviewed.unchecked().items()
+        ],
+        "providers": [
+            {"tool": tool, "notes": list(notes)}
+            for tool, notes in reviewed.provider_notes().items()
         ],
         "warnings": [
             {"tool": light.tool, "score": light.verdict.score}

@@ -46,8 +46,11 @@ def form_of(name: str, description: str, schema: Mapping[str, Any], form: Format
 
 
 def definition(card: Card, name: str, form: Format) -> dict[str, Any]:
-    """Return the definition of a card's tool, exposed as `name`."""
-    return form_of(name, card.description, card.input_schema(), form)
+    """Return the definition of a card's tool, exposed as `name`, as the provider takes it."""
+    from bundle_router.core.exposure.provider_schemas import accepted  # no decision needs it
+
+    description, schema = accepted(card.description, card.schema, card.input_schema(), form)
+    return form_of(name, description, schema, form)
 
 
 def listing(

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from bundle_router.core.catalog import Card, Server
 from bundle_router.core.exposure.names import exposed_names
-from bundle_router.core.exposure.provider_forms import definition as exposed_definition
+from bundle_router.core.exposure.provider_forms import form_of
 from bundle_router.core.servers.admission.admitted import (
     Admitted,
     AdmittedTool,
@@ -262,7 +262,7 @@ def hinted_effects(annotations: Any) -> tuple[Effect, ...]:
 
 def _with_tokens(card: Card, count: Callable[[str], int] | None) -> Card:
     name = exposed_names((card.name,))[card.name]
-    text = encode(exposed_definition(card, name, "openai"))
+    text = encode(form_of(name, card.description, card.input_schema(), "openai"))
     tokens = count(text) if count is not None else -(-len(text) // 4)
     return replace(card, tokens=tokens, counted=count is not None)
 
