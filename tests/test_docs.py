@@ -27,12 +27,15 @@ ROOT = Path(__file__).parent.parent
 PAGES = [
     path
     for name in (
-        "README.md", "router/README.md", "router/deferral/README.md", "config/README.md", "bundles/README.md", "tests/benchmarks/README.md",
+        "README.md", "router/README.md", *(f"router/docs/{path.name}" for path in sorted((ROOT / "router/docs").glob("*.md"))), "router/deferral/README.md", "config/README.md", "bundles/README.md", "tests/benchmarks/README.md",
         "tests/benchmarks/RESULTS.md", ".github/CONTRIBUTING.md", ".github/SECURITY.md",
     )
     if (path := ROOT / name).is_file()
 ]  # fmt: skip
-README, REFERENCE = ((ROOT / name).read_text("utf-8") for name in ("README.md", "router/README.md"))
+README, MAP, WORDS = (
+    (ROOT / name).read_text("utf-8")
+    for name in ("README.md", "router/README.md", "router/docs/words.md")
+)
 TABLES = {
     "servers": "servers", "bundles": "bundles", "routes": "routes", "policies": "policy", "binaries": "policy",
 }  # fmt: skip
@@ -82,6 +85,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_readme_is_short_and_shows_code_early() -> None:
     assert len(README.splitlines()) <= 150
+    assert len(MAP.splitlines()) <= 150
     assert README.index("```python") < len("\n".join(README.splitlines()[:32]))
 
 
@@ -202,7 +206,7 @@ def test_every_attack_that_was_tried_has_a_place_among_the_promises() -> None:
 
 
 def test_every_reason_and_code_is_listed_in_order() -> None:
-    why, why_not = REFERENCE.split("**Why shown:**")[1].split("**Why not, in the order tested:**")
+    why, why_not = WORDS.split("**Why shown:**")[1].split("**Why not, in the order tested:**")
     assert tuple(re.findall(r"`(\w+)`", why)) == REASONS
     assert tuple(re.findall(r"`(\w+)`", why_not.split("\n\n")[0])) == CODES
 
@@ -216,7 +220,7 @@ def test_a_sentence_is_behind_every_closed_word() -> None:
 
 
 def test_the_exit_codes_are_those_of_the_errors() -> None:
-    listed = {int(number) for number in re.findall(r"^\| (\d) \|", REFERENCE, re.MULTILINE)}
+    listed = {int(number) for number in re.findall(r"^\| (\d) \|", WORDS, re.MULTILINE)}
     assert listed == {
         0,
         1,

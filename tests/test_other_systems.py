@@ -167,7 +167,11 @@ def test_windows_is_refused_with_a_sentence(code: str, tmp_path: Path) -> None:
 
 
 def test_the_readmes_snippets_run(project: Path) -> None:
-    pages = [code for page, code in blocks("python") if page in ("README.md", "router/README.md")]
+    pages = [
+        code
+        for page, code in blocks("python")
+        if page == "README.md" or page.startswith("router/docs/")
+    ]
     first, *others = [code for code in pages if "postgresql://" not in code]
     snippet = (
         "import asyncio\nasync def snippet():\n"

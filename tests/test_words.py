@@ -1,4 +1,4 @@
-"""One word a concept: the names of public classes keep to router/words.toml, and the README shows
+"""One word a concept: the names of public classes keep to router/words.toml, and a page shows
 it.
 """
 
@@ -9,7 +9,7 @@ import inspect
 import pytest
 
 from tests.public_names import public_objects, public_values
-from tests.words import README, readme_with_words, rejected_words, words
+from tests.words import PAGE, page_with_words, rejected_words, words
 
 CLASSES = sorted(
     {
@@ -50,5 +50,5 @@ def test_each_concept_has_one_word_and_no_word_stands_for_two() -> None:
     assert set(avoided) & set(nouns) == set()
 
 
-def test_the_readme_shows_the_words() -> None:
-    assert README.read_text("utf-8") == readme_with_words(), "run .ci/generate"
+def test_a_page_shows_the_words() -> None:
+    assert PAGE.read_text("utf-8") == page_with_words(), "run .ci/generate"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-README: Final = ROOT / "router" / "README.md"
+PAGE: Final = ROOT / "router" / "docs" / "words.md"
 HEAD: Final = "| word | meaning | not |\n|---|---|---|\n"
 PART: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 """A word of a class name: `MCPServer` has `MCP` and `Server`."""
@@ -49,10 +49,10 @@ def words_table() -> str:
     return HEAD + "".join(rows)
 
 
-def readme_with_words() -> str:
-    """Return the README with its table of words replaced by that of `words.toml`."""
-    text = README.read_text("utf-8")
+def page_with_words() -> str:
+    """Return the page of words with its table of words replaced by that of `words.toml`."""
+    text = PAGE.read_text("utf-8")
     before, found, after = text.partition(HEAD)
-    assert found, "README.md has no table of words"
+    assert found, "words.md has no table of words"
     rest = dropwhile(lambda line: line.startswith("|"), after.splitlines(keepends=True))
     return before + words_table() + "".join(rest)
