@@ -133,6 +133,14 @@ def test_a_flood_of_output_keeps_its_beginning_and_end_in_bounded_memory(run: An
     assert peak < 8_000_000
 
 
+def test_colours_and_a_progress_bar_come_as_they_look_at_last(run: Any) -> None:
+    ran = run(
+        r"import os; os.write(1, b'\x1b[1;32mok\x1b[0m\n'"
+        r" b'  0%\r 50%\r100%\x1b[K\r\ndone\n' b'same\rsame\r\n')"
+    )
+    assert "ok\n100% [2 earlier states of this line]\ndone\nsame\n" in ran.text
+
+
 def test_a_flood_of_escapes_stays_within_the_limit_too(run: Any) -> None:
     ran = run(r"import os; os.write(1, b'\x1b' * 60000)", max_bytes=20_000)
     assert len(ran.text.encode()) <= 20_000
@@ -162,7 +170,8 @@ def test_the_environment_is_clean(run: Any, monkeypatch: pytest.MonkeyPatch) -> 
     seen = json.loads(ran.text.splitlines()[2])
     seen.pop("LC_CTYPE", None)  # Python's own
     assert set(seen) == {"PATH", "HOME", "TMPDIR", "LANG", "PASSED_ON", "FIXED"}
-    assert seen["PATH"] == "/usr/local/bin:/usr/bin:/bin"
+    # the run's binary is `@python`: its environment's programs come first
+    assert seen["PATH"] == f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
     assert seen["FIXED"] == "1=2"
     assert (
         "LD_PRELOAD" not in ran.text

@@ -57,7 +57,7 @@ class Frozen(BaseModel):
 MAX_GOAL: Final = 32_768
 """Characters of a goal or of one constraint.
 
-A longer text is refused: it is a document, not an intent.
+A longer text is a document, not an intent: it is cut, and says so.
 """
 MAX_ITEMS: Final = 100
 MAX_LABEL: Final = 200
@@ -104,6 +104,21 @@ def _is_pattern(text: str) -> bool:
     if not colon:
         return bool(text.strip())
     return kind in ("bundle", "tool") and bool(name)
+
+
+_CUT_ROOM: Final = 2_000
+"""Characters that are given up for a cut at a blank, so that no token or key is cut in two."""
+_CUT_NOTE: Final = " [… cut here: {:,} more characters]"
+
+
+def _cut(text: str) -> str:
+    """Return the text, cut at a blank, with a note, if it is longer than `MAX_GOAL`."""
+    if len(text) <= MAX_GOAL:
+        return text
+    most = MAX_GOAL - len(_CUT_NOTE.format(len(text)))
+    blank = max(text.rfind(white, most - _CUT_ROOM, most) for white in " \n\t")
+    kept = text[:blank] if blank > 0 else text[:most]
+    return kept + _CUT_NOTE.format(len(text) - len(kept))
 
 
 class StepPolicy(StepInput):
@@ -161,9 +176,9 @@ class Step(StepInput):
     """Who does the step; routes and policies match by it."""
     step: str = Field(min_length=1, max_length=200)
     """The position in the workflow; routes and policies match by it."""
-    goal: str = Field(default="", max_length=MAX_GOAL)
+    goal: str = ""
     """What the step is to do, in words, for search and the model; a route that does not ask ignores
-    it.
+    it. Over 32,768 characters it is cut, with a note at its end.
     """
     constraints: Words = Field(default=(), max_length=MAX_ITEMS)
     """What the step must keep to, one sentence each; used like the goal."""
@@ -206,12 +221,15 @@ class Step(StepInput):
             raise ValueError(f"{not_a_run_id(value)}: {RUN_ID_ADVICE}")
         return value
 
+    @field_validator("goal")
+    @classmethod
+    def _goal(cls, value: str) -> str:
+        return _cut(value)
+
     @field_validator("constraints")
     @classmethod
     def _constraints(cls, value: Words) -> Words:
-        if any(len(item) > MAX_GOAL for item in value):
-            raise ValueError(f"a constraint is longer than {MAX_GOAL} characters")
-        return value
+        return tuple(map(_cut, value))
 
     @field_validator("labels")
     @classmethod

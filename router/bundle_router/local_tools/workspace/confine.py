@@ -2,7 +2,7 @@
 environment, without variables that make programs load or run something else.
 
 1. The environment starts empty. `PATH`, `HOME`, the temporary folder and the language are fixed
-   here.
+   here. For `@python`, `PATH` begins with the programs of that Python's environment.
 2. The rule's `env` may pass variables on, but never one that matches `NEVER_PASSED`, listed or not.
 3. The rule's `set_env` comes last: it is the operator's own text in the config.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Final
 
 from bundle_router.core.values import BinaryRule
@@ -153,9 +154,12 @@ def environment(rule: BinaryRule, *, private: str, outside: Mapping[str, str]) -
 
     `private`: its own temporary folder; `outside`: the router's environment.
     """
+    path = PATH
+    if rule.path == PYTHON:
+        path = f"{Path(sys.executable).parent}:{PATH}"
     passed = {name: outside[name] for name in rule.env if name in outside and may_be_named(name)}
     fixed = {
-        "PATH": PATH,
+        "PATH": path,
         "HOME": f"{private}/home",
         "TMPDIR": f"{private}/tmp",  # noqa: S108  # beneath a folder made for this program
         "LANG": "C.UTF-8",

@@ -50,17 +50,40 @@ direction or hide.
 """
 
 
+_COLOURS: Final = re.compile(r"\x1b\[[0-9;:]{0,32}m|\x1b\[[0-2]?K")
+"""Terminal sequences that set a colour or clear a line's rest: they hide no text."""
+
+
 def printable(data: bytes) -> str:
-    """Return the bytes as UTF-8 text, with everything that could mislead a terminal or a reader
-    written as `\\xNN`.
+    """Return the bytes as UTF-8 text: without colours, of a line that was written over (a progress
+    bar) the last state with the number of earlier ones, and everything else that could mislead a
+    terminal or a reader written as `\\xNN`.
     """
-    text = data.decode("utf-8", "backslashreplace").replace("\r\n", "\n")
+    text = data.decode("utf-8", "backslashreplace")
+    text = _COLOURS.sub("", text).replace("\r\n", "\n")
+    if "\r" in text:
+        text = "\n".join(map(_last_state, text.split("\n")))
     return _UNSAFE.sub(
         lambda found: (
             f"\\x{ord(found[0]):02x}" if found[0] < "\u0100" else f"\\u{ord(found[0]):04x}"
         ),
         text,
     )
+
+
+def _last_state(line: str) -> str:
+    """Return what a line shows at last, and how often it was written over."""
+    if "\r" not in line:
+        return line
+    states = list(filter(None, map(str.rstrip, line.split("\r"))))
+    if not states:
+        return ""
+
+    last = states[-1]
+    earlier = len(states) - states.count(last)
+    if earlier == 0:
+        return last
+    return f"{last} [{earlier} earlier states of this line]"
 
 
 @dataclass(frozen=True, slots=True)

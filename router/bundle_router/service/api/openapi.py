@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from bundle_router import __version__
 from bundle_router.core.exposure.placements import Toolset
 from bundle_router.core.values import RUN_ID, Decision, StepPolicy
-from bundle_router.core.values.steps import MAX_GOAL, MAX_LABEL, MAX_LABEL_TEXT
+from bundle_router.core.values.steps import MAX_LABEL, MAX_LABEL_TEXT
 from bundle_router.engine.results import Result
 from bundle_router.engine.run_records import RunEnd
 from bundle_router.service.api.bodies import (
@@ -126,7 +126,6 @@ def _bound_step(step: Json, policy: Json) -> None:
     run_id = {"type": "string", "pattern": f"^{RUN_ID.pattern}$"}
     step["run_id"] |= run_id
     step["parent_run_id"]["anyOf"][0] |= run_id
-    step["constraints"]["items"]["maxLength"] = MAX_GOAL
     step["labels"] |= {
         "propertyNames": {"maxLength": MAX_LABEL},
         "additionalProperties": {"type": "string", "maxLength": MAX_LABEL_TEXT},
