@@ -57,7 +57,7 @@ def private_folder(prefix: str, within: Path | None = None) -> Iterator[str]:
         yield str(folder)
     finally:
         if os.getpid() == owner:  # a forked process has this generator too
-            _delete(folder)
+            delete_folder(folder)
         os.close(lock)
 
 
@@ -70,10 +70,10 @@ def _delete_abandoned(parent: Path, prefix: str) -> None:
             about = os.fstat(lock)
             if about.st_uid == os.geteuid() and about.st_mtime < time.time() - _ABANDONED_S:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                _delete(folder)
+                delete_folder(folder)
 
 
-def _delete(folder: Path) -> None:
+def delete_folder(folder: Path) -> None:
     """Delete it, with restored permissions and at any depth: what is inside an inner folder is
     moved up, then deleted. No process uses it, so nothing moves.
     """

@@ -337,6 +337,8 @@ class Servers:
         """
         server = self._catalog.servers[name]
         timeout_s = server.timeout_s or self._catalog.settings.limits.call_timeout_s
+        if server.connect_s is not None:
+            timeout_s = max(timeout_s, server.connect_s)
         is_older = (
             self._known_listing(name, scope) is None
             and self._sessions.known(name, scope=scope) is not None

@@ -54,6 +54,23 @@ def test_a_timeout_is_in_the_unit_of_its_program(who: str) -> None:
     assert bool(said) == ("timeout" in notes)
 
 
+@pytest.mark.parametrize(
+    ("written", "seconds", "said"),
+    [
+        ("startup_timeout_sec = 90", 90, ""),
+        ("startup_timeout_ms = 20000", 20, ""),
+        ("startup_timeout_sec = 0", None, "startup_timeout_sec is no number above 0"),
+        ("startup_timeout_sec = 4000", None, "startup_timeout_sec is longer than 3,600 s"),
+    ],
+)
+def test_codex_says_how_long_a_start_may_take(
+    written: str, seconds: float | None, said: str
+) -> None:
+    server, notes, _ = imported(f'[mcp_servers.s]\ncommand = "x"\n{written}\n', "config.toml")
+    assert server.get("connect_s") == seconds
+    assert said in notes
+
+
 VALUES: dict[str, tuple[Any, str | None, str, tuple[str, ...]]] = {
     # written: (what becomes of it, what is said, the variables to set)
     "Claude Code's variable": ("${REGION}", "${REGION}", "", ("REGION",)),

@@ -51,7 +51,7 @@ from bundle_router.adapters.mcp.server_processes import ProcessSupervisor
 from bundle_router.adapters.workers import run_in_turn
 from bundle_router.core.catalog import Server
 from bundle_router.core.servers.admission import Admitted, VolatileError, admit
-from bundle_router.core.servers.transport.bounds import Bounds
+from bundle_router.core.servers.transport.bounds import Bounds, bounds_of
 from bundle_router.core.servers.transport.concurrency import Gate
 from bundle_router.core.servers.transport.pass_through import ServerReply, passes
 from bundle_router.core.servers.transport.tool_servers import Listing, RawResult, Scope
@@ -395,7 +395,8 @@ class Hub:
             self.pool.release(lease)
 
     async def _read(self, server: Server, scope: Scope) -> tuple[Listing, float | None]:
-        deadline = self.loop.time() + self._bounds.connect_s + self._bounds.list_s
+        bounds = bounds_of(server, self._bounds)
+        deadline = self.loop.time() + bounds.connect_s + bounds.list_s
 
         def again_in_s(fault: ServerFault) -> float | None:
             wait_s = 0.0 if fault.kind == "session_lost" else self._bounds.restart_s
@@ -432,7 +433,7 @@ class Hub:
             raise ServerFault("not_started", f"it can't be started: {why}") from error
         return Connection(
             make_transport,
-            self._bounds,
+            bounds_of(server, self._bounds),
             on_change=lambda: self.lists.changed(
                 server, None if server.shared else scope.principal
             ),

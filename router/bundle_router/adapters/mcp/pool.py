@@ -23,7 +23,7 @@ from typing import Any, Final
 from bundle_router.adapters.mcp.connection import Connection
 from bundle_router.adapters.mcp.faults import RpcError, ServerFault
 from bundle_router.core.catalog import Era, Server
-from bundle_router.core.servers.transport.bounds import Bounds
+from bundle_router.core.servers.transport.bounds import Bounds, bounds_of
 from bundle_router.core.servers.transport.concurrency import HeldConnection, Leases
 from bundle_router.core.servers.transport.pass_through import Client
 from bundle_router.core.servers.transport.tool_servers import Scope
@@ -113,7 +113,7 @@ class SessionPool:
     async def _open(self, server: Server, scope: Scope, lease: HeldConnection[Key]) -> Connection:
         try:
             connection = self._make(server, scope)
-            await connection.open(self._bounds.connect_s)
+            await connection.open(bounds_of(server, self._bounds).connect_s)
         except (
             BaseException
         ):  # a connection that did not open, for whatever reason, is not lent again
@@ -315,7 +315,7 @@ class ResourceSubscriptions:
         while True:
             try:
                 lease, connection = await self._pool.acquire(
-                    server, scope, loop.time() + self._bounds.connect_s
+                    server, scope, loop.time() + bounds_of(server, self._bounds).connect_s
                 )
                 try:
                     await connection.follow(uri, updated, begun)

@@ -8,8 +8,8 @@ Rules:
 2. A server and all its descendants that keep their environment carry a mark that names the router's
    process. `leftovers` finds marked processes whose router is gone. It only reports them, because a
    pid may have been reused.
-3. A server's home goes with it. One left by a router killed together with its supervisor goes at
-   the next start.
+3. A server's home goes with it, except for what its launcher downloaded (`server_caches`). One
+   left by a router killed together with its supervisor goes at the next start.
 """
 
 from __future__ import annotations
@@ -65,6 +65,8 @@ class ServerCommand:
     path: str
     polite_s: float
     term_s: float
+    cache: Path | None = None
+    """The folder in which what its launcher downloads stays; None: it goes with its home."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,11 +261,15 @@ class ProcessSupervisor:
                 "stdio servers need a POSIX system, where they can be ended for certain",
             )
         program = _program(command)
+        from bundle_router.adapters.mcp.server_caches import kept_caches
         from bundle_router.adapters.private_folders import private_folder
 
         with contextlib.ExitStack() as home:
             try:
                 folder = await asyncio.to_thread(home.enter_context, private_folder(HOMES))
+                if command.cache is not None:
+                    caches = kept_caches(folder, command.cache)
+                    await asyncio.to_thread(home.enter_context, caches)
                 process = await self._handed_over(program, command, folder)
             except (OSError, RuntimeError, StorageError) as error:
                 why = (

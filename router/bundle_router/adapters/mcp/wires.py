@@ -82,20 +82,25 @@ def refusal(server: Server, *, development: bool) -> ServerFault | None:
     return ServerFault("not_permitted", "it is not a tool server")
 
 
-def command_of(server: Server, setting: ConnectionSetting) -> ServerCommand:
-    """Return the command of a stdio server. Raises ServerFault."""
+def command_of(server: Server, setting: ConnectionSetting, principal: str = "") -> ServerCommand:
+    """Return the command of a stdio server for a principal. Raises ServerFault."""
+    from bundle_router.adapters.mcp.server_caches import cache_folder
     from bundle_router.adapters.mcp.server_processes import DEFAULT_PATH, ServerCommand
 
     environ = setting.environ
     bounds = setting.bounds
+    argv = (server.command or "", *server.args)
+    env = resolve_references(server.env, environ)
+    has_own_home = "HOME" in env
     return ServerCommand(
         server=server.name,
-        argv=(server.command or "", *server.args),
-        env=resolve_references(server.env, environ),
+        argv=argv,
+        env=env,
         cwd=str(setting.workspace.resolve()),
         path=environ.get("PATH") or DEFAULT_PATH,
         polite_s=bounds.polite_s,
         term_s=bounds.term_s,
+        cache=None if has_own_home else cache_folder(environ, server.name, argv, principal),
     )
 
 
@@ -113,10 +118,10 @@ def headers_of(server: Server, environ: Mapping[str, str]) -> dict[str, str]:
     return headers
 
 
-def _prepare_stdio(server: Server, _scope: Scope, parts: WireParts) -> MakeTransport:
+def _prepare_stdio(server: Server, scope: Scope, parts: WireParts) -> MakeTransport:
     from bundle_router.adapters.mcp.stdio import StdioTransport
 
-    command = command_of(server, parts.setting)
+    command = command_of(server, parts.setting, scope.principal)
     report = parts.report
     report(
         "info",

@@ -187,6 +187,13 @@ class Server:
     timeout_s: float | None = key(
         None, "Seconds one call may wait for its turn and its answer.", gt=0, le=3600
     )
+    connect_s: float | None = key(
+        None,
+        "Seconds that connecting may take, which is also the start of its program: more where a"
+        " launcher downloads it first. Absent: 30.",
+        gt=0,
+        le=3600,
+    )
     reuse: tuple[Reuse, ...] = key(
         (),
         "Trusted servers: results that are used again for the same arguments. The first matching"
@@ -229,7 +236,7 @@ class Server:
     redacted everywhere.
     """
 
-    ADDED: ClassVar[tuple[str, ...]] = ("era", "idempotent", "results", "shared")
+    ADDED: ClassVar[tuple[str, ...]] = ("connect_s", "era", "idempotent", "results", "shared")
 
     @property
     def traits(self) -> TransportTraits:

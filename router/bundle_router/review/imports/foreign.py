@@ -57,6 +57,8 @@ class ForeignServer:
     """The names of tools that it lists as forbidden."""
     timeout_s: float | None = None
     """Seconds that a call may take."""
+    connect_s: float | None = None
+    """Seconds that its start may take."""
     folder: str = ""
     """The folder that the program starts in, unless it is the project's."""
     login: ForeignLogin | None = None
@@ -192,6 +194,8 @@ _KNOWN: Final = frozenset(
         "disabledTools",
         "timeout",
         "tool_timeout_sec",
+        "startup_timeout_sec",
+        "startup_timeout_ms",
         "cwd",
         "description",
         "name",
@@ -219,7 +223,8 @@ def _server(path: str, name: str, entry: Mapping[str, Any], counts_seconds: bool
     elif has_both:
         notes.append("has an address and a command: the command was left out")
     timeout_s, timeout_notes = _seconds(entry, counts_seconds)
-    notes += timeout_notes
+    connect_s, connect_notes = _seconds_to_start(entry)
+    notes += timeout_notes + connect_notes
     headers, header_notes = _headers(entry)
     notes += header_notes
 
@@ -236,6 +241,7 @@ def _server(path: str, name: str, entry: Mapping[str, Any], counts_seconds: bool
         tools=_names(entry, "enabled_tools", "includeTools", "tools", "alwaysAllow", "autoApprove"),
         exclude=_names(entry, "disabled_tools", "excludeTools", "disabledTools"),
         timeout_s=timeout_s,
+        connect_s=connect_s,
         folder=_folder(entry.get("cwd")),
         login=read_login(entry),
         unsupported=tuple(
@@ -329,30 +335,44 @@ _LEAST_MS: Final = 1000
 """Milliseconds below which nobody limits a call: a smaller number is of seconds."""
 
 
+def _seconds_to_start(entry: Mapping[str, Any]) -> tuple[float | None, list[str]]:
+    """Return the seconds that a start may take, as Codex writes them, and notes about them."""
+    for key, per_second in (("startup_timeout_sec", 1), ("startup_timeout_ms", 1000)):
+        value = entry.get(key)
+        if value is not None:
+            return _within_bounds(key, value, per_second)
+    return None, []
+
+
+def _within_bounds(key: str, value: Any, per_second: int) -> tuple[float | None, list[str]]:
+    """Return a number of seconds that config takes; None, with a note, for another value."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        return None, [f"{key} is no number above 0: it was left out"]
+    if value > MAX_TIMEOUT_S * per_second:
+        return None, [f"{key} is longer than {MAX_TIMEOUT_S:,} s: it was left out"]
+    return value / per_second, []
+
+
 def _seconds(entry: Mapping[str, Any], counts_seconds: bool) -> tuple[float | None, list[str]]:
-    """Return a timeout in seconds, and notes about it.
+    """Return a call's timeout in seconds, and notes about it.
 
     Codex, Cline and Roo Code write seconds, the others milliseconds; and blocks are copied from one
     to the other.
     """
-    key = "tool_timeout_sec" if entry.get("tool_timeout_sec") is not None else "timeout"
-    value = entry.get(key)
+    value = entry.get("tool_timeout_sec")
+    if value is not None:
+        return _within_bounds("tool_timeout_sec", value, 1)
+    value = entry.get("timeout")
     if value is None:
         return None, []
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        return None, [f"{key} is no number above 0: it was left out"]
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+    if not is_number or value > MAX_TIMEOUT_S * 1000:
+        return _within_bounds("timeout", value, 1000)
 
-    notes = []
     counts_seconds = counts_seconds or not _SECONDS_KEYS.isdisjoint(entry)
-    if key == "tool_timeout_sec":
-        per_second = 1
-    elif counts_seconds:
-        per_second = 1 if value <= MAX_TIMEOUT_S else 1000
-    elif value < _LEAST_MS:
-        per_second = 1
-        notes.append(f"{key} = {value:g} was read as seconds: in milliseconds no call fits")
-    else:
-        per_second = 1000
-    if value > MAX_TIMEOUT_S * per_second:
-        return None, [f"{key} is longer than {MAX_TIMEOUT_S:,} s: it was left out"]
-    return value / per_second, notes
+    if counts_seconds:
+        return _within_bounds("timeout", value, 1 if value <= MAX_TIMEOUT_S else 1000)
+    if value >= _LEAST_MS:
+        return _within_bounds("timeout", value, 1000)
+    note = f"timeout = {value:g} was read as seconds: in milliseconds no call fits"
+    return value, [note]

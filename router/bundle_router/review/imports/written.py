@@ -265,6 +265,8 @@ class _Writing:
             lines.append(f"exclude = [{', '.join(toml_string(tool) for tool in exclude)}]")
         if foreign.timeout_s is not None:
             lines.append(f"timeout_s = {foreign.timeout_s:g}")
+        if foreign.connect_s is not None:
+            lines.append(f"connect_s = {foreign.connect_s:g}")
         return lines
 
     def _pairs(

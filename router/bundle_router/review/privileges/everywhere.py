@@ -77,6 +77,7 @@ _SERVER: Final[Mapping[str, Wider]] = {
     "idempotent": "gain",
     "pass_through": "gain",
     "timeout_s": "more",
+    "connect_s": "more",
     "shared": "more",  # calls of several runs reach the same process
     "ttl_s": "neutral",
     "legacy": "neutral",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from bundle_router.core.catalog import TRANSPORTS, CallLimits, Transport
+from bundle_router.core.catalog import TRANSPORTS, CallLimits, Server, Transport
 from bundle_router.core.values.breaker import BreakerTerms
 
 PROBES: Final = BreakerTerms(base_s=1.0, growth=2.0, max_open_s=5.0)
@@ -60,6 +60,13 @@ def bounds_for(limits: CallLimits) -> Bounds:
         ),  # as many requests as an endpoint has in progress at once
         queue_in_total=max(16 * limit, 2_048),
     )
+
+
+def bounds_of(server: Server, bounds: Bounds) -> Bounds:
+    """Return the bounds for connections to a server: its entry may set `connect_s`."""
+    if server.connect_s is None:
+        return bounds
+    return replace(bounds, connect_s=server.connect_s)
 
 
 def lifetime_s(

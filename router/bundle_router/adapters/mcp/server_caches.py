@@ -1,0 +1,141 @@
+"""The caches of stdio servers: what a launcher downloaded stays for the server's next start.
+
+A server's home goes with its process. `npx`, `uvx` and their kind keep what they download below it,
+and downloaded it anew at each start.
+
+Rules:
+1. The folders of `CACHES` in a home lead into one folder, which belongs to one server (its name and
+   its command) and one principal. Everything else in a home goes with its process.
+2. The folder is this user's alone (mode 0700). One that is not, or a link, is not used.
+3. A folder beyond `MAX_BYTES` or `MAX_FILES` is deleted when a process ends and no other uses it.
+   It is measured at most once in `MEASURE_S`.
+4. Without a folder (a user without a home, a read-only file system) all of a home goes with its
+   process.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from bundle_router.adapters.private_folders import delete_folder
+
+CACHES: Final = (
+    ".bun",
+    ".cache",
+    ".local/share/pipx",
+    ".local/share/pnpm",
+    ".local/share/uv",
+    ".npm",
+    ".yarn",
+)
+"""Folders below a home in which launchers keep what they download."""
+MAX_BYTES: Final = 1024 * 1024 * 1024
+MAX_FILES: Final = 200_000
+MEASURE_S: Final = 60.0
+_STAMP: Final = "measured"
+_GONE: Final = ".gone-"
+
+
+def cache_folder(
+    environ: Mapping[str, str], server: str, argv: Sequence[str], principal: str
+) -> Path | None:
+    """Return the folder of a server's cache, `$XDG_CACHE_HOME/bundle-router/servers/…`, or the same
+    below `~/.cache`; None for a user without a home.
+    """
+    base = environ.get("XDG_CACHE_HOME", "")
+    if not base.startswith("/"):  # the XDG specification says to ignore a relative path
+        home = environ.get("HOME", "")
+        if not home.startswith("/"):
+            return None
+        base = f"{home}/.cache"
+    whose = json.dumps([server, *argv, principal]).encode()
+    name = f"{server}-{hashlib.sha256(whose).hexdigest()[:16]}"
+    return Path(base, "bundle-router", "servers", name)
+
+
+@contextmanager
+def kept_caches(home: str, cache: Path) -> Iterator[None]:
+    """Lead the cache folders of a home into a server's cache while its process lives."""
+    descriptor = _opened(cache)
+    if descriptor is None:
+        yield
+        return
+    owner = os.getpid()
+    try:
+        with suppress(OSError):
+            _link(Path(home), cache)
+        yield
+    finally:
+        if os.getpid() == owner:  # a forked process has this generator too
+            with suppress(OSError):
+                _keep_within_bounds(cache, descriptor)
+        os.close(descriptor)
+
+
+def _opened(cache: Path) -> int | None:
+    """Return a descriptor of the cache, locked as in use; None if it can't be used."""
+    try:
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(cache, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        about = os.fstat(descriptor)
+        is_ours = about.st_uid == os.geteuid() and not about.st_mode & 0o077
+        if is_ours and os.path.samestat(about, cache.stat(follow_symlinks=False)):
+            return descriptor
+    except OSError:  # it is being deleted, or locks are not to be had
+        pass
+    os.close(descriptor)
+    return None
+
+
+def _link(home: Path, cache: Path) -> None:
+    for name in CACHES:
+        target = cache / name.replace("/", "-")
+        target.mkdir(mode=0o700, exist_ok=True)
+        link = home / name
+        link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        link.symlink_to(target)
+
+
+def _keep_within_bounds(cache: Path, descriptor: int) -> None:
+    """Delete a cache that is beyond its bounds, unless another process uses it. Raises OSError."""
+    stamp = cache / _STAMP
+    with suppress(FileNotFoundError):
+        if 0 <= time.time() - stamp.stat(follow_symlinks=False).st_mtime < MEASURE_S:
+            return
+    stamp.unlink(missing_ok=True)
+    stamp.touch(mode=0o600)
+    if _is_within_bounds(cache):
+        return
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    cache.rename(cache.with_name(_GONE + secrets.token_hex(8)))
+    for folder in cache.parent.glob(f"{_GONE}*"):  # also of a process that was killed here
+        delete_folder(folder)
+
+
+def _is_within_bounds(cache: Path) -> bool:
+    size = 0
+    files = 0
+    waiting = [str(cache)]
+    while waiting:
+        with suppress(OSError), os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                files += 1
+                size += entry.stat(follow_symlinks=False).st_size
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+        if size > MAX_BYTES or files > MAX_FILES:
+            return False
+    return True
