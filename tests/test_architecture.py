@@ -183,7 +183,7 @@ OWNERS = {
     "rich": {"router/bundle_router/cli/output.py"},
     "markdownify": {"router/bundle_router/local_tools/docs/markdown.py"},
     "webencodings": {"router/bundle_router/local_tools/docs/charsets.py"},
-    "bs4": {"router/bundle_router/local_tools/docs/content.py"},
+    "bs4": {"router/bundle_router/local_tools/docs/soup.py"},
     "docstring_parser": {"router/bundle_router/adapters/local/functions.py"},
     "h11": set(),
     "yaml": {"router/bundle_router/core/exposure/skills.py"},

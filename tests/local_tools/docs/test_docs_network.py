@@ -758,7 +758,8 @@ def test_html_comes_as_markdown_of_its_main_content(rig: Rig) -> None:
     assert text.startswith(
         f"URL: {url}\nType: text/html, as Markdown\nTitle: Guide\nCharacters: all "
     )
-    assert "menu" not in text
+    assert text.endswith("\n\nleft out: 1 menu")
+    assert ">menu" not in text
     assert "\u202e" not in text
     assert f"[up](https://{HOST}/up)" in text
     assert f"![ours](https://{HOST}/pic.png)" in text
@@ -863,6 +864,35 @@ def test_the_charset_is_heard_but_only_charsets_are(
     rig: Rig, kind: str, body: bytes, text: str
 ) -> None:
     assert text in rig.text(rig.page("/", reply(body, kind=kind)))
+
+
+@pytest.mark.parametrize(
+    ("page", "reason"),
+    [
+        (b"<div id=root></div><noscript>Enable JavaScript.</noscript><script src=a.js></script>", "JavaScript"),
+        (b"<div id=root>Loading\xe2\x80\xa6</div><script src=a.js></script>", "JavaScript"),
+        (b"<p>You need to enable JavaScript to run this app.</p><script src=a.js></script>", "JavaScript"),
+        (b"<meta http-equiv=refresh content='0; URL=/new'>", "it only leads to https://docs.example.org/new"),
+        (b"<frameset><frame src=toc.html><frame src=text.html></frameset>", "https://docs.example.org/text.html"),
+        (b"<nav>Menu</nav><main></main>", "it holds no text"),
+        (b"", "it holds no text"),
+    ],
+)  # fmt: skip
+def test_a_page_without_text_is_a_failure_that_says_why(rig: Rig, page: bytes, reason: str) -> None:
+    url = rig.page("/empty", reply(page, kind="text/html; charset=utf-8"))
+    with pytest.raises(ToolFailure, match="there is no text to read on this page") as caught:
+        rig.fetch(url)
+    assert caught.value.code == "no_text"
+    assert reason in caught.value.message
+
+
+def test_a_text_file_without_text_is_a_failure(rig: Rig) -> None:
+    assert rig.code(rig.page("/empty.txt", reply(b" \n"))) == "no_text"
+
+
+def test_a_page_about_javascript_is_no_failure(rig: Rig) -> None:
+    page = b"<h1>Setup</h1><p>The editor requires JavaScript.</p><p>It runs anywhere.</p><script></script>"
+    assert "The editor requires" in rig.text(rig.page("/js", reply(page, kind="text/html")))
 
 
 # --- search over the network ----------------------------------------------------------------------

@@ -7,7 +7,7 @@ data: cleaned, bounded, with their URL.
 Failure codes, for agents and the log: `invalid_url`, `no_hosts`, `host_not_allowed`,
 `invalid_settings`, `dns_failed`, `address_refused`, `connect_failed`, `tls_failed`, `timeout`,
 `cancelled`, `bad_response`, `truncated`, `too_large`, `unsupported_encoding`, `too_many_redirects`,
-`not_found`, `http_error`, `no_section`, `bad_offset`, `no_index`, `no_words`.
+`not_found`, `http_error`, `no_text`, `no_section`, `bad_offset`, `no_index`, `no_words`.
 """
 
 from __future__ import annotations

@@ -147,6 +147,8 @@ def _read(
     decoded = decode_page(page.body, page.charset, cut=page.cut)
     fragment = requested.fragment or page.url.fragment
     title, text, anchor = _text_of(page, decoded.text, fragment, fetcher)
+    if not text.strip():
+        raise _nothing_to_read(page, "it is empty")
     headings = find_headings(text)
     start = 0
     end = len(text)
@@ -207,7 +209,18 @@ def _text_of(page: Page, text: str, anchor: str, fetcher: Fetcher) -> tuple[str,
     page_text = to_markdown(
         text, base=str(page.url), anchor=anchor, keeps_image=keeps_image, deadline=fetcher.deadline
     )
-    return page_text.title, page_text.markdown, page_text.anchor
+    if page_text.emptiness:
+        raise _nothing_to_read(page, page_text.emptiness)
+    parts = [part for part in (page_text.markdown, page_text.left_out) if part]
+    return page_text.title, "\n\n".join(parts), page_text.anchor
+
+
+def _nothing_to_read(page: Page, reason: str) -> ToolFailure:
+    return ToolFailure(
+        f"{page.url}: there is no text to read on this page: {reason}",
+        code="no_text",
+        advice="look for the same in another form: the site's index, its source, a PDF",
+    )
 
 
 def _provenance(page: Page, requested: Url) -> list[str]:

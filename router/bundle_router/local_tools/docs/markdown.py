@@ -1,14 +1,14 @@
 """Converts HTML to Markdown for reading: the main content of a documentation page, without the site
 around it.
 
-Beautiful Soup over lxml parses the page (tag soup included), `local_tools.docs.content` cleans the
-tree, markdownify writes. markdownify was chosen over html2text and html-to-markdown by comparing
-their results on the pages in `tests/data/docs`: it alone keeps nested definition lists (every
-Sphinx API page), and it is a visitor over a tree, which makes the bounds below possible.
+Beautiful Soup over lxml parses the page (tag soup included), `local_tools.docs.content` finds and
+prepares the main part, markdownify writes. It was chosen by a table of what eight converters keep
+of 50 constructs (`tests/benchmarks/page_fidelity.py`; RESULTS.md has the table and the reasons): it
+is a visitor over a tree, which makes the bounds below possible.
 
 The page is untrusted:
 1. Parts of markdownify that take more than linear time are overridden (list numbers, `pre` edges,
-   table spans) or made impossible by the cleaning (long runs of whitespace, deep nesting).
+   table rows) or made impossible by the cleaning (long runs of whitespace, deep nesting, spans).
 2. The deadline is checked for every element, and the text written so far is bounded by
    `MAX_MARKDOWN`: indentation multiplies, once per level and line.
 3. Links and elements in the result are only those that the cleaning let through. Text that Markdown
@@ -27,14 +27,17 @@ from markdownify import MarkdownConverter
 
 from bundle_router.errors import ToolFailure
 from bundle_router.local_tools.docs.charsets import clean_text
-from bundle_router.local_tools.docs.content import (
+from bundle_router.local_tools.docs.content import read_content
+from bundle_router.local_tools.docs.deadline import Deadline
+from bundle_router.local_tools.docs.formulas import raised
+from bundle_router.local_tools.docs.soup import (
     ANCHOR_MARK,
+    CELL_BREAK,
+    KEPT_SPACE,
     NavigableString,
     Tag,
-    read_content,
     words,
 )
-from bundle_router.local_tools.docs.deadline import Deadline
 
 MAX_MARKDOWN: Final = 4_194_304
 """Maximum characters of Markdown for one page."""
@@ -44,15 +47,28 @@ _MARKUP: Final = re.compile(r"\](?=:|\((?!https?://|mailto:))|<(?=[A-Za-z/!?]|$)
 _FENCES: Final = re.compile(r"`{3,}")
 
 
+_PLACEHOLDER: Final = re.compile(
+    r"(?:loading|please wait)\W*"
+    r"|.{0,80}\b(?:enable|requires?|needs?|turn on)\b.{0,20}\bjavascript\b.{0,80}",
+    re.I,
+)
+"""What a page says, in its only line, until its script has run."""
+
+
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """`anchor` is the character offset of the requested anchor in `markdown`; None if the page does
-    not have it.
-    """
+    """A page as Markdown."""
 
     title: str
+    """The page's title, on one line."""
     markdown: str
+    """Its main part; "" where there is nothing to read."""
     anchor: int | None = None
+    """The offset of the requested anchor in `markdown`; None if the page does not have it."""
+    left_out: str = ""
+    """What of the page `markdown` does not have, as one line; "" if nothing."""
+    emptiness: str = ""
+    """Why there is nothing to read, where `markdown` is empty or only asks for a script."""
 
 
 def to_markdown(
@@ -73,14 +89,16 @@ def to_markdown(
         html, base=base, anchor=anchor, keeps_image=keeps_image, deadline=deadline
     )
     text: str = _Writer(deadline).convert_soup(content.main)
-    lines = (line.rstrip() for line in text.split("\n"))
-    markdown = clean_text("\n".join(lines)).strip(
-        "\n"
-    )  # again: character references may stand for controls
-    position = markdown.find(ANCHOR_MARK) if content.marked else -1
-    return Converted(
-        content.title, markdown.replace(ANCHOR_MARK, ""), position if position >= 0 else None
-    )
+    # Cleaned again, because character references may stand for controls.
+    text = clean_text("\n".join(line.rstrip() for line in text.split("\n")))
+    markdown = text.replace(KEPT_SPACE, " ").strip("\n")
+    position = markdown.find(ANCHOR_MARK) if content.is_marked else -1
+    markdown = markdown.replace(ANCHOR_MARK, "")
+    anchor_at = position if position >= 0 else None
+    emptiness = ""
+    if not markdown.strip() or _PLACEHOLDER.fullmatch(markdown):
+        emptiness = content.emptiness or "it holds no text"
+    return Converted(content.title, markdown, anchor_at, content.left_out, emptiness)
 
 
 _Converter: Any = (
@@ -144,11 +162,24 @@ class _Writer(_Converter):  # type: ignore[misc]  # a base of type Any, see the 
             f"\n\n{fence}{el.get('data-language') or ''}\n{_without_blank_edges(text)}\n{fence}\n\n"
         )
 
+    def convert_sup(self, el: Tag, text: str, parent_tags: set[str]) -> str:
+        return raised(text, "^", _text_after_tag(el))
+
+    def convert_sub(self, el: Tag, text: str, parent_tags: set[str]) -> str:
+        return raised(text, "_", _text_after_tag(el))
+
     def convert_td(self, el: Tag, text: str, parent_tags: set[str]) -> str:
-        span = int(str(el.get("colspan") or 1))
-        return f" {text.strip().replace('|', chr(92) + '|').replace(chr(10), ' ')} " + "|" * span
+        lines = " ".join(text.split("\n")).split(CELL_BREAK)
+        written = [line.strip() for line in lines]
+        cell = "<br>".join(line for line in written if line)
+        return f" {cell.replace('|', chr(92) + '|')} |"
 
     convert_th = convert_td
+
+    def convert_tr(self, el: Tag, text: str, parent_tags: set[str]) -> str:
+        width = int(str(el.get("data-head") or 0))
+        rule = f"|{' --- |' * width}\n" if width else ""
+        return f"|{text}\n{rule}"
 
     def get_conv_fn(self, tag_name: str) -> Any:
         # Names come from the page: without this, <video> or <hN> would call methods that nobody
@@ -157,7 +188,7 @@ class _Writer(_Converter):  # type: ignore[misc]  # a base of type Any, see the 
 
 
 _WRITTEN: Final = words("""
-    [document] a article b blockquote br caption code dd del div dl dt em figcaption h1 h2 h3 h4 h5
+    [document] a article b blockquote br code dd del div dl dt em figcaption h1 h2 h3 h4 h5
         h6 hr i img kbd
     li ol p pre q s samp section strong sub sup table td th tr ul
 """)
@@ -174,3 +205,9 @@ def _text_after(el: NavigableString) -> str:
     return next(
         (str(text) for text in el.next_elements if isinstance(text, NavigableString) and text), ""
     )
+
+
+def _text_after_tag(el: Tag) -> str:
+    """Return the text right behind an element; "" if an element is there."""
+    following = el.next_sibling
+    return str(following) if isinstance(following, NavigableString) else ""
