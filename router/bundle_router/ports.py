@@ -15,11 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide.decide import Question
-from bundle_router.core.exposure.stubs import Program, ProgramEnd
 from bundle_router.core.records.chain import Appended, File, Record, RepairedTail, Writer
 from bundle_router.core.records.run_header import RunHeader
-from bundle_router.core.search.index import Embedding
-from bundle_router.core.servers.transport.pass_through import ServerReply
 from bundle_router.core.servers.transport.tool_servers import (
     EVERYONE,
     NOWHERE,
@@ -33,6 +30,9 @@ from bundle_router.core.values import RecentStep, Reply
 
 if TYPE_CHECKING:  # loaded where models are asked
     from bundle_router.core.decide.asking.model_exchange import ModelReply, ModelRequest
+    from bundle_router.core.exposure.stubs import Program, ProgramEnd
+    from bundle_router.core.search.index import Embedding
+    from bundle_router.core.servers.transport.pass_through import ServerReply
 
 T = TypeVar("T")
 

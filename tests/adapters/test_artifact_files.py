@@ -184,7 +184,7 @@ def test_a_planted_giant_is_not_read(store: RunArtifacts, run_dir: Path) -> None
 FULL = """
 import signal, sys, resource
 from bundle_router.adapters.artifact_files import RunArtifacts
-from bundle_router.core.results.shaping import MediaFacts
+from bundle_router.core.values.artifacts import MediaFacts
 from bundle_router.errors import StorageError
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from bundle_router.adapters.media import INLINE, describe, dimensions, duration, sniff
-from bundle_router.core.results.shaping import MediaFacts
+from bundle_router.core.values.artifacts import MediaFacts
 from hypothesis import example, given
 from hypothesis import strategies as st
 

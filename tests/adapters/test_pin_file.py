@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from bundle_router.adapters.pin_file import PinFiles
 from bundle_router.core.catalog import Server
-from bundle_router.core.servers.admission import admit
+from bundle_router.core.servers.admission.admit import admit
 from bundle_router.core.servers.pins.reviewed import Pins, approve
 from bundle_router.errors import CorruptPins, RequestError, StorageError
 

@@ -32,7 +32,7 @@ from typing import Any
 
 from bundle_router.core.catalog import Server
 from bundle_router.core.exposure.names import exposed_names
-from bundle_router.core.servers.admission import admit
+from bundle_router.core.servers.admission.admit import admit
 from bundle_router.core.servers.pins.file import pins_from_text, pins_to_text
 from bundle_router.core.servers.pins.reviewed import approve
 from bundle_router.core.servers.pins.usable import usable

@@ -23,8 +23,8 @@ from bundle_router.adapters.redaction import SecretRedactor
 from bundle_router.adapters.run_log import DiskRunStore
 from bundle_router.adapters.system import SystemClock
 from bundle_router.core.catalog import ActivationSettings, Bundle, Catalog, Policy, Route, Settings
-from bundle_router.core.results.shaping import MediaFacts
 from bundle_router.core.values import Step
+from bundle_router.core.values.artifacts import MediaFacts
 from bundle_router.core.values.canonical import encode
 from bundle_router.engine.engine import Engine
 from bundle_router.engine.engine_ports import EnginePorts

@@ -52,7 +52,7 @@ from bundle_router.core.search.corpus import corpus_of, texts_of  # noqa: E402
 from bundle_router.core.search.ranking import Search  # noqa: E402
 from bundle_router.core.search.request import Request  # noqa: E402
 from bundle_router.core.search.text import Analyzer  # noqa: E402
-from bundle_router.core.servers.admission import admit  # noqa: E402
+from bundle_router.core.servers.admission.admit import admit  # noqa: E402
 from bundle_router.core.values import Activation  # noqa: E402
 
 from tests.benchmarks.capture import SAMPLE, capture  # noqa: E402

@@ -35,10 +35,10 @@ from bundle_router.adapters.redaction import SecretRedactor  # noqa: E402
 from bundle_router.adapters.run_log import DiskRunStore  # noqa: E402
 from bundle_router.adapters.system import SystemClock  # noqa: E402  the path is set above
 from bundle_router.core.catalog import Bundle, Catalog  # noqa: E402
-from bundle_router.core.results.shaping import MediaFacts  # noqa: E402
 from bundle_router.core.search.ranking import Search  # noqa: E402
 from bundle_router.core.search.sufficiency import Judgement, judge  # noqa: E402
 from bundle_router.core.values import Step  # noqa: E402
+from bundle_router.core.values.artifacts import MediaFacts  # noqa: E402
 from bundle_router.engine.engine import Engine  # noqa: E402
 from bundle_router.engine.engine_ports import EnginePorts  # noqa: E402
 from bundle_router.engine.selecting import SearchSelector  # noqa: E402

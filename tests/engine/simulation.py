@@ -11,9 +11,9 @@ from typing import Any, Final, TypeVar
 from bundle_router import Router
 from bundle_router.core.records.chain import Appended, File, Record, RepairedTail, Writer
 from bundle_router.core.records.run_header import RunHeader
-from bundle_router.core.results.shaping import MediaFacts
 from bundle_router.core.servers.transport.tool_servers import RawResult
 from bundle_router.core.values import Text
+from bundle_router.core.values.artifacts import MediaFacts
 from bundle_router.engine.engine import Engine
 from bundle_router.engine.engine_ports import EnginePorts
 from bundle_router.engine.versions import EngineVersions

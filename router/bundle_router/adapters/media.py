@@ -27,7 +27,7 @@ import zlib
 from collections.abc import Callable
 from typing import Final
 
-from bundle_router.core.results.shaping import MediaFacts
+from bundle_router.core.values.artifacts import MediaFacts
 
 UNKNOWN: Final = "application/octet-stream"
 PLAIN: Final = "text/plain; charset=utf-8"

@@ -24,7 +24,7 @@ from bundle_router.cli.output import heading, say, say_whole, table
 from bundle_router.cli.route import new_run_id
 from bundle_router.cli.shared_arguments import add_config, add_runs, config_folder
 from bundle_router.core.exposure.placements import Toolset
-from bundle_router.core.servers.admission import admit
+from bundle_router.core.servers.admission.admit import admit
 from bundle_router.core.servers.pins.reviewed import approve
 from bundle_router.core.values import Decision, Step
 from bundle_router.demo import trouble

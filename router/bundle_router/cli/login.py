@@ -10,7 +10,7 @@ from bundle_router.cli.local import local_servers
 from bundle_router.cli.output import counted, print_result
 from bundle_router.cli.shared_arguments import add_config, add_json, config_folder
 from bundle_router.core.catalog import Catalog, Server
-from bundle_router.core.results.shaping import visible
+from bundle_router.core.values.visible import visible
 from bundle_router.errors import RequestError, ToolFailure
 from bundle_router.workbench.server_reviews import remote_servers
 

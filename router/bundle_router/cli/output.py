@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from bundle_router.core.results.shaping import visible
+from bundle_router.core.values.visible import visible
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -23,7 +23,7 @@ from bundle_router.core.records.read_model import (
     Sort,
     duration_text,
 )
-from bundle_router.core.results.shaping import visible
+from bundle_router.core.values.visible import visible
 from bundle_router.errors import CorruptRun, RequestError, UnknownRun
 from bundle_router.review.unrouted import unpickable_line, unrouted_line
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from bundle_router.cli.output import counted, print_json, say, table
 from bundle_router.cli.shared_arguments import add_opening, open_router
 from bundle_router.core.exposure.provider_forms import FORMATS
-from bundle_router.core.results.shaping import visible
+from bundle_router.core.values.visible import visible
 
 if TYPE_CHECKING:
     from bundle_router.wiring import Router

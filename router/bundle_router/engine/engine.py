@@ -20,29 +20,14 @@ from weakref import WeakKeyDictionary
 
 from bundle_router.core.catalog import Catalog, Feature
 from bundle_router.core.decide.budgets import Totals
-from bundle_router.core.exposure.meta_tools.coercion import CallTool, parse
 from bundle_router.core.exposure.meta_tools.definitions import EXECUTE, NAMES
 from bundle_router.core.exposure.names import names_in
-from bundle_router.core.exposure.placements import Toolset
-from bundle_router.core.results.artifact_handles import PREFIX
-from bundle_router.core.results.reusable_results import may_repeat
 from bundle_router.core.servers.pins.reviewed import Pins
-from bundle_router.core.servers.transport.pass_through import Client
 from bundle_router.core.values import Decision, Facts, Step
 from bundle_router.core.values.folders import TOP, relative_folder
-from bundle_router.engine.arguments import (
-    Arguments,
-    check_key,
-    keyed_digest,
-    may_hold_handles,
-    read_arguments,
-    with_artifacts,
-    without_payloads,
-)
 from bundle_router.engine.discovery import ServerDiscovery
 from bundle_router.engine.engine_ports import CallPorts, EnginePorts
 from bundle_router.engine.open_runs import FIRST_STEP, NOTHING_ACTIVE, RunTable
-from bundle_router.engine.results import CallRequest, Result, called_name
 from bundle_router.engine.route import (
     DecisionCache,
     Messages,
@@ -67,8 +52,12 @@ from bundle_router.errors import UnknownArtifact, UnknownRun, expect
 from bundle_router.ports import Capabilities, RunStore, Selector
 
 if TYPE_CHECKING:
+    from bundle_router.core.exposure.placements import Toolset
+    from bundle_router.core.servers.transport.pass_through import Client
+    from bundle_router.engine.arguments import Arguments
     from bundle_router.engine.idempotency import RequestLayer
     from bundle_router.engine.relay import RelayedRequest
+    from bundle_router.engine.results import CallRequest, Result
 
 ON_LOOP: Final = OnLoop()
 TOGETHER: Final = 4
@@ -372,6 +361,10 @@ class Engine:
 
         `fields` are further ones of `CallRequest` (`key`, `whole`, `joins`, `client`).
         """
+        from bundle_router.core.exposure.meta_tools.coercion import CallTool, parse
+        from bundle_router.engine.arguments import check_key, keyed_digest
+        from bundle_router.engine.results import CallRequest
+
         asked_ns = self.ports.clock.monotonic_ns()
         key = fields.get("key", "")
         if key != "":
@@ -410,6 +403,8 @@ class Engine:
 
     def _called_name(self, name: object) -> str:
         """Return a name that may be recorded. One that the config knows is no secret."""
+        from bundle_router.engine.results import called_name
+
         surface = self._surface
         if isinstance(name, str) and (name in surface.exposed or name in surface.canonical):
             return name
@@ -440,11 +435,19 @@ class Engine:
         return await in_thread(lambda: self.runs.hold(run_id), OpenRun.release)
 
     def _read(self, arguments: Mapping[str, Any] | str) -> Awaitable[Arguments]:
+        from bundle_router.engine.arguments import read_arguments
+
         return read_arguments(
             self.ports, arguments, self.catalog.settings.limits.max_argument_bytes
         )
 
     async def _call(self, run: OpenRun, request: CallRequest, decision_id: str | None) -> Result:
+        from bundle_router.engine.arguments import (
+            may_hold_handles,
+            with_artifacts,
+            without_payloads,
+        )
+
         call_ports = CallPorts(self.ports, run, self._tree)
         state = await self.present_state(run, decision_id)
         await self._verify(run, request, state, decision_id)
@@ -482,6 +485,7 @@ class Engine:
         self, at: CallPorts, state: RunState, request: CallRequest, decision_id: str | None
     ) -> RequestLayer:
         """Return what makes a call from its judgement on (see `calls`)."""
+        from bundle_router.core.results.reusable_results import may_repeat
         from bundle_router.engine.calls import JudgedCall
         from bundle_router.engine.idempotency import OnceByKey
 
@@ -599,10 +603,12 @@ class Engine:
             state = self.state(run_id, decision_id)
             state.refuse_superseded()
             principal = state.step.principal
+        # A route makes no parts of messages: loaded with the first one.
+        from bundle_router.core.results.artifact_handles import PREFIX
+        from bundle_router.core.results.shaping.media_forms import media_form
+
         data = self.artifact(run_id, uri, principal)
         handle = f"{PREFIX}{uri.removeprefix('artifact:').removeprefix('sha256:')}"
-        # A route makes no parts of messages: loaded with the first one.
-        from bundle_router.core.results.shaping.media_forms import media_form
 
         return media_form(handle, data, self.ports.describe(data), surface_form.form, link=link)
 
@@ -650,5 +656,7 @@ class Engine:
 
 
 def _toolset(state: RunState, surface_form: SurfaceForm) -> Toolset:
+    from bundle_router.engine.toolsets import toolset_of
+
     state.refuse_stale()
-    return state.surface.toolset(state, surface_form)
+    return toolset_of(state, surface_form)

@@ -7,8 +7,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bundle_router.core.exposure.meta_tools.artifact_pages import Finder
-from bundle_router.core.results.shaping import MediaFacts
 from bundle_router.core.values.words import shorten
 from bundle_router.ports import (
     Clock,
@@ -22,6 +20,8 @@ from bundle_router.ports import (
 )
 
 if TYPE_CHECKING:
+    from bundle_router.core.exposure.meta_tools.artifact_pages import Finder
+    from bundle_router.core.values.artifacts import MediaFacts
     from bundle_router.engine.reuse import ResultReuse
     from bundle_router.engine.run_records import OpenRun
     from bundle_router.engine.run_tree import RunTree

@@ -49,10 +49,9 @@ from bundle_router.core.exposure.meta_tools.descriptions import (
     list_bundles,
     selected_text,
 )
-from bundle_router.core.results.shaping import MediaFacts
 from bundle_router.core.servers.transport.tool_servers import CallOutcome
 from bundle_router.core.values import META_SERVER, Outcome, Text
-from bundle_router.core.values.artifacts import Artifact
+from bundle_router.core.values.artifacts import Artifact, MediaFacts
 from bundle_router.engine.arguments import Arguments
 from bundle_router.engine.call_refusals import refuse, why_missing
 from bundle_router.engine.engine_ports import CallPorts, EnginePorts
@@ -66,6 +65,7 @@ from bundle_router.engine.results import (
     called_name,
 )
 from bundle_router.engine.surface import RunState, why_not
+from bundle_router.engine.toolsets import visible_tools
 from bundle_router.errors import CorruptRun, StorageError
 
 MARGIN: Final = 400
@@ -120,7 +120,7 @@ class MetaQuestion:
 
     def visible_tools(self) -> VisibleTools:
         return replace(
-            self.state.surface.visible_tools(self.state, joins=self.joins),
+            visible_tools(self.state, joins=self.joins),
             described=self.signed_before,
         )
 

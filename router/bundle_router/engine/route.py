@@ -35,7 +35,6 @@ from bundle_router.core.records.decision_record import (
     facts_json,
     step_json,
 )
-from bundle_router.core.records.replayed import conclude
 from bundle_router.core.values import Activation, Decision, Entry, Facts, RecentStep, Reply, Step
 from bundle_router.core.values.canonical import EncodedObject, time_text
 from bundle_router.core.values.folders import TOP
@@ -304,6 +303,8 @@ def _decide(
         if isinstance(decision, Question):
             if reply is None:
                 return decision
+            from bundle_router.core.records.replayed import conclude
+
             decision = conclude(decision, reply)
             facts = replace(facts, revisions=(*facts.revisions, *reply.revisions))
         record = _record(ports, run, request, facts, decision, reply)

@@ -1,52 +1,26 @@
-"""A run's present state, and the tools that its decision shows now.
+"""A run's present state, and what names of tools mean in it.
 
-Rules:
-1. A surface is a view. It records nothing, and equal decisions, activations and facts give equal
-   bytes.
-2. A tool that was revoked since the decision is neither shown nor callable. One that was granted
-   since is not shown.
-3. Search is asked only for a bundle that exceeds its own budget, once a decision.
+A tool that was revoked since the decision is neither shown nor callable. One that was granted since
+is not shown. What the agent is shown is made of it in `toolsets`.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from bundle_router.core.catalog import Card, Catalog, Server
-from bundle_router.core.decide.activation import Room, room_left, room_of
+from bundle_router.core.decide.activation import Room, room_left
 from bundle_router.core.decide.plans import Plans, Verdicts
-from bundle_router.core.exposure.meta_tools.definitions import (
-    meta_definitions,
-    meta_names,
-    meta_tokens,
-)
-from bundle_router.core.exposure.meta_tools.descriptions import VisibleTools
-from bundle_router.core.exposure.meta_tools.guidance import guidance, without_tools, words_behind
-from bundle_router.core.exposure.meta_tools.resolving import ResolvedName, resolve
-from bundle_router.core.exposure.placements import (
-    ActiveTool,
-    DeferredTool,
-    Placement,
-    SkillText,
-    Toolset,
-)
 from bundle_router.core.exposure.placing import (
     as_presented,
-    is_named_in,
-    needs_ranking,
-    place,
-    presented_bundles,
     waits,
 )
 from bundle_router.core.exposure.provider_forms import (
     FORMATS,
-    NATIVE,
     Format,
-    listing,
-    with_deferred,
 )
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.servers.transport.tool_servers import Scope
@@ -54,6 +28,9 @@ from bundle_router.core.values import Activation, Address, Code, Facts, Mode, St
 from bundle_router.core.values.patterns import matches
 from bundle_router.errors import RequestError, expect
 from bundle_router.ports import ToolSearch
+
+if TYPE_CHECKING:
+    from bundle_router.core.exposure.meta_tools.resolving import ResolvedName
 
 KEPT: Final = 256
 """Decisions whose ranking is kept."""
@@ -214,16 +191,16 @@ def exposed_now(state: RunState, facts: Facts, plans: Plans) -> Mapping[str, str
     if state.outdated or state.superseded:
         return {}
     bundle_ids = tuple(state.bundle_ids)
-    exposed = _verdicts(state, state.decided.facts, plans).tools(bundle_ids, state.decided.facts)
+    exposed = verdicts_of(state, state.decided.facts, plans).tools(bundle_ids, state.decided.facts)
     if facts is state.decided.facts or facts == state.decided.facts:
         return exposed
-    still = _verdicts(state, facts, plans).tools(bundle_ids, facts)
+    still = verdicts_of(state, facts, plans).tools(bundle_ids, facts)
     if still == exposed:
         return exposed
     return {tool: bundle for tool, bundle in still.items() if tool in exposed}
 
 
-def _verdicts(state: RunState, facts: Facts, plans: Plans) -> Verdicts:
+def verdicts_of(state: RunState, facts: Facts, plans: Plans) -> Verdicts:
     """Return the verdicts of `decide` on the bundles, at the run's address and below the ancestors
     that the facts name. With fresh facts, at call time, they refuse what was revoked since.
     """
@@ -242,7 +219,7 @@ def why_not(state: RunState, tool: str) -> tuple[Code, str]:
         return _why_not_listed(state, tool)
     if state.outdated:
         return "not_mapped", OUTDATED
-    verdicts = _verdicts(state, state.facts, state.plans)
+    verdicts = verdicts_of(state, state.facts, state.plans)
     shown_ids = set(state.bundle_ids)
     first: tuple[Code, str] | None = None
     for bundle in sorted(holders, key=lambda b: b.id not in shown_ids):
@@ -281,7 +258,7 @@ def _why_not_listed(state: RunState, tool: str) -> tuple[Code, str]:
     it yet.
     """
     name = tool if "." in tool else tool.removeprefix("mcp__").replace("__", ".", 1)
-    verdicts = _verdicts(state, state.facts, state.plans)
+    verdicts = verdicts_of(state, state.facts, state.plans)
     for bundle in state.catalog.bundles.values():
         patterns = [pattern for pattern in bundle.patterns if matches(pattern, name)]
         if not patterns:
@@ -361,6 +338,8 @@ class Surface:
 
     def resolve(self, name: str, permitted: Collection[str]) -> ResolvedName:
         """Resolve a name that an agent wrote to a permitted tool."""
+        from bundle_router.core.exposure.meta_tools.resolving import resolve
+
         return resolve(name, permitted, self.canonical, self._trusted)
 
     def is_local(self, name: str) -> bool:
@@ -373,31 +352,10 @@ class Surface:
         bundles = (self.catalog.bundle(id_) for id_ in bundle_ids)
         return any(bundle is not None and bundle.max_tokens is not None for bundle in bundles)
 
-    def visible_tools(self, state: RunState, *, joins: bool = True) -> VisibleTools:
-        """Return where each tool of the decision is presented.
-
-        Blocks where search is needed (rule 3).
+    def ranking(self, decided: DecisionRecord, tools: frozenset[str]) -> Sequence[str]:
+        """Return the tools that rank best for a step's goal. Blocks where search is asked, which it
+        is once a decision.
         """
-        exposed = state.exposed()
-        facts = state.facts
-        of = _verdicts(state, state.facts, self.plans).of
-        presented = presented_bundles(
-            self.catalog,
-            state.decided.decision.bundles,
-            lambda id_: filter(exposed.__contains__, of(id_, facts).tools),
-        )
-        unranked = needs_ranking(self.catalog, presented)
-        ranked = self._ranking(state.decided, unranked) if unranked else ()
-        began = state.decided.decision.after
-        room = room_of(state.step)
-        placement = place(
-            self.catalog, presented, state.activation, room=room, began=began, ranked=ranked
-        )
-        return VisibleTools(
-            self.catalog, placement, self.exposed, joins, room=state.room(state.activation)
-        )
-
-    def _ranking(self, decided: DecisionRecord, tools: frozenset[str]) -> Sequence[str]:
         key = (decided.decision.decision_id, tools)
         ranking = self._ranked.get(key)
         if ranking is None:
@@ -411,94 +369,3 @@ class Surface:
             while len(self._ranked) > KEPT:
                 self._ranked.popitem(last=False)
         return ranking
-
-    def toolset(self, state: RunState, surface_form: SurfaceForm) -> Toolset:
-        """Return the run's tools (see `Router.tools`)."""
-        form = surface_form.form
-        native = surface_form.native
-        fixed = surface_form.fixed or state.decided.fixed_list
-        visible = self.visible_tools(
-            replace(state, activation=state.decided.decision.after) if fixed else state
-        )
-        placement = visible.placement
-        cards = self.catalog.cards
-        by_provider = native and form in NATIVE
-        if by_provider:
-            ours = replace(
-                placement,
-                placed={**placement.placed, "deferred": ()},
-                activated=frozenset(),
-                reading_from=None,
-            )
-        else:
-            ours = placement
-        meta_tools, position = meta_names(ours, fixed=fixed)
-        behind = words_behind(self.catalog, ours)
-        direct = [cards[row.name] for row in placement.direct]
-        evicted = [tool for tool in state.decided.decision.evicted_tools if tool in visible.places]
-        listed = listing(direct, self.exposed, form)
-        meta = meta_definitions(meta_tools, form, behind)
-        tools = (*listed[:position], *meta, *listed[position:])
-        if by_provider:
-            tools = with_deferred(tools, self._deferred_groups(placement), self.exposed, form)
-        return Toolset(
-            tools=tools,
-            guidance=(
-                guidance(self.catalog, ours, self.exposed, evicted)
-                if visible.places
-                else self._why_empty(state)
-            ),
-            tokens=meta_tokens(meta_tools, behind) + sum(card.tokens for card in direct),
-            active=tuple(
-                ActiveTool(r.name, self.exposed[r.name], r.bundle, r.tokens)
-                for r in placement.direct
-            ),
-            cap=self.catalog.settings.activation.max_tools,
-            all_tokens=state.decided.decision.exposure.all_tokens,
-            deferred=tuple(self._definitions(placement, form)),
-            meta=tuple(row.name for row in placement.by_name),
-            skills=tuple(self._skills(state, visible.places)),
-            decision_id=state.decided.decision.decision_id,
-        )
-
-    def _why_empty(self, state: RunState) -> str:
-        of = _verdicts(state, state.facts, self.plans).of
-        lost = (
-            id_ for id_ in state.bundle_ids if of(id_, state.facts).code == "server_unavailable"
-        )
-        return without_tools(state.decided.decision, lost)
-
-    def _definitions(self, placement: Placement, form: Format) -> Iterator[DeferredTool]:
-        """Yield the deferred tools whose definitions are known, each with its definition."""
-        for row in placement.deferred:
-            card = self.catalog.cards.get(row.name)
-            definition = listing([card], self.exposed, form)[0] if card is not None else None
-            yield DeferredTool(row.name, self.exposed[row.name], row.bundle, row.tokens, definition)
-
-    def _skills(self, state: RunState, places: Mapping[str, str]) -> Iterator[SkillText]:
-        """Yield the skills of shown bundles with a callable tool, in the decision's order."""
-        yielded: set[str] = set()
-        for choice in state.decided.decision.bundles:
-            bundle = self.catalog.bundle(choice.id)
-            if bundle is None or choice.mode is not None:
-                continue
-            for part, skill in self.catalog.skills_of(bundle):
-                placed_tools = [tool for tool in part.tools if tool in places]
-                if not placed_tools or skill.path in yielded:
-                    continue
-                yielded.add(skill.path)
-                named_tools = [tool for tool in placed_tools if is_named_in(skill, tool)]
-                exposed_names = tuple(self.exposed[tool] for tool in named_tools)
-                yield SkillText(part.id, skill.name, skill.description, exposed_names, skill.text)
-
-    def _deferred_groups(self, placement: Placement) -> list[tuple[str, str, list[Any]]]:
-        """Return the tools that a provider defers, by bundle, as far as their definitions are
-        known.
-        """
-        by_bundle: dict[str, list[Any]] = {}
-        for row in placement.deferred:
-            if row.name in self.catalog.cards:
-                by_bundle.setdefault(row.bundle, []).append(self.catalog.cards[row.name])
-        return [
-            (id_, self.catalog.bundles[id_].description, cards) for id_, cards in by_bundle.items()
-        ]

@@ -24,11 +24,9 @@ import contextlib
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from bundle_router.core.catalog import Catalog, Server
-from bundle_router.core.servers.admission import Admitted
-from bundle_router.core.servers.pins.compare import compare
 from bundle_router.core.servers.pins.reviewed import Pins, narrow_pins
 from bundle_router.core.servers.pins.usable import (
     PinSetting,
@@ -42,6 +40,9 @@ from bundle_router.core.values import WHOLE_SERVER, Drift, Facts
 from bundle_router.core.values.patterns import matches
 from bundle_router.errors import ToolFailure
 from bundle_router.ports import Capabilities, Clock, Diagnostics, Redactor, ToolServers
+
+if TYPE_CHECKING:
+    from bundle_router.core.servers.admission.admitted import Admitted
 
 DISCOVERY_S: Final = 5.0
 """Seconds that showing tools waits for servers that are asked for the first time.
@@ -451,10 +452,10 @@ class Servers:
 
         Takes milliseconds a tool and decides nothing.
         """
+        # Routing loads no warning light.
+        from bundle_router.core.servers.pins.compare import compare
         from bundle_router.core.servers.warning_light import Neighbourhood
-        from bundle_router.core.servers.warning_light.inspect import (
-            lights,
-        )  # routing loads no warning light
+        from bundle_router.core.servers.warning_light.inspect import lights
 
         comparison = compare(self._pins.get(server.name), admitted, server)
         if comparison.clean:

@@ -20,7 +20,6 @@ from typing import Any, Final, TypeVar
 
 from bundle_router.core.catalog import Bundle, Card, Catalog, Policy, Route, Server, Settings
 from bundle_router.core.decide.decide import Question
-from bundle_router.core.results.shaping import MediaFacts
 from bundle_router.core.servers.transport.tool_servers import (
     EVERYONE,
     NOWHERE,
@@ -29,6 +28,7 @@ from bundle_router.core.servers.transport.tool_servers import (
     Scope,
 )
 from bundle_router.core.values import Answer, Failure, RecentStep, Reply
+from bundle_router.core.values.artifacts import MediaFacts
 from bundle_router.core.values.canonical import digest
 from bundle_router.core.values.patterns import first_match
 from bundle_router.core.values.spelling import Suggester

@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Any
 from bundle_router.core.catalog import Catalog, Feature
 from bundle_router.core.config.last_good import ConfigSnapshot
 from bundle_router.core.decide.decide import Question
-from bundle_router.core.exposure.placements import Toolset
 from bundle_router.core.exposure.placing import may_be_offered
-from bundle_router.core.servers.transport.pass_through import Client, ServerReply
+from bundle_router.core.servers.transport.pass_through import Client
 from bundle_router.core.values import Answer, Decision, Facts, RecentStep, Reply, Step
-from bundle_router.engine.results import Result
 from bundle_router.engine.surface import surface_form
 from bundle_router.engine.versions import EngineVersions
 from bundle_router.errors import RequestError
 from bundle_router.ports import RunStore
 
 if TYPE_CHECKING:
+    from bundle_router.core.exposure.placements import Toolset
+    from bundle_router.core.servers.transport.pass_through import ServerReply
+    from bundle_router.engine.results import Result
     from bundle_router.wiring.opening import Opening
 
 

@@ -12,24 +12,24 @@ from bundle_router.adapters.loop import Portal, refuse_gevent, refuse_running_lo
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.config.last_good import ConfigSnapshot
 from bundle_router.core.decide.step_policy import refuse_unknown
-from bundle_router.core.exposure.placements import Toolset
 from bundle_router.core.values import Activation, Decision, Step
 from bundle_router.engine.engine import Engine
-from bundle_router.engine.results import Result
 from bundle_router.engine.run_records import RunEnd
 from bundle_router.engine.surface import surface_form
 from bundle_router.engine.versions import EngineVersions
 from bundle_router.errors import RequestError, UnknownRun, WrongContext, expect
 from bundle_router.ports import RunStore, Selector
 from bundle_router.wiring.catalogs import LocalServers, expect_path
-from bundle_router.wiring.endpoint_access import EndpointAccess
 from bundle_router.wiring.opening import Opening, open_engines
 from bundle_router.wiring.stores import RunStores
 from bundle_router.wiring.toolservers import Development
 
 if TYPE_CHECKING:
+    from bundle_router.core.exposure.placements import Toolset
     from bundle_router.core.records.explanation import Explanation
+    from bundle_router.engine.results import Result
     from bundle_router.engine.selecting import StagedSelector
+    from bundle_router.wiring.endpoint_access import EndpointAccess
 
 T = TypeVar("T")
 
@@ -225,6 +225,8 @@ class Router:
     @property
     def endpoint(self) -> EndpointAccess:
         """The part of the router that only an MCP endpoint uses."""
+        from bundle_router.wiring.endpoint_access import EndpointAccess
+
         return EndpointAccess(self._engines, self._opening, self._snapshot)
 
     def _in_loop(self, work: Coroutine[Any, Any, T]) -> T:

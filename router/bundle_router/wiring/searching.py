@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from bundle_router.core.catalog import Catalog, ModelSettings, Settings
-from bundle_router.core.search.index import Embedding, Vectors
 from bundle_router.ports import Clock, Diagnostics, Embedder, ToolSearch
 from bundle_router.wiring.effects import open_diagnostics, open_redactor
 
@@ -16,11 +15,13 @@ if TYPE_CHECKING:
     from bundle_router.adapters.bm25 import LexicalIndex
     from bundle_router.adapters.embeddings import VectorStore
     from bundle_router.core.search.corpus import Texts
+    from bundle_router.core.search.index import Embedding, Vectors
     from bundle_router.core.search.meaning import Passage
     from bundle_router.core.search.ranking import Memories, Search
     from bundle_router.core.search.text import Analyzer
     from bundle_router.engine.asking import ModelSelector
-    from bundle_router.engine.selecting import Meanings, StagedSelector
+    from bundle_router.engine.selecting import StagedSelector
+    from bundle_router.engine.selecting.goal_embedding import Meanings
 
 SEARCH_LIBRARIES: Final = ("bm25s", "PyStemmer")
 MOST: Final = 0.5
@@ -220,6 +221,7 @@ def make_search_for(
     if embedder is None:
         return search
     from bundle_router.adapters.embeddings import embed_texts
+    from bundle_router.core.search.index import Embedding
     from bundle_router.core.search.meaning import Passage, passage
     from bundle_router.core.search.recall import key_of
 
@@ -263,7 +265,7 @@ def open_meanings(
     if settings is None or embedder is None or unused:
         _remembered_passages(memories, None, diagnostics)  # warns that they are not recalled
         return None
-    from bundle_router.engine.selecting import Meanings
+    from bundle_router.engine.selecting.goal_embedding import Meanings
 
     def make(of: Catalog) -> Iterator[Vectors | Embedding]:
         from bundle_router.adapters.embeddings import vectors_in_stages

@@ -13,7 +13,7 @@ from bundle_router.ports import Clock, Diagnostics, Redactor
 from bundle_router.wiring.effects import open_diagnostics, open_redactor, token_folder
 
 if TYPE_CHECKING:
-    from bundle_router.core.servers.admission import Admitted
+    from bundle_router.core.servers.admission.admitted import Admitted
     from bundle_router.core.servers.pins.reviewed import Pins
     from bundle_router.core.servers.pins.usable import PinSetting
     from bundle_router.engine.upstreams import Servers
@@ -108,7 +108,7 @@ def admitted_now(
     only with `development`, and ends each once it has listed.
     """
     from bundle_router.adapters.system import SystemClock, token_counter
-    from bundle_router.core.servers.admission import admit
+    from bundle_router.core.servers.admission.admit import admit
     from bundle_router.core.servers.transport.tool_servers import Scope
     from bundle_router.errors import ToolFailure
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bundle_router.adapters.json_schema import unchecked_reason
 from bundle_router.core.catalog import Catalog, Server
 from bundle_router.core.exposure.provider_schemas import provider_notes
-from bundle_router.core.servers.admission import Admitted, AdmittedTool
+from bundle_router.core.servers.admission.admitted import Admitted, AdmittedTool
 from bundle_router.core.servers.admission.cleaning import reveal, reveal_line
 from bundle_router.core.servers.pins.compare import Comparison, compare, report_lines
 from bundle_router.core.servers.pins.reviewed import Pins

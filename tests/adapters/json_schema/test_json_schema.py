@@ -26,7 +26,7 @@ from bundle_router.adapters.json_schema import (
     validators,
 )
 from bundle_router.core.catalog import Server
-from bundle_router.core.servers.admission import admit
+from bundle_router.core.servers.admission.admit import admit
 from bundle_router.core.values.schema_tree import schema_at
 from hypothesis import given
 from hypothesis import strategies as st

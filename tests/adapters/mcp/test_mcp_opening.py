@@ -21,7 +21,7 @@ from bundle_router.adapters.mcp.stdio import StdioTransport
 from bundle_router.adapters.mcp.streamable import StreamableHttp, says_session_lost
 from bundle_router.adapters.pin_file import PinFiles
 from bundle_router.core.catalog import Server
-from bundle_router.core.servers.admission import Admitted
+from bundle_router.core.servers.admission.admitted import Admitted
 from bundle_router.core.servers.pins.reviewed import approve
 from bundle_router.wiring.toolservers import admitted_now
 

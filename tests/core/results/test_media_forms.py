@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from bundle_router import Router, Step
 from bundle_router.adapters.archive import Archive
-from bundle_router.core.results.shaping import MediaFacts
 from bundle_router.core.results.shaping.media_forms import MAX_BYTES, media_form
 from bundle_router.core.values import Media, Text
+from bundle_router.core.values.artifacts import MediaFacts
 from bundle_router.errors import RequestError
 from bundle_router.tool import LocalTool, ToolContext, ToolOutput
 from pydantic import Base64Bytes, BaseModel, Field

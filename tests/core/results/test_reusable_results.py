@@ -25,7 +25,8 @@ from bundle_router.core.results.reusable_results import (
     place_of,
     reuse_of,
 )
-from bundle_router.core.results.shaping import Blob, MediaFacts, ShapedResult
+from bundle_router.core.results.shaping import Blob, ShapedResult
+from bundle_router.core.values.artifacts import MediaFacts
 from bundle_router.testing import small_catalog
 
 TOOLS = ("get", "set", "run", "send", "hinted", "again", "free")

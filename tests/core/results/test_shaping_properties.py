@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 from bundle_router.adapters.media import describe
-from bundle_router.core.results.shaping import json_text, shape, visible
+from bundle_router.core.results.shaping import json_text, shape
 from bundle_router.core.results.shaping import payloads as payload_rules
 from bundle_router.core.results.shaping.shape import _SHORT_PLAIN
-from bundle_router.core.results.shaping.visible import slices
 from bundle_router.core.servers.transport.blocks import blocks_of
 from bundle_router.core.values import Block, Data, Media, Text
+from bundle_router.core.values.visible import slices, visible
 from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
@@ -231,7 +231,7 @@ HIDDEN = [
 def test_no_text_holds_the_interpreter_longer_than_a_slice_takes(
     unit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = sys.modules["bundle_router.core.results.shaping.visible"]
+    module = sys.modules["bundle_router.core.values.visible"]
     real, seen = vars(module)["_escape_invisible"], list[int]()
 
     def recorded(part: str) -> str:

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 from bundle_router.adapters.media import describe
-from bundle_router.core.results.shaping import ShapedResult, shape, visible
+from bundle_router.core.results.shaping import ShapedResult, shape
 from bundle_router.core.results.shaping.payloads import MAX_BLOBS, MAX_LOOKS
 from bundle_router.core.values import Block, Data, Media, Text
+from bundle_router.core.values.visible import visible
 
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from bundle_router.core.catalog import Server
-from bundle_router.core.servers.admission import Admitted, DefinitionLimits, admit
-from bundle_router.core.servers.admission.admit import hinted_effects, short_description
+from bundle_router.core.servers.admission.admit import admit, hinted_effects, short_description
+from bundle_router.core.servers.admission.admitted import Admitted, DefinitionLimits
 from bundle_router.core.servers.admission.schemas import explosive
 from bundle_router.core.values.canonical import encode
 from hypothesis import given

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 from bundle_router.core.catalog import TRANSPORT_KEYS, Server
-from bundle_router.core.servers.admission import VolatileError, admit
+from bundle_router.core.servers.admission.admit import admit
+from bundle_router.core.servers.admission.identity import VolatileError
 from bundle_router.core.servers.pins.compare import compare, report_lines
 from bundle_router.core.servers.pins.file import pins_from_text, pins_to_text
 from bundle_router.core.servers.pins.reviewed import Approval, Pins, approve

@@ -12,7 +12,8 @@ from bundle_router.core.search.corpus import texts_of
 from bundle_router.core.search.index import Embedding, Vectors
 from bundle_router.core.search.meaning import passages_of
 from bundle_router.core.values import Failure
-from bundle_router.engine.selecting import Meanings, SearchSelector
+from bundle_router.engine.selecting import SearchSelector
+from bundle_router.engine.selecting.goal_embedding import Meanings
 from bundle_router.ports import Clock
 from bundle_router.testing import FakeClock, FakeDiagnostics
 

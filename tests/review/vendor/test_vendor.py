@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from bundle_router.core.catalog import Card, Server
-from bundle_router.core.servers.admission import admit
+from bundle_router.core.servers.admission.admit import admit
 from bundle_router.review.vendor import drifted_wrappers, module_name, vendored_source
 from hypothesis import given
 from hypothesis import strategies as st

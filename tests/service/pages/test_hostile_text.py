@@ -17,8 +17,8 @@ import pytest
 from bundle_router.core.records.chain import FILES, genesis, parse, seal
 from bundle_router.core.records.read_model import RunQuery
 from bundle_router.core.records.run_header import RunHeader
-from bundle_router.core.results.shaping import visible
 from bundle_router.core.values.canonical import digest_of
+from bundle_router.core.values.visible import visible
 from bundle_router.service.pages.application import pages
 from bundle_router.service.pages.publishing import publish
 from bundle_router.workbench.run_reader import RunReader, open_reader

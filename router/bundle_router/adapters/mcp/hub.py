@@ -50,7 +50,9 @@ from bundle_router.adapters.mcp.pool import (
 from bundle_router.adapters.mcp.server_processes import ProcessSupervisor
 from bundle_router.adapters.workers import run_in_turn
 from bundle_router.core.catalog import Server
-from bundle_router.core.servers.admission import Admitted, VolatileError, admit
+from bundle_router.core.servers.admission.admit import admit
+from bundle_router.core.servers.admission.admitted import Admitted
+from bundle_router.core.servers.admission.identity import VolatileError
 from bundle_router.core.servers.transport.bounds import Bounds, bounds_of
 from bundle_router.core.servers.transport.concurrency import Gate
 from bundle_router.core.servers.transport.pass_through import ServerReply, passes

@@ -24,7 +24,7 @@ from bundle_router.adapters.mcp.faults import RpcError, ServerFault
 from bundle_router.adapters.mcp.pool import CLOSED
 from bundle_router.adapters.workers import run_in_turn
 from bundle_router.core.catalog import Server
-from bundle_router.core.servers.admission import Admitted
+from bundle_router.core.servers.admission.admitted import Admitted
 from bundle_router.core.servers.transport.bounds import Bounds, lifetime_s
 from bundle_router.core.servers.transport.list_pages import Pages
 from bundle_router.core.servers.transport.pass_through import Client

@@ -20,11 +20,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from bundle_router.adapters.json_schema import SchemaChecker
 from bundle_router.adapters.loop import SessionsLoop
 from bundle_router.adapters.mcp import wires
-from bundle_router.adapters.mcp.authorization import Authorization
 from bundle_router.adapters.mcp.faults import MAX_MESSAGE, CircuitOpen, RpcError, ServerFault
 from bundle_router.adapters.mcp.tracing import trace_only
 from bundle_router.core.catalog import Server
-from bundle_router.core.servers.transport.pass_through import ServerReply
 from bundle_router.core.servers.transport.tool_servers import (
     EVERYONE,
     NOWHERE,
@@ -38,8 +36,10 @@ from bundle_router.errors import RequestError, ToolFailure
 from bundle_router.ports import Clock, Diagnostics
 
 if TYPE_CHECKING:
+    from bundle_router.adapters.mcp.authorization import Authorization
     from bundle_router.adapters.mcp.hub import Hub
     from bundle_router.adapters.sdk_log import LogListener
+    from bundle_router.core.servers.transport.pass_through import ServerReply
 
 T = TypeVar("T")
 

@@ -103,7 +103,7 @@ def resolve_server(
     for index, row in enumerate(server.reuse):
         check_globs(entry, ("reuse", index, "tools"), row.tools, report)
     if server.volatile:  # what admits definitions is loaded for these alone
-        from bundle_router.core.servers.admission import VolatileError, volatile_paths
+        from bundle_router.core.servers.admission.identity import VolatileError, volatile_paths
     for index, path in enumerate(server.volatile):
         try:
             volatile_paths((path,))

@@ -1,9 +1,9 @@
-"""The record of stored bytes."""
+"""Bytes that are stored: what they are, and their record."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,6 +13,24 @@ from bundle_router.errors import RequestError, StorageError
 _ALWAYS: Final = ("uri", "sha256", "mime_type", "bytes", "role")
 SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _WHERE_KNOWN: Final = ("claimed_type", "name", "width", "height", "duration_s")
+
+
+@dataclass(frozen=True, slots=True)
+class MediaFacts:
+    """Facts from the bytes' own header."""
+
+    mime_type: str
+    """The type that the bytes have, whatever they were called."""
+    width: int | None = None
+    """Pixels; None where the header has none."""
+    height: int | None = None
+    """Pixels; None where the header has none."""
+    duration_s: float | None = None
+    """Seconds of sound or film; None where the header has none."""
+
+
+Describe = Callable[[bytes], MediaFacts]
+"""Describes bytes. Passed in, so that shaping stays pure."""
 
 
 @dataclass(frozen=True, slots=True)

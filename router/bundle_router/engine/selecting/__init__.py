@@ -2,8 +2,7 @@
 `[fallback]`.
 """
 
-from bundle_router.engine.selecting.goal_embedding import Meanings
 from bundle_router.engine.selecting.search import RankedTools, SearchSelector
 from bundle_router.engine.selecting.stages import StagedSelector
 
-__all__ = ["Meanings", "RankedTools", "SearchSelector", "StagedSelector"]
+__all__ = ["RankedTools", "SearchSelector", "StagedSelector"]

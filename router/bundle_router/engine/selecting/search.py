@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Final
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide.decide import Question
 from bundle_router.core.values import Answer, Reason, Recall, RecentStep, Reply, SearchUse
-from bundle_router.engine.selecting.goal_embedding import GoalVector, Meanings
 from bundle_router.errors import NotInstalled
 from bundle_router.ports import Diagnostics
 
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from bundle_router.core.search.index import Vectors
     from bundle_router.core.search.ranking import Memories, Search
     from bundle_router.core.search.sufficiency import Judgement
+    from bundle_router.engine.selecting.goal_embedding import GoalVector, Meanings
 
 MAX_INLINE: Final = 500
 """Characters that are searched on the caller's thread (some milliseconds among 500 bundles).

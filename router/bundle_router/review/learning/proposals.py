@@ -24,11 +24,11 @@ from typing import Any, Final
 from bundle_router.core.catalog import Catalog, Route
 from bundle_router.core.catalog.step_address import address_json
 from bundle_router.core.decide.plans import Plans
-from bundle_router.core.results.shaping import visible
 from bundle_router.core.search.learned_values import fingerprint
 from bundle_router.core.search.ranking import Search
 from bundle_router.core.values import Address
 from bundle_router.core.values.patterns import is_glob
+from bundle_router.core.values.visible import visible
 from bundle_router.review.learning.labels import LabelledStep
 from bundle_router.review.learning.recorded_steps import PastStep
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
 from bundle_router.core.records.read_model import duration_text
-from bundle_router.core.results.shaping import visible
+from bundle_router.core.values.visible import visible
 from bundle_router.errors import needs_extra
 from bundle_router.review.sentences import sentence_of
 from bundle_router.service.pages import charts

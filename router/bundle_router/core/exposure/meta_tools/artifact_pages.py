@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from bundle_router.core.exposure.meta_tools.coercion import ReadArtifact, SearchArtifact
-from bundle_router.core.results.shaping.shaped import MediaFacts
+from bundle_router.core.values.artifacts import MediaFacts
 from bundle_router.core.values.words import shorten
 
 MAX_HITS: Final = 50

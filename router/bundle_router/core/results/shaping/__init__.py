@@ -25,24 +25,13 @@ are made later from `ShapedResult.blobs`; nothing here knows a provider.
 """
 
 from bundle_router.core.results.shaping.shape import is_small, shape
-from bundle_router.core.results.shaping.shaped import (
-    Blob,
-    Describe,
-    MediaFacts,
-    Part,
-    Role,
-    ShapedResult,
-)
-from bundle_router.core.results.shaping.visible import visible
+from bundle_router.core.results.shaping.shaped import Blob, Part, Role, ShapedResult
 
 __all__ = [
     "Blob",
-    "Describe",
-    "MediaFacts",
     "Part",
     "Role",
     "ShapedResult",
     "is_small",
     "shape",
-    "visible",
 ]

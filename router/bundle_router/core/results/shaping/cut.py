@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from bundle_router.core.results.shaping.json_text import dump
-from bundle_router.core.results.shaping.visible import visible
+from bundle_router.core.values.visible import visible
 
 HEAD_SHARE: Final = 0.6
 """The head says what a result is, the tail how it ended (a test run's summary, an error's last

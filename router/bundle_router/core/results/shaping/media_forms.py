@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from bundle_router.core.exposure.provider_forms import Format
 from bundle_router.core.results.shaping.picture_faults import picture_fault
-from bundle_router.core.results.shaping.shaped import MediaFacts
+from bundle_router.core.values.artifacts import MediaFacts
 
 IMAGES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
 AUDIO: Final = {"audio/wav": "wav", "audio/mpeg": "mp3"}

@@ -26,8 +26,9 @@ from operator import is_
 from typing import Any, Final
 
 from bundle_router.core.results.shaping.json_text import is_short, may_be_bytes
-from bundle_router.core.results.shaping.shaped import Blob, Describe, MediaFacts, Role
+from bundle_router.core.results.shaping.shaped import Blob, Role
 from bundle_router.core.values import Media
+from bundle_router.core.values.artifacts import Describe, MediaFacts
 from bundle_router.core.values.encoded_bytes import (
     decode_base64,
     is_base64,

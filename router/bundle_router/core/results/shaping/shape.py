@@ -14,10 +14,11 @@ from bundle_router.core.results.shaping.cut import CutText, head_tail, leading_i
 from bundle_router.core.results.shaping.frame import FRAMED, frame
 from bundle_router.core.results.shaping.json_text import dump, is_plain, parse
 from bundle_router.core.results.shaping.payloads import LONG, References
-from bundle_router.core.results.shaping.shaped import Describe, Part, ShapedResult
-from bundle_router.core.results.shaping.visible import visible, without_surrogates
+from bundle_router.core.results.shaping.shaped import Part, ShapedResult
 from bundle_router.core.values import Block, Data, Media, Text
+from bundle_router.core.values.artifacts import Describe
 from bundle_router.core.values.canonical import EACH, budget_left
+from bundle_router.core.values.visible import visible, without_surrogates
 
 EMPTY: Final = "[the tool returned nothing]"
 

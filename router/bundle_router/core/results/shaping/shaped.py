@@ -2,34 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from bundle_router.core.values.artifacts import Artifact
+from bundle_router.core.values.artifacts import Artifact, MediaFacts
 
 Role = Literal["media", "embedded", "full_result", "program"]
 """`media`: a media block; `embedded`: found inside text or JSON; `full_result`: the full text of a
 cut result.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class MediaFacts:
-    """Facts from the bytes' own header."""
-
-    mime_type: str
-    """The type that the bytes have, whatever they were called."""
-    width: int | None = None
-    """Pixels; None where the header has none."""
-    height: int | None = None
-    """Pixels; None where the header has none."""
-    duration_s: float | None = None
-    """Seconds of sound or film; None where the header has none."""
-
-
-Describe = Callable[[bytes], MediaFacts]
-"""Describes bytes. Passed in, so that shaping stays pure."""
 
 
 @dataclass(frozen=True, slots=True)

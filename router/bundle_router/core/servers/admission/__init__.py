@@ -1,6 +1,7 @@
 """Turns a server's tool definitions into cards, or into refusals with a reason.
 
-Pure, and linear in the input.
+Pure, and linear in the input. `admit` does it, `admitted` has what it comes to, and `identity` the
+digest.
 
 Rules:
 1. Definitions are untrusted bytes. Size, depth and number of nodes are bounded before all other
@@ -25,17 +26,3 @@ Rules:
    meaning.
 8. A server's hints about itself (annotations) can only add effects, never remove one.
 """
-
-from bundle_router.core.servers.admission.admit import admit
-from bundle_router.core.servers.admission.admitted import Admitted, AdmittedTool, DefinitionLimits
-from bundle_router.core.servers.admission.identity import VolatileError, identity, volatile_paths
-
-__all__ = [
-    "Admitted",
-    "AdmittedTool",
-    "DefinitionLimits",
-    "VolatileError",
-    "admit",
-    "identity",
-    "volatile_paths",
-]

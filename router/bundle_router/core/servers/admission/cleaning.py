@@ -6,8 +6,8 @@ import re
 import unicodedata
 from typing import Any, Final
 
-from bundle_router.core.results.shaping.visible import invisible_in, visible, without_invisible
 from bundle_router.core.values.schema_tree import Place, pointer, rebuilt, subschemas
+from bundle_router.core.values.visible import invisible_in, visible, without_invisible
 
 _TERMINAL: Final = re.compile(
     r"\x1b(?:\[[0-?]{0,64}[ -/]{0,16}[@-~]|\][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)|[@-Z\\^_])"

@@ -6,19 +6,22 @@ import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from bundle_router.core.catalog import Server
-from bundle_router.core.servers.admission import Admitted, volatile_paths
 from bundle_router.core.servers.admission.cleaning import reveal, reveal_line
 from bundle_router.core.servers.admission.identity import (
     INSTRUCTIONS,
     VolatilePath,
     normalize_definition,
+    volatile_paths,
 )
 from bundle_router.core.servers.pins.reviewed import Pins, origin_of
 from bundle_router.core.values.canonical import encode
 from bundle_router.core.values.schema_tree import pointer
+
+if TYPE_CHECKING:
+    from bundle_router.core.servers.admission.admitted import Admitted
 
 Kind = Literal["unchanged", "changed", "added", "removed", "refused"]
 

@@ -15,8 +15,8 @@ from typing import Any, Final, Literal
 
 from pydantic import ConfigDict, Field, StrictBool, StrictInt, ValidationError
 
-from bundle_router.core.servers.admission import VolatileError, identity, volatile_paths
 from bundle_router.core.servers.admission.admitted import DefinitionLimits, beyond_bounds
+from bundle_router.core.servers.admission.identity import VolatileError, identity, volatile_paths
 from bundle_router.core.servers.pins.reviewed import Approval, Origin, Pin, Pins
 from bundle_router.core.values import SERVER_NAME, TOOL_NAME, Frozen
 from bundle_router.core.values.canonical import encode

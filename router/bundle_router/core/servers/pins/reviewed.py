@@ -9,8 +9,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from bundle_router.core.catalog import Server, Transport
-from bundle_router.core.servers.admission import Admitted, admit
-from bundle_router.core.servers.admission.admitted import AdmittedTool
+from bundle_router.core.servers.admission.admitted import Admitted, AdmittedTool
 from bundle_router.errors import RequestError
 
 
@@ -99,6 +98,8 @@ class Pins:
         """Return the reviewed definitions as cards, with digests that exclude what the server
         declares volatile now.
         """
+        from bundle_router.core.servers.admission.admit import admit  # where a server is pinned
+
         tokens = {pin.tool: pin for pin in self.pins}
         admitted = admit(server, self.definitions(), self.instructions)
         tools = tuple(

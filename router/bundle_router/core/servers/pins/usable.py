@@ -6,14 +6,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from bundle_router.core.catalog import Bundle, Card, Catalog, Server
-from bundle_router.core.servers.admission import Admitted, volatile_paths
-from bundle_router.core.servers.pins.compare import server_differences
-from bundle_router.core.servers.pins.reviewed import Pins
 from bundle_router.core.values import WHOLE_SERVER, Drift
 from bundle_router.core.values.patterns import matches
+
+if TYPE_CHECKING:
+    from bundle_router.core.servers.admission.admitted import Admitted
+    from bundle_router.core.servers.pins.reviewed import Pins
 
 PinSetting = Literal["required", "trusted-may-skip"]
 """`required`: no use without a pin.
@@ -50,6 +51,11 @@ def usable(
     """
     if pins is None:
         return _unpinned_cards(admitted, server, setting)
+
+    # Needed where a server is pinned.
+    from bundle_router.core.servers.admission.identity import volatile_paths
+    from bundle_router.core.servers.pins.compare import server_differences
+
     if server_differences(pins, admitted, server, volatile_paths(server.volatile)):
         return UsableCards(drifted=(Drift(server.name, WHOLE_SERVER),))
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from bundle_router.core.results.shaping import ShapedResult
-from bundle_router.core.servers.admission import Admitted
-from bundle_router.core.servers.transport.pass_through import Client, ServerReply
+from bundle_router.core.servers.admission.admitted import Admitted
 from bundle_router.core.values import Block, Outcome
-from bundle_router.core.values.artifacts import Artifact
+
+if TYPE_CHECKING:
+    from bundle_router.core.results.shaping import ShapedResult
+    from bundle_router.core.servers.transport.pass_through import Client, ServerReply
+    from bundle_router.core.values.artifacts import Artifact
 
 
 @dataclass(frozen=True, slots=True)

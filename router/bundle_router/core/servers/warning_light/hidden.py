@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote
 
-from bundle_router.core.results.shaping.visible import invisible_in, without_invisible
 from bundle_router.core.servers.admission.cleaning import as_latin, is_mixed
 from bundle_router.core.values.schema_tree import pointer
+from bundle_router.core.values.visible import invisible_in, without_invisible
 
 Seen = tuple[str, str]
 """Rule and words."""

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from bundle_router.core.results.shaping.visible import visible
-from bundle_router.core.servers.admission import Admitted
+from bundle_router.core.servers.admission.admitted import Admitted
 from bundle_router.core.servers.pins.compare import Comparison
 from bundle_router.core.servers.warning_light.hidden import (
     Seen,
@@ -28,6 +27,7 @@ from bundle_router.core.servers.warning_light.sentence_rules import (
     seen_in_piles,
     seen_in_sentence,
 )
+from bundle_router.core.values.visible import visible
 
 ALONE: Final = 1.0
 """Weight from which a verdict warns."""
