@@ -129,6 +129,23 @@ def test_null_and_blank_text_are_no_arguments(nothing: Any) -> None:
         assert router.fakes.sessions.calls == [("s.now", {})]
 
 
+@pytest.mark.parametrize(
+    ("written", "sent"), [({"n": 5.0, "x": 5.0}, "[5, 5.0]"), ('{"n": 1e1, "x": 2}', "[10, 2]")]
+)
+def test_a_whole_number_with_a_point_reaches_its_tool_as_an_integer(
+    written: Any, sent: str
+) -> None:
+    route = Route("all", bundles=("b",))
+    catalog = small_catalog({"b": ["s.list"]}, routes=[route])
+    schema = '{"properties":{"n":{"type":"integer"},"x":{"type":"number"}},"type":"object"}'
+    card = replace(catalog.cards["s.list"], schema=schema)
+    with fake_router(replace(catalog, cards={"s.list": card})) as router:
+        router.route_sync(STEP)
+        assert router.call_sync("r", "s.list", written).outcome == "ok"
+        ((_, arguments),) = router.fakes.sessions.calls
+        assert json.dumps([arguments["n"], arguments["x"]]) == sent
+
+
 @pytest.mark.parametrize("name", ["s.list", "call_tool"])
 def test_keys_that_the_model_was_shown_reach_the_tool_as_its_own(name: str) -> None:
     route = Route("all", bundles=("b",))

@@ -17,6 +17,7 @@ import asyncio
 import hashlib
 import hmac
 import json
+import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -319,6 +320,10 @@ def keyed_digest(nonce: str, arguments: Arguments) -> str:
     return hmac.new(nonce.encode("utf-8"), text, hashlib.sha256).hexdigest()
 
 
+_WHOLE_FLOAT: Final = re.compile(r"[0-9]\.0(?![0-9])|[0-9][eE]\+?[0-9]")
+"""A whole number that is written with a point, or with an exponent."""
+
+
 async def check_arguments(
     ports: EnginePorts, target: CallTarget, arguments: Arguments
 ) -> tuple[Arguments, Sequence[str]]:
@@ -339,7 +344,9 @@ async def check_arguments(
     if card is not None:
         arguments = _with_real_names(arguments, card.schema)
     problems = await sessions.check_arguments(server, short, arguments.value)
-    if not problems or card is None:
+    is_short = len(arguments.text) < INLINE_CHARS
+    is_as_meant = not problems and not (is_short and _WHOLE_FLOAT.search(arguments.text))
+    if card is None or is_as_meant:
         return arguments, problems
     meant = await _as_meant(ports, arguments, card.input_schema())
     if meant is arguments.value:

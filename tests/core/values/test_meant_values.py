@@ -37,6 +37,11 @@ def schema(*required: str, **properties: Any) -> dict[str, Any]:
         ({"$ref": "#/$defs/L"}, '["a"]', ["a"]),
         ({"anyOf": [{"$ref": "#/$defs/L"}, {"type": "null"}]}, '["a"]', ["a"]),
         ({"enum": [1, 2]}, "2", 2),
+        ({"type": "integer"}, 5.0, 5),
+        ({"type": ["integer", "null"]}, -5.0, -5),
+        ({"type": "integer"}, "5.0", 5),
+        ({"type": "array", "items": {"type": "integer"}}, [1.0, 2], [1, 2]),
+        (OBJECT, {"n": 1e3}, {"n": 1000}),
     ],
 )
 def test_a_value_of_another_type_is_read_as_the_schema_shows(
@@ -58,6 +63,10 @@ def test_a_value_of_another_type_is_read_as_the_schema_shows(
         ({"type": "boolean"}, "yes"),
         ({"type": "boolean"}, 1),
         ({"type": "number"}, "NaN"),
+        ({"type": "number"}, 5.0),
+        ({"type": ["integer", "number"]}, 5.0),
+        ({"type": "integer"}, 5.5),
+        ({}, 5.0),
         (LIST, "a"),
         (LIST, "a, b"),
         (LIST, '{"a": 1}'),

@@ -57,6 +57,7 @@ class ScriptedRun:
         self.door = asyncio.Event()
         self.arrived = asyncio.Semaphore(0)
         self.calls: list[tuple[str, Json]] = []
+        self.passed_on: list[tuple[str, Json]] = []
         self.cancelled: list[str] = []
         self.warned: list[str] = []
         self.defects: list[Exception] = []
@@ -111,6 +112,9 @@ class ScriptedRun:
         self.warned.append(where)
 
     async def ask(self, method: str, params: Mapping[str, Any], client: Client) -> ServerReply:
+        self.passed_on.append((method, dict(params)))
+        if params.get("uri") == "a://visit":
+            return ServerReply(error=ServerError(-32042, "visit it first", {"urls": []}))
         if method == "resources/read":
             return ServerReply(error=ServerError(-32002, "no such resource", {"uri": "a://b"}))
         return ServerReply(result={"prompts": [{"name": "p"}, {"name": 3}]})

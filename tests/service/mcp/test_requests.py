@@ -591,10 +591,40 @@ def test_a_servers_error_and_an_odd_row_of_its_list_are_passed_on_as_they_are_an
             "message": "no such resource",
             "data": {"uri": "a://b"},
         }
+        visit = request("resources/read", {"uri": "a://visit"})
+        assert (await clients.ask(session, visit)).message["error"]["code"] == -32042
         listed = await clients.ask(session, request("prompts/list"))
         assert listed.message["result"]["prompts"] == [{"name": "p"}]
 
     exchanged(work, frozenset({"resources", "prompts"}))
+
+
+def test_what_a_client_says_of_itself_in_meta_reaches_no_server() -> None:
+    async def work(clients: Clients, run: ScriptedRun) -> None:
+        own = {"_meta": {"example.com/user": "ann"}}
+        await clients.ask(*modern("resources/read", {"uri": "a://b", **own}))
+        await clients.ask(*modern("tools/call", {**ECHO, **own}))
+        assert run.passed_on == [("resources/read", {"uri": "a://b"})]
+        assert run.calls == [(ECHO["name"], ECHO["arguments"])]
+
+    exchanged(work, frozenset({"resources"}))
+
+
+@pytest.mark.parametrize(
+    ("uri", "error"),
+    [
+        ("a://b", {"code": -32602, "message": "no such resource", "data": {"uri": "a://b"}}),
+        ("a://visit", {"code": -32603, "message": "visit it first", "data": {"urls": []}}),
+    ],
+)
+def test_a_code_that_the_modern_era_retired_is_another_one_there(
+    uri: str, error: dict[str, Any]
+) -> None:
+    async def work(clients: Clients, _run: ScriptedRun) -> None:
+        answer = await clients.ask(*modern("resources/read", {"uri": uri}))
+        assert answer.message["error"] == error
+
+    exchanged(work, frozenset({"resources"}))
 
 
 def test_a_defect_is_told_to_the_operator_and_a_wrong_notification_by_its_method_alone() -> None:

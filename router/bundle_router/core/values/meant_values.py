@@ -9,7 +9,9 @@ Rules:
 3. Text is read as JSON where that gives a type that is permitted and text is not.
 4. Nothing is guessed: no list is made of its only item, no text of a number (which may have lost
    its zeros), and text that is no JSON stays.
-5. The result is checked against the schema by the caller, as every value is.
+5. A whole number that is written with a point (`5.0`), where only an integer is permitted, is an
+   integer: schemas take it, and many servers don't.
+6. The result is checked against the schema by the caller, as every value is.
 """
 
 from __future__ import annotations
@@ -43,6 +45,8 @@ class _Reader:
         permitted = _permitted_types(choices)
         if not permitted & _types_of(value):
             value = _converted(value, permitted)
+        if isinstance(value, float) and value.is_integer() and "number" not in permitted:
+            value = int(value)
         if isinstance(value, Mapping):
             return self._object(value, choices, depth)
         if isinstance(value, list):

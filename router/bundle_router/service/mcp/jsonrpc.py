@@ -27,6 +27,10 @@ INVALID_PARAMS: Final = -32602
 INTERNAL_ERROR: Final = -32603
 REQUEST_CANCELLED: Final = -32800
 """The code of a cancelled request's answer, which a POST must have: that of LSP and of the SDK."""
+_RETIRED: Final[Mapping[int, int]] = {-32002: INVALID_PARAMS, -32042: INTERNAL_ERROR}
+"""Codes of the handshake era that the modern one must not have (a resource that was not found, an
+address to be visited), and what stands there instead.
+"""
 
 _SURROGATES: Final = re.compile(
     r"\\\\|\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}|\\ud[89a-f][0-9a-f]{2}"
@@ -49,6 +53,16 @@ class AnswerError(Exception):
         if self.data is not None:
             error["data"] = self.data
         return error
+
+
+def present_error(error: AnswerError) -> AnswerError:
+    """Return the error with a code that the modern era has: two of the handshake's are retired, and
+    must not be sent in it, whatever server said them.
+    """
+    code = _RETIRED.get(error.code)
+    if code is None:
+        return error
+    return AnswerError(code, error.message, error.data)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from bundle_router.service.mcp.jsonrpc import (
     METHOD_NOT_FOUND,
     AnswerError,
     Json,
+    present_error,
     write_json,
 )
 from bundle_router.service.mcp.passage import Handler, ServerRun, as_sent, handlers, has_form
@@ -78,8 +79,8 @@ class Methods:
                 raise AnswerError(METHOD_NOT_FOUND, "Method not found", request.method)
             result = await handler(pending)
             return write_json(result_for(request.method, request.version, result))
-        except AnswerError:
-            raise
+        except AnswerError as error:
+            raise (present_error(error) if request.is_modern else error) from None
         except Exception as defect:  # noqa: BLE001 - the boundary to the client (rule 2)
             self._run.report(defect)
             raise AnswerError(INTERNAL_ERROR, _DEFECT) from None
