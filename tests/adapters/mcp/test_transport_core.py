@@ -427,6 +427,16 @@ IMAGES = [{"type": "image", "data": "AAEC"}]
             {"content": [{"type": "image"}]},
             (Text("[image block: empty, the server sent no data]"),),
         ),
+        (
+            {
+                "content": [
+                    {"type": "text", "text": "a", "annotations": {"audience": ["user"]}},
+                    {"type": "text", "text": "b", "annotations": {"audience": ["assistant"]}},
+                    {**IMAGES[0], "annotations": {"audience": ["user"]}, "_meta": {"own": 1}},
+                ]
+            },
+            (Text("a"), Text("b"), Media(b"\0\1\2")),
+        ),
         ({"content": [{"type": "text", "text": 5}]}, (Data({"type": "text", "text": 5}),)),
         ({"content": "all of it"}, (Data("all of it"),)),
         ({"toolResult": 7, "_meta": {}}, (Data({"toolResult": 7}),)),

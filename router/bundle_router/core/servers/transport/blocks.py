@@ -7,6 +7,8 @@ Rules:
 3. What is not in MCP's form is kept whole, as data, rather than lost: a result, and a block of
    media whose bytes are elsewhere (an address) or in no form that is known.
 4. Structured content that repeats the list of content blocks is left out.
+5. Whom a block is for (`annotations.audience`) decides nothing: no server can show a person one
+   thing and the agent another, and the record holds what the agent knew.
 """
 
 from __future__ import annotations
