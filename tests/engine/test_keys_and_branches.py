@@ -9,10 +9,14 @@ import contextlib
 import inspect
 import json
 import os
+import sys
 import threading
+import time
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -25,7 +29,14 @@ from bundle_router.core.values.canonical import encode
 from bundle_router.engine import arguments
 from bundle_router.engine.made_calls import UNKNOWN_TEXT
 from bundle_router.engine.run_records import MOVED_AT_MOST
-from bundle_router.errors import KeyConflict, RequestError, RunBusy, StorageError, WrongContext
+from bundle_router.errors import (
+    KeyConflict,
+    RequestError,
+    RunBusy,
+    StorageError,
+    UnknownRun,
+    WrongContext,
+)
 from bundle_router.testing import FakeRouter, MemoryRuns, fake_router, small_catalog
 from bundle_router.testing.memory_store import MemoryRunLog
 
@@ -566,6 +577,65 @@ def test_a_decision_that_its_branch_superseded_is_not_open_any_more() -> None:
         with pytest.raises(RequestError, match="has no decision"):
             router.call_sync("r", "s.once", {}, decision="r.99")
         assert router.call_sync("r", "s.once", {}, decision=second.decision_id).ok
+
+
+def test_a_decision_of_another_store_is_named_as_such(tmp_path: Path) -> None:
+    """As where every machine has a folder of its own."""
+    planned = Step(run_id="r", workflow="feature", role="planner", step="plan")
+    with ExitStack() as machines:
+        one, other = (
+            machines.enter_context(Router.open(None, runs=tmp_path / name, workspace=tmp_path))
+            for name in ("one", "other")
+        )
+        decision = one.route_sync(planned)
+        with pytest.raises(UnknownRun) as missing:
+            other.call_sync("r", "repo.list_dir", {}, decision=decision.decision_id)
+        other.route_sync(planned)
+        with pytest.raises(RequestError, match="has no decision") as unknown:
+            other.call_sync("r", "repo.list_dir", {}, decision=decision.decision_id)
+        assert "if another machine did, both need the same store" in missing.value.advice
+        assert "all machines that work on a run need the same one" in unknown.value.advice
+        with pytest.raises(RequestError) as misspelt:
+            other.call_sync("r", "repo.list_dir", {}, decision="r.99")
+        assert misspelt.value.advice == "name one that route() returned for it"
+
+
+def test_a_router_that_closes_a_run_names_another_of_its_process(tmp_path: Path) -> None:
+    planned = Step(run_id="r", workflow="feature", role="planner", step="plan")
+    with (
+        Router.open(None, runs=tmp_path / "runs", workspace=tmp_path) as one,
+        Router.open(None, runs=tmp_path / "runs", workspace=tmp_path) as other,
+    ):
+        one.route_sync(planned)
+        other.route_sync(planned)
+        (writer,) = one.close_run_sync("r").others
+        assert (writer.pid, writer.name) == (os.getpid(), "this process (another Router of it)")
+
+
+def test_a_clock_that_a_test_has_frozen_uses_up_no_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As freezegun does it: real where `threading` is among the five innermost callers, as it is in
+    a worker's thread.
+    """
+    real = time.monotonic
+
+    def frozen() -> float:
+        frame = sys._getframe(1)
+        for _ in range(5):
+            if frame.f_globals.get("__name__") == "threading":
+                return real()
+            if frame.f_back is None:
+                break
+            frame = frame.f_back
+        return 1.9e9
+
+    with Router.open(None, runs=tmp_path / "runs", workspace=tmp_path) as router:
+        router.route_sync(Step(run_id="r", workflow="feature", role="planner", step="plan"))
+        monkeypatch.setattr(time, "monotonic", frozen)
+        outcomes = [router.call_sync("r", "repo.list_dir", {"path": "."}).outcome for _ in "123"]
+        monkeypatch.undo()
+    assert outcomes == ["ok", "ok", "ok"]
 
 
 def test_a_branch_begins_at_the_decision_it_names() -> None:

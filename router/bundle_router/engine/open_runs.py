@@ -31,6 +31,7 @@ NOTHING_ACTIVE: Final = Activation()
 FIRST_STEP: Final = (
     "route its first step: Router.route(), POST /v1/route or `bundle-router route --run`"
 )
+NO_RUN: Final = f"{FIRST_STEP}; if another machine did, both need the same store"
 _STRIPES: Final = 64
 """Locks that runs share, by hash, while they are opened: enough that two runs rarely meet, few
 enough to keep.
@@ -91,7 +92,7 @@ class RunTable:
             if run is None and begin is not None:
                 run = begin()
             if run is None:
-                raise UnknownRun(f"no run {self.quote_run(run_id)} here", advice=FIRST_STEP)
+                raise UnknownRun(f"no run {self.quote_run(run_id)} here", advice=NO_RUN)
             if run.uses.hold():
                 return run
 
@@ -180,7 +181,7 @@ class RunTable:
         self._refuse_closed()
         log = self.store.open(run_id)
         if log is None:
-            raise UnknownRun(f"no run {self.quote_run(run_id)} here", advice=FIRST_STEP)
+            raise UnknownRun(f"no run {self.quote_run(run_id)} here", advice=NO_RUN)
         return RunEnd(ended=False, others=log.close())
 
     def discard(self, run: OpenRun) -> None:

@@ -48,6 +48,10 @@ from bundle_router.errors import (
 )
 from bundle_router.ports import ArtifactStore, Diagnostics, Redactor, RunLog, RunStore
 
+OTHER_STORE: Final = (
+    "a decision that route() returned is in another store: all machines that work on a run need the"
+    " same one (Router.open(store=...))"
+)
 MOVED_AT_MOST: Final = 50
 """Times that an append is decided again because other processes wrote first, before it is given
 up.
@@ -406,9 +410,12 @@ class OpenRun:
                 (str, type(None)),
                 "give the id: decision=decision.decision_id",
             )
+            advice = "name one that route() returned for it"
+            if _is_of_another_store(str(decision_id), self.log.id_prefix):
+                advice = OTHER_STORE
             raise RequestError(
                 f"run {self.id!r} has no decision {self.runs.quote(str(decision_id))}",
-                advice="name one that route() returned for it",
+                advice=advice,
             )
         return branch
 
@@ -506,6 +513,15 @@ class OpenRun:
 
 def _report_unrecorded(diagnostics: Diagnostics, run_id: str, trouble: RouterError) -> None:
     diagnostics.event("error", "call.unrecorded", run_id=run_id, error=trouble)
+
+
+def _is_of_another_store(decision_id: str, id_prefix: str) -> bool:
+    """Return whether it is of a run of the same id that was begun elsewhere: all but the nonce is
+    alike.
+    """
+    run_id = id_prefix.rpartition(".")[0]
+    prefix = decision_id.rpartition(".")[0]
+    return prefix != id_prefix and bool(run_id) and prefix.rpartition(".")[0] == run_id
 
 
 def recorded_decision(run: OpenRun, decision_id: str) -> DecisionRecord:

@@ -229,6 +229,9 @@ class LocalSessions:
     At most `max_concurrent_calls` run at once; more wait, within their deadline.
     """
 
+    # bound once: under freezegun, what `time` has differs between the caller and the workers
+    _monotonic_ns = staticmethod(time.monotonic_ns)
+
     def __init__(
         self,
         servers: Mapping[str, Sequence[LocalTool]],
@@ -279,9 +282,9 @@ class LocalSessions:
     ) -> RawResult:
         del scope  # local tools keep nothing between calls
         entry = self._tool(server, tool)
-        start_times = list[float]()
+        start_times_ns = list[int]()
         abandoned = list[bool]()
-        called_at = time.monotonic()
+        called_ns = self._monotonic_ns()
         loop = asyncio.get_running_loop()
         timer: asyncio.TimerHandle
         task: asyncio.Task[RawResult] | None = None
@@ -290,7 +293,7 @@ class LocalSessions:
             return ToolContext(
                 workspace=place.workspace,
                 settings=self._settings,
-                timeout_s=max(0.001, timeout_s - (time.monotonic() - called_at)),
+                timeout_s=max(0.001, timeout_s - (self._monotonic_ns() - called_ns) / 1e9),
                 max_bytes=self._limits.max_result_bytes,
                 cancelled=lambda: bool(abandoned),
                 protected=(*self._places.protected, *self._places.hidden),
@@ -300,7 +303,7 @@ class LocalSessions:
             )
 
         def run() -> RawResult:
-            start_times.append(time.monotonic())
+            start_times_ns.append(self._monotonic_ns())
             if abandoned:
                 return NEVER_BEGUN
             return self._redacted(server, self._run(entry, arguments, context()))
@@ -309,7 +312,7 @@ class LocalSessions:
             async with self._turns.setdefault(
                 loop, asyncio.Semaphore(self._limits.max_concurrent_calls)
             ):
-                start_times.append(time.monotonic())
+                start_times_ns.append(self._monotonic_ns())
                 return self._redacted(server, await self._run_here(entry, arguments, context()))
 
         def take(done: asyncio.Task[RawResult]) -> None:
@@ -331,7 +334,7 @@ class LocalSessions:
             abandoned.append(True)
             if task is not None:
                 task.cancel()
-            if start_times:
+            if start_times_ns:
                 timer = loop.call_later(GRACE_S, settle, NEVER_BEGUN)
             else:
                 settle(_busy_result(server, tool, timeout_s, self._limits.max_concurrent_calls))
@@ -349,7 +352,7 @@ class LocalSessions:
         try:
             result = await answer
             if not abandoned:
-                queued_ms = (start_times[0] - called_at) * 1000
+                queued_ms = (start_times_ns[0] - called_ns) / 1e6
                 return RawResult(
                     result.blocks, result.outcome, result.code, result.answer, queued_ms
                 )

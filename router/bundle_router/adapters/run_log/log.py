@@ -459,10 +459,7 @@ class DiskRunLog:
             if not self._storage.fstat(fd).st_nlink:
                 return ()
             if not try_lock(self._storage, fd, fcntl.LOCK_EX, time.monotonic() + ALONE_S):
-                writers = tuple(pid for pid in holders(fd) if pid != os.getpid())
-                return tuple(Writer(pid, f"process {pid}") for pid in writers) or (
-                    Writer(0, name_processes(())),
-                )
+                return self._other_writers(fd)
         try:
             self._write_end()
         except StorageError as error:
@@ -471,6 +468,15 @@ class DiskRunLog:
             with SPARE.lend():
                 self._write_end()
         return ()
+
+    def _other_writers(self, fd: int) -> tuple[Writer, ...]:
+        """Return who else has the run open. The kernel names this process for our own lock too."""
+        pids = [pid for pid in holders(fd) if pid != os.getpid()]
+        if any(log is not self and log.path == self.path for log in list(_OPEN)):
+            pids.append(os.getpid())
+        if not pids:
+            return (Writer(0, name_processes(())),)
+        return tuple(Writer(pid, name_processes((pid,))) for pid in pids)
 
     def _write_end(self) -> None:
         with self._folder.locked(time.monotonic() + WAIT_S) as folder:
