@@ -203,6 +203,15 @@ HOSTILE = {
     "open comments": "<!--" * (N // 4),
     "open entities": "&#" * (N // 2),
     "brackets": "<b>]</b>" * (N // 50),
+    "cells over many rows": "<table><tr>" + "<td rowspan=1000>x" * 2_000 + "<tr>" * 2_000,
+    "cells of many lines": "<table>" + "<tr><td>x<br>y" * (N // 100),
+    "tables in listings": "<pre><table><tr><td>1<td><pre>x" * (N // 200),
+    "strips of tabs": "<div role=tablist>" * (N // 50),
+    "panels without end": "<div role=tablist><a role=tab>x</a></div>"
+    + "<p role=tabpanel>x" * (N // 50),
+    "asides of links": "<aside><a href=#x>yy</a>" * (N // 50),
+    "formulas": "<math>" + "<msup><mi>x</mi>" * (N // 50),
+    "powers": "<sup>" * (N // 50) + "1",
 }
 
 

@@ -60,10 +60,18 @@ def _unpack_numbered_tables(main: Tag) -> None:
     """Replace a table of line numbers and code by its code."""
     for table in main.find_all("table"):
         rows = _rows_of(table)
+        if not _is_cells_alone(table, rows):
+            continue
         if _has_a_row_a_line(table):
             _unpack_rows(table, rows)
         elif len(rows) in (1, 2):
             _unpack_columns(table, rows)
+
+
+def _is_cells_alone(table: Tag, rows: list[Tag]) -> bool:
+    """Return whether all that a table says is in its cells."""
+    cells = "".join(cell.get_text() for row in rows for cell in children(row, _CELLS))
+    return bool(rows) and "".join(cells.split()) == "".join(table.get_text().split())
 
 
 def _has_a_row_a_line(table: Tag) -> bool:
@@ -78,12 +86,12 @@ def _rows_of(table: Tag) -> list[Tag]:
 
 
 def _unpack_rows(table: Tag, rows: list[Tag]) -> None:
-    """Make every row a line, or lines: what its last cell holds."""
+    """Make every row a line, or lines: what its cells hold besides numbers."""
     lines = []
     for row in rows:
-        cells = children(row, _CELLS)
-        if cells:
-            lines.append(_lines_of(cells[-1]).removesuffix("\n"))
+        texts = [_lines_of(cell) for cell in children(row, _CELLS) if not _is_number(cell)]
+        if texts:
+            lines.append("".join(texts).removesuffix("\n"))
     if table.find_parent("pre") is None:
         table.replace_with(tag_of("pre", "\n".join(lines)))
     else:
@@ -95,12 +103,18 @@ def _unpack_columns(table: Tag, rows: list[Tag]) -> None:
     cells = children(rows[-1], _CELLS)
     if len(cells) != 2 or not _counts_lines(cells[0]):
         return
-    listing = cells[1].find("pre")
-    if listing is None:
+    if cells[1].find("pre") is None:
         return
     if len(rows) == 2:  # the name of the file
         table.insert_before(tag_of("p", squeeze(rows[0].get_text())))
-    table.replace_with(listing)
+    cells[1].name = "div"
+    table.replace_with(cells[1])
+
+
+def _is_number(cell: Tag) -> bool:
+    if has_class(cell, _NUMBER_CLASSES):
+        return True
+    return cell.get_text(" ").replace(" ", "").isdigit() and cell.find_next_sibling() is not None
 
 
 def _counts_lines(cell: Tag) -> bool:

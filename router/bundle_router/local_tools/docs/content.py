@@ -201,9 +201,17 @@ def _label_of(number: int, kind: str) -> str:
     return str(number)
 
 
+def _is_stray(tag: Tag) -> bool:
+    """Return whether it is a row or cell without a table."""
+    around = tag.parent.name if tag.parent is not None else ""
+    if tag.name in ("td", "th"):
+        return around != "tr"
+    return tag.name == "tr" and around != "table"
+
+
 def _rename(main: Tag) -> None:
     for tag in main.find_all(True):
-        if tag.name in _BLOCKS:
+        if tag.name in _BLOCKS or _is_stray(tag):
             tag.name = "div"
         tag.name = _ALIASES.get(tag.name, tag.name)
 

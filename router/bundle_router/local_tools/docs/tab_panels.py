@@ -92,7 +92,7 @@ class _TabSets:
     def label(self, panel: Tag) -> None:
         """Put a panel's label before its content."""
         label = self._label_of(panel)
-        if label is None:
+        if label is None or panel is label or any(parent is panel for parent in label.parents):
             return
         title = title_of(label.get_text())
         self._used.add(id(label))
@@ -115,14 +115,23 @@ class _TabSets:
         return None
 
     def finish(self) -> int:
-        """Take out the strips whose labels were used; return how many of theirs were not."""
+        """Take out the labels that were used; return how many beside them were not."""
         missing = 0
         for strip, labels in self._strips:
             unused = [label for label in labels if id(label) not in self._used]
             if len(unused) < len(labels):
                 missing += len(unused)
-                strip.extract()
+                _take_out(strip, [label for label in labels if id(label) in self._used])
         return missing
+
+
+def _take_out(strip: Tag, labels: list[Tag]) -> None:
+    """Take out the labels that stand above their panels now; the strip too, if it says no more."""
+    for label in labels:
+        if label.find(_is_panel) is None:
+            label.extract()
+    if not strip.get_text(strip=True):
+        strip.extract()
 
 
 def _labels_of(strip: Tag) -> list[Tag]:

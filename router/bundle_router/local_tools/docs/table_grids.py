@@ -37,11 +37,12 @@ MAX_ROWS: Final = 1000
 """Maximum rows that one cell is said to take."""
 MAX_REPEATED: Final = 100
 """Maximum characters of a cell that is repeated in the rows it takes."""
-MAX_FILLED: Final = 20_000
+MAX_FILLED: Final = 10_000
 """Maximum cells that are added to the tables of a page. Further rows are left as they are."""
 
 _SECTIONS: Final = ("thead", "tbody", "tfoot")
 _CELLS: Final = ("td", "th")
+_PARTS: Final = frozenset({*_SECTIONS, *_CELLS, "tr", "caption", "colgroup", "col"})
 _LINES: Final = words("""
     p div ul ol li dl dt dd blockquote pre table tr section figure figcaption details summary
     h1 h2 h3 h4 h5 h6 hr br
@@ -70,7 +71,9 @@ def shape_tables(main: Tag) -> None:
 
 
 def _make_table(grid: Tag, columns: int) -> None:
-    cells = grid.find_all("div", recursive=False)
+    cells = [child for child in grid.children if isinstance(child, Tag)]
+    if any(isinstance(child, NavigableString) and child.strip() for child in grid.children):
+        return
     grid.name = "table"
     grid.clear()
     for start in range(0, len(cells), columns):
@@ -113,10 +116,11 @@ def _rows_of(table: Tag) -> list[Tag]:
 
 
 def _shape_table(table: Tag, filling: _Filling) -> None:
-    caption = table.find("caption", recursive=False)
-    if caption is not None:
+    for caption in children(table, ("caption",)):
         caption.name = "p"
         table.insert_before(caption.extract())
+    _wrap_cells(table)
+    _put_strays_before(table)
     rows = _rows_of(table)
     has_head = bool(rows) and _is_head(rows[0])
     grid = filling.fill(rows)
@@ -137,6 +141,30 @@ def _shape_table(table: Tag, filling: _Filling) -> None:
     for cells in grid:
         for cell in cells:
             _shape_cell(cell)
+
+
+def _put_strays_before(table: Tag) -> None:
+    """Put what is in a table and in none of its cells before it, as browsers do."""
+    places = [table, *children(table, _SECTIONS)]
+    places += [row for place in list(places) for row in children(place, ("tr",))]
+    for place in places:
+        for child in list(place.children):
+            if isinstance(child, Tag) and child.name in _PARTS:
+                continue
+            if str(child).strip():
+                table.insert_before(child.extract())
+
+
+def _wrap_cells(table: Tag) -> None:
+    """Put cells that are in no row into one each, as browsers do."""
+    for place in [table, *children(table, _SECTIONS)]:
+        for cell in children(place, _CELLS):
+            before = cell.find_previous_sibling()
+            if before is not None and before.name == "tr" and before.has_attr("data-wraps"):
+                before.append(cell.extract())
+                continue
+            row = cell.wrap(tag_of("tr"))
+            row["data-wraps"] = "yes"
 
 
 def _is_head(row: Tag) -> bool:
