@@ -216,5 +216,8 @@ def require_extra(extra: Literal["mcp", "service"]) -> None:
 
 _EXTRAS: Final = {
     "mcp": ("the MCP endpoint", ("mcp", "starlette", "uvicorn")),
-    "service": ("the service", ("mcp", "starlette", "uvicorn", "prometheus_client", "jinja2")),
+    "service": (
+        "the service",
+        ("mcp", "starlette", "uvicorn", "prometheus_client", "jinja2", "jwt"),
+    ),
 }

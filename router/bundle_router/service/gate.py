@@ -9,6 +9,8 @@ Rules:
    its name.
 3. The token is checked before the path: without one, every path and method gets the same answer. (A
    browser that requests a page is redirected to the sign-in, whatever the page.)
+   A token that is not the service's own may be an issuer's (`issuer`), by keys that are here: none
+   is fetched while a request is judged.
 4. The path is judged as it was sent. Escapes and double slashes are not interpreted. One slash at
    the end of an MCP address is cut off before anything else, since many clients append it.
 """
@@ -18,7 +20,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from bundle_router.core.values import RUN_ID
 from bundle_router.service.address import OwnNames, is_address
@@ -37,7 +39,10 @@ SIGN_IN: Final = b"/sign-in"
 _NAME: Final = "use one of these names, or start the service with --name"
 _OWN: Final = "send no Origin, as programs do, or open the service's own pages"
 _OWN_SITE: Final = (b"none", b"same-origin")
-_BEARER: Final = re.compile(rb"[Bb]earer +([^\s]{1,1024}) *")
+_BEARER: Final = re.compile(rb"[Bb]earer +([^\s]{1,8192}) *")
+MAX_OWN_TOKEN: Final = 1_024
+"""Bytes that a token of the service's own has at most."""
+_DOTS_OF_A_JWT: Final = 2
 _PATH: Final = re.compile(rb"/|(?:/(?!\.{1,2}(?:/|\Z))[A-Za-z0-9._~@:+-]{1,600})+")
 """A valid path: no escape, no empty, long, `.` or `..` segment, no slash at its end."""
 
@@ -48,6 +53,19 @@ class Destination:
 
     run_id: str
     decision: str | None = None
+
+
+class TokenIssuer(Protocol):
+    """Judges the tokens of an issuer (`service.issuer`)."""
+
+    @property
+    def is_due(self) -> bool: ...
+
+    def caller(self, token: bytes) -> Caller | Refusal: ...
+
+    def challenge(self) -> Refusal: ...
+
+    def over_rate(self, caller: Caller) -> Refusal | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +83,9 @@ class Admission:
     browsers: Callable[[Headers], Caller | None] | None = None
     """Finds the caller of a browser's cookie, for pages only."""
     renew: Callable[[], Awaitable[bool]] | None = None
-    """Reloads the tokens when an unknown one arrives."""
+    """Reloads the tokens, and the issuer's keys, when an unknown one arrives or they are due."""
+    issuer: TokenIssuer | None = None
+    """Judges tokens that are not the service's own."""
 
 
 def judge(raw_path: bytes, headers: Headers, by: Admission) -> Caller | Refusal:
@@ -74,9 +94,16 @@ def judge(raw_path: bytes, headers: Headers, by: Admission) -> Caller | Refusal:
     if refusal is not None:
         is_probe = refusal.code == "wrong_host" and raw_path in by.probes
         return NOBODY if is_probe and _is_called_by_address(headers) else refusal
-    caller = _caller(headers, by.keys, destination_of(raw_path))
+    bearer = _bearer(headers)
+    caller = _caller(bearer, by.keys, destination_of(raw_path))
     if caller is not None:
         return caller
+    unauthorized = UNAUTHORIZED if by.issuer is None else by.issuer.challenge()
+    if by.issuer is not None and bearer.count(b".") == _DOTS_OF_A_JWT:
+        found = by.issuer.caller(bearer)
+        if isinstance(found, Caller):
+            return found
+        unauthorized = found
 
     is_open = raw_path in by.open_to_all
     if by.browsers is not None and not raw_path.startswith(PROGRAMS):
@@ -85,7 +112,7 @@ def judge(raw_path: bytes, headers: Headers, by: Admission) -> Caller | Refusal:
             return _led_to_sign_in(raw_path)
     if caller is not None:
         return caller
-    return NOBODY if is_open else UNAUTHORIZED
+    return NOBODY if is_open else unauthorized
 
 
 def _wants_a_page(headers: Headers) -> bool:
@@ -202,13 +229,18 @@ def _led_to_sign_in(raw_path: bytes) -> Refusal:
     return Refusal(303, "unauthorized", sentence, ((b"location", SIGN_IN + back),), "open /sign-in")
 
 
-def _caller(headers: Headers, keys: Keys, to: Destination | None) -> Caller | None:
+def _bearer(headers: Headers) -> bytes:
+    """Return the token of a request; empty without exactly one."""
     values = values_of(headers, b"authorization")
     bearer = _BEARER.fullmatch(values[0]) if len(values) == 1 else None
-    run_id, decision = (to.run_id, to.decision) if to is not None else (None, None)
-    if bearer is None:
+    return bearer[1] if bearer is not None else b""
+
+
+def _caller(token: bytes, keys: Keys, to: Destination | None) -> Caller | None:
+    if not 0 < len(token) <= MAX_OWN_TOKEN:
         return None
-    return keys.caller(bearer[1], run_id, decision)
+    run_id, decision = (to.run_id, to.decision) if to is not None else (None, None)
+    return keys.caller(token, run_id, decision)
 
 
 UNAUTHORIZED: Final = Refusal(

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Final
 
 from bundle_router.service.gate import (
     PROGRAMS,
-    UNAUTHORIZED,
     Admission,
     is_misplaced,
     judge,
@@ -71,10 +70,15 @@ class RequestGate:
             scope["path"] = address.decode("ascii")
         verdict = judge(scope["raw_path"], scope["headers"], self._admission)
         renew = self._admission.renew
-        if verdict is UNAUTHORIZED and renew is not None and await renew():
+        issuer = self._admission.issuer
+        is_unknown = isinstance(verdict, Refusal) and verdict.status == 401
+        is_due = is_unknown or (issuer is not None and issuer.is_due)
+        if is_due and renew is not None and await renew():
             verdict = judge(scope["raw_path"], scope["headers"], self._admission)
         if not isinstance(verdict, Refusal) and is_misplaced(scope["raw_path"]):
             verdict = NOTHING
+        if issuer is not None and not isinstance(verdict, Refusal):
+            verdict = issuer.over_rate(verdict) or verdict
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -54,6 +54,8 @@ class Caller:
     """The run that a run's token opens; None: any."""
     begun: bytes = b""
     """The first bytes that tell that run from another of its id; empty: any."""
+    is_issued: bool = False
+    """Whether its token is one of an issuer, and not of the service's own."""
 
 
 @dataclass(frozen=True, slots=True)

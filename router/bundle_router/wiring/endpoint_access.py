@@ -20,6 +20,8 @@ from bundle_router.errors import RequestError
 from bundle_router.ports import RunStore
 
 if TYPE_CHECKING:
+    from bundle_router.adapters.issuer_tokens import IssuerTokens
+    from bundle_router.core.catalog.settings import IssuerSettings
     from bundle_router.core.exposure.placements import Toolset
     from bundle_router.core.servers.transport.pass_through import ServerReply
     from bundle_router.engine.results import Result
@@ -64,6 +66,15 @@ class EndpointAccess:
     def catalog(self) -> Catalog:
         """The config in force."""
         return self._engines.newest.catalog
+
+    def issuer_tokens(self, settings: IssuerSettings) -> IssuerTokens:
+        """Return what judges the tokens of an issuer."""
+        from bundle_router.adapters.issuer_tokens import IssuerTokens
+
+        def not_fetched(why: str) -> None:
+            self.report("error", "issuer.keys_not_fetched", keys=settings.keys, error=why)
+
+        return IssuerTokens(settings, not_fetched)
 
     @property
     def policy_file(self) -> str:

@@ -45,6 +45,14 @@ CalibrationFeature = Literal[
 MIN_LABELS: Final = 300
 """Labels that a calibration needs: fewer say too little about the rare wrong answers."""
 
+SignatureAlgorithm = Literal[
+    "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"
+]
+"""Algorithms in which whoever checks a signature can't make one."""
+
+_Algorithms = Annotated[
+    list[SignatureAlgorithm], Field(min_length=1, max_length=10), AfterValidator(without_repetition)
+]
 _Stages = Annotated[list[FallbackStage], Field(max_length=4), AfterValidator(without_repetition)]
 _ModelNames = Annotated[list[ModelName], Field(max_length=10), AfterValidator(without_repetition)]
 _EnvReference = Annotated[str, Field(pattern=r"^\$\{[A-Za-z_][A-Za-z0-9_]*\}$", max_length=200)]
@@ -483,10 +491,51 @@ class CacheSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class IssuerSettings:
+    """Whose access tokens (JWT) the service takes beside its own: the table `[service.issuer]`."""
+
+    issuer: str = key(REQUIRED, "The issuer, exactly as `iss` of its tokens names it.", Line)
+    audience: str = key(
+        REQUIRED,
+        "What `aud` of a token has to name: with clients that follow RFC 8707 the service's own"
+        " address, 'https://router.example/mcp'.",
+        Line,
+    )
+    keys: str = key(
+        REQUIRED,
+        "The address of the issuer's public keys (JWKS): https, or http on this machine only.",
+        Line,
+    )
+    algorithms: tuple[SignatureAlgorithm, ...] = key(
+        ("RS256", "ES256"), "The algorithms that a token may be signed with.", _Algorithms
+    )
+    principal: str = key("sub", "The claim that names the principal a caller speaks for.", Word)
+    role: str | None = key(
+        None,
+        "The claim that names the role of an agent at /mcp. Absent: all have the role 'issuer'.",
+        Word,
+    )
+    scope: str = key(
+        "scope", "The claim that holds the scopes, as a text with blanks or as a list.", Word
+    )
+    scope_prefix: str = key(
+        "",
+        "What is before this service's scopes there: 'router.' for 'router.call'.",
+        max_length=200,
+    )
+    leeway_s: float = key(
+        30.0, "Seconds by which the issuer's clock may differ from this one.", ge=0, le=300
+    )
+    requests_per_minute: int = key(
+        600, "Most requests of one principal in a minute; further ones get 429.", ge=1, le=100_000
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceSettings:
     """What `bundle-router serve` is held to: the table `[service]`."""
 
-    ADDED: ClassVar = ("max_sessions", "idle_session_s")
+    ADDED: ClassVar = ("max_sessions", "idle_session_s", "issuer")
 
     max_body_bytes: int = key(4 * 1024**2, "Most bytes of one request.", ge=1024, le=64 * 1024**2)
     body_s: float = key(15.0, "Seconds a request's body may take to arrive.", gt=0, le=3600)
@@ -519,6 +568,9 @@ class ServiceSettings:
         "The address for spans (OTLP over HTTP): 'http://127.0.0.1:4318/v1/traces'. Absent: none"
         " are sent.",
         Line,
+    )
+    issuer: IssuerSettings | None = key(
+        None, "Whose access tokens open the service, too. Absent: only its own do."
     )
 
 

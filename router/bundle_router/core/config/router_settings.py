@@ -16,6 +16,7 @@ from bundle_router.core.catalog import (
     Settings,
 )
 from bundle_router.core.catalog.config_tables import RepoLimits
+from bundle_router.core.catalog.settings import ServiceSettings
 from bundle_router.core.config.bundles import BundleResolver
 from bundle_router.core.config.entries import WrittenEntry
 from bundle_router.core.config.overlay import WrittenConfig
@@ -51,6 +52,8 @@ def resolve_settings(written: WrittenConfig, resolver: BundleResolver, report: R
         _check_search(entry, report)
     for entry in written.sections.get("model", ()):
         _check_model(entry, settings.model, report)
+    for entry in written.sections.get("service", ()):
+        _check_issuer(entry, report)
     default = tuple(resolver.ids.get(id_, id_) for id_ in settings.fallback.default)
     return replace(settings, fallback=replace(settings.fallback, default=default))
 
@@ -72,6 +75,19 @@ def _check_search(entry: WrittenEntry[SearchSettings], report: Report) -> None:
         message = f"{local[:80]!r} is neither an absolute folder nor the name of a package"
         report.add_about(entry, ("embeddings", "local"), message)
     _check_base_url(entry, ("embeddings",), embeddings, report)
+
+
+def _check_issuer(entry: WrittenEntry[ServiceSettings], report: Report) -> None:
+    issuer = entry.value.issuer
+    if issuer is None:
+        return
+    for name, url, example in (
+        ("issuer", issuer.issuer, "https://login.example"),
+        ("keys", issuer.keys, "https://login.example/.well-known/jwks.json"),
+    ):
+        where = ("issuer", name)
+        instead = "the issuer's keys are public: name an address without one"
+        check_url(entry, where, url, report, example=example, instead=instead)
 
 
 def _check_model(
