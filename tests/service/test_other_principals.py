@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router.core.values import Step
+from bundle_router import Step
 from bundle_router.service import AccessTokens
 
 pytest.importorskip("prometheus_client", reason="the service needs the 'service' extra")
