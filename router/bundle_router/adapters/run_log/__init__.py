@@ -20,9 +20,11 @@ Rules:
 6. After a failed `fdatasync` the log acknowledges nothing more and does not retry. Opening the run
    again continues from what is in the files then, and writes that again first.
 7. A run that is being written takes one descriptor (two with durability `disk`), a run that is only
-   read none. The 64 runs written to last (fewer if the process's limit is low) also keep their lock
-   and their file of calls open. When no descriptor is left, these are closed; if that is not
-   enough, the error says so.
+   read none. Of the runs that are not in use, the 256 written to last (fewer if the process's limit
+   is low) keep it, and show others by its lock that they are being written; one that gave it up
+   takes it again with its next record, or its end. The 64 written to last also keep their lock and
+   their file of calls open. When no descriptor is left, these are closed; if that is not enough,
+   the error says so.
 8. Directories have mode 0700, files 0600. Files that belong to other users, or that others may
    write to, are refused, and so is a file system that does not honour locks.
 9. `run.json` is written when a run begins, when its last writer closes it, when a closed run is

@@ -30,6 +30,7 @@ from bundle_router.adapters.run_log.directory import (
     write_header,
 )
 from bundle_router.adapters.run_log.run_files import (
+    PRESENCES,
     RunChain,
     RunFolder,
     Segment,
@@ -94,6 +95,11 @@ class GroupCommit:
                 self.reached = max(self.reached, reached)
                 self._is_syncing = False
                 self._changed.notify_all()
+
+    def is_done(self) -> bool:
+        """Return whether every record is on disk, and nobody is syncing."""
+        with self._changed:
+            return not self._is_syncing and self.reached >= self._chain.next_seq
 
     def _sync_files(self) -> int:
         """Sync each file that has unsynced records, once.
@@ -181,6 +187,8 @@ class DiskRunLog:
         self._chain = RunChain(setting.storage, self._folder, tuple(self._segments.values()))
         self._read_once = False
         self._writing = False
+        """Whether this log shows, by its lock, that it writes the run."""
+        self._has_written = False
         self._opening_digest = ""
         self._uncommitted = False
         self._has_end = False
@@ -278,16 +286,20 @@ class DiskRunLog:
         error says otherwise); ValueError or TypeError for a value that can't be a record.
         """
         self._folder.check_usable()
-        text = encode_record(record)
-        until_s = time.monotonic() + wait_s
+        PRESENCES.take(self)
         try:
+            text = encode_record(record)
+            until_s = time.monotonic() + wait_s
             return self._append(file, text, only_at, until_s)
         except StorageError as error:
-            if error.kind != "out_of_files" or not self._writing:
+            if error.kind != "out_of_files" or not self._has_written:
                 raise
-        release_kept()
-        with SPARE.lend():  # a call that took the last descriptor can end
-            return self._append(file, text, only_at, until_s)
+            release_kept()
+            with SPARE.lend():  # a call that took the last descriptor can end
+                return self._append(file, text, only_at, until_s)
+        finally:
+            if self._writing and not self._has_end:
+                PRESENCES.put(self)
 
     def _append(self, file: File, text: str, only_at: int | None, until_s: float) -> Appended:
         try:
@@ -349,8 +361,17 @@ class DiskRunLog:
         if revision in self._catalogs:
             return
         until_s = time.monotonic() + wait_s
-        if not self._writing:
-            self.begin_writing(until_s)
+        PRESENCES.take(self)
+        try:
+            if not self._writing:
+                self.begin_writing(until_s)
+            self._name_catalog(revision, text, until_s)
+        finally:
+            if self._writing and not self._has_end:
+                PRESENCES.put(self)
+        self._catalogs.add(revision)
+
+    def _name_catalog(self, revision: str, text: str, until_s: float) -> None:
         with self._folder.locked(until_s) as folder:
             header = self._header_now(folder)
             if revision not in {entry.revision for entry in header.catalogs}:
@@ -359,13 +380,12 @@ class DiskRunLog:
                 with translate_errors("write", f"{self._path}/{name}"):
                     self._setting.catalogs.put(folder, name, text)
                 self._put_header(folder, header)
-        self._catalogs.add(revision)
 
     # --- the lock ---------------------------------------------------------------------------------
 
     def begin_writing(self, until_s: float | None = None) -> None:
         """Hold a shared lock on the run's first file until `close`, which shows that this process
-        writes the run.
+        writes the run; or until many other runs were written to since (`run_files.Presences`).
         """
         until_s = time.monotonic() + WAIT_S if until_s is None else until_s
         SPARE.keep()
@@ -396,11 +416,31 @@ class DiskRunLog:
                 self._storage.close(fd)
                 raise
         segment.fd, segment.identity = fd, identity(status)
-        self._writing = True
+        self._writing = self._has_written = True
         self._opening_digest = self.header.opening_digest
         self._uncommitted = self._setting.durable and not self.header.closed
         if not self._uncommitted:
             self._commits.reached = self.next_seq
+
+    def give_up_presence(self) -> bool:
+        """Close the files until the run is written to again, or closed. Return False where records
+        are not on disk yet: the kernel tells only who has a file open that it could not write it.
+
+        For `run_files.Presences`, while the log is in no use.
+        """
+        if self._setting.durable and not self._commits.is_done():
+            return False
+        self._writing = False
+        self._close_files()
+        return True
+
+    def _close_files(self) -> None:
+        self._folder.let_go()
+        for segment in self._segments.values():
+            if segment.fd >= 0:
+                with contextlib.suppress(OSError):
+                    self._storage.close(segment.fd)
+                segment.fd = -1
 
     # --- run.json ---------------------------------------------------------------------------------
 
@@ -441,8 +481,9 @@ class DiskRunLog:
         """
         if self._has_end:
             return ()
+        PRESENCES.take(self)
         try:
-            if self._writing and self._folder.refusal is None:
+            if self._has_written and self._folder.refusal is None:
                 return self._leave_run()
             return ()
         except StorageError as error:
@@ -453,6 +494,8 @@ class DiskRunLog:
             self.release()
 
     def _leave_run(self) -> tuple[Writer, ...]:
+        if not self._writing:
+            self._begin_again()
         self.sync()
         fd = self._segments["routing"].fd
         with translate_errors("look at", self.path):
@@ -478,6 +521,17 @@ class DiskRunLog:
             return (Writer(0, name_processes(())),)
         return tuple(Writer(pid, name_processes((pid,))) for pid in pids)
 
+    def _begin_again(self) -> None:
+        """Take up the presence that was given up, also where no other descriptor is left."""
+        try:
+            self.begin_writing()
+        except StorageError as error:
+            if error.kind != "out_of_files":
+                raise
+            release_kept()
+            with SPARE.lend():
+                self.begin_writing()
+
     def _write_end(self) -> None:
         with self._folder.locked(time.monotonic() + WAIT_S) as folder:
             self._take_in()
@@ -493,16 +547,13 @@ class DiskRunLog:
         if self._has_end:
             return
         self._has_end = True
+        PRESENCES.take(self)
         self._folder.refuse(
             StorageError(
                 f"run {self._path.name!r} is closed", kind="io_error", advice="open it again"
             )
         )
-        self._folder.let_go()
-        for segment in self._segments.values():
-            if segment.fd >= 0:
-                with contextlib.suppress(OSError):
-                    self._storage.close(segment.fd)
+        self._close_files()
 
 
 _OPEN: weakref.WeakSet[DiskRunLog] = weakref.WeakSet()
@@ -515,6 +566,7 @@ def _abandon_in_child() -> None:
     """Release the logs in a forked child, which must neither write under the parent's locks nor
     keep them.
     """
+    PRESENCES.forget()
     for log in list(_OPEN):
         log.release()
 

@@ -20,6 +20,7 @@ import errno
 import fcntl
 import os
 import resource
+import threading
 import time
 from array import array
 from bisect import bisect_right
@@ -27,9 +28,9 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from bundle_router.adapters.descriptors import Opened
 from bundle_router.adapters.run_log.directory import (
@@ -326,6 +327,66 @@ def release_kept(*, but: int = 0) -> None:
         while len(_KEPT) > but:
             folder, descriptors = _KEPT.popitem(last=False)
             folder.close_all(*descriptors)
+
+
+PRESENT_AT_MOST: Final = 256
+"""Runs not in use that keep their presence; fewer where the process may have few descriptors."""
+OF_DESCRIPTORS: Final = 4
+"""They have at most one of so many descriptors."""
+TRIED: Final = 8
+"""Runs that are asked at a time. Those whose records are not on disk yet keep their presence."""
+
+
+class Presence(Protocol):
+    """A run that shows, by a lock and the files that hold it, that it is being written."""
+
+    def give_up_presence(self) -> bool:
+        """Release the lock and close the files. Return whether that could be done."""
+
+
+class Presences:
+    """Bounds how many runs of this process show that they are being written: those written to last
+    do, as far as they are not in use at the moment. One that gave its presence up takes it again
+    when it is written to next.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: OrderedDict[Presence, None] = OrderedDict()
+        """The runs that are present and not in use, the latest last."""
+
+    def take(self, run: Presence) -> None:
+        """Begin to use a run, which gives nothing up until it is put back."""
+        with self._lock:
+            self._idle.pop(run, None)
+
+    def put(self, run: Presence) -> None:
+        """End the use of a run. It, or others, may have to give their presence up."""
+        with self._lock:
+            self._idle[run] = None
+            limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+            at_most = PRESENT_AT_MOST
+            if limit >= 0:
+                at_most = min(at_most, limit // OF_DESCRIPTORS)
+            if len(self._idle) > at_most:
+                self._give_up(at_most)
+
+    def _give_up(self, at_most: int) -> None:
+        oldest = list(islice(self._idle, min(TRIED, len(self._idle) - 1)))
+        for run in oldest:
+            if len(self._idle) <= at_most:
+                return
+            if run.give_up_presence():
+                del self._idle[run]
+
+    def forget(self) -> None:
+        """Forget all runs, in a child of a fork: another thread may have had the lock then."""
+        self._lock = threading.Lock()
+        self._idle = OrderedDict()
+
+
+PRESENCES: Final = Presences()
+"""Those of this process, of no store: descriptors are the process's."""
 
 
 class RunChain:
