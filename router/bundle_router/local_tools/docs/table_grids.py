@@ -25,7 +25,6 @@ from bundle_router.local_tools.docs.soup import (
     children,
     descendants,
     has_class,
-    squeeze,
     tag_of,
     whole_number,
     words,
@@ -251,10 +250,9 @@ def _shape_block(block: Tag) -> None:
 def _shape_listing(pre: Tag) -> None:
     lines = pre.get_text().strip("\n").split("\n")
     for line in lines:
-        indent = len(line) - len(line.lstrip(" "))
-        text = KEPT_SPACE * indent + squeeze(line)
         pre.insert_before(NavigableString(CELL_BREAK))
-        if text.strip():
+        text = line.rstrip().expandtabs(4).replace(" ", KEPT_SPACE)
+        if text:
             pre.insert_before(tag_of("code", text))
     pre.insert_before(NavigableString(CELL_BREAK))
     pre.extract()
