@@ -69,7 +69,10 @@ def used(home: Path, cache: Path) -> bool:
     """Use a cache for one process; return whether the home led into it."""
     home.mkdir()
     with kept_caches(str(home), cache):
-        return (home / ".npm").is_symlink()
+        is_led = (home / ".npm").is_symlink()
+        if is_led:
+            (home / ".npm" / "package").touch()
+        return is_led
 
 
 def test_a_folder_that_others_may_use_or_that_is_a_link_is_not_used(tmp_path: Path) -> None:
@@ -120,6 +123,17 @@ def test_a_folder_that_another_process_uses_stays(
         assert cache.is_dir()
     finally:
         os.close(descriptor)
+
+
+def test_a_folder_without_a_file_and_one_that_was_not_used_for_long_go(tmp_path: Path) -> None:
+    caches = tmp_path / "caches"
+    assert used(tmp_path / "one", caches / "old")
+    assert used(tmp_path / "two", caches / "young")
+    os.utime(caches / "old", (0, 0))
+    (tmp_path / "home").mkdir()
+    with kept_caches(str(tmp_path / "home"), caches / "empty"):
+        pass
+    assert [folder.name for folder in caches.iterdir()] == ["young"]
 
 
 def test_a_folder_is_measured_once_a_minute(

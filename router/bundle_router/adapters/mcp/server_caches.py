@@ -7,8 +7,9 @@ Rules:
 1. The folders of `CACHES` in a home lead into one folder, which belongs to one server (its name and
    its command) and one principal. Everything else in a home goes with its process.
 2. The folder is this user's alone (mode 0700). One that is not, or a link, is not used.
-3. A folder beyond `MAX_BYTES` or `MAX_FILES` is deleted when a process ends and no other uses it.
-   It is measured at most once in `MEASURE_S`.
+3. A folder without a file, or beyond `MAX_BYTES` or `MAX_FILES`, is deleted when a process ends and
+   no other uses it; so is one that was not used for `UNUSED_S`. It is measured at most once in
+   `MEASURE_S`.
 4. Without a folder (a user without a home, a read-only file system) all of a home goes with its
    process.
 """
@@ -26,6 +27,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from bundle_router.adapters.descriptors import Opened
 from bundle_router.adapters.private_folders import delete_folder
 
 CACHES: Final = (
@@ -41,6 +43,9 @@ CACHES: Final = (
 MAX_BYTES: Final = 1024 * 1024 * 1024
 MAX_FILES: Final = 200_000
 MEASURE_S: Final = 60.0
+UNUSED_S: Final = 30 * 86_400.0
+"""Seconds after which a folder that no server used is deleted: its command may be no more."""
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _STAMP: Final = "measured"
 _GONE: Final = ".gone-"
 
@@ -85,7 +90,7 @@ def _opened(cache: Path) -> int | None:
     """Return a descriptor of the cache, locked as in use; None if it can't be used."""
     try:
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(cache, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        descriptor = os.open(cache, _FOLDER)
     except OSError:
         return None
     try:
@@ -93,6 +98,7 @@ def _opened(cache: Path) -> int | None:
         about = os.fstat(descriptor)
         is_ours = about.st_uid == os.geteuid() and not about.st_mode & 0o077
         if is_ours and os.path.samestat(about, cache.stat(follow_symlinks=False)):
+            os.utime(descriptor)
             return descriptor
     except OSError:  # it is being deleted, or locks are not to be had
         pass
@@ -110,32 +116,43 @@ def _link(home: Path, cache: Path) -> None:
 
 
 def _keep_within_bounds(cache: Path, descriptor: int) -> None:
-    """Delete a cache that is beyond its bounds, unless another process uses it. Raises OSError."""
+    """Delete a cache that is empty or beyond its bounds, unless another process uses it; and those
+    that no server has used for long. Raises OSError.
+    """
     stamp = cache / _STAMP
     with suppress(FileNotFoundError):
         if 0 <= time.time() - stamp.stat(follow_symlinks=False).st_mtime < MEASURE_S:
             return
     stamp.unlink(missing_ok=True)
-    stamp.touch(mode=0o600)
-    if _is_within_bounds(cache):
-        return
+    for folder in cache.parent.iterdir():
+        if time.time() - folder.stat(follow_symlinks=False).st_mtime > UNUSED_S:
+            with suppress(OSError), Opened(os.open(folder, _FOLDER)) as unused:
+                _delete(folder, unused)
+    if _is_worth_keeping(cache):
+        stamp.touch(mode=0o600)
+    else:
+        _delete(cache, descriptor)
+
+
+def _delete(cache: Path, descriptor: int) -> None:
+    """Delete a cache. Raises OSError if another process uses it."""
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     cache.rename(cache.with_name(_GONE + secrets.token_hex(8)))
     for folder in cache.parent.glob(f"{_GONE}*"):  # also of a process that was killed here
         delete_folder(folder)
 
 
-def _is_within_bounds(cache: Path) -> bool:
+def _is_worth_keeping(cache: Path) -> bool:
+    """Return whether a cache holds a file, and not more than it may."""
     size = 0
     files = 0
     waiting = [str(cache)]
-    while waiting:
+    while waiting and size <= MAX_BYTES and files <= MAX_FILES:
         with suppress(OSError), os.scandir(waiting.pop()) as entries:
             for entry in entries:
-                files += 1
-                size += entry.stat(follow_symlinks=False).st_size
                 if entry.is_dir(follow_symlinks=False):
                     waiting.append(entry.path)
-        if size > MAX_BYTES or files > MAX_FILES:
-            return False
-    return True
+                else:
+                    files += 1
+                    size += entry.stat(follow_symlinks=False).st_size
+    return 0 < files <= MAX_FILES and size <= MAX_BYTES
