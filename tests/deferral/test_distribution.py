@@ -34,7 +34,7 @@ sys.exit(main(sys.argv[2:]))
 """Runs `bundle-router` where nothing but the named folder may have the distribution."""
 LAUNCHER = """#!/bin/sh
 # Written by `bundle-router deferral install robot`.
-# `bundle-router deferral uninstall robot` removes it.
+# `bundle-router deferral uninstall robot --yes` removes it.
 if [ -z "${{BUNDLE_ROUTER_DEFERRAL:-}}" ] && {python} -m bundle_router --version >/dev/null 2>&1; then
   BUNDLE_ROUTER_DEFERRAL=1 exec {python} -m bundle_router deferral run -- {agent} "$@"
 fi

@@ -141,7 +141,13 @@ def test_install_writes_a_launcher_and_uninstall_leaves_nothing(
     (row,) = json.loads(capsys.readouterr().out)["agents"]
     assert (row["launcher"], row["program"], row["in_use"][:2]) == (str(launcher), str(agent), "no")
     assert deferral("install", "robot", "--yes") == 3  # it is there already
-    assert deferral("uninstall", "robot", "--json") == 0
+    installed = everything(home.folder)
+    capsys.readouterr()
+    assert deferral("uninstall", "robot") == 0
+    assert "a dry run: nothing was written" in capsys.readouterr().out
+    assert everything(home.folder) == installed
+    assert deferral("uninstall", "robot", "--yes", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["uninstalled"] is True
     assert everything(home.folder) == before
     assert deferral("uninstall", "robot") == 3
 

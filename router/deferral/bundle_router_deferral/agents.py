@@ -287,7 +287,7 @@ def launcher_text(agent: str, program: str) -> bytes:
     real = shlex.quote(program)
     return f"""#!/bin/sh
 # Written by `bundle-router deferral install {agent}`.
-# `bundle-router deferral uninstall {agent}` removes it.
+# `bundle-router deferral uninstall {agent} --yes` removes it.
 if [ -z "${{{MARK}:-}}" ] && {command} --version >/dev/null 2>&1; then
   {MARK}=1 exec {command} run -- {real} "$@"
 fi

@@ -86,8 +86,14 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )
     install.add_argument("agent", help="its command, e.g. opencode")
     _add_yes(install, "carry it out")
-    uninstall = _verb(verbs, "uninstall", "take back what `install` did", run_uninstall)
+    uninstall = _verb(
+        verbs,
+        "uninstall",
+        "take back what `install` did: dry run, unless --yes",
+        run_uninstall,
+    )
     uninstall.add_argument("agent")
+    _add_yes(uninstall, "carry it out")
 
     status = _verb(
         verbs, "status", "list launchers, changes, probes and what proxies did", run_status

@@ -153,11 +153,20 @@ def run_uninstall(arguments: argparse.Namespace) -> int:
             raise RequestError(
                 f"{arguments.agent} is not installed", advice="see `bundle-router deferral status`"
             )
-        changes.undo(settings[-1]["id"])
+        change = settings[-1]["id"]
+        if arguments.yes:
+            changes.undo(change)
+    if arguments.yes:
+        line = f"uninstalled: {arguments.agent} starts as it did before"
+    else:
+        line = (
+            f"{arguments.agent} would start as it did before\n"
+            "a dry run: nothing was written; --yes carries it out"
+        )
     print_result(
         arguments,
-        {"uninstalled": arguments.agent, "change": settings[-1]["id"]},
-        f"uninstalled: {arguments.agent} starts as it did before",
+        {"agent": arguments.agent, "uninstalled": arguments.yes, "change": change},
+        line,
     )
     return 0
 
