@@ -39,6 +39,20 @@ class Home:
         target.write_text(text.replace("/home/dev/w/", f"{self.project}/../"), encoding="utf-8")
         return target
 
+    def transcript_of_two_sessions(self, source: Path) -> None:
+        """Put a recording of one session among the transcripts twice, as two."""
+        self.transcript(source)
+        again = self.transcript(source, "again.jsonl")
+        text = again.read_text(encoding="utf-8")
+        # each session, request and message is counted once
+        for name, other in (
+            ("22222222-2222", "11111111-1111"),
+            ('"r1"', '"r2"'),
+            ("msg_a", "msg_b"),
+        ):
+            text = text.replace(name, other)
+        again.write_text(text, encoding="utf-8")
+
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:

@@ -8,6 +8,7 @@ import json
 import tarfile
 import tracemalloc
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -293,6 +294,24 @@ def test_a_cause_counts_only_in_the_versions_it_existed_in(
     assert judge(off_request(version, **more), settings, TABLE).cause == cause
 
 
+def test_a_gateway_in_the_settings_explains_a_missing_inventory(recordings: Path) -> None:
+    (fact,) = read(
+        recordings / "transcripts/synthetic/auto_below_threshold_has_delta_but_off.jsonl"
+    )
+
+    def under(version: str, host: str, **more: Any) -> tuple[str, str]:
+        settings = AgentSettings({"ANTHROPIC_BASE_URL": Setting(host, "here")})
+        request = replace(fact, version=version, inventory=more.get("inventory", False))
+        found = judge(request, settings, TABLE)
+        return found.state, found.cause
+
+    gateway = "gateway.example.org"
+    assert under("2.1.200", gateway) == ("off", "base-url-gate")
+    assert under("2.1.200", "api.anthropic.com") == ("unknown", "")
+    assert under("2.1.200", gateway, inventory=True) == ("unknown", "")
+    assert under("2.1.100", gateway) == ("unknown", "")  # it wrote no inventories
+
+
 def test_an_inventory_counts_with_a_known_mode(recordings: Path) -> None:
     (fact,) = read(
         recordings / "transcripts/synthetic/auto_below_threshold_has_delta_but_off.jsonl"
@@ -402,7 +421,9 @@ def test_a_mixed_window_gives_counts_by_cause(
 def test_a_server_that_is_loaded_upfront_and_hardly_called_is_found(
     recordings: Path, home: Home, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    home.transcript(recordings / "transcripts/synthetic/shape_on_with_alwaysload_rarely_used.jsonl")
+    home.transcript_of_two_sessions(
+        recordings / "transcripts/synthetic/shape_on_with_alwaysload_rarely_used.jsonl"
+    )
     (home.folder / ".claude.json").write_text(
         '{"mcpServers": {"pinned": {"command": "x", "alwaysLoad": true}}}'
     )
@@ -410,6 +431,14 @@ def test_a_server_that_is_loaded_upfront_and_hardly_called_is_found(
     (finding,) = document["findings"]
     assert (status, finding["cause"], finding["value"]) == (1, "alwaysload-unused", "pinned")
     assert finding["where"].endswith(".claude.json: mcpServers.pinned.alwaysLoad")
+
+
+def test_a_server_unused_in_one_session_is_not_found_yet(
+    recordings: Path, home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home.transcript(recordings / "transcripts/synthetic/shape_on_with_alwaysload_rarely_used.jsonl")
+    status, document = run_json(capsys, "audit")
+    assert (status, document["findings"]) == (0, [])
 
 
 def test_nothing_found_is_status_0_and_a_missing_file_status_2(

@@ -478,7 +478,9 @@ def test_a_threshold_that_fits_is_set(recordings: Path, home: Home) -> None:
 def test_always_load_is_removed_where_it_stands(recordings: Path, home: Home) -> None:
     file = home.folder / ".claude.json"
     file.write_text('{"mcpServers": {"pinned": {"command": "x", "alwaysLoad": true}}, "n": 1.0}')
-    home.transcript(recordings / "transcripts/synthetic/shape_on_with_alwaysload_rarely_used.jsonl")
+    home.transcript_of_two_sessions(
+        recordings / "transcripts/synthetic/shape_on_with_alwaysload_rarely_used.jsonl"
+    )
     assert run("apply", "alwaysload-unused", "--yes") == 0
     assert file.read_text() == '{"mcpServers": {"pinned": {"command": "x"}}, "n": 1.0}'
 

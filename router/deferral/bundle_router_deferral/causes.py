@@ -219,8 +219,14 @@ def _by_inventory(request: RequestFacts, settings: AgentSettings) -> tuple[State
     mode = search_mode(settings.value(SWITCH)).mode
     if request.inventory and mode == "on":
         return "on", "inventory"
-    is_off = not request.inventory and mode in ("off", "auto-100")
+    is_gated = mode == "unset" and _is_foreign(settings.value(BASE_URL))
+    is_off = not request.inventory and (mode in ("off", "auto-100") or is_gated)
     return ("off", "inventory") if is_off else ("unknown", "none")
+
+
+def _is_foreign(host: str | None) -> bool:
+    """Return whether a base URL leads elsewhere than to the vendor."""
+    return host not in (None, "", FIRST_PARTY)
 
 
 def _causes(request: RequestFacts, settings: AgentSettings) -> list[tuple[str, str, str]]:
@@ -256,7 +262,7 @@ def _causes(request: RequestFacts, settings: AgentSettings) -> list[tuple[str, s
             causes.append(("model-unsupported", "", request.model))
     host = settings.value(BASE_URL)
     number = version_number(request.version) or (0,)
-    if host not in (None, "", FIRST_PARTY) and (mode.mode == "unset" or number < (2, 1, 72)):
+    if _is_foreign(host) and (mode.mode == "unset" or number < (2, 1, 72)):
         causes.append(("base-url-gate", settings.where(BASE_URL), str(host)))
     if model is not None and model[1:] < (4, 5):
         causes.append(("model-unsupported", "", request.model))

@@ -27,6 +27,8 @@ from bundle_router_deferral.settings import AlwaysLoad, SettingsFile
 from bundle_router_deferral.transcript import DefinitionSize, RequestFacts, RequestTools, Usage
 
 CALLS_A_SESSION: Final = 0.2
+FEWEST_SESSIONS: Final = 2
+"""Sessions after which a server that was not called counts as unused."""
 APPLICABLE: Final = frozenset(
     (
         *(
@@ -272,6 +274,8 @@ class Audit:
         for server, pinned in sorted(self.pinned.items()):
             calls = self._calls[server]
             sessions = len(pinned.sessions)
+            if sessions < FEWEST_SESSIONS:  # it may just not have been needed yet
+                continue
             if calls >= CALLS_A_SESSION * sessions:
                 continue
             mark = next((mark for mark in self._always.values() if mark.server == server), None)
