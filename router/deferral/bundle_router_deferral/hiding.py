@@ -105,13 +105,16 @@ def hidden_block(block: dict[str, Any], visible: int) -> HiddenBlock:
         )
 
     content = _dict(block.get("content"))
-    references = map(_dict, content.get("tool_references") or ())
-    names = [reference.get("tool_name") for reference in references]
+    names = []
+    for reference in content.get("tool_references") or ():
+        name = _dict(reference).get("tool_name")
+        if isinstance(name, str):
+            names.append(name)
     return HiddenBlock(
         "result",
         str(block.get("tool_use_id")),
         visible,
-        references=tuple(name for name in names if isinstance(name, str)),
+        references=tuple(names),
         error=str(content.get("error_code") or ""),
         error_message=str(content.get("error_message") or ""),
     )

@@ -436,9 +436,12 @@ def says_session_lost(status: int, body: bytes, words: str) -> bool:
     """Return whether an error status, its body and the words in it mean that a session is gone."""
     if status in (404, 410):
         return True
-    if status == 400 and any(word in body.lower() for word in _NO_SESSION):
+    if status == 429:
+        return False
+    lower = body.lower()
+    if status == 400 and any(word in lower for word in _NO_SESSION):
         return True
-    return status != 429 and _SESSION_LOST.match(words.strip()) is not None
+    return _SESSION_LOST.match(words.strip()) is not None
 
 
 def _says_session_lost(refusal: RpcRefusal) -> bool:

@@ -514,12 +514,15 @@ class DiskRunLog:
 
     def _other_writers(self, fd: int) -> tuple[Writer, ...]:
         """Return who else has the run open. The kernel names this process for our own lock too."""
-        pids = [pid for pid in holders(fd) if pid != os.getpid()]
-        if any(log is not self and log.path == self.path for log in list(_OPEN)):
-            pids.append(os.getpid())
+        own = os.getpid()
+        pids = set(holders(fd)) - {own}
+        for log in list(_OPEN):
+            if log is not self and log.path == self.path:
+                pids.add(own)
+
         if not pids:
             return (Writer(0, name_processes(())),)
-        return tuple(Writer(pid, name_processes((pid,))) for pid in pids)
+        return tuple(Writer(pid, name_processes((pid,))) for pid in sorted(pids))
 
     def _begin_again(self) -> None:
         """Take up the presence that was given up, also where no other descriptor is left."""

@@ -162,11 +162,16 @@ class GitDiff(Frozen):
 
     @model_validator(mode="after")
     def _check_target(self) -> GitDiff:
-        if "..." in (self.base or "") and (self.target is not None or self.staged):
+        base = self.base or ""
+        names_other_side = self.target is not None or self.staged
+        if "..." in base and names_other_side:
             raise ValueError(
                 "base='a...b' names both sides; it goes with neither target nor staged"
             )
-        if self.target is not None and (self.base is None or self.staged):
+        if self.target is None:
+            return self
+
+        if self.base is None or self.staged:
             raise ValueError("target needs base, and does not go with staged")
         return self
 

@@ -380,8 +380,10 @@ def _payload_key(value: dict[str, Any]) -> str | None:
     is_declared = value.get("type") in ("image", "audio", "video", "base64")
     if is_declared and _may_be_bytes(value.get("data")):
         return "data"
-    is_declared = is_declared or "mimeType" in value or "uri" in value
-    return "blob" if is_declared and _may_be_bytes(value.get("blob")) else None
+    is_resource = is_declared or "mimeType" in value or "uri" in value
+    if is_resource and _may_be_bytes(value.get("blob")):
+        return "blob"
+    return None
 
 
 def _may_be_bytes(value: object) -> bool:
