@@ -126,10 +126,9 @@ class Archive(RunArchive):
                 f"{path} is not a JSON object",
                 advice="restore it; the records can be read without it",
             )
-        header = RunHeader(fields)
-        if header.run_id != run_id:
-            raise _other_run(path, header)
-        return header
+        if fields.get("run_id", run_id) != run_id:
+            raise _other_run(path, RunHeader(fields))
+        return RunHeader(fields)
 
     def catalog_json(self, run_id: str, file: str, revision: str) -> Any:
         return _read_json(self.path(run_id) / file)
