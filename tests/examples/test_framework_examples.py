@@ -95,6 +95,8 @@ def test_a_temporal_workflow(tmp_path: Path) -> None:
                 EXAMPLES / "temporal_workflow.py",
                 cwd=tmp_path,
                 env={**os.environ, "TEMPORAL_ADDRESS": address},
+                # also where the tests themselves run in the background, which ignores interrupts
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )
             said = asyncio.ensure_future(
                 client.execute_workflow("Triage", 7, id="triage-7", task_queue="bundle-router")
