@@ -707,6 +707,31 @@ def test_closing_a_run_lets_its_calls_be_recorded_first(tmp_path: Path) -> None:
     assert Archive(tmp_path / "runs").summary("r-1").state == "closed"
 
 
+def test_closing_waits_for_a_tool_that_was_told_to_stop(tmp_path: Path) -> None:
+    """A process that ended first would take an extension down in that thread, and abort by it."""
+    entered, ended = threading.Event(), threading.Event()
+
+    def wait(arguments: _Nothing, context: ToolContext) -> ToolOutput:
+        entered.set()
+        while not context.cancelled():
+            os.sched_yield()
+        threading.Event().wait(0.2)  # it tidies up
+        ended.set()
+        return ToolOutput(())
+
+    async def scenario(router: Router) -> None:
+        await router.route(step())
+        call = asyncio.create_task(router.call("r-1", "mine.wait", {}))
+        await asyncio.to_thread(entered.wait, 300)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await router.close()
+        assert ended.is_set()
+
+    asyncio.run(scenario(_open_with(tmp_path, LocalTool("wait", "w", _Nothing, wait))))
+
+
 def test_a_cancelled_call_is_recorded_as_cancelled_and_the_tool_is_told(tmp_path: Path) -> None:
     entered, stopped = threading.Event(), threading.Event()
 

@@ -10,6 +10,7 @@ import itertools
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, Literal, TypeVar
@@ -104,15 +105,25 @@ class Workers:
             job()
             del job  # holds the work and its result, until the next job comes
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether work waits or is under way."""
+        return self._busy > 0
+
     def close(self, wait_s: float = 0.0) -> None:
-        """End idle threads. A busy one ends after its work, and is awaited for `wait_s` at most."""
+        """End idle threads. Busy ones end after their work, and are awaited for `wait_s` at most.
+
+        A process should not end before they have: one that is inside an extension written in C++
+        (the redactor's automaton) then aborts it.
+        """
         with self._lock:
             threads = self._threads
             self._threads = []
         for _ in threads:
             self._jobs.put((_LAST, next(self._numbers), None))
+        until_s = time.monotonic() + wait_s
         for thread in threads:
-            thread.join(wait_s)
+            thread.join(max(0.0, until_s - time.monotonic()))
 
 
 @lru_cache(maxsize=1)

@@ -445,8 +445,11 @@ class LocalSessions:
         return RawResult((Text(text),), "tool_error", "crashed")
 
     async def close(self) -> None:
-        self._workers.close()
-        self._checks.close()
+        for workers in (self._workers, self._checks):
+            if workers.is_busy:  # with a tool that was told to stop, or its last result
+                await asyncio.to_thread(workers.close, GRACE_S)
+            else:
+                workers.close()
 
 
 def _by_name(tools: Sequence[LocalTool]) -> dict[str, LocalTool]:
