@@ -407,9 +407,12 @@ def fake_router(
 
 def _refuse_unknown_tools(catalog: Catalog, results: Iterable[str]) -> None:
     """Raise RequestError for a result of a tool that no bundle holds."""
-    bundles = catalog.bundles.values()
-    held = {tool for bundle in bundles for tool in bundle.tools}
-    globs = [pattern for bundle in bundles for pattern in bundle.patterns]
+    held: set[str] = set()
+    globs: list[str] = []
+    for bundle in catalog.bundles.values():
+        held.update(bundle.tools)
+        globs.extend(bundle.patterns)
+
     for name in results:
         if name in held or first_match(globs, name) is not None:
             continue

@@ -362,11 +362,12 @@ class _Properties:
 
 def _always_required(parts: Sequence[Mapping[str, Any]], *, of_all: bool) -> list[str]:
     """Return the names that one of the parts requires (`of_all`), or each of them."""
-    names_of_parts = list(map(_required, parts))
-    names = [name for names in names_of_parts for name in names]
+    names: list[str] = []
+    for part in parts:
+        names.extend(_required(part))
     if of_all:
         return names
-    return [name for name in names if names.count(name) == len(names_of_parts)]
+    return [name for name in names if names.count(name) == len(parts)]
 
 
 def _in_short(value: Any) -> Any:

@@ -251,12 +251,12 @@ def _check_objects(root: Root, common_dir: str) -> None:
 
 def _check_object_files(root: Root, common_dir: str, folder: str) -> None:
     for entry in root.scandir(f"{common_dir}/objects/{folder}", limit=_MAX_OBJECT_FILES):
+        name = f"objects/{folder}/{entry.name}"
         if entry.kind == "symlink":
-            raise _refused_failure(f"objects/{folder}/{entry.name} is a symlink")
-        if root.hard_links == "refuse" and entry.kind == "file" and entry.links > 1:
-            raise _refused_failure(
-                f"objects/{folder}/{entry.name} is a hard link, and those are refused here"
-            )
+            raise _refused_failure(f"{name} is a symlink")
+        is_hard_link = entry.kind == "file" and entry.links > 1
+        if is_hard_link and root.hard_links == "refuse":
+            raise _refused_failure(f"{name} is a hard link, and those are refused here")
 
 
 # --- the private folder ---------------------------------------------------------------------------

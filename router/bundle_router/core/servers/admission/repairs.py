@@ -110,13 +110,13 @@ def _with_meaning(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _says_nothing(key: str, value: Any) -> bool:
+    """Return whether a keyword's value is one that its writer means as "left out"."""
     if value is None:
         return key in _WITH_FORM
-    if key in MAPS:
-        return isinstance(value, list) and not value
     if key == "required":
-        return isinstance(value, bool) or (isinstance(value, dict) and not value)
-    return key in LISTS - ONE and isinstance(value, list) and not value
+        return isinstance(value, bool) or value == {}
+    may_be_empty_list = key in MAPS or key in LISTS - ONE
+    return may_be_empty_list and value == []
 
 
 def _number(key: str, value: Any) -> Any:

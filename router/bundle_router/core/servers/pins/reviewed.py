@@ -159,8 +159,10 @@ def approve(
 def _pin(tool: AdmittedTool, previous: Pins | None, approval: Approval | None) -> Pin:
     """Return the pin of a definition; one that was approved before keeps that approval."""
     card = tool.card
-    for pin in () if previous is None else previous.pins:
-        if pin.tool == card.tool and pin.sha256 == card.sha256 and pin.approval is not None:
+    pins_before = previous.pins if previous is not None else ()
+    for pin in pins_before:
+        is_same = (pin.tool, pin.sha256) == (card.tool, card.sha256)
+        if is_same and pin.approval is not None:
             approval = pin.approval
     return Pin(card.tool, card.sha256, tool.definition, card.tokens, card.counted, approval)
 
