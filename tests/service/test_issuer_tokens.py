@@ -282,6 +282,7 @@ def test_each_token_that_does_not_hold_is_refused_with_its_reason(site: Any) -> 
             answer = await ask(site, endpoint, token)
             assert answer.status_code == 401, name
             assert answer.json()["detail"] == f"The token {reason}.", name
+            assert answer.json()["advice"].startswith("get a token of http://127.0.0.1:"), name
             assert answer.headers["www-authenticate"] == (
                 f'Bearer resource_metadata="{metadata}", error="invalid_token",'
                 f' error_description="The token {reason}."'

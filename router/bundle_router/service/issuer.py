@@ -86,7 +86,12 @@ class Issuer:
             fields += ['error="invalid_token"', f'error_description="The token {reason}."']
         header = f"Bearer {', '.join(fields)}".encode("ascii", "replace")
         sentence = f"The token {reason}." if reason else UNAUTHORIZED.sentence
-        return replace(UNAUTHORIZED, sentence=sentence, headers=((b"www-authenticate", header),))
+        return replace(
+            UNAUTHORIZED,
+            sentence=sentence,
+            headers=((b"www-authenticate", header),),
+            advice=f"get a token of {self._settings.issuer}, or use one of this service",
+        )
 
     def over_rate(self, caller: Caller) -> Refusal | None:
         """Count a request of a caller; return the refusal of one that is too many."""
