@@ -520,6 +520,103 @@ def test_the_switch_is_forced_on_behind_a_gateway_only_with_a_fresh_probe(
     assert ("deferral probe" in capsys.readouterr().out) is not written
 
 
+NEXT = "takes effect with the next session; one that is open goes on as it began"
+GATEWAY = {"ANTHROPIC_BASE_URL": "https://gw.example/v1"}
+OFF = {"ENABLE_TOOL_SEARCH": "false"}
+AT_VENDOR = {"ANTHROPIC_BASE_URL": "https://api.anthropic.com"}
+NEVER = {"ENABLE_TOOL_SEARCH": "auto:100"}
+NO_BETAS = {"CLAUDE_CODE_DISABLE_EXPERIMENTAL_BETAS": "1"}
+RECORDED_OFF = "captured/2.1.329__settings-false.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("settings", "environment", "probed", "transcript", "hosts"),
+    [
+        # nothing but the vendor's own endpoint is asked
+        (OFF, "", "", RECORDED_OFF, []),
+        (OFF | AT_VENDOR, "", "", "", []),
+        # a gateway, in the same file or in the environment, with requests recorded or without
+        (OFF | GATEWAY, "", "", RECORDED_OFF, ["gw.example"]),
+        (OFF | GATEWAY, "", "", "", ["gw.example"]),
+        (OFF, "https://other.example", "", RECORDED_OFF, ["other.example"]),
+        (OFF, "https://other.example", "", "", ["other.example"]),
+        # what the settings say precedes the environment
+        (OFF | GATEWAY, "https://other.example", "", "", ["gw.example"]),
+        # a probe that passed settles it, one of another host does not
+        (OFF | GATEWAY, "", "gw.example", "", []),
+        (OFF | GATEWAY, "", "other.example", "", ["gw.example"]),
+        # the siblings: other switches that leave the default once they are gone
+        (NEVER | GATEWAY, "", "", "", ["gw.example"]),
+        (NO_BETAS | GATEWAY, "", "", "", ["gw.example"]),
+    ],
+)
+def test_a_preview_says_when_it_takes_effect_and_what_follows_behind_a_gateway(
+    settings: dict[str, str],
+    environment: str,
+    probed: str,
+    transcript: str,
+    hosts: list[str],
+    recordings: Path,
+    home: Home,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (home.claude / "settings.json").write_text(json.dumps({"env": settings}))
+    if environment:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", environment)
+    if transcript:
+        home.transcript(recordings / "transcripts" / transcript)
+    if probed:
+        state = home.folder / "state/bundle-router/deferral"
+        state.mkdir(parents=True)
+        row = {"host": probed, "form": "anthropic", "result": "pass"}
+        row["time"] = datetime.now(UTC).isoformat()
+        (state / "probes.jsonl").write_text(json.dumps(row) + "\n")
+
+    assert run("apply", "--json") == 0
+
+    first, *others = json.loads(capsys.readouterr().out)["notes"]
+    assert first == NEXT
+    assert [note.split(" was not probed")[0] for note in others] == hosts
+    for note in others:
+        assert "from 2.1.304 then defers behind it" in note
+        assert "`bundle-router deferral probe`" in note
+
+
+def test_a_line_to_remove_by_hand_comes_with_the_same_notes(
+    recordings: Path,
+    home: Home,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ENABLE_TOOL_SEARCH", "false")
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", "https://gw.example")
+    home.transcript(recordings / "transcripts/captured/2.1.329__ets-false.jsonl")
+    assert run("apply") == 0
+    printed = capsys.readouterr().out
+    assert f"note: {NEXT}\n" in printed
+    assert "note: gw.example was not probed within 7 days" in printed
+
+
+def test_a_preview_of_always_load_says_what_a_session_waits_for(
+    recordings: Path, home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = home.folder / ".claude.json"
+    file.write_text('{"mcpServers": {"pinned": {"command": "x", "alwaysLoad": true}}}')
+    home.transcript_of_two_sessions(
+        recordings / "transcripts/synthetic/shape_on_with_alwaysload_rarely_used.jsonl"
+    )
+    assert run("apply") == 0
+    printed = capsys.readouterr().out
+    assert f"note: {NEXT}\n" in printed
+    assert "note: a session waits at its start up to 5 s for a server marked" in printed
+
+
+def test_nothing_to_change_has_no_notes(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("apply", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["notes"] == []
+
+
 def test_a_shell_profile_is_shown_and_never_edited(
     recordings: Path,
     home: Home,

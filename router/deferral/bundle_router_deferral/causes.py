@@ -183,6 +183,12 @@ class AgentSettings:
         setting = self.variables.get(name)
         return "" if setting is None else setting.where
 
+    @property
+    def gateway(self) -> str:
+        """The host of a base URL that leads elsewhere than to the vendor; "" without one."""
+        host = self.value(BASE_URL)
+        return host if host is not None and _is_foreign(host) else ""
+
 
 @dataclass(frozen=True, slots=True)
 class RequestJudgement:

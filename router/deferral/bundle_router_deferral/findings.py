@@ -102,9 +102,12 @@ class Group:
     total: Share = field(default_factory=Share)
     servers: dict[str, Share] = field(default_factory=dict)
     largest: int = 0
+    gateways: set[str] = field(default_factory=set)
 
-    def add(self, request: RequestFacts, judgement: RequestJudgement) -> None:
+    def add(self, request: RequestFacts, judgement: RequestJudgement, gateway: str) -> None:
         self.requests += 1
+        if gateway:
+            self.gateways.add(gateway)
         self.sessions.add(hash(request.session))
         if not self.first or request.time < self.first:
             self.first = request.time
@@ -164,6 +167,8 @@ class Finding:
     """The value that `apply` would set, if it sets one."""
     keys: tuple[str, ...] = ()
     """The keys of what `apply` would remove, if `where` does not spell them out."""
+    gateways: tuple[str, ...] = ()
+    """Hosts other than the vendor's that today's settings lead the requests to."""
 
     def as_json(self) -> dict[str, Any]:
         plain = {name: getattr(self, name) for name in self.__slots__ if name != "servers"}
@@ -187,10 +192,18 @@ class Audit:
         self._in_force: set[str] = set()
         """Places of the settings that apply in a project with a recorded request."""
         self._files: dict[str, SettingsFile] = {}
+        self._gateways: defaultdict[str, set[str]] = defaultdict(set)
+        """By the path of a settings file: the gateways of the projects that it applies to."""
         self._always: dict[tuple[str, tuple[str, ...]], AlwaysLoad] = {}
 
-    def add_config(self, files: Iterable[SettingsFile], always: Iterable[AlwaysLoad]) -> None:
-        self._files.update({file.path: file for file in files})
+    def add_config(
+        self, files: Iterable[SettingsFile], always: Iterable[AlwaysLoad], gateway: str = ""
+    ) -> None:
+        """Take the files of a project, and the gateway that its settings lead to."""
+        for file in files:
+            self._files[file.path] = file
+            if gateway:
+                self._gateways[file.path].add(gateway)
         self._always.update({(mark.path, mark.keys): mark for mark in always})
 
     def add(self, request: RequestFacts, settings: AgentSettings) -> RequestJudgement:
@@ -205,9 +218,8 @@ class Audit:
         self.states[judgement.state, judgement.evidence] += 1
         self._calls.update(request.calls)
         if judgement.state == "off":
-            self.groups.setdefault((judgement.cause, judgement.where), Group()).add(
-                request, judgement
-            )
+            group = self.groups.setdefault((judgement.cause, judgement.where), Group())
+            group.add(request, judgement, settings.gateway)
         elif judgement.state == "on" and request.tools is not None:
             self._add_pinned(request, request.tools)
         return judgement
@@ -262,6 +274,7 @@ class Audit:
                 (server, share.as_json()) for server, share in sorted(group.servers.items())
             ),
             value=fitting_switch(group.largest) if fits else "",
+            gateways=tuple(sorted(group.gateways)),
         )
 
     def _threshold(self, where: str, group: Group) -> Finding:
@@ -306,6 +319,7 @@ class Audit:
         places = {where for _cause, where in self.groups}
         result = []
         for file in self._files.values():
+            gateways = tuple(sorted(self._gateways.get(file.path, ())))
             for name, value in file.variables:
                 place = f"{file.path}: env.{name}"
                 mode = search_mode(value).mode
@@ -316,17 +330,17 @@ class Audit:
                 if name == NO_BETAS and is_truthy(value):
                     cause = "experimental-betas-disabled"
                 if cause is not None and place not in places and self._holds(place):
-                    result.append(self._finding(cause, place, f"{name}={value}"))
+                    result.append(self._finding(cause, place, f"{name}={value}", gateways=gateways))
             place = f"{file.path}: permissions.deny"
             if file.denies_search and place not in places and self._holds(place):
-                result.append(self._finding("toolsearch-denied", place, ""))
+                result.append(self._finding("toolsearch-denied", place, "", gateways=gateways))
         return result
 
     def _holds(self, where: str) -> bool:
         return not self.served or where in self._in_force
 
     def _finding(self, cause: str, where: str, detail: str, **measured: Any) -> Finding:
-        """Return a finding; nothing is `measured` where only the config shows it."""
+        """Return a finding; what was `measured` is left out where only the config shows it."""
         row = self.table[cause]
         values: dict[str, Any] = {
             "title": row.title,

@@ -23,6 +23,16 @@ from bundle_router_deferral.json_spans import (
 from bundle_router_deferral.settings import ProfileLine
 
 PROBE_DAYS: Final = 7
+NEXT_SESSION: Final = "takes effect with the next session; one that is open goes on as it began"
+SLOW_SERVER: Final = (
+    "a session waits at its start up to 5 s for a server marked `alwaysLoad` (or what"
+    " MCP_CONNECT_TIMEOUT_MS says), and begins without its tools if it is slower; without the mark"
+    " it waits for none, and searches for the tools"
+)
+UNBLOCKED: Final = frozenset(
+    ("env-off", "auto-100", "experimental-betas-disabled", "toolsearch-denied")
+)
+"""Causes that nothing but the agent's own default follows, once they are gone."""
 _SHOWN: Final = frozenset((SWITCH, NO_BETAS, "alwaysLoad", "ToolSearch"))
 _STRING: Final = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?')
 
@@ -45,6 +55,8 @@ class ChangePlan:
     done: tuple[Finding, ...] = ()
     refused: tuple[tuple[str, str], ...] = ()
     manual: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What to know before the changes are made, by `apply` or by hand."""
 
 
 def make_plan(
@@ -67,8 +79,7 @@ def make_plan(
     for finding in findings:
         path, edit = _edit_of(finding, user_settings)
         if finding.cause == "base-url-gate":
-            age = probe_age_days.get(finding.detail)
-            if age is None or age > PROBE_DAYS:
+            if not _is_probed(finding.detail, probe_age_days):
                 manual.append(
                     f"{finding.cause}: no probe of {finding.detail} has passed within {PROBE_DAYS}"
                     " days; run `bundle-router deferral probe --yes` first, or update Claude Code"
@@ -96,7 +107,39 @@ def make_plan(
         if data != old_bytes[path]
     )
     return ChangePlan(
-        edits, tuple(findings_done), tuple(dict.fromkeys(refusals)), tuple(dict.fromkeys(manual))
+        edits,
+        tuple(findings_done),
+        tuple(dict.fromkeys(refusals)),
+        tuple(dict.fromkeys(manual)),
+        _notes(findings, probe_age_days) if edits or manual else (),
+    )
+
+
+def _is_probed(host: str, probe_age_days: Mapping[str, float]) -> bool:
+    """Return whether a probe of the host has passed, and not too long ago."""
+    return probe_age_days.get(host, PROBE_DAYS + 1) <= PROBE_DAYS
+
+
+def _notes(findings: Sequence[Finding], probe_age_days: Mapping[str, float]) -> tuple[str, ...]:
+    """Return what the findings' changes mean: when they take effect, and what follows then."""
+    notes = [NEXT_SESSION]
+    for finding in findings:
+        if finding.cause == "alwaysload-unused":
+            notes.append(SLOW_SERVER)
+        if finding.cause not in UNBLOCKED or finding.value:
+            continue
+        for host in finding.gateways:
+            if not _is_probed(host, probe_age_days):
+                notes.append(_unprobed(host))
+    return tuple(dict.fromkeys(notes))
+
+
+def _unprobed(host: str) -> str:
+    return (
+        f"{host} was not probed within {PROBE_DAYS} days: Claude Code from 2.1.304 then defers"
+        f" behind it, and earlier versions (from 2.1.70) only with {SWITCH}=true. Where it refuses,"
+        " a conversation goes on with every definition upfront, also when it is continued;"
+        " `bundle-router deferral probe` asks it first"
     )
 
 

@@ -85,7 +85,7 @@ class AuditRun:
 
     def judge_all(self) -> Iterator[tuple[RequestFacts, RequestJudgement]]:
         """Read everything once, and yield each request with its judgement."""
-        self.audit.add_config(*self.files.config(""))
+        self._add_config("")
         projects: set[str] = set()
         with progress(
             "reading transcripts", sum(path.stat().st_size for path in self.paths)
@@ -93,10 +93,14 @@ class AuditRun:
             for request in self.reader.read(self.paths):
                 if request.cwd not in projects and len(projects) < 1_000:
                     projects.add(request.cwd)
-                    self.audit.add_config(*self.files.config(request.cwd))
+                    self._add_config(request.cwd)
                 settings: AgentSettings = self.files.settings(request.cwd)
                 yield request, self.audit.add(request, settings)
                 advance(self.reader.at)
+
+    def _add_config(self, project: str) -> None:
+        gateway = self.files.settings(project).gateway
+        self.audit.add_config(*self.files.config(project), gateway)
 
     def tokens_are(self) -> dict[str, Any]:
         if self.counted:

@@ -21,7 +21,7 @@ from bundle_router_deferral.cli.audit_verb import DAY_S, AuditRun
 from bundle_router_deferral.comparison import Effect, effect_of
 from bundle_router_deferral.findings import Finding
 from bundle_router_deferral.journal import Journal, state_folder
-from bundle_router_deferral.plans import ChangePlan, FileEdit, make_plan, show_diff
+from bundle_router_deferral.plans import NEXT_SESSION, ChangePlan, FileEdit, make_plan, show_diff
 from bundle_router_deferral.probe import read_results
 
 
@@ -121,6 +121,7 @@ def _print_plan(
                 "diff": "".join(diffs),
                 "refused": [{"file": path, "reason": reason} for path, reason in plan.refused],
                 "by_hand": list(plan.manual),
+                "notes": list(plan.notes),
             }
         )
         return
@@ -131,6 +132,8 @@ def _print_plan(
         say(f"{path} is left as it is: {reason}")
     for line in plan.manual:
         say(f"by hand: {line}")
+    for line in plan.notes:
+        say(f"note: {line}")
     if entry is not None:
         say(f"done as {entry['id']}; `bundle-router deferral undo {entry['id']}` takes it back")
     elif plan.edits:
@@ -158,7 +161,9 @@ def run_undo(arguments: argparse.Namespace) -> int:
         entry = changes.undo(identity)
     paths = [change["path"] for change in entry["changes"]]
     print_result(
-        arguments, {"undone": identity, "files": paths}, f"undone: {identity} ({', '.join(paths)})"
+        arguments,
+        {"undone": identity, "files": paths, "notes": [NEXT_SESSION]},
+        f"undone: {identity} ({', '.join(paths)}); {NEXT_SESSION}",
     )
     return 0
 

@@ -28,7 +28,7 @@ from bundle_router_deferral.agents import (
 from bundle_router_deferral.cli.change_verbs import carry_out, journal
 from bundle_router_deferral.journal import state_folder
 from bundle_router_deferral.numbers import FILE, read_numbers
-from bundle_router_deferral.plans import FileEdit
+from bundle_router_deferral.plans import NEXT_SESSION, FileEdit
 from bundle_router_deferral.probe import TOOLS, keep_result, probe, read_results
 from bundle_router_deferral.rewriting import DeferralRules
 
@@ -129,6 +129,7 @@ def run_install(arguments: argparse.Namespace) -> int:
                 "launcher": str(launcher),
                 "program": program,
                 "profile_line": None if on_path else line,
+                "notes": [NEXT_SESSION],
             }
         )
         return 0
@@ -136,6 +137,7 @@ def run_install(arguments: argparse.Namespace) -> int:
     say(f"{launcher} {verb} {program} behind a proxy of its own, and alone where that fails")
     if not on_path:
         say(f"add this line to your shell's profile (it is never edited here): {line}")
+    say(f"note: {NEXT_SESSION}")
     if entry is None:
         say("a dry run: nothing was written; --yes carries it out")
     return 0
@@ -157,16 +159,21 @@ def run_uninstall(arguments: argparse.Namespace) -> int:
         if arguments.yes:
             changes.undo(change)
     if arguments.yes:
-        line = f"uninstalled: {arguments.agent} starts as it did before"
+        lines = [f"uninstalled: {arguments.agent} starts as it did before"]
     else:
-        line = (
-            f"{arguments.agent} would start as it did before\n"
-            "a dry run: nothing was written; --yes carries it out"
-        )
+        lines = [f"{arguments.agent} would start as it did before"]
+    lines.append(f"note: {NEXT_SESSION}")
+    if not arguments.yes:
+        lines.append("a dry run: nothing was written; --yes carries it out")
     print_result(
         arguments,
-        {"agent": arguments.agent, "uninstalled": arguments.yes, "change": change},
-        line,
+        {
+            "agent": arguments.agent,
+            "uninstalled": arguments.yes,
+            "change": change,
+            "notes": [NEXT_SESSION],
+        },
+        "\n".join(lines),
     )
     return 0
 
