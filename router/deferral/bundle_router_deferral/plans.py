@@ -78,13 +78,13 @@ def make_plan(
     manual: list[str] = []
     for finding in findings:
         path, edit = _edit_of(finding, user_settings)
-        if finding.cause == "base-url-gate":
-            if not _is_probed(finding.detail, probe_age_days):
-                manual.append(
-                    f"{finding.cause}: no probe of {finding.detail} has passed within {PROBE_DAYS}"
-                    " days; run `bundle-router deferral probe --yes` first, or update Claude Code"
-                )
-                continue
+        is_gate = finding.cause == "base-url-gate"
+        if is_gate and not _is_probed(finding.detail, probe_age_days):
+            manual.append(
+                f"{finding.cause}: no probe of {finding.detail} has passed within {PROBE_DAYS}"
+                " days; run `bundle-router deferral probe --yes` first, or update Claude Code"
+            )
+            continue
         if edit is None:
             manual += _by_hand(finding, profiles)
             continue
