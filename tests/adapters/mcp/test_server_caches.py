@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from bundle_router.adapters.mcp import server_caches
 from bundle_router.adapters.mcp.server_caches import cache_folder, kept_caches
+from bundle_router.adapters.mcp.server_processes import ServerCommand, environment
 from bundle_router.core.catalog import Server
 from bundle_router.core.servers.transport.bounds import Bounds
 
@@ -73,6 +74,27 @@ def used(home: Path, cache: Path) -> bool:
         if is_led:
             (home / ".npm" / "package").touch()
         return is_led
+
+
+def test_npm_gets_the_true_path_of_its_cache_unless_the_config_sets_one(tmp_path: Path) -> None:
+    """Through a link, npx installs anew at each start, although it finds its cache."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (tmp_path / "real").mkdir()
+    (tmp_path / "linked").symlink_to(tmp_path / "real")
+    with kept_caches(str(home), tmp_path / "linked" / "s") as caches:
+        assert caches == {"npm_config_cache": str(tmp_path / "real" / "s" / ".npm")}
+        command = ServerCommand("s", ("npx",), {}, "/", "/bin", 1.0, 1.0)
+        assert environment(command, str(home), caches).items() >= caches.items()
+        for name in ("npm_config_cache", "NPM_CONFIG_CACHE"):
+            own = {name: "/own"}
+            found = environment(replace(command, env=own), str(home), caches)
+            assert own.items() <= found.items()
+            assert len({"npm_config_cache", "NPM_CONFIG_CACHE"} & found.keys()) == 1
+    (tmp_path / "file").touch()
+    (tmp_path / "other").mkdir()
+    with kept_caches(str(tmp_path / "other"), tmp_path / "file" / "s") as caches:
+        assert caches == {}
 
 
 def test_a_folder_that_others_may_use_or_that_is_a_link_is_not_used(tmp_path: Path) -> None:

@@ -10,7 +10,9 @@ Rules:
 3. A folder without a file, or beyond `MAX_BYTES` or `MAX_FILES`, is deleted when a process ends and
    no other uses it; so is one that was not used for `UNUSED_S`. It is measured at most once in
    `MEASURE_S`.
-4. Without a folder (a user without a home, a read-only file system) all of a home goes with its
+4. npm is told its folder besides: through a link, `npx` finds its cache and installs all the same
+   (4.7 s for server-everything's second start; 0.7 s with the folder's true path).
+5. Without a folder (a user without a home, a read-only file system) all of a home goes with its
    process.
 """
 
@@ -40,6 +42,8 @@ CACHES: Final = (
     ".yarn",
 )
 """Folders below a home in which launchers keep what they download."""
+NPM_CACHE: Final = "npm_config_cache"
+"""The environment variable that names npm's cache."""
 MAX_BYTES: Final = 1024 * 1024 * 1024
 MAX_FILES: Final = 200_000
 MEASURE_S: Final = 60.0
@@ -68,17 +72,22 @@ def cache_folder(
 
 
 @contextmanager
-def kept_caches(home: str, cache: Path) -> Iterator[None]:
-    """Lead the cache folders of a home into a server's cache while its process lives."""
+def kept_caches(home: str, cache: Path) -> Iterator[dict[str, str]]:
+    """Lead the cache folders of a home into a server's cache while its process lives.
+
+    Yield the environment variables that the process needs besides.
+    """
     descriptor = _opened(cache)
     if descriptor is None:
-        yield
+        yield {}
         return
     owner = os.getpid()
+    variables = {}
     try:
         with suppress(OSError):
             _link(Path(home), cache)
-        yield
+            variables[NPM_CACHE] = str((Path(home) / ".npm").resolve(strict=True))
+        yield variables
     finally:
         if os.getpid() == owner:  # a forked process has this generator too
             with suppress(OSError):

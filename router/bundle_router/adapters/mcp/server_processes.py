@@ -264,13 +264,15 @@ class ProcessSupervisor:
         from bundle_router.adapters.mcp.server_caches import kept_caches
         from bundle_router.adapters.private_folders import private_folder
 
+        variables: dict[str, str] = {}
         with contextlib.ExitStack() as home:
             try:
                 folder = await asyncio.to_thread(home.enter_context, private_folder(HOMES))
                 if command.cache is not None:
                     caches = kept_caches(folder, command.cache)
-                    await asyncio.to_thread(home.enter_context, caches)
-                process = await self._handed_over(program, command, folder)
+                    variables = await asyncio.to_thread(home.enter_context, caches)
+                env = environment(command, folder, variables)
+                process = await self._handed_over(program, command, folder, env)
             except (OSError, RuntimeError, StorageError) as error:
                 why = (
                     getattr(error, "strerror", None) or error
@@ -279,10 +281,12 @@ class ProcessSupervisor:
             process.home = home.pop_all()
             return process
 
-    async def _handed_over(self, program: str, command: ServerCommand, home: str) -> Process:
+    async def _handed_over(
+        self, program: str, command: ServerCommand, home: str, env: Mapping[str, str]
+    ) -> Process:
         plan = {
             "argv": [program, *command.argv[1:]],
-            "env": environment(command, home),
+            "env": env,
             "cwd": command.cwd,
             "home": home,
             "polite_s": command.polite_s,
@@ -399,11 +403,16 @@ def _program(command: ServerCommand) -> str:
     return str(Path(found).absolute())
 
 
-def environment(command: ServerCommand, home: str) -> dict[str, str]:
-    """Return the server's whole environment."""
+def environment(command: ServerCommand, home: str, caches: Mapping[str, str]) -> dict[str, str]:
+    """Return the server's whole environment.
+
+    `caches` are the variables that name its caches: what the config sets counts before them.
+    """
     base = {"PATH": command.path, "HOME": home, "TMPDIR": home, "LANG": "C.UTF-8"}
+    configured = {name.lower() for name in command.env}  # npm takes its variables in capitals too
     return {
         **base,
+        **{name: value for name, value in caches.items() if name not in configured},
         **command.env,
         MARK: f"{os.getpid()}-{_start_time_of(os.getpid())} {command.server}",
     }
