@@ -10,7 +10,7 @@ Rules:
    one is read.
 4. A server that needs no pins (development only) shows nothing before it was asked. `discover` asks
    all such servers at once and waits `wait_s` at most; once some have answered, it gives the others
-   as long again.
+   as long again. One whose entry sets `connect_s` gets those seconds, however fast the others are.
 5. A list that one principal got says nothing about another principal.
 6. A failure to list is remembered for `AGAIN_S`, twice as long after each further failure, and
    never longer than `[cache] capabilities_ttl_s`: a server that comes back is offered again within
@@ -367,7 +367,8 @@ class Servers:
     ) -> None:
         """Ask servers that need no pins for their tools before tools are shown.
 
-        Lists that are old are read again in the background.
+        Lists that are old are read again in the background. A server that sets `connect_s` is
+        waited for that long where it is more than `wait_s`.
         """
         loop = asyncio.get_running_loop()
         servers = list(self._discoverable(names, scope))
@@ -375,23 +376,20 @@ class Servers:
             with contextlib.suppress(ToolFailure):  # then each server's list says why there is none
                 await self._sessions.prepare()
         began = loop.time()
-        listings = {
-            loop.create_task(self._list(server, scope, wait_s, fresh=False)): server
-            for server in servers
-        }
-        silent = set(listings)
-        patience_s = wait_s
+        listings: dict[asyncio.Task[Listing | None], Server] = {}
+        slow_starters = set()
+        for server in servers:
+            allowed_s = max(wait_s, server.connect_s or 0.0)
+            task = loop.create_task(self._list(server, scope, allowed_s, fresh=False))
+            listings[task] = server
+            if allowed_s > wait_s:
+                slow_starters.add(task)
         try:
-            while silent:
-                finished_tasks, silent = await asyncio.wait(
-                    silent, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED
-                )
-                if not finished_tasks:
-                    break
-                if any(task.result() is not None for task in finished_tasks):
-                    patience_s = max(loop.time() - began, PATIENCE_S)
+            silent = await _wait_together(listings.keys() - slow_starters, wait_s)
+            if slow_starters:  # each ends by itself, after its own seconds
+                await asyncio.wait(slow_starters)
         finally:
-            for task in silent:
+            for task in listings:
                 task.cancel()
         waited_s = loop.time() - began
         for task, server in listings.items():
@@ -490,6 +488,28 @@ class Servers:
         until_ns = now_ns + int(again_s * 1e9)
         self._failed[key] = _NoListing(reason, now_ns, until_ns, times, is_pending)
         self._marks += 1
+
+
+async def _wait_together(
+    listings: Collection[asyncio.Task[Listing | None]], wait_s: float
+) -> set[asyncio.Task[Listing | None]]:
+    """Wait for lists for `wait_s` at most; once some are there, for the others as long again.
+
+    Return those that are still silent.
+    """
+    began = asyncio.get_running_loop().time()
+    silent = set(listings)
+    patience_s = wait_s
+    while silent:
+        finished, silent = await asyncio.wait(
+            silent, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED
+        )
+        if not finished:
+            break
+        if any(task.result() is not None for task in finished):
+            waited_s = asyncio.get_running_loop().time() - began
+            patience_s = max(waited_s, PATIENCE_S)
+    return silent
 
 
 def _explain(drifted: Drifts, known: Mapping[str, Listing | None]) -> Iterator[Drift]:

@@ -99,6 +99,40 @@ def test_a_server_that_failed_at_once_is_still_known_as_away_when_the_last_of_th
     assert {"s", "t"} <= dict(servers.availability().unavailable).keys()
 
 
+def test_a_server_that_may_take_long_to_start_is_waited_for_after_the_others_were_given_up(
+    project: Any,
+) -> None:
+    tools = 'tools = ["s.*", "t.*"]'
+    project.http("http://127.0.0.1:9/mcp", tools=tools, more=TRUSTED, connect_s=300)
+    is_downloaded = asyncio.Event()
+
+    class Downloading(Down):
+        async def definitions(
+            self, server: str, *, scope: Scope = EVERYONE, fresh: bool = False
+        ) -> Listing:
+            if server == "t":
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    is_downloaded.set()
+            await is_downloaded.wait()
+            return Listing("s", ())
+
+        def status(self, *, scope: Scope = EVERYONE) -> Sequence[ServerStatus]:
+            return [ServerStatus(name, "streamable-http") for name in ("s", "t")]
+
+    servers = Servers(
+        load_catalog(project.config),
+        cast(ToolServers, Downloading()),
+        {},
+        "trusted-may-skip",
+        FakeClock(),
+        FakeDiagnostics(),
+    )
+    asyncio.run(servers.discover(("s", "t"), EVERYONE, wait_s=0.0))
+    assert servers.availability().pending == ("t",)
+
+
 def test_a_server_that_was_left_alone_is_asked_before_it_counts_as_back(project: Any) -> None:
     """Its old list may still hold; that says nothing about whether it is there."""
     project.http("http://127.0.0.1:9/mcp")
