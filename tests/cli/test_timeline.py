@@ -163,6 +163,7 @@ def test_runs_are_listed_by_what_they_hold_counted_and_searched(reviewed: Any) -
     stats = reviewed.json("runs", "stats", "--workflow", "w")
     assert (stats["runs"], stats["decisions"], stats["calls"]) == (1, 1, 4)
     assert "policy_denied" in reviewed("runs", "stats").stdout
+    assert stats["searching"] == []
     began = datetime.fromisoformat(denied["runs"][0]["began"].replace("Z", "+00:00"))
     before = (began - timedelta(hours=1)).astimezone(timezone(timedelta(hours=9)))
     listed = {time: reviewed.json("runs", "list", "--denied", "--until", time)["total"]

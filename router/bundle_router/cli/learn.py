@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bundle_router.cli.local import local_servers
-from bundle_router.cli.output import counted, heading, print_json, print_result, say, table
+from bundle_router.cli.output import (
+    counted,
+    heading,
+    print_json,
+    print_result,
+    say,
+    show_habits,
+    table,
+)
 from bundle_router.cli.shared_arguments import (
     add_archive,
     add_config,
@@ -352,6 +360,7 @@ def _show_proposals(learning: Learning) -> None:
         table(("bundle to trim", "shown and never called", "steps>", "runs>", "tokens>"), trims)
     if proposals.count:
         say("as TOML to copy from: --proposals FILE")
+    show_habits(learning.habits)
 
 
 def _show_end(learning: Learning, written: list[str], *, accepted: bool) -> None:

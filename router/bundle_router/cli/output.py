@@ -19,6 +19,8 @@ from bundle_router.core.values.visible import visible
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from bundle_router.review.search_habits import SearchHabit
+
 
 GAP: Final = 2
 
@@ -214,6 +216,21 @@ def say_whole(lead: str, text: str, *, under: int) -> None:
     )
     for line in lines or [lead]:
         say(line)
+
+
+def show_habits(habits: Sequence[SearchHabit]) -> None:
+    """Print who searched for tools and how often, and what to do where it is at every turn."""
+    if not habits:
+        return
+    rows = [
+        (habit.who, habit.searched, habit.steps, f"{habit.share:.0%}", habit.searches)
+        for habit in habits
+    ]
+    say()
+    table(("searched for tools", "steps with one>", "steps>", "share>", "searches>"), rows)
+    for habit in habits:
+        if habit.remedy:
+            say(f"searches at every turn: {habit.remedy}")
 
 
 def say_json(value: Any) -> None:

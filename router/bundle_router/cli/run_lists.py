@@ -12,11 +12,21 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
-from bundle_router.cli.output import counted, heading, print_json, progress, say, say_whole, table
+from bundle_router.cli.output import (
+    counted,
+    heading,
+    print_json,
+    progress,
+    say,
+    say_whole,
+    show_habits,
+    table,
+)
 from bundle_router.cli.shared_arguments import archive_of
 from bundle_router.core.records.read_model import (
     FACETS,
     MARKS,
+    SEARCHED,
     SORTS,
     Facet,
     RunQuery,
@@ -25,6 +35,7 @@ from bundle_router.core.records.read_model import (
 )
 from bundle_router.core.values.visible import visible
 from bundle_router.errors import CorruptRun, RequestError, UnknownRun
+from bundle_router.review.search_habits import counted_habits
 from bundle_router.review.unrouted import unpickable_line, unrouted_line
 
 if TYPE_CHECKING:
@@ -246,8 +257,9 @@ def show_stats(arguments: argparse.Namespace) -> int:
     """Print the totals of the runs that match the options."""
     with index_of(arguments) as index:
         stats = index.stats(query_of(arguments))
+    habits = counted_habits(stats.tables[SEARCHED])
     if arguments.json:
-        print_json(stats.to_json())
+        print_json({**stats.to_json(), "searching": [habit.to_json() for habit in habits]})
         return 0
     heading(
         f"{counted(stats.runs, 'run')}, {counted(stats.decisions, 'decision')},"
@@ -262,11 +274,12 @@ def show_stats(arguments: argparse.Namespace) -> int:
         " router's model"
     )
     for name, rows in stats.tables.items():
-        if rows and name != "role × bundle":
+        if rows and name not in ("role × bundle", SEARCHED):
             say()
             table(
                 (name, *_MEASURES.get(name, ("count>",))), [_stat_cells(name, row) for row in rows]
             )
+    show_habits(habits)
     return 0
 
 

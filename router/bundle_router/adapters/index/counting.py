@@ -25,6 +25,22 @@ that were inside a text or a resource.
 """
 
 
+_SEARCH: Final = "tool = 'search_tools' and server = 'router'"
+SEARCHES_BY_STEP: Final = (
+    f"select run_id, decision_seq, count(*) as searches from {PREFIX}calls where {_SEARCH}"
+    " group by run_id, decision_seq"
+)
+"""SQL: the searches for tools of each step that has any."""
+
+
+def searched_steps_sql(run_id: str) -> str:
+    """Return the SQL of a run's number of steps in which its agent searched for tools."""
+    return (
+        f"(select count(distinct decision_seq) from {PREFIX}calls where {_SEARCH}"
+        f" and {PREFIX}calls.run_id = {run_id})"
+    )
+
+
 def _sum(condition: str) -> str:
     return f"coalesce(sum(case when {condition} then 1 else 0 end), 0)"
 
@@ -77,7 +93,7 @@ _COUNTS: Final = (
         {PREFIX}runs.ended
         then found.last else {PREFIX}runs.ended end from (select run_id, count(*) as calls,
         {_sum("outcome = 'denied'")} as denied, {_sum(f"outcome in {FAILED}")} as failed,
-        {_sum("tool = 'search_tools' and server = 'router'")} as searches,
+        {_sum(_SEARCH)} as searches,
         max(time) as last from {PREFIX}calls where run_id in {_CHANGED} group by run_id) as found
         where found.run_id = {PREFIX}runs.run_id""",
     f"""update {PREFIX}runs set media = found.media from (select run_id, count(distinct sha256) as
@@ -122,7 +138,10 @@ _MARKS: Final = {
     "labelled": "labels > 0",
     "model failed": "model_failures > 0",
     "sub-run": "parent_run_id is not null",
-    "searched at every step": "decisions > 0 and searches >= decisions",
+    "searched at every step": (
+        "decisions > 0 and searches >= decisions"
+        f" and {searched_steps_sql(f'{PREFIX}runs.run_id')} = decisions"
+    ),
     "open": "state = 'open'",
     "unreadable": "state = 'unreadable'",
 }

@@ -7,9 +7,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from bundle_router.adapters.index.counting import FAILED, principal_sql
+from bundle_router.adapters.index.counting import (
+    FAILED,
+    SEARCHES_BY_STEP,
+    principal_sql,
+    searched_steps_sql,
+)
 from bundle_router.adapters.index.database import PREFIX
-from bundle_router.core.records.read_model import NOBODY, RecordQuery, Stats, Tally
+from bundle_router.core.records.read_model import NOBODY, SEARCHED, RecordQuery, Stats, Tally
 
 Ask = Callable[..., list[dict[str, Any]]]
 """Runs a statement, with the values of the condition bound, and returns its rows."""
@@ -130,6 +135,15 @@ _TABLES: Final[Mapping[str, str]] = {
     "searched at every step": (
         "select r.run_id as name, r.searches as n, r.decisions as amount from {p}runs r "
         "where {where} and r.decisions > 0 and r.searches >= r.decisions"
+        " and " + searched_steps_sql("r.run_id") + " = r.decisions"
+    ),
+    SEARCHED: (
+        "select d.workflow || char(10) || d.role as name, count(s.searches) as n,"
+        " count(*) as amount, cast(sum(s.searches) as text) as detail"
+        " from {p}decisions d join {p}runs r on r.run_id = d.run_id left join ("
+        + SEARCHES_BY_STEP
+        + ") s on s.run_id = d.run_id and s.decision_seq = d.seq where {where}"
+        " group by d.workflow, d.role having count(s.searches) > 0"
     ),
 }
 _SLOWEST: Final = (

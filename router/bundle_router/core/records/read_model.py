@@ -34,6 +34,10 @@ shown; `code`: why a call was refused; `reason`: why a step was degraded; `mark`
 """
 NOBODY: Final = "(nobody named)"
 """The principal, in tables and as a facet, of runs whose steps named none."""
+SEARCHED: Final = "searched steps"
+"""The table of `Stats` of those who searched for tools, by workflow and role (a line each in the
+name): steps with a search, all steps (`amount`), and searches (`detail`).
+"""
 MARKS: Final = (
     "denied",
     "failed",

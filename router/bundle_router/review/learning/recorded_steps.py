@@ -16,7 +16,7 @@ from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.records.step_labels import StepLabel
 from bundle_router.core.search.request import Request
 from bundle_router.core.values import Address, Facts, RecentStep, Step
-from bundle_router.core.values.words import GAP_CODES
+from bundle_router.core.values.words import GAP_CODES, META_SERVER
 
 RECENT: Final = 5
 """Number of earlier steps that search uses by default."""
@@ -29,7 +29,7 @@ class PastStep:
     `shown`: bundle id to the reason it was shown for. `called`: (bundle, tool) of every call that
     reached its tool. `missed`: tools that were asked for and merely not shown. `picks`: the answer
     of search or a model, in order; None if neither answered. `needed` and `not_needed` are a
-    reviewer's labels.
+    reviewer's labels. `searches`: the agent's calls of `search_tools`.
     """
 
     run_id: str
@@ -48,6 +48,7 @@ class PastStep:
     missed: tuple[str, ...] = ()
     needed: frozenset[str] = frozenset()
     not_needed: frozenset[str] = frozenset()
+    searches: int = 0
 
     @property
     def address(self) -> Address:
@@ -71,6 +72,7 @@ class _Open:
     recent: tuple[RecentStep, ...]
     called: dict[tuple[str, str], None] = field(default_factory=dict)
     missed: dict[str, None] = field(default_factory=dict)
+    searches: int = 0
 
 
 def past_steps(
@@ -101,6 +103,8 @@ def past_steps(
 
 
 def _add_call(entry: _Open, record: CallFinished) -> None:
+    if (record.server, record.tool) == (META_SERVER, "search_tools"):
+        entry.searches += 1
     if record.outcome in ("ok", "tool_error") and record.bundle:
         entry.called[(record.bundle, record.name)] = None
     elif record.outcome == "denied" and record.code in GAP_CODES:
@@ -144,4 +148,5 @@ def _close(entry: _Open, needed: frozenset[str], not_needed: frozenset[str]) -> 
         missed=tuple(entry.missed),
         needed=needed,
         not_needed=not_needed,
+        searches=entry.searches,
     )

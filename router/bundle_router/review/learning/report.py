@@ -27,6 +27,7 @@ from bundle_router.review.learning.fitting import (
 from bundle_router.review.learning.labels import Labelled, label_steps
 from bundle_router.review.learning.proposals import AFTER, Proposals, propose
 from bundle_router.review.learning.recorded_steps import PastStep
+from bundle_router.review.search_habits import SearchHabit, search_habits
 
 VERSION_DIGITS: Final = 12
 
@@ -47,6 +48,8 @@ class Learning:
     embeddings: EmbeddingFit | None
     calibration: CalibrationFit | None
     proposals: Proposals
+    habits: tuple[SearchHabit, ...]
+    """Who searched for tools, and how often."""
     now: LearnedValues
     proposed: LearnedValues
     """The values that would be in force once this is accepted."""
@@ -94,6 +97,7 @@ class Learning:
                 "examples": [asdict(row) for row in self.proposals.examples],
                 "trims": [asdict(row) for row in self.proposals.trims],
             },
+            "searching": [habit.to_json() for habit in self.habits],
         }
 
 
@@ -132,6 +136,7 @@ def learn(
         tools=tools,
         embeddings=embeddings,
         calibration=calibration,
+        habits=search_habits(past),
         proposals=propose(past, labelled.steps, catalogs, current, search, after=after),
         now=now,
         proposed=proposed,

@@ -19,6 +19,7 @@ from bundle_router.core.decide.plans import Plans
 from bundle_router.core.records.read_model import (
     FACETS,
     FILTERS,
+    SEARCHED,
     SORTS,
     Facet,
     RecordQuery,
@@ -30,6 +31,7 @@ from bundle_router.core.records.read_model import (
 from bundle_router.core.values import Facts
 from bundle_router.core.values.words import SOURCES
 from bundle_router.errors import RequestError
+from bundle_router.review.search_habits import counted_habits
 from bundle_router.service.pages import charts
 from bundle_router.service.pages.queries import (
     PER_PAGE,
@@ -175,12 +177,14 @@ class PageViews:
         """Return totals of the runs as charts and tables."""
         run_question = replace(run_query(query), offset=0)
         stats = self._reader.index.stats(run_question)
+        habits = counted_habits(stats.tables[SEARCHED])
         return self._page(
             "overview.html",
             "Overview",
             "/",
-            stats.to_json(),
+            {**stats.to_json(), "searching": [habit.to_json() for habit in habits]},
             stats=stats,
+            habits=habits,
             tokens=charts.tokens_over_days(stats.by_day),
             sources=SOURCES,
             mix=charts.sources_over_days(
