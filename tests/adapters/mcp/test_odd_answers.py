@@ -12,9 +12,10 @@ import json
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,6 +25,7 @@ from bundle_router.core.catalog import Server
 from bundle_router.core.servers.transport.tool_servers import RawResult
 
 from tests.adapters.mcp.odd_server import opening
+from tests.adapters.mcp.raw_servers import SSE, answering, http
 
 Wire = Literal["stdio", "json", "events"]
 Era = Literal["modern", "handshake"]
@@ -95,6 +97,8 @@ DEEP = message(result={**OK, "structuredContent": "DEEP"}).replace(
     b'"DEEP"', b'{"a":' * 160 + b"1" + b"}" * 160
 )
 FAILED = {"code": -32000, "message": "no such thing"}
+NO_METHOD = {"code": -32601, "message": "no such method"}
+TO_NULL = message(id=None, error={"code": -32700, "message": "unreadable" * 100})
 
 ROWS: dict[str, Row] = {
     # ids
@@ -108,6 +112,15 @@ ROWS: dict[str, Row] = {
     "an id that is a list": garbled(ANSWER.replace(b"ID", b"[ID]"), wires=HTTP),
     "no id": garbled(json.dumps({"jsonrpc": "2.0", "result": OK}).encode(), wires=HTTP),
     "an error to null": refused(message(id=None, error=FAILED), "no such thing"),
+    "no method, to null": refused(
+        message(id=None, error=NO_METHOD), "no such method", "not_found", wires=HTTP
+    ),
+    "no method, to null, then an answer": ok(
+        message(id=None, error=NO_METHOD) + b"\n" + ANSWER, wires=("stdio",)
+    ),
+    "a result to null, then an answer": ok(
+        message(id=None, result={}) + b"\n" + ANSWER, wires=("stdio",)
+    ),
     "an error to another": garbled(message(id=999_999, error=FAILED), wires=HTTP),
     "two answers": ok(ANSWER + b"\n\ndata: " + message(result=said("second")), wires=("events",)),
     "an answer to another before": ok(
@@ -418,3 +431,89 @@ def test_an_odd_answer_comes_to_the_same_on_every_transport_and_in_both_eras(
     row, result = ROWS[name], results[wire, era][name]
     assert (result.outcome, result.code) == (row.outcome, row.code), bench.said(result)
     assert row.says in bench.said(result)
+
+
+@contextmanager
+def server_with_an_error_to_null(
+    bench: Any, way: str
+) -> Iterator[tuple[Server, Callable[..., Any]]]:
+    """Yield a server, and what has it answer the next call, after an error that names none."""
+    if way == "stdio":
+        line = TO_NULL.decode() + "\n" + ANSWER.replace(b"ID", b"#").decode()
+        yield bench.stdio(), partial(bench.call, tool="raw", line=line)
+        return
+    gates = {name: threading.Event() for name in ("0", "1")}
+    with bench.faults.serving() as server:
+        server.legacy = True
+        server.faults.gates = gates
+
+        async def call(sessions: McpSessions) -> RawResult:
+            with server.faults.lock:
+                server.stream.write(b"event: message\ndata: " + TO_NULL + b"\n\n")
+            result: RawResult = await bench.call(sessions, "echo", text="hello")
+            return result
+
+        yield bench.http(server), call
+        for gate in gates.values():
+            gate.set()
+
+
+@pytest.mark.parametrize("way", ["stdio", "sse"])
+def test_an_error_that_names_no_call_ends_none_of_several_and_is_told_with_those_that_get_no_answer(
+    bench: Any, leap: Any, way: str
+) -> None:
+    async def main(sessions: McpSessions) -> None:
+        await bench.call(sessions, "echo", text="started")
+        tool = "hang" if way == "stdio" else "gate"
+        hanging = [
+            asyncio.ensure_future(bench.call(sessions, tool, text=text)) for text in ("0", "1")
+        ]
+        await bench.until(lambda: sessions.status()[0].running == len(hanging))
+        assert bench.said(await call(sessions)) == "hello"
+        await leap.until(*hanging)
+        for result in (await hanging[0], await hanging[1]):
+            assert (result.outcome, result.code) == ("timeout", "timeout")
+            assert bench.said(result).endswith(
+                "and was stopped. Meanwhile the server sent an error that named no call: "
+                + "unreadable" * 50
+                + " […]"
+            )
+        assert bench.said(await bench.call(sessions, "echo", text="next")) == "next"
+
+    with server_with_an_error_to_null(bench, way) as (server, call):
+        bench.run(main, server)
+    (report,) = bench.events.named("server.unnamed_answer")
+    assert (report["error"], report["waiting"]) == ("unreadable" * 50 + " […]", 3)
+
+
+def test_an_error_that_names_no_call_is_told_with_a_connection_that_is_lost(bench: Any) -> None:
+    async def main(sessions: McpSessions) -> None:
+        await bench.call(sessions, "echo", text="started")
+        hanging = asyncio.ensure_future(bench.call(sessions, "hang"))
+        await bench.until(lambda: sessions.status()[0].running == 1)
+        await call(sessions)
+        await bench.call(sessions, "crash")
+        result = await hanging
+        assert (result.outcome, result.code) == ("unavailable", "connection_lost")
+        assert "Meanwhile the server sent an error that named no call: unread" in bench.said(result)
+
+    with server_with_an_error_to_null(bench, "stdio") as (server, call):
+        bench.run(main, server)
+
+
+@pytest.mark.parametrize("kind", ["application/json", SSE])
+def test_over_http_an_error_that_names_no_call_is_its_own_requests_and_no_others(
+    bench: Any, kind: str
+) -> None:
+    said = [message(id=None, error=FAILED), message(result={**OK, "resultType": "complete"})]
+    answers = [one.replace(b"ID", b'"ID"') for one in said]
+    if kind == SSE:
+        answers = [b"data: " + one + b"\n\n" for one in answers]
+    with answering(*(http(one, kind) for one in answers)) as server:
+
+        async def main(sessions: McpSessions) -> list[str]:
+            calls = (bench.call(sessions, "echo", text="x") for _ in range(2))
+            return sorted(bench.said(result) for result in await asyncio.gather(*calls))
+
+        texts = bench.run(main, Server(name="s", transport="streamable-http", url=server.url))
+    assert texts == ["hello", "s.echo refused the call (code -32000): no such thing"]

@@ -365,7 +365,9 @@ class Connection:
             async with Patience(timeout_s) as request.patience:
                 return await self._transport.exchange(request)
         except TimeoutError:
-            raise ServerFault("timeout", f"no answer within {timeout_s:.3g} s", sent=True) from None
+            late = f"no answer within {timeout_s:.3g} s"
+            unnamed = request.unnamed_error
+            raise ServerFault("timeout", late, sent=True, unnamed=unnamed) from None
         except asyncio.CancelledError:
             if self._is_closed and not _is_cancelled():
                 raise ServerFault("closed", "the connection was closed", sent=True) from None

@@ -81,6 +81,8 @@ class Outgoing:
     """The server's time for it; None if nobody counts."""
     cancels: bool = True
     """Whether the server is told when nobody waits for the answer any more."""
+    unnamed_error: str = ""
+    """What the server said in an error that named no request, while this one waited."""
 
     @property
     def body(self) -> bytes:

@@ -57,7 +57,8 @@ class ServerFault(Exception):
     `sent`: the server may have acted on the request, so it must not be retried. `counted`: it is
     not counted against the server, as the failure of its connection is already, or its request
     waited too long in our queue. `words`: the server's own, unchecked; for its call's result alone,
-    since `detail` is also read where no server may speak.
+    since `detail` is also read where no server may speak. `unnamed`: likewise, of an error that
+    named no request, and may be about this one.
     """
 
     counted = False
@@ -70,9 +71,11 @@ class ServerFault(Exception):
         retry_after_s: float | None = None,
         sent: bool = False,
         words: str = "",
+        unnamed: str = "",
     ) -> None:
         super().__init__(detail)
         self.words = words
+        self.unnamed = unnamed
         self.sent = sent
         self.kind: FaultKind = kind
         self.detail = detail
@@ -226,8 +229,11 @@ def error_reply(error: RpcError) -> ServerReply:
 
 def fault_result(name: str, fault: ServerFault, timeout_s: float) -> RawResult:
     """Return the result of a call that failed because of the server, or of the way to it."""
+    unnamed = ""
+    if fault.unnamed:
+        unnamed = f" Meanwhile the server sent an error that named no call: {fault.unnamed}"
     if fault.kind == "timeout":
-        text = f"{name} took longer than {timeout_s:g} s and was stopped."
+        text = f"{name} took longer than {timeout_s:g} s and was stopped.{unnamed}"
         return RawResult((Text(text),), "timeout", "timeout")
     if fault.sent and fault.kind != "unauthorized":
         again = " The call may have been carried out."
@@ -235,7 +241,7 @@ def fault_result(name: str, fault: ServerFault, timeout_s: float) -> RawResult:
         again = ""
     outcome: Outcome = "tool_error" if fault.kind == "too_large" else "unavailable"
     words = f" The server's words: {fault.words}" if fault.words else ""
-    text = f"{name} could not be called: {fault.detail}.{again}{words}"
+    text = f"{name} could not be called: {fault.detail}.{again}{words}{unnamed}"
     return RawResult((Text(text),), outcome, fault.kind)
 
 

@@ -12,7 +12,7 @@ from urllib.parse import urljoin
 from bundle_router.adapters.http import HttpError, HttpResponse, origin_of
 from bundle_router.adapters.mcp.exchange import CANCELLED, Outgoing, Session, message, next_event
 from bundle_router.adapters.mcp.faults import ServerFault
-from bundle_router.adapters.mcp.pending import PendingRequests
+from bundle_router.adapters.mcp.pending import PendingRequests, Report
 from bundle_router.adapters.mcp.streamable import (
     EVENTS,
     HttpSender,
@@ -45,8 +45,9 @@ class LegacySse:
     silence_s = 10.0
     stateful = False
 
-    def __init__(self, sender: HttpSender, bounds: Bounds) -> None:
+    def __init__(self, sender: HttpSender, bounds: Bounds, report: Report) -> None:
         self._sender = sender
+        self._report = report
         self._max_bytes = bounds.max_message_bytes
         self._reading: asyncio.Task[None] | None = None
         self._pending: PendingRequests | None = None
@@ -62,7 +63,7 @@ class LegacySse:
             fault = fault_for(response)
             response.close()
             raise fault
-        self._pending = PendingRequests(session)
+        self._pending = PendingRequests(session, self._report)
         self._endpoint = loop.create_future()
         self._reading = loop.create_task(self._read(response, self._pending))
         await asyncio.wait((self._endpoint, self._reading), return_when=asyncio.FIRST_COMPLETED)

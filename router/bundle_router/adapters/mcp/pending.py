@@ -1,8 +1,20 @@
-"""The requests of one connection whose answers all come on one stream (stdio, HTTP+SSE)."""
+"""The requests of one connection whose answers all come on one stream (stdio, HTTP+SSE).
+
+An error whose id is null is about a message of ours that the server could not read (JSON-RPC 2.0,
+section 5). Rules:
+1. It ends the one request that waits: it can be about no other.
+2. Where several wait, it ends none, as it would be another's failure for all but one. It is
+   reported, and each that then gets no answer says it with its own failure.
+3. "No such method" is taken so for a request that opens the connection only. Later it is about a
+   notification, to which a server should answer nothing.
+4. A result whose id is null is reported, and ends nothing: some servers send one for a
+   notification.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from bundle_router.adapters.mcp.exchange import (
@@ -27,6 +39,15 @@ MAX_UNANSWERED: Final = 64
 
 Then it is read no further: one that does not read its answers would fill the memory with them.
 """
+MAX_WORDS: Final = 500
+"""Characters of an error that named no request which are kept."""
+REPORT_S: Final = 1.0
+"""Seconds between two reports of answers that named no request."""
+_NO_METHOD: Final = -32601
+_OPENING: Final = ("server/discover", "initialize")
+
+Report = Callable[..., None]
+"""Reports to the operator: `report(level, name, **fields)`."""
 
 
 class ReplyWriter(Protocol):
@@ -42,8 +63,10 @@ class PendingRequests:
     An answer to nobody's request is dropped: its caller has given up.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, report: Report) -> None:
         self._session = session
+        self._report = report
+        self._reported_at = -REPORT_S
         self._waiting: dict[RequestId, tuple[Outgoing, asyncio.Future[dict[str, Any]]]] = {}
         self._answering: set[asyncio.Task[None]] = set()
         self._room = asyncio.Semaphore(MAX_UNANSWERED)
@@ -88,8 +111,8 @@ class PendingRequests:
 
     def _settle(self, event: RpcResult | RpcRefusal | GarbledAnswer) -> bool:
         number = event.id
-        if number is None and isinstance(event, RpcRefusal) and len(self._waiting) == 1:
-            number = next(iter(self._waiting))  # it can be about nothing else
+        if number is None and not isinstance(event, RpcResult):
+            number = self._meant_request(event)
         found = self._waiting.pop(number, None) if number is not None else None
         if found is None:
             return False
@@ -104,6 +127,25 @@ class PendingRequests:
             result.set_exception(garbled_fault())
         return True
 
+    def _meant_request(self, event: RpcRefusal | GarbledAnswer) -> RequestId | None:
+        """Return the request that an answer without an id is about; None if that is uncertain."""
+        error = ""
+        if isinstance(event, RpcRefusal):
+            requests = [request for request, _ in self._waiting.values()]
+            if len(requests) == 1 and (event.code != _NO_METHOD or requests[0].method in _OPENING):
+                return requests[0].number
+            error = event.message
+            if len(error) > MAX_WORDS:
+                error = error[:MAX_WORDS] + " […]"
+            for request in requests:
+                request.unnamed_error = error
+        now = asyncio.get_running_loop().time()
+        if now - self._reported_at >= REPORT_S:
+            self._reported_at = now
+            waiting = len(self._waiting)
+            self._report("warning", "server.unnamed_answer", error=error, waiting=waiting)
+        return None
+
     async def _answer(self, question: ServerRequest, transport: ReplyWriter) -> None:
         try:
             await transport.write_reply(await self._session.asked(question, None))
@@ -116,9 +158,11 @@ class PendingRequests:
         sent = fault.kind not in NOTHING_DONE
         waiting = list(self._waiting.values())
         self._waiting.clear()
-        for _, result in waiting:
+        for request, result in waiting:
             if not result.done():
-                result.set_exception(ServerFault(fault.kind, fault.detail, sent=sent))
+                unnamed = request.unnamed_error
+                failure = ServerFault(fault.kind, fault.detail, sent=sent, unnamed=unnamed)
+                result.set_exception(failure)
 
     async def close(self) -> None:
         """End the answers to the server that are being made."""

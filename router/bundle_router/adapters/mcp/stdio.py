@@ -15,12 +15,11 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from bundle_router.adapters.mcp.exchange import CANCELLED, Outgoing, Session, message, next_event
 from bundle_router.adapters.mcp.faults import ServerFault
-from bundle_router.adapters.mcp.pending import PendingRequests
+from bundle_router.adapters.mcp.pending import PendingRequests, Report
 from bundle_router.adapters.mcp.server_processes import Process, ProcessSupervisor, ServerCommand
 from bundle_router.core.servers.reader import FrameTooLarge, LineFrames, Noise, ServerReader
 from bundle_router.core.servers.transport.bounds import Bounds
@@ -36,9 +35,6 @@ _DRAIN_S: Final = 0.2
 """Seconds to read what an exited server wrote, and to learn of the exit of one that closed its
 output.
 """
-
-Report = Callable[..., None]
-"""Reports to the operator: `report(level, name, **fields)`."""
 
 
 class StdioTransport:
@@ -82,7 +78,7 @@ class StdioTransport:
             if not starting.cancelled() and starting.exception() is None:
                 self._process = starting.result()
         process = starting.result()
-        self._pending = PendingRequests(session)
+        self._pending = PendingRequests(session, self._report)
         self._tasks = [
             loop.create_task(self._read(process, self._pending)),
             loop.create_task(self._read_errors(process)),

@@ -144,7 +144,7 @@ def _prepare_sse(server: Server, scope: Scope, parts: WireParts) -> MakeTranspor
     from bundle_router.adapters.mcp.legacy_sse import LegacySse
 
     sender = _http_sender(server, scope, parts)
-    return lambda: LegacySse(sender, parts.setting.bounds)
+    return lambda: LegacySse(sender, parts.setting.bounds, parts.report)
 
 
 def _http_sender(server: Server, scope: Scope, parts: WireParts) -> HttpSender:
