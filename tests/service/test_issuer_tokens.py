@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from functools import cache
 from typing import Any, Final
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import pytest
 from bundle_router.adapters import issuer_tokens
@@ -21,6 +22,8 @@ from bundle_router.core.catalog.settings import IssuerSettings
 from bundle_router.core.values.issued_tokens import IssuedToken
 from bundle_router.errors import ConfigError
 from bundle_router.service import issuer as callers
+
+from tests.ports import free_port
 
 jwt = pytest.importorskip("jwt", reason="the service needs the 'service' extra")
 pytest.importorskip("prometheus_client", reason="the service needs the 'service' extra")
@@ -56,6 +59,10 @@ class ScriptedIssuer:
         self.mood = "ok"
         self.asked: list[str] = []
         self.url = ""
+        self._redirects: dict[str, str] = {}
+        """Where each registered client is led back to."""
+        self._codes: dict[str, dict[str, str]] = {}
+        """Codes that were not exchanged yet, each with what it was asked for with."""
 
     @contextlib.asynccontextmanager
     async def serve(self) -> AsyncIterator[ScriptedIssuer]:
@@ -89,34 +96,68 @@ class ScriptedIssuer:
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         lengths = [line for line in head.lower().split("\r\n") if line.startswith("content-length")]
+        sent = b""
         if lengths:
-            await reader.readexactly(int(lengths[0].partition(":")[2]))
-        path = head.split(" ")[1].partition("?")[0]
+            sent = await reader.readexactly(int(lengths[0].partition(":")[2]))
+        path, _, query = head.split(" ")[1].partition("?")
         self.asked.append(path)
-        status, more, body = self._page(path)
+        status, more, body = self._page(path, query, sent)
         if path == "/keys" and self.mood == "slow":
             await asyncio.sleep(300)
         lines = [f"HTTP/1.1 {status} X", f"Content-Length: {len(body)}", "Connection: close", *more]
         writer.write("\r\n".join([*lines, "", ""]).encode() + body)
         await writer.drain()
 
-    def _page(self, path: str) -> tuple[int, list[str], bytes]:
+    def _page(self, path: str, query: str, sent: bytes) -> tuple[int, list[str], bytes]:
         is_json = ["Content-Type: application/json"]
         if path == "/keys":
             return self._keys()
+        if path == "/authorize":
+            return 302, [f"Location: {self._permitted(dict(parse_qsl(query)))}"], b""
+        if path == "/register":
+            client = json.loads(sent)
+            (self._redirects["browser"],) = client["redirect_uris"]
+            return 201, is_json, json.dumps({**client, "client_id": "browser"}).encode()
         if path == "/token":
-            answer: dict[str, Any] = {"access_token": self.token(), "token_type": "Bearer"}
+            fields = dict(parse_qsl(sent.decode()))
+            if fields["grant_type"] == "authorization_code":
+                issued = self._exchanged(fields)
+            else:
+                issued = self.token()
+            answer: dict[str, Any] = {"access_token": issued, "token_type": "Bearer"}
         elif path.startswith("/.well-known/"):
             answer = {
                 "issuer": self.url,
                 "authorization_endpoint": f"{self.url}/authorize",
                 "token_endpoint": f"{self.url}/token",
+                "registration_endpoint": f"{self.url}/register",
                 "response_types_supported": ["code"],
-                "grant_types_supported": ["client_credentials"],
+                "grant_types_supported": ["client_credentials", "authorization_code"],
+                "code_challenge_methods_supported": ["S256"],
             }
         else:
             return 404, [], b""
         return 200, is_json, json.dumps(answer).encode()
+
+    def _permitted(self, asked: dict[str, str]) -> str:
+        """Permit what a client asks for, as the person before the browser does; return where the
+        browser is led.
+        """
+        assert asked["response_type"] == "code"
+        assert asked["code_challenge_method"] == "S256"
+        assert asked["redirect_uri"] == self._redirects[asked["client_id"]]
+        code = f"code-{len(self.asked)}"
+        self._codes[code] = asked
+        return f"{asked['redirect_uri']}?{urlencode({'code': code, 'state': asked['state']})}"
+
+    def _exchanged(self, fields: dict[str, str]) -> str:
+        """Return the token for a code, which is good once and for who asked for it."""
+        asked = self._codes.pop(fields["code"])
+        digest = hashlib.sha256(fields["code_verifier"].encode()).digest()
+        assert asked["code_challenge"] == _part(digest)
+        for name in ("client_id", "redirect_uri", "resource"):
+            assert fields[name] == asked[name], name
+        return self.token(aud=asked["resource"], scope=asked["scope"])
 
     def _keys(self) -> tuple[int, list[str], bytes]:
         if self.mood == "failing":
@@ -175,7 +216,9 @@ class ScriptedIssuer:
             "scope_prefix": "router.",
             **more,
         }
-        lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
+        lines = [
+            f"{name} = {json.dumps(value)}" for name, value in values.items() if value is not None
+        ]
         return "\n".join(["[service.issuer]", *lines, ""])
 
 
@@ -183,15 +226,20 @@ def _part(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
-def serve(site: Any, work: Any, **config: Any) -> None:
-    """Run the work beside a service that takes the tokens of a scripted issuer."""
+def serve(site: Any, work: Any, *, own_audience: bool = False, **config: Any) -> None:
+    """Run the work beside a service that takes the tokens of a scripted issuer, with its own
+    address as their audience, or a fixed one.
+    """
+    from bundle_router.service import serve as begin
 
     async def main() -> None:
         async with ScriptedIssuer().serve() as issuer:
+            port = 0
+            if own_audience:
+                port = free_port()
+                config["audience"] = f"http://127.0.0.1:{port}/mcp"
             (site.folder / "config" / "router.toml").write_text(issuer.config(**config))
-            from bundle_router.service import serve as begin
-
-            async with site.open() as router, begin(router) as endpoint:
+            async with site.open() as router, begin(router, port=port) as endpoint:
                 await work(issuer, router, endpoint)
 
     asyncio.run(asyncio.wait_for(main(), 300))
@@ -297,6 +345,49 @@ def test_each_token_that_does_not_hold_is_refused_with_its_reason(site: Any) -> 
     serve(site, work)
 
 
+INITIALIZE: Final = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": "c", "version": "1"},
+    },
+}
+LACKING: Final[list[tuple[str, str, Any, str, str | None]]] = [
+    # asked for, what is sent, the token's scope, and the scope that the refusal asks for
+    ("GET", "/v1/bundles", None, "", "router.route"),
+    ("GET", "/v1/bundles", None, "router.call openid", "router.route router.call"),
+    ("GET", "/v1/runs/of-ann/tools", None, "router.route", "router.route router.call"),
+    ("POST", "/mcp", INITIALIZE, "", "router.call"),
+    ("POST", "/mcp", INITIALIZE, "router.route", "router.route router.call"),
+    ("POST", "/mcp", INITIALIZE, "router.call", "router.route router.call"),
+    ("POST", "/mcp/runs/of-ann", INITIALIZE, "other.call", "router.call"),
+    # no token of an issuer ever opens these: to ask for another would lead nowhere
+    ("GET", "/v1/runs", None, "router.call router.review", None),
+    ("GET", "/metrics", None, "router.metrics", None),
+]
+
+
+def test_a_token_without_the_scope_is_told_which_one_to_ask_for(site: Any) -> None:
+    async def work(issuer: ScriptedIssuer, router: Any, endpoint: Any) -> None:
+        metadata = f"{endpoint.base}/.well-known/oauth-protected-resource/mcp"
+        for method, path, sent, scope, needed in LACKING:
+            async with site.http(endpoint, token=issuer.token(scope=scope)) as http:
+                answer = await http.request(method, path, json=sent)
+            assert answer.status_code == 403, (path, scope)
+            expected = None
+            if needed is not None:
+                expected = (
+                    f'Bearer error="insufficient_scope", scope="{needed}",'
+                    f' resource_metadata="{metadata}"'
+                )
+            assert answer.headers.get("www-authenticate") == expected, (path, scope)
+
+    serve(site, work, role=None)
+
+
 @pytest.mark.parametrize(
     ("mood", "reported"),
     [
@@ -332,7 +423,8 @@ def test_without_the_issuers_keys_its_tokens_are_refused_and_others_are_not(
             assert rotated.status_code == 200
             assert (await ask(site, endpoint, issuer.token())).status_code == 401
 
-    serve(site, work, **({"keys": "http://127.0.0.1:9/keys"} if mood == "down" else {}))
+    config: dict[str, Any] = {"keys": "http://127.0.0.1:9/keys"} if mood == "down" else {}
+    serve(site, work, **config)
     assert reported in capsys.readouterr().err
 
 
@@ -407,6 +499,53 @@ def test_a_client_that_speaks_nothing_but_oauth_connects(
         assert "/token" in issuer.asked
 
     serve(site, work)
+
+
+def test_a_person_logs_a_client_in_with_a_browser(site: Any) -> None:
+    """The SDK's own client finds the issuer by the refusal, registers there, has the person permit
+    it (authorization code with PKCE), and works with the token.
+    """
+    import httpx2
+    from mcp.client.auth import OAuthClientProvider
+    from mcp.client.client import Client
+    from mcp.client.streamable_http import streamable_http_client
+    from mcp.shared.auth import AuthorizationCodeResult, OAuthClientMetadata
+
+    led_back: list[str] = []
+
+    async def browser(address: str) -> None:
+        async with httpx2.AsyncClient() as http:
+            led_back.append((await http.get(address)).headers["location"])
+
+    async def callback() -> AuthorizationCodeResult:
+        found = dict(parse_qsl(urlsplit(led_back[-1]).query))
+        return AuthorizationCodeResult(code=found["code"], state=found["state"])
+
+    async def work(issuer: ScriptedIssuer, router: Any, endpoint: Any) -> None:
+        metadata = OAuthClientMetadata.model_validate(
+            {
+                "client_name": "an agent",
+                "redirect_uris": ["http://127.0.0.1:7777/callback"],
+                "token_endpoint_auth_method": "none",
+            }
+        )
+        storage = Storage()
+        auth = OAuthClientProvider(endpoint.url(), metadata, storage, browser, callback)
+        async with (
+            httpx2.AsyncClient(auth=auth, timeout=httpx2.Timeout(300)) as http,
+            Client(streamable_http_client(endpoint.url(), http_client=http)) as client,
+        ):
+            names = [tool.name for tool in (await client.list_tools()).tools]
+            found = await client.call_tool("search_tools", {"query": "say it again"})
+        assert "search_tools" in names
+        assert not found.is_error
+        assert led_back[0].startswith("http://127.0.0.1:7777/callback?code=code-")
+        steps = ("/register", "/authorize", "/token", "/keys")
+        assert [path for path in issuer.asked if path in steps] == [*steps]
+        claims = jwt.decode(storage.tokens.access_token, options={"verify_signature": False})
+        assert claims["scope"] == "router.route router.call", "what the service says it takes"
+
+    serve(site, work, own_audience=True)
 
 
 class Storage:

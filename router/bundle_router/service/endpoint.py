@@ -92,10 +92,11 @@ async def serve_mcp(
     """Serve the router's runs over MCP on 127.0.0.1, or at `address`, while the context lasts.
 
     `key` is the bearer token that opens every run (None: a new one), `tokens` a file of others,
-    read once; `port` 0 means any free one. The head of a request may take `head_s` seconds to
-    arrive, its body `body_s`. At the end, calls in progress get `GRACE_S` seconds; then they are
-    cancelled, and recorded as such. All of it takes less than `STOP_S`. Leave the context before
-    the router is closed.
+    read once; `port` 0 means any free one. `[service]` of the config is not for this endpoint:
+    `serve` has its bounds, and takes tokens of its issuer. The head of a request may take `head_s`
+    seconds to arrive, its body `body_s`. At the end, calls in progress get `GRACE_S` seconds; then
+    they are cancelled, and recorded as such. All of it takes less than `STOP_S`. Leave the context
+    before the router is closed.
 
     Raises RequestError for a port that is taken or an invalid key, NotInstalled without the SDK.
 

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from bundle_router.core.catalog.settings import IssuerSettings
 from bundle_router.core.values.issued_tokens import IssuedToken, TokenRefusal
-from bundle_router.service.gate import ROOT, UNAUTHORIZED
-from bundle_router.service.keys import Caller, Scope
+from bundle_router.service.gate import ROOT, UNAUTHORIZED, Admission
+from bundle_router.service.keys import Caller, IssuedBy, Scope
 from bundle_router.service.refusals import Refusal
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Issuer:
         self._tokens = tokens
         self._settings = settings
         self._base = base
+        self._issued_by = IssuedBy(f"{base}{METADATA}{ROOT}", settings.scope_prefix, SCOPES)
         self._rates = PrincipalRates(settings.requests_per_minute, monotonic)
 
     def caller(self, token: bytes) -> Caller | Refusal:
@@ -68,7 +70,7 @@ class Issuer:
         if isinstance(found, TokenRefusal):
             return self.challenge(found.reason)
         scopes = frozenset(scope for scope in SCOPES if scope in found.scopes)
-        return Caller(NAME, scopes, found.principal, found.role, is_issued=True)
+        return Caller(NAME, scopes, found.principal, found.role, issued_by=self._issued_by)
 
     @property
     def is_due(self) -> bool:
@@ -81,7 +83,7 @@ class Issuer:
 
     def challenge(self, reason: str = "") -> Refusal:
         """Return the refusal of a token, or of a request without one."""
-        fields = [f'resource_metadata="{self._base}{METADATA}{ROOT}"']
+        fields = [f'resource_metadata="{self._issued_by.metadata}"']
         if reason:
             fields += ['error="invalid_token"', f'error_description="The token {reason}."']
         header = f"Bearer {', '.join(fields)}".encode("ascii", "replace")
@@ -95,7 +97,7 @@ class Issuer:
 
     def over_rate(self, caller: Caller) -> Refusal | None:
         """Count a request of a caller; return the refusal of one that is too many."""
-        if not caller.is_issued:
+        if caller.issued_by is None:
             return None
         wait_s = self._rates.count(caller.principal)
         if wait_s <= 0:
@@ -107,6 +109,22 @@ class Issuer:
             ((b"retry-after", str(math.ceil(wait_s)).encode()),),
             "wait, then try again",
         )
+
+    def admitting(self, admission: Admission) -> Admission:
+        """Return what admission depends on where the issuer's tokens are taken too."""
+        paths = frozenset(path.encode() for path in self.open_paths)
+        return replace(
+            admission,
+            issuer=self,
+            renew=partial(self._renew_after, admission.renew),
+            open_to_all=admission.open_to_all | paths,
+        )
+
+    async def _renew_after(self, renew: Callable[[], Awaitable[bool]] | None) -> bool:
+        """Renew what else there is, then the keys. Return whether either was done."""
+        is_renewed = renew is not None and await renew()
+        has_keys = await self.renew()
+        return is_renewed or has_keys
 
     def routes(self) -> Sequence[BaseRoute]:
         """Return the routes that tell clients who issues tokens for the service."""

@@ -36,6 +36,18 @@ SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 
 
 @dataclass(frozen=True, slots=True)
+class IssuedBy:
+    """Where a token of an issuer comes from, and how its scopes are named there."""
+
+    metadata: str
+    """The URL of the document that names the issuer (RFC 9728)."""
+    scope_prefix: str
+    """What is before this service's scopes there."""
+    scopes: tuple[Scope, ...]
+    """The scopes that its tokens can have."""
+
+
+@dataclass(frozen=True, slots=True)
 class Caller:
     """The owner of a token.
 
@@ -54,8 +66,8 @@ class Caller:
     """The run that a run's token opens; None: any."""
     begun: bytes = b""
     """The first bytes that tell that run from another of its id; empty: any."""
-    is_issued: bool = False
-    """Whether its token is one of an issuer, and not of the service's own."""
+    issued_by: IssuedBy | None = None
+    """Where its token comes from; None: it is one of the service's own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,10 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from bundle_router.service.keys import Caller, Scope
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -65,13 +68,31 @@ that is refused may be a secret in the wrong place.
 """
 
 
-def missing_scope(scope: str) -> Refusal:
-    """Return the refusal for a token without the scope."""
+def missing_scope(scope: Scope, caller: Caller) -> Refusal:
+    """Return the refusal for a caller whose token is without the scope.
+
+    Where its issuer could give it one with the scope, a header asks for that (RFC 6750, section
+    3.1), and names what the token has already beside it: the next one replaces it.
+    """
     sentence = f"This request needs the scope {scope!r}, which this token lacks."
-    return Refusal(403, "forbidden", sentence, advice="use a token that has it")
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    issued_by = caller.issued_by
+    if issued_by is not None and scope in issued_by.scopes:
+        needed = [
+            f"{issued_by.scope_prefix}{name}"
+            for name in issued_by.scopes
+            if name == scope or name in caller.scopes
+        ]
+        fields = (
+            'error="insufficient_scope"',
+            f'scope="{" ".join(needed)}"',
+            f'resource_metadata="{issued_by.metadata}"',
+        )
+        headers = ((b"www-authenticate", f"Bearer {', '.join(fields)}".encode("ascii", "replace")),)
+    return Refusal(403, "forbidden", sentence, headers, "use a token that has it")
 
 
-def refusal_of(caller: Any, scope: str) -> Refusal | None:
+def refusal_of(caller: Caller, scope: Scope) -> Refusal | None:
     """Return why a caller may not see the pages that need a scope, and show all runs; None if they
     may.
     """
@@ -79,7 +100,7 @@ def refusal_of(caller: Any, scope: str) -> Refusal | None:
         return OTHER_PRINCIPAL
     if scope in caller.scopes:
         return None
-    return missing_scope(scope)
+    return missing_scope(scope, caller)
 
 
 async def refuse(refusal: Refusal, scope: Message, send: Send, *, close: bool = True) -> None:
@@ -123,7 +144,7 @@ class ScopedMount:
     `scope["config_problems"]` why the config's files are not in force.
     """
 
-    def __init__(self, app: Asgi, scope: str, problems: Callable[[], Sequence[str]]) -> None:
+    def __init__(self, app: Asgi, scope: Scope, problems: Callable[[], Sequence[str]]) -> None:
         self._app = app
         self._needed = scope
         self._problems = problems

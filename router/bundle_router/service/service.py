@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from bundle_router.core.values import Decision, Step
@@ -30,7 +29,6 @@ from bundle_router.service.telemetry import SpanExport, Telemetry
 from bundle_router.service.tokens import AccessTokens
 
 if TYPE_CHECKING:
-    from bundle_router.service.issuer import Issuer
     from bundle_router.wiring import Router
     from bundle_router.wiring.endpoint_access import EndpointAccess
 
@@ -144,12 +142,7 @@ async def serve(
                 router.endpoint.issuer_tokens(settings.issuer), settings.issuer, endpoint.base
             )
             routes += issuer.routes()
-            admission = replace(
-                admission,
-                issuer=issuer,
-                renew=partial(_renew, watch, issuer),
-                open_to_all=admission.open_to_all | {path.encode() for path in issuer.open_paths},
-            )
+            admission = issuer.admitting(admission)
         if pages is not None:
             from bundle_router.service.sign_in import PATH, BrowserSessions
 
@@ -164,13 +157,3 @@ async def serve(
             admission = replace(admission, open_to_all=opened, browsers=browsers.caller)
         begin(routes, admission)
         yield endpoint
-
-
-async def _renew(watch: ConfigWatch, issuer: Issuer) -> bool:
-    """Load the token file if it changed, and fetch the issuer's keys if a token needs others.
-
-    Return whether either was done.
-    """
-    has_tokens = await watch.look_at_tokens()
-    has_keys = await issuer.renew()
-    return has_tokens or has_keys

@@ -160,7 +160,7 @@ class DecisionApi:
         caller: Caller = request.scope["user"]
         try:
             if needed is not None and needed not in caller.scopes:
-                raise RefusedRequest(missing_scope(needed))
+                raise RefusedRequest(missing_scope(needed, caller))
             response = await _while_waited_for(request, work, self._request_s)
         except RefusedRequest as refused:
             response = respond(refused.refusal)

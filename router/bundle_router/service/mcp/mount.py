@@ -99,9 +99,9 @@ class McpMount:
 
     async def _find_served(self, to: Destination | None, caller: Caller) -> ServedRun | Refusal:
         if "call" not in caller.scopes:
-            return missing_scope("call")
+            return missing_scope("call", caller)
         if to is None and not caller.role and "route" not in caller.scopes:
-            return _NO_ROLE
+            return _no_role(caller)
         try:
             if to is None:
                 return await self._token_runs.get(caller)
@@ -139,6 +139,15 @@ def _refuse_malformed(method: str, headers: Headers) -> Refusal | None:
     return _NOT_JSON if method == "POST" and not is_json(headers) else None
 
 
+def _no_role(caller: Caller) -> Refusal:
+    refusal = missing_scope("route", caller)
+    if caller.issued_by is not None:
+        return refusal
+    return replace(
+        refusal, advice="use one that has it, or give this one a `role` in the token file"
+    )
+
+
 _ALLOWED: Final = ", ".join(METHODS)
 _WRONG_METHOD: Final = Refusal(
     405,
@@ -148,10 +157,6 @@ _WRONG_METHOD: Final = Refusal(
 )
 _NOT_JSON: Final = Refusal(
     400, "malformed", "Send one JSON-RPC message with 'Content-Type: application/json'."
-)
-_NO_ROLE: Final = replace(
-    missing_scope("route"),
-    advice="use one that has it, or give this one a `role` in the token file",
 )
 NO_RUN: Final = Refusal(
     404,
