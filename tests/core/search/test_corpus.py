@@ -81,6 +81,13 @@ def test_the_operators_words_count_what_a_bundle_is_not_for_does_not() -> None:
     assert "avoidxx" not in found
 
 
+def test_further_words_of_a_bundle_rank_it_as_its_examples_do() -> None:
+    bundle = Bundle("notes.keep", "Jot down", (), words=("Rechnungxx", "facturexx"),
+                    effects=("read",))  # fmt: skip
+    made = corpus(catalog(bundles=(bundle, *BUNDLES)))
+    assert {"rechnungxx", "facturexx"} <= terms(made, "bundles")
+
+
 def test_what_is_out_of_use_is_not_searched() -> None:
     of = catalog(bundles=(replace(BUNDLES[0], enabled=False), *BUNDLES[1:]))
     of = replace(of, servers={**of.servers, "docs": replace(of.servers["docs"], enabled=False)})

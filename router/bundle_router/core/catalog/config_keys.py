@@ -119,6 +119,13 @@ Words = Annotated[
 BundleId = Annotated[str, AfterValidator(_bundle_id)]
 BundleIds = Annotated[list[BundleId], Field(max_length=1000), AfterValidator(without_repetition)]
 ServerName = Annotated[str, AfterValidator(_server_name)]
+_Language = Annotated[str, Field(max_length=35, pattern=r"^[a-z]{2,3}(-[A-Za-z0-9]{2,8})*$")]
+Languages = Annotated[
+    list[_Language],
+    Field(max_length=10, json_schema_extra=_ONCE),
+    AfterValidator(without_repetition),
+]
+"""Codes of languages, as BCP 47 has them: `de`, `pt-BR`."""
 EnvName = Annotated[str, Field(max_length=200), AfterValidator(_env_name)]
 EnvNames = Annotated[list[EnvName], Field(max_length=100), AfterValidator(without_repetition)]
 _Pattern = Annotated[str, Field(min_length=1, max_length=200, json_schema_extra=_IS_PATTERN)]

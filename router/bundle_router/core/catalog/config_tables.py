@@ -280,6 +280,7 @@ class Bundle:
         **needs_one_of("tools", "bundles"),
         "dependencies": {"tools": ["effects"]},
     }
+    ADDED: ClassVar[tuple[str, ...]] = ("words",)
 
     id: str
     """Its key under `[bundles]`, by which routes and policies name it."""
@@ -294,6 +295,12 @@ class Bundle:
     avoid: str = key("", "When not to pick it.", max_length=2000)
     examples: tuple[str, ...] = key(
         (), "Requests it is right for, as people write them.", list[Line], max_length=100
+    )
+    words: tuple[str, ...] = key(
+        (),
+        "Further words by which search finds it, as in your team's other languages: 'Rechnung',"
+        " 'facture'.",
+        Words,
     )
     bundles: tuple[str, ...] = key(
         (), "Bundles that it is composed of; their tools come with it.", BundleIds

@@ -16,6 +16,7 @@ from bundle_router.core.catalog.config_keys import (
     BundleIds,
     EnvName,
     EnvNames,
+    Languages,
     Line,
     ModelName,
     Weight,
@@ -177,7 +178,7 @@ class OfferSettings:
 class SearchSettings:
     """When search settles a question by itself (see `core.search.sufficiency`)."""
 
-    ADDED: ClassVar = ("max_shortlist", "offer")
+    ADDED: ClassVar = ("max_shortlist", "offer", "languages")
 
     floor: float = key(0.25, "Relevance below which no bundle counts as fitting.", ge=0, le=1)
     read_threshold: float = key(
@@ -218,6 +219,12 @@ class SearchSettings:
     offer: OfferSettings = key(
         OfferSettings(),
         "How search may present a bundle, by its effects: direct, deferred, meta, or none.",
+    )
+    languages: tuple[str, ...] = key(
+        (),
+        "Codes of the languages, besides English, in which steps are worded: ['de', 'pt-BR']."
+        " Bundles can have `words` in them.",
+        Languages,
     )
 
     @property

@@ -152,7 +152,8 @@ def _tool(card: Card, standing: Standing) -> ToolText:
 
 def _bundle(bundle: Bundle, trusted: Collection[str]) -> BundleText:
     listed = " ".join(tool.partition(".")[2] for tool in bundle.tools if tool not in trusted)
-    examples = (*bundle.examples, listed) if listed else bundle.examples
+    further = (", ".join(bundle.words), listed)
+    examples = (*bundle.examples, *(text for text in further if text))
     return BundleText(bundle.id, bundle.description, examples, bundle.tools)
 
 
