@@ -287,7 +287,7 @@ def test_a_line_of_200_megabytes_ends_that_server_and_is_never_held(bench: Any) 
             bench.call(sessions, "echo", server="other", text="fine"),
         )
         assert (big.outcome, big.code) == ("tool_error", "too_large")
-        assert "8,388,608 bytes" in bench.said(big)
+        assert "16,777,216 bytes" in bench.said(big)
         assert bench.said(other) == "fine"
         assert bench.said(await bench.call(sessions, "echo", text="next")) == "next"
         await bench.until(lambda: is_gone(pid))

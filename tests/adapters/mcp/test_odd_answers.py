@@ -22,6 +22,7 @@ from typing import Any, Literal
 import pytest
 from bundle_router.adapters.mcp import McpSessions
 from bundle_router.core.catalog import Server
+from bundle_router.core.servers.transport.bounds import Bounds
 from bundle_router.core.servers.transport.tool_servers import RawResult
 
 from tests.adapters.mcp.odd_server import opening
@@ -383,9 +384,11 @@ def serving(name: str, row: Row, wire: Wire, era: Era, folder: Path) -> Iterator
         server.end()
 
 
-def ask_all(bench: Any, folder: Path, wire: Wire, era: Era) -> dict[str, RawResult]:
+def ask_all(
+    bench: Any, folder: Path, wire: Wire, era: Era, table: dict[str, Row], **options: Any
+) -> dict[str, RawResult]:
     """Return what each row of a transport and era comes to: a server each, all asked at once."""
-    rows = {name: row for name, row in ROWS.items() if wire in row.wires}
+    rows = {name: row for name, row in table.items() if wire in row.wires}
 
     async def main(sessions: McpSessions) -> list[RawResult]:
         calls = [
@@ -400,7 +403,7 @@ def ask_all(bench: Any, folder: Path, wire: Wire, era: Era) -> dict[str, RawResu
             stack.enter_context(serving(f"s{number}", row, wire, era, folder))
             for number, row in enumerate(rows.values())
         ]
-        return dict(zip(rows, bench.run(main, *servers), strict=True))
+        return dict(zip(rows, bench.run(main, *servers, **options), strict=True))
 
 
 CASES = [(name, wire, era) for name, row in ROWS.items() for wire in row.wires for era in ERAS]
@@ -417,6 +420,12 @@ def results() -> dict[tuple[Wire, Era], dict[str, RawResult]]:
     return {}
 
 
+@pytest.fixture(scope="module")
+def large_results() -> dict[tuple[Wire, Era], dict[str, RawResult]]:
+    """The same of `LARGE_ROWS`."""
+    return {}
+
+
 @pytest.mark.parametrize(("name", "wire", "era"), CASES)
 def test_an_odd_answer_comes_to_the_same_on_every_transport_and_in_both_eras(
     bench: Any,
@@ -427,7 +436,7 @@ def test_an_odd_answer_comes_to_the_same_on_every_transport_and_in_both_eras(
     era: Era,
 ) -> None:
     if (wire, era) not in results:
-        results[wire, era] = ask_all(bench, tmp_path, wire, era)
+        results[wire, era] = ask_all(bench, tmp_path, wire, era, ROWS)
     row, result = ROWS[name], results[wire, era][name]
     assert (result.outcome, result.code) == (row.outcome, row.code), bench.said(result)
     assert row.says in bench.said(result)
@@ -517,3 +526,88 @@ def test_over_http_an_error_that_names_no_call_is_its_own_requests_and_no_others
 
         texts = bench.run(main, Server(name="s", transport="streamable-http", url=server.url))
     assert texts == ["hello", "s.echo refused the call (code -32000): no such thing"]
+
+
+# --- large answers --------------------------------------------------------------------------------
+
+LIMIT = 20_000
+TEXT = "x" * 15_000
+ITEMS: list[Any] = [{"name": f"item {number}", "size": number} for number in range(400)]
+assert 10_000 < len(json.dumps(ITEMS)) < LIMIT
+
+
+def output(*texts: str, **more: Any) -> bytes:
+    content = [{"type": "text", "text": text} for text in texts]
+    return message(result={"content": content, **more})
+
+
+def oversized(sent: bytes, says: str = "bytes, more than 20,000", **more: Any) -> Row:
+    return refused(sent, says, "too_large", **more)
+
+
+LARGE_ROWS: dict[str, Row] = {
+    "equal as JSON": ok(output(json.dumps({"a": ITEMS}), structuredContent={"a": ITEMS}), "item 7"),
+    "equal but for indents": ok(
+        output(json.dumps({"a": ITEMS[:170]}, indent=8), structuredContent={"a": ITEMS[:170]}),
+        "item 7",
+    ),
+    "equal below `result`": ok(output(TEXT, structuredContent={"result": TEXT}), TEXT),
+    "a list below `result`": ok(
+        output(json.dumps(ITEMS), structuredContent={"result": ITEMS}), "item 7"
+    ),
+    "a text for each of a list": ok(
+        output(*map(json.dumps, ITEMS[:200]), structuredContent={"result": ITEMS[:200]}), "item 7"
+    ),
+    "equal in an error": refused(
+        output(TEXT, structuredContent={"result": TEXT}, isError=True), TEXT, "failed"
+    ),
+    "equal, with another text": ok(
+        output("see: ", TEXT, structuredContent={"result": TEXT}), "see: "
+    ),
+    "another letter": oversized(output(TEXT, structuredContent={"result": TEXT[1:] + "y"})),
+    "true for 1": oversized(
+        output(json.dumps({"a": ITEMS, "b": 1}), structuredContent={"a": ITEMS, "b": True})
+    ),
+    "text alone": oversized(output(TEXT + TEXT)),
+    "structured output alone": oversized(message(result={"structuredContent": {"a": TEXT + TEXT}})),
+    "structured output beside no text": oversized(
+        output(structuredContent={"result": TEXT + TEXT})
+    ),
+    "equal, and much beside": oversized(
+        output(TEXT, structuredContent={"result": TEXT}, _meta={"a": "m" * 8_000})
+    ),
+    "a text that is too large, and equal": oversized(
+        output(TEXT + "x" * 5_000, structuredContent={"result": TEXT + "x" * 5_000}),
+        "more than",
+    ),
+    "a text of less, and equal, beside too large a text": oversized(
+        output("x" * 15_000, "y" * 6_000, structuredContent={"result": "y" * 6_000})
+    ),
+    "an error": oversized(message(error={"code": -32000, "message": TEXT + TEXT})),
+    "two messages": oversized(
+        b"[" + output(TEXT) + b"," + LOG.replace(b'"x"', json.dumps(TEXT).encode()) + b"]"
+    ),
+    "a notification before": ok(
+        LOG.replace(b'"x"', json.dumps(TEXT + TEXT).encode()) + b"\n" + ANSWER, wires=("stdio",)
+    ),
+}
+LARGE_CASES = [
+    (name, wire, era) for name, row in LARGE_ROWS.items() for wire in row.wires for era in ERAS
+]
+
+
+@pytest.mark.parametrize(("name", "wire", "era"), LARGE_CASES)
+def test_a_large_answer_is_taken_where_what_it_says_twice_counts_once(
+    bench: Any,
+    tmp_path: Path,
+    large_results: dict[tuple[Wire, Era], dict[str, RawResult]],
+    name: str,
+    wire: Wire,
+    era: Era,
+) -> None:
+    if (wire, era) not in large_results:
+        bounds = Bounds(max_message_bytes=LIMIT)
+        large_results[wire, era] = ask_all(bench, tmp_path, wire, era, LARGE_ROWS, bounds=bounds)
+    row, result = LARGE_ROWS[name], large_results[wire, era][name]
+    assert (result.outcome, result.code) == (row.outcome, row.code), bench.said(result)[:200]
+    assert row.says in bench.said(result)

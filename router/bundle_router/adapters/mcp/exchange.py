@@ -18,6 +18,7 @@ from bundle_router.core.servers.reader import (
     Event,
     GarbledAnswer,
     Notification,
+    OversizedAnswer,
     RequestId,
     RpcRefusal,
     RpcResult,
@@ -201,11 +202,18 @@ def outcome_of(event: Event, number: int) -> dict[str, Any] | None:
         raise RpcError(event.code, event.message, event.data)
     if isinstance(event, GarbledAnswer):
         raise garbled_fault()
+    if isinstance(event, OversizedAnswer):
+        raise oversized_fault(event)
     return None
 
 
 def garbled_fault(why: str = "the server's answer is not a JSON-RPC message") -> ServerFault:
     return ServerFault("protocol_error", why, sent=True)
+
+
+def oversized_fault(answer: OversizedAnswer) -> ServerFault:
+    sizes = f"{answer.size:,} bytes, more than {answer.max_bytes:,}"
+    return ServerFault("too_large", f"the server sent an answer of {sizes}", sent=True)
 
 
 def cut_fault() -> ServerFault:

@@ -48,7 +48,7 @@ class LegacySse:
     def __init__(self, sender: HttpSender, bounds: Bounds, report: Report) -> None:
         self._sender = sender
         self._report = report
-        self._max_bytes = bounds.max_message_bytes
+        self._bounds = bounds
         self._reading: asyncio.Task[None] | None = None
         self._pending: PendingRequests | None = None
         self._behind: set[asyncio.Task[None]] = set()
@@ -142,7 +142,9 @@ class LegacySse:
             pending.end(self.fault or ServerFault("closed", "the connection was closed"))
 
     async def _read_events(self, response: HttpResponse, pending: PendingRequests) -> None:
-        reader = ServerReader(EventFrames(self._max_bytes))
+        reader = ServerReader(
+            EventFrames(self._bounds.max_frame_bytes), self._bounds.max_message_bytes
+        )
         async for piece in response.pieces(_ENDLESS):
             reader.receive_data(piece)
             while reader.next_size:

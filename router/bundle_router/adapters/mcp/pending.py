@@ -22,12 +22,14 @@ from bundle_router.adapters.mcp.exchange import (
     Patience,
     Session,
     garbled_fault,
+    oversized_fault,
 )
 from bundle_router.adapters.mcp.faults import NOTHING_DONE, RpcError, ServerFault
 from bundle_router.core.servers.reader import (
+    Answer,
     Event,
-    GarbledAnswer,
     Notification,
+    OversizedAnswer,
     RequestId,
     RpcRefusal,
     RpcResult,
@@ -98,7 +100,7 @@ class PendingRequests:
 
         Waits while the server has too many unanswered requests of its own.
         """
-        if isinstance(event, RpcResult | RpcRefusal | GarbledAnswer):
+        if isinstance(event, Answer):
             return self._settle(event)
         if isinstance(event, Notification):
             self._session.notified(event, None)
@@ -109,9 +111,9 @@ class PendingRequests:
             task.add_done_callback(self._answering.discard)
         return False
 
-    def _settle(self, event: RpcResult | RpcRefusal | GarbledAnswer) -> bool:
+    def _settle(self, event: Answer) -> bool:
         number = event.id
-        if number is None and not isinstance(event, RpcResult):
+        if number is None:
             number = self._meant_request(event)
         found = self._waiting.pop(number, None) if number is not None else None
         if found is None:
@@ -123,11 +125,13 @@ class PendingRequests:
             result.set_result(event.result)
         elif isinstance(event, RpcRefusal):
             result.set_exception(RpcError(event.code, event.message, event.data))
+        elif isinstance(event, OversizedAnswer):
+            result.set_exception(oversized_fault(event))
         else:
             result.set_exception(garbled_fault())
         return True
 
-    def _meant_request(self, event: RpcRefusal | GarbledAnswer) -> RequestId | None:
+    def _meant_request(self, event: Answer) -> RequestId | None:
         """Return the request that an answer without an id is about; None if that is uncertain."""
         error = ""
         if isinstance(event, RpcRefusal):

@@ -59,7 +59,7 @@ class StdioTransport:
         self._process: Process | None = None
         self._pending: PendingRequests | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._reader = ServerReader(LineFrames(bounds.max_message_bytes))
+        self._reader = ServerReader(LineFrames(bounds.max_frame_bytes), bounds.max_message_bytes)
         self._stderr = b""
         self._reported_at = 0.0
         self.fault: ServerFault | None = None

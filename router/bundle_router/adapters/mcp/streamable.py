@@ -160,6 +160,7 @@ class StreamableHttp:
     def __init__(self, sender: HttpSender, bounds: Bounds) -> None:
         self._sender = sender
         self._max_bytes = bounds.max_message_bytes
+        self._max_frame = bounds.max_frame_bytes
         self._behind: set[asyncio.Task[Any]] = set()
         self._listening: asyncio.Task[None] | None = None
         self._session: Session | None = None
@@ -233,16 +234,16 @@ class StreamableHttp:
             self._session_id = session_id
 
     async def _read_body(self, response: HttpResponse, request: Outgoing) -> dict[str, Any]:
-        reader = ServerReader(BodyFrame(self._max_bytes))
-        result = await self._read(response.pieces(self._max_bytes), reader, request)
+        reader = ServerReader(BodyFrame(self._max_frame), self._max_bytes)
+        result = await self._read(response.pieces(self._max_frame), reader, request)
         if result is None:
             raise garbled_fault()
         return result
 
     async def _read_events(self, response: HttpResponse, request: Outgoing) -> dict[str, Any]:
         """Read an event stream until the answer, and resume it where it can be resumed."""
-        framing = EventFrames(self._max_bytes)
-        reader = ServerReader(framing)
+        framing = EventFrames(self._max_frame)
+        reader = ServerReader(framing, self._max_bytes)
         resumes = 0
         while True:
             pieces = response.pieces(self._max_bytes * STREAM_FACTOR)
@@ -361,7 +362,7 @@ class StreamableHttp:
     async def _listen(self) -> None:
         """Read the stream that a server of the handshake era may speak on, until it has none."""
         failures = 0
-        framing = EventFrames(self._max_bytes)
+        framing = EventFrames(self._max_frame)
         while failures < MAX_RESUMES:
             headers = {**self._headers_of(None), "accept": EVENTS}
             if framing.last_id:
@@ -380,11 +381,13 @@ class StreamableHttp:
             await asyncio.sleep(RESUME_S if retry_ms is None else retry_ms / 1000)
 
     async def _read_unasked(self, response: HttpResponse, before: EventFrames) -> EventFrames:
-        framing = EventFrames(self._max_bytes)
+        framing = EventFrames(self._max_frame)
         framing.last_id = before.last_id
         framing.retry_ms = before.retry_ms
         try:
-            await self._read(response.pieces(_ENDLESS), ServerReader(framing), None)
+            await self._read(
+                response.pieces(_ENDLESS), ServerReader(framing, self._max_bytes), None
+            )
         except ServerFault:
             pass  # the stream is opened again
         finally:

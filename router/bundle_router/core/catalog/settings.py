@@ -394,7 +394,11 @@ class CallLimits:
         le=10_000_000,
     )
     max_result_bytes: int = key(
-        8 * 1024 * 1024, "Most bytes that are read of one result.", ge=1024, le=1024**3
+        8 * 1024 * 1024,
+        "Most bytes of one result. A server's text that repeats its structured output counts apart:"
+        " up to twice as many are read.",
+        ge=1024,
+        le=1024**3,
     )
     max_inline_bytes: int = key(
         500_000,

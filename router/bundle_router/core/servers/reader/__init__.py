@@ -20,16 +20,20 @@ Rules:
    answer without a result, with two, or to nobody's request is no answer.
 4. Values nested deeper than `MAX_LEVELS` are replaced by a sentence.
 5. Several messages in one frame (a batch) are several events.
+6. A message is bounded before it is parsed, at twice the bytes of one; of those between, only a
+   result that says the same twice, as text and as structured output, is one.
 """
 
 from __future__ import annotations
 
 from bundle_router.core.servers.reader.events import (
+    Answer,
     EndpointAddress,
     Event,
     GarbledAnswer,
     Noise,
     Notification,
+    OversizedAnswer,
     RequestId,
     RpcRefusal,
     RpcResult,
@@ -48,6 +52,7 @@ from bundle_router.core.servers.reader.reader import ServerReader
 __all__ = [
     "LARGE",
     "MAX_LEVELS",
+    "Answer",
     "BodyFrame",
     "EndpointAddress",
     "Event",
@@ -58,6 +63,7 @@ __all__ = [
     "LineFrames",
     "Noise",
     "Notification",
+    "OversizedAnswer",
     "RequestId",
     "RpcRefusal",
     "RpcResult",

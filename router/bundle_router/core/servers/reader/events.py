@@ -68,6 +68,18 @@ class GarbledAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class OversizedAnswer:
+    """An answer of more bytes than one may have, also where what it says twice counts once."""
+
+    id: RequestId | None
+    """The request that it ends; None where the server could not tell."""
+    size: int
+    """Bytes of the frame it came in."""
+    max_bytes: int
+    """Bytes that an answer may have."""
+
+
+@dataclass(frozen=True, slots=True)
 class Noise:
     """A frame, or a part of one, that is no message and was not meant as an answer."""
 
@@ -82,6 +94,6 @@ class EndpointAddress:
     address: str
 
 
-Event = (
-    RpcResult | RpcRefusal | GarbledAnswer | Notification | ServerRequest | Noise | EndpointAddress
-)
+Answer = RpcResult | RpcRefusal | GarbledAnswer | OversizedAnswer
+"""What ends a request."""
+Event = Answer | Notification | ServerRequest | Noise | EndpointAddress

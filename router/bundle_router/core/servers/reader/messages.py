@@ -7,16 +7,19 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from bundle_router.core.servers.reader.events import (
+    Answer,
     Event,
     GarbledAnswer,
     Noise,
     Notification,
+    OversizedAnswer,
     RequestId,
     RpcRefusal,
     RpcResult,
     ServerRequest,
 )
 from bundle_router.core.servers.reader.json_values import read_json
+from bundle_router.core.servers.reader.repeated_output import fits_once
 
 INTERNAL_ERROR: Final = -32603
 _EXCERPT: Final = 200
@@ -24,10 +27,13 @@ _HEAD: Final = 200
 _ID: Final = re.compile(rb'"id"\s*:\s*"?(\d{1,18})(?!\d)')
 
 
-def read_frame(frame: bytes | bytearray, *, is_answer: bool) -> list[Event]:
+def read_frame(
+    frame: bytes | bytearray, *, is_answer: bool, max_bytes: int | None = None
+) -> list[Event]:
     """Return the events of a frame: at least one.
 
-    `is_answer`: nothing follows it, so what is no message was meant as the answer. Never raises.
+    `is_answer`: nothing follows it, so what is no message was meant as the answer. A message of
+    more than `max_bytes` is a result that says the same twice, or too large. Never raises.
     """
     try:
         value = read_json(frame)
@@ -35,9 +41,9 @@ def read_frame(frame: bytes | bytearray, *, is_answer: bool) -> list[Event]:
         return [_unreadable(frame, is_answer=is_answer)]
     messages = value if isinstance(value, list) else [value]
     events = list(_events_of(messages, frame))
-    if is_answer and not any(
-        isinstance(event, RpcResult | RpcRefusal | GarbledAnswer) for event in events
-    ):
+    if max_bytes is not None and len(frame) > max_bytes:
+        events = [_bounded(event, frame, max_bytes) for event in events]
+    if is_answer and not any(isinstance(event, Answer) for event in events):
         events.append(GarbledAnswer(None))
     return events or [_noise(frame)]
 
@@ -52,6 +58,17 @@ def _events_of(messages: list[Any], frame: bytes | bytearray) -> Iterator[Event]
             yield _event_of_an_answer(message, len(frame))
         else:
             yield _noise(frame)
+
+
+def _bounded(event: Event, frame: bytes | bytearray, max_bytes: int) -> Event:
+    """Return the event of a frame of more than `max_bytes`, where it may be so large."""
+    if isinstance(event, GarbledAnswer | Noise):
+        return event
+    if isinstance(event, RpcResult) and fits_once(event.result, event.size, max_bytes):
+        return event
+    if isinstance(event, RpcResult | RpcRefusal):
+        return OversizedAnswer(event.id, len(frame), max_bytes)
+    return _noise(frame)
 
 
 def _event_of_the_servers(message: Mapping[str, Any], frame: bytes | bytearray) -> Event:

@@ -16,10 +16,14 @@ class ServerReader:
 
     `receive_data` and `receive_end` only frame; `next_event` parses, so a large frame
     (`next_size`) can be parsed in another thread. Not for two threads at once.
+
+    With `max_bytes`, only a result that says the same twice, as text and as structured output, may
+    have more.
     """
 
-    def __init__(self, framing: Framing) -> None:
+    def __init__(self, framing: Framing, max_bytes: int | None = None) -> None:
         self.framing = framing
+        self._max_bytes = max_bytes
         self.noise = 0
         """Number of frames that were no message."""
         self._events: deque[Event] = deque()
@@ -52,7 +56,8 @@ class ServerReader:
 
     def _read(self, kind: bytes, content: bytes | bytearray) -> list[Event]:
         if kind == MESSAGE:
-            return read_frame(content, is_answer=self.framing.ends_with_answer)
+            is_answer = self.framing.ends_with_answer
+            return read_frame(content, is_answer=is_answer, max_bytes=self._max_bytes)
         if kind == _ENDPOINT:
             return [EndpointAddress(content.decode("utf-8", "replace"))]
         return [Noise(kind)]

@@ -17,7 +17,7 @@ SHORTEST_LIFETIME_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """`max_message_bytes`: one line, one response body, one event, before any of it is parsed.
+    """`max_message_bytes`: one message, of which nothing is repeated (see `max_frame_bytes`).
 
     At most `per_server` and `in_total` calls run at once, and `queue_per_server` and
     `queue_in_total` wait. A server always gets `assured` calls, so that hanging servers can't
@@ -46,6 +46,14 @@ class Bounds:
     queue_in_total: int = 512
     max_open: int = 64
     breaker: BreakerTerms = PROBES
+
+    @property
+    def max_frame_bytes(self) -> int:
+        """Bytes that are read of one line, response body or event before any of it is parsed.
+
+        SDKs send structured output as text too: a result that says the same twice may be so large.
+        """
+        return 2 * self.max_message_bytes
 
 
 def bounds_for(limits: CallLimits) -> Bounds:
