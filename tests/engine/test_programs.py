@@ -8,14 +8,20 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bundle_router import Result, Router, Step
+from bundle_router.adapters.media import describe
 from bundle_router.adapters.monty import WORKERS
-from bundle_router.core.catalog import Bundle, Policy, Route, Server
+from bundle_router.core.catalog import Bundle, Card, Policy, Route, Server
 from bundle_router.core.exposure.stubs import called_and_undefined
+from bundle_router.core.results.shaping import shape
+from bundle_router.core.servers.transport.tool_servers import RawResult
+from bundle_router.core.values import Data, Text
+from bundle_router.engine.program_values import value_of
 from bundle_router.engine.programs import callable_in_code
 from bundle_router.testing import fake_router, small_catalog
 from bundle_router.tool import LocalServer, Media
@@ -709,3 +715,86 @@ def test_a_traceback_shows_the_line_of_the_program(tmp_path: Path) -> None:
     assert (result.outcome, result.code) == ("tool_error", "program_failed")
     assert 'File "program.py", line 2' in result.text
     assert "\n    print(rows[5])\n          ~~~~~~~\n" in result.text
+
+
+# --- types of results -----------------------------------------------------------------------------
+
+
+def test_the_type_of_a_result_is_shown_once_the_run_has_recorded_one(tmp_path: Path) -> None:
+    """Its names and kinds, in another process too; and nothing of what it held."""
+
+    async def ask(router: Router) -> list[str]:
+        found = await router.call("r", "search_tools", {"query": "list what there is"})
+        details = await router.call("r", "get_tool_details", {"name": "notes__listing"})
+        return [found.text, details.text]
+
+    async def work(router: Router) -> list[str]:
+        before = await ask(router)
+        call = "await notes__listing(count=2000, prefix='secret')"
+        assert (await router.call("r", "execute", {"code": call})).ok
+        await router.route(Step(run_id="r", workflow="w", role="r", step="next"))
+        return before + await ask(router)
+
+    async def elsewhere(router: Router) -> list[str]:
+        await router.route(Step(run_id="r", workflow="w", role="r", step="last"))
+        return await ask(router)
+
+    before, _, *after = run(tmp_path, work)
+    assert "notes__listing(count: int, prefix?): List what there is." in before
+    shown = "notes__listing(count: int, prefix?) -> {name, size: int}[]: List what there is."
+    for found, details in (after, run(tmp_path, elsewhere)):
+        assert shown in found
+        assert details.endswith("\nReturns: {name, size: int}[]")
+        assert "secret" not in found + details
+
+
+def test_the_type_of_a_result_is_for_programs_of_its_principal_only() -> None:
+    bundles = {
+        "code": Bundle("code", "c", ("own.look",), effects=("read",), mode="code"),
+        "named": Bundle("named", "n", ("own.name",), effects=("read",), mode="meta"),
+    }
+    catalog = small_catalog(
+        bundles,
+        routes=[Route("all", bundles=("code", "named"))],
+        policies=[Policy("all", allow=("*",))],
+        servers=[Server("own", "local", "trusted")],
+    )
+    answers = {tool: RawResult((Data({"id": 1}),)) for tool in ("own.look", "own.name")}
+    with fake_router(catalog, results=answers) as router:
+        router.route_sync(Step(run_id="x", workflow="w", role="r", step="s"))
+        for tool in answers:
+            assert router.call_sync("x", tool, {}).ok
+        found = router.call_sync("x", "search_tools", {"query": "look name"}).text
+        run = router._engines.newest.runs.get("x")
+        assert run is not None
+        assert run.fold.last_result("own.look", "") is not None
+        assert run.fold.last_result("own.look", "ann") is None
+    assert "look() -> {id: int}" in found.replace("own__", "")
+    assert found.count("->") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "structured", "returns", "expected"),
+    [
+        ("[1, 2]", {"result": [1, 2]}, "int[]", [1, 2]),
+        ("[]", {"result": []}, "int[]", []),
+        ("12", {"result": "12"}, "str", "12"),
+        ("12", {"result": 12}, "int", 12),
+        ("", {"result": "12"}, "str", "12"),
+        ("", {"result": None}, "", None),
+    ],
+)
+def test_a_value_that_an_sdk_wrapped_comes_without_the_wrapper_live_and_recorded(
+    text: str, structured: dict[str, Any], returns: str, expected: Any
+) -> None:
+    card = Card("s", "t", "", "{}", "sha256:0", 1, returns=returns, wraps_result=True)
+    blocks = (*((Text(text),) if text else ()), Data(structured))
+    recorded = Result("ok", shape(blocks, 10_000, describe).text, tool="s.t")
+    for result in (replace(recorded, whole=blocks), recorded):
+        assert value_of(result, no_artifact, card) == expected
+    plain = replace(recorded, whole=blocks)
+    assert value_of(plain, no_artifact, replace(card, wraps_result=False)) == structured
+
+
+def no_artifact(sha256: str) -> bytes:
+    raise KeyError(sha256)

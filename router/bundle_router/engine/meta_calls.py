@@ -15,10 +15,10 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from bundle_router.core.decide.activation import CallEffect, resume_activation, tools_past_cap
 from bundle_router.core.exposure.meta_tools.artifact_pages import (
@@ -49,13 +49,21 @@ from bundle_router.core.exposure.meta_tools.descriptions import (
     list_bundles,
     selected_text,
 )
+from bundle_router.core.records.call_records import CallFinished
 from bundle_router.core.servers.transport.tool_servers import CallOutcome
 from bundle_router.core.values import META_SERVER, Outcome, Text
 from bundle_router.core.values.artifacts import Artifact, MediaFacts
 from bundle_router.engine.arguments import Arguments
 from bundle_router.engine.call_refusals import refuse, why_missing
 from bundle_router.engine.engine_ports import CallPorts, EnginePorts
-from bundle_router.engine.made_calls import finish_call, joined_after, shape_blocks, store
+from bundle_router.engine.made_calls import (
+    finish_call,
+    joined_after,
+    result_of,
+    shape_blocks,
+    store,
+)
+from bundle_router.engine.program_values import type_of
 from bundle_router.engine.reservations import within_budget
 from bundle_router.engine.results import (
     AdmittedCall,
@@ -64,6 +72,7 @@ from bundle_router.engine.results import (
     Result,
     called_name,
 )
+from bundle_router.engine.run_records import OpenRun
 from bundle_router.engine.surface import RunState, why_not
 from bundle_router.engine.toolsets import visible_tools
 from bundle_router.errors import CorruptRun, StorageError
@@ -108,13 +117,15 @@ class MetaReply:
 class MetaQuestion:
     """The inputs of an answer.
 
-    `artifact` returns an artifact that the run may read, by digest (KeyError). `signed_before` are
-    the tools whose signatures the agent got earlier in this step.
+    `artifact` returns an artifact that the run may read, by digest (KeyError). `last_result`
+    returns what a call of a tool gave last in this run. `signed_before` are the tools whose
+    signatures the agent got earlier in this step.
     """
 
     ports: EnginePorts
     state: RunState
     artifact: Callable[[str], bytes]
+    last_result: Callable[[str], Result | None]
     joins: bool
     signed_before: frozenset[str] = frozenset()
 
@@ -122,7 +133,12 @@ class MetaQuestion:
         return replace(
             visible_tools(self.state, joins=self.joins),
             described=self.signed_before,
+            type_seen=self._type_seen,
         )
+
+    def _type_seen(self, tool: str) -> str:
+        result = self.last_result(tool)
+        return type_of(result, self.artifact, self.state.catalog) if result is not None else ""
 
 
 async def answer(at: CallPorts, state: RunState, request: CallRequest) -> Result:
@@ -156,6 +172,7 @@ async def _answer_call(at: CallPorts, call: AdmittedCall) -> Result:
         ports,
         state,
         partial(at.tree.artifact, run.id, principal=state.step.principal),
+        partial(_last_result, run, state.step.principal),
         request.joins,
         run.signed_at(decision_id),
     )
@@ -193,6 +210,19 @@ async def _answer_call(at: CallPorts, call: AdmittedCall) -> Result:
         )
     await at.run.wait_until_durable()
     return result
+
+
+def _last_result(run: OpenRun, principal: str, tool: str) -> Result | None:
+    """Return what a call of a tool gave last in a run, for a principal. Blocks."""
+
+    def read(_wait_s: float) -> Mapping[str, Any] | None:
+        seq = run.fold.last_result(tool, principal)
+        return run.log.record(seq) if seq is not None else None
+
+    line = run.under_lock_sync(read)
+    if line is None:
+        return None
+    return result_of(CallFinished.from_json(line), idempotent=False, again=True)
 
 
 async def refuse_missed(at: CallPorts, state: RunState, name: str) -> Result:

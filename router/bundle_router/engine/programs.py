@@ -19,7 +19,6 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
@@ -39,13 +38,13 @@ from bundle_router.core.exposure.stubs import (
     stubs,
 )
 from bundle_router.core.results.shaping import Blob
-from bundle_router.core.results.shaping.frame import without_frame
 from bundle_router.core.servers.transport.tool_servers import CallOutcome
-from bundle_router.core.values import META_SERVER, MODES, Data, Text
+from bundle_router.core.values import META_SERVER, MODES, Text
 from bundle_router.core.values.canonical import digest
 from bundle_router.engine.engine_ports import CallPorts
 from bundle_router.engine.made_calls import finish_call, shape_blocks, store
 from bundle_router.engine.meta_calls import MissedTool, record_missed
+from bundle_router.engine.program_values import value_of
 from bundle_router.engine.reservations import within_budget
 from bundle_router.engine.results import (
     AdmittedCall,
@@ -138,7 +137,7 @@ async def _execute(
         if not result.ok:
             raise RuntimeError(result.text)
         artifact = partial(at.tree.artifact, run.id, principal=state.step.principal)
-        return value_of(result, artifact)
+        return value_of(result, artifact, state.catalog.cards.get(functions_by_name[name]))
 
     program = Program(
         text=code,
@@ -200,34 +199,3 @@ async def _finish(
     stored = (*recorded, *await store(at.run, shaped.blobs))
     outcome = CallOutcome(end.outcome, end.code, shaped, stored=stored)
     return await at.run.record(partial(finish_call, at.ports, at.run, call, outcome))
-
-
-def _recorded_text(result: Result, artifact: Callable[[str], bytes]) -> str:
-    """Return the whole text of a recorded result, from its artifact where it was cut."""
-    for row in result.artifacts:
-        if row.role == "full_result":
-            return artifact(row.sha256).decode("utf-8", "replace")
-    return without_frame(result.text)
-
-
-def value_of(result: Result, artifact: Callable[[str], bytes]) -> Any:
-    """Return a result as a program's value: JSON as its value, also where it came as text; other
-    text as text; media as the text and the artifacts' handles. A recorded result has the same
-    value.
-    """
-    handles = [row.uri for row in result.artifacts if row.role == "media"]
-    if handles:
-        return {"text": without_frame(result.text), "media": handles}
-
-    if result.whole is None:
-        text = _recorded_text(result, artifact)
-    else:
-        data = [block for block in result.whole if isinstance(block, Data)]
-        if len(data) == 1:
-            return data[0].value
-        text = "\n".join(block.text for block in result.whole if isinstance(block, Text))
-
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text

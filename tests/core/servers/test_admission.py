@@ -1022,3 +1022,19 @@ def test_components_of_the_same_names_are_not_certain_and_refused() -> None:
         "broken_ref",
         "/properties/a/$ref leads to no schema: '#/components/schemas/A'",
     )
+
+
+@pytest.mark.parametrize(
+    ("output", "returns", "wraps_result"),
+    [
+        ({"type": "object", "properties": {"c": {"type": "number"}}}, "{c?: num}", False),
+        ({"type": "object", "properties": {"result": {"type": "string"}}}, "str", True),
+        ({"type": "object", "properties": {"c\u200b": {"type": "number"}}}, "", False),
+        ({"type": "object", "properties": {"c": {"enum": ["a\u202eb"]}}}, "", False),
+        ("object", "", False),
+        (None, "", False),
+    ],
+)
+def test_a_card_says_what_a_tool_returns(output: Any, returns: str, wraps_result: bool) -> None:
+    (found,) = admitted(tool(outputSchema=output)).tools
+    assert (found.card.returns, found.card.wraps_result) == (returns, wraps_result)

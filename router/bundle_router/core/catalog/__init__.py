@@ -100,7 +100,7 @@ __all__ = [
 class Card:
     """An admitted tool definition: what the router knows about one tool."""
 
-    ADDED: ClassVar[tuple[str, ...]] = ("idempotent",)
+    ADDED: ClassVar[tuple[str, ...]] = ("idempotent", "returns", "wraps_result")
 
     server: str
     """The server's name."""
@@ -120,6 +120,10 @@ class Card:
     """Whether a trusted server says that calling the tool again with the same arguments changes
     nothing more.
     """
+    returns: str = ""
+    """The type of its results in short, by its output schema; empty where it declares none."""
+    wraps_result: bool = False
+    """Whether its output schema wraps a value that is no object: `{"result": …}`."""
 
     @property
     def name(self) -> str:

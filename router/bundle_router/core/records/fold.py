@@ -97,6 +97,7 @@ class RunFold:
         self._key_of_call: dict[str, str] = {}
         self._decisions: dict[str, int] = {}
         self._calls: dict[str, KeyedCall] = {}
+        self._results: dict[tuple[str, str], int] = {}
         self.decisions = 0
         """How many decisions the run has."""
         self.model_questions = 0
@@ -196,6 +197,9 @@ class RunFold:
         key = self._key_of_call.pop(record.call_id, None)
         if key is not None:
             self._calls[key] = replace(self._calls[key], finished=seq, outcome=record.outcome)
+        if record.outcome == "ok":
+            principal = self._principals.get(record.decision_id, "")
+            self._results[record.name, principal] = seq
         if _is_counted(record):
             self._count(record, spent, began=not began)
 
@@ -333,6 +337,12 @@ class RunFold:
     def keyed_decision(self, key: str) -> int | None:
         """Return the `seq` of the decision with a key; None where there is none."""
         return self._decisions.get(key)
+
+    def last_result(self, tool: str, principal: str) -> int | None:
+        """Return the `seq` of the last end of a call of a tool that was made for a principal and
+        succeeded.
+        """
+        return self._results.get((tool, principal))
 
     def keyed_call(self, key: str) -> KeyedCall | None:
         """Return the last attempt at the call with a key; None where none began."""

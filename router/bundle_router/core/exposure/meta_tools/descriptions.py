@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -52,6 +52,16 @@ class VisibleTools:
     """Tools whose signatures the agent has already received at this step."""
     room: Room = Room()
     """Budget for tools that join the array."""
+    type_seen: Callable[[str], str] = lambda _tool: ""
+    """The type of a tool's recorded results, by its canonical name; empty where there are none."""
+
+    def returns(self, tool: str) -> str:
+        """Return the type of a tool's results for programs; empty where it is not known, or the
+        tool is not called by them.
+        """
+        if not MODES[self.places[tool]].by_program:
+            return ""
+        return self.catalog.cards[tool].returns or self.type_seen(tool)
 
     @cached_property
     def places(self) -> dict[str, Mode]:
@@ -106,7 +116,9 @@ def _row(visible: VisibleTools, tool: str, about_chars: int, *, again: bool = Fa
         return f"{name}: shown earlier"
     line = one_line(card.description, about_chars)
     mark = UNTRUSTED if _is_untrusted(visible.catalog, tool) else ""
-    return f"{signature(name, card)}{': ' if line or mark else ''}{mark}{line}"
+    returns = visible.returns(tool)
+    signed = f"{signature(name, card)} -> {returns}" if returns else signature(name, card)
+    return f"{signed}{': ' if line or mark else ''}{mark}{line}"
 
 
 def _is_untrusted(catalog: Catalog, tool: str) -> bool:
@@ -223,4 +235,6 @@ def describe_tool(visible: VisibleTools, tool: str) -> MetaAnswer:
         )
     mark = UNTRUSTED if _is_untrusted(visible.catalog, tool) else ""
     schema = "It takes no arguments." if takes_nothing(card) else f"Schema: {card.schema}"
-    return MetaAnswer(f"{name}: {mark}{card.description}\n{schema}", joins)
+    returns = visible.returns(tool)
+    result = f"\nReturns: {returns}" if returns else ""
+    return MetaAnswer(f"{name}: {mark}{card.description}\n{schema}{result}", joins)

@@ -46,7 +46,7 @@ INTRODUCTION: Final = (
 IN_CODE: Final = (
     "Some tools are called by programs: search_tools gives their names and arguments, execute runs"
     " a program over them (result = await name(argument=...)) and gives you what it prints. Results"
-    " reach the program whole."
+    " reach the program whole, as values: after -> stands their type, where it is known."
 )
 
 

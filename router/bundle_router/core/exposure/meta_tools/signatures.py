@@ -29,6 +29,8 @@ _WORDS: Final = {
     "array": "list",
     "null": "null",
 }
+_OUTER: Final = -1
+"""The depth of a result, which shows a level more than an argument: rows of models are common."""
 _LINE_ENDS: Final = str.maketrans({"\n": "\\n", "\r": "\\r"})
 """A server's names and values can't begin a line, which would look like the signature of another
 tool.
@@ -40,14 +42,17 @@ _NOISE: Final = re.compile(r"[*_`#]{2,}|`")
 def signature(name: str, card: Card) -> str:
     """Return the signature: `name(required, count: int, optional?)`."""
     schema = card.input_schema()
-    required = _required_names(schema)
-    properties = _properties(schema)
-    ordered = sorted(properties, key=lambda key: key not in required)
-    room = min(MAX_REQUIRED, max(MAX_PARAMETERS, sum(key in required for key in properties)))
-    parts = [_parameter(key, properties[key], key in required, schema) for key in ordered[:room]]
-    if len(ordered) > room:
-        parts.append(f"+{len(ordered) - room}")
-    return f"{name}({', '.join(parts)})".translate(_LINE_ENDS)
+    return f"{name}({_parameters(schema, schema, 0)})".translate(_LINE_ENDS)
+
+
+def object_of(schema: Mapping[str, Any], root: Mapping[str, Any]) -> str:
+    """Return an object's type as parameters are written: `{at, c: num, note?}`."""
+    return f"{{{_parameters(schema, root, _OUTER)}}}".translate(_LINE_ENDS)
+
+
+def kind_of(schema: Any, root: Mapping[str, Any]) -> str:
+    """Return the short form of a type; `any` if it has none."""
+    return _kind(schema, root, _OUTER).translate(_LINE_ENDS)
 
 
 def takes_nothing(card: Card) -> bool:
@@ -90,9 +95,22 @@ def _properties(schema: Mapping[str, Any]) -> dict[str, Any]:
     return dict(properties) if isinstance(properties, Mapping) else {}
 
 
-def _parameter(key: str, schema: Any, required: bool, root: Mapping[str, Any]) -> str:
+def _parameters(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> str:
+    required = _required_names(schema)
+    properties = _properties(schema)
+    ordered = sorted(properties, key=lambda key: key not in required)
+    room = min(MAX_REQUIRED, max(MAX_PARAMETERS, sum(key in required for key in properties)))
+    parts = [
+        _parameter(key, properties[key], key in required, root, depth) for key in ordered[:room]
+    ]
+    if len(ordered) > room:
+        parts.append(f"+{len(ordered) - room}")
+    return ", ".join(parts)
+
+
+def _parameter(key: str, schema: Any, required: bool, root: Mapping[str, Any], depth: int) -> str:
     name = key if len(key) <= 64 else key[:63] + "…"
-    kind = _kind(schema, root, 0)
+    kind = _kind(schema, root, depth)
     return f"{name}{'' if required else '?'}{'' if kind == 'str' else f': {kind}'}"
 
 

@@ -133,6 +133,7 @@ class _Admission:
             notes.append("invisible characters were left out of its text")
         hints = raw.get("annotations")
         is_idempotent = isinstance(hints, dict) and hints.get("idempotentHint") is True
+        returns, wraps_result = _returned(raw.get("outputSchema"))
         card = Card(
             server=self.server.name,
             tool=raw["name"],
@@ -141,6 +142,8 @@ class _Admission:
             sha256=identity(raw, instructions, self.volatile),
             tokens=0,
             idempotent=is_idempotent and self.server.trust == "trusted",
+            returns=returns,
+            wraps_result=wraps_result,
         )
         return AdmittedTool(
             card=_with_tokens(card, self.count),
@@ -182,6 +185,17 @@ class _Admission:
             return clean
         notes.append(f"its description was cut from {len(clean):,} to {max_chars:,} characters")
         return f"{clean[:max_chars].rstrip()}\n[cut: {len(clean) - max_chars:,} more characters]"
+
+
+def _returned(schema: Any) -> tuple[str, bool]:
+    """Return the type of a tool's results, and whether they are wrapped; nothing for a schema with
+    invisible characters, which could hide a name in another.
+    """
+    if not isinstance(schema, dict) or hidden_value(schema) is not None:
+        return "", False
+    from bundle_router.core.exposure.meta_tools.result_types import is_wrapper, result_type
+
+    return result_type(schema), is_wrapper(schema)
 
 
 def _label(raw: Any, index: int) -> str:
