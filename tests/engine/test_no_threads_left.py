@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import subprocess
+import sys
 import threading
 from functools import partial
 
@@ -89,6 +91,32 @@ def test_a_router_that_is_dropped_unclosed_ends_its_threads() -> None:
     for thread in started:
         thread.join(300)
     assert not any(thread.is_alive() for thread in started)
+
+
+AT_EXIT = """
+import asyncio, atexit, os, threading
+from bundle_router.adapters.workers import run_in_turn
+
+exiting = threading.Event()
+
+def work():
+    exiting.wait()
+    for _ in range(1_000_000):  # the interpreter would end meanwhile
+        pass
+    os.write(1, b"the work has ended")
+
+async def main():
+    run_in_turn("shaped", work)
+
+asyncio.run(main())
+atexit.register(exiting.set)
+"""
+
+
+def test_a_process_ends_after_the_work_on_a_large_result() -> None:
+    """Else the interpreter ends the thread inside an extension written in C++, and aborts by it."""
+    ran = subprocess.run([sys.executable, "-c", AT_EXIT], capture_output=True, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, b"the work has ended", b"")
 
 
 def test_what_is_further_on_comes_first_and_so_do_what_came_first_among_equals() -> None:

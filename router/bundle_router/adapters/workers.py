@@ -5,6 +5,7 @@ ending.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import itertools
 import os
@@ -19,6 +20,8 @@ from bundle_router.errors import ToolFailure
 
 T = TypeVar("T")
 
+EXIT_S: Final = 2.0
+"""Seconds that the end of the process waits for work on large results."""
 _LAST: Final = 100
 """The rank of the request to end: after all work."""
 _Job = tuple[int, int, Callable[[], None] | None]
@@ -127,9 +130,17 @@ class Workers:
 
 
 @lru_cache(maxsize=1)
-def _one_at_a_time(_process: int) -> Workers:
+def _one_at_a_time(process: int) -> Workers:
     """Return this process's thread for large results, which lives as long as the process."""
-    return Workers(1, "large-results")
+    workers = Workers(1, "large-results")
+    atexit.register(_end_with_process, workers, process)
+    return workers
+
+
+def _end_with_process(workers: Workers, process: int) -> None:
+    """Let the thread end its work before the interpreter ends the thread."""
+    if os.getpid() == process:  # a forked process has this callback too, and no such thread
+        workers.close(EXIT_S)
 
 
 def run_in_turn(stage: Stage, work: Callable[[], T]) -> asyncio.Future[T]:
