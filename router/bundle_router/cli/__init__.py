@@ -54,6 +54,10 @@ VERBS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "login": ("login", "authorize a tool server that has auth = 'oauth', in your browser"),
     "pin": ("pin", "show what tool servers list now against what was reviewed, and approve it"),
+    "examples": (
+        "examples",
+        "have a model write examples for bundles, by which search finds them; adds what you accept",
+    ),
     "vendor": ("vendor", "write typed Python wrappers for a server's pinned tools"),
     "serve": ("serve", "serve engines over HTTP, agents over MCP, and pages for people"),
     "token": ("token", "make a bearer token for the service: shown once, stored as its SHA-256"),

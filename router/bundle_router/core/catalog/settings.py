@@ -223,7 +223,7 @@ class SearchSettings:
     languages: tuple[str, ...] = key(
         (),
         "Codes of the languages, besides English, in which steps are worded: ['de', 'pt-BR']."
-        " Bundles can have `words` in them.",
+        " `bundle-router examples` has a model write each bundle's `words` in them.",
         Languages,
     )
 

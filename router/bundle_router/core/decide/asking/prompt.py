@@ -90,10 +90,9 @@ def _worked_example(place: int, bundle: Bundle) -> str:
         "rationale": f"{bundle.id} is for this.",
         "picks": [{"id": str(place), "need": "required"}],
     }
-    example_answer = _json({**answer, "sure": True, "missing": ""})
-    return (
-        f"\nFor a step with the goal {_json(bundle.examples[0])} the answer is:\n{example_answer}\n"
-    )
+    example_answer = json_line({**answer, "sure": True, "missing": ""})
+    goal = json_line(bundle.examples[0])
+    return f"\nFor a step with the goal {goal} the answer is:\n{example_answer}\n"
 
 
 def user_part(step: Step, recent: Sequence[RecentStep]) -> str:
@@ -119,7 +118,7 @@ def user_part(step: Step, recent: Sequence[RecentStep]) -> str:
             for earlier in recent
         ],
     }
-    return _json(value)
+    return json_line(value)
 
 
 def prompt_for(
@@ -140,7 +139,7 @@ def _line(place: int, bundle: Bundle) -> str:
         value["avoid"] = bundle.avoid
     if bundle.examples:
         value["examples"] = list(bundle.examples[:MAX_EXAMPLES])
-    return _json(value)
+    return json_line(value)
 
 
 def _shorten_text(text: str, limit: int) -> str:
@@ -152,7 +151,7 @@ def _shorten_text(text: str, limit: int) -> str:
     return plain[:limit] + "…"
 
 
-def _json(value: Any) -> str:
+def json_line(value: Any) -> str:
     """Compact JSON on one line.
 
     Letters of all scripts stay as they are, everything invisible is escaped.
