@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from bundle_router.errors import ToolFailure
@@ -17,6 +19,7 @@ from bundle_router.local_tools.docs.charsets import clean_text
 from bundle_router.local_tools.docs.deadline import Deadline
 from bundle_router.local_tools.docs.markdown import Converted, to_markdown
 from bundle_router.local_tools.docs.pages import cut_piece, find_headings
+from bundle_router.local_tools.docs.soup import parse
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -212,12 +215,78 @@ HOSTILE = {
     "asides of links": "<aside><a href=#x>yy</a>" * (N // 50),
     "formulas": "<math>" + "<msup><mi>x</mi>" * (N // 50),
     "powers": "<sup>" * (N // 50) + "1",
+    "formulas in formulas": "<math>" + "<mrow><mi>x</mi>" * 70,
 }
 
 
 @pytest.mark.parametrize("what", HOSTILE)
 def test_a_hostile_page_is_converted_without_falling_over(what: str) -> None:
     assert len(convert(HOSTILE[what]).markdown) < 2_000_000
+
+
+class CountedList(list[Any]):
+    """A list that counts how often one of its items is looked at."""
+
+    looks = 0
+
+    def __getitem__(self, at: Any) -> Any:
+        self.looks += 1
+        return super().__getitem__(at)
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in super().__iter__():
+            self.looks += 1
+            yield item
+
+
+def test_siblings_are_changed_in_time_that_is_linear_in_their_number() -> None:
+    """Beautiful Soup looks for each from the first: 240 KB of lines in one cell took 90 s."""
+    cell = parse("<table><tr><td>" + "x<br>" * 400).find("td")
+    assert cell is not None
+    breaks = cell.find_all("br")
+    siblings = cell.contents = CountedList(cell.contents)
+    for at, each in enumerate(breaks):
+        if at % 2:
+            each.insert_before("y")
+        each.replace_with("z")
+    assert len(siblings) == 1_000
+    assert siblings.looks < 10_000
+    with pytest.raises(ValueError, match="children"):
+        cell.index(breaks[0])
+
+
+@pytest.mark.parametrize(
+    ("page", "left_out"),
+    [
+        ("<td colspan=20>a<td>b", ""),
+        ("<td>a<td colspan=500>b", ""),
+        (
+            "<td colspan=25>a<td>b",
+            "left out: 5 cells under merged ones (values may stand too far left)",
+        ),
+        (
+            "<nav>n</nav><td rowspan=2>x" * 10_030 + "<tr><td>y",
+            "left out: 1 menu, 30 cells under merged ones (values may stand too far left)",
+        ),
+        (
+            ("<td colspan=20>x<td>y<tr>") * 600,
+            "left out: 1,400 cells under merged ones (values may stand too far left)",
+        ),
+    ],
+)
+def test_what_a_bound_kept_out_of_a_table_is_said(page: str, left_out: str) -> None:
+    row = page.replace("<nav>n</nav>", "")
+    menu = "<nav>n</nav>" if row != page else ""
+    converted = convert(f"<main>{menu}<table><tr>{row}</table></main>")
+    assert converted.left_out == left_out
+
+
+def test_a_label_is_a_listings_own_only_where_it_is_near() -> None:
+    listing = "<pre class=language-js>x</pre>"
+    label = "<span class=lang>js</span>"
+    assert convert(f"<div>{label}{listing}</div>").markdown == "```js\nx\n```"
+    far = convert(f"<div>{label}{'<p>y</p>' * 6}{listing}</div>").markdown
+    assert far.startswith("js\n")
 
 
 def test_converting_stops_at_the_deadline() -> None:

@@ -752,6 +752,24 @@ PAGE = b"""<html><head><title>Guide</title></head><body><nav>menu</nav><main>
 </main></body></html>"""
 
 
+@pytest.mark.parametrize(
+    ("section", "fragment", "left_out"),
+    [
+        (None, "", "left out: 1 menu"),
+        ("Two", "", "left out: 1 menu (of the whole page)"),
+        ("deeper", "", "left out: 1 menu (of the whole page)"),
+        (None, "#one", "left out: 1 menu (of the whole page)"),
+    ],
+)
+def test_every_part_of_a_page_ends_with_what_was_left_out(
+    rig: Rig, section: str | None, fragment: str, left_out: str
+) -> None:
+    url = rig.page("/docs/guide.html", reply(PAGE, kind="text/html; charset=utf-8"))
+    text = rig.text(f"{url}{fragment}", section=section)
+    assert text.endswith(f"\n\n{left_out}")
+    assert text.count("left out:") == 1
+
+
 def test_html_comes_as_markdown_of_its_main_content(rig: Rig) -> None:
     url = rig.page("/docs/guide.html", reply(PAGE, kind="text/html; charset=utf-8"))
     text = rig.text(url)

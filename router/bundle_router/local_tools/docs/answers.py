@@ -146,7 +146,7 @@ def _read(
 ) -> str:
     decoded = decode_page(page.body, page.charset, cut=page.cut)
     fragment = requested.fragment or page.url.fragment
-    title, text, anchor = _text_of(page, decoded.text, fragment, fetcher)
+    title, text, anchor, left_out = _text_of(page, decoded.text, fragment, fetcher)
     if not text.strip():
         raise _nothing_to_read(page, "it is empty")
     headings = find_headings(text)
@@ -178,7 +178,11 @@ def _read(
         about.append(f"Sections: {outline(headings)}")
     head = clean_text("\n".join(about))
     room = max_bytes - len(head.encode()) - 200  # 200: the line that describes the piece
-    piece = cut_piece(text[start:end], offset, max_chars=PIECE, max_bytes=room)
+    part = text[start:end]
+    if left_out:
+        whose = " (of the whole page)" if name else ""
+        part = "\n\n".join(filter(None, (part.rstrip("\n"), f"{left_out}{whose}")))
+    piece = cut_piece(part, offset, max_chars=PIECE, max_bytes=room)
     return f"{head}\n{_says_which(piece.start, piece.end, piece.total)}\n\n{piece.text}"
 
 
@@ -193,10 +197,12 @@ def _says_which(start: int, end: int, total: int) -> str:
     )
 
 
-def _text_of(page: Page, text: str, anchor: str, fetcher: Fetcher) -> tuple[str, str, int | None]:
-    """Return title, text, and the offset of the anchor."""
+def _text_of(
+    page: Page, text: str, anchor: str, fetcher: Fetcher
+) -> tuple[str, str, int | None, str]:
+    """Return title, text, the offset of the anchor, and what of the page the text does not have."""
     if page.media_type not in _HTML:
-        return "", text, None
+        return "", text, None, ""
     from bundle_router.local_tools.docs.markdown import to_markdown
 
     def keeps_image(source: str) -> bool:
@@ -211,8 +217,7 @@ def _text_of(page: Page, text: str, anchor: str, fetcher: Fetcher) -> tuple[str,
     )
     if page_text.emptiness:
         raise _nothing_to_read(page, page_text.emptiness)
-    parts = [part for part in (page_text.markdown, page_text.left_out) if part]
-    return page_text.title, "\n\n".join(parts), page_text.anchor
+    return page_text.title, page_text.markdown, page_text.anchor, page_text.left_out
 
 
 def _nothing_to_read(page: Page, reason: str) -> ToolFailure:

@@ -7,6 +7,7 @@ of a table; and line numbers as a column of a table, or within each line. Only t
 from __future__ import annotations
 
 import re
+from itertools import islice
 from typing import Final
 
 from bundle_router.local_tools.docs.soup import (
@@ -35,6 +36,8 @@ _NO_LANGUAGE: Final = words("default none text plaintext notranslate source")
 _BRUSH: Final = re.compile(r"brush:\s{0,9}([A-Za-z0-9+#-]{1,20})")
 _NAMED_BY: Final = words("hljs sourceCode")
 """Classes beside which the language stands as a class of its own."""
+_LABEL_WITHIN: Final = 5
+"""How many elements and texts before a listing are looked through for its label."""
 _NOT_NAMES: Final = words("numberSource numberLines hljs sourceCode highlight")
 
 
@@ -156,9 +159,12 @@ def _language_of(tag: Tag) -> str:
 
 def _drop_label(pre: Tag, language: str) -> None:
     """Take out the language's name that VitePress shows in a corner of the listing."""
-    label = pre.find_previous_sibling("span", class_="lang")
-    if label is not None and squeeze(label.get_text()).lower() == language:
-        label.extract()
+    for label in islice(pre.previous_siblings, _LABEL_WITHIN):
+        if not isinstance(label, Tag) or label.name != "span" or not has_class(label, ("lang",)):
+            continue
+        if squeeze(label.get_text()).lower() == language:
+            label.extract()
+        return
 
 
 def _lines_of(listing: Tag) -> str:

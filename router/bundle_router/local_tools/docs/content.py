@@ -78,7 +78,7 @@ class Content:
     is_marked: bool
     """Whether the requested anchor exists; `ANCHOR_MARK` is then before its text."""
     left_out: str
-    """What of the page is not in `main`, as one line; "" if nothing."""
+    """What of the page is not in `main`, or not in its place, as one line; "" if nothing."""
     emptiness: str
     """Why there may be nothing to read here: where the page leads, or what it waits for."""
 
@@ -107,9 +107,13 @@ def read_content(
     shape_fields(main)
     counts += leave_out(main, opened)
     is_marked = _mark_first(main, anchored)
-    for shape in (shape_code, shape_terms, shape_boxes, _number, shape_tables, _rename):
+    for shape in (shape_code, shape_terms, shape_boxes, _number):
         deadline.check("cleaning the page")
         shape(main)
+    deadline.check("cleaning the page")
+    missing = shape_tables(main)
+    deadline.check("cleaning the page")
+    _rename(main)
     for image in main.find_all("img"):
         _shape_image(image, base, keeps_image)
     for link in main.find_all("a"):
@@ -118,7 +122,9 @@ def read_content(
     _tidy_text(main)
     for tag in main.find_all(True):
         _keep_attributes(tag)
-    return Content(title.replace(ANCHOR_MARK, ""), main, is_marked, sentence(counts), emptiness)
+    return Content(
+        title.replace(ANCHOR_MARK, ""), main, is_marked, sentence(counts, missing), emptiness
+    )
 
 
 def _base_of(soup: Tag, page: str) -> str:
@@ -259,7 +265,7 @@ def _tidy_text(main: Tag) -> None:
     for text in list(main.find_all(string=True)):
         if not isinstance(text, NavigableString):
             continue
-        if text.find_parent("pre") is None:
+        if not any(parent.name == "pre" for parent in text.parents):
             inner = squeeze(text)
             lead = " " if text[:1].isspace() else ""
             tail = " " if text[-1:].isspace() and inner else ""

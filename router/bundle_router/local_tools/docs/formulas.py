@@ -57,10 +57,10 @@ def _line_of(element: Tag) -> str:
 
 def _term(element: Tag) -> str:
     """Return a part of a formula: a base with its exponent or index, a fraction, a root."""
-    parts = [_term(child) for child in element.children if isinstance(child, Tag)]
-    form = _FORMS.get((element.name, len(parts)))
+    inner = [child for child in element.children if isinstance(child, Tag)]
+    form = _FORMS.get((element.name, len(inner)))
     if form is not None:
-        return form(parts)
+        return form([_term(child) for child in inner])
     if element.name == "msqrt":
         return f"sqrt({_line_of(element)})"
     return _line_of(element)

@@ -296,10 +296,14 @@ def _is_menu(tag: Tag) -> bool:
     return linked * 10 >= len(squeeze(tag.get_text())) * 8
 
 
-def sentence(counts: Counter[str]) -> str:
-    """Return what was left out as one line; "" if nothing was."""
+def sentence(counts: Counter[str], missing: int = 0) -> str:
+    """Return what was left out as one line; "" if nothing was. `missing` cells of tables among it
+    let values of later columns stand in others.
+    """
     parts = []
     for one, several in _KINDS:
         if count := counts[one]:
             parts.append(f"{count} {one if count == 1 else several}")
+    if missing:
+        parts.append(f"{missing:,} cells under merged ones (values may stand too far left)")
     return f"left out: {', '.join(parts)}" if parts else ""

@@ -32,8 +32,8 @@ from bundle_router.local_tools.docs.soup import (
 
 MAX_COLUMNS: Final = 20
 """Maximum columns that one cell is said to take."""
-MAX_ROWS: Final = 1000
-"""Maximum rows that one cell is said to take."""
+MAX_ROWS: Final = 65_534
+"""Maximum rows that one cell is said to take, as in browsers."""
 MAX_REPEATED: Final = 100
 """Maximum characters of a cell that is repeated in the rows it takes."""
 MAX_FILLED: Final = 10_000
@@ -54,8 +54,10 @@ _GRID_COLUMNS: Final = {
 """Javadoc's tables, which are cells alone."""
 
 
-def shape_tables(main: Tag) -> None:
-    """Change every table of the main part as the rules say."""
+def shape_tables(main: Tag) -> int:
+    """Change every table of the main part as the rules say. Return how many cells under merged ones
+    a bound kept from being filled in: what is behind them stands too far left.
+    """
     for name, columns in _GRID_COLUMNS.items():
         for grid in main.find_all("div", class_=name):
             _make_table(grid, columns)
@@ -67,6 +69,7 @@ def shape_tables(main: Tag) -> None:
             _unwrap_layout(table)
         else:
             _shape_table(table, filling)
+    return filling.missing
 
 
 def _make_table(grid: Tag, columns: int) -> None:
@@ -178,6 +181,8 @@ class _Filling:
 
     def __init__(self) -> None:
         self._left = MAX_FILLED
+        self.missing = 0
+        """Cells that were not added, though others cover them."""
 
     def fill(self, rows: list[Tag]) -> list[list[Tag]]:
         """Return the cells of every row, each in its column."""
@@ -195,9 +200,11 @@ class _Filling:
     def _add_covered(self, cells: list[Tag], covered: dict[int, tuple[Tag, int]]) -> None:
         """Add what cells of the rows above cover in the next columns."""
         while (column := len(cells)) in covered:
-            cell, rows_left = covered.pop(column)
             if self._left <= 0:
+                self.missing += sum(rows_left for _, rows_left in covered.values())
+                covered.clear()
                 return
+            cell, rows_left = covered.pop(column)
             self._left -= 1
             if rows_left > 1:
                 covered[column] = (cell, rows_left - 1)
@@ -206,12 +213,17 @@ class _Filling:
     def _add_cell(self, cells: list[Tag], covered: dict[int, tuple[Tag, int]], cell: Tag) -> None:
         """Add a cell and the columns that it takes, and cover its rows below."""
         rows = _span(cell, "rowspan", MAX_ROWS)
-        columns = _span(cell, "colspan", MAX_COLUMNS)
+        columns = _span(cell, "colspan")
+        if columns > MAX_COLUMNS:
+            is_last = cell.find_next_sibling(_CELLS) is None
+            self.missing += 0 if is_last else columns - MAX_COLUMNS
+            columns = MAX_COLUMNS
         repeated = tag_of("td")
         if rows > 1 and len(cell.get_text()) <= MAX_REPEATED and cell.find("table") is None:
             repeated = cell
         for number in range(columns):
             if number and self._left <= 0:
+                self.missing += columns - number
                 return
             if number:
                 self._left -= 1
@@ -220,7 +232,7 @@ class _Filling:
             cells.append(tag_of("td") if number else cell)
 
 
-def _span(cell: Tag, name: str, most: int) -> int:
+def _span(cell: Tag, name: str, most: int = 1_000) -> int:
     span = whole_number(attribute(cell, name), digits=6)
     return max(1, min(span or 1, most))
 
