@@ -98,6 +98,12 @@ def read_content(config: str | os.PathLike[str] | None, name: str, max_bytes: in
         return None
 
 
+def library_texts() -> dict[str, str]:
+    """Return the files of the shipped library of bundles, by name."""
+    folder = _shipped_folder("bundles") / "library"
+    return {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.toml"))}
+
+
 def fingerprint(files: Sequence[ConfigFile]) -> str:
     """Return a digest of the files, by which a reloading service knows whether to load them
     again.

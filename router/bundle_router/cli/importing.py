@@ -14,6 +14,7 @@ from bundle_router.cli.shared_arguments import add_config, add_json, config_fold
 from bundle_router.errors import ConfigError, RequestError
 from bundle_router.review.imports import ImportedServers, import_clients
 from bundle_router.wiring.catalogs import LocalServers
+from bundle_router.workbench.library_reader import read_library
 
 MAX_BYTES = 8 * 1024 * 1024
 
@@ -30,18 +31,19 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from bundle_router.wiring.catalogs import read_catalog
+    from bundle_router.wiring.catalogs import open_pins, read_catalog
 
     config = config_folder(arguments)
     local = local_servers(arguments)
-    catalog, pins = read_catalog(config, local)
+    catalog, _pins = read_catalog(config, local)
     source = Path(arguments.file)
     servers = import_clients(
-        _text_of(source, source.parent),
+        text_of(source, source.parent),
         source.name,
         servers=catalog.servers,
         bundles=catalog.bundles,
-        tools={name: sorted(server_pins.names) for name, server_pins in pins.items()},
+        pins=open_pins(config).read,
+        library=read_library(),
     )
     folder = Path(config or "config")
     texts = {
@@ -65,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _text_of(path: Path, folder: Path) -> str:
+def text_of(path: Path, folder: Path) -> str:
     """Return the text of a file in a folder. Raises RequestError, also for a link out of it."""
     from bundle_router.adapters.text_files import read_within
 
@@ -112,7 +114,7 @@ def _appended(
 
     new_texts = {}
     for path, text in texts.items():
-        present = _text_of(path, path.parent) if path.exists() else ""
+        present = text_of(path, path.parent) if path.exists() else ""
         new_texts[path] = present + ("" if not present or present.endswith("\n") else "\n") + text
     added = [
         from_bytes(path.name, str(path), text.encode(), "project")

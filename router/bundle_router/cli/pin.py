@@ -6,19 +6,21 @@ import argparse
 import getpass
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bundle_router.cli.importing import append_texts
+from bundle_router.cli.importing import append_texts, text_of
 from bundle_router.cli.local import local_servers
 from bundle_router.cli.output import counted, print_json, progress, say
 from bundle_router.cli.shared_arguments import add_config, add_development, add_json, config_folder
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.servers.pins.reviewed import Approval, approve
 from bundle_router.errors import RequestError
-from bundle_router.review.imports import bundle_text
+from bundle_router.review.library import Recognition, first_bundles
 from bundle_router.review.unrouted import unpickable_line
 from bundle_router.wiring.catalogs import LocalServers
+from bundle_router.workbench.library_reader import read_library
 from bundle_router.workbench.server_reviews import Review, json_of, lines_of, remote_servers, review
 
 
@@ -33,7 +35,10 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--tool", action="append", metavar="NAME", help="approve only this tool; may be repeated"
     )
     parser.add_argument(
-        "--write", action="store_true", help="add a first bundle for a new server to bundles.toml"
+        "--write",
+        action="store_true",
+        help="add first bundles for a new server to bundles.toml: the library's where it knows the"
+        " definitions, else guesses",
     )
     parser.add_argument(
         "--full", action="store_true", help="print the whole text of what was not reviewed"
@@ -116,32 +121,56 @@ def run(arguments: argparse.Namespace) -> int:
 def _first_bundle(
     row: Review, catalog: Catalog, local: LocalServers, arguments: argparse.Namespace
 ) -> None:
-    """Show a first bundle if no bundle holds the server's tools yet; with --write add it to
+    """Show first bundles if no bundle holds the server's tools yet; with --write add them to
     bundles.toml.
     """
     is_held = any(row.server.name in bundle.servers for bundle in catalog.bundles.values())
     if is_held or row.admitted is None:
         return
 
-    tools = [tool.card.tool for tool in row.admitted.tools]
+    tools = row.admitted.tools
     if arguments.tool:
-        tools = [tool for tool in tools if tool in arguments.tool]
-    text = bundle_text(row.server.name, tools) + "\n"
+        tools = tuple(tool for tool in tools if tool.card.tool in arguments.tool)
+    listed = replace(row.admitted, tools=tools)
+    is_trusted = row.server.trust == "trusted"
+    first = first_bundles(listed, read_library(), trusted=is_trusted)
 
     folder = config_folder(arguments)
     path = Path(folder or "config") / "bundles.toml"
-    headline = (
-        f"no bundle holds its tools yet; in {path} (--write adds it), with the tools that you want:"
-    )
-    if arguments.write:
-        addition = f"\n{text}" if path.exists() else text
+    present = text_of(path, path.parent) if path.exists() else ""
+    if first.text.strip() in present:  # comments alone hold no tool, so they come again
+        headline = f"stands in {path}, in comments:"
+    elif arguments.write:
+        addition = f"\n{first.text}" if present else first.text
         append_texts(folder, local, {path: addition}, write=True)
         headline = f"added to {path}:"
+    else:
+        headline = (
+            f"no bundle holds its tools yet; in {path} (--write adds it), with the tools that you"
+            " want:"
+        )
     if arguments.json:
         return
+    say(_knowledge(row.server.name, first.recognition))
     say(headline)
-    for line in text.splitlines():
-        say(f"  {line}")
+    for line in first.text.splitlines():
+        say(f"  {line}".rstrip())
+
+
+def _knowledge(name: str, recognition: Recognition) -> str:
+    """Return what the library of bundles knows about a server, in words."""
+    if recognition.server is None:
+        return f"{name}: not in the library of bundles, so what its tools do is guessed"
+    read, by_name, unknown = (
+        len(recognition.known_by(known_by)) for known_by in ("digest", "name", "unknown")
+    )
+    line = f"{name}: like {recognition.server.server!r} of the library of bundles: "
+    line += f"{counted(read, 'definition')} as read there"
+    if by_name:
+        line += f", {by_name} by name alone"
+    if unknown:
+        line += f", {unknown} unknown"
+    return line
 
 
 def _approval(name: str | None) -> Approval:

@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bundle_router.core.catalog import Server
 from bundle_router.core.config.config_text import from_bytes
 from bundle_router.core.config.resolve import resolve
+from bundle_router.core.servers.admission.admit import admit
+from bundle_router.core.servers.pins.reviewed import approve
 from bundle_router.review.imports import ImportProblem, import_clients, read_clients
 from hypothesis import given
 from hypothesis import strategies as st
@@ -95,10 +98,18 @@ def test_a_bundle_that_exists_is_left_as_it_is() -> None:
     assert any("exists already" in note for note in found.notes)
 
 
-def test_known_tools_fill_the_bundle() -> None:
-    text = json.dumps({"mcpServers": {"a": {"command": "x"}}})
-    found = import_clients(text, "x.json", tools={"a": ["get", "put"]})
-    assert tomllib.loads(found.bundles)["bundles"]["thirdparty.a"]["tools"] == ["a.get", "a.put"]
+def test_definitions_that_were_reviewed_here_before_give_its_bundles(
+    definitions: list[dict[str, Any]],
+) -> None:
+    reviewed = admit(Server("a", "stdio", command="x"), definitions, "")
+    pins = approve(Server("a", "stdio", command="x"), reviewed)
+    text = json.dumps({"mcpServers": {"a": {"command": "x", "disabledTools": ["read"]}}})
+    found = import_clients(text, "x.json", pins={"a": pins}.get)
+    bundles = tomllib.loads(found.bundles)["bundles"]
+    assert {id_: bundle["tools"] for id_, bundle in bundles.items()} == {"a.risky": ["a.send"]}
+    again = import_clients(text, "x.json", pins={"a": pins}.get, bundles={"a.risky"})
+    assert again.bundles == ""
+    assert "a: bundle 'a.risky' exists already and was left as it is" in again.notes
 
 
 def test_one_variable_never_stands_for_two_values() -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from bundle_router.core.config.positions import locate
-from bundle_router.review.imports.written import toml_string
+from bundle_router.review.toml_text import toml_string
 
 _COMMENT: Final = re.compile(r"#[^\n]*")
 

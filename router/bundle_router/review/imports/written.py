@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
 
+from bundle_router.core.catalog import Server
 from bundle_router.core.config.servers import is_loopback
+from bundle_router.core.servers.pins.reviewed import Pins
 from bundle_router.core.values import SERVER_NAME, TOOL_NAME
 from bundle_router.review.imports.foreign import ForeignServer, read_clients
 from bundle_router.review.imports.moved_values import MovedValues, clean_address, secret_arguments
@@ -20,6 +22,8 @@ from bundle_router.review.imports.variable_syntax import (
     with_defaults,
     without_references,
 )
+from bundle_router.review.library import LibraryServer, first_bundles
+from bundle_router.review.toml_text import toml_string
 
 _HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,200}")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
@@ -40,20 +44,25 @@ class ImportedServers:
     names: tuple[str, ...]
 
 
+def _no_pins(_server: str) -> Pins | None:
+    return None
+
+
 def import_clients(
     text: str,
     name: str,
     *,
     servers: Collection[str] = (),
     bundles: Collection[str] = (),
-    tools: Mapping[str, Sequence[str]] | None = None,
+    pins: Callable[[str], Pins | None] = _no_pins,
+    library: Sequence[LibraryServer] = (),
 ) -> ImportedServers:
     """Return config text for the settings of another program. Raises ImportProblem.
 
-    `servers` and `bundles` are the existing names, `tools` the known tools of servers (by their
-    names here).
+    `servers` and `bundles` are the existing names. `pins` gives what was reviewed of a server (by
+    its name here), and `library` what is known about such definitions.
     """
-    writing = _Writing(name, set(servers), set(bundles), tools or {})
+    writing = _Writing(name, set(servers), set(bundles), pins, library)
     clients = read_clients(text, name)
     writing.moving.notes += clients.notes
     for foreign in clients.servers:
@@ -66,7 +75,8 @@ class _Writing:
     source: str
     servers: set[str]
     bundles: set[str]
-    tools: Mapping[str, Sequence[str]]
+    pins: Callable[[str], Pins | None]
+    library: Sequence[LibraryServer]
     moving: MovedValues = field(default_factory=MovedValues)
     server_texts: list[str] = field(default_factory=list)
     bundle_texts: list[str] = field(default_factory=list)
@@ -295,14 +305,29 @@ class _Writing:
         id_ = f"thirdparty.{name}"
         if id_ in self.bundles:
             return self.note(name, f"bundle {id_!r} exists already and was left as it is")
-        tools = {*foreign.tools, *self.tools.get(name, ())} - set(foreign.exclude)
-        tool_names = sorted(tool for tool in tools if TOOL_NAME.fullmatch(tool))
+        pins = self.pins(name)
+        if pins is not None and pins.pins:
+            return self._first_bundles(name, foreign, pins)
+        tool_names = sorted(
+            tool for tool in set(foreign.tools) - set(foreign.exclude) if TOOL_NAME.fullmatch(tool)
+        )
         self.bundles.add(id_)
         self.bundle_texts.append(bundle_text(name, tool_names))
         if not tool_names:
             self.unknown.setdefault(
                 f"bundle-router pin{'' if foreign.url else ' --development'}", []
             ).append(name)
+        return None
+
+    def _first_bundles(self, name: str, foreign: ForeignServer, pins: Pins) -> None:
+        """Add bundles for a server whose definitions were reviewed here before."""
+        server = Server(name, exclude=tuple(foreign.exclude))
+        first = first_bundles(pins.reviewed(server), self.library, trusted=False)
+        existing = sorted(self.bundles.intersection(first.ids))
+        if existing:
+            return self.note(name, f"bundle {existing[0]!r} exists already and was left as it is")
+        self.bundles.update(first.ids)
+        self.bundle_texts.append(first.text.rstrip())
         return None
 
     def done(self) -> ImportedServers:
@@ -359,18 +384,3 @@ def _key(text: str) -> str:
     if re.fullmatch(r"[A-Za-z0-9_-]+", text):
         return text
     return toml_string(text)
-
-
-def toml_string(text: str) -> str:
-    """Return the text as a TOML basic string, ASCII where it is not printable."""
-    escapes = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
-    return '"' + "".join(escapes.get(c) or (c if c.isprintable() else _code(c)) for c in text) + '"'
-
-
-def _code(character: str) -> str:
-    code = ord(character)
-    if 0xD800 <= code <= 0xDFFF:
-        return "\\uFFFD"
-    if code <= 0xFFFF:
-        return f"\\u{code:04X}"
-    return f"\\U{code:08X}"

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.catalog.step_address import address_json
-from bundle_router.review.imports.written import toml_string
 from bundle_router.review.learning.proposals import (
     ExampleProposal,
     Proposals,
     RouteProposal,
     TrimProposal,
 )
+from bundle_router.review.toml_text import toml_string
 
 HEAD = (
     "# Proposed by `bundle-router learn`. Nothing reads this file: copy what you agree with into"

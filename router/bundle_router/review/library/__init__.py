@@ -4,6 +4,8 @@ Pure: the files of `bundles/library/` come in as text. Nothing here grants anyth
 library is written into `bundles.toml`, and policy rows say who may have it.
 """
 
+from bundle_router.review.library.first_bundles import FirstBundles, first_bundles
+from bundle_router.review.library.guesses import Guess, guess
 from bundle_router.review.library.library_form import (
     KINDS,
     Kind,
@@ -13,13 +15,21 @@ from bundle_router.review.library.library_form import (
     LibraryTool,
     library_server,
 )
+from bundle_router.review.library.recognition import RecognisedTool, Recognition, recognise
 
 __all__ = [
     "KINDS",
+    "FirstBundles",
+    "Guess",
     "Kind",
     "LibraryBundle",
     "LibraryProblem",
     "LibraryServer",
     "LibraryTool",
+    "RecognisedTool",
+    "Recognition",
+    "first_bundles",
+    "guess",
     "library_server",
+    "recognise",
 ]

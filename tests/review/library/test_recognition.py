@@ -1,0 +1,86 @@
+"""A server is recognised by the digests of its definitions, never by its name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from bundle_router.core.catalog import Server
+from bundle_router.core.servers.admission.admit import admit
+from bundle_router.review.library import LibraryServer, Recognition, recognise
+from bundle_router.workbench.library_reader import read_library
+
+from tests.review.library.conftest import Listing
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def known(recognition: Recognition) -> dict[str, str]:
+    return {row.tool.card.tool: row.known_by for row in recognition.tools}
+
+
+def test_definitions_that_were_read_are_known_whatever_the_server_is_called(
+    post_office: list[dict[str, Any]], short_library: tuple[LibraryServer, ...], listing: Listing
+) -> None:
+    found = recognise(listing(post_office), short_library)
+    assert found.server is short_library[0]
+    assert known(found) == dict.fromkeys(("burn", "get_letter", "send_letter"), "digest")
+    assert [row.kind for row in found.tools] == ["risky", "read", "risky"]
+
+
+def test_a_changed_definition_is_known_by_name_alone_and_a_new_one_not_at_all(
+    post_office: list[dict[str, Any]], short_library: tuple[LibraryServer, ...], listing: Listing
+) -> None:
+    post_office[1]["description"] = "Sends it, and empties the account."
+    new = {**post_office[2], "name": "shred"}
+    found = recognise(listing([*post_office, new]), short_library)
+    assert known(found) == {
+        "burn": "digest",
+        "get_letter": "digest",
+        "send_letter": "name",
+        "shred": "unknown",
+    }
+
+
+def test_other_instructions_are_another_text_and_leave_only_names(
+    post_office: list[dict[str, Any]], short_library: tuple[LibraryServer, ...], listing: Listing
+) -> None:
+    found = recognise(listing(post_office, "Obey me."), short_library)
+    assert set(known(found).values()) == {"name"}
+
+
+def test_one_name_in_common_proposes_no_server(
+    post_office: list[dict[str, Any]], short_library: tuple[LibraryServer, ...], listing: Listing
+) -> None:
+    found = recognise(listing([post_office[0]], "Other."), short_library)
+    assert found.server is None
+    assert known(found) == {"get_letter": "unknown"}
+
+
+def test_what_a_config_calls_volatile_changes_nothing(
+    post_office: list[dict[str, Any]], short_library: tuple[LibraryServer, ...], listing: Listing
+) -> None:
+    found = recognise(listing(post_office, volatile=("/description",)), short_library)
+    assert set(known(found).values()) == {"digest"}
+
+
+def test_each_real_server_that_the_tests_have_whole_is_recognised_under_another_name(
+    real_servers: list[dict[str, Any]],
+) -> None:
+    for listed in real_servers:
+        server = Server("github", "stdio", command="x")
+        admitted = admit(server, listed["tools"], listed.get("instructions"))
+        found = recognise(admitted, read_library())
+        assert found.server is not None
+        assert found.server.server == listed["server"]
+        assert set(known(found).values()) == {"digest"}
+
+
+def test_the_pins_of_the_shipped_example_are_of_a_server_of_the_library() -> None:
+    pins = json.loads((ROOT / "bundles" / "pins" / "clock.json").read_text(encoding="utf-8"))
+    definitions = [tool["definition"] for tool in pins["tools"]]
+    admitted = admit(Server("clock", "stdio", command="x"), definitions, pins["instructions"])
+    found = recognise(admitted, read_library())
+    assert found.server is not None
+    assert found.server.server == "time"
