@@ -14,6 +14,7 @@ import logging
 import math
 import re
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
@@ -106,19 +107,13 @@ class LexicalIndex:
 
     @classmethod
     def build(cls, documents: Iterable[Document], *, revision: str) -> LexicalIndex:
-        """Index the documents; of several with one id and collection, the last."""
-        return cls._of({(doc.collection, doc.id): doc for doc in documents}, revision)
-
-    @classmethod
-    def _of(
-        cls, documents: Mapping[tuple[Collection, str], Document], revision: str
-    ) -> LexicalIndex:
-        ordered = [documents[key] for key in sorted(documents)]
+        """Index the documents; of several with one collection, id and part, the last."""
+        ordered = _in_order(documents)
         matrices = {
             name: _Matrix.build([doc for doc in ordered if doc.collection == name])
             for name in COLLECTIONS
         }
-        return cls(revision, matrices, tuple(ordered))
+        return cls(revision, matrices, ordered)
 
     def updated(
         self,
@@ -127,21 +122,22 @@ class LexicalIndex:
         remove: Iterable[tuple[Collection, str]] = (),
         revision: str,
     ) -> LexicalIndex:
-        """Return a new index with some documents replaced, after one server has changed."""
-        documents = {(document.collection, document.id): document for document in self._documents}
-        touched: set[Collection] = set()
-        for collection, id_ in remove:
-            documents.pop((collection, id_), None)
-            touched.add(collection)
-        for document in add:
-            documents[document.collection, document.id] = document
-            touched.add(document.collection)
+        """Return a new index with the documents of some ids replaced, after one server has
+        changed.
+        """
+        added = tuple(add)
+        replaced = {*remove, *((document.collection, document.id) for document in added)}
+        kept = [
+            document
+            for document in self._documents
+            if (document.collection, document.id) not in replaced
+        ]
 
-        ordered = [documents[key] for key in sorted(documents)]
+        ordered = _in_order((*kept, *added))
         matrices = dict(self._matrices)
-        for name in touched:
+        for name in {collection for collection, _ in replaced}:
             matrices[name] = _Matrix.build([one for one in ordered if one.collection == name])
-        return LexicalIndex(revision, matrices, tuple(ordered))
+        return LexicalIndex(revision, matrices, ordered)
 
     def search(
         self,
@@ -157,12 +153,18 @@ class LexicalIndex:
     def rarity(self, collection: Collection, terms: Iterable[str]) -> Sequence[float]:
         return self._matrices[collection].rarity(terms)
 
-    def like(self, collection: Collection, term: str) -> Sequence[str]:
-        return self._matrices[collection].like(term)
+    def like(self, collection: Collection, word: str) -> Sequence[str]:
+        return self._matrices[collection].like(word)
 
     def known(self, collection: Collection, terms: Iterable[str]) -> Sequence[str]:
         columns = self._matrices[collection].columns
         return [term for term in terms if term in columns]
+
+
+def _in_order(documents: Iterable[Document]) -> tuple[Document, ...]:
+    """Return the documents by collection, id and part; of equal ones the last."""
+    by_key = {(document.collection, document.id, document.part): document for document in documents}
+    return tuple(by_key[key] for key in sorted(by_key))
 
 
 def _without_a_letter(word: str) -> set[str]:
@@ -217,6 +219,7 @@ class _Matrix:
     """
 
     ids: list[str]
+    """The id of each row's document."""
     columns: Mapping[str, int]
     """The column of each term."""
     data: NDArray[np.float32]
@@ -226,6 +229,8 @@ class _Matrix:
     starts: NDArray[np.int32]
     """Where each column begins in `data` and `rows`."""
     idf: NDArray[np.float32]
+    words: Mapping[str, int]
+    """The words of the documents as they are written, each with how many documents have it."""
     _names: NDArray[Any] = field(init=False)
     _rarity: list[float] = field(init=False)
 
@@ -254,7 +259,15 @@ class _Matrix:
         holders = np.diff(scores["indptr"]).astype(np.float64)
         total = max(len(ids), 1)
         idf = np.log1p((total - holders + 0.5) / (holders + 0.5)).astype(np.float32)
-        return cls(ids, ranker.vocab_dict, scores["data"], scores["indices"], scores["indptr"], idf)
+        return cls(
+            ids,
+            ranker.vocab_dict,
+            scores["data"],
+            scores["indices"],
+            scores["indptr"],
+            idf,
+            Counter(itertools.chain.from_iterable(doc.words for doc in documents)),
+        )
 
     def rarity(self, terms: Iterable[str]) -> Sequence[float]:
         unseen = math.log1p((max(len(self.ids), 1) + 0.5) / 0.5)
@@ -262,24 +275,22 @@ class _Matrix:
         rarity = self._rarity
         return [rarity[columns[term]] if term in columns else unseen for term in terms]
 
-    def like(self, term: str) -> Sequence[str]:
-        near = {
-            word for short in _without_a_letter(term) for word in self._by_shortened.get(short, ())
-        }
-        candidates = sorted(
-            (self._rarity[self.columns[word]], word) for word in near if _one_apart(term, word)
+    def like(self, word: str) -> Sequence[str]:
+        near = itertools.chain.from_iterable(
+            self._by_shortened.get(short, ()) for short in _without_a_letter(word)
         )
-        return [word for _, word in candidates[:2]]
+        meant = {other for other in near if _one_apart(word, other)}
+        return sorted(meant, key=lambda other: (-self.words[other], other))
 
     @cached_property
     def _by_shortened(self) -> Mapping[str, Sequence[str]]:
-        words: dict[str, list[str]] = {}
-        for word in self.columns:
+        by_shortened: dict[str, list[str]] = {}
+        for word in self.words:
             if len(word) < MIN_RESPELT or not word.isascii() or not word.isalpha():
                 continue
             for short in _without_a_letter(word):
-                words.setdefault(short, []).append(word)
-        return words
+                by_shortened.setdefault(short, []).append(word)
+        return by_shortened
 
     def search(
         self,
@@ -330,8 +341,15 @@ class _Matrix:
         cuts = np.searchsorted(row, np.arange(len(queries) + 1)).tolist()
         for begins, ends in itertools.pairwise(cuts):
             top = slice(begins, min(ends, begins + k))
-            counts = dict(zip(ids[top], matched[top], strict=True)) if counting else {}
-            hits.append(Hits(dict(zip(ids[top], scores[top], strict=True)), counts))
+            best_scores: dict[str, float] = {}
+            best_matched: dict[str, float] = {}
+            for id_, score, weight in zip(ids[top], scores[top], matched[top], strict=True):
+                if id_ in best_scores:
+                    continue
+                best_scores[id_] = score
+                if counting:
+                    best_matched[id_] = weight
+            hits.append(Hits(best_scores, best_matched))
         return hits
 
     @cached_property
@@ -342,9 +360,13 @@ class _Matrix:
         """
         import numpy as np
 
-        positions = {id_: row for row, id_ in enumerate(self.ids)}
-        return lru_cache(_MASKS)(
-            lambda within: np.array(
-                sorted(positions[id_] for id_ in within if id_ in positions), np.int64
-            )
-        )
+        positions: dict[str, list[int]] = {}
+        for row, id_ in enumerate(self.ids):
+            positions.setdefault(id_, []).append(row)
+
+        @lru_cache(_MASKS)
+        def rows_of(within: frozenset[str]) -> NDArray[np.int64]:
+            rows = itertools.chain.from_iterable(positions.get(id_, ()) for id_ in within)
+            return np.array(sorted(rows), np.int64)
+
+        return rows_of

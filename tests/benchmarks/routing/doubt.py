@@ -2,7 +2,7 @@
 holds nothing needed.
 
     python tests/benchmarks/routing/doubt.py [--data FOLDER] [--sets mcp_mix,livemcp] [--queries N]
-        [--labels 400]
+        [--labels 400] [--examples FOLDER]
     python tests/benchmarks/routing/doubt.py --fit    the calibration that ships
 
 Every bundle only reads. Three situations of each query: every bundle permitted ("all"), a dozen of
@@ -12,7 +12,8 @@ of its size: what ships, for a set it has not seen. "own": one fitted on `--labe
 set itself, every bundle permitted (four fifths, where it has no more), and judged on the rest, mean
 of five draws. Each with the share of steps shown from 0.90 on, how much of that is wrong, and the
 area: how well the probability tells right from wrong. Sets that share queries or tools do not teach
-each other. "small", "other": 25 catalogs of 4 to 10 bundles round three queries, asked for what
+each other. `--examples`: the goals and MetaTool's single queries once more, over bundles with the
+examples of a folder (`servers.json`, `metatool.json`). "small", "other": 25 catalogs of 4 to 10 bundles round three queries, asked for what
 they have and for what they have not, under "others". "goals": the seen half of `engine_goals` over
 53 real servers.
 """
@@ -42,7 +43,11 @@ from tests.benchmarks.routing.run import make_search
 from tests.benchmarks.selecting import A_STEP, DOZEN, catalog_for
 
 Asked = tuple[Request, frozenset[str]]
-KIN = ({"mcp_mix", "livemcp"}, {"metatool_single", "metatool_multi"})
+KIN = (
+    {"mcp_mix", "livemcp"},
+    {"metatool_single", "metatool_multi", "metatool_single + examples"},
+    {"goals", "goals + examples"},
+)
 SITUATIONS = ("all", "dozen", "absent")
 SMALL = ("small", "other")
 CATALOGS = 25
@@ -72,13 +77,17 @@ def labelled(
     for name in routing_data.sets_in(options.data, options.sets):
         data = routing_data.load(options.data, name)
         asked = routing_data.sample(data.queries, options.queries)
-        yield data, [(query.request, frozenset(query.bundles)) for query in asked]
+        rows = [(query.request, frozenset(query.bundles)) for query in asked]
+        yield data, rows
+        if name == "metatool_single" and options.examples is not None:
+            yield goals.with_examples(data, options.examples / "metatool.json"), rows
     if options.catalog.is_file():
         seen = [goal for goal in goals.goals("seen") if goal.needs]
-        yield (
-            replace(goals.real_servers(options.catalog), name="goals"),
-            [(Request(g.text), g.any_of) for g in seen],
-        )
+        servers = replace(goals.real_servers(options.catalog), name="goals")
+        rows = [(Request(goal.text), goal.any_of) for goal in seen]
+        yield servers, rows
+        if options.examples is not None:
+            yield goals.with_examples(servers, options.examples / "servers.json"), rows
 
 
 def judged(data: routing_data.LabelledSet, asked: Sequence[Asked]) -> list[Judged]:
@@ -178,6 +187,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", type=Path, default=routing_data.folder())
     parser.add_argument("--catalog", type=Path, default=goals.catalog_file())
+    parser.add_argument(
+        "--examples", type=Path, help="a folder that holds servers.json and metatool.json"
+    )
     parser.add_argument("--sets", help="names of sets, with commas; default: all that are there")
     parser.add_argument("--queries", type=int, default=800)
     parser.add_argument("--labels", type=int, default=400)

@@ -2,9 +2,10 @@
 peers of `run.py`.
 
     python tests/benchmarks/routing/goals.py [--catalog FILE] [--half seen|held|all]
-        [--peers "FTS5"] [--embeddings]
+        [--peers "FTS5"] [--embeddings] [--examples FOLDER]
 
 Every server is one bundle, described as `import` does it; its text counts (as if it were trusted).
+With a folder of examples every row of ours is printed without and with them.
 "first": the best ranked server is one that the goal needs. "top 5": of each need, one of its
 servers is among the first five. "RRF": reciprocal ranks of all the peers of the run, added (k =
 60). `--embeddings`: ours with MiniLM in this process, too.
@@ -60,6 +61,19 @@ def catalog_file() -> Path:
     return Path(os.environ.get("BUNDLE_ROUTER_CATALOG", CATALOG))
 
 
+def with_examples(data: LabelledSet, file: Path) -> LabelledSet:
+    """Return a set whose bundles have the examples of a file: lists, or objects that hold one, by
+    bundle id.
+    """
+    by_bundle = json.loads(file.read_text(encoding="utf-8"))
+    bundles = []
+    for bundle in data.bundles:
+        found = by_bundle.get(bundle.id, ())
+        examples = found["examples"] if isinstance(found, dict) else found
+        bundles.append(replace(bundle, examples=tuple(examples)))
+    return replace(data, name=f"{data.name} + examples", bundles=bundles)
+
+
 def real_servers(path: Path) -> LabelledSet:
     tools: list[ToolText] = []
     bundles: list[BundleText] = []
@@ -81,11 +95,26 @@ def real_servers(path: Path) -> LabelledSet:
     return LabelledSet("real servers", tools, bundles, [], schemas)
 
 
-def shares(asked: Sequence[Goal], ranked: Sequence[Sequence[str]]) -> tuple[float, float]:
+def shares(asked: Sequence[Goal], ranked: Sequence[Sequence[str]]) -> tuple[float, float, float]:
+    """Return the shares of goals whose first server is right, and whose needs are all among the
+    first five, and among the first eight (a shortlist).
+    """
     fitting = [(goal, list(found)) for goal, found in zip(asked, ranked, strict=True) if goal.needs]
     first = sum(bool(found) and found[0] in goal.any_of for goal, found in fitting)
-    top = sum(all(need & {*found[:5]} for need in goal.needs) for goal, found in fitting)
-    return first / len(fitting), top / len(fitting)
+    return (
+        first / len(fitting),
+        sum(_all_within(goal, found[:5]) for goal, found in fitting) / len(fitting),
+        sum(_all_within(goal, found[:8]) for goal, found in fitting) / len(fitting),
+    )
+
+
+def _all_within(goal: Goal, found: Sequence[str]) -> bool:
+    return all(need & {*found} for need in goal.needs)
+
+
+def line(name: str, asked: Sequence[Goal], ranked: Sequence[Sequence[str]]) -> str:
+    first, top, within = shares(asked, ranked)
+    return f"{name:27} first {first:.3f}  top 5 {top:.3f}  all within 8 {within:.3f}"
 
 
 def fused(rankings: Sequence[Sequence[Sequence[str]]], k: int = 60) -> list[list[str]]:
@@ -100,10 +129,40 @@ def fused(rankings: Sequence[Sequence[Sequence[str]]], k: int = 60) -> list[list
     return found
 
 
+def print_ours(
+    name: str, data: LabelledSet, asked: Sequence[Goal], options: argparse.Namespace
+) -> None:
+    search = make_search(data)
+    everything = frozenset(search.corpus.members)
+    started = time.perf_counter()
+    found = [
+        [row.id for row in search.rank_bundles(Request(goal.text), everything).scored]
+        for goal in asked
+    ]
+    took = (time.perf_counter() - started) / len(asked) * 1e3
+    print(f"{line(f'{name}, words', asked, found)}  {took:.2f} ms", flush=True)
+    if options.misses:
+        for goal, ids in zip(asked, found, strict=True):
+            if goal.needs and (not ids or ids[0] not in goal.any_of):
+                text = json.dumps(goal.text, ensure_ascii=False)
+                print("   ", text, sorted(goal.any_of), "got", ids[:3])
+    if options.embeddings:
+        model = routing_meaning.model()
+        meaning = replace(search, vectors=routing_meaning.vectors(data))
+        asking = [
+            Request(goal.text, vector=routing_meaning.embedded(model, goal.text)) for goal in asked
+        ]
+        with_meaning = [
+            [row.id for row in meaning.rank_bundles(one, everything).scored] for one in asking
+        ]
+        print(line(f"{name}, + MiniLM", asked, with_meaning), flush=True)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--catalog", type=Path, default=catalog_file())
     parser.add_argument("--half", choices=("seen", "held", "all"), default="all")
+    parser.add_argument("--examples", type=Path, help="a folder that holds servers.json")
     parser.add_argument("--peers", default="FastMCP BM25,FTS5,bm25s,MiniLM")
     parser.add_argument("--embeddings", action="store_true")
     parser.add_argument(
@@ -121,37 +180,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"{len(asked)} goals ({sum(not goal.needs for goal in asked)} that nothing fits),"
         f" {len(data.tools)} tools"
     )
-    search = make_search(data)
-    everything = frozenset(search.corpus.members)
-    started = time.perf_counter()
-    found = [
-        [row.id for row in search.rank_bundles(Request(goal.text), everything).scored]
-        for goal in asked
-    ]
-    took = (time.perf_counter() - started) / len(asked) * 1e3
-    first, top = shares(asked, found)
-    print(f"{'ours, words':16} first {first:.3f}  top 5 {top:.3f}  {took:.2f} ms")
-    if options.misses:
-        for goal, ids in zip(asked, found, strict=True):
-            if goal.needs and (not ids or ids[0] not in goal.any_of):
-                print(
-                    "   ",
-                    json.dumps(goal.text, ensure_ascii=False),
-                    sorted(goal.any_of),
-                    "got",
-                    ids[:3],
-                )
-    if options.embeddings:
-        model = routing_meaning.model()
-        meaning = replace(search, vectors=routing_meaning.vectors(data))
-        asking = [
-            Request(goal.text, vector=routing_meaning.embedded(model, goal.text)) for goal in asked
-        ]
-        with_meaning = [
-            [row.id for row in meaning.rank_bundles(one, everything).scored] for one in asking
-        ]
-        first, top = shares(asked, with_meaning)
-        print(f"{'ours, + MiniLM':16} first {first:.3f}  top 5 {top:.3f}")
+    print_ours("ours", data, asked, options)
+    if options.examples is not None:
+        exemplified = with_examples(data, options.examples / "servers.json")
+        print_ours("ours, examples", exemplified, asked, options)
     rankings: list[list[list[str]]] = []
     owner = {tool.id: tool.server for tool in data.tools}
     for name in [name for name in options.peers.split(",") if name]:
@@ -163,11 +195,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rankings.append(
             [list(dict.fromkeys(owner[id_] for id_ in rank(goal.text))) for goal in asked]
         )
-        first, top = shares(asked, rankings[-1])
-        print(f"{name:16} first {first:.3f}  top 5 {top:.3f}", flush=True)
+        print(line(name, asked, rankings[-1]), flush=True)
     if len(rankings) > 1:
-        first, top = shares(asked, fused(rankings))
-        print(f"{'RRF':16} first {first:.3f}  top 5 {top:.3f}")
+        print(line("RRF", asked, fused(rankings)))
     return 0
 
 

@@ -134,8 +134,8 @@ def test_the_rules_version_changes_with_the_terms() -> None:
     bundles = (*BUNDLES, Bundle("tricky", tricky, (), examples=(tricky,), effects=("read",)))
     documents = [(d.collection, d.id, d.terms) for d in corpus(catalog(bundles=bundles)).documents]
     assert (INDEX_RULES, digest_of(documents)) == (
-        "search-index/4",
-        "sha256:0a16710d989d0472942ec8aa511d375dbb578335c22836abcca3d8f59b661af6",
+        "search-index/5",
+        "sha256:ace5501b0bac190aa25832d236e02d50ab9163916220f68126086936ae88ca04",
     )
 
 

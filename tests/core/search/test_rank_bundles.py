@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from bundle_router.core.search.documents import BundleText, ToolText
-from bundle_router.core.search.ranking import Search
+from bundle_router.core.search.ranking import Ranking, Search
 from bundle_router.core.search.request import Request
 from bundle_router.core.values import RecentStep, Step
 from bundle_router.core.values.evidence import Evidence
@@ -246,3 +246,74 @@ def test_a_tool_that_does_what_the_request_asks_to_be_done_comes_before_its_like
     ):
         assert next(iter(of_tools(search, request))) == best
         assert next(iter(of_tools(without(search, action=1.0), request))) == "vm.disk_create"
+
+
+# --- the operator's words --------------------------------------------------------------------------
+
+FLOOD = tuple(
+    ToolText(f"suite.{n}", "suite", f"call_{n}", f"Send invoice number {n} of a deploy to a team")
+    for n in range(200)
+)
+OF_FLOOD = tuple(tool.id for tool in FLOOD)
+
+
+def best(search: Search, wish: str) -> str:
+    return rank(search, wish).scored[0].id
+
+
+def rank(search: Search, wish: str) -> Ranking:
+    return search.rank_bundles(Request(wish), frozenset(search.corpus.members))
+
+
+def test_the_operators_line_is_not_drowned_by_the_texts_of_many_tools(build: Any) -> None:
+    mail = BundleText("mail", "Send invoices to customers", ("mail the bill",), ("mail.post",))
+    post = ToolText("mail.post", "mail", "post", "Send a letter or an invoice")
+    suite = BundleText("suite", "Planning of teams", (), OF_FLOOD)
+    assert best(build((mail, suite), (post, *FLOOD)), "send the invoice to the customer") == "mail"
+
+
+def test_a_wish_like_one_example_needs_no_word_of_the_others(build: Any) -> None:
+    far_apart = ("pay the electricity bill", "book a meeting room", "order lunch for ten")
+    office = BundleText("office", "", (*far_apart, "water the plants on friday"))
+    garden = BundleText("garden", "", ("cut the plants", "plants for friday's market"))
+    search = build((office, garden), ())
+    assert best(search, "water the plants on friday") == "office"
+    assert best(search, "plants for the market") == "garden"
+
+
+def test_names_of_tools_that_were_only_listed_count_as_little_as_tools_do(build: Any) -> None:
+    listed = BundleText("a", "Ships parcels", (), (), listed=("track_invoice", "list_invoices"))
+    said = BundleText("b", "Invoices of customers")
+    assert best(build((listed, said), ()), "show the invoices") == "b"
+    assert best(build((listed,), ()), "show the invoices") == "a"
+
+
+def test_words_of_other_languages_lead_to_the_bundle(build: Any) -> None:
+    mail = BundleText("mail", "Send mail", words=("Rechnung verschicken", "envoyer une facture"))
+    search = build((mail, BundleText("maps", "Find a way", ("the way home",))), ())
+    assert best(search, "Bitte die Rechnung an den Kunden verschicken") == "mail"
+
+
+@pytest.mark.parametrize("wish", ["count what db.x.supabase.co has", "count: my-supabase_2/x"])
+def test_the_name_of_a_bundle_counts_in_full_inside_another_name(wish: str, build: Any) -> None:
+    named = BundleText("supabase.read", "A hosted project")
+    other = BundleText("tables", "Count the cells of sheets")
+    assert best(build((named, other), ()), wish) == "supabase.read"
+    elsewhere = replace(named, id="hosted.read", description="A hosted supabase project")
+    assert best(build((elsewhere, other), ()), wish) == "tables"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [("calender", "calendar"), ("deploymnet", "deployment"), ("enviroment", "environment")],
+)
+def test_a_word_is_corrected_as_it_is_written_before_it_is_stemmed(
+    wrong: str, right: str, build: Any
+) -> None:
+    """The stems of both lie further apart than a letter."""
+    search = build(
+        (BundleText("it", f"Look after the {right}"), BundleText("other", "Look after it all")), ()
+    )
+    assert best(search, wrong) == "it"
+    share = rank(search, wrong).evidence.strength / rank(search, right).evidence.strength
+    assert share == pytest.approx(0.8, rel=1e-4)

@@ -242,7 +242,7 @@ def test_every_way_through_is_recorded_and_replays_to_the_same_bytes(goal: str, 
     for record in records:
         assert replay(json.loads(encode(record)), of).outcome == "identical"
         assert [row["name"] for row in record["facts"]["revisions"]] == ["index", "thresholds"]
-        assert record["search"]["thresholds"] == "shipped/2"
+        assert record["search"]["thresholds"] == "shipped/3"
 
 
 def test_a_calibration_in_force_is_named_in_the_record() -> None:

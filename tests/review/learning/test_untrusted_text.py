@@ -27,7 +27,7 @@ pytest.importorskip("bm25s", reason="the extra bundle-router[search] is not inst
 
 ORDER: Final = ("search", "model", "shortlist", "default")
 GOALS: Final = (
-    "search the code for the login",
+    "search the code and the mail for the login",
     "report bugs in billing",
     "read the source and report it",
     "qwxyz",

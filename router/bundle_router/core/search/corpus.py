@@ -26,7 +26,7 @@ from bundle_router.core.search.documents import (
     Corpus,
     Standing,
     ToolText,
-    bundle_document,
+    bundle_documents,
     collections_of,
     make_corpus,
     outline,
@@ -41,7 +41,7 @@ from bundle_router.core.search.text import Analyzer
 from bundle_router.core.values import RecentStep, Step
 from bundle_router.core.values.canonical import digest_of
 
-INDEX_RULES: Final = "search-index/4"
+INDEX_RULES: Final = "search-index/5"
 
 MAX_GOAL: Final = 8_000
 MAX_CONSTRAINTS: Final = 30
@@ -120,7 +120,7 @@ def changes_between(before: Texts, after: Texts, analyzer: Analyzer) -> Changes:
             add.append(replace(tool_document(new_tools[id_], analyzer), collection=name))
     for row in after.bundles:
         if old_bundles.get(row.id) != row or not touched.isdisjoint(row.tools):
-            add.append(bundle_document(row, trusted_tools(row, new_tools), analyzer))
+            add += bundle_documents(row, trusted_tools(row, new_tools), analyzer)
 
     remove: list[tuple[SearchCollection, str]] = [("bundles", id_) for id_ in removed]
     remove += [key for key in sorted(old) if key[1] in touched or key not in new]
@@ -151,10 +151,10 @@ def _tool(card: Card, standing: Standing) -> ToolText:
 
 
 def _bundle(bundle: Bundle, trusted: Collection[str]) -> BundleText:
-    listed = " ".join(tool.partition(".")[2] for tool in bundle.tools if tool not in trusted)
-    further = (", ".join(bundle.words), listed)
-    examples = (*bundle.examples, *(text for text in further if text))
-    return BundleText(bundle.id, bundle.description, examples, bundle.tools)
+    listed = tuple(tool.partition(".")[2] for tool in bundle.tools if tool not in trusted)
+    return BundleText(
+        bundle.id, bundle.description, bundle.examples, bundle.tools, listed, bundle.words
+    )
 
 
 def request_of(step: Step, recent: Sequence[RecentStep]) -> Request:

@@ -7,7 +7,10 @@ Rules:
 2. A pinned tool of an untrusted server is ranked as a tool, beside the trusted ones: the collection
    `reviewed` has both. A person has read its text, but did not vouch for the purpose of its server.
 3. Every other tool is in the collection `unread`, with its description cut to `MAX_UNREAD_CHARS`.
-4. A field's weight is a whole number: how often its terms occur in the document. So a word in a
+4. The operator's words outweigh those of tools: their fields have six times the weight, and the
+   operator's line and each example are documents of their own beside the bundle's, so that neither
+   the tools' texts nor other examples count against a request that is put like one of them.
+5. A field's weight is a whole number: how often its terms occur in the document. So a word in a
    name outweighs one in a description, and repetition has a diminishing effect (BM25 saturates over
    all fields together).
 """
@@ -75,12 +78,18 @@ class ToolText:
 
 @dataclass(frozen=True, slots=True)
 class BundleText:
-    """One bundle's texts for search: the operator's words, and the ids of its tools."""
+    """One bundle's texts for search: the operator's words, and the ids of its tools.
+
+    `listed` are the names that the operator listed of tools whose definitions do not count, `words`
+    further words that lead to the bundle, as those of other languages.
+    """
 
     id: str
     description: str = ""
     examples: tuple[str, ...] = ()
     tools: tuple[str, ...] = ()
+    listed: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +102,8 @@ class FieldWeights:
     parameter_text: int
     server: int = 0
     examples: int = 0
+    words: int = 0
+    listed: int = 0
     tool_names: int = 0
     tool_descriptions: int = 0
     pairs: int = 1
@@ -103,10 +114,12 @@ TOOL_WEIGHTS: Final = FieldWeights(
 )
 BUNDLE_WEIGHTS: Final = FieldWeights(
     name=6,
-    description=4,
-    examples=4,
-    tool_names=3,
-    tool_descriptions=2,
+    description=6,
+    examples=6,
+    words=6,
+    listed=1,
+    tool_names=1,
+    tool_descriptions=1,
     parameters=1,
     parameter_text=1,
     pairs=1,
@@ -126,6 +139,8 @@ class Corpus:
     unread: frozenset[str] = frozenset()
     silent: frozenset[str] = frozenset()
     """Bundles with so few indexed words that no request finds them."""
+    with_examples: frozenset[str] = frozenset()
+    """Bundles with examples."""
 
     @property
     def ranks_tools(self) -> Collection:
@@ -152,6 +167,7 @@ def outline(bundles: Iterable[BundleText], tools: Iterable[ToolText]) -> Corpus:
         frozenset(tool.id for tool in by_id.values() if tool.standing == "pinned"),
         frozenset(by_id.keys() - read),
         frozenset(bundle.id for bundle in bundle_texts if _is_silent(bundle, by_id)),
+        frozenset(bundle.id for bundle in bundle_texts if bundle.examples),
     )
 
 
@@ -161,7 +177,8 @@ def _is_silent(bundle: BundleText, by_id: Mapping[str, ToolText]) -> bool:
     )
     vocabulary = {*words(bundle.id), *STOP_WORDS, *GENERIC}
     needed = MIN_WORDS
-    for text in (bundle.description, *bundle.examples, *of_tools):
+    own_texts = (bundle.description, *bundle.examples, *bundle.words, *bundle.listed)
+    for text in (*own_texts, *of_tools):
         fresh = {*words(text[:MAX_UNREAD_CHARS])} - vocabulary
         vocabulary |= fresh
         needed -= len(fresh)
@@ -180,13 +197,15 @@ def make_corpus(
     bundle_texts = tuple(bundles)
     texts = {tool.id: tool for tool in tools}
     corpus = outline(bundle_texts, texts.values())
-    documents = [bundle_document(row, trusted_tools(row, texts), analyzer) for row in bundle_texts]
+    documents: list[Document] = []
+    for row in bundle_texts:
+        documents += bundle_documents(row, trusted_tools(row, texts), analyzer)
     for tool in texts.values():
         document = tool_document(tool, analyzer)
         documents += [
             replace(document, collection=name) for name in collections_of(tool, corpus.ranks_tools)
         ]
-    documents.sort(key=lambda document: (document.collection, document.id))
+    documents.sort(key=lambda document: (document.collection, document.id, document.part))
     return replace(corpus, documents=tuple(documents))
 
 
@@ -225,24 +244,51 @@ def tool_document(tool: ToolText, analyzer: Analyzer) -> Document:
     )
 
 
-def bundle_document(bundle: BundleText, tools: Iterable[ToolText], analyzer: Analyzer) -> Document:
+def bundle_documents(
+    bundle: BundleText, tools: Iterable[ToolText], analyzer: Analyzer
+) -> list[Document]:
+    """Return the document of all of a bundle's texts, that of its line, and one of each example."""
+    weights = BUNDLE_WEIGHTS
+    line = ((bundle.id, weights.name), (bundle.description, weights.description))
+    examples = (((example, weights.examples),) for example in bundle.examples)
+
+    documents = [_whole_bundle(bundle, tools, analyzer)]
+    for part, fields in enumerate((line, *examples), start=1):
+        paired = [text for text, _ in fields]
+        terms = _terms(fields, paired, weights.pairs, analyzer)
+        documents.append(Document(bundle.id, "bundles", terms, part))
+    return documents
+
+
+def _whole_bundle(bundle: BundleText, tools: Iterable[ToolText], analyzer: Analyzer) -> Document:
+    weights = BUNDLE_WEIGHTS
     own_tools = tuple(tools)
     parameters = itertools.chain.from_iterable(tool.parameters for tool in own_tools)
     names_and_descriptions = itertools.chain.from_iterable(
         (tool.name, tool.description) for tool in own_tools
     )
-    weights = BUNDLE_WEIGHTS
     fields = (
         (bundle.id, weights.name),
         (bundle.description, weights.description),
         ("\n".join(bundle.examples), weights.examples),
+        ("\n".join(bundle.words), weights.words),
+        ("\n".join(bundle.listed), weights.listed),
         ("\n".join(tool.name for tool in own_tools), weights.tool_names),
         ("\n".join(tool.description for tool in own_tools), weights.tool_descriptions),
         (" ".join(parameters), weights.parameters),
         ("\n".join(tool.parameter_text for tool in own_tools), weights.parameter_text),
     )
-    paired = (bundle.id, bundle.description, *bundle.examples, *names_and_descriptions)
-    return Document(bundle.id, "bundles", _terms(fields, paired, weights.pairs, analyzer))
+    paired = (
+        bundle.id,
+        bundle.description,
+        *bundle.examples,
+        *bundle.words,
+        *bundle.listed,
+        *names_and_descriptions,
+    )
+    terms = _terms(fields, paired, weights.pairs, analyzer)
+    written = itertools.chain.from_iterable(words(text)[:MAX_FIELD_WORDS] for text, _ in fields)
+    return Document(bundle.id, "bundles", terms, words=tuple(dict.fromkeys(written)))
 
 
 def parameters_of(schema: str) -> tuple[tuple[str, ...], str]:

@@ -8,7 +8,8 @@ Rules of an index:
    removed.
 2. An updated index answers exactly as one built anew from the same documents.
 3. Hits come best first, equal scores by id; only documents with a score above zero are hits.
-4. Statistics (how rare a term is) cover the whole collection, not `within`: a caller's permissions
+4. An id may have several documents, as a bundle with examples has. The best of them counts.
+5. Statistics (how rare a term is) cover the whole collection, not `within`: a caller's permissions
    do not change how words are weighed.
 """
 
@@ -38,11 +39,17 @@ COLLECTIONS: Final[tuple[Collection, ...]] = get_args(Collection)
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """The terms indexed under `id`, each repeated by its field's weight."""
+    """The terms indexed under `id`, each repeated by its field's weight.
+
+    `part` tells several documents of one id apart. `words` are the different words of its texts as
+    they are written, to which a misspelt word may be corrected.
+    """
 
     id: str
     collection: Collection
     terms: tuple[str, ...]
+    part: int = 0
+    words: tuple[str, ...] = ()
 
 
 class Hits(NamedTuple):
@@ -107,16 +114,16 @@ class Index(Protocol):
         within: frozenset[str] | None = None,
         counting: bool = True,
     ) -> Sequence[Hits]:
-        """Return the best `k` documents (among `within`, if given) for the weighted terms of each
-        query; `counting`: with the weight that they matched.
+        """Return the ids of the best `k` documents (of `within`, if given) for the terms of
+        each query with their weights; `counting`: with the weight that they matched.
         """
 
     def rarity(self, collection: Collection, terms: Iterable[str]) -> Sequence[float]:
         """Return how rare each term is in the collection (an idf, ≥ 0); unseen terms are rarest."""
 
-    def like(self, collection: Collection, term: str) -> Sequence[str]:
-        """Return at most two words of the collection that a misspelt one may mean, the commonest
-        first: one letter apart (missing, added, replaced, or two swapped).
+    def like(self, collection: Collection, word: str) -> Sequence[str]:
+        """Return the words of the collection's documents that a misspelt one may mean, those of
+        most documents first: one letter apart (missing, added, replaced, or two swapped).
         """
 
     def known(self, collection: Collection, terms: Iterable[str]) -> Sequence[str]:

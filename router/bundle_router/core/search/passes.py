@@ -46,15 +46,16 @@ class RankingPass:
 class Passes:
     """Ranks texts over an index.
 
-    `bundles_of` names the bundles of a tool. Bundles are ranked by the collection `tools`, of
-    trusted servers only; tools, with their share of bundles' scores, are ranked by
-    `ranks_tools`.
+    `bundles_of` names the bundles of a tool, `with_examples` the bundles that have examples.
+    Bundles are ranked by the collection `tools`, of trusted servers only; tools, with their share
+    of bundles' scores, are ranked by `ranks_tools`.
     """
 
     index: Index
     analyzer: Analyzer
     weights: Weights
     bundles_of: Mapping[str, tuple[str, ...]]
+    with_examples: frozenset[str]
     ranks_tools: Collection = "tools"
 
     def weight_of(self, terms: Terms) -> float:
@@ -144,12 +145,13 @@ class Passes:
                         matched[bundle] = max(matched.get(bundle, 0.0), hits.matched[tool])
         by_text = best_is_one(texts.scores)
         by_tool = best_is_one(best)
-        share = self.weights.text_share
-        of_text = share * held[0]
-        of_tool = (1.0 - share) * held[1]
-        blended = blend(
-            by_text, by_tool, of_text / (of_text + of_tool) if of_text + of_tool > 0.0 else share
-        )
+        plain = _share_of_text(self.weights.text_share, *held)
+        exemplified = _share_of_text(self.weights.example_share, *held)
+        blended = {}
+        for id_ in (*by_text, *(bundle for bundle in by_tool if bundle not in by_text)):
+            share = exemplified if id_ in self.with_examples else plain
+            of_text = share * by_text.get(id_, 0.0)
+            blended[id_] = of_text + (1.0 - share) * by_tool.get(id_, 0.0)
         strength = max(texts.scores.values(), default=0.0)
         of_tools = max((best if found is None else found).values(), default=0.0)
         return RankingPass(
@@ -183,6 +185,14 @@ class Passes:
             for (id_, score), part in pairs
         }
         return Hits(cut, hits.matched)
+
+
+def _share_of_text(share: float, known_by_texts: int, known_by_tools: int) -> float:
+    """Return the share of bundles' own texts, by how many of the request's words they know."""
+    of_texts = share * known_by_texts
+    of_tools = (1.0 - share) * known_by_tools
+    total = of_texts + of_tools
+    return of_texts / total if total > 0.0 else share
 
 
 def coherence_of(clauses: Sequence[RankingPass]) -> float:
@@ -288,7 +298,8 @@ class Weights:
 
     One set for every catalog; `fit` may change `history` and `memory` by own logs.
 
-    `text_share` is the share of a bundle's own text against its best tool; `whole` that of the
+    `text_share` is the share of a bundle's own text against its best tool, `example_share` that of
+    a bundle with examples; `whole` that of the
     whole request against its clauses; `sharpness` the power that a clause's scores are raised to;
     `bundle_pull` the share of its bundle's score that a tool gets at full coherence; `action` the
     factor for a tool whose name says that it does what the request asks to be done; `coverage` how
@@ -304,6 +315,7 @@ class Weights:
     tool_scale: Scale = TOOL_SCALE
     bundle_scale: Scale = BUNDLE_SCALE
     text_share: float = 0.5
+    example_share: float = 0.7
     whole: float = 0.3
     tool_sharpness: float = 3.0
     bundle_sharpness: float = 2.0

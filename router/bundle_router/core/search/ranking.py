@@ -168,7 +168,7 @@ class Search:
         """Return the permitted tools, best first: read ones, then at most `unread_quota` unread
         ones a server.
         """
-        read, bundles = self._read(permitted)
+        read, bundles = self._readable(permitted)
         passes = self._find(request, self._scope(bundles, read), tools=True)
         scores = self._pull(request, passes, bundles, memories)
         features = self._features(request, memories.tools)
@@ -249,7 +249,12 @@ class Search:
     @cached_property
     def _passes(self) -> Passes:
         return Passes(
-            self.index, self.analyzer, self.weights, self._bundles_of, self.corpus.ranks_tools
+            self.index,
+            self.analyzer,
+            self.weights,
+            self._bundles_of,
+            self.corpus.with_examples,
+            self.corpus.ranks_tools,
         )
 
     @cached_property
@@ -261,7 +266,7 @@ class Search:
         return {tool: tuple(sorted(bundles)) for tool, bundles in owners.items()}
 
     @cached_property
-    def _read(self) -> Callable[[frozenset[str]], tuple[frozenset[str], frozenset[str]]]:
+    def _readable(self) -> Callable[[frozenset[str]], tuple[frozenset[str], frozenset[str]]]:
         """Returns those of some tools that a person has read, and their bundles.
 
         Cached, because steps use the same few sets.
@@ -297,13 +302,13 @@ class Search:
     def _find(self, request: Request, scope: SearchScope, *, tools: bool) -> _Found:
         w = self.weights
         wish, quoted = split_quotes(request.text)
-        terms = self._respell(self.analyzer.terms(wish), tools)
+        terms = self._read(self.analyzer.terms(wish), tools)
         need = w.coverage * min(1.0, w.short_request / max(len(terms.stems), 1)) ** 2
         context = "\n".join((request.context, quoted, *(step.goal for step in request.recent[:1])))
         hints = self.analyzer.terms(context) if context.strip() else NO_TERMS
         passes = self._passes
         full = passes.of(terms, scope, tools, hints, need)
-        wishes = [self._respell(clause, tools) for clause in self.analyzer.clauses(wish)]
+        wishes = [self._read(clause, tools) for clause in self.analyzer.clauses(wish)]
         parts = passes.wish_rankings(wishes, scope, tools) if wishes else []
         if parts:
             bundles = blend(
@@ -341,7 +346,20 @@ class Search:
             bool(parts),
         )
 
-    def _respell(self, terms: Terms, tools: bool = False) -> Terms:
+    def _read(self, terms: Terms, tools: bool = False) -> Terms:
+        """Return a request's terms as this catalog understands them: corrected, and with what names
+        a bundle or server counted in full, also inside a longer name (`db.x.supabase.co`).
+        """
+        known_names = replace(terms, named=terms.named - self._own_names)
+        return self._respell(known_names, tools)
+
+    @cached_property
+    def _own_names(self) -> frozenset[str]:
+        """The stems of the ids of bundles and servers."""
+        ids = (*self.corpus.members, *self.corpus.servers.values())
+        return frozenset(self.analyzer.stems(" ".join(dict.fromkeys(ids))))
+
+    def _respell(self, terms: Terms, tools: bool) -> Terms:
         """Return the terms with unknown words corrected, except names and words of the word lists
         (lunch is no launch). Which are known depends on the collections that rank bundles; with
         `tools` also on those that rank tools.
@@ -349,7 +367,7 @@ class Search:
         among: list[Collection] = ["bundles", "tools"]
         if tools:
             among.append(self.corpus.ranks_tools)
-        unknown = {stem for stem in terms.stems if _may_be_misspelt(stem)}
+        unknown = {stem for stem in terms.stems if _may_be_misspelt(terms.spellings.get(stem, ""))}
         for collection in among:
             unknown.difference_update(self.index.known(collection, list(unknown)))
 
@@ -357,13 +375,23 @@ class Search:
         unknown.difference_update(
             self.analyzer.generic, self.analyzer.conversation, self.analyzer.synonyms
         )
-        like = {stem: self.index.like("bundles", stem) for stem in unknown}
-        guessed = frozenset(itertools.chain.from_iterable(like.values())).difference(terms.stems)
-        if not guessed:
+        meant = {stem: self._stems_like(terms.spellings[stem]) for stem in unknown}
+        guesses = {
+            guess: 1.0 / len(stems)
+            for stems in meant.values()
+            for guess in stems
+            if guess not in terms.stems
+        }
+        if not guesses:
             return terms
 
-        stems = itertools.chain.from_iterable(like.get(stem) or (stem,) for stem in terms.stems)
-        return replace(terms, stems=tuple(dict.fromkeys(stems)), named=terms.named | guessed)
+        stems = itertools.chain.from_iterable(meant.get(stem) or (stem,) for stem in terms.stems)
+        return replace(terms, stems=tuple(dict.fromkeys(stems)), guesses=guesses)
+
+    def _stems_like(self, word: str) -> tuple[str, ...]:
+        """Return at most two stems of words that a misspelt one may mean, the likeliest first."""
+        stems = map(self.analyzer.stem, self.index.like("bundles", word))
+        return tuple(itertools.islice(dict.fromkeys(stems), 2))
 
     def _meaning_scores(self, request: Request, scope: SearchScope, tools: bool) -> _MeaningScores:
         vector = request.vector or self.understood.get(request.text)
@@ -468,7 +496,7 @@ class Search:
         if found.whole:
             total = full.asked
         else:
-            total = self._passes.weight_of(self._respell(self.analyzer.terms(request.text)))
+            total = self._passes.weight_of(self._read(self.analyzer.terms(request.text)))
         unseen = self.index.rarity("bundles", ("\0",))[0] or 1.0
         votes = [
             scores
@@ -493,5 +521,5 @@ class Search:
         )
 
 
-def _may_be_misspelt(stem: str) -> bool:
-    return len(stem) >= MIN_RESPELT - 1 and stem.isascii() and stem.isalpha()
+def _may_be_misspelt(word: str) -> bool:
+    return len(word) >= MIN_RESPELT - 1 and word.isascii() and word.isalpha()

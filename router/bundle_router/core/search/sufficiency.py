@@ -39,10 +39,10 @@ from bundle_router.core.values import Candidate, SearchUse, Step
 from bundle_router.core.values.evidence import Evidence, Logistic
 
 SHIPPED: Final = Calibration(
-    "shipped/2",
-    8_584,
-    -1.7286,
-    (("matched", 1.2112), ("distinct", 1.2105), ("clear", 1.7086), ("agreement", 0.53)),
+    "shipped/3",
+    10_612,
+    -1.7802,
+    (("matched", 1.3977), ("distinct", 1.5593), ("clear", 2.1403), ("agreement", 0.4806)),
 )
 """The calibration used until a deployment has enough labels of its own.
 

@@ -221,6 +221,10 @@ class Terms:
     """Stems that occur only in names."""
     proper: frozenset[str] = frozenset()
     """Stems of words capitalised inside a sentence: even unknown ones are not corrected."""
+    spellings: Mapping[str, str] = field(default_factory=dict)
+    """The word of each stem, as it is written."""
+    guesses: Mapping[str, float] = field(default_factory=dict)
+    """Stems of words that a misspelt one may mean, with how likely it does."""
 
 
 NO_TERMS: Final = Terms(())
@@ -282,7 +286,8 @@ class Analyzer:
         request_words = words(text)
         foreign = {stem(word) for word in foreign_stop_words(request_words[:limit])}
         telling = [word for word in request_words if word not in self.stop][:limit]
-        stems = [one for one in map(stem, telling) if one not in foreign]
+        spellings = {one: word for word in reversed(telling) if (one := stem(word)) not in foreign}
+        stems = [one for one in map(stem, telling) if one in spellings]
         kinds = [one for one in self.stems(kinds_in(text)) if one not in foreign]
 
         proper = words(" ".join(_PROPER.findall(text)))
@@ -291,6 +296,7 @@ class Analyzer:
             tuple(dict.fromkeys(itertools.pairwise(stems))),
             self._named(text, limit).difference(kinds),
             frozenset(map(stem, proper)),
+            spellings,
         )
 
     def _named(self, text: str, limit: int | None) -> frozenset[str]:
@@ -347,6 +353,7 @@ class Analyzer:
             else:
                 weight = 1.0
             weight *= scale.named if stem in terms.named else 1.0
+            weight *= scale.guess * terms.guesses.get(stem, 1.0) if stem in terms.guesses else 1.0
             own[stem] = weight
             weights[stem] = max(weights.get(stem, 0.0), weight)
             for synonym in self.synonyms.get(stem, ()):
@@ -362,7 +369,7 @@ class Analyzer:
 class Scale:
     """Weights of kinds of query terms, an ordinary word being 1: words that every request uses,
     words of conversation, synonyms (times the weight of the original word), pairs of neighbours,
-    and words inside names.
+    words inside names, and corrected words.
     """
 
     generic: float
@@ -370,3 +377,4 @@ class Scale:
     synonym: float
     pair: float
     named: float = 0.35
+    guess: float = 0.8
