@@ -70,6 +70,18 @@ False matches do no harm: they change texts and requests alike.
 """
 
 
+_KEPT_APART: Final = {
+    "production": "production",
+    "severity": "severity",
+    **dict.fromkeys(
+        ("authorize", "authorizes", "authorized", "authorizing", "authorization"), "authorize"
+    ),
+}
+"""Words that Snowball makes equal to words of another meaning (product, several, author), and the
+stem that they have instead.
+"""
+
+
 @cache
 def english_stemmer() -> Stem:
     """Return Snowball's English stemmer, for British spelling too.
@@ -84,6 +96,8 @@ def english_stemmer() -> Stem:
     def stem(word: str) -> str:
         for pattern, american in _BRITISH:
             word = pattern.sub(american, word)
+        if word in _KEPT_APART:
+            return _KEPT_APART[word]
         # A Stemmer object must not be shared between threads.
         try:
             stem: str = local.stemmer.stemWord(word)

@@ -97,6 +97,37 @@ def test_the_ending_of_a_file_says_its_application() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "kind", "named"),
+    [
+        ("make an xlsx of it", "spreadsheet", True),
+        ("a PDF, please", "document", True),
+        ("go through the log and the tar", "archive", False),
+        ("ask the doc", "word", False),
+    ],
+)
+def test_the_kind_of_a_file_is_known_without_the_dot_unless_it_is_a_word(
+    text: str, kind: str, named: bool
+) -> None:
+    assert (ANALYZER.stem(kind) in ANALYZER.terms(text).stems) is named
+
+
+@pytest.mark.parametrize(
+    ("word", "other"),
+    [("production", "product"), ("severity", "several"), ("authorization", "author")],
+)
+def test_words_of_different_meaning_have_different_stems(word: str, other: str) -> None:
+    assert ANALYZER.stem(word) != ANALYZER.stem(other)
+    assert ANALYZER.stem("authorised") == ANALYZER.stem("authorization")
+
+
+@pytest.mark.parametrize(
+    ("word", "shops"), [("production", "item"), ("post", "social"), ("key", "summary"), ("checkout", "shop")]
+)  # fmt: skip
+def test_a_word_of_engineers_does_not_stand_for_one_of_shops(word: str, shops: str) -> None:
+    assert ANALYZER.stem(shops) not in ANALYZER.synonyms.get(ANALYZER.stem(word), ())
+
+
+@pytest.mark.parametrize(
     ("text", "gone"),
     [
         ("Welche Pods laufen im Namespace staging und wie lange?", {"im", "und", "wie", "welch"}),

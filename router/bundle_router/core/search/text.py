@@ -73,6 +73,7 @@ FILE_KINDS: Final = MappingProxyType(
     {ending: kind for kind, endings in _LISTS["file_kinds"].items() for ending in endings.split()}
 )
 """File extension: words for the kind of file."""
+_WORDS_TOO: Final = _words("words_too")
 SYNONYMS: Final = _synonyms()
 """`(word, words it may stand for)`, by word."""
 
@@ -185,13 +186,18 @@ _NAME: Final = re.compile(
 """Matches characters that occur in names, paths, addresses, ids and versions, but not in words."""
 _PROPER: Final = re.compile(r"(?<=[\w,] )[A-Z]\w+")
 _ENDING: Final = re.compile(r"\.([A-Za-z][A-Za-z0-9]{1,5})\b")
+_KIND: Final = re.compile(
+    rf"\b(?:{'|'.join(sorted(FILE_KINDS.keys() - _WORDS_TOO))})\b", re.IGNORECASE
+)
+"""Matches a file extension that stands for its kind without a dot (an xlsx)."""
 
 
 def kinds_in(text: str) -> str:
-    """Return words for the things that a text names: the kinds of its files, a page if it has an
-    address.
+    """Return words for the things that a text names: the kinds of its files, with or without the
+    dot, and a page if it has an address.
     """
-    kinds = [FILE_KINDS.get(ending.lower(), "") for ending in dict.fromkeys(_ENDING.findall(text))]
+    endings = (*_ENDING.findall(text), *_KIND.findall(text))
+    kinds = [FILE_KINDS.get(ending, "") for ending in dict.fromkeys(map(str.lower, endings))]
     return " ".join((*kinds, "url web page" if "://" in text else ""))
 
 
