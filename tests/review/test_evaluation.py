@@ -117,7 +117,7 @@ def test_a_set_is_measured_against_a_config(kit: Any) -> None:
             "tools": ["repo.grep"],
             "group": "a",
         },
-        {"goal": "what will the weather be", "bundles": ["weather"], "group": "a"},
+        {"goal": "is the weather as the code will be", "bundles": ["weather"], "group": "a"},
         {"goal": "tell the client", "bundles": ["mail"], **here, "step": "write"},
         {"goal": "read documentation", "bundles": ["docs.web"], **here, "step": "plan"},
         {"goal": "zzz qqq", "bundles": []},
