@@ -58,6 +58,8 @@ class ScriptedIssuer:
         self.rows = [public_row("one")]
         self.mood = "ok"
         self.asked: list[str] = []
+        self.is_slow = asyncio.Event()
+        """Whether somebody waits for its keys."""
         self.url = ""
         self._redirects: dict[str, str] = {}
         """Where each registered client is led back to."""
@@ -103,6 +105,7 @@ class ScriptedIssuer:
         self.asked.append(path)
         status, more, body = self._page(path, query, sent)
         if path == "/keys" and self.mood == "slow":
+            self.is_slow.set()
             await asyncio.sleep(300)
         lines = [f"HTTP/1.1 {status} X", f"Content-Length: {len(body)}", "Connection: close", *more]
         writer.write("\r\n".join([*lines, "", ""]).encode() + body)
@@ -317,6 +320,36 @@ def refused(issuer: ScriptedIssuer, now: float) -> Mapping[str, tuple[str, str]]
         ),
         "an unknown extension": (issuer.token(head={"crit": ["x"], "x": 1}), malformed),
         "a time that is none": (issuer.token(exp="never"), malformed),
+        "an end as text": (
+            issuer.token(exp=f" {now + 600:.0f}\n"),
+            "has a claim 'exp' that is no number",
+        ),
+        "a begin that is true": (
+            issuer.token(nbf=True),
+            "has a claim 'nbf' that is no number",
+        ),
+        "issued at a text": (
+            issuer.token(iat=f"{now:.0f}"),
+            "has a claim 'iat' that is no number",
+        ),
+        "a principal that looks like another": (
+            issuer.token(sub="ann "),
+            "has a claim 'sub' that is no name",
+        ),
+        "a principal of blanks": (issuer.token(sub=" "), "has a claim 'sub' that is no name"),
+        "a principal written backwards": (
+            issuer.token(sub="\u202enna"),
+            "has a claim 'sub' that is no name",
+        ),
+        "a role with a blank before it": (
+            issuer.token(job=" r"),
+            "has a claim 'job' that is no name",
+        ),
+        "a key in its own head": (
+            issuer.token(key="two", head={"jwk": public_row("two"), "jku": f"{issuer.url}/evil"}),
+            "is signed with a key that the issuer does not have",
+        ),
+        "audiences around ours": (issuer.token(aud=[[AUDIENCE]]), "is for another audience"),
         "no text": ("a.b.c", malformed),
         "a head that nests": (f"{_part(b'[' * 5_000)}.a.b", malformed),
     }
@@ -456,6 +489,25 @@ def test_keys_that_change_are_asked_for_once_by_all_who_need_them() -> None:
             assert not await is_taken(old), "its key is gone, though it was taken before"
 
     asyncio.run(work())
+
+
+def test_nobody_with_a_token_waits_for_the_key_of_a_strangers(
+    site: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(issuer_tokens, "FETCH_S", 1.0)
+
+    async def work(issuer: ScriptedIssuer, router: Any, endpoint: Any) -> None:
+        assert (await ask(site, endpoint, issuer.token())).status_code == 200
+        issuer.mood = "slow"
+        monkeypatch.setattr(issuer_tokens, "RENEW_S", 0.0)
+        stranger = asyncio.create_task(ask(site, endpoint, issuer.token(key="two")))
+        await issuer.is_slow.wait()
+        for token in (endpoint.key, issuer.token()):
+            assert (await ask(site, endpoint, token)).status_code == 200
+            assert not stranger.done()
+        assert (await stranger).status_code == 401
+
+    serve(site, work)
 
 
 def test_a_principal_is_bounded_in_its_rate_whichever_token_it_sends(site: Any) -> None:

@@ -99,15 +99,20 @@ class IssuerTokens:
         self._tried_s = -RENEW_S
         """When that was tried last."""
         self._cached: dict[bytes, _Cached] = {}
-        self.is_due = False
+        self._is_due = False
         """Whether a token needed other or newer keys since they were last asked for."""
         self._fetching = asyncio.Lock()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether other or newer keys are needed, and nobody is fetching them yet."""
+        return self._is_due and not self._fetching.locked()
 
     def read(self, token: bytes) -> IssuedToken | TokenRefusal:
         """Return what a token says, or why it is not taken. Fetches nothing (see `renew`)."""
         age_s = self._monotonic() - self._fetched_s
         if age_s > FRESH_S and self._may_fetch():
-            self.is_due = True
+            self._is_due = True
         if age_s > KEEP_S:
             return TokenRefusal(_NO_KEYS)
 
@@ -143,7 +148,7 @@ class IssuerTokens:
             return TokenRefusal("is signed in a way that is not permitted here")
         key = self._keys.get(head.get("kid", ""))
         if key is None:
-            self.is_due = self.is_due or self._may_fetch() or self._fetching.locked()
+            self._is_due = self._is_due or self._may_fetch() or self._fetching.locked()
             return TokenRefusal(_UNKNOWN_KEY)
         if not key.checks(algorithm):
             return TokenRefusal("is signed in a way that is not permitted here")
@@ -170,13 +175,13 @@ class IssuerTokens:
         """Fetch the keys if a token needed others since. Return whether they were asked for, so
         that a token that was refused may be taken now.
         """
-        if not self.is_due:
+        if not self._is_due:
             return False
         async with self._fetching:
             if self._may_fetch():
                 self._tried_s = self._monotonic()
                 await self._fetch()
-            self.is_due = False
+            self._is_due = False
         return True
 
     async def _fetch(self) -> None:
@@ -244,6 +249,10 @@ def _issued(claims: Mapping[str, Any], settings: IssuerSettings) -> IssuedToken 
     for name in names:
         if name not in claims:
             return TokenRefusal(f"has no claim '{name}'")
+    for name in ("exp", "nbf", "iat"):
+        time_s = claims.get(name, 0)
+        if isinstance(time_s, bool) or not isinstance(time_s, int | float):
+            return TokenRefusal(f"has a claim '{name}' that is no number")
 
     principal = claims[settings.principal]
     if not _is_name(principal):
@@ -263,4 +272,9 @@ def _issued(claims: Mapping[str, Any], settings: IssuerSettings) -> IssuedToken 
 
 
 def _is_name(value: object) -> bool:
-    return isinstance(value, str) and 0 < len(value) <= MAX_NAME and value.isprintable()
+    """Return whether a claim can be a name: one line, and no blank at its edges, by which a name
+    would look like another one.
+    """
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_NAME:
+        return False
+    return value.isprintable() and value == value.strip()

@@ -71,9 +71,11 @@ class RequestGate:
         verdict = judge(scope["raw_path"], scope["headers"], self._admission)
         renew = self._admission.renew
         issuer = self._admission.issuer
-        is_unknown = isinstance(verdict, Refusal) and verdict.status == 401
-        is_due = is_unknown or (issuer is not None and issuer.is_due)
-        if is_due and renew is not None and await renew():
+        if isinstance(verdict, Refusal):
+            waits = verdict.status == 401
+        else:  # who is known waits for no stranger's token: at most for keys that are too old
+            waits = verdict.issued_by is not None and issuer is not None and issuer.is_due
+        if waits and renew is not None and await renew():
             verdict = judge(scope["raw_path"], scope["headers"], self._admission)
         if not isinstance(verdict, Refusal) and is_misplaced(scope["raw_path"]):
             verdict = NOTHING

@@ -40,7 +40,8 @@ MAX_PRINCIPALS: Final = 10_000
 class Tokens(Protocol):
     """Judges tokens (`adapters.issuer_tokens`)."""
 
-    is_due: bool
+    @property
+    def is_due(self) -> bool: ...
 
     def read(self, token: bytes) -> IssuedToken | TokenRefusal: ...
 
@@ -74,7 +75,9 @@ class Issuer:
 
     @property
     def is_due(self) -> bool:
-        """Whether a token needed other keys, or newer ones, than are here."""
+        """Whether a token needed other keys, or newer ones, than are here, and nobody is fetching
+        them.
+        """
         return self._tokens.is_due
 
     async def renew(self) -> bool:
