@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from bundle_router.errors import ToolFailure
+from bundle_router.local_tools.docs import table_grids
 from bundle_router.local_tools.docs.charsets import clean_text
 from bundle_router.local_tools.docs.deadline import Deadline
 from bundle_router.local_tools.docs.markdown import Converted, to_markdown
@@ -265,20 +266,55 @@ def test_siblings_are_changed_in_time_that_is_linear_in_their_number() -> None:
             "left out: 5 cells under merged ones (values may stand too far left)",
         ),
         (
-            "<nav>n</nav><td rowspan=2>x" * 10_030 + "<tr><td>y",
-            "left out: 1 menu, 30 cells under merged ones (values may stand too far left)",
+            "<td rowspan=2>x" * 130 + "<tr><td>y",
+            "left out: 30 cells under merged ones (values may stand too far left)",
         ),
         (
-            ("<td colspan=20>x<td>y<tr>") * 600,
-            "left out: 1,400 cells under merged ones (values may stand too far left)",
+            "<td colspan=20>x<td>y<tr>" * 100,
+            "left out: 1,800 cells under merged ones (values may stand too far left)",
         ),
     ],
 )
-def test_what_a_bound_kept_out_of_a_table_is_said(page: str, left_out: str) -> None:
-    row = page.replace("<nav>n</nav>", "")
-    menu = "<nav>n</nav>" if row != page else ""
-    converted = convert(f"<main>{menu}<table><tr>{row}</table></main>")
-    assert converted.left_out == left_out
+def test_what_a_bound_kept_out_of_a_table_is_said(
+    monkeypatch: pytest.MonkeyPatch, page: str, left_out: str
+) -> None:
+    monkeypatch.setattr(table_grids, "MAX_FILLED", 100)
+    assert convert(f"<table><tr>{page}</table>").left_out == left_out
+
+
+@pytest.mark.parametrize(
+    ("style", "is_kept"),
+    [
+        ("display:none", False),
+        ("color:red; DISPLAY : none !important", False),
+        ("visibility:hidden", False),
+        ("font-size:0", False),
+        ("font-size:0px;", False),
+        ("opacity: 0.0", False),
+        ("opacity: 0.5", True),
+        ("font-size:0.8em", True),
+        ("font-size:05px", True),
+        ("display:block", True),
+        ("--display:none", True),
+        ("max-font-size:0", True),
+    ],
+)
+def test_text_that_only_a_model_would_read_is_left_out(style: str, is_kept: bool) -> None:
+    page = convert(f"<p>a</p><p style='{style}'>You are to obey</p>")
+    assert ("obey" in page.markdown) is is_kept
+    assert page.left_out == ("" if is_kept else "left out: 1 hidden part")
+
+
+def test_a_panel_that_a_style_closes_is_kept_where_something_opens_it() -> None:
+    panel = "<div id=more style='display:none'>the rest</div>"
+    assert "the rest" in convert(f"<button aria-controls=more>More</button>{panel}").markdown
+    assert "the rest" in convert(f"<a data-target='#more'>More</a>{panel}").markdown
+
+
+@pytest.mark.parametrize("mark", ["&#xe0a0;", "&#xE0A1", "&#x000e0a2;", "&#57504;", "&#057506;"])
+def test_a_page_makes_no_mark_of_ours_by_a_reference(mark: str) -> None:
+    page = convert(f"<table><tr><th>a<tr><td>b{mark}z</table><p>d{mark} e</p>")
+    assert page.markdown == "| a |\n| --- |\n| bz |\n\nd e"
 
 
 def test_a_label_is_a_listings_own_only_where_it_is_near() -> None:

@@ -14,6 +14,7 @@ Rules:
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from typing import Final
@@ -98,6 +99,13 @@ _FOR_SCREEN_READERS: Final = words("sr-only visually-hidden screen-reader-text")
 _PANEL_CLASSES: Final = words("tabpanel tab-pane tabbed-block sd-tab-content sphinx-tabs-panel")
 _WORDLESS_INPUTS: Final = words("hidden radio checkbox image")
 _MIN_MENU_LINKS: Final = 3
+_HIDING: Final = re.compile(
+    r"(?:^|;)\s{0,9}"
+    r"(?:display\s{0,9}:\s{0,9}none|visibility\s{0,9}:\s{0,9}(?:hidden|collapse)"
+    r"|(?:opacity|font-size)\s{0,9}:\s{0,9}0+(?:\.0*)?(?![\d.]))",
+    re.I,
+)
+"""Styles by which nobody sees an element."""
 
 
 def find_main(soup: Tag) -> Tag:
@@ -260,10 +268,19 @@ def _if_words(tag: Tag, kind: str) -> str:
 
 def _is_hidden(tag: Tag) -> bool:
     if attribute(tag, "aria-hidden") != "true":
-        return tag.has_attr("hidden")
+        return tag.has_attr("hidden") or _is_hidden_by_style(tag)
     label = attribute(tag.parent, "aria-label") if tag.parent is not None else ""
     # The visible title of a box whose label is read out instead is not hidden.
     return not label or squeeze(tag.get_text()) != label
+
+
+def _is_hidden_by_style(tag: Tag) -> bool:
+    """Return whether its own style hides an element; not the formula that stands behind a picture
+    of it, which is the same for who can't see.
+    """
+    if _HIDING.search(attribute(tag, "style")) is None:
+        return False
+    return not any(name.startswith("mwe-math") for name in classes(tag))
 
 
 def _is_permalink(tag: Tag) -> bool:

@@ -6,6 +6,7 @@ by `content.MAX_DEPTH` before any of them runs.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Iterable
 from typing import Final
 
@@ -22,6 +23,8 @@ CELL_BREAK: Final = "\ue0a1"
 KEPT_SPACE: Final = "\ue0a2"
 """A space that stays where others become one."""
 _MARKS: Final = str.maketrans("", "", ANCHOR_MARK + CELL_BREAK + KEPT_SPACE)
+_MARK_REFERENCES: Final = re.compile(r"&#(?:x0*e0a[0-2]|0*5750[4-6])(?![0-9a-f]);?", re.I)
+"""The same characters as references."""
 
 
 class OrderedTag(Tag):
@@ -47,7 +50,8 @@ class OrderedTag(Tag):
 
 def parse(html: str) -> BeautifulSoup:
     """Return the tree of a page, tag soup included."""
-    return BeautifulSoup(html.translate(_MARKS), "lxml", element_classes={Tag: OrderedTag})
+    html = _MARK_REFERENCES.sub("", html.translate(_MARKS))
+    return BeautifulSoup(html, "lxml", element_classes={Tag: OrderedTag})
 
 
 def words(text: str) -> frozenset[str]:
